@@ -72,6 +72,13 @@ class Made:
     accepted: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
 
+    def cut(self, n: int) -> None:
+        """Leave `n` tokens, and the rounds that they took."""
+        del self.ids[n:], self.logits[n:]
+        begun = np.cumsum([0, *(kept + 1 for kept in self.accepted)])
+        passes = int((begun < n).sum())
+        del self.accepted[passes:], self.drafted[passes:]
+
 
 def of_table(logits):
     """Score as a table does: (prompt, tokens) -> logits [n, V] at each of the tokens."""
@@ -185,7 +192,8 @@ class Stub:
     """How the server behaves around its engine."""
 
     engine: Engine = field(default_factory=Engine)
-    schema: str = "vllm"  # or "sglang", or "openai": neither ids nor extras
+    schema: str = "vllm"  # or "sglang", "llama-server", or "openai": neither ids nor extras
+    ends: int | None = None  # token that ends a text
     logprobs: bool = True
     per_request: bool = True  # an answer has its own counts, beside those at /metrics
     most: int = 10  # likeliest tokens that an answer may state
@@ -248,10 +256,7 @@ class Stub:
             if stop in text:
                 end = n + self.stops_late
                 late = made.ids[n:end]
-                del made.ids[end:], made.logits[end:]
-                begun = np.cumsum([0, *(kept + 1 for kept in made.accepted)])
-                passes = int((begun < end).sum())
-                del made.accepted[passes:], made.drafted[passes:]
+                made.cut(end)
                 if self.stops_late:
                     return text + "".join(map(self.printed, late))
                 return text[: text.index(stop)]
@@ -308,7 +313,8 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             stub.keys.append(self.headers.get("authorization"))
-            owner = {"vllm": "vllm", "sglang": "sglang"}.get(stub.schema, "someone")
+            owners = {"vllm": "vllm", "sglang": "sglang", "llama-server": "llamacpp"}
+            owner = owners.get(stub.schema, "someone")
             if self.path in stub.breaks:
                 stub.breaks.remove(self.path)
                 self.close_connection = True
@@ -368,9 +374,16 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     stopped = min(filter(texts.get, texts), key=lambda stop: len(texts[stop]), default=None)
     text = texts[stopped] if stopped else "".join(map(stub.printed, made.ids))
     end = {"finish_reason": "stop", "stop_reason": stopped} if stopped else {}
+    if stub.ends in made.ids:
+        made.cut(made.ids.index(stub.ends) + 1)
+        text, end = "".join(map(stub.printed, made.ids)), {"finish_reason": "stop"}
     end = end or {"finish_reason": "length"}
     stub.count(made)
-    vllm = stub.schema == "vllm"
+    vllm, by_content = stub.schema == "vllm", chat or stub.schema == "llama-server"
+
+    def entry(i: int, lp: float) -> dict[str, Any]:
+        own_id = {"id": i} if stub.schema == "llama-server" else {}
+        return {"token": named(i), "logprob": lp} | own_id
 
     def named(i: int) -> str:
         by_id = vllm and body.get("return_tokens_as_token_ids")
@@ -399,14 +412,11 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
             choice["message" if whole else "delta"] = {"content": text[shown]}
         else:
             choice["text"] = text[shown]
-        if wanted and chat:
+        if wanted and by_content:
             choice["logprobs"] = {
                 "content": [
-                    {
-                        "token": named(i),
-                        "logprob": next(lp for lp, j in row if j == i),
-                        "top_logprobs": [{"token": named(j), "logprob": lp} for lp, j in row],
-                    }
+                    entry(i, next(lp for lp, j in row if j == i))
+                    | {"top_logprobs": [entry(j, lp) for lp, j in row]}
                     for i, row in zip(ids, rows[first:last], strict=True)
                 ]
             }

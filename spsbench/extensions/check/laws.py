@@ -25,7 +25,8 @@ N and the rest against t = r / (r + q(N)), and E[f] <= 1 for lam >= 0. Proof: r 
 E[f] - 1 = w lam ((r - g) (1 - t) - q(N) t) = -w lam g (1 - t) <= 0. "Too rarely" has no such
 bound, as g may be r, so it is not bet.
 
-Where nothing is hidden, N is all tokens and q(N) = 1: the whole distribution is bet on.
+Where nothing is hidden, N is all tokens and q(N) = 1: the whole distribution is bet on. This may
+begin with any text, as soon as the texts before it show that the server samples and lists its ends.
 
 What is a column and what is the rest stands in `columns`. `judged` gives the verdict on a server,
 after the controls.
@@ -34,6 +35,7 @@ after the controls.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -191,8 +193,7 @@ def evidence(text: Columns, favoured: Bits, visible: Bits, rng: np.random.Genera
     live[:, TAIL, 0] |= (text.own == width) & (either > 0)
     live[:, TAIL, 1] &= whole
     mass *= live[:, :, 0]  # no spread where nothing is settled, so that controls skip it
-    hit = sets[rows, :, text.own]
-    hit &= live[:, :, 0]
+    hit = sets[rows, :, text.own] & live[:, :, 0]
     inside = among * favoured
     within = np.where(inside.sum(1, keepdims=True) > 0, inside, among)
     return Evidence(
@@ -271,9 +272,9 @@ class ServerArm(AuditArm):
         hides: bool = False,
     ) -> None:
         super().__init__(name, [rounding.of(i) for i in range(suspects)], level)
-        self.rounding, self.hides = rounding, hides
+        self.rounding, self.visible = rounding, VisibleTokens(hides=hides)
         self.broken: list[str] = []  # statements that are not probabilities
-        self._suspicion, self._visible = Suspicion(), VisibleTokens(hides=hides)
+        self._suspicion = Suspicion()
 
     def take_text(self, text: Columns, context: Sequence[str] = ()) -> None:
         """Add one text; `context` is the keys of its prompt, if known."""
@@ -282,7 +283,7 @@ class ServerArm(AuditArm):
             self.broken += [text.flaw] if len(text) else []
             return
         rng = np.random.default_rng([self.texts + 1, len(text)])
-        visible = self._visible.of_text(text)
+        visible = self.visible.of_text(text)
         sets = self._suspicion.sets(text, visible, context)
         self.take([evidence(text, favoured, visible, rng) for favoured in sets])
 
@@ -355,26 +356,17 @@ def judged(
     """Return the verdict on sampled texts, after the controls."""
     control = server.plant(claim) if claim and not server.alarmed else None
 
-    def result(verdict: AuditVerdict, line: str) -> LawResult:
-        return LawResult(
-            mode=mode,
-            verdict=verdict,
-            line=line,
-            server=server,
-            baseline=base,
-            claim=claim,
-            control=control,
-        )
-
+    result = partial(
+        LawResult, mode=mode, server=server, baseline=base, claim=claim, control=control
+    )
     for arm, where in ((base, " in the baseline already"), (server, "")):
         if arm is not None and arm.broken:
-            return result(
-                AuditVerdict.UNKNOWN, f"{arm.broken[0]}{where}: no probabilities to bet on"
-            )
+            line = f"{arm.broken[0]}{where}: no probabilities to bet on"
+            return result(verdict=AuditVerdict.UNKNOWN, line=line)
         if arm is not None and arm.alarmed:
-            return result(AuditVerdict.BIAS, f"bias{where}: {described(arm)}")
+            return result(verdict=AuditVerdict.BIAS, line=f"bias{where}: {described(arm)}")
     powerful, line = judge_power(claim, control, bias)
-    return result(AuditVerdict.HELD if powerful else AuditVerdict.UNKNOWN, line)
+    return result(verdict=AuditVerdict.HELD if powerful else AuditVerdict.UNKNOWN, line=line)
 
 
 def described(arm: ServerArm) -> str:

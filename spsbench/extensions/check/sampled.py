@@ -67,9 +67,9 @@ class Sampled:
             lacking = [] if server.top else ["no logprobs"]
             lacking += [] if server.gives_ids else ["no ids"]
             self.texts.remark(
-                f"the server gives {' and '.join(lacking)}: the law of its text cannot be told. "
-                "Name the model with `weights`, for which logprobs or ids are needed "
-                "(llama-cpp-python: --logits_all true)"
+                f"the server gives {' and '.join(lacking)}: its distribution cannot be told. Name "
+                "the model with `weights`, for which logprobs or ids are needed (llama-cpp-python: "
+                "--logits_all true), or take an engine that gives both"
             )
             return None
         band = await self._rounding(mode)
@@ -77,14 +77,13 @@ class Sampled:
         band = band.widened(self._cut.moved) if self._cut else band
         size = max(BATCH, self.plan.batch)
         scored: dict[str, list[Columns]] = {name: [] for name in self.servers}
-        hides = {name: self._hides(name, mode) for name in self.servers}
+        hiding: set[str] = set()  # servers with a token that they do not list
         arms: dict[str, ServerArm] = {}
         at, looked = 0, 0
         while True:
             for name in self.servers:
-                if name == BASE and (at // size) % 2:  # the control has half as many texts
-                    continue
-                if name == BASE and not self.servers[BASE].top and mode is not Mode.WEIGHTS:
+                scorable = self.servers[name].top or mode is Mode.WEIGHTS
+                if name == BASE and ((at // size) % 2 or not scorable):  # half as many texts
                     continue
                 batch = range(at, at + size)
                 sent = await self._asked(name, batch, mode)
@@ -97,14 +96,16 @@ class Sampled:
                     pairs = zip(audited, texts, strict=True)
                     jobs = [partial(self._rescored, mode, name, *pair) for pair in pairs]
                     scored[name] += await self.texts.wait_for(jobs)
-                if mode is not Mode.WEIGHTS and any(text.finish == "stop" for text in texts):
-                    hides[name] = True
-                if name not in arms or hides[name] != arms[name].hides:
+                if mode is not Mode.WEIGHTS and any(self._left_out(name, text) for text in texts):
+                    hiding.add(name)
+                if name not in arms or (name in hiding and not arms[name].visible.hides):
                     suspects = len(SUSPECTS) if self.plan.draft else ALWAYS
-                    level = self.plan.level
-                    arms[name] = ServerArm(name, band, level, suspects, hides=hides[name])
+                    hides = name in hiding or self._may_hide(name, mode)
+                    arms[name] = ServerArm(name, band, self.plan.level, suspects, hides=hides)
                 for columns_of_text in scored[name][arms[name].texts :]:
                     arms[name].take_text(columns_of_text)
+                if name not in hiding and any(text.finish == "stop" for text in texts):
+                    arms[name].visible.hides = False  # for the texts to come
             at += size
             arm, base = arms[OWN], arms.get(BASE)
             self.texts.progress.note = (
@@ -112,9 +113,8 @@ class Sampled:
             )
             log.info(self.texts.progress.note)
             alarmed = arm.alarmed or (base is not None and base.alarmed)
-            full = arm.tokens >= self.plan.most or arm.tokens < len(
-                scored[OWN]
-            )  # or hardly any new tokens
+            full = arm.tokens >= self.plan.most
+            full |= arm.tokens < len(scored[OWN])  # hardly any new tokens
             full |= not any(text.mass.any() for text in scored[OWN][-size:])  # nothing to bet on
             full |= self._is_last(range(at, at + size))
             if not (alarmed or full) and arm.tokens < MORE * looked:
@@ -124,16 +124,26 @@ class Sampled:
                 self.texts.progress.note = ""
                 return judged(mode, arm, base, claim, self.plan.bias)
 
-    def _hides(self, name: str, mode: Mode) -> bool:
+    def _may_hide(self, name: str, mode: Mode) -> bool:
         """Return whether a server may hide tokens, such as those that end a text.
 
-        Weights score the end too. vLLM and SGLang emit it where `ignore_eos` is taken. If one of
-        their texts ends all the same, the test begins anew: up to then the capital, as 0 from that
-        end on, was a nonnegative supermartingale, so that both tests alarm with 2 `level` at most.
+        Weights score the end too. vLLM and SGLang emit it where `ignore_eos` is taken. llama-server
+        lists it, but may mask it until a text ends; then no token is taken to be masked. If a token
+        is left out all the same, the test begins anew: up to then the capital, as 0 from that token
+        on, was a nonnegative supermartingale, so that both tests alarm with 2 `level` at most.
         """
         server = self.servers[name]
         emits_ends = server.kind in (Kind.VLLM, Kind.SGLANG) and server.extras
         return mode is not Mode.WEIGHTS and not emits_ends
+
+    def _left_out(self, name: str, text: Answer) -> bool:
+        """Return whether a text may have a token that the server does not list.
+
+        llama-server counts all tokens, and leaves out those that leave a character incomplete.
+        """
+        if self.servers[name].kind is Kind.LLAMA_SERVER:
+            return text.count != len(text.ids or ())
+        return text.finish == "stop"
 
     def _is_last(self, batch: range) -> bool:
         """Return whether kept answers, which are all that there is, end before a batch."""
@@ -201,9 +211,7 @@ class Sampled:
             asks = [self.texts.ask(BASE, i, 1.0) for i in range(ROUNDING)]
             prompts = [self.texts.prompt(i) for i in range(ROUNDING)]
         else:
-            prompts = [prompt for start in self.plan.prompts for prompt in beginnings(start)][
-                :FIRSTS
-            ]
+            prompts = [part for start in self.plan.prompts for part in beginnings(start)][:FIRSTS]
             asks = [replace(self.texts.ask(OWN, 0, 1.0, start), tokens=1) for start in prompts]
         keyed = [(f"rounding/{i}", ask) for i, ask in enumerate(asks)]
         answers = await self.texts.asked(name, keyed)

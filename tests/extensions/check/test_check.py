@@ -63,6 +63,18 @@ def test_a_defect_is_found_by_logprobs_alone(defect):
     assert "BIAS FOUND" in page.sentence(found)
 
 
+@pytest.mark.parametrize(
+    ("more", "hides"),
+    [({}, False), ({"says_more": 1}, True), ({"ends": None}, True), ({"schema": "vllm"}, True)],
+    ids=["listed end", "token left out", "no end", "end in spite of ignore_eos"],
+)
+def test_all_tokens_are_bet_on_where_a_server_lists_its_ends(more, hides):
+    stub = Stub(**{"schema": "llama-server", "ends": 3, **more})
+    law = of_stub(stub, parts=("law",), bias=0.3).law
+    assert (law.mode, law.verdict) == (Mode.STATED, AuditVerdict.HELD)
+    assert law.server.visible.hides is hides
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("defect", HIDDEN)
 def test_what_logprobs_alone_cannot_see_is_said(defect):
@@ -126,21 +138,15 @@ def test_a_bias_of_the_baseline_is_no_bias_of_the_server():
     assert "in the baseline already" in found.law.line
 
 
-def test_without_logprobs_and_ids_the_law_cannot_be_told():
-    found = of_stub(Stub(Engine(), "openai", logprobs=False))
-    assert found.verdict is AuditVerdict.UNKNOWN
+@pytest.mark.parametrize(
+    ("logprobs", "kind"), [(False, GreedyKind.ALONE), (True, GreedyKind.IDENTICAL)]
+)
+def test_without_ids_the_law_cannot_be_told(logprobs, kind):
+    found = of_stub(Stub(Engine(), "openai", logprobs=logprobs))
     assert "CANNOT BE TOLD" in page.sentence(found)
-    assert any("no logprobs and no ids" in line for line in found.remarks)
-    assert found.greedy.counts == {GreedyKind.ALONE: 8}
-    ids = of_stub(Stub(Engine(), logprobs=False), parts=("law",))
-    assert any("no logprobs:" in line and "`weights`" in line for line in ids.remarks)
-
-
-def test_without_ids_the_law_cannot_be_told():
-    found = of_stub(Stub(Engine(), "openai"))
-    assert found.verdict is AuditVerdict.UNKNOWN
-    assert found.law is None
-    assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
+    assert (found.verdict, found.law) == (AuditVerdict.UNKNOWN, None)
+    assert any("no ids" in line and "`weights`" in line for line in found.remarks)
+    assert found.greedy.counts == {kind: 8}
 
 
 def test_ids_alone_are_enough_for_weights():
@@ -176,7 +182,6 @@ def test_other_prompt_tokens_than_the_tokenizers_are_refused():
 
 def test_greedy_texts_that_differ_are_a_tie_or_a_bug():
     other = TARGET.copy()
-    other[:] = TARGET
     best = np.argsort(-TARGET, axis=1)
     for row in range(SIZE):  # the second choice becomes the first
         other[row, best[row, 1]] = TARGET[row, best[row, 0]] + 0.5
@@ -185,13 +190,10 @@ def test_greedy_texts_that_differ_are_a_tie_or_a_bug():
     assert found.greedy.verdict is AuditVerdict.BIAS
     assert found.verdict is AuditVerdict.BIAS
     rows = [[("a", -0.5), ("b", -0.5005), ("c", -3.0)]]
-    base_text, own = (
-        Answer("a", ["a"], [-0.5], rows, "length"),
-        Answer("b", ["b"], [], [], "length"),
-    )
-    assert against_baseline(["one"], [base_text], [own])[0].kind is GreedyKind.TIE
-    third = Answer("c", ["c"], [], [], "length")
-    assert against_baseline(["one"], [base_text], [third])[0].kind is GreedyKind.BUG
+    base_text = Answer("a", ["a"], [-0.5], rows, "length")
+    for key, kind in (("b", GreedyKind.TIE), ("c", GreedyKind.BUG)):
+        text = Answer(key, [key], [], [], "length")
+        assert against_baseline(["one"], [base_text], [text])[0].kind is kind
 
 
 @pytest.fixture(scope="module")

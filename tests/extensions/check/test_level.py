@@ -5,23 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from spsbench.audit.statistical.betting import (
-    ARGMAX,
-    BETS,
-    DRAFT,
-    MAX_SHARE_LOST,
-    TAIL,
-    claimable,
-    inject,
-)
+from spsbench.audit.statistical import betting
 from spsbench.audit.statistical.comparison import GreedyKind
+from spsbench.extensions.check import greedy
 from spsbench.extensions.check.columns import END, Columns
-from spsbench.extensions.check.greedy import (
-    LEAST,
-    against_baseline,
-    against_itself,
-    against_weights,
-)
 from spsbench.extensions.check.laws import (
     Band,
     Mode,
@@ -54,14 +41,16 @@ def e_values(tokens, sets, law=LAW, band=(0.0, 0.0)):
     """After each token: the mean over the suspects of the sums of their products."""
     paths = np.zeros((len(sets), len(tokens)))
     for suspect, favoured in enumerate(sets):
-        for bet in BETS:
+        for bet in betting.BETS:
             capital = bet.share
             for at, token in enumerate(tokens):
                 draft = favoured[at]
-                chosen = {DRAFT: draft, ARGMAX: {A}, TAIL: {REST}}.get(bet.direction, set())
+                chosen = {betting.DRAFT: draft, betting.ARGMAX: {A}, betting.TAIL: {REST}}.get(
+                    bet.direction, set()
+                )
                 stratum = bet.index is None and bet.length in (None, 0)  # the first 16 tokens
-                wide = band[0] if bet.direction == ARGMAX or suspect == 0 else band[1]
-                wide = band[1] if bet.direction not in (ARGMAX, DRAFT) else wide
+                wide = band[0] if bet.direction == betting.ARGMAX or suspect == 0 else band[1]
+                wide = band[1] if bet.direction not in (betting.ARGMAX, betting.DRAFT) else wide
                 if stratum:
                     pull = 1 - sum(law[i] for i in draft) if draft else 0.0
                     capital *= factor(bet, token, chosen, law, pull, wide)
@@ -75,13 +64,10 @@ def factor(bet, token, chosen, law, pull, wide):
     mass = min(max(sum(law[i] for i in chosen) + bet.sign * wide, 0.0), 1.0)
     if bet.scaled:
         edge = bet.size * max(pull - wide, 0.0)
-        return (
-            1 + edge / max(mass, 1e-9)
-            if hit
-            else 1 - min(edge / max(1 - mass, 1e-9), MAX_SHARE_LOST)
-        )
+        loss = min(edge / max(1 - mass, 1e-9), betting.MAX_SHARE_LOST)
+        return 1 + edge / max(mass, 1e-9) if hit else 1 - loss
     lost = mass if bet.sign > 0 else 1 - mass  # at worst, of a stake of 1
-    lam = bet.sign * min(bet.size, MAX_SHARE_LOST / max(lost, 1e-9))
+    lam = bet.sign * min(bet.size, betting.MAX_SHARE_LOST / max(lost, 1e-9))
     return 1 + lam * (hit - mass)
 
 
@@ -131,10 +117,10 @@ def test_the_claim_has_the_level_of_one_suspect():
     tokens = [("a", "b", "c")[i] for i in rng.choice(3, 300, p=LAW)]
     arm = ServerArm("one", level=0.03)
     arm.take_text(text_of(tokens))
-    assert arm.claim() == claimable(arm.evidence(), 0.01)
+    assert arm.claim() == betting.claimable(arm.evidence(), 0.01)
     planted = arm.plant(0.1)
-    assert planted == inject(arm.evidence(), 0.1, 0.01)
-    assert planted != inject(arm.evidence(), 0.1, 0.03)
+    assert planted == betting.inject(arm.evidence(), 0.1, 0.01)
+    assert planted != betting.inject(arm.evidence(), 0.1, 0.03)
 
 
 def test_the_band_is_the_mean_difference_and_three_errors():
@@ -184,17 +170,17 @@ def pairs(gap, third=False):
     ],
 )
 def test_a_tie_is_within_twice_the_rounding_of_the_baseline(gap, third, kind):
-    (compared,) = against_baseline(["one"], *([side] for side in pairs(gap, third)))
+    (compared,) = greedy.against_baseline(["one"], *([side] for side in pairs(gap, third)))
     assert compared.kind is kind
     assert compared.gap == pytest.approx(gap)
-    assert compared.tolerance == pytest.approx(2 * ROUNDING + LEAST)
+    assert compared.tolerance == pytest.approx(2 * ROUNDING + greedy.LEAST)
 
 
 def test_the_rounding_is_the_largest_that_the_texts_share():
     base, own = pairs(1.9 * ROUNDING)
     same = answer("ab", base.stated, [-0.5, -1.0])
-    kinds = [each.kind for each in against_baseline(["one", "two"], [same, base], [same, own])]
-    assert kinds == [GreedyKind.IDENTICAL, GreedyKind.TIE]
+    compared = greedy.against_baseline(["one", "two"], [same, base], [same, own])
+    assert [text.kind for text in compared] == [GreedyKind.IDENTICAL, GreedyKind.TIE]
 
 
 def test_a_logarithm_that_states_no_probability_is_no_column_of_the_rounding():
@@ -204,15 +190,16 @@ def test_a_logarithm_that_states_no_probability_is_no_column_of_the_rounding():
 
 def test_a_greedy_token_without_a_probability_is_looked_up_in_its_list():
     text = answer("a", [[("a", -0.5), ("b", -2.0)]], [-math.inf])
-    assert against_itself("one", text).kind is GreedyKind.IDENTICAL
+    assert greedy.against_itself("one", text).kind is GreedyKind.IDENTICAL
 
 
 @pytest.mark.parametrize(("gap", "kind"), [(5e-4, GreedyKind.TIE), (3e-3, GreedyKind.BUG)])
 def test_a_tie_is_within_the_printed_digits_where_there_is_no_rounding(gap, kind):
-    assert against_itself("one", answer("c", [pairs(gap)[1].stated[1]], [-1.0 - gap])).kind is kind
+    text = answer("c", [pairs(gap)[1].stated[1]], [-1.0 - gap])
+    assert greedy.against_itself("one", text).kind is kind
     base, own = pairs(gap)
     own.own[0] = base.own[0]
-    (compared,) = against_baseline(["one"], [base], [own])
+    (compared,) = greedy.against_baseline(["one"], [base], [own])
     assert compared.kind is kind
 
 
@@ -227,6 +214,6 @@ def test_a_tie_is_within_twice_the_rounding_of_the_weights(gap, kind):
     scored = Weights("w", score, list, list, ["a", "b", "c"], frozenset())
     own = [float(logits[0, 0]) + ROUNDING, float(logits[1, 2])]
     text = Answer("ac", ["#0", "#2"], own, [], "length", ids=[0, 2])
-    (compared,) = against_weights(["one"], scored, [[0]], [text])
+    (compared,) = greedy.against_weights(["one"], scored, [[0]], [text])
     assert compared.kind is kind
-    assert compared.tolerance == pytest.approx(2 * ROUNDING + LEAST)
+    assert compared.tolerance == pytest.approx(2 * ROUNDING + greedy.LEAST)

@@ -29,7 +29,7 @@ from spsbench.loop.types import (
     always,
 )
 from spsbench.methods.build import LoadedDrafterContext
-from spsbench.methods.drafters.by_rule import agreement
+from spsbench.methods.drafters.ngram import agreement
 from spsbench.methods.resolve import plan_of, warp
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded

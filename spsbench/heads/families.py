@@ -44,6 +44,14 @@ def under(front: str, renames: Renames) -> Renames:
     return tuple((front + pattern, parameter) for pattern, parameter in renames)
 
 
+def renamed(name: str, renames: Renames) -> str:
+    """Return a name by the first rename that fits its beginning."""
+    for pattern, beginning in renames:
+        if match := re.match(pattern, name):
+            return match.expand(beginning) + name[match.end() :]
+    return name
+
+
 class Family(NamedTuple):
     """A family of heads, as some writers write it."""
 
@@ -57,10 +65,9 @@ class Family(NamedTuple):
 
     def parameter(self, name: str) -> str:
         """Return the parameter of a tensor; nothing for one that is not read."""
-        for pattern, parameter in self.renames:
-            if found := re.match(pattern, name):
-                return found.expand(parameter) + name[found.end() :]
-        return "" if self.inside and not re.match(r"(model\.)?mtp", name) else name
+        parameter = renamed(name, self.renames)
+        unread = self.inside and parameter == name and not re.match(r"(model\.)?mtp", name)
+        return "" if unread else parameter
 
     def knows(self, files: Files) -> bool:
         """Return whether the files are of this family."""

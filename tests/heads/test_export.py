@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.heads.export import spread
 from spsbench.models.drafter_weights import load_head as head_weights
-from spsbench.pair.export import export, spread
+from spsbench.pair.export import export
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED, ModelSpec
 from tests.cli.conftest import sps  # noqa: F401

@@ -1,10 +1,9 @@
 """A head that foretells a block a pass: beside the paper's arithmetic, and round by round.
 
-The texts are those of `test_drafting`; the planted faults are those of blocks.
+The texts are those of `test_drafting`.
 """
 
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -13,12 +12,11 @@ from safetensors.torch import load_file
 from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
-from spsbench.methods.drafters.head_frontier import TEXT, BlockFrontier
 from spsbench.methods.drafters.heads import Falcon
 from spsbench.methods.verifiers.recursive import Recursive
 from tests.heads import reference, writers
 from tests.heads.head_faults import TREE, compared, sound
-from tests.heads.stage import HeadSite, Known, with_frontier
+from tests.heads.stage import HeadSite, Known
 
 VOCAB = 12
 TEXT_READ = (1, 5, 3, 7, 2)
@@ -98,79 +96,3 @@ def test_a_pass_foretells_a_block(site, target):
 def test_another_recurrence_is_refused():
     with pytest.raises(UsageError, match="expected text or none"):
         Falcon.plan(recurrence="both")
-
-
-class AnotherLayer(BlockFrontier):
-    """Hidden states of the layer before."""
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.layers = tuple(layer - 1 for layer in self.layers)
-
-
-class StateOfDraft(BlockFrontier):
-    """The LSTM goes on after the text from where the draft had left it."""
-
-    def _grow(self, nodes):
-        super()._grow(nodes)
-        self._state = self._blocks[len(self._above) - 1].state
-
-
-class StateOfText(BlockFrontier):
-    """Every block begins its LSTM where the text ended, whatever block is before it."""
-
-    def _grow(self, nodes):
-        begun = self._blocks[TEXT].state
-        self._blocks = {n: block._replace(state=begun) for n, block in self._blocks.items()}
-        super()._grow(nodes)
-
-
-class BlockKept(BlockFrontier):
-    """What was drafted in vain stays in the cache, where later rows see it."""
-
-    def settle(self, context):
-        rows = len(self._above) * self.network.block
-        self._read += rows
-        context = context._replace(tokens=[0] * rows + list(context.tokens))
-        super().settle(context)
-
-
-class Causal(BlockFrontier):
-    """Rows of a block do not see those after them."""
-
-    def _places(self, n):
-        places, sees = super()._places(n)
-        m = len(sees)
-        sees[:, -m:] &= torch.ones(m, m).tril().bool()
-        return places, sees
-
-
-class SeesNeighbours(BlockFrontier):
-    """Blocks of one depth see each other."""
-
-    def _places(self, n):
-        places, sees = super()._places(n)
-        return places, sees | True
-
-
-class SlotBefore(BlockFrontier):
-    """Every slot but the first by the law of the one before."""
-
-    def feed(self, tokens, nodes, parents):
-        found = super().feed(tokens, nodes, parents)
-        at = [self._at[node] for node in nodes]
-        rows = [self._blocks[a.block].logits[max(len(a.path) - 1, 0)] for a in at]
-        return torch.stack(rows) if at[0].path else found
-
-
-FAULTS = (AnotherLayer, StateOfDraft, BlockKept, Causal, SlotBefore)
-
-
-@pytest.mark.parametrize(
-    ("fault", "tree"),
-    [*((fault, False) for fault in FAULTS), (SeesNeighbours, True), (StateOfText, False)],
-)
-def test_planted_faults_are_seen(site, target, fault, tree):
-    deep = {"k": 5} if fault is StateOfText else {}  # a third block has one before it
-    more = {"rule": Recursive(), **TREE} if tree else {}
-    assert compared(site, target, with_frontier(fault), **deep, **more).worst > 1e-6

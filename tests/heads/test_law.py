@@ -12,9 +12,11 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
+from tests.automata import FORKS
 from tests.heads import writers
 from tests.heads.stage import HeadSite, Known, proof_of
 from tests.oracles.models import tiny
+from tests.variants import first
 
 SMALL = {
     "hidden_size": 8,
@@ -49,6 +51,8 @@ TREES = (
     (Match(), {"siblings": "top"}),
     (Match(), {"siblings": "distinct"}),
 )
+CHAINS_OF_TREES = tuple((rule, DRAWN) for rule in (Traversal(), Recursive()))
+SHAPED = tuple((rule, {"shape": "2x1", **more}) for rule, more in TREES)
 every_head = pytest.mark.parametrize("head", FAMILIES)
 slow = pytest.mark.slow
 
@@ -124,3 +128,14 @@ def test_whole_texts_of_a_tree(sites, target):
 @every_head
 def test_a_tree_that_grows_best_first(sites, target, head):
     exact(sites, target, head, Match(), tokens=3, more={"width": 2, "nodes": 4})
+
+
+@pytest.mark.parametrize(
+    ("head", "rule", "more"),
+    first(2, [(head, *way) for head in FAMILIES for way in (*CHAINS, *CHAINS_OF_TREES, *SHAPED)]),
+    ids=str,
+)
+def test_every_head_keeps_the_law_under_a_grammar(sites, target, head, rule, more):
+    tree = "shape" in more
+    fields = {"automaton": FORKS, "eos": frozenset({FORKS.eos}), "tokens": 3 if tree else 2}
+    exact(sites, target, head, rule, more=more, one_round=tree, **fields)

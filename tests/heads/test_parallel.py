@@ -1,10 +1,9 @@
 """Heads that look at the text once a round: beside the papers' arithmetic, and round by round.
 
-The texts are those of `test_drafting`, with the same planted faults.
+The texts are those of `test_drafting`.
 """
 
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -13,11 +12,10 @@ from safetensors.torch import load_file
 from spsbench.errors import DataError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
-from spsbench.methods.drafters.head_frontier import ParallelFrontier
 from spsbench.methods.verifiers.recursive import Recursive
 from tests.heads import reference, writers
 from tests.heads.head_faults import TREE, compared, sound
-from tests.heads.stage import HeadSite, Known, with_frontier
+from tests.heads.stage import HeadSite, Known
 from tests.oracles.models import tiny
 
 VOCAB = 12
@@ -168,94 +166,3 @@ def test_a_draft_ends_where_the_heads_do(sites, target):
     context = Context((1, 2, 3), Warp(1.0), None)
     assert frontier.depth(context, 9) == 3
     assert frontier.depth(context._replace(tokens=(1,)), 9) == 0
-
-
-class AnotherLayer(ParallelFrontier):
-    """Hidden states of the layer before."""
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
-        self.layers = tuple(max(layer - 1, 0) for layer in self.layers)
-
-
-class RowBefore(ParallelFrontier):
-    """The hidden state of the token before the newest: as if a head foretold one token less."""
-
-    def _new_rows(self, hidden, tokens):
-        return super()._new_rows([rows.roll(1, 0) for rows in hidden], tokens)
-
-
-class Stale(ParallelFrontier):
-    """The hidden state of the round before."""
-
-    def settle(self, context):
-        before = self._newest
-        super().settle(context)
-        self._newest = before
-
-
-class HeadsSwapped(ParallelFrontier):
-    """Every depth by the head of the one before."""
-
-    def _scores(self, nodes):
-        deep, self._deep = self._deep, {n: max(d - 1, 0) for n, d in self._deep.items()}
-        found = super()._scores(nodes)
-        self._deep = deep
-        return found
-
-
-class ParentForgotten(ParallelFrontier):
-    """The state after the text for every node, whatever its parent."""
-
-    def feed(self, tokens, nodes, parents):
-        self._states |= dict.fromkeys(parents, self._states[-1])
-        return super().feed(tokens, nodes, parents)
-
-
-class BlockKept(ParallelFrontier):
-    """Rows of the block stay in the cache, where the text's next rows stand after them."""
-
-    def settle(self, context):
-        context = context._replace(tokens=[0] * 4 * self._rounds + list(context.tokens))
-        super().settle(context)
-
-    def root(self, context):
-        found = super().root(context)
-        for layer in self._cache.layers:
-            layer.length = self._read + 4
-        self._read, self._rounds = self._read + 4, self._rounds + 1
-        return found
-
-    def _forget(self):
-        self._rounds = getattr(self, "_rounds", 0)
-        super()._forget()
-
-
-class PlaceOfText(ParallelFrontier):
-    """The block at the place of the newest row of the text."""
-
-    def root(self, context):
-        look = self.network.look
-        self.network.look = lambda newest, token, place, *rest: look(
-            newest, token, place - 1, *rest
-        )
-        found = super().root(context)
-        self.network.look = look
-        return found
-
-
-BLOCK = (AnotherLayer, BlockKept, PlaceOfText, ParentForgotten)
-FAULTS = (AnotherLayer, RowBefore, Stale, HeadsSwapped)
-
-
-@pytest.mark.parametrize(
-    ("head", "fault"),
-    [
-        *(("medusa", f) for f in FAULTS),
-        pytest.param("blockwise", Stale, marks=SLOW),
-        ("mlp", ParentForgotten),
-        *(("dspark", f) for f in BLOCK),
-    ],
-)
-def test_planted_faults_are_seen(sites, target, head, fault):
-    assert compared(sites[head], target, with_frontier(fault), **DRAWN).worst > 1e-6

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Scores
-from spsbench.methods.drafters.by_rule import RuleDrafter
+from spsbench.methods.drafters.ngram import RuleDrafter
 from spsbench.plugins import check_ranges
 
 Decode = Callable[[Sequence[int]], str]

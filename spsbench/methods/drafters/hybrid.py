@@ -15,7 +15,7 @@ from spsbench.loop.drafter_context import DrafterContext, Weights
 from spsbench.loop.guards import plan_of
 from spsbench.loop.sampling import send
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Purpose, Scores
-from spsbench.methods.drafters.by_rule import RuleDrafter
+from spsbench.methods.drafters.ngram import RuleDrafter
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import HYBRID, part
 

@@ -8,10 +8,12 @@ a round costs O(new tokens), not O(text).
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, ClassVar
 
-from spsbench.loop.types import Plan, Scores
-from spsbench.methods.drafters.by_rule import RuleDrafter
+import torch
+
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores
 from spsbench.plugins import check_ranges
 
 Gram = tuple[int, ...]
@@ -19,6 +21,30 @@ Gram = tuple[int, ...]
 LONGEST = 32  # tokens of an n-gram: the index holds all of a text, of every length
 MATCHES = ("longest", "recent", "frequent", "first")
 SOURCES = ("text", "prompt")
+
+
+class RuleDrafter(Drafter):
+    """A drafter of chains that reads tokens and nothing else: no laws, no noise, no rounds."""
+
+    drawn = Drawn.POINT
+
+    def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
+        """Return for each K a chain whose first K tokens are the draft after `tokens`.
+
+        A chain may be longer than its K, and several K may share one. Calls see growing texts
+        after `begin`.
+        """
+        raise NotImplementedError
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        (chain,) = self.proposals(context.tokens, (k,))
+        return Draft(torch.tensor(chain[:k], dtype=torch.int64), None)
+
+
+def agreement(chain: Sequence[int], tokens: Sequence[int], at: int) -> int:
+    """Return how many first tokens of a chain stand in `tokens` from position `at` on."""
+    ahead = zip(chain, tokens[at : at + len(chain)], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ahead))
 
 
 @dataclass

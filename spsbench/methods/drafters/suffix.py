@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 
 from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Context, Draft, Drawn, GoOn, Noise, Plan, Scores
-from spsbench.methods.drafters.by_rule import RuleDrafter
+from spsbench.methods.drafters.ngram import RuleDrafter
 from spsbench.methods.drafters.text_index import (
     NOTHING,
     ROOT,

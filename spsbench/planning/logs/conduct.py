@@ -12,8 +12,8 @@ from spsbench.errors import DataError, UsageError
 from spsbench.foreign import cut
 from spsbench.loop.types import Drafter
 from spsbench.messages import ignore
-from spsbench.methods.drafters.by_rule import RuleDrafter
 from spsbench.methods.drafters.hybrid import HybridDrafter
+from spsbench.methods.drafters.ngram import RuleDrafter
 from spsbench.planning.forecast.acceptance_chances import LEAST
 from spsbench.planning.logs.formats import LeftOutError, Request
 from spsbench.planning.logs.prices import Price

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from spsbench.loop.types import Scores
-from spsbench.methods.drafters.by_rule import agreement
+from spsbench.methods.drafters.ngram import agreement
 from spsbench.metrics.intervals import Estimate, Floats, Jackknife, over
 from spsbench.planning.logs.prices import Price, Ratios
 from spsbench.planning.logs.rounds import Rounds, chain, chances, walk
@@ -31,7 +31,7 @@ ASSUMED = Ratios(draft=0.1, row=0.05)  # by which K is chosen where no costs are
 
 
 class Proposing(Protocol):
-    """A drafter by rule: `methods.drafters.by_rule.RuleDrafter`, or a hybrid of two."""
+    """A drafter by rule: `methods.drafters.ngram.RuleDrafter`, or a hybrid of two."""
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
         """Return for each K a chain whose first K tokens are the draft."""

@@ -18,21 +18,18 @@ from spsbench.extensions.training.students.student import (
     TeacherOutput,
     select_continuation,
 )
+from spsbench.heads.export import flat_layer
 from spsbench.heads.head import Head
 from spsbench.heads.layers import LayerShape
 from spsbench.heads.network import Ranking, load_network
 from spsbench.loop.drafter_context import TargetParts
-from spsbench.pair.export import flat_layer, write_head
+from spsbench.pair.export import write_head
 
 SPREAD = 0.02
 
 
 def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
-    """Return the shape of a Llama layer in the target's width.
-
-    Raises:
-        UsageError: the target's configuration lacks the sizes.
-    """
+    """Return the shape of a Llama layer in the target's width."""
     config = target.config
     width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
     if not width or not heads:

@@ -7,7 +7,6 @@ import torch
 
 from spsbench.engines.session import cache
 from spsbench.engines.session.cache import PreallocatedCache
-from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.errors import OutOfMemoryError
 
 pytestmark = pytest.mark.numeric
@@ -86,10 +85,3 @@ def test_room_that_is_not_free_is_refused_before_it_is_taken(monkeypatch):
     free[0] = 0  # not known
     past.reserve(2000)
     assert past.layers[0].capacity == 2400
-
-
-def test_what_the_cache_takes_is_said():
-    choice = EngineConfig(engine="fast", cache=512)
-    assert choice.of_cache(512) == "cache 512 bytes a token, 262 KB at 512"
-    assert choice.of_cache(None) == "cache 512 bytes a token"
-    assert EngineConfig(engine="eager").of_cache(512) == ""

@@ -158,12 +158,6 @@ def written(texts, *stops):
     return [*shown, transcript.close()], transcript
 
 
-def test_a_stop_across_tokens_is_cut_at_its_first_character():
-    shown, transcript = written(["xE", "N", "Dy"], "END")
-    assert shown == [[Piece("x", PLAIN)], [], [], []]
-    assert (transcript.text, transcript.stopped) == ("x", True)
-
-
 def test_what_looked_like_a_stop_is_released():
     shown, transcript = written(["xE", "N", "T"], "END")
     assert shown == [
@@ -173,18 +167,6 @@ def test_what_looked_like_a_stop_is_released():
         [],
     ]
     assert (transcript.text, transcript.stopped) == ("xENT", False)
-
-
-def test_what_is_withheld_at_the_end_is_released():
-    shown, transcript = written(["xEN"], "END")
-    assert shown == [[Piece("x", PLAIN)], [Piece("EN", PLAIN)]]
-    assert transcript.text == "xEN"
-
-
-def test_nothing_comes_after_a_stop():
-    transcript = Transcript(Words("a", "STOP", "b"), [], ["STOP"])
-    assert [transcript.push(i, PLAIN) for i in range(3)] == [[Piece("a", PLAIN)], [], []]
-    assert (transcript.close(), transcript.text) == ([], "a")
 
 
 def test_every_piece_keeps_its_origin():

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 import pytest
 import torch
 
-from spsbench.engines import eager
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Drafter, Drawn, Schedule
@@ -13,7 +12,6 @@ from spsbench.methods.build import build
 from spsbench.methods.decoders.native import NativeDecoder
 from spsbench.methods.resolve import resolve, warp
 from spsbench.methods.schedules.by_history import Constant
-from spsbench.models import cache as loading
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.plugins import arguments
 from spsbench.settings.cell import Cell
@@ -139,18 +137,6 @@ def test_models_of_different_tokens_are_refused(tmp_path):
     cell = Cell.of(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
     with pytest.raises(DataError):
         ModelCache(Access(offline=True)).load(cell)
-
-
-def test_a_cache_that_cannot_be_rolled_back_is_refused(tmp_path, monkeypatch):
-    def cannot(model, kind=None):
-        raise loading.UnsupportedModelError("Mamba: its cache cannot be rolled back")
-
-    monkeypatch.setattr(eager, "check_rollback", cannot)
-    target = save(tmp_path / "target", random_model())
-    with pytest.raises(DataError):
-        ModelCache(Access(offline=True)).load(
-            Cell.of(target=ModelSpec(str(target), engine=Spec("eager")))
-        )
 
 
 class Needy(Drafter):

@@ -1,19 +1,16 @@
 """LayerList of experts: read one by one, counted, and the numbers of transformers' own code."""
 
 import copy
-from contextlib import nullcontext
 
 import pytest
 import torch
 
-from spsbench.engines import eager
 from spsbench.engines.eager import Eager
 from spsbench.engines.experts import expert_modules
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.packing import experts
 from spsbench.extensions.cpu.packing.experts import PackedExperts, route
-from spsbench.extensions.cpu.replay import layer_replay
 from tests.decoding import rounds_of
 from tests.extensions.cpu.laid_out import laid_out
 from tests.extensions.cpu.test_architectures import MODELS, random_model
@@ -130,16 +127,6 @@ def test_a_model_without_experts_counts_none():
     model = random_model("opt", 0)
     Eager().prepare(model)
     assert Eager().session(model).append(IDS, keep=1).experts is None
-
-
-def test_a_count_that_sees_traces_is_seen(monkeypatch):
-    """A layer's first replays are compared with its own code, which is no pass."""
-    model, every = prepared(random_model("mixtral", 0)), []
-    lm = Fast().session(model)
-    monkeypatch.setattr(layer_replay, "watch_experts", nullcontext)
-    monkeypatch.setattr(eager, "mean_experts", lambda seen: every.append(len(seen)))
-    counts(lm)
-    assert max(every) > 2 == min(every)  # layers
 
 
 def test_rounds_tell_how_many_experts_they_took():

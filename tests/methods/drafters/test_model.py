@@ -40,23 +40,6 @@ def test_tokens_are_drawn_from_the_laws_handed_over(settings):
         text += [*tokens[: rng.randrange(k + 1)], rng.randrange(4)]
 
 
-def test_rounds_without_a_draft_leave_nothing_rejected_in_the_cache():
-    """K = 4, 0, 4, 0: each draft is that of a drafter that has just begun on the same text."""
-    rng, text = random.Random(0), [0, 1]
-    drafter = ModelDrafter(TableLM(PAIR.p, 4, text=text))
-    drafter.begin(text, PREFILL)
-    for index, k in enumerate([4, 0] * 6):
-        fresh = ModelDrafter(TableLM(PAIR.p, 4, text=text))
-        fresh.begin(text, PREFILL)
-        noise, context = PhiloxStream(1).round(index), Context(text, Warp(), None)
-        draft, expected = (each.draft(context, k, noise, ALWAYS) for each in (drafter, fresh))
-        assert draft.tokens.tolist() == expected.tokens.tolist()
-        if k > 0:
-            assert torch.equal(draft.probs, expected.probs)
-        kept = expected.tokens.tolist()[: rng.randrange(k + 1)]
-        text += [*kept, rng.randrange(4)]
-
-
 def test_the_rule_to_go_on_sees_the_law_and_never_the_token():
     seen = []
 

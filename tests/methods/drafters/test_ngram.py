@@ -32,23 +32,6 @@ def test_the_growing_index_finds_what_a_search_finds(n, min_n, alphabet):
 
 
 @pytest.mark.parametrize(
-    ("text", "k", "draft"),
-    [
-        ([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2, [9, 2]),  # the longest, not the most recent
-        ([2, 3, 7, 2, 3, 8, 5, 2, 3], 3, [8, 5, 2]),  # of equal length the most recent
-        ([4, 5, 6, 4, 5], 9, [6, 4, 5]),  # fewer than k
-        ([1, 2, 3, 4], 3, []),
-        ([1], 3, []),
-        ([4, 5, 6, 4, 5], 0, []),
-    ],
-)
-def test_what_is_copied(text, k, draft):
-    drafter = NgramDrafter(3, 2)
-    drafter.begin(text, PREFILL)
-    assert tokens_of(drafter, text, k) == draft
-
-
-@pytest.mark.parametrize(
     ("options", "draft"),
     [
         ({}, [7, 2]),  # the longest

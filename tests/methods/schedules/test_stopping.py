@@ -164,16 +164,15 @@ def test_labels_that_are_all_alike_give_finite_numbers():
     assert same.chances(np.ones(1), np.ones(1))[0] == pytest.approx(0.3, abs=1e-6)
 
 
-def test_what_cannot_be_fitted_or_read_is_one_line(tmp_path):
+def test_what_cannot_be_fitted_read_or_written_is_refused(tmp_path):
     entropies, peaks, kept = made(200)
-    with pytest.raises(UsageError):
-        fit(entropies[:99], peaks[:99], kept[:99])
-    with pytest.raises(UsageError):
-        fit(np.full(200, np.nan), peaks, kept)
-    with pytest.raises(UsageError):
-        fit(entropies, peaks, kept + 1)
-    with pytest.raises(MissingError):
-        Disco(path=str(tmp_path / "none.json"))
+    for wrong in (
+        (entropies[:99], peaks[:99], kept[:99]),  # too few
+        (np.full(200, np.nan), peaks, kept),
+        (entropies, peaks, kept + 1),
+    ):
+        with pytest.raises(UsageError):
+            fit(*wrong)
     for number, text in enumerate(("", "[]", "{}", json.dumps({"kind": "spsbench costs"}))):
         file = tmp_path / f"{number}.json"
         file.write_text(text)

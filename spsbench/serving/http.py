@@ -199,7 +199,7 @@ class Client:
                     body = await self._exchange("GET", path)
                 # transformers serve has 500 where it cannot list models, and answers all the same.
                 if body.status in AGAIN - {500}:
-                    raise BusyError(body.status, self._reason(body), 0.0)
+                    raise BusyError(body.status, reason_of(body.content, self.hide), 0.0)
                 return body
             try:
                 async with asyncio.timeout(min(LONGEST_PAGE, self.limits.timeout)):
@@ -252,7 +252,8 @@ class Client:
             with self.sending():
                 body = await self._exchange("POST", path, payload, arriving)
             if body.status in AGAIN:
-                raise BusyError(body.status, self._reason(body), waiting(body.headers))
+                reason = reason_of(body.content, self.hide)
+                raise BusyError(body.status, reason, waiting(body.headers))
             if body.status != 200:
                 raise self._refused(body)
             seconds = body.pieces[-1][0] - body.began
@@ -408,12 +409,11 @@ class Client:
                 "none, as the request says. Turn compression off in the server or its proxy"
             )
 
-    def _reason(self, body: Body) -> str:
-        return reason_of(body.content, self.hide)
-
     def _refused(self, body: Body) -> RefusedError:
-        reason, status = self._reason(body), body.status
-        todo = f"Set {self.key_from}" if status in (401, 403) else "Check the URL and `model`"
+        reason, status = reason_of(body.content, self.hide), body.status
+        remedies = dict.fromkeys((301, 302, 307, 308, 404, 405), "Check the URL and `model`")
+        remedies |= dict.fromkeys((401, 403), f"Set {self.key_from}")
+        todo = remedies.get(status, "Change what the server names, or look at its log")
         line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. {todo}"
         return RefusedError(line, status, reason)
 

@@ -1,7 +1,4 @@
-"""Heads under a constraint: laws over the allowed tokens, and texts with the target's law.
-
-The laws of texts that are expected are written by hand (`tests/constrained.py`).
-"""
+"""Heads under a constraint: laws over the allowed tokens, and texts with the target's law."""
 
 import copy
 

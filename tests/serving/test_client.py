@@ -97,6 +97,14 @@ def test_a_key_is_sent_and_never_shown(monkeypatch):
     assert KEY in str(caught.value)
 
 
+@pytest.mark.parametrize(("status", "doubted"), [(307, True), (400, False), (404, True)])
+def test_the_url_is_doubted_only_where_the_server_may_not_know_it(status, doubted):
+    with pytest.raises(RefusedError) as caught:
+        asked(Stub(trouble=lambda number, http: http.send({"error": "too many"}, status) or True))
+    assert ("`model`" in str(caught.value)) == doubted
+    assert "too many" in str(caught.value)
+
+
 def half(number, http):
     http.send_response(200)
     http.send_header("connection", "close")

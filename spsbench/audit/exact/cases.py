@@ -18,8 +18,6 @@ from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.settings.cell import WarpSettings
 
-# The cells of a rule: the intervals of [0, 1) between the thresholds of each uniform.
-
 
 @dataclass
 class Facts:
@@ -49,7 +47,7 @@ class Facts:
 
 
 class Rule(Protocol):
-    """The cells of an acceptance rule; a decision without consequences has one cell."""
+    """The cells of an acceptance rule: the intervals between the thresholds of each uniform."""
 
     redrafts: bool = False  # whether the rule queries the drafter
 

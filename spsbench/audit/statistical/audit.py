@@ -202,8 +202,7 @@ class Audit:
         """Return whether more tokens would not change the verdict."""
         if self.sps.alarmed or self.ars.alarmed:
             return True
-        claim = self.claim() if self.bias is not None else None
-        return claim is not None and self.bias is not None and claim <= self.bias
+        return self.bias is not None and (claim := self.claim()) is not None and claim <= self.bias
 
     def finding(self, seconds: float, doubt: str = "") -> Finding:
         """Return the verdict; `doubt` is why the scorer's laws may be wrong."""

@@ -22,10 +22,13 @@ from spsbench.serving.http import Client
 
 GREEDY = 8  # prompts at temperature 0
 GLANCE = 0.25  # seconds between two looks at answers that come
-SERVER_FIELDS = (  # what `connect` finds
-    *("kind", "model", "version", "top", "extras", "takes_ids", "rescores", "gives_ids"),
-    "ids_alone",
-)
+SERVER_FIELDS: Mapping[str, Callable[[Any], Any]] = {  # what `connect` finds, and how it is read
+    "kind": Kind,
+    "model": str,
+    "version": str,
+    "top": int,
+    **dict.fromkeys(("extras", "takes_ids", "rescores", "gives_ids", "ids_alone"), bool),
+}
 OWN, BASE = "server", "baseline"
 CONNECTING = "connecting"
 
@@ -221,8 +224,4 @@ def server_of(client: Client, values: Mapping[str, Any]) -> Server:
     Raises:
         TypeError, ValueError, KeyError: other values.
     """
-    server = Server(client, Kind(values["kind"]), str(values["model"]), str(values["version"]))
-    server.top = int(values["top"])
-    for name in SERVER_FIELDS[4:]:
-        setattr(server, name, bool(values[name]))
-    return server
+    return Server(client, **{name: read(values[name]) for name, read in SERVER_FIELDS.items()})

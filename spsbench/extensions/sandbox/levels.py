@@ -35,11 +35,6 @@ class Interpreter(NamedTuple):
     folders: tuple[str, ...]
     version: str  # sys.version
 
-    @property
-    def release(self) -> str:
-        """Return the release, such as `3.11.7`."""
-        return self.version.split()[0]
-
     def open_to_others(self) -> bool:
         """Return whether an unprivileged user can run the interpreter.
 

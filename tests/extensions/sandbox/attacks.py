@@ -116,20 +116,12 @@ MORE = {
     "clone in a namespace": RAW + "raw(56, 0x10000000 | 17, 0, 0, 0, 0) or os._exit(0)",
     "x32 call": RAW + "raw(0x40000000 | 39)",
     "32-bit call": MACHINE_CODE.format(code="b814000000cd8048c1e020c3"),  # getpid by int 0x80
-    "steal a descriptor": RAW + "raw(438, raw(434, pid, 0), 0, 0)",
-    "read by process_vm": RAW + "b = ctypes.create_string_buffer(64)\nraw(310, pid, b, 1, b, 1, 0)",
-    "terminal": "import fcntl, os; fcntl.ioctl(os.open('/dev/tty', 2), 0x5412, b'x')",
     "link out": (
         "import os; os.symlink(canary, 'out'); open('out', 'w').write('x')\n"
         "assert open('out').read()"
     ),
     "climb": "open('../' * 20 + canary).read()",
     "magic links": "open('/proc/self/root' + canary).read()",
-    "raise the limits": (
-        "import resource\n"
-        "for which in (resource.RLIMIT_AS, resource.RLIMIT_CPU):\n"
-        "    resource.setrlimit(which, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))"
-    ),
     "take a lease": "import fcntl, os; fcntl.fcntl(os.open(canary, 0), fcntl.F_SETLEASE, 0)",
     "open in the new way without a right": RAW
     + "raw(437, -100, canary.encode(), (3).to_bytes(24, 'little'), 24)",

@@ -206,7 +206,7 @@ class Host(NamedTuple):
 def host() -> Iterator[Host]:
     """Make the targets, and afterwards find which of them were reached."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sps-selftest-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sps-probes-")))
         folder.chmod(0o777)  # the mode alone must not be what stops an unprivileged user
         for name in ("canary", "spare"):
             (folder / name).write_text(CONTENT, encoding="ascii")

@@ -1,18 +1,11 @@
 """Results of `sps verify pair` and `run`: tables, JSON, pages and plots."""
 
 import json as js
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from io import StringIO
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from spsbench.audit.statistical.audit import AuditVerdict, Finding, of_finding, tests
-from spsbench.audit.statistical.betting import alarm
+from spsbench.audit.statistical.audit import AuditVerdict, of_finding
 from spsbench.audit.statistical.greedy import Greedy, of_greedy
 from spsbench.audit.verify import Held
 from spsbench.cli.output.flags import with_flags
@@ -25,30 +18,25 @@ from spsbench.reports.audits import audit_section, wealth_figure
 from spsbench.reports.figures import Figure
 from spsbench.reports.reporter import Report, known_categories
 from spsbench.reports.run_tables import report_on
+from spsbench.reports.table import drawn
 from spsbench.settings.records import SCHEMA
 from spsbench.store.run_folder import write_audits
 
 WIDTH = 120
-SHOWN = 10  # rows of failures
 CODES = {
     AuditVerdict.HELD: Exit.OK,
     AuditVerdict.BIAS: Exit.BIAS,
     AuditVerdict.NOT_VALID: Exit.NOT_VALID,
 }
-HEADINGS = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z")
 
 
 def publish(audited: Sequence[Held], form: Form) -> int:
     """Print, plot and store the results; return the exit code of the worst."""
     codes = [CODES[audit.result.verdict] for audit in audited]
+    audits = [values(audit) for audit in audited]
     code = next((c for c in (Exit.BIAS, Exit.NOT_VALID) if c in codes), Exit.OK)
     if form.plot is not None:
-        save_plot(figure(audited), form.plot)
-    audits = [
-        {"name": audit.name, "settings": audit.settings, **values(audit.result)}
-        | ({"advice": audit.advice} if audit.advice else {})
-        for audit in audited
-    ]
+        save_plot(figure(audits), form.plot)
     if form.keep and form.run is not None:
         say(f"kept in {write_audits(form.run, audits)}: reports of the run show it")
     if form.name == "html":
@@ -57,10 +45,10 @@ def publish(audited: Sequence[Held], form: Form) -> int:
         content = {"schema": SCHEMA, "exit": int(code), "audits": audits}
         write(js.dumps(content, indent=2, allow_nan=False) + "\n")
     else:
-        for audit in audited:
+        for audit in audits:
             write(result_text(audit))
-    for audit in audited:
-        say(f"{audit.name}: {audit.result.line}")
+    for audit in audits:
+        say(f"{audit['name']}: {audit['line']}")
     return code
 
 
@@ -80,85 +68,36 @@ def page(audits: Sequence[Mapping[str, Any]], form: Form) -> None:
     show(report, "html", form.out)
 
 
-def values(result: Finding | Greedy) -> dict[str, Any]:
-    """Return a result as plain values for JSON."""
-    return of_greedy(result) if isinstance(result, Greedy) else of_finding(result)
+def values(audited: Held) -> dict[str, Any]:
+    """Return an audit as plain values for JSON."""
+    result = audited.result
+    found = of_greedy(result) if isinstance(result, Greedy) else of_finding(result)
+    advice = {"advice": audited.advice} if audited.advice else {}
+    return {"name": audited.name, "settings": audited.settings, **found, **advice}
 
 
-def result_text(audited: Held) -> str:
-    """Return the tables, without colours."""
-    file = StringIO()
-    console = Console(file=file, width=WIDTH, color_system=None, legacy_windows=False)
-    if isinstance(audited.result, Greedy):
-        _greedy(console, audited.name, audited.result)
-    else:
-        _sampled(console, audited.name, audited.result)
-    console.print(Text(one_line(with_flags(audited.result.line))))
-    if audited.advice:
-        console.print(Text(one_line(with_flags(audited.advice))))
-    return file.getvalue()
+def result_text(audit: Mapping[str, Any]) -> str:
+    """Return the tables of an audit and its lines, without colours."""
+    section = audit_section(audit)
+    lines = [section.title, *section.notes, section.line, *filter(None, [audit.get("advice")])]
+    tables = "".join(drawn(table, WIDTH) for table in section.tables)
+    return tables + "".join(f"{one_line(with_flags(line))}\n" for line in lines)
 
 
-def _sampled(console: Console, name: str, finding: Finding) -> None:
-    for arm in (finding.sps, finding.ars):
-        grid = Table(title=Text(one_line(f"{name}: {arm.name}, {arm.tokens:,} tokens")))
-        for i, heading in enumerate(HEADINGS):
-            grid.add_column(heading, justify="left" if i < 2 else "right")
-        for t in tests(arm.evidence()):
-            figures = f"{t.observed:.4f}", f"{t.expected:.4f}", f"{t.bias:+.4f}", f"{t.z:+.2f}"
-            grid.add_row(t.direction, t.stratum, f"{t.tokens:,}", *figures)
-        console.print(grid)
-        money = arm.peak / math.log(10)
-        end = alarm(finding.level) / math.log(10)
-        line = f"{arm.name}: largest e-value 10^{money:.2f} (alarm at 10^{end:.2f})"
-        console.print(Text(line))
-        for event in arm.impossible[:SHOWN]:
-            before = " ".join(map(str, event.before))
-            where = f"{event.text}, position {event.position}, token {event.token} after {before}"
-            console.print(Text(one_line(f"impossible: {where}: {event.reason}")))
-    if finding.control is not None:
-        c = finding.control
-        console.print(
-            Text(f"control: an injected bias of {c.bias:.3g} was caught in {c.caught}/{c.repeats}")
-        )
-
-
-def _greedy(console: Console, name: str, greedy: Greedy) -> None:
-    grid = Table(title=Text(one_line(f"{name}: greedy")))
-    for heading in ("prompt", "kind", "at", "tokens", "logits", "gap", "rounding"):
-        grid.add_column(heading)
-    for comparison in greedy.compared:
-        if comparison.position is None:
-            row = [comparison.name, comparison.kind.value, *[""] * 5]
-        else:
-            logits = " / ".join(f"{x:.4f}" for x in comparison.logits or ())
-            tokens = " / ".join(map(str, comparison.tokens or ()))
-            numbers = logits, f"{comparison.gap:.3g}", f"{comparison.tolerance:.3g}"
-            row = [
-                comparison.name,
-                comparison.kind.value,
-                str(comparison.position),
-                tokens,
-                *numbers,
-            ]
-        grid.add_row(*(Text(one_line(cell)) for cell in row))
-    console.print(grid)
-
-
-def figure(audited: Sequence[Held]) -> Figure:
+def figure(audits: Sequence[Mapping[str, Any]]) -> Figure:
     """Return the plot of the e-process over tokens.
 
     Raises:
         UsageError: greedy audits have none.
     """
-    curves, ends = {}, []
-    for audit in audited:
-        if isinstance(audit.result, Finding):
-            ends.append(alarm(audit.result.level) / math.log(10))
-            for arm in (audit.result.sps, audit.result.ars):
-                label = arm.name if len(audited) == 1 else f"{audit.name}, {arm.name}"
-                curves[one_line(label)] = arm.thinned()
-    if not curves:
+    sampled = [audit for audit in audits if "alarm_log10" in audit]
+    if not sampled:
         raise UsageError("--plot of a greedy audit: expected a temperature above 0. Leave it out")
-    heading = one_line(audited[0].result.line) if len(audited) == 1 else ""
-    return wealth_figure(curves, max(ends), heading)
+    several = len(audits) > 1
+    curves = {
+        one_line(f"{audit['name']}, {arm['name']}" if several else arm["name"]): arm["curve"]
+        for audit in sampled
+        for arm in (audit["sps"], audit["controls"]["ars"])
+    }
+    heading = "" if several else one_line(audits[0]["line"])
+    return wealth_figure(curves, max(audit["alarm_log10"] for audit in sampled), heading)

@@ -1,4 +1,4 @@
-"""Scripts of benchmarks that no test runs import only names that the package has."""
+"""Scripts of benchmarks and recipes that no test runs import only names that the package has."""
 
 import ast
 from importlib import import_module
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = sorted((Path(__file__).parents[2] / "benchmarks").rglob("*.py"))
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted(path for room in ("benchmarks", "recipes") for path in (ROOT / room).rglob("*.py"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

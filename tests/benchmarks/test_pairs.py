@@ -12,14 +12,12 @@ from pairs.random_pairs import (
     PROMPTS,
     TOKENS,
     acceptance,
-    block_efficiency,
     first_layers,
     later_outputs,
     make,
     numbered_tokenizer,
     random_target,
     rescale,
-    shape,
 )
 from spsbench.benchmark.generation import Generation
 from spsbench.methods.resolve import resolve
@@ -81,31 +79,6 @@ def test_a_pair_agrees_as_measured_when_our_loop_runs_it(tmp_path, kind, capsys)
         whole = generation.record.rounds[:-1]  # the budget cuts the last one
         emitted, rounds = emitted + sum(r.emitted for r in whole), rounds + len(whole)
     assert emitted / rounds == pytest.approx(facts["tau"], rel=0.2)  # near-ties in bfloat16
-
-
-def test_tokens_a_pass_by_hand():
-    yes, no = True, False
-    assert block_efficiency([[yes] * 11], 4) == 5  # two whole passes, the rest is cut
-    assert block_efficiency([[no] * 6], 4) == 1
-    assert block_efficiency([[yes, no, yes, yes, no, yes, yes]], 2) == 2.5
-
-
-def test_named_shapes_are_the_published_ones():
-    for name, layers, width in (("gpt2-large", 36, 1280), ("gpt2-xl", 48, 1600)):
-        found, draft = shape(name)
-        assert (found.n_layer, found.n_embd, found.vocab_size) == (layers, width, 50257)
-        assert 0 < draft < 4
-    assert shape("llama-1b")[0].num_key_value_heads == 8
-
-
-def test_a_config_of_your_own_is_a_shape(tmp_path):
-    config("llama").save_pretrained(tmp_path)
-    found, draft = shape(str(tmp_path / "config.json"))
-    assert (found.hidden_size, draft) == (64, 1)
-
-
-def test_tokenizers_have_as_many_tokens_as_asked_for():
-    assert [len(numbered_tokenizer(size)) for size in (12, 256, 1000)] == [12, 256, 1000]
 
 
 def test_a_qwen_s_tokenizer_is_no_longer_than_its_head(tmp_path):

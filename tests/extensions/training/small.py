@@ -6,12 +6,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.extensions.training.batches import together
+from spsbench.extensions.training.batches import Batches, together
 from spsbench.extensions.training.generation import Text
+from spsbench.extensions.training.gradients import Rules
+from spsbench.extensions.training.loop import TrainingLoop
+from spsbench.extensions.training.losses import hybrid
 from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.extensions.training.students.student import Batch, Student
 from spsbench.extensions.training.students.table import build_student
 from spsbench.extensions.training.teacher import Teacher
+from spsbench.loop.sampling import Warp
 from tests.oracles.models import tiny
 
 VOCAB, LAYERS = 24, 6
@@ -57,3 +61,31 @@ def batch(found: list[Text]) -> Batch:
 def folder(kind: str, made: Student, path: Path) -> Path:
     made.write(path, torch.float32)
     return path
+
+
+RULES = Rules(
+    loss=hybrid,
+    warp=Warp(),
+    warped=True,
+    rate=1e-2,
+    steps=8,
+    minutes=1.0,
+    micro_tokens=40,
+    evaluations=4,
+    patience=0,
+    worth=0.0,
+)
+
+
+def training(
+    learner: Student, model: PreTrainedModel, texts: list[Text], folder: Path | None, **more: Any
+) -> TrainingLoop:
+    """Return the training of a student on all texts but the last two, which are held out."""
+    rules = more.pop("rules", RULES)
+    batches, held = Batches(texts[:-2], 80, 0, torch.device("cpu")), [batch(texts[-2:])]
+    return TrainingLoop(learner, Teacher(model, VOCAB), batches, held, rules, folder, **more)
+
+
+def weights(course: TrainingLoop) -> dict[str, torch.Tensor]:
+    """Return copies of a student's weights."""
+    return {name: weight.clone() for name, weight in course.student.network.state_dict().items()}

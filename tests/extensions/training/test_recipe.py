@@ -9,7 +9,7 @@ import spsbench
 from nano.__main__ import build
 from nano.corpus import Corpus, Stream
 from nano.measure import measure
-from nano.train import Shape, Stage, grow, train
+from nano.train import Shape, Stage, train
 
 SHAPE = Shape(width=16, hidden=24, heads=2, vocab=40, context=64)
 STAGES = (Stage(1, 8, 64, 8), Stage(2, 16, 64, 6))
@@ -28,14 +28,6 @@ def test_training_lowers_the_loss_and_resumes_with_the_same_weights(tmp_path):
     assert first.draft_loss < 0.8 * first.target_loss
 
 
-def test_growing_repeats_the_layers():
-    old = SHAPE.llama(2)
-    new = grow(old, SHAPE, 4)
-    for layer in range(4):
-        for name, weight in old.model.layers[layer % 2].state_dict().items():
-            assert torch.equal(weight, new.model.layers[layer].state_dict()[name])
-
-
 def test_measure_by_hand():
     laws = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
 
@@ -51,7 +43,7 @@ def test_measure_by_hand():
     assert found.alpha == pytest.approx(0.6)
     assert found.by_position == pytest.approx([0.6] * 8)
     assert found.target_loss == pytest.approx(-laws[0].log()[ids[1:]].mean().item())
-    with pytest.raises(ValueError, match="9 tokens hold no window"):
+    with pytest.raises(ValueError):
         measure(*map(constant, laws), ids, 9)
 
 

@@ -1,27 +1,14 @@
 """A draft model pruned to a part of its target, whose layers see the newest tokens only."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from spsbench.engines.session.session import FastLM
 from spsbench.errors import UsageError
 from spsbench.extensions.cpu.fast import Fast
-from spsbench.extensions.training.batches import Batches
-from spsbench.extensions.training.loop import TrainingLoop
 from spsbench.extensions.training.students.draft import check_window, pruned, windowed
 from spsbench.extensions.training.teacher import Teacher
-from spsbench.loop.decode import decode
-from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Limits
-from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
-from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.sps import Sps
 from tests.extensions.training import small
-from tests.extensions.training.test_course import RULES, weights
 from tests.oracles.models import laws, tiny
 
 WINDOW, LONG = 9, 180
@@ -84,27 +71,6 @@ def test_a_row_learns_nothing_of_what_left_the_window(target):
     assert not torch.equal(one[reach - 1], two[reach - 1])
 
 
-def test_texts_stay_the_target_s_beyond_the_window(target, tmp_path):
-    """With as many rejections as a random draft brings, over a cache that forgets."""
-    made = small.student("draft", target, window=WINDOW, pruned=True)
-    lm = FastLM(loaded(made, tmp_path))
-    texts = []
-    for drafter, k in ((ModelDrafter(lm), 4), (NoDrafter(), 0)):
-        rounds = decode(
-            long_text()[:150],
-            target=FastLM(target),
-            drafter=drafter,
-            verifier=Sps(),
-            schedule=Constant(k),
-            warp=Warp(temperature=0.0),
-            noise=PhiloxStream(0),
-            limits=Limits(40),
-        )
-        texts.append([token for each in rounds for token in each.tokens])
-    assert texts[0] == texts[1]
-    assert lm._cache.base > 0
-
-
 def halved(model):
     """Return a copy that writes nothing from one half of its heads and channels, at random."""
     draw = torch.Generator().manual_seed(3)
@@ -127,33 +93,7 @@ def test_heads_and_channels_that_write_nothing_are_pruned_first(target):
     assert not torch.allclose(laws(pruned(target).double(), text), laws(target, text), atol=1e-2)
 
 
-@pytest.mark.slow
-def test_an_interrupted_training_of_a_pruned_draft_goes_on(target, tmp_path):
-    texts = small.texts(target, count=10)
-    rules = replace(RULES, steps=4, evaluations=2)
-
-    def course(folder, **more):
-        made = small.student("draft", target, window=4, pruned=True)
-        batches, held = Batches(texts[:8], 80, 0, CPU), [small.batch(texts[8:])]
-        teacher = Teacher(target, small.VOCAB)
-        return TrainingLoop(made, teacher, batches, held, rules, tmp_path / folder, **more)
-
-    whole, left = course("whole"), iter([False, False, True])
-    assert whole.run()
-    assert not course("parts", stop=lambda: next(left, True)).run()
-    again = course("parts")
-    assert again.run()
-    assert all(torch.equal(weights(whole)[name], each) for name, each in weights(again).items())
-
-
-def test_the_card_has_window_and_sizes(target):
-    told = small.student("draft", target, window=WINDOW, pruned=True).describe()
-    assert told["sliding_window"] == WINDOW
-    assert (told["num_key_value_heads"], told["intermediate_size"]) == (1, 24)
-    assert "sliding_window" not in small.student("draft", target).describe()
-
-
 @pytest.mark.parametrize("config", [{"model_type": "gpt2"}, {"model_type": "llama", "mlp_bias": 1}])
 def test_an_architecture_without_a_window_is_refused(config):
-    with pytest.raises(UsageError, match="`window` with a model of type"):
+    with pytest.raises(UsageError):
         check_window(config)

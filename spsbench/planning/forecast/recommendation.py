@@ -311,6 +311,9 @@ class Forecasts:
             "last as long."
             for contradiction in self.costs.contradictions()
         ]
+        shapes = [f for f in self.by_method if " shape:" in f.candidate.draft]
+        by_draft = {f.candidate.draft: f for f in reversed(shapes)}
+        lines += [f"{f.candidate}: {lacks(f, self.needs(f))}" for f in by_draft.values()]
         if self.costs.changed:
             factors = ", ".join(f"{part} times {by:g}" for part, by in self.costs.changed.items())
             lines.append(f"What if: {factors}.")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from spsbench.metrics.intervals import Floats
-from spsbench.planning.forecast.acceptance_chances import Chances
+from spsbench.planning.forecast.acceptance_chances import Chances, Stopped
 from spsbench.store.trace_records import Along, Drawn, Written
 
 
@@ -192,7 +192,7 @@ class Start(NamedTuple):
     """Rounds from one position with a given number of drafted tokens, over all paths."""
 
     position: int
-    requested: int  # tokens requested from the drafter: K, clamped
+    requested: int  # K, clamped; n + 1 where a schedule stops a draft after n by the next law
     drafted: int
     chance: float  # chance that the round occurs
     tested: float  # expected tested tokens times `chance`, under rules that test slot by slot
@@ -350,7 +350,8 @@ class Turns:
 
     def __init__(self, chances: Chances, at: int, k: int) -> None:
         slots = chances.slots(at, k) if k > 0 else np.zeros(0)
-        self.at, self.requested, self.drafted = at, k, len(slots)
+        self.at, self.drafted = at, len(slots)
+        self.requested = min(k, len(slots) + 1) if isinstance(chances, Stopped) else k
         acceptances = np.nan_to_num(slots, nan=0.0)
         self.kept = np.cumprod(acceptances)  # [N] chance that i + 1 or more are kept
         self.reached = np.concatenate([[1.0], self.kept])  # [N + 1]

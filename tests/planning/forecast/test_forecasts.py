@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.metrics.intervals import Estimate, Jackknife, over
 from spsbench.planning.forecast.forecasts import (
     Candidate,
@@ -83,6 +84,18 @@ def test_a_constant_alpha_gives_the_formula(k):
     assert sum(found.shares) == pytest.approx(1, abs=0.01)
     assert found.shares.draft == pytest.approx(2 * k / seconds, rel=0.01)
     assert found.work == pytest.approx(work(0.8, k, 2 / 10), rel=0.02)  # Theorem 3.11
+
+
+@pytest.mark.parametrize(("stops", "drafted", "laws"), [(0, 0, 1), (1, 1, 2), (3, 3, 3), (9, 3, 3)])
+def test_a_draft_that_a_schedule_stops_costs_the_laws_that_were_computed(stops, drafted, laws):
+    """One more than were drafted, K at most, where a round is 10 + 1.1 and more for each draft."""
+    ((text, along),) = texts(0.8, 1, 400)
+    along = replace(along, stops={"entropy": np.full(400, stops)})
+    given = Candidate(draft=SMALL, verifier="sps", schedule=("entropy", Constant(3)))
+    found = forecast(given, DRAFT, [(text, along)], RoundTimes(flat()))
+    seconds = 2 * laws + 10 + drafted + 0.1 * (drafted + 1) + 0.2 + 0.3 + 0.5
+    assert found.drafted == pytest.approx(drafted, rel=0.02)
+    assert found.ms.mean * found.tau.mean == pytest.approx(1e3 * seconds, rel=0.02)
 
 
 def test_a_look_up_pays_for_what_it_finds():
@@ -289,6 +302,18 @@ def test_a_short_trace_says_how_much_is_missing():
     one = forecast(candidate(4), DRAFT, unlike, RoundTimes(flat()))
     short = lacking(one, 240, 0.05)
     assert short[1] == pytest.approx(240 * ((short[0] / 0.05) ** 2 - 1), abs=1)
+
+
+def test_each_draft_of_a_shape_is_told_the_alpha_from_which_it_pays():
+    slow, fast = "model shape:64x8 (random)", "model shape:64x2 (random)"
+    arms = {"none": arm(0.0), slow: arm(4.0), fast: arm(1.0)}
+    every = [Candidate(draft=name, verifier="sps", k=k) for name in (slow, fast) for k in (1, 4)]
+    traced = {name: (replace(DRAFT, name=name), texts(0.05)) for name in (slow, fast)}
+    own = forecast_all(every, traced, flat(arms=arms))
+    for name in (slow, fast):
+        best = next(f for f in own.by_method if f.candidate.draft == name)
+        (line,) = [line for line in own.remarks() if line.startswith(f"{best.candidate}: ")]
+        assert f"alpha {own.needs(best).needed_alpha:.2f} at this cost" in line
 
 
 def test_a_busy_machine_is_told_and_widens():

@@ -45,7 +45,7 @@ def test_what_cannot_be_is_left_out_and_said(said):
 
 
 def test_one_drafter_alone_is_refused_as_ever_and_so_is_nothing_left():
-    with pytest.raises(UsageError, match="uses no model"):
+    with pytest.raises(UsageError):
         cells(drafter="ngram", draft="D")
-    with pytest.raises(UsageError, match="come by rule"):
+    with pytest.raises(UsageError):
         cells(drafter=["ngram", "ngram:n=2"], verifier="block")

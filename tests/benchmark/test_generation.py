@@ -1,7 +1,6 @@
 """A generation as it runs: records, pieces, origins, and two of them side by side."""
 
 import json
-import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,7 +13,6 @@ from spsbench.benchmark.generation import (
     origins,
     run_both,
     warm_depths,
-    warm_up,
 )
 from spsbench.loop.text import Origin
 from spsbench.loop.types import Round
@@ -107,13 +105,6 @@ def test_a_drafter_does_not_remember_its_warm_up(loaded, tokens, monkeypatch):
     assert [each.drafted for each in beside.record.rounds] == drafted
 
 
-def test_a_short_text_is_warmed_up_again_until_the_time_is_over(loaded, monkeypatch):
-    monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 0.2)
-    began = time.perf_counter()  # noqa: TID251
-    warm_up([CELL.but(max_new_tokens=2)], loaded, ids(loaded))
-    assert time.perf_counter() - began >= 0.2  # noqa: TID251
-
-
 @pytest.mark.parametrize(
     ("schedule", "depths"),
     [(constant(0), {0}), (constant(3), {3}), (Spec("goodput"), set(range(1, WARM_UP_DEPTH + 1)))],
@@ -132,36 +123,6 @@ def test_a_schedule_is_warmed_up_at_each_depth(loaded, monkeypatch, schedule, de
     monkeypatch.setattr("spsbench.benchmark.generation.Generation", Watched)
     warm_depths(resolve(CELL.but(schedule=schedule)), loaded, ids(loaded))
     assert drafted >= depths
-
-
-def test_a_comparison_is_warmed_up_at_each_depth(loaded, monkeypatch):
-    warmed = []
-    monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 0.0)
-    monkeypatch.setattr(
-        "spsbench.benchmark.generation.warm_depths", lambda cell, *given: warmed.append(cell)
-    )
-    cells = [CELL, resolve(CELL.but(schedule=Spec("goodput")))]
-    warm_up(cells, loaded, ids(loaded))
-    assert warmed == cells
-
-
-def test_the_warm_up_of_depths_ends_in_time(loaded, monkeypatch):
-    monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 0.0)
-    made = []
-    monkeypatch.setattr(
-        "spsbench.benchmark.generation.Generation",
-        lambda *given: made.append(given) or iter([None] * 9),
-    )
-    warm_depths(resolve(CELL.but(schedule=Spec("goodput"))), loaded, ids(loaded))
-    assert len(made) == 1
-
-
-def test_a_longer_budget_continues_the_text(loaded):
-    """All but the last token, where the shorter budget had no room for a longer draft."""
-    long = run(CELL, loaded)[1].record.tokens
-    for budget in (1, 7, 20):
-        short = run(CELL.but(max_new_tokens=budget), loaded)[1].record.tokens
-        assert long[: budget - 1] == short[:-1]
 
 
 def test_no_budget_is_an_empty_record(loaded):

@@ -129,20 +129,6 @@ def test_the_first_record_is_flagged_without_warm_up(loaded):
     assert [("first" in record.flags) for record in writer.records] == [True] + [False] * 3
 
 
-def test_a_resumed_run_makes_the_same_records(loaded):
-    one = part(ARS, BASE)
-    whole = {record.key: record for record in run(one, loaded, Kept())}
-    writer = Kept()
-    ends = iter([False] * 6)
-    run(one, loaded, writer, stop=lambda: next(ends, True))
-    assert 0 < len(writer.records) < len(whole)
-    resumed = {record.key: record for record in run(one, loaded, writer)}
-    assert resumed.keys() == whole.keys()
-    for name, record in resumed.items():
-        assert record.tokens == whole[name].tokens
-        assert [r[:4] for r in record.rounds] == [r[:4] for r in whole[name].rounds]
-
-
 def test_an_estimate_probes_both_ends_of_k(loaded):
     ks = (Spec("constant", (("lookahead", k),)) for k in (1, 2, 3, 4))
     cells = [ARS, *(BASE.but(schedule=k) for k in ks)]
@@ -165,16 +151,6 @@ def test_each_cell_is_warmed_up_in_its_turn(loaded):
     first, second = dict.fromkeys(asked)
     assert asked[:4] == [first, first, second, second]  # once to warm up, once to be recorded
     assert len(asked) == 2 + 4
-
-
-def test_each_cell_is_warmed_up_at_each_depth(loaded, monkeypatch):
-    warmed = []
-    monkeypatch.setattr(
-        "spsbench.benchmark.part_run.warm_depths", lambda cell, *given: warmed.append(cell.id)
-    )
-    one = part(ARS, BASE, limit=3)
-    run(one, loaded, Kept())
-    assert warmed == [ARS.id, BASE.id]
 
 
 def test_failures_are_records_and_the_run_goes_on(loaded):

@@ -38,20 +38,6 @@ def test_the_live_speedup_is_that_of_the_table():
     assert f"speed-up {made.mean:.2f}x so far," in str(pace)
 
 
-def test_the_range_over_several_cells_says_that_it_is_no_interval():
-    cells = [ARS, SPS, cell(2)]
-    pace = RunProgress(6, cells)
-    for each in cells:
-        for of_cell in run(each, 0.7, 2):
-            pace.add(each, of_cell)
-    gains = [
-        s.speedup.mean for s in summaries(cells, [r for c in cells for r in run(c, 0.7, 2)])[1:]
-    ]
-    told = f"speed-up so far {min(gains):.2f}x (least of 2 cells) to {max(gains):.2f}x (greatest)"
-    assert told in str(pace)
-    assert "speed-up" not in str(RunProgress(6, cells))
-
-
 def test_live_tau_counts_passes_and_leaves_out_texts_whose_rounds_are_not_told():
     pace, row = RunProgress(2, [SPS]), RoundRecord(8, -1, 4, 6, None, 0.05, 0.0, 0.0, passes=2)
     for sample, rounds in ("a", [row]), ("b", [row._replace(emitted=50, passes=0)]):

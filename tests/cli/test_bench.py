@@ -1,7 +1,6 @@
 """`sps bench` over a tiny pair: a whole run, resuming it after anything, and what is refused."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -144,80 +143,6 @@ def test_a_run_without_texts_keeps_counts_scores_and_what_is_equal(sps, argument
     assert "--no-texts with --record laws" in words.err
 
 
-def test_a_drawn_run_goes_on_and_is_verified_with_its_own_prompts(
-    sps, pair, prompts, whole, tmp_path
-):
-    """Its first prompts alone, then all: a seed draws the same ones, another seed is refused."""
-    out = tmp_path / "drawn"
-    asked = "bench", "jsonl", "--data", str(prompts), "--target", pair.target, "--draft", pair.draft
-    asked = *asked, "-n", "12", "--k", "2", "--chat", "off", "--limit", "3"
-    first = sps(*asked, "--sample-seed", "1", "--out", str(out))
-    assert first.code == 0, first.err
-    log = (out / LOG).read_bytes()
-    drawn = {record["sample"] for record in measured(out)}
-    assert len(drawn) == 3
-    assert drawn != {"p0", "p1", "p2"}
-    known = {(r["cell"], r["sample"], r["repeat"]): r["tokens"] for r in measured(whole)}
-    for record in measured(out):  # the cells are those of a run over the head of the file
-        assert record["tokens"] == known[record["cell"], record["sample"], record["repeat"]]
-    lines = log.splitlines(keepends=True)
-    (out / LOG).write_bytes(b"".join(lines[:2]))
-    assert sps(*asked, "--sample-seed", "1", "--out", str(out), "--resume").code == 0
-    assert {record["sample"] for record in measured(out)} == drawn
-    assert sps("report", str(out)).code == 0
-    other = sps(*asked, "--sample-seed", "2", "--out", str(out), "--resume")
-    assert other.code == Exit.MISMATCH
-    assert "part0.sample_seed: 2, there 1" in other.err
-    head = sps(*asked, "--out", str(out), "--resume")
-    assert "part0.sample_seed: absent, there 1" in head.err
-
-
-def test_a_summary_recomputed_by_other_means(whole):
-    out = whole
-    records = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
-    for row in json.loads((out / "summary.json").read_text())["rows"]:
-        own = [record for record in records if record["cell"] == row["id"]]
-        rounds = [counts for record in own for counts in record["rounds"]]
-        emitted = sum(counts[3] for counts in rounds)
-        figures = row["metrics"]
-        assert row["n"] == len(own) == 8
-        assert figures["block_efficiency"]["mean"] == pytest.approx(emitted / len(rounds))
-        drafted = sum(counts[0] for counts in rounds)
-        if drafted:
-            tested = sum(counts[1] for counts in rounds)
-            shared = sum(counts[4] for counts in rounds)
-            assert figures["alpha"]["mean"] == pytest.approx(shared / tested)
-            accepted = sum(counts[2] for counts in rounds)
-            assert figures["draft_acceptance"]["mean"] == pytest.approx(accepted / drafted)
-        timed = [record for record in own if not record["flags"]]
-        assert row["timed"] == len(timed)
-        if timed:
-            spent = sum(counts[5] for record in timed for counts in record["rounds"])
-            made = sum(len(record["tokens"]) for record in timed)
-            assert figures["mean_token_time_ms"]["mean"] == pytest.approx(1e3 * spent / made)
-
-
-def test_a_start_keeps_what_the_one_before_has_found(sps, arguments, tmp_path, monkeypatch):
-    """Killed before its first record, a run has measured the memory and made its choices."""
-    out = tmp_path / "run"
-
-    def killed(*given, **more):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("spsbench.benchmark.conduct.PartRun.carry_out", killed)
-        assert sps(*arguments, "--out", str(out)).code == Exit.INTERRUPTED
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["segments"][0]["provenance"]["memory"]["bandwidth"] > 0
-    assert manifest["segments"][0]["provenance"]["threads"] >= 1
-    assert manifest["experiment"]["samples"] == {
-        part["task"]: [f"p{i}" for i in range(8)] for part in manifest["experiment"]["parts"]
-    }
-    resumed = sps(*arguments, "--out", str(out), "--resume")
-    assert resumed.code == 0, resumed.err
-    assert (out / "summary.json").exists()
-
-
 @pytest.mark.parametrize(
     ("begin", "kills"),
     [(forked, (3,)), pytest.param(start, (3, 9, 17), marks=pytest.mark.slow)],
@@ -237,20 +162,6 @@ def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
     assert measured(out) == measured(whole)
     scores = [(folder / "scores-00-of-01.jsonl").read_bytes() for folder in (whole, out)]
     assert scores[0] == scores[1]
-
-
-def test_a_second_writer_is_refused(sps, arguments, tmp_path):
-    out = tmp_path / "run"
-    process = forked(*arguments, "--out", str(out))
-    wait_for(out / LOG, 1, process)
-    os.kill(process.pid, signal.SIGSTOP)
-    try:
-        ran = sps(*arguments, "--out", str(out), "--resume")
-    finally:
-        process.kill()
-        process.communicate()
-    assert ran.code == Exit.IN_USE
-    assert str(process.pid) in ran.err
 
 
 @pytest.mark.parametrize(
@@ -308,11 +219,6 @@ def test_shards_unite_to_the_single_run(sps, arguments, tmp_path):
         if one["k"]:
             alphas = [row["metrics"]["alpha"]["mean"] for row in (one, other)]
             assert alphas[0] == pytest.approx(alphas[1])
-    foreign = tmp_path / "foreign"
-    assert sps(*arguments, "--out", str(foreign), "--seed", "1").code == 0
-    ran = sps("merge", str(single), str(foreign), "--out", str(tmp_path / "no"))
-    assert ran.code == Exit.MISMATCH
-    assert "seed: 1, there 0" in ran.err
 
 
 def test_random_weights_need_a_shape_only(sps, pair, tmp_path):
@@ -371,23 +277,18 @@ def test_a_file_with_flags_that_win(sps, arguments, prompts, pair, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    "given",
     [
-        ((), "no task"),
-        (("sums",), "no task 'sums'"),
-        (("xsum", "--data", "mini", "--k", "8..2"), "--k '8..2'"),
-        (("xsum", "--data", "mini", "--shard", "2/2"), "--shard 2/2"),
-        (("xsum", "--data", "mini", "--resume", "--overwrite"), "--resume with --overwrite"),
-        (("humaneval", "--data", "x"), "--data with humaneval"),
-        (("xsum", "--data", "mini", "--limit", "0"), "--limit is 0"),
-        (("xsum", "--setting", "greedy", "--temperature", "1"), "--setting with --temperature"),
+        *((), ("sums",), ("xsum", "--data", "mini", "--k", "8..2"), ("humaneval", "--data", "x")),
+        ("xsum", "--data", "mini", "--shard", "2/2"),
+        ("xsum", "--data", "mini", "--resume", "--overwrite"),
+        ("xsum", "--data", "mini", "--limit", "0"),
+        ("xsum", "--setting", "greedy", "--temperature", "1"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(sps, pair, given, said):
+def test_what_cannot_be_meant_is_refused(sps, pair, given):
     models = ("--target", pair.target, "--draft", pair.draft) if given else ()
-    ran = sps("bench", *given, *models)
-    assert ran.code == Exit.USAGE
-    assert said in ran.err
+    assert sps("bench", *given, *models).code == Exit.USAGE
 
 
 def test_a_place_that_cannot_be_written_is_told_before_models_load(sps, arguments, tmp_path):
@@ -397,15 +298,6 @@ def test_a_place_that_cannot_be_written_is_told_before_models_load(sps, argument
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("mine")
     assert sps(*arguments, "--out", str(tmp_path / "other")).code == Exit.CANNOT_CREATE
-
-
-@pytest.mark.slow
-def test_a_bar_on_a_terminal(terminal, arguments, tmp_path):
-    """The table on stdout; the bar on stderr only where that is a terminal."""
-    ran = terminal(*arguments, "--out", str(tmp_path / "run"), "--limit", "2").end()
-    assert ran.code == 0, ran.err
-    assert "SpS K=3" in ran.out
-    assert "\x1b[" not in ran.out
 
 
 @pytest.mark.parametrize(("flags", "code"), [((), Exit.OK), (("--score",), Exit.SANDBOX)])

@@ -75,20 +75,6 @@ def test_a_run_is_verified_and_resumed_on_another_day(sps, bench, tmp_path, monk
     assert texts(bench(tmp_path / "another")) != before
 
 
-@pytest.mark.slow
-def test_shards_of_two_days_keep_their_prompts_when_merged(sps, bench, tmp_path, monkeypatch):
-    shards = []
-    for day in (3, 4):
-        on(monkeypatch, day)
-        shards.append(bench(tmp_path / f"shard{day}", "--shard", f"{day - 3}/2"))
-    assert all(texts(shard) for shard in shards)
-    merged = tmp_path / "merged"
-    assert sps("merge", *map(str, shards), "--out", str(merged)).code == 0
-    ran = sps("verify", "run", str(merged))
-    assert ran.code == 0, ran.err
-    assert "3 identical" in ran.out
-
-
 @pytest.mark.parametrize("template", [TEMPLATE.replace("%d", "%H"), "{{ messages[0].content }}!"])
 def test_another_template_is_said_in_place_of_a_verdict(sps, bench, dated, tmp_path, template):
     run = bench(tmp_path / "run")
@@ -97,17 +83,3 @@ def test_another_template_is_said_in_place_of_a_verdict(sps, bench, dated, tmp_p
     assert ran.code == Exit.MISMATCH
     assert "other prompts (jsonl" in ran.err
     assert "BUG" not in ran.err + ran.out
-
-
-def test_a_run_without_a_digest_is_not_judged_where_the_template_tells_the_time(
-    sps, bench, dated, tmp_path
-):
-    run = bench(tmp_path / "run")
-    manifest = Manifest.load(run)
-    del manifest.experiment["prompt_ids"]
-    manifest.save(run)
-    ran = sps("verify", "run", str(run))
-    assert ran.code == Exit.MISMATCH
-    assert "a chat template that writes the time" in ran.err
-    byte_tokenizer("{{ messages[0].content }}").save_pretrained(dated)
-    assert "other prompts" not in sps("verify", "run", str(run)).err

@@ -113,10 +113,7 @@ SMALLER = {
         *("--cost-seconds", "0.5", "--offline"),
     ),
     "verify pair": ("--prompts", "2", "--max-tokens", "300", "--bias", "0.9", "-n", "8"),
-    "verify run": (
-        "--bias",
-        "0.9",
-    ),
+    "verify run": ("--bias", "0.9"),
     "train": (
         *("--count", "12", "--tokens", "12", "--batch-tokens", "64", "--micro-tokens", "64"),
         *("--steps", "2", "--evaluations", "1", "--cost-seconds", "0"),

@@ -154,33 +154,17 @@ def test_readers_that_have_gone(readers):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("line", "code"),
     [
-        (
-            ("generate", "hi", "--format", "html", "--out", "/nonexistent/page.html"),
-            Exit.CANNOT_WRITE,
-            "cannot write /nonexistent/page.html (No such file or directory)",
-        ),
-        (
-            ("bench", "nosuch", "--on", "ray"),
-            Exit.UNAVAILABLE,
-            "no Ray (--on ray): expected it",
-        ),
-        (
-            ("bench", "latency", "--seeds", "0..999999999999", "--dry-run"),
-            Exit.USAGE,
-            "names 1,000,000,000,000 numbers: expected at most 10,000",
-        ),
+        ("generate hi --format html --out /nonexistent/page.html", Exit.CANNOT_WRITE),
+        ("bench nosuch --on ray", Exit.UNAVAILABLE),
+        ("bench latency --seeds 0..999999999999 --dry-run", Exit.USAGE),
     ],
 )
-def test_what_cannot_end_well_is_told_before_anything_is_read(
-    arguments, code, said, sps, monkeypatch
-):
+def test_what_cannot_end_well_is_told_before_anything_is_read(line, code, sps, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
-    ran = sps(*arguments)
-    assert ran.code == code
-    assert said in ran.err
+    assert sps(*line.split()).code == code
 
 
 @pytest.mark.parametrize(("word", "end"), [("genrate", "? See"), ("zzz", ". See")])

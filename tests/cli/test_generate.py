@@ -23,28 +23,10 @@ def test_plain_text_on_stdout_and_figures_on_stderr(generate):
     assert "the cat" not in ran.out
     assert not any(unicodedata.category(c) == "Cc" for c in ran.out if c not in "\n\t")
     for label in (
-        "tokens",
-        "rounds",
-        "acceptance rate α",
-        "block efficiency τ",
-        "mean token time",
-        "loop time",
-        "draft / target / verify",
-        "prefill",
-        "time to first token",
-        "finish",
+        *("tokens", "rounds", "acceptance rate α", "block efficiency τ", "mean token time"),
+        *("loop time", "draft / target / verify", "prefill", "time to first token", "finish"),
     ):
         assert label in ran.err
-
-
-def test_the_text_is_that_of_the_api_and_of_json(generate, pair):
-    from spsbench import generate as api
-
-    made = api("the cat", target=pair.target, draft=pair.draft, max_new_tokens=24, seed=3)
-    shown = json.loads(generate("the cat", "-n", "24", "--seed", "3", "--json").out)
-    assert shown["tokens"] == made.tokens
-    assert shown["text"] == made.text
-    assert shown["finish_reason"] == made.record.finish
 
 
 def test_one_json_object(generate, pair):
@@ -54,37 +36,15 @@ def test_one_json_object(generate, pair):
     assert ran.out.count("\n") == 1
     assert "rounds" not in ran.err
     made = json.loads(ran.out)
-    assert set(made) == {
-        "schema",
-        "prompt_sha256",
-        "models",
-        "prompt_tokens",
-        "tokens",
-        "text",
-        "finish_reason",
-        "rounds",
-        "metrics",
-        "settings",
-        "engines",
-        "advice",
-        "environment",
-    }
+    told = "schema prompt_sha256 models prompt_tokens tokens text finish_reason rounds metrics "
+    told += "settings engines advice environment"
+    assert set(made) == set(told.split())
     assert made["advice"] == []
     assert len(made["tokens"]) == made["metrics"]["tokens"] == 24
     assert sum(r["emitted"] for r in made["rounds"]) == 24
-    assert set(made["rounds"][0]) == {
-        "drafted",
-        "tested",
-        "accepted",
-        "emitted",
-        "overlap",
-        "seconds",
-        "draft_seconds",
-        "target_seconds",
-        "processor_seconds",
-        "tree",
-        "passes",
-    }
+    told = "drafted tested accepted emitted overlap seconds draft_seconds target_seconds "
+    told += "processor_seconds tree passes"
+    assert set(made["rounds"][0]) == set(told.split())
     assert made["prompt_sha256"] == hashlib.sha256(b"the cat").hexdigest()
     digests = {name: digest(hash_files(Path(name))) for name in pair}
     assert made["models"] == digests
@@ -92,13 +52,6 @@ def test_one_json_object(generate, pair):
     assert 0 < made["metrics"]["alpha"] < 1
     assert made["settings"]["verifier"]["name"] == "sps"
     assert made["environment"]["spsbench"]
-
-
-def test_the_seed_decides(generate):
-    first, again, other = (
-        generate("the cat", *QUIET, "--seed", seed).out for seed in ("0", "0", "1")
-    )
-    assert first == again != other
 
 
 def test_greedy_compared_is_identical(generate):
@@ -113,33 +66,6 @@ def test_greedy_compared_is_identical(generate):
     assert made["ars"]["tokens"] == made["tokens"]
     assert {r["drafted"] for r in made["ars"]["rounds"]} == {0}
     assert made["speedup"]["low"] <= made["speedup"]["mean"] <= made["speedup"]["high"]
-
-
-@pytest.mark.parametrize(
-    ("busy", "line"),
-    [
-        (False, "no interval: needs 8 segments of 8 tokens or more in both texts"),
-        (True, "speed-up over ArS: not decided: measured under load. Processor time (not elapsed"),
-    ],
-)
-def test_few_segments_have_no_interval(generate, monkeypatch, busy, line):
-    monkeypatch.setattr("spsbench.pair.pair.is_loaded", lambda *clocks: busy)
-    arguments = ("the cat", "-n", "48", "--ignore-eos", "--temperature", "0", "--compare")
-    ran = generate(*arguments)
-    assert line in ran.err
-    assert "95% interval" not in ran.err
-
-
-@pytest.mark.slow
-def test_sampled_compared_differs_by_design(generate):
-    ran = generate("the cat", *QUIET[1:], "--compare")
-    assert "tokens: texts differ by design (same law)" in ran.err
-    assert "speed-up: n/a (needs 32 tokens in both texts; ArS wrote" in ran.err
-
-    made = json.loads(generate("the cat", *QUIET, "--compare", "--json").out)
-    assert (made["identical"], made["divergence"], made["speedup"]) == (None, None, None)
-    alone = json.loads(generate("the cat", *QUIET, "-k", "0", "--json").out)
-    assert made["ars"]["tokens"] == alone["tokens"]
 
 
 def test_alpha_is_labelled_with_what_it_stands_on(generate, sps, pair):
@@ -187,21 +113,6 @@ def test_hidden_settings_and_padding_are_told(sps, tmp_path):
     assert max(json.loads(ran.out)["tokens"]) < vocab
 
 
-@pytest.mark.parametrize("n", ["0", "1", "5"])
-def test_the_length_is_exact(generate, n):
-    made = json.loads(generate("the cat", "-n", n, "-k", "64", "--ignore-eos", "--json").out)
-    assert len(made["tokens"]) == int(n)
-
-
-def test_stop_strings_end_the_text(generate):
-    arguments = ("the cat", "-n", "40", "--ignore-eos", "--json")
-    whole = json.loads(generate(*arguments).out)["text"]
-    stops = [c for c in whole[3:] if c.isalpha()][:2]
-    made = json.loads(generate(*arguments, "--stop", stops[0], "--stop", stops[1]).out)
-    assert made["text"] == whole[: min(whole.index(stop) for stop in stops)]
-    assert made["finish_reason"] == "stop"
-
-
 def test_a_prompt_that_does_not_fit(generate):
     long = "x" * 510
     ran = generate(long, "-n", "20", "--no-stats")
@@ -215,17 +126,6 @@ def test_a_prompt_that_does_not_fit(generate):
     assert "note: dropped the oldest 18 of 510 prompt tokens" in made.err
     assert json.loads(made.out)["prompt_tokens"] == 492
     assert generate("hi", "-n", "512", "--truncate", "left").code == Exit.DATA
-
-
-def test_a_draft_context_that_ends_before(generate):
-    made = json.loads(generate("x" * 250, "-n", "20", "--ignore-eos", "--json").out)
-    assert len(made["tokens"]) == 20
-    assert made["rounds"][0]["drafted"] > 0
-    assert made["rounds"][-1]["drafted"] == 0
-
-
-def test_blank_prompts_start_with_the_first_token(generate):
-    assert generate("  ", "-n", "4", "--no-stats").code == 0
 
 
 def test_names_of_special_tokens_are_text(generate):
@@ -255,26 +155,20 @@ def test_a_chat_needs_a_template(sps, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code"),
     [
-        (("--target", "./missing"), Exit.MISSING, "missing"),
-        (("--target", "https://x.org/model"), Exit.MISSING, "URLs are not read"),
-        (("--target", "~/no/such/folder"), Exit.MISSING, "no model"),
-        (("--target", "models/*"), Exit.MISSING, "patterns are not expanded"),
-        (("--target", "-"), Exit.MISSING, "standard input is for prompts"),
-        (("--target", __file__), Exit.DATA, "is a file"),
-        (("--target", "/"), Exit.MISSING, "config.json"),
-        (("--target", "org/none", "--offline"), Exit.UNAVAILABLE, "org/none"),
-        (("--device", "cuda:99"), Exit.UNAVAILABLE, "no device 'cuda:99'"),
-        (("--dtype", "float99"), Exit.USAGE, "no dtype 'float99'"),
+        (("--target", "./missing"), Exit.MISSING),
+        (("--target", "https://x.org/model"), Exit.MISSING),
+        (("--target", "models/*"), Exit.MISSING),
+        (("--target", __file__), Exit.DATA),
+        (("--target", "/"), Exit.MISSING),
+        (("--device", "cuda:99"), Exit.UNAVAILABLE),
+        (("--dtype", "float99"), Exit.USAGE),
     ],
 )
-def test_models_and_devices_that_are_not_there(sps, pair, arguments, code, said):
+def test_models_and_devices_that_are_not_there(sps, pair, arguments, code):
     ran = sps("generate", "hi", "--target", pair.target, *arguments)
     assert (ran.code, ran.out) == (code, "")
-    last = ran.err.splitlines()[-1]
-    assert last.startswith("error: ")
-    assert said in last
 
 
 def test_no_path_is_asked_for_on_the_network(sps, pair, monkeypatch):
@@ -287,13 +181,6 @@ def test_no_path_is_asked_for_on_the_network(sps, pair, monkeypatch):
     assert sps("generate", "hi", "--target", "org/none", "--offline").code == Exit.UNAVAILABLE
     with hub, pytest.raises(BlockingIOError):  # nobody has connected
         hub.accept()
-
-
-def test_a_hub_out_of_reach_is_told(sps, monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    ran = sps("generate", "hi", "--target", "org/none")
-    assert ran.code == Exit.UNAVAILABLE
-    assert "the hub cannot be reached (http://127.0.0.1:9)" in ran.err
 
 
 def test_a_page_to_step_through(generate, tmp_path):

@@ -59,16 +59,3 @@ def test_greedy_texts_are_those_of_the_target(sps, made, drafter, engine):
         assert texts["tokens"] == ars["tokens"]
         assert sum(each["accepted"] for each in texts["rounds"]) > 0
     assert texts["settings"]["verifier"]["name"] == "match"
-
-
-def test_what_its_folder_lacks_is_a_line(sps, made, drafter, tmp_path):
-    given = ("generate", "x", "--target", made[0], "--drafter", drafter, "--draft", str(tmp_path))
-    assert "no tensors" in sps(*given).err
-    save_file({"mix.weight": torch.zeros(1)}, tmp_path / "a.safetensors")
-    (tmp_path / "config.json").write_text('{"layer": 1}')
-    lacking = sps(*given)
-    assert lacking.code == 65
-    assert lacking.err.splitlines()[-1].startswith("error: no tensor qkv.weight (")
-    random = sps(*given, "--draft-weights", "random")
-    assert random.code == 2
-    assert "expected its tensors" in random.err

@@ -106,12 +106,3 @@ def test_the_drafter_of_the_readme_by_its_file(sps, pair, tmp_path):
         "generate", "1 + 1 =", "-n", "8", "--target", pair.target, "--drafter", f"{file}:Repeat"
     )
     assert ran.code == 0, ran.err
-
-
-def test_a_package_that_cannot_be_imported_is_named(sps, pair, tmp_path):
-    (tmp_path / "site" / "mypackage" / "repeat.py").write_text("import nowhere_at_all\n")
-    ran = sps("generate", "x", "--target", pair.target, "--drafter", "repeat")
-    assert ran.code == 65
-    assert ran.err.splitlines()[-1].startswith(
-        "error: drafter repeat (mypackage.repeat:Repeat) cannot be imported (ModuleNotFoundError: "
-    )

@@ -75,27 +75,9 @@ def test_by_category(sps, run, tmp_path):
     assert [row["group"] for row in rows] == [*["writing"] * 4, *["math"] * 4, *[None] * 4]
     assert rows[8:] == whole
     assert {row["n"] for row in rows[:8]} == {4}
-    text = sps("report", str(run), "--by", "group").out
-    first = [line.split()[0] for line in text.splitlines() if line.strip()]
-    assert [first.count(name) for name in ("group", "writing", "math", "all")] == [1, 4, 4, 4]
     drawn = sps("report", str(run), "--by", "group", "--plot", str(tmp_path / "figure.svg"))
     assert drawn.code == 0
-    log = run / "records-00-of-01.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    with log.open("wb") as file:
-        for number, line in enumerate(lines):
-            kept = {name: value for name, value in line.items() if name not in ("n", "crc")}
-            file.write(encode(number, kept | {"group": None}))
-    assert sps("report", str(run), "--by", "group").code == Exit.USAGE
-
-
-@pytest.mark.slow
-def test_the_plot(sps, run, tmp_path):
-    ran = sps("report", str(run), "--plot", str(tmp_path / "figure"))
-    assert ran.code == 0, ran.err
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (tmp_path / "figure.svg").read_bytes()
-    assert sps("report", str(run), "--plot", str(tmp_path / "f.pdf")).code == Exit.USAGE
 
 
 def test_against_an_earlier_run(sps, run, tmp_path):
@@ -143,36 +125,6 @@ def test_another_machines_timings_stand_apart(sps, run, tmp_path):
     assert sps("report", str(moved), "--against", str(run)).code == 0
     conclude(moved)
     assert json.loads((moved / "summary.json").read_text()) == tables
-
-
-def test_records_that_were_forced_stand_apart(sps, run):
-    manifest = json.loads((run / "manifest.json").read_text())
-    first = manifest["segments"][0]
-    hardware = first["provenance"]["hardware"] | {"usable_cores": 77}
-    second = first | {"first": 16, "provenance": first["provenance"] | {"hardware": hardware}}
-    second["differences"] = ['version.torch: "2.14", there "2.13"']
-    manifest["segments"].append(second)
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    made = json.loads(sps("report", str(run), "--format", "json").out)
-    assert [table["run"] for table in made] == ["run (1 of 2 settings)", "run (2 of 2 settings)"]
-    assert [sum(row["n"] for row in table["rows"]) for table in made] == [16, 16]
-    line = 'Changed since the run was started: version.torch: "2.14", there "2.13".'
-    assert [line in table["remarks"] for table in made] == [False, True]
-
-
-def test_a_lost_log_is_missed_and_a_shard_to_come_is_told(sps, run):
-    log = run / "records-00-of-01.jsonl"
-    path = run / "manifest.json"
-    manifest = path.read_text()
-    log.rename(run / "records-00-of-02.jsonl")
-    path.write_text(manifest.replace("00-of-01", "00-of-02"))
-    remarks = json.loads(sps("report", str(run), "--format", "json").out)["remarks"]
-    assert "Shards not started yet: 01-of-02." in remarks
-    path.write_text(manifest)
-    ran = sps("report", str(run))
-    assert ran.code == Exit.MISSING
-    assert "no records of shard 00-of-01" in ran.err
-    assert "--resume" in ran.err
 
 
 def test_what_is_no_run_is_refused(sps, run, tmp_path):

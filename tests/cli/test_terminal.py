@@ -1,28 +1,16 @@
 """What a person sees: colours, marks, conversations, interrupts, and readers that leave."""
 
-import os
-import subprocess
 import time
 
 import pytest
 
-from tests.cli.conftest import COMMAND, PATIENCE, Pair, Ran, apart, environment
+from tests.cli.conftest import PATIENCE, Pair, Ran, apart, environment
 from tests.cli.forked import Forked
 from tests.folders import random_model, save
 
 
 def arguments(pair, *more):
     return ("generate", "--target", pair.target, "--draft", pair.draft, "--ignore-eos", *more)
-
-
-@pytest.mark.slow
-def test_colours_on_a_terminal(terminal, pair):
-    ran = terminal(*arguments(pair, "the cat", "-n", "24")).end()
-    assert ran.code == 0
-    assert all(code in ran.out for code in ("\x1b[32m", "\x1b[35m", "\x1b[0m"))
-    assert ran.out.endswith("\n")
-    assert ran.out.rindex("\x1b[0m") > ran.out.rindex("\x1b[3")
-    assert "green drafted and accepted" in ran.err
 
 
 def test_a_conversation(terminal, pair):
@@ -61,27 +49,6 @@ def test_an_interrupt_while_loading_and_while_generating(terminal, pair, tmp_pat
         assert "Traceback" not in ran.err
     assert ran.out.endswith("\n")
     assert ran.out.count("\x1b[3") == ran.out.count("\x1b[0m")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("broken", ["stdout", "both"])
-def test_a_reader_that_leaves(broken, pair):
-    reading, writing = os.pipe()
-    program = subprocess.Popen(
-        [*COMMAND, *arguments(pair, "the cat", "-n", "100")],
-        stdin=subprocess.DEVNULL,
-        stdout=writing,
-        stderr=writing if broken == "both" else subprocess.PIPE,
-        env=environment(),
-    )
-    os.close(writing)
-    if broken == "stdout":
-        assert os.read(reading, 1)
-    os.close(reading)
-    _, err = program.communicate(timeout=PATIENCE)
-    assert program.returncode == 141
-    assert b"Traceback" not in (err or b"")
-    assert b"rror" not in (err or b"")
 
 
 def forked(*given, stdin, **env):

@@ -7,9 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spsbench.cli.verify.rules import conclusion, enumerate_rules
 from spsbench.errors import Exit
-from spsbench.spec import Spec
 from tests.audit.test_rules import few_settings  # noqa: F401 for each test here
 from tests.oracles.defects import SPS, Lenient
 
@@ -44,25 +42,6 @@ def run(sps, pair, prompts, tmp_path):
         return out
 
     return make
-
-
-@pytest.mark.slow
-def test_a_pair_holds_in_every_form(pair_audit, tmp_path):
-    plot = tmp_path / "money"
-    ran = pair_audit("--bias", "0.2", "--plot", str(plot), "--format", "json")
-    assert ran.code == 0, ran.err
-    assert plot.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    assert b"<svg" in plot.with_suffix(".svg").read_bytes()
-    report = json.loads(ran.out)
-    found = report["audits"][0]
-    assert (report["exit"], found["verdict"]) == (0, "held")
-    assert found["bias_caught_with_probability_0.99"] <= 0.2
-    assert found["controls"]["injected"]["caught"] >= 19
-    assert found["controls"]["ars"]["tokens"] > 0
-    assert found["sps"]["curve"][0] == [0, 0.0]
-    table = pair_audit("--bias", "0.25")
-    assert "would have caught a bias of" in table.out
-    assert "control: an injected bias of" in table.out
 
 
 def test_a_planted_bias_exits_7_and_a_short_audit_6(pair_audit):
@@ -107,16 +86,6 @@ def test_a_run_is_audited_from_its_records(sps, run, tmp_path):
         assert "Money won against the target" in text or "log10 of the e-value" in text
 
 
-@pytest.mark.slow  # a biased pair is found by test_a_planted_bias, records are read above
-def test_a_run_of_a_biased_rule_is_found_out(sps, run):
-    with patch(SPS + "Sps", partial(Lenient, 0.0)):
-        folder = run("--samples", "6", "--temperature", "1", "--k", "3", "--method", "sps")
-    ran = sps("verify", "run", str(folder))
-    assert ran.code == Exit.BIAS, ran.out
-    ran = sps("verify", "run", str(folder), "--format", "json")
-    assert json.loads(ran.out)["audits"][0]["settings"]["ars"].startswith("made for this audit")
-
-
 @pytest.fixture
 def one_core():
     """Leave one core to this process: it enumerates by itself, with what is planted in it."""
@@ -124,17 +93,6 @@ def one_core():
     os.sched_setaffinity(0, {min(before)})
     yield
     os.sched_setaffinity(0, before)
-
-
-def test_the_sentence_comes_before_the_table_of_rules(one_core, monkeypatch):
-    printed = []
-    monkeypatch.setattr("spsbench.cli.verify.rules.say", printed.append)
-    monkeypatch.setattr("spsbench.cli.verify.rules.write", printed.append)
-    monkeypatch.setattr("spsbench.cli.verify.rules.rows_of", lambda *_: [])
-    enumerate_rules([Spec("match")], [Spec("constant")], [Spec("model")], deep=False, json=False)
-    *_, sentence, table = printed
-    assert sentence == conclusion([])
-    assert "verifier" in table
 
 
 def test_rules(sps, one_core):

@@ -76,5 +76,5 @@ def test_speedup_weighs_tokens_and_seconds_not_ratios():
     [([], []), ([(1.0, 1)], []), ([(1.0, 0)], [(1.0, 1)]), ([(0.0, 1)], [(1.0, 1)])],
 )
 def test_speedup_refuses_what_it_cannot_divide(baseline, other):
-    with pytest.raises(ValueError, match=r"speed-up|argument"):
+    with pytest.raises(ValueError):
         speedup(baseline, other)

@@ -49,5 +49,5 @@ def test_seeds_multiply_the_cells():
     assert [(c.sampling.seed, c.k) for c in made.cells] == [
         (0, 0), (0, 2), (1, 0), (1, 2), (2, 0), (2, 2),
     ]  # fmt: skip
-    with pytest.raises(UsageError, match="`seeds`"):
+    with pytest.raises(UsageError):
         plan([sweep({"task": "latency", "seeds": "4..0"})])

@@ -283,9 +283,9 @@ def test_a_task_combines_its_own_scores():
 
 
 def test_strangers_are_refused():
-    with pytest.raises(ValueError, match="not among the 1 cells"):
+    with pytest.raises(ValueError):
         summaries([ARS], [record(SPS, "a", 0, [])])
-    with pytest.raises(ValueError, match="not among the 1 cells"):
+    with pytest.raises(ValueError):
         summaries([ARS], [], [Score(SPS.id, "a", 0, {})])
 
 
@@ -297,7 +297,7 @@ def test_rows_by_group_are_those_of_each_group_alone(records):
     scores = [Score(*one.key, {"length": float(len(one.rounds))}) for one in records]
     rows = summaries([ARS, SPS], iter(marked), iter(scores), by_group=True)
     assert [(row.group, row.cell.k) for row in rows] == [
-        *(("a", 0), ("a", 4), ("b", 0), ("b", 4), ("", 0), ("", 4), (None, 0), (None, 4)),
+        *(("a", 0), ("a", 4), ("b", 0), ("b", 4), ("", 0), ("", 4), (None, 0), (None, 4))
     ]
     assert rows[6:] == summaries([ARS, SPS], iter(records), iter(scores))
     for row in rows[:6]:

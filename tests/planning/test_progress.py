@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from spsbench.planning.progress import PHASES, Count, PlanProgress
+from spsbench.planning.progress import PHASES, PlanProgress
 
 
 @dataclass
@@ -36,17 +36,3 @@ def test_what_is_measured_again_says_so_and_the_bar_waits():
     assert "3/5 costs, once more: 1 of 6" in str(progress)
     progress.show("replay", Inner(0, 2))
     assert "once more" not in str(progress)
-
-
-def test_a_phase_does_not_go_back_to_an_earlier_one():
-    progress = PlanProgress()
-    progress.show("real rounds", Inner(36, 36))
-    progress.show("traces", Inner(1, 6))
-    assert progress.done == 100
-    assert "5/5 real rounds" in str(progress)
-
-
-def test_a_count_tells_the_time_left_once_it_has_begun():
-    count = Count()
-    assert str(count.at(0, 4)) == "0/4"
-    assert str(count.at(4, 4)).startswith("4/4, 0:00:00")

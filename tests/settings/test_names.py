@@ -164,7 +164,7 @@ def test_an_engine_elsewhere_has_a_short_name_and_its_arguments_once():
     made = report([cell(4), there, other])
     names = Names([cell(4), there, other])
     assert [names.option_text(one) for one in (cell(4), there, other)] == [
-        *("decoder native", "decoder llamacpp", "decoder openvino"),
+        *("decoder native", "decoder llamacpp", "decoder openvino")
     ]
     lines = findings(made.tables[0].rows, [])
     told = "Decoder llamacpp: llamacpp:path=/long/folder/one.gguf,draft=/long/folder/two.gguf"
@@ -177,7 +177,7 @@ def test_two_of_one_engine_are_told_apart_without_their_folders():
     cells = [engine("llamacpp", path=f"/folder/{name}.gguf") for name in ("one", "two")]
     names = Names(cells)
     assert [names.option_text(one) for one in cells] == [
-        *("decoder llamacpp:path=one.gguf", "decoder llamacpp:path=two.gguf"),
+        *("decoder llamacpp:path=one.gguf", "decoder llamacpp:path=two.gguf")
     ]
     alike = [engine("llamacpp", path=f"/{name}/one.gguf") for name in ("here", "there")]
     assert len({Names(alike).option_text(one) for one in alike}) == 2

@@ -16,7 +16,7 @@ from spsbench.errors import UsageError
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_AUDIT
 from spsbench.settings.execution import OF_ACCESS, access_of
-from spsbench.settings.models import KNOWN, ModelSpec
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import parse_range, repeated
 from spsbench.settings.sweep import LISTED, OF_SWEEP, SINGLE, sweep
 from spsbench.spec import Spec
@@ -111,51 +111,33 @@ def test_a_file_and_the_library_have_them_as_well():
 def test_access_is_no_part_of_a_cell():
     access, rest = access_of({"threads": 2, "offline": True, "k": 3})
     assert (access.threads, access.offline, rest) == (2, True, {"k": 3})
-    with pytest.raises(UsageError, match=r"`threads` is 0: expected 1\.\.1024"):
+    with pytest.raises(UsageError):
         access_of({"threads": 0})
     for word in "auto", None:
         assert access_of({"threads": word})[0] == access_of({})[0]
     assert access_of({"threads": "3"})[0].threads == 3  # as it is typed in
     for wrong in "many", "Auto", "1.5", "", "9" * 20:
-        with pytest.raises(UsageError, match="expected a number, or auto"):
+        with pytest.raises(UsageError):
             access_of({"threads": wrong})
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("temperature", -1.0, "is -1.0: expected 0 or more"),
-        ("top_p", 0.0, "is 0.0: expected above 0 and at most 1"),
-        ("top_k", -1, "is -1: expected 1 or more, or 0 for off"),
-        ("max_new_tokens", -1, "is -1: expected 0 or more"),
-        ("weights", "int3", f"is int3: expected {KNOWN}"),
-        ("verifier", "sps:x", "'sps:x': expected key=value, got 'x'"),
-        ("draft_engine", ":", "':': expected NAME or NAME:key=value,..."),
-    ],
-)
-def test_the_same_refusals_everywhere(name, value, said):
+@pytest.mark.parametrize(("name", "value"), [("temperature", -1.0), ("draft_engine", ":")])
+def test_a_value_is_refused_by_its_flag_or_its_key(name, value):
     flag = OF_CELL[name].flag
-    with pytest.raises(UsageError) as library:
-        make_cell(**{name: value})
-    assert str(library.value) == f"`{name}` {said}"
     for command in (["generate", "x"], ["verify", "pair"], ["bench", "xsum"]):
-        if command[0] == "verify" and name in EXCLUDED:
-            continue
         with pytest.raises(UsageError) as line:
             app([*command, flag, str(value)], standalone_mode=False)
-        assert with_flags(str(line.value)) == f"{flag} {said}"
+        assert with_flags(str(line.value)).startswith(flag)
     with pytest.raises(UsageError) as file:
         sweep({"task": "xsum", name: value}, "e.toml")
-    assert str(file.value) == f"e.toml: {name} {said}"
+    assert str(file.value).startswith(f"e.toml: {name} ")
 
 
 def test_types_are_checked_in_the_library():
     for name, value in (("k", "4"), ("k", True), ("temperature", "0"), ("ignore_eos", 1)):
-        with pytest.raises(UsageError, match=f"`{name}` is .*: expected"):
+        with pytest.raises(UsageError):
             make_cell(**{name: value})
-    with pytest.raises(
-        UsageError, match=r"unknown option tempeature: expected .*\. Did you mean temperature\?"
-    ):
+    with pytest.raises(UsageError):
         make_cell(tempeature=1.0)
     assert make_cell(drafter=Spec("ngram")).method.drafter == Spec("ngram")
     assert make_cell(temperature=1).sampling.temperature == 1.0
@@ -185,7 +167,7 @@ def test_a_named_drafter_leaves_the_bundled_draft_out():
 def test_k_is_the_constant_schedule():
     assert make_cell(k=7).method.schedule == Spec("constant", (("lookahead", 7),))
     assert make_cell(schedule="other:a=1").method.schedule == Spec("other", (("a", 1),))
-    with pytest.raises(UsageError, match="`k` 7 with `schedule` other"):
+    with pytest.raises(UsageError):
         make_cell(schedule="other", k=7)
 
 
@@ -216,38 +198,31 @@ def test_revisions_go_with_their_models():
     assert (cell.models.target, cell.models.draft) == (ModelSpec("a/b", "r"), ModelSpec("c/d", "s"))
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"k": -1}, "`k` is -1: expected 1..64"),
-        ({"k": 65}, "`k` is 65"),
-        ({"k": 10**9}, "`k` is 1000000000"),
-        ({"max_new_tokens": -1}, "`max_new_tokens` is -1: expected 0 or more"),
-        ({"temperature": -1.0}, "`temperature` is -1.0"),
-        ({"temperature": math.nan}, "`temperature` is nan"),
-        ({"temperature": math.inf}, "`temperature` is inf"),
-        ({"top_p": 0.0}, "`top_p` is 0.0"),
-        ({"top_p": 1.5}, "`top_p` is 1.5"),
-        ({"top_p": math.nan}, "`top_p` is nan"),
-        ({"top_k": -1}, "`top_k` is -1"),
-        ({"min_p": 2.0}, "`min_p` is 2.0"),
-        ({"seed": -1}, "`seed` is -1"),
-        ({"seed": 2**64}, "`seed` is 18446744073709551616"),
-        ({"stop": [""]}, "`stop` is ''"),
-        ({"stop": ["a", ""]}, "`stop` is ''"),
-        ({"trust_remote_code": True}, "`trust_remote_code`: expected a pinned revision"),
-        ({"draft_revision": "r"}, "`draft_revision` without `draft`"),
-        ({"drafter": "ngram:"}, "`drafter` 'ngram:'"),
-        ({"drafter": "ngram:n"}, "`drafter` 'ngram:n'"),
-        ({"verifier": ":x=1"}, "`verifier` ':x=1'"),
-        ({"schedule": "x:a=1,a=2"}, "`schedule` 'x:a=1,a=2': a is given twice"),
-        ({"engine": ":"}, "`engine` ':'"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(given, said):
-    with pytest.raises(UsageError) as refused:
-        make_cell(**given)
-    assert str(refused.value).startswith(said)
+OUTSIDE = {
+    "k": (-1, 65, 10**9),
+    "max_new_tokens": (-1,),
+    "temperature": (-1.0, math.nan, math.inf),
+    "top_p": (0.0, 1.5, math.nan),
+    "top_k": (-1,),
+    "min_p": (2.0,),
+    "seed": (-1, 2**64),
+    "stop": ([""], ["a", ""]),
+    "trust_remote_code": (True,),
+    "draft_revision": ("r",),
+    "drafter": ("ngram:", "ngram:n"),
+    "verifier": (":x=1", "sps:x"),
+    "schedule": ("x:a=1,a=2",),
+    "engine": (":",),
+    "weights": ("int3",),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_value_out_of_range_is_refused_by_the_name_of_its_option(name):
+    for value in OUTSIDE[name]:
+        with pytest.raises(UsageError) as refused:
+            make_cell(**{name: value})
+        assert str(refused.value).startswith(f"`{name}`")
 
 
 def test_the_edges_are_allowed():
@@ -275,7 +250,7 @@ def test_what_is_meant(text, numbers):
 
 @pytest.mark.parametrize("text", ["0..999999999999", "0..9999,0", ",".join(["0..4000"] * 3)])
 def test_more_numbers_than_anybody_means_are_refused_at_once(text):
-    with pytest.raises(ValueError, match="numbers: expected at most 10,000"):
+    with pytest.raises(ValueError):
         parse_range(text, low=0, high=10**12)
     assert len(parse_range("0..9999", low=0, high=10**12)) == 10_000
 
@@ -286,22 +261,9 @@ def test_what_is_named_twice():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("8..2", "is empty"),
-        ("1..8..0", "is empty"),
-        ("3-", "got '3-'"),
-        ("a,b", "got 'a'"),
-        ("", "got ''"),
-        ("1,,2", "got ''"),
-        ("-1", "got '-1'"),
-        ("1..65", "outside 0..64"),
-        ("1000000000", "outside 0..64"),
-        ("1.5", "got '1.5'"),
-        ("8:2", "got '8:2'"),
-    ],
+    "text", ["8..2", "1..8..0", "3-", "a,b", "", "1,,2", "-1", "1..65", "1000000000", "1.5", "8:2"]
 )
-def test_what_cannot_be_meant_is_refused_of_ranges(text, said):
-    with pytest.raises(ValueError, match=said) as refused:
+def test_what_cannot_be_meant_is_refused_of_ranges(text):
+    with pytest.raises(ValueError) as refused:
         parse_range(text, low=0, high=64)
     assert repr(text) in str(refused.value)

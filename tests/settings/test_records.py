@@ -34,7 +34,7 @@ def test_specs_are_read_and_written(text, args):
     "text", ["", ":", "x:", ":a=1", "x:a", "x:a=", "x:=1", "x:a=1,", "x:a=1,a=2"]
 )
 def test_malformed_specs_are_refused(text):
-    with pytest.raises(ValueError, match=r"expected|twice"):
+    with pytest.raises(ValueError):
         Spec.parse(text)
 
 

@@ -61,7 +61,7 @@ def test_what_is_not_drawn_need_not_fit():
     def fits(prompt: str) -> bool:
         return prompt == "x"
 
-    with pytest.raises(DataError, match="too long"):
+    with pytest.raises(DataError):
         take_samples(of(mixed), fits, 12, 0)
     kinds = [Sample(s.id, s.prompt, group=s.id if s.prompt == "long" else None) for s in mixed]
     for seed in range(200):

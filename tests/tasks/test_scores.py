@@ -44,17 +44,3 @@ def test_texts_past_their_end_are_not_scored(tmp_path, samples):
     folder = written(tmp_path / "run", timing, samples)
     score_missing(timing, [samples], folder, WHOLE)
     assert list(read_scores(folder)) == []
-
-
-def test_stopped_it_keeps_what_it_has_and_goes_on(tmp_path, experiment, samples):
-    whole = written(tmp_path / "whole", experiment, samples)
-    folder = written(tmp_path / "run", experiment, samples)
-    score_missing(experiment, [samples], whole, WHOLE)
-    asked = []
-    score_missing(
-        experiment, [samples], folder, WHOLE, lambda: asked.append(None) or len(asked) > 3
-    )
-    kept = list(read_scores(folder))
-    assert len(kept) == 3
-    score_missing(experiment, [samples], folder, WHOLE)
-    assert list(read_scores(folder)) == list(read_scores(whole))

@@ -1,19 +1,14 @@
 """XSum: one layout for all data, cut at sentences, and a title that says what was used."""
 
 import json
-import os
 import random
 
 import pytest
 
 from spsbench.errors import DataError
-from spsbench.models import hub
 from spsbench.settings.task import Sample
-from spsbench.store.provenance import provenance
 from spsbench.tasks import articles
 from spsbench.tasks.xsum import XSum, sentence_ends, shortened
-
-REAL = os.environ.get("SPSBENCH_XSUM")  # a file of real articles, if there is one
 
 
 def always(prompt):
@@ -62,7 +57,7 @@ def test_mini_can_be_longer_and_begins_alike():
     assert list(more.samples(always))[:20] == list(some.samples(always))
     assert some.prompt_version != more.prompt_version
     for count in (0, 1001):
-        with pytest.raises(ValueError, match=rf"count is {count}: expected 1..1000"):
+        with pytest.raises(ValueError):
             XSum("mini", count=count)
 
 
@@ -73,14 +68,6 @@ def test_a_file_is_asked_in_the_layout_of_the_bundled_pair(tmp_path):
     assert sample.prompt == articles.layout([articles.WRITTEN], document)
     assert sample.prompt.count("\n\n") == 1  # an article cannot look like the layout around it
     assert sample.reference == "It rained."
-
-
-def test_the_example_is_short_and_sound():
-    document, summary = articles.WRITTEN.document, articles.WRITTEN.summary
-    assert document == " ".join(document.split())
-    assert len(document.split()) < 110
-    assert len(sentence_ends(summary)) == 1
-    assert summary not in document
 
 
 def test_the_stop_strings_end_a_summary_where_the_next_item_would_begin():
@@ -110,7 +97,7 @@ def test_an_article_whose_first_sentence_does_not_fit_is_named(tmp_path):
     room = len(articles.layout([articles.WRITTEN], "Fits."))
     samples = task.samples(lambda prompt: len(prompt) <= room)
     assert next(samples).id == "0"
-    with pytest.raises(DataError, match="article '1'"):
+    with pytest.raises(DataError):
         next(samples)
 
 
@@ -118,20 +105,6 @@ def test_the_prompt_version_changes_with_any_prompt(tmp_path):
     before = XSum(written(tmp_path, "One.", "Two.")).prompt_version
     assert XSum(written(tmp_path, "One.", "Two.")).prompt_version == before
     assert XSum(written(tmp_path, "One.", "Two!")).prompt_version != before
-
-
-@pytest.mark.parametrize("row", [{"summary": None}, {"document": 3}, {"id": ""}])
-def test_a_row_of_other_types_is_refused(tmp_path, row):
-    path = tmp_path / "bad.jsonl"
-    path.write_text(json.dumps({"id": "1", "document": "a", "summary": "b"} | row) + "\n")
-    with pytest.raises(DataError, match=r"bad.jsonl:1"):
-        XSum(str(path))
-
-
-def test_an_empty_file_is_no_data(tmp_path):
-    (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(DataError, match="no articles"):
-        XSum(str(tmp_path / "empty.jsonl"))
 
 
 def test_an_empty_summary_scores_nothing_and_is_counted(tmp_path):
@@ -152,34 +125,6 @@ def test_scores_have_the_names_that_are_announced():
     combined = task.combine([[half, none], [none, none]])
     assert combined["rouge2"] == pytest.approx([half["rouge2"] / 2, 0])
     assert combined["empty"] == [0.5, 1]
-
-
-@pytest.mark.parametrize("silent", [False, True])
-def test_what_was_not_set_by_the_user_is_not_said_to_be(monkeypatch, silent):
-    monkeypatch.setattr(hub, "_before", {})
-    monkeypatch.setattr(hub, "_silent", {"http://hub"} if silent else set())
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("HF_ENDPOINT", "http://hub")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "")
-    hub.go_offline()
-    title = XSum(count=5).title
-    assert "is set" not in title
-    assert ("the hub cannot be reached" if silent else "offline mode is on") in title
-    known = provenance()
-    assert known["environment"]["HF_HUB_OFFLINE"] == "0"  # as the user had it
-    assert known["set_here"] == ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
-
-
-@pytest.mark.skipif(not REAL, reason="SPSBENCH_XSUM names no file")
-def test_real_articles_are_cut_to_any_context():
-    task = XSum(str(REAL))
-    whole = {sample.id: sample for sample in task.samples(always)}
-    room = sorted(len(sample.prompt) for sample in whole.values())[len(whole) // 3]
-    for sample in task.samples(lambda prompt: len(prompt) <= room):
-        assert len(sample.prompt) <= room
-        assert sample.cut == (len(whole[sample.id].prompt) > room)
-        assert len(ending(sample.prompt)) in sentence_ends(ending(whole[sample.id].prompt))
 
 
 @pytest.mark.parametrize(
@@ -214,13 +159,6 @@ def test_the_cut_is_the_longest_that_fits():
         short = shortened(document, lambda text, room=room: len(text) <= room)
         longest = max((end for end in ends if end <= room), default=None)
         assert short == (None if longest is None else document[:longest])
-
-
-def test_few_prompts_are_measured():
-    text = " ".join(f"Sentence {n}." for n in range(1000))
-    asked = []
-    assert shortened(text, lambda part: asked.append(part) or len(part) < 5000) is not None
-    assert len(asked) <= 11
 
 
 def test_what_is_returned_was_found_to_fit():

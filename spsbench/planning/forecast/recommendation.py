@@ -293,7 +293,8 @@ class Forecasts:
         if best.texts < FEWEST:
             lines.append(
                 f"The trace is too short for an interval: it has {best.texts} texts, and needs "
-                f"{FEWEST - best.texts} more, about {self._more(FEWEST)} tokens."
+                f"{FEWEST - best.texts} more, about "
+                f"{round(self.tokens / best.texts * (FEWEST - best.texts))} tokens."
             )
         short = lacking(best, self.tokens, WANTED)
         if short is not None:
@@ -311,16 +312,16 @@ class Forecasts:
             "last as long."
             for contradiction in self.costs.contradictions()
         ]
-        shapes = [f for f in self.by_method if " shape:" in f.candidate.draft]
-        by_draft = {f.candidate.draft: f for f in reversed(shapes)}
-        lines += [f"{f.candidate}: {lacks(f, self.needs(f))}" for f in by_draft.values()]
+        drafts = {f.candidate.draft: f for f in reversed(self.by_method)}
+        shapes = [f for name, f in drafts.items() if " shape:" in name]
+        lines += [f"{f.candidate}: {lacks(f, self.needs(f))}" for f in shapes]
         if self.costs.changed:
             factors = ", ".join(f"{part} times {by:g}" for part, by in self.costs.changed.items())
             lines.append(f"What if: {factors}.")
-        fixed = best.shares.unexplained * best.ms.mean * best.tau.mean
+        whole = best.ms.mean * best.tau.mean
         lines.append(
-            f"A round of {best.candidate} takes {best.ms.mean * best.tau.mean:.2f} ms; fixed per "
-            f"round: {fixed:+.2f} ms, not explained by its parts."
+            f"A round of {best.candidate} takes {whole:.2f} ms; fixed per round: "
+            f"{best.shares.unexplained * whole:+.2f} ms, not explained by its parts."
         )
         simulate = [f for f in self.all if f.simulate]
         for text, names in (
@@ -336,9 +337,6 @@ class Forecasts:
             if names:
                 lines.append(f"Counts of {', '.join(sorted(names))} {text}")
         return lines
-
-    def _more(self, texts: int) -> int:
-        return round(self.tokens / self.best.texts * (texts - self.best.texts))
 
 
 def corrected(forecasts: Sequence[Forecast]) -> list[Forecast]:

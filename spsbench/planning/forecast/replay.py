@@ -8,7 +8,7 @@ constant K or depends on earlier rounds.
 """
 
 import random
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -154,13 +154,9 @@ class Follows:
         return self._past((*state.turns, turn))
 
     def _past(self, turns: tuple[Turn, ...]) -> Past:
-        return Past(turns, self._key(turns))
-
-    def _key(self, turns: Sequence[Turn]) -> Hashable:
-        if self._memory is not None:
-            key: Hashable = self._memory(turns)
-            return key
-        return tuple((turn.drafted, turn.accepted) for turn in turns)
+        if self._memory is None:
+            return Past(turns, tuple((turn.drafted, turn.accepted) for turn in turns))
+        return Past(turns, self._memory(turns))
 
 
 STATES = 20_000  # states of positions and schedule; above, simulation replaces the exact replay
@@ -247,8 +243,8 @@ def replay(
     """Return the distribution of the rounds of one text.
 
     Exact for a schedule with `memory` (`Follows`) while positions and states are few (`STATES`),
-    and for any schedule on a short text. Otherwise `throws` generations are simulated with fixed
-    seeds, and `RoundDistribution.throws` records the number.
+    and for any schedule on a short text. Otherwise `simulations` generations with fixed seeds, the
+    number in `RoundDistribution.simulations`.
     """
     if isinstance(policy, Always):
         return _constant(chances, span, policy.lookahead)
@@ -329,7 +325,7 @@ def _exact(chances: Chances, span: Span, policy: Policy) -> RoundDistribution | 
 def simulate(
     chances: Chances, span: Span, policy: Policy, simulations: int = SIMULATIONS
 ) -> RoundDistribution:
-    """Return the distribution from `throws` simulated generations."""
+    """Return the distribution from simulated generations."""
     tally = Tally(span.length)
     counts = np.zeros(span.length + 1)
     for seed in range(simulations):
@@ -350,8 +346,8 @@ class Turns:
 
     def __init__(self, chances: Chances, at: int, k: int) -> None:
         slots = chances.slots(at, k) if k > 0 else np.zeros(0)
-        self.at, self.drafted = at, len(slots)
-        self.requested = min(k, len(slots) + 1) if isinstance(chances, Stopped) else k
+        requested = min(k, len(slots) + 1) if isinstance(chances, Stopped) else k
+        self.at, self.requested, self.drafted = at, requested, len(slots)
         acceptances = np.nan_to_num(slots, nan=0.0)
         self.kept = np.cumprod(acceptances)  # [N] chance that i + 1 or more are kept
         self.reached = np.concatenate([[1.0], self.kept])  # [N + 1]

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spsbench.errors import DataError
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.metrics.intervals import Estimate, Jackknife, over
 from spsbench.planning.forecast.forecasts import (
@@ -53,11 +52,7 @@ def texts(alpha, count=10, length=L):
                     entropy=ones,
                 ),
                 Drawn(
-                    p=alpha * ones,
-                    overlap=alpha * ones,
-                    entropy=ones,
-                    peak=ones,
-                    agrees=ones > 0,
+                    p=alpha * ones, overlap=alpha * ones, entropy=ones, peak=ones, agrees=ones > 0
                 ),
             )
         )
@@ -285,15 +280,6 @@ def test_it_says_what_is_lacking():
     assert found(0.2, flat().scaled(draft=factor * 1.02)).best.speedup.mean < 1
 
 
-def test_other_reasons_have_other_words():
-    slow = flat(arms={"none": arm(0.0), SMALL: arm(15.0)})
-    assert "slower than the target itself" in str(told(found(0.9, slow), 0.5))
-    wrong = flat(arms={"none": arm(0.0), SMALL: arm(0.0)})
-    assert "wrong too often" in str(told(found(0.02, wrong), 0.9))
-    dear = replace(flat(), passes=surface(lambda n, context: 40.0 * n))
-    assert "almost as long as making them one by one" in str(told(found(0.99, dear), 0.8))
-
-
 def test_a_short_trace_says_how_much_is_missing():
     few = found(0.8, count=3)
     assert any("needs 5 more, about 120 tokens" in line for line in few.remarks())
@@ -314,30 +300,6 @@ def test_each_draft_of_a_shape_is_told_the_alpha_from_which_it_pays():
         best = next(f for f in own.by_method if f.candidate.draft == name)
         (line,) = [line for line in own.remarks() if line.startswith(f"{best.candidate}: ")]
         assert f"alpha {own.needs(best).needed_alpha:.2f} at this cost" in line
-
-
-def test_a_busy_machine_is_told_and_widens():
-    busy = flat(arms={"none": arm(0.0), SMALL: noisy_arm(np.linspace(0.8, 1.2, 8))}, busy=True)
-    assert any("kept this machine busy" in line for line in found(0.8, busy).remarks())
-
-
-def test_what_is_not_explained_is_told():
-    assert any("fixed per round: +500.00 ms" in line for line in found(0.8).remarks())
-
-
-def test_ceilings_are_above_what_is_under_them():
-    own = found(0.8)
-    for each in own.all:
-        high = own.ceilings[str((each.candidate.draft, each.candidate.verifier))]
-        assert each.speedup.mean < high.informed + 1e-9
-        assert high.informed < high.hindsight
-
-
-def test_costs_of_another_draft_are_refused():
-    with pytest.raises(DataError, match="no costs of drafter"):
-        forecast(
-            Candidate(draft="other", verifier="sps", k=2), DRAFT, texts(0.5), RoundTimes(flat())
-        )
 
 
 def uneven(count, rng):
@@ -378,16 +340,6 @@ def test_an_interval_adds_the_texts_that_follow_and_the_chance_along_them():
     assert np.log(found.high / 2) == pytest.approx(np.hypot(2 * np.log(2.2 / 2), by_chance), 1e-3)
     unknown = Estimate(2.0, None, None, 5)
     assert predicted(unknown, 5, 3, variance=4.0, rounds=50.0) == unknown
-
-
-def test_an_interval_is_wider_the_fewer_prompts_follow():
-    given = candidate(4), DRAFT, uneven(16, np.random.default_rng(0)), RoundTimes(flat())
-    found = [forecast(*given, new_prompts=n) for n in (4, 16, 10**9)]
-    assert found[1].tau == forecast(*given).tau  # as many as traced, where nobody says
-    for figure in ("tau", "ms", "speedup"):
-        widths = [getattr(each, figure).high - getattr(each, figure).low for each in found]
-        assert sorted(widths, reverse=True) == widths
-    assert len({each.tau.mean for each in found}) == 1
 
 
 def test_the_best_k_is_predicted_for_prompts_that_did_not_choose_it():

@@ -64,10 +64,7 @@ def along(case: Case, text: tuple[int, ...], rule: Any) -> Sampled:
 
 
 def check(
-    case: Case,
-    policy: Any,
-    chances: Callable[[tuple[int, ...]], Chances],
-    reach: int | None = None,
+    case: Case, policy: Any, chances: Callable[[tuple[int, ...]], Chances], reach: int | None = None
 ) -> int:
     """Compare every text; how many there were."""
     every = paths(case)

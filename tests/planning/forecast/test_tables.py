@@ -1,6 +1,5 @@
 """What is said of costs: every figure stands in the table it is said to stand in."""
 
-from spsbench.metrics.surfaces import Typical, digits, ms
 from spsbench.planning.forecast.tables import passes, rounds
 from tests.planning.forecast.made import costs
 
@@ -18,16 +17,3 @@ def test_a_round_by_part():
     told = [line for line in by_part.remarks if "not explained" in line]
     assert told[1].startswith("Fixed per round (model small, K = 4): 500 (500 to 500) ms")
     assert "Medians of 8 turns" in by_part.remarks[-1]
-
-
-def test_a_busy_machine_and_what_is_as_if_are_told():
-    remarks = rounds(costs(busy=True, others=0.42).scaled(draft=0.5)).remarks
-    assert "Other work had 42% of the processors" in remarks[-2]
-    assert remarks[-1] == "As if draft took 0.5 times as long as it was measured."
-
-
-def test_digits():
-    assert [digits(x) for x in (0.004, 0.5, 9.99, 12.34, 456.7, -0.2)] == [
-        *("0.00", "0.50", "9.99", "12.3", "457", "-0.20")
-    ]
-    assert ms(Typical(0.0052, 0.005, 0.0061), interval=True) == "5.20 (5.00 to 6.10)"

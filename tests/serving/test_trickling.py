@@ -1,7 +1,6 @@
 """A server that sends bytes, and no progress, ends at the timeout, in one line."""
 
 import asyncio
-import json
 
 import pytest
 
@@ -106,28 +105,3 @@ def test_a_server_that_trickles_ends_in_one_line(how):
     for name, error in zip(FOR_EVER, asyncio.run(all_of_them()), strict=True):
         assert isinstance(error, SpsError), (name, error)
         assert str(error).isprintable(), name
-
-
-def test_a_slow_stream_of_tokens_is_read_to_its_end():
-    events = [json.dumps({"choices": [{"text": "a", "token_ids": [1]}]})] * 3
-    events[-1] = events[-1].replace('"a"', '"a", "finish_reason": "length"')
-    lines = iter([*(f"data: {event}\n\n".encode() for event in events), b"data: [DONE]\n\n"])
-
-    async def slow():
-        async def answer(reader, writer):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(OK)
-            for line in lines:
-                await asyncio.sleep(0.5)
-                writer.write(line)
-            writer.close()
-
-        listening = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = listening.sockets[0].getsockname()[1]
-        limits = Limits(timeout=1.2, retries=0)
-        async with Client(f"http://127.0.0.1:{port}", limits=limits) as client:
-            found = await Server(client, Kind.VLLM, "m").answer(Ask("a", 3, stream=True))
-            listening.close()
-            return found
-
-    assert asyncio.run(slow()).ids == [1, 1, 1]

@@ -10,48 +10,17 @@ from tests.cli.test_hostile_servers import KEY, ended_well, sending
 from tests.serving import hostile
 from tests.serving.stub import Engine, Stub, serving
 
-ONCE = ("--timeout", "20", "--retries", "0")
+FEW = "--max-tokens 64 -n 2 --concurrency 1 --requests 1 --bias 0.9 --timeout 20 --retries 0"
 
 
-def check(sps, url, *more):
-    few = (
-        "--max-tokens",
-        "64",
-        "-n",
-        "2",
-        "--concurrency",
-        "1",
-        "--requests",
-        "1",
-        "--bias",
-        "0.9",
-    )
-    return sps("check", url, *few, *ONCE, *more)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 7])
-def test_check_ends_in_one_line_whatever_an_answer_is(sps, tmp_path, monkeypatch, first):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SPS_API_KEY", KEY)
-    codes: Counter[int] = Counter()
-    for kind, name, content in islice(hostile.answers(), first, None, 59):
-        schema = "sglang" if kind.startswith("generate") else "vllm"
-        chat = ("--chat",) if kind.startswith("chat") else ()
-        trouble = sending(content, stream=kind.endswith("stream"), first=first)
-        with serving(Stub(Engine(), schema, trouble=trouble)) as url:
-            ran = check(sps, url, *chat, "--format", "json")
-        ended_well(ran, (kind, name), tmp_path)
-        codes[ran.code] += 1
-        for path in tmp_path.iterdir():
-            path.unlink()
-    assert codes[Exit.DATA] > 5, codes
-
-
-@pytest.mark.slow
-def test_check_ends_in_one_line_whatever_a_page_is(sps, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SPS_API_KEY", KEY)
+def stubs():
+    """A name, a stub and options of each hostile answer, twice, and of each hostile page."""
+    for first in (0, 7):
+        for kind, name, content in islice(hostile.answers(), first, None, 59):
+            schema = "sglang" if kind.startswith("generate") else "vllm"
+            trouble = sending(content, stream=kind.endswith("stream"), first=first)
+            options = ("--format", "json", *["--chat"] * kind.startswith("chat"))
+            yield (kind, name), Stub(Engine(), schema, trouble=trouble), options
     for path, name, content in islice(hostile.pages(), 0, None, 23):
 
         def page(http, content=content):
@@ -61,6 +30,19 @@ def test_check_ends_in_one_line_whatever_a_page_is(sps, tmp_path, monkeypatch):
             http.end_headers()
             http.wfile.write(content)
 
-        with serving(Stub(pages={path: page})) as url:
-            ran = check(sps, url, "--only", "greedy")
-        ended_well(ran, (path, name), tmp_path)
+        yield (path, name), Stub(pages={path: page}), ("--only", "greedy")
+
+
+@pytest.mark.slow
+def test_check_ends_in_one_line_whatever_a_server_sends(sps, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPS_API_KEY", KEY)
+    codes: Counter[int] = Counter()
+    for name, stub, options in stubs():
+        with serving(stub) as url:
+            ran = sps("check", url, *FEW.split(), *options)
+        ended_well(ran, name, tmp_path)
+        codes[ran.code] += 1
+        for path in tmp_path.iterdir():
+            path.unlink()
+    assert codes[Exit.DATA] > 10, codes

@@ -80,6 +80,6 @@ def test_an_honest_server_of_a_real_model_holds(models):
 
 def test_weights_of_another_model_than_the_servers_are_refused_before_any_bet(models):
     stub = over_nano(models)
-    with pytest.raises(DataError, match="another model than the server's"):
+    with pytest.raises(DataError):
         check(stub, models[1])
     assert not any(body["temperature"] for body in stub.asked if body["max_tokens"] > 2)

@@ -11,8 +11,8 @@ from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.plan import Plan
 from spsbench.extensions.check.speed import Objectives, Timed, level, miscount, ratios
-from spsbench.serving.engines import Answer, read_openai
-from spsbench.serving.http import Limits, Reply
+from spsbench.serving.engines import Answer
+from spsbench.serving.http import Limits
 from tests.serving.stub import Engine, Stub, serving
 
 
@@ -139,7 +139,7 @@ def test_kept_times_that_cannot_be_are_refused(values):
     ],
 )
 def test_objectives_of_another_form_are_refused(text):
-    with pytest.raises(UsageError, match="expected a form like") as caught:
+    with pytest.raises(UsageError) as caught:
         Objectives.parse(text)
     assert len(str(caught.value)) < 200
 
@@ -162,18 +162,6 @@ def test_speed_alone_is_no_audit():
     assert values["speed"][0]["machine"] is None
     assert values["speed"][0]["failed"] == 0
     assert page.as_html(found, "0").count("n/a") >= 3
-
-
-def test_reasoning_opens_the_clock_and_counts():
-    parts = [(0.1, ""), (0.2, "so"), (0.3, "so"), (0.9, "yes")]
-    events = [
-        (at, {"choices": [{"delta": {"content" if text == "yes" else "reasoning": text}}]})
-        for at, text in parts
-    ]
-    events += [(1.0, {"choices": [], "usage": {"completion_tokens": 3}})]
-    timed = Timed.of(read_openai(Reply(events, 1.0), chat=True), 0, 0.0)
-    assert (timed.ttft, timed.tokens) == (0.2, 3)
-    assert timed.tpot == pytest.approx(0.35)
 
 
 @pytest.mark.parametrize("per_request", [True, False])

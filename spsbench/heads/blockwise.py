@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.heads.files import MANY, Files, whole
-from spsbench.heads.network import Around, Marginal
+from spsbench.heads.network import Marginal, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +64,14 @@ class BlockwiseNetwork(Marginal):
         if shape.own_head:
             self.lm_head = nn.Linear(shape.width, shape.vocab, bias=False)
 
-    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, target: Target) -> Any:
         heads = self.heads[:count]
 
         def logits(x: Tensor) -> Tensor:
             rows = torch.stack([head(x) for head in heads], 1)  # [n, count, H]
-            return self.ranked(rows.flatten(0, 1), by.head).view(len(x), len(heads), -1)
+            return self.ranked(rows.flatten(0, 1), target.head).view(len(x), len(heads), -1)
 
-        return by.rows(("look", count), logits, newest[None])[0]
+        return target.rows(("look", count), logits, newest[None])[0]
 
 
 network = BlockwiseNetwork

@@ -36,7 +36,7 @@ from spsbench.heads.layers import (
     layer_shape,
     layers_in,
 )
-from spsbench.heads.network import Around, Marginal, Ranking
+from spsbench.heads.network import HeadModule, Marginal, Target
 
 COUPLINGS = ("vanilla", "gated", "rnn")
 MARKOV = "markov_head.markov_w1.weight"
@@ -164,32 +164,32 @@ class DFlashNetwork(Marginal):
         if shape.own_head:
             self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
 
-    def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:
+    def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, target: Target) -> Tensor:
         fused = self.hidden_norm(self.fc(torch.cat(list(hidden), -1)))
         places = torch.arange(past, past + len(fused), device=fused.device)
         turns = self.rotary(places, fused.dtype)
         for layer in self.stack:
             attention: Any = layer.self_attn
-            attention.append_kv(fused, turns, by.cache)
+            attention.append_kv(fused, turns, target.cache)
         newest: Tensor = fused[-1]
         return newest
 
-    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        return self.logits(self.rows(token, place, by)[-self.deepest :][:count], by)
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, target: Target) -> Any:
+        return self.logits(self.rows(token, place, target)[-self.deepest :][:count], target)
 
-    def rows(self, token: Tensor, place: int, by: Around) -> Tensor:
+    def rows(self, token: Tensor, place: int, target: Target) -> Tensor:
         """Return the [block, H] normed rows, of which the last `deepest` draft."""
         masks = token.new_full((self.shape.block,), self.shape.mask)
-        x = by.embed(torch.cat([token[None], masks[1:]]))
+        x = target.embed(torch.cat([token[None], masks[1:]]))
         turns = self.rotary(torch.arange(place, place + len(x), device=token.device), x.dtype)
         for layer, window in zip(self.stack, self.shape.windows, strict=True):
-            x = layer(x, turns, by.cache, self._sees(place, window, token.device))
+            x = layer(x, turns, target.cache, self._sees(place, window, token.device))
         normed: Tensor = self.norm(x)
         return normed
 
-    def logits(self, rows: Tensor, by: Around) -> Tensor:
+    def logits(self, rows: Tensor, target: Target) -> Tensor:
         """Map [n, H] to [n, Vd] by its own head, else by the target's rows of its vocabulary."""
-        return self.ranked(rows, by.head)
+        return self.ranked(rows, target.head)
 
     def _sees(self, past: int, window: int, device: torch.device) -> Tensor | None:
         """Return [block, past + block], which rows a windowed layer sees; None: all."""
@@ -232,13 +232,13 @@ class DSparkNetwork(DFlashNetwork):
         super().__init__(shape, layers)
         self.markov_head = Markov(shape)
 
-    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        rows = self.rows(token, place, by)
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, target: Target) -> Any:
+        rows = self.rows(token, place, target)
         drafting = rows[-self.deepest :][:count]
         first = None if self.shape.from_first else rows[0]
-        return Look(drafting, self.logits(drafting, by), first)
+        return Look(drafting, self.logits(drafting, target), first)
 
-    def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
+    def start(self, seen: Any, token: Tensor, target: Target) -> Tensor:
         before = self.markov_head.markov_w1(token)
         state = torch.cat([torch.zeros_like(before), before])
         if self.shape.coupling == "rnn" and seen.first is not None:
@@ -246,13 +246,13 @@ class DSparkNetwork(DFlashNetwork):
             state = torch.cat([kept[0], before])
         return state
 
-    def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
+    def scores(self, seen: Any, depth: int, states: Tensor, target: Target) -> Tensor:
         _, bias = self._along(states, seen.rows[depth])
         logits = seen.logits[depth]
         biased: Tensor = logits + self.markov_head.markov_w2(bias)[:, : len(logits)]  # no padding
         return biased
 
-    def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
+    def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, target: Target) -> Tensor:
         kept, _ = self._along(states, seen.rows[depth])
         return torch.cat([kept, self.markov_head.markov_w1(tokens)], -1)
 
@@ -271,6 +271,6 @@ class DSparkNetwork(DFlashNetwork):
         return kept, before
 
 
-def network(shape: BlockShape, layers: int) -> Ranking:
+def network(shape: BlockShape, layers: int) -> HeadModule:
     """Make the network with the coupling, if the head has one."""
     return DSparkNetwork(shape, layers) if shape.rank else DFlashNetwork(shape, layers)

@@ -20,7 +20,7 @@ from spsbench.heads.files import Files, whole
 from spsbench.heads.layers import (
     Layer,
     LayerShape,
-    Places,
+    Positions,
     Rotary,
     as_filed,
     layer_shape,
@@ -64,7 +64,7 @@ class EagleNetwork(HeadNetwork):
         self.rotary = Rotary(layer)
 
     def step(
-        self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: Positions, cache: Cache, sees: Any
     ) -> Tensor:
         x: Tensor = self.fc(torch.cat([embedded, features], -1))
         for layer in self.stack:

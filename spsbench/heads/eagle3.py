@@ -28,7 +28,7 @@ from spsbench.heads.layers import (
     Layer,
     LayerShape,
     Mlp,
-    Places,
+    Positions,
     Rotary,
     as_filed,
     layer_shape,
@@ -207,7 +207,7 @@ class FirstLayer(nn.Module):
         self,
         features: Tensor,
         embedded: Tensor,
-        places: Places,
+        places: Positions,
         cache: Cache,
         sees: Any,
     ) -> Tensor:
@@ -249,7 +249,7 @@ class Eagle3Network(HeadNetwork):
         return fused
 
     def step(
-        self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: Positions, cache: Cache, sees: Any
     ) -> Tensor:
         first, *layers = self.stack
         x: Tensor = first(features, embedded, places, cache, sees)

@@ -32,8 +32,8 @@ from spsbench.checkpoints.weights import TensorHeader
 from spsbench.errors import DataError, UsageError
 from spsbench.heads.files import MANY, Files, whole
 from spsbench.heads.layers import (
+    KV,
     Attention,
-    Held,
     Layer,
     LayerShape,
     Rotary,
@@ -41,7 +41,7 @@ from spsbench.heads.layers import (
     layer_shape,
     layers_in,
 )
-from spsbench.heads.network import Ranking, Rows
+from spsbench.heads.network import HeadModule, Rows
 from spsbench.loop.drafter_context import Cache
 
 RECURRENCE = ("text", "none")
@@ -103,7 +103,7 @@ def answered(said: str) -> str:
     return said
 
 
-class FalconNetwork(Ranking):
+class FalconNetwork(HeadModule):
     """`lstm` [2H -> H], then a layer without a norm before its attention; the target's head.
 
     Attributes:
@@ -140,12 +140,12 @@ class FalconNetwork(Ranking):
         outputs, after = self.lstm(both, state)
         return outputs, after
 
-    def append_kv(self, rows: Tensor, positions: Tensor, cache: Cache) -> Held:
+    def append_kv(self, rows: Tensor, positions: Tensor, cache: Cache) -> KV:
         """Append keys and values of [m, H] rows to `cache`, and return all of them."""
         attention: Attention = self.layer.self_attn
         return attention.append_kv(rows, self.rotary(positions, rows.dtype), cache)
 
-    def foretell(self, rows: Tensor, positions: Tensor, held: Held, sees: Tensor | None) -> Tensor:
+    def predict(self, rows: Tensor, positions: Tensor, held: KV, sees: Tensor | None) -> Tensor:
         """Map [n, H] rows, whose keys are cached, to [n, H] features k tokens ahead.
 
         Args:

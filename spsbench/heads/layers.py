@@ -125,11 +125,11 @@ def as_filed(found: Mapping[str, TensorHeader], layer: LayerShape) -> LayerShape
     )
 
 
-Held = tuple[Tensor, Tensor]
+KV = tuple[Tensor, Tensor]
 """Keys and values of all rows so far, each [1, kv_heads, n, head_dim]."""
 
 
-class Places(NamedTuple):
+class Positions(NamedTuple):
     """The places of m rows in a text."""
 
     positions: Tensor  # [m] int64
@@ -141,7 +141,7 @@ class Rotary(nn.Module):
     """Rotary angles of positions; scaled kinds as transformers computes their frequencies."""
 
     frequencies: Tensor  # [head_dim / 2] float64
-    _table: Places | None = None  # of all positions up to some
+    _table: Positions | None = None  # of all positions up to some
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -163,21 +163,21 @@ class Rotary(nn.Module):
                 frequencies, self.scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
         self.register_buffer("frequencies", frequencies.double(), persistent=False)
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> Places:
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Positions:
         """Return the places at [m] positions."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         angles = positions[:, None].to(wide) * self.frequencies.to(wide)
         angles = torch.cat([angles, angles], -1)
         cos, sin = ((part * self.scale).to(dtype) for part in (angles.cos(), angles.sin()))
-        return Places(positions, cos, sin)
+        return Positions(positions, cos, sin)
 
-    def rows(self, start: int, m: int, dtype: torch.dtype) -> Places:
+    def rows(self, start: int, m: int, dtype: torch.dtype) -> Positions:
         """Return m places from position `start` on, out of a table that grows."""
         table, end = self._table, start + m
         if table is None or len(table.cos) < end or table.cos.dtype != dtype:
             every = torch.arange(doubled(end), device=self.frequencies.device)
             table = self._table = self(every, dtype)
-        return Places(*(part[start:end] for part in table))
+        return Positions(*(part[start:end] for part in table))
 
 
 class Attention(nn.Module):
@@ -203,17 +203,17 @@ class Attention(nn.Module):
             self.q_norm = nn.RMSNorm(shape.head_dim, eps=shape.eps)
             self.k_norm = nn.RMSNorm(shape.head_dim, eps=shape.eps)
 
-    def forward(self, x: Tensor, places: Places, cache: Cache, sees: Any) -> Tensor:
+    def forward(self, x: Tensor, places: Positions, cache: Cache, sees: Any) -> Tensor:
         """Attend from [m, fed] rows under the mask `sees`: [m, H].
 
         `sees` is [m, n] bool, or [1, 1, m, n] additive; None: everything is seen.
         """
         return self.look(x, places, self.append_kv(x, places, cache), sees)
 
-    def look(self, x: Tensor, places: Places, held: "Held | list[TextHeld]", sees: Any) -> Tensor:
+    def look(self, x: Tensor, places: Positions, held: "KV | list[TextKV]", sees: Any) -> Tensor:
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)
-        q = turned(self.q_norm(q) if self.shape.qk_norm else q, places)
+        q = apply_rotary(self.q_norm(q) if self.shape.qk_norm else q, places)
         q = q.transpose(0, 1)[None]
         if isinstance(held, list):
             parts = [(q[:, :, text.rows], *text.held, text.sees) for text in held]
@@ -224,11 +224,11 @@ class Attention(nn.Module):
         kept: Tensor = self.o_proj(out.reshape(m, -1))
         return kept
 
-    def append_kv(self, x: Tensor, places: Places, cache: Cache) -> Held:
+    def append_kv(self, x: Tensor, places: Positions, cache: Cache) -> KV:
         """Append keys and values of [m, fed] rows to the cache, and return all of them."""
         m, width = len(x), self.shape.head_dim
         k, v = (part(x).view(m, -1, width) for part in (self.k_proj, self.v_proj))
-        k = turned(self.k_norm(k) if self.shape.qk_norm else k, places)
+        k = apply_rotary(self.k_norm(k) if self.shape.qk_norm else k, places)
         return cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], self.number)
 
 
@@ -240,11 +240,11 @@ def attend(
     return out.transpose(1, 2), None
 
 
-class TextHeld(NamedTuple):
+class TextKV(NamedTuple):
     """The keys and values that one text of a common pass attends to."""
 
     rows: slice  # of the pass
-    held: Held
+    held: KV
     sees: Any  # as of `Attention.forward`
 
 
@@ -262,15 +262,15 @@ class TextCaches:
         parts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         self._texts = list(zip(parts, caches, sees, strict=True))
 
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> list[TextHeld]:
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> list[TextKV]:
         """Append the rows [1, heads, M, width] of a layer, each to the cache of its text."""
         return [
-            TextHeld(rows, cache.update(keys[:, :, rows], values[:, :, rows], layer), sees)
+            TextKV(rows, cache.update(keys[:, :, rows], values[:, :, rows], layer), sees)
             for rows, cache, sees in self._texts
         ]
 
 
-def turned(x: Tensor, places: Places) -> Tensor:
+def apply_rotary(x: Tensor, places: Positions) -> Tensor:
     """Rotate [m, heads, head_dim] by the angles of its rows, half against half."""
     cos, sin = places.cos[:, None], places.sin[:, None]
     low, high = x.chunk(2, -1)
@@ -303,7 +303,7 @@ class Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(shape.width, eps=shape.eps) if normed else nn.Identity()
         self.post_attention_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
 
-    def forward(self, x: Tensor, places: Places, cache: Cache, sees: Any) -> Tensor:
+    def forward(self, x: Tensor, places: Positions, cache: Cache, sees: Any) -> Tensor:
         """Map [m, H] to [m, H]."""
         x = x + self.self_attn(self.input_layernorm(x), places, cache, sees)
         output: Tensor = x + self.mlp(self.post_attention_layernorm(x))

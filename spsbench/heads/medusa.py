@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.errors import DataError
 from spsbench.heads.files import MANY, Files, whole
-from spsbench.heads.network import Around, Marginal
+from spsbench.heads.network import Marginal, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +102,13 @@ class MedusaNetwork(Marginal):
         self.deepest = shape.count
         self.heads = nn.ModuleList(MedusaHead(shape) for _ in range(shape.count))
 
-    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, target: Target) -> Any:
         heads = self.heads[:count]
 
         def logits(x: Tensor) -> Tensor:
             return torch.stack([head(x) for head in heads], 1)
 
-        return by.rows(("look", count), logits, newest[None])[0]
+        return target.rows(("look", count), logits, newest[None])[0]
 
 
 network = MedusaNetwork

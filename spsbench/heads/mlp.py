@@ -17,7 +17,7 @@ from transformers.activations import GELUActivation
 
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.heads.files import MANY, Files, whole
-from spsbench.heads.network import Around, ParallelNetwork
+from spsbench.heads.network import ParallelNetwork, Target
 
 EPS = 1e-6
 
@@ -84,7 +84,7 @@ class MlpNetwork(ParallelNetwork):
         old = 0.5 ** (0.5 / shape.count)  # the weight of the state beside that of a token
         self._weight = math.sqrt((1 - old**2) * (inner / 2)) / old
 
-    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, target: Target) -> Any:
         return self.before(newest[None])
 
     def before(self, hidden: Tensor) -> Tensor:
@@ -93,15 +93,15 @@ class MlpNetwork(ParallelNetwork):
             return hidden
         return rms_norm(hidden, hidden.shape[-1:], eps=EPS) / math.sqrt(2)
 
-    def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
-        return self.step(seen, -1, seen, token[None], by)[0]
+    def start(self, seen: Any, token: Tensor, target: Target) -> Tensor:
+        return self.step(seen, -1, seen, token[None], target)[0]
 
-    def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
+    def scores(self, seen: Any, depth: int, states: Tensor, target: Target) -> Tensor:
         return states[:, -self.shape.vocab :]
 
-    def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
+    def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, target: Target) -> Tensor:
         stage = min(depth + 1, 1) if self.rolls else depth + 1
-        return by.rows(("step", stage), partial(self._step, stage), tokens, states)
+        return target.rows(("step", stage), partial(self._step, stage), tokens, states)
 
     def _step(self, stage: int, tokens: Tensor, states: Tensor) -> Tensor:
         x = self.stage(stage, states[:, : self.proj[min(stage, 1)].in_features], tokens)

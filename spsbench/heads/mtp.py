@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.errors import DataError
 from spsbench.heads.files import Files, part, whole
-from spsbench.heads.layers import Layer, LayerShape, Places, Rotary, layer_shape
+from spsbench.heads.layers import Layer, LayerShape, Positions, Rotary, layer_shape
 from spsbench.heads.network import HeadNetwork
 from spsbench.loop.drafter_context import Cache
 
@@ -71,7 +71,7 @@ class MtpNetwork(HeadNetwork):
         self.rotary = Rotary(layer)
 
     def step(
-        self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: Positions, cache: Cache, sees: Any
     ) -> Tensor:
         if self.shape.hidden_first:  # MiMo: the first token's row has no embedding
             embedded = embedded.masked_fill(places.positions[:, None] == 0, 0.0)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.errors import DataError
-from spsbench.heads.layers import Places, Rotary, TextCaches
+from spsbench.heads.layers import Positions, Rotary, TextCaches
 from spsbench.loop.drafter_context import Cache, TargetParts
 
 Rows = Callable[[Tensor], Tensor]
 
 
-class Ranking(nn.Module):
+class HeadModule(nn.Module):
     """The base of networks that rank tokens: all of the target's, or a reduced vocabulary.
 
     Args:
@@ -66,7 +66,7 @@ class Ranking(nn.Module):
         return theirs if self.ids is None else theirs[:, self.ids]
 
 
-class HeadNetwork(Ranking):
+class HeadNetwork(HeadModule):
     """The base of recurrent heads, one subclass a family: features in, the next token's out.
 
     Row j of a pass holds the features of token j and the embedding of token j + 1, has position j,
@@ -82,7 +82,7 @@ class HeadNetwork(Ranking):
 
     @abstractmethod
     def step(
-        self, features: Tensor, embedded: Tensor, places: Places, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: Positions, cache: Cache, sees: Any
     ) -> Tensor:
         """Run one pass over m rows and append their keys and values to `cache`.
 
@@ -98,7 +98,7 @@ class HeadNetwork(Ranking):
         """
 
     @torch.inference_mode()
-    def steps(self, every: Sequence[tuple[Tensor, Tensor, Places, Cache, Any]]) -> Sequence[Tensor]:
+    def steps(self, every: Sequence[tuple[Any, ...]]) -> Sequence[Tensor]:
         """Run the passes of several texts as one; each brings the arguments of `step`."""
         if len(every) == 1:
             return [self.step(*every[0])]
@@ -106,7 +106,7 @@ class HeadNetwork(Ranking):
         sizes = [len(features) for features in rows[0]]
         cache: Any = TextCaches(sizes, caches, sees)
         features, embedded = map(torch.cat, rows)
-        at = Places(*map(torch.cat, zip(*places, strict=True)))
+        at = Positions(*map(torch.cat, zip(*places, strict=True)))
         return torch.split(self.step(features, embedded, at, cache, None), sizes)
 
     def scores(self, features: Tensor, head: Rows) -> Tensor:
@@ -119,7 +119,7 @@ def of_one_text(name: Hashable, call: Callable[..., Tensor], *rows: Tensor) -> T
     return call(*rows)
 
 
-class Around(NamedTuple):
+class Target(NamedTuple):
     """The environment of a head network: the target's parts, the cache and the vocabulary."""
 
     embed: Rows  # [m] tokens -> [m, H], in the network's dtype
@@ -129,7 +129,7 @@ class Around(NamedTuple):
     # once for the texts of a batch that wait for a call of this name
 
 
-class ParallelNetwork(Ranking):
+class ParallelNetwork(HeadModule):
     """The base of parallel heads; H its width, Ht the target's, Vd its vocabulary, S its state.
 
     Attributes:
@@ -142,7 +142,7 @@ class ParallelNetwork(Ranking):
     deepest: int
     marginal = rolls = False
 
-    def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:
+    def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, target: Target) -> Tensor:
         """Read n times [m, Ht] hidden states and the [m] next tokens; return the newest [H].
 
         `past` rows were read before. A head without layers of its own needs the last row only.
@@ -150,7 +150,7 @@ class ParallelNetwork(Ranking):
         return hidden[0][-1]
 
     @abstractmethod
-    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, target: Target) -> Any:
         """Compute what a round needs, once.
 
         Args:
@@ -160,15 +160,15 @@ class ParallelNetwork(Ranking):
             count: the greatest depth that the round may ask for.
         """
 
-    def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
+    def start(self, seen: Any, token: Tensor, target: Target) -> Tensor:
         """Return [S], the state after the pending token, before the first drafted one."""
         return token.new_empty(0)
 
     @abstractmethod
-    def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
+    def scores(self, seen: Any, depth: int, states: Tensor, target: Target) -> Tensor:
         """Map [n, S] states after paths of `depth` tokens to [n, Vd] logits of the next."""
 
-    def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
+    def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, target: Target) -> Tensor:
         """Advance [n, S] states by the [n] tokens drafted after them."""
         return states
 
@@ -178,7 +178,7 @@ class Marginal(ParallelNetwork):
 
     marginal = True
 
-    def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
+    def scores(self, seen: Any, depth: int, states: Tensor, target: Target) -> Tensor:
         """Return the same logits for every path."""
         row: Tensor = seen[depth]
         return row.expand(len(states), -1)

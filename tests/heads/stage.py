@@ -19,7 +19,7 @@ from spsbench.heads.falcon import FalconNetwork
 from spsbench.heads.families import family_in
 from spsbench.heads.files import open_files
 from spsbench.heads.head import Head, read, tensors_of
-from spsbench.heads.network import Around, ParallelNetwork
+from spsbench.heads.network import ParallelNetwork, Target
 from spsbench.loop.drafter_context import TargetParts, alone
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Drafter, Purpose, Scores, Verifier
@@ -202,7 +202,7 @@ def scratch_in_blocks(drafter: Any, known: Known, warp: Warp) -> Callable[..., T
             rows, _ = network.rows(features[:, None], embedded[:, None], network.start(1))
             places = torch.arange(len(rows))
             held = network.append_kv(rows[:, 0], places, PreallocatedCache(None))
-            out = network.foretell(rows[-k:, 0], places[-k:], held, None)
+            out = network.predict(rows[-k:, 0], places[-k:], held, None)
             if len(left) < k:
                 break
             features, tokens, left = torch.cat([features, out]), tokens + left[:k], left[k:]
@@ -218,7 +218,7 @@ def scratch_at_once(drafter: Any, known: Known, warp: Warp) -> Callable[..., Ten
 
     @torch.inference_mode()
     def law(text: tuple[int, ...], drafted: tuple[int, ...]) -> Tensor:
-        by = Around(lambda ids: network.embed(ids, target.embed), target.head, PreallocatedCache())
+        by = Target(lambda ids: network.embed(ids, target.embed), target.head, PreallocatedCache())
         tokens = torch.tensor(text[1:])
         hidden = [states.to(target.dtype) for states in known.hidden(text[:-1])]
         newest = network.read(hidden, tokens, 0, by)

@@ -79,8 +79,8 @@ def test_a_pass_foretells_a_block(site, target):
     """Six tokens by three passes; no row of the text is written twice."""
     frontier = site.drafter()._frontier
     known, passes, noted = Known(target, frontier.layers), [0], list[int]()
-    look, append_kv = frontier.network.foretell, frontier.network.append_kv
-    frontier.network.foretell = lambda *a: passes.__setitem__(0, passes[0] + 1) or look(*a)
+    look, append_kv = frontier.network.predict, frontier.network.append_kv
+    frontier.network.predict = lambda *a: passes.__setitem__(0, passes[0] + 1) or look(*a)
     frontier.network.append_kv = lambda rows, *a: noted.append(len(rows)) or append_kv(rows, *a)
     try:
         frontier._take(known.hidden(TEXT_READ[:-1]), TEXT_READ[1:])
@@ -88,7 +88,7 @@ def test_a_pass_foretells_a_block(site, target):
         for i in range(5):
             frontier.feed(torch.tensor([i]), [i], [i - 1])
     finally:
-        del frontier.network.foretell, frontier.network.append_kv
+        del frontier.network.predict, frontier.network.append_kv
     assert passes == [3]
     assert noted == [4, 2, 2]
 

@@ -18,8 +18,8 @@ from spsbench.engines.replay import NetworkPass, NetworkReplay, NetworkRollOut, 
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.heads.eagle3 import Eagle3Network
 from spsbench.heads.falcon import FalconNetwork, State
-from spsbench.heads.layers import Places
-from spsbench.heads.network import Around, HeadNetwork, ParallelNetwork
+from spsbench.heads.layers import Positions
+from spsbench.heads.network import HeadNetwork, ParallelNetwork, Target
 from spsbench.loop.closing import Path
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
@@ -100,7 +100,7 @@ class HiddenReader(Frontier):
             self._take(*rows)
 
     @torch.inference_mode()
-    def put_off(self, context: Context) -> None:
+    def defer(self, context: Context) -> None:
         """Keep what the last round brought for the next `settle`: a round without a draft.
 
         Where nothing is drafted for many rounds, no pass is spent on them.
@@ -170,7 +170,7 @@ class HiddenReader(Frontier):
         """Return what `roll_out` does, without a constraint."""
         return None
 
-    def take_back(self, count: int) -> None:
+    def drop_newest(self, count: int) -> None:
         """Forget the newest `count` nodes that were fed, where anything is kept of them."""
 
     def _masked(self, logits: Tensor, nodes: Sequence[int]) -> Tensor:
@@ -337,7 +337,7 @@ class HeadFrontier(HiddenReader):
         self._add(range(n), range(-1, n - 1))
         return rolled[0], self._noted(range(n), rolled[1])
 
-    def take_back(self, count: int) -> None:
+    def drop_newest(self, count: int) -> None:
         """Forget the newest `count` nodes that were fed."""
         del self._parents[len(self._parents) - count :]
         self._cache.keep(self._read + len(self._parents))
@@ -367,7 +367,7 @@ class HeadFrontier(HiddenReader):
         self._states.update(zip(nodes, outputs[:, :width].to(newest.dtype), strict=True))
         return self._spread(outputs[:, width:])
 
-    def _chain(self, m: int, past: int = 0) -> tuple[Places, Tensor | None]:
+    def _chain(self, m: int, past: int = 0) -> tuple[Positions, Tensor | None]:
         """Return the places of m rows, `past` after the text's, and their mask."""
         start = self._read + past
         return (
@@ -389,15 +389,15 @@ class HeadFrontier(HiddenReader):
     def _fused(self, inputs: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
         tokens, positions, cos, sin, *hidden = inputs
         features = self.network.fuse(hidden)
-        return self._pass(features, tokens, Places(positions, cos, sin), sees, cache)[None]
+        return self._pass(features, tokens, Positions(positions, cos, sin), sees, cache)[None]
 
     def _fed(self, inputs: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
         tokens, positions, cos, sin, features = inputs
-        outputs = self._pass(features, tokens, Places(positions, cos, sin), sees, cache)
+        outputs = self._pass(features, tokens, Positions(positions, cos, sin), sees, cache)
         return torch.cat([outputs, self._scores(outputs)], -1)[None]
 
     def _pass(
-        self, features: Tensor, tokens: Tensor, places: Places, sees: Any, cache: Any
+        self, features: Tensor, tokens: Tensor, places: Positions, sees: Any, cache: Any
     ) -> Tensor:
         """Run [m, H] features and the [m] tokens after them at `places`, under the mask `sees`.
 
@@ -423,7 +423,7 @@ class ParallelFrontier(HiddenReader):
     ) -> None:
         super().__init__(network, target, cache, *more)
         self.deepest = network.deepest
-        self._by = Around(self._embed, self._their_head, cache, self._over_texts)
+        self._by = Target(self._embed, self._their_head, cache, self._over_texts)
 
     def _forget(self) -> None:
         super()._forget()
@@ -496,7 +496,7 @@ class Block(NamedTuple):
 class Place(NamedTuple):
     """The position of a node: its block and its slot."""
 
-    block: int  # that foretold it, or TEXT
+    block: int  # that predicted it, or TEXT
     path: tuple[Tensor, ...]  # the tokens since, its own the last
 
 
@@ -523,7 +523,7 @@ class BlockFrontier(HiddenReader):
     def _root(self, context: Context) -> Tensor:
         network, k = self.network, self.network.block
         places = torch.arange(self._read - k, self._read, device=self._target.device)
-        features = network.foretell(self._last, places, self._held, None)
+        features = network.predict(self._last, places, self._held, None)
         self._blocks[TEXT] = Block(features, self._logits(features), self._state)
         return self._blocks[TEXT].logits[:1]
 
@@ -554,12 +554,12 @@ class BlockFrontier(HiddenReader):
         self._above += [at.block for at in ends]
         places, sees = self._places(n)
         held = network.append_kv(rows, places, self._cache)
-        foretold = network.foretell(rows, places, held, sees)
-        logits = self._logits(foretold)
+        predicted = network.predict(rows, places, held, sees)
+        logits = self._logits(predicted)
         for i, node in enumerate(nodes):
             block_rows = slice(i * k, (i + 1) * k)
             state = outputs[:, i : i + 1], cells[:, i : i + 1]
-            self._blocks[first + i] = Block(foretold[block_rows], logits[block_rows], state)
+            self._blocks[first + i] = Block(predicted[block_rows], logits[block_rows], state)
             self._at[node] = Place(first + i, ())
 
     def _places(self, n: int) -> tuple[Tensor, Tensor]:
@@ -615,13 +615,13 @@ class SlotFrontier(HeadFrontier):
         at = self._deep[parents[0]]
         self._deep.update(dict.fromkeys(nodes, at + 1))
         if self._ahead is None or at >= len(self._ahead):
-            self._ahead = self._foretold(max(self._rows_ahead, at + 1))
+            self._ahead = self._predicted(max(self._rows_ahead, at + 1))
         return self._ahead[at].expand(len(nodes), -1)
 
     def _rolled(self, u: Tensor, warp: Warp) -> None:
         """Return None: nothing that is drawn is fed."""
 
-    def _foretold(self, m: int) -> Tensor:
+    def _predicted(self, m: int) -> Tensor:
         """Return [m, V] logits of the slots after the first."""
         device, start = self._target.device, self._read
         self._cache.keep(start)

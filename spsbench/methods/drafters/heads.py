@@ -114,7 +114,7 @@ class HeadChain(Drafter):
         """Draft; slot i uses DRAFT's uniform i. Where K is 0 the last round is read later."""
         frontier, names = self._frontier, self.known_ids
         if k == 0:
-            frontier.put_off(context)
+            frontier.defer(context)
             return Draft(torch.empty(0, dtype=torch.int64), None)
         frontier.narrow = True  # laws are made, and drawn from, over tokens that the head knows
         frontier.settle(context)
@@ -139,7 +139,7 @@ class HeadChain(Drafter):
                 drawn = logits.argmax(-1) if u is None else sample(law, u[i : i + 1])
                 rolled = RolledOut(drawn if names is None else names[drawn], law, 0)
             if rolled.wrong:
-                frontier.take_back(rolled.wrong)
+                frontier.drop_newest(rolled.wrong)
             tokens.append(rolled.tokens)
             laws.append(rolled.laws)
             i += len(rolled.tokens)

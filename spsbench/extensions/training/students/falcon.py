@@ -72,7 +72,7 @@ def predict_features(
     context, same, slot_features = network.append_kv(x, place, cache), text[:, None] == text, []
     for slot in range(k):
         sees = same & (place <= place[:, None] + k - 1 - slot)
-        outputs = network.foretell(x, place, context, sees).view(texts, count, -1)
+        outputs = network.predict(x, place, context, sees).view(texts, count, -1)
         slot_features.append(outputs[:, slot : slot + len(ends)])
         yield predicted(slot, slot_features[-1])
     fed = torch.stack(slot_features, 2)  # [B, E, k, H]
@@ -88,7 +88,7 @@ def predict_features(
         outputs, state = network.rows(_by_slot(fed), _by_slot(after), state)
         x, where = outputs.transpose(0, 1).flatten(0, 1), at.repeat(texts, 1).flatten()
         context, sees = network.append_kv(x, where, cache), torch.cat([sees, mine], 1)
-        fed = network.foretell(x, where, context, sees).view(texts, len(ends), k, -1)
+        fed = network.predict(x, where, context, sees).view(texts, len(ends), k, -1)
         for slot in range(k):
             yield predicted(block * k + slot, fed[:, :, slot])
 
@@ -126,7 +126,7 @@ def aligned(
     text = torch.arange(texts, device=device).repeat_interleave(count)
     upto = torch.where(whole, end, row).repeat(texts)
     sees = (text[:, None] == text) & (at <= upto[:, None])
-    outputs = network.foretell(x, at, network.append_kv(x, at, UnrollCache()), sees)
+    outputs = network.predict(x, at, network.append_kv(x, at, UnrollCache()), sees)
     tells = (whole & (row + k < length)).repeat(texts) & ~is_revealed.flatten()
     chosen = [(tells & (slot.repeat(texts) == s)).nonzero()[:, 0] for s in range(k)]
     return [PredictedFeatures((text * length + at + k)[mine], outputs[mine]) for mine in chosen]

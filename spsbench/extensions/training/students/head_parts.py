@@ -21,7 +21,7 @@ from spsbench.extensions.training.students.student import (
 from spsbench.heads.export import flat_layer
 from spsbench.heads.head import Head
 from spsbench.heads.layers import LayerShape
-from spsbench.heads.network import Ranking, load_network
+from spsbench.heads.network import HeadModule, load_network
 from spsbench.loop.drafter_context import TargetParts
 from spsbench.pair.export import write_head
 
@@ -132,7 +132,7 @@ class HeadStudent(Student):
     """
 
     network: Any
-    network_class: ClassVar[type[Ranking]]
+    network_class: ClassVar[type[HeadModule]]
     usual_depth: ClassVar[int]  # where the user names none
     renamed: ClassVar[tuple[str, str]] = ("", "")  # beginning of parameters' names, that in files
     chosen: Tensor  # [Vd] tokens of the draft vocabulary, where a kind has one

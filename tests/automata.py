@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.tables import Law, Pair, TableLM, normalised
 from spsbench.loop.constraint import Constraint, MaskedLM
 from spsbench.loop.types import LM
+from spsbench.methods.verifiers.sps import Sps
 
 
 @dataclass(frozen=True)
@@ -162,4 +164,29 @@ def tables_of(pair: Pair) -> Callable[[Case, list[int], bool], LM]:
     """Sessions over the laws of a pair, without a mask."""
     return lambda case, text, target: TableLM(
         pair.q if target else pair.p, pair.vocab, text=text, target=target
+    )
+
+
+PROMPT = (0, 1)
+
+
+def case_of(table, pair, verifier=None, drawn=None, masked=masked_session, raw=False, **fields):
+    """A case of texts under `table`.
+
+    Args:
+        masked: wraps a session.
+        raw: the draft is drawn from the law without a mask.
+    """
+    verifier = Sps() if verifier is None else verifier
+    rule = DiscoveredRule(verifier) if drawn is None else DiscoveredRule(verifier, drawn)
+    fields = {"eos": frozenset({table.eos}), "prompt": PROMPT, "tokens": 3} | fields
+    start = len(fields["prompt"])
+    return Case(
+        verifier,
+        rule,
+        table.constrained(pair.q, start),
+        pair.p if raw else table.constrained(pair.p, start),
+        pair.vocab,
+        lm=Sessions(table, tables_of(pair), masked),
+        **fields,
     )

@@ -12,11 +12,15 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench import messages, registry
+from spsbench.audit.exact import draft_kinds, rules
+from spsbench.audit.exact.tables import Pair
 from spsbench.benchmark import generation
 from spsbench.benchmark import models as benchmark_models
 from spsbench.hardware.bandwidth import read_bandwidth
 from spsbench.registry import Entry, Kind
 from tests.oracles.models import tiny
+
+pytest_plugins = ("tests.oracles.command", "tests.oracles.servers")
 
 torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `make test-portable`
 generation.WARM_UP_SECONDS = 0.0  # tests read no figure of time
@@ -61,3 +65,12 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kind, str, str], No
         monkeypatch.setattr(registry, "BUILT_IN", (*registry.BUILT_IN, entry))
 
     return register
+
+
+@pytest.fixture
+def few_settings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Walk few cases of rules: slow tests walk the whole table."""
+    if "slow" not in request.keywords:
+        small = ("two tokens", Pair(2, 3, ("plain",)), {"tokens": 3})
+        monkeypatch.setattr(rules, "SETTINGS", (small, rules.SETTINGS[-1]))
+        monkeypatch.setattr(draft_kinds, "ROUNDS", draft_kinds.ROUNDS[:2] + draft_kinds.ROUNDS[-1:])

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
-from tokenizers import models as tokenizer_models
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from tests.oracles.models import tiny
+from tests.tongues import of_bytes
 
 END = "<|end|>"
 MERGES = ("the cat sat on the mat, the dog ran", "print(x + 1)\n    return the value\n") * 4
@@ -21,17 +20,7 @@ TEMPLATE = (
 
 def byte_tokenizer(template: str | None = None) -> PreTrainedTokenizerFast:
     """Every byte is a token, and some words; the end token comes first."""
-    raw = Tokenizer(tokenizer_models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=290, initial_alphabet=alphabet, special_tokens=[END], show_progress=False
-    )
-    raw.train_from_iterator(MERGES, trainer)
-    made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=END, bos_token=END)
-    made.chat_template = template
-    return made
+    return of_bytes(MERGES, 290, lead=END, template=template)
 
 
 def save(

@@ -17,10 +17,9 @@ from spsbench.methods.drafters import head_frontier as reader
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
 from spsbench.spec import Spec
+from tests.heads.families import FIRST, KINDS, TEXT
 
-KINDS = sorted(kind for target, kind in DEFAULT_HEAD if target == "nano")
 LARGEST = 3 << 20  # bytes of weights
-TEXT = "def fibonacci(n):\n"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -30,9 +29,6 @@ def test_a_head_is_there_and_small(kind):
     assert (folder / "README.md").read_text().startswith("---\n")
     assert make_cell(drafter=kind).models.draft.id == f"nano-{kind}"
     assert make_cell(drafter=kind, target="./mine").models.draft is None
-
-
-FIRST = [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1000], None])

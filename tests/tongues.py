@@ -22,9 +22,14 @@ ENDS = {"eos_token": "</s>", "bos_token": "<s>"}
 
 
 def of_bytes(
-    lines: Iterable[str] = PROSE, size: int = 330, *, lead: str = "</s>", digits: bool = False
+    lines: Iterable[str] = PROSE,
+    size: int = 330,
+    *special: str,
+    lead: str = "</s>",
+    digits: bool = False,
+    template: str | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Byte-level BPE; with `digits` each is a token of its own, else they are merged."""
+    """Byte-level BPE, `lead` and `special` first; with `digits` each is a token of its own."""
     raw = Tokenizer(models.BPE())
     parts = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
     raw.pre_tokenizer = pre_tokenizers.Sequence(
@@ -33,8 +38,12 @@ def of_bytes(
     raw.decoder = decoders.ByteLevel()
     raw.post_processor = processors.ByteLevel(trim_offsets=True)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    raw.train_from_iterator(lines, _bpe(size, initial_alphabet=alphabet, special_tokens=[lead]))
-    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token=lead, bos_token=lead)
+    first = [lead, *special]
+    raw.train_from_iterator(lines, _bpe(size, initial_alphabet=alphabet, special_tokens=first))
+    bos, eos = special[:2] or (lead, lead)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token=eos, bos_token=bos, chat_template=template
+    )
 
 
 def of_marks(lines: Iterable[str] = CODE, size: int = 90) -> PreTrainedTokenizerFast:

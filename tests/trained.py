@@ -8,9 +8,9 @@ About 200 kB, made in a moment.
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
-from tokenizers import models as tokenizer_models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from tests.tongues import of_bytes
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CORPUS = ("the cat sat on the mat and the dog ran", "def add(a, b):\n    return a + b\n") * 8
@@ -26,20 +26,8 @@ WIDTH, LAYERS = 48, 3
 
 def tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
     """Byte-level, with special tokens at 0, 1 and 2."""
-    raw = Tokenizer(tokenizer_models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        special_tokens=list(SPECIAL),
-        show_progress=False,
-    )
-    raw.train_from_iterator(CORPUS, trainer)
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=raw, bos_token=SPECIAL[1], eos_token=SPECIAL[2], pad_token=SPECIAL[2]
-    )
-    made.chat_template = template
+    made = of_bytes(CORPUS, 300, *SPECIAL[1:], lead=SPECIAL[0], template=template)
+    made.pad_token = SPECIAL[2]
     return made
 
 

@@ -133,13 +133,6 @@ DEFECTS = {
         "spsbench.methods.verifiers.sps.residual",
         lambda q, p: q,
     ),
-    "accept always": (RULE, partial(Lenient, 0.0)),
-    "lenience 0.5": (RULE, partial(Lenient, 0.5)),
-    "the last token comes from the row before": (RULE, RowBefore),
-    "the draft is the likeliest token, its law the full one": (
-        "spsbench.methods.drafters.model.sample",
-        lambda law, u: law.argmax(-1),
-    ),
     "an EOS is passed over": ("spsbench.loop.decode.cut", never_ends),
     "the cache keeps what was rejected": (
         "spsbench.engines.eager.EagerLM.commit",
@@ -148,15 +141,7 @@ DEFECTS = {
 }
 
 
-SLOW = (  # found by enumeration as well, or like one below
-    *("accept always", "lenience 0.5", "the draft is the likeliest token, its law the full one"),
-    "the last token comes from the row before",
-)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in DEFECTS]
-)
+@pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_in_the_loop_is_found(audit, name):
     with patch(*DEFECTS[name]):
         found = audit(most=6_000, bias=0.05)

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from spsbench.audit.exact.cases import Case, warped
+from spsbench.audit.exact.cases import warped
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import TreeDrawn, sampled
 from spsbench.audit.exact.enumeration import prove
@@ -20,46 +20,11 @@ from spsbench.loop.types import Draft, Drawn, Guarantee
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
-from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
 from spsbench.plugins import make
 from spsbench.settings.cell import CONSTANT
 from spsbench.spec import Spec
-from tests.automata import (
-    BRANCHES,
-    FORKS,
-    PAIRS,
-    STRUCTURED,
-    Sessions,
-    TableAutomaton,
-    masked_session,
-    tables_of,
-)
-
-PROMPT = (0, 1)
-
-
-def case_of(table, pair, verifier=None, drawn=None, masked=masked_session, raw=False, **fields):
-    """A case of texts under `table`.
-
-    Args:
-        masked: wraps a session.
-        raw: the draft is drawn from the law without a mask.
-    """
-    verifier = Sps() if verifier is None else verifier
-    rule = DiscoveredRule(verifier) if drawn is None else DiscoveredRule(verifier, drawn)
-    fields = {"eos": frozenset({table.eos}), "prompt": PROMPT, "tokens": 3} | fields
-    start = len(fields["prompt"])
-    return Case(
-        verifier,
-        rule,
-        table.constrained(pair.q, start),
-        pair.p if raw else table.constrained(pair.p, start),
-        pair.vocab,
-        lm=Sessions(table, tables_of(pair), masked),
-        **fields,
-    )
-
+from tests.automata import BRANCHES, FORKS, PAIRS, STRUCTURED, TableAutomaton, case_of
 
 LONG_PROMPT = (0, 1, 0, 1, 0)  # n-grams find a match
 

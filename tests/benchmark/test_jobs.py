@@ -1,7 +1,6 @@
 """Cells x samples -> records: order, warm-up, resume, failures and flags."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,66 +9,13 @@ import pytest
 from spsbench.benchmark import jobs as bench
 from spsbench.benchmark.estimate import estimate
 from spsbench.benchmark.jobs import fitting, generations, jobs, key, make, samples_of
-from spsbench.benchmark.part_run import PartRun
-from spsbench.methods.resolve import resolve
 from spsbench.models.cache import Loaded
-from spsbench.settings.cell import Cell
-from spsbench.settings.experiment import Experiment, Part
-from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import Record
-from spsbench.settings.task import Fits, Sample
+from spsbench.settings.task import Sample
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
+from tests.oracles.jobs import ARS, BASE, EXPERIMENT, Kept, carry_out, part
 
-
-class Numbered:
-    """A task of a few prompts."""
-
-    name, title, prompt_version = "numbered", "numbered prompts", "1"
-    max_new_tokens = 8
-    stop: tuple[str, ...] = ()
-    metrics = ("length",)
-
-    def samples(self, fits: Fits) -> Iterator[Sample]:
-        for number in range(5):
-            yield Sample(f"s/{number}", f"the cat {number}", group="even" if number % 2 else None)
-
-    def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        return {"length": float(len(completion))}
-
-    @staticmethod
-    def combine(scores) -> dict[str, list[float]]:
-        return {}
-
-
-class Kept:
-    """A writer that keeps records in a list."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-
-    def is_missing(self, key: tuple[str, str, int]) -> bool:
-        return key not in {record.key for record in self.records}
-
-    def append(self, record: Record) -> None:
-        assert self.is_missing(record.key)
-        self.records.append(record)
-
-
-TARGET, DRAFT = (ModelSpec(name, engine=Spec("eager")) for name in "td")
-BASE = resolve(Cell.of(target=TARGET, draft=DRAFT, max_new_tokens=8, ignore_eos=True))
-ARS = resolve(
-    BASE.but(draft=None, drafter=Spec("none"), schedule=Spec("constant", (("lookahead", 0),)))
-)
 GREEDY = BASE.but(temperature=0.0)
-EXPERIMENT = Experiment(parts=(), seed=3, warmup=1)
-
-
-def part(*cells, **changes):
-    made = Part(
-        spec=Spec("numbered"), task=Numbered(), cells=cells, limit=None, samples=1, repeats=1
-    )
-    return replace(made, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +23,6 @@ def loaded():
     tokenizer = byte_tokenizer()
     draft = random_model(noise=0.1, context=64)
     return Loaded(random_model(), draft, tokenizer, len(tokenizer), frozenset(), None)
-
-
-def carry_out(*arguments, **options):
-    PartRun(*arguments, **options).carry_out()
 
 
 def run(one, loaded, writer, **more):

@@ -24,7 +24,7 @@ from spsbench.store.provenance import machine_name
 from spsbench.store.records import segmented
 from spsbench.store.run import open_run
 from spsbench.workers.environment import check_environment
-from tests.benchmark.test_jobs import ARS, BASE, EXPERIMENT, Kept, carry_out, part
+from tests.oracles.jobs import ARS, BASE, EXPERIMENT, Kept, carry_out, part
 from tests.workers.inline import first, inline
 
 SAMPLES = [Sample(f"s/{n}", "the cat") for n in range(12)]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
-from tests.cli.conftest import COMMAND, PATIENCE, environment
 from tests.cli.forked import Forked
+from tests.oracles.command import COMMAND, PATIENCE, environment
 from tests.waiting import wait_until
 
 LOG = "records-00-of-01.jsonl"

@@ -12,7 +12,7 @@ import torch
 from spsbench.cli import generate as command
 from spsbench.errors import DataError, Exit
 from spsbench.loop.decode import NonFiniteError
-from tests.cli.conftest import COMMAND, Ran
+from tests.oracles.command import COMMAND, Ran
 
 
 def fails_with(monkeypatch, error):

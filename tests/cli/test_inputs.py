@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 
 from spsbench.cli.output.publish import check_plot
-from spsbench.errors import Exit, UsageError, WriteError
+from spsbench.errors import UsageError, WriteError
 from spsbench.settings.models import BUNDLED
+from tests.oracles.inputs import KINDS, put, refused
 
-QUICK = ("pipe", "nested")
-SLOW = ("endless", "cut off", "folder", "loop")
-KINDS = (*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW))
-CODES = {Exit.USAGE, Exit.DATA, Exit.MISSING, Exit.CANNOT_CREATE, Exit.CANNOT_WRITE}
 READING = {
     "prompts of a bench": ("bench", "jsonl:path={}", "--dry-run"),
     "an experiment": ("bench", "--config", "{}", "--dry-run"),
@@ -39,29 +36,6 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield
     assert not (tmp_path / "merged").exists()
-
-
-def put(path, kind):
-    """A bad input of a kind at `path`."""
-    content = "[" * 100_000 if kind == "nested" else '{"id": "a", "prompt": [1'
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "endless":
-        path.symlink_to("/dev/zero")
-    elif kind == "loop":
-        path.symlink_to(path.name)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.write_text(content)
-
-
-def refused(ran):
-    assert ran.code in CODES, ran
-    last = ran.err.splitlines()[-1]
-    assert last.startswith("error: ")
-    assert "internal" not in last
-    assert "Traceback" not in ran.err
 
 
 @pytest.mark.timeout(60)

@@ -14,8 +14,9 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.plugins import make
 from spsbench.registry import KINDS
 from spsbench.spec import Spec
-from tests.audit.test_rules import few_settings  # noqa: F401 for each test here
 from tests.installed import install
+
+pytestmark = pytest.mark.usefixtures("few_settings")
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = "\n".join((DOCS / page).read_text() for page in ("plugins.md", "plugins-other.md"))

@@ -8,7 +8,7 @@ import pytest
 from spsbench.cli import generate as prompts
 from spsbench.cli.generate import read_prompt
 from spsbench.errors import Exit
-from tests.cli.conftest import Stdin
+from tests.oracles.command import Stdin
 
 
 def given(monkeypatch, content):

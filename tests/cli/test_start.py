@@ -15,8 +15,8 @@ from spsbench.cli.main import import_command
 from spsbench.errors import Exit
 from spsbench.registry import commands
 from spsbench.settings.records import SCHEMA
-from tests.cli.conftest import Ran, apart
 from tests.golden.make import GOLDEN
+from tests.oracles.command import Ran, apart
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["sps"]

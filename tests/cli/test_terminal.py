@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from tests.cli.conftest import PATIENCE, Pair, Ran, apart, environment
 from tests.cli.forked import Forked
 from tests.folders import random_model, save
+from tests.oracles.command import PATIENCE, Pair, Ran, apart, environment
 
 
 def arguments(pair, *more):

@@ -3,7 +3,7 @@
 import pytest
 
 from spsbench.errors import Exit
-from tests.cli.conftest import Ran
+from tests.oracles.command import Ran
 
 HI = ("generate", "hi")
 

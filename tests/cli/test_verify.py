@@ -8,8 +8,9 @@ from unittest.mock import patch
 import pytest
 
 from spsbench.errors import Exit
-from tests.audit.test_rules import few_settings  # noqa: F401 for each test here
 from tests.oracles.defects import SPS, Lenient
+
+pytestmark = pytest.mark.usefixtures("few_settings")
 
 FEW = ("--max-new-tokens", "24", "--prompts", "4", "--workers", "1")
 

@@ -8,8 +8,8 @@ from spsbench.engines import eager
 from spsbench.engines.eager import EagerLM, UnsupportedModelError, check_rollback
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
-from tests.engines.test_sessions import over_caches
 from tests.oracles.models import ARCHITECTURES
+from tests.oracles.sessions import over_caches
 
 pytestmark = pytest.mark.numeric
 

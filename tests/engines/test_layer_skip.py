@@ -13,18 +13,12 @@ from spsbench.engines.session.session import FastLM
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Variant
 from spsbench.methods.drafters.self_speculation import numbers, variant_of
-from tests.oracles.models import ARCHITECTURES, laws, tiny
+from tests.oracles.batches import VARIANTS, X, deep
+from tests.oracles.models import ARCHITECTURES, laws
 
 pytestmark = pytest.mark.numeric
 
-X = [1, 2, 3, 4, 5, 6, 7]
 SESSIONS = {"eager": EagerLM, "fast": FastLM}
-VARIANTS = Variant(frozenset({1, 2})), Variant(frozenset({0}))
-
-
-def deep(architecture, **more):
-    layers = {"n_layer": 4} if architecture == "gpt2" else {"num_hidden_layers": 4}
-    return tiny(architecture, **layers, **more)
 
 
 def without(model, variant):

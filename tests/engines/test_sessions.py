@@ -8,16 +8,13 @@ law of the model's cacheless passes.
 
 import copy
 import random
-from functools import cache
 from itertools import product
 
 import pytest
 import torch
 
-from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
-from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.cache import FIRST
 from spsbench.engines.session.masks import SPARE
 from spsbench.engines.session.session import FastLM
@@ -27,7 +24,7 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.registry import entries
 from tests.oracles.models import ARCHITECTURES, WINDOWED, laws, tiny
-from tests.oracles.written_rules import RULES
+from tests.oracles.sessions import over_caches
 
 pytestmark = pytest.mark.numeric
 
@@ -223,31 +220,6 @@ def test_half_precision_loses_no_more_than_a_plain_pass(model, session, architec
     ours = lm.append(torch.tensor(ids[16:]), keep=8).logits.float()
     plain = laws(half, ids)[-8:].float()
     assert (ours - truth[-8:]).abs().max() <= 2 * (plain - truth[-8:]).abs().max() + 1e-3
-
-
-def law_of(target):
-    """The model's law after a prefix, from passes without a cache."""
-
-    @cache
-    def law(prefix):
-        return tuple(laws(target, list(prefix))[-1].softmax(-1).tolist())
-
-    return law
-
-
-def over_caches(name, verifier, architecture, kind=EagerLM, draft_kind=EagerLM, **fields):
-    """A case over real models of three tokens, with a session of its own for each path."""
-    target = tiny(architecture, vocab=3, context=16)
-    draft = tiny(architecture, vocab=3, context=16, noise=0.3)
-    return Case(
-        verifier,
-        RULES[name](),
-        law_of(target),
-        law_of(draft),
-        3,
-        lm=lambda case, text, is_target: kind(target) if is_target else draft_kind(draft),
-        **fields,
-    )
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import torch
 from torch import Tensor
 
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Drafter, Scores
+from spsbench.loop.types import Context, Drafter, Scores
 from spsbench.methods.drafters.head_frontier import HeadFrontier
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import rounds_of
+from tests.heads import writers
 from tests.heads.stage import Known, scratch
 
 VOCAB, TOKENS, K = 12, 12, 3
@@ -142,3 +146,44 @@ class SeesAll(HeadFrontier):
 
     def _pass(self, features, tokens, places, sees, cache):
         return super()._pass(features, tokens, places, None if self._parents else sees, cache)
+
+
+ROWS = 7
+
+
+def in_pieces(network, features, embedded):
+    """[m, H] through a cache: three rows, then two, then one by one."""
+    cache, made, done = PreallocatedCache(None), [], 0
+    for m in (3, 2, 1, 1):
+        part = slice(done, done + m)
+        sees = torch.ones(m, done + m, dtype=torch.bool).tril(done)
+        places = network.rotary.rows(done, m, features.dtype)
+        made.append(network.step(features[part], embedded[part], places, cache, sees))
+        done += m
+    return torch.cat(made)
+
+
+FAMILIES = {
+    "medusa": writers.medusa,
+    "mlp": writers.mlp,
+    "blockwise": writers.blockwise,
+    "dflash": writers.dflash,
+    "dspark": lambda f, t: writers.block_speculators(f, t, coupling="rnn"),
+}
+
+
+def along(site, target, tokens):
+    """The head's logits after the text and each of `tokens`, and the hidden state it has read."""
+    frontier = site.drafter()._frontier
+    text = (1, 5, 3, 7)
+    known = Known(target, frontier.layers)
+    frontier._take(known.hidden(text[:-1]), text[1:])
+    frontier.depth(Context(text, Warp(1.0), None), len(tokens) + 1)
+    found = [frontier.root(Context(text, Warp(1.0), None))[0]]
+    for i, token in enumerate(tokens):
+        found.append(frontier.feed(torch.tensor([token]), [i], [i - 1])[0])
+    return found, known.hidden(text[:-1])[0][-1]
+
+
+SLOW = pytest.mark.slow
+SOME = [head if head in ("mlp", "dspark") else pytest.param(head, marks=SLOW) for head in FAMILIES]

@@ -7,7 +7,6 @@ import torch
 
 import spsbench
 from spsbench.engines.quantization.layers import OverCodes
-from tests.cli.conftest import Ran, sps  # noqa: F401
 from tests.folders import byte_tokenizer, random_model, save
 from tests.heads import writers
 from tests.variants import first
@@ -56,7 +55,7 @@ WRITTEN = {
     ],
 )
 def test_the_drafter_follows(
-    sps,  # noqa: F811
+    sps,
     made,
     head,
 ):
@@ -87,7 +86,7 @@ def test_trees_and_other_calls_of_a_pair(made):
 
 @pytest.mark.slow
 def test_a_run_with_two_heads_goes_on(
-    sps,  # noqa: F811
+    sps,
     made,
     tmp_path,
 ):
@@ -126,7 +125,7 @@ def test_a_run_with_two_heads_goes_on(
     ],
 )
 def test_what_does_not_fit_is_a_line(
-    sps,  # noqa: F811
+    sps,
     made,
     head,
     flags,
@@ -140,7 +139,7 @@ def test_what_does_not_fit_is_a_line(
     assert says in last
 
 
-def test_a_head_is_no_target(sps):  # noqa: F811
+def test_a_head_is_no_target(sps):
     ran = sps("generate", "x", "--target", "nano-eagle3")
     assert ran.code == 65
     assert "error: a head, which drafts for another model (" in ran.err

@@ -13,7 +13,6 @@ from spsbench.models.drafter_weights import load_head as head_weights
 from spsbench.pair.export import export
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED, ModelSpec
-from tests.cli.conftest import sps  # noqa: F401
 
 NANO = ("nano", json.loads((BUNDLED["nano"] / "config.json").read_text()))
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -201,13 +200,13 @@ def test_a_head_of_another_target_is_refused(tmp_path):
         export("smollm2-eagle3", "vllm", tmp_path / "out", verifier="nano")
 
 
-def test_the_command_prints_the_folder_and_the_config(sps, tmp_path):  # noqa: F811
+def test_the_command_prints_the_folder_and_the_config(sps, tmp_path):
     ran = sps("models", "export", "nano-medusa", "--for", "vllm", "--out", str(tmp_path / "out"))
     assert ran.out == f"{tmp_path / 'out'}\n"
     assert '"method": "medusa"' in ran.err
 
 
-def test_the_printed_command_is_one_for_a_shell(sps, tmp_path):  # noqa: F811
+def test_the_printed_command_is_one_for_a_shell(sps, tmp_path):
     out = tmp_path / "it's out"
     ran = sps("models", "export", "nano-draft", "--for", "vllm", "--out", str(out))
     (line,) = (line for line in ran.err.splitlines() if line.startswith("vllm serve"))

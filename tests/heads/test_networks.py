@@ -9,12 +9,12 @@ from safetensors.torch import load_file
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.heads.families import family_of
 from tests.heads import reference, writers
+from tests.heads.head_faults import ROWS, in_pieces
 from tests.heads.stage import HeadSite
 from tests.oracles.models import tiny
 
 pytestmark = pytest.mark.numeric
 
-ROWS = 7
 NEAR = {"rtol": 1e-4, "atol": 1e-5}  # transformers turns and norms in float32
 LLAMA3 = {
     "rope_type": "llama3",
@@ -39,18 +39,6 @@ def numbers(target, n):
     draw = torch.Generator().manual_seed(4)
     shape = ROWS, target.config.hidden_size
     return [torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(n)]
-
-
-def in_pieces(network, features, embedded):
-    """[m, H] through a cache: three rows, then two, then one by one."""
-    cache, made, done = PreallocatedCache(None), [], 0
-    for m in (3, 2, 1, 1):
-        part = slice(done, done + m)
-        sees = torch.ones(m, done + m, dtype=torch.bool).tril(done)
-        places = network.rotary.rows(done, m, features.dtype)
-        made.append(network.step(features[part], embedded[part], places, cache, sees))
-        done += m
-    return torch.cat(made)
 
 
 @pytest.mark.parametrize(

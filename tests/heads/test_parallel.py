@@ -14,18 +14,11 @@ from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
 from spsbench.methods.verifiers.recursive import Recursive
 from tests.heads import reference, writers
-from tests.heads.head_faults import TREE, compared, sound
+from tests.heads.head_faults import FAMILIES, SOME, TREE, along, compared, sound
 from tests.heads.stage import HeadSite, Known
 from tests.oracles.models import tiny
 
 VOCAB = 12
-FAMILIES = {
-    "medusa": writers.medusa,
-    "mlp": writers.mlp,
-    "blockwise": writers.blockwise,
-    "dflash": writers.dflash,
-    "dspark": lambda f, t: writers.block_speculators(f, t, coupling="rnn"),
-}
 DRAWN = {"sampled": True}  # of heads that draft by rule unless they are told
 
 
@@ -43,19 +36,6 @@ def tensors_of(folder):
         return {name: tensor.double() for name, tensor in load_file(path).items()}
     read = torch.load(folder / "medusa_lm_head.pt", weights_only=True)
     return {name: tensor.double() for name, tensor in read.items()}
-
-
-def along(site, target, tokens):
-    """The head's logits after the text and each of `tokens`, and the hidden state it has read."""
-    frontier = site.drafter()._frontier
-    text = (1, 5, 3, 7)
-    known = Known(target, frontier.layers)
-    frontier._take(known.hidden(text[:-1]), text[1:])
-    frontier.depth(Context(text, Warp(1.0), None), len(tokens) + 1)
-    found = [frontier.root(Context(text, Warp(1.0), None))[0]]
-    for i, token in enumerate(tokens):
-        found.append(frontier.feed(torch.tensor([token]), [i], [i - 1])[0])
-    return found, known.hidden(text[:-1])[0][-1]
 
 
 def equal(found, expected):
@@ -146,10 +126,6 @@ def test_blocks_with_the_target_s_head(target, tmp_path):
     rows = reference.dflash(values, tensors_of(folder), hidden, e, (0, 0))
     expected = rows[1:] @ target.lm_head.weight.T
     torch.testing.assert_close(torch.stack(found), expected, rtol=1e-4, atol=1e-5)
-
-
-SLOW = pytest.mark.slow
-SOME = [head if head in ("mlp", "dspark") else pytest.param(head, marks=SLOW) for head in FAMILIES]
 
 
 @pytest.mark.parametrize("head", SOME)

@@ -12,8 +12,7 @@ from spsbench.loop.constraint import MaskedLM
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
-from tests.audit.test_structured import case_of
-from tests.automata import BRANCHES, FORKS, PAIRS, StateTable
+from tests.automata import BRANCHES, FORKS, PAIRS, StateTable, case_of
 from tests.variants import first
 
 LOOP = StateTable(3, ({0: 0, 1: 1}, {0: 2}, {0: 0}), frozenset({2}), 2)

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from spsbench.errors import Exit
+
 MANY = int("9" * 400)
 
 
@@ -239,3 +241,35 @@ def pages() -> Iterator[tuple[str, str, bytes]]:
         lines = [f"vllm:spec_decode_{counter}_total {value}" for counter in counters]
         lines += [f'vllm:spec_decode_num_accepted_tokens_per_pos{{position="{"7" * 5000}"}} 1']
         yield "/metrics", value, "\n".join(lines).encode()
+
+
+KEY = "sk-Secret-of-mine-42"
+
+
+def sending(content, *, stream, first):
+    """A stub that answers whole requests or streams with `content`, from the `first` on."""
+    seen = []
+
+    def trouble(number, http):
+        if http.streaming is not stream:
+            return False
+        seen.append(number)
+        if len(seen) <= first:
+            return False
+        http.send_response(200)
+        http.send_header("content-length", str(len(content)))
+        http.end_headers()
+        http.wfile.write(content)
+        return True
+
+    return trouble
+
+
+def ended_well(ran, where, folder):
+    """A code of this command, one line of error, and the key nowhere."""
+    assert ran.code in (*map(int, set(Exit) - {Exit.INTERNAL}),), (where, ran)
+    assert "Traceback" not in ran.err, where
+    assert KEY not in ran.out + ran.err, where
+    assert all(len(line) < 2000 for line in ran.err.splitlines()), where
+    for path in folder.rglob("*"):
+        assert path.is_dir() or KEY.encode() not in path.read_bytes(), (where, path)

@@ -11,12 +11,8 @@ from spsbench.serving.acceptance import between, counters, of_answer, of_answers
 from spsbench.serving.engines import Answer, Ask, read_openai
 from spsbench.serving.http import AbortedError, RefusedError, Reply
 from spsbench.store.records import records
+from tests.oracles.servers import PROMPTS, TOKENS, asked, asked_at
 from tests.serving.stub import Engine, Stub, serving
-from tests.serving.test_client import asked, asked_at
-from tests.serving.test_decoders import PROMPTS, TOKENS, bench
-
-__all__ = ["bench"]
-
 
 # Ends.
 

@@ -11,27 +11,10 @@ import pytest
 from spsbench.errors import DataError, UnavailableError
 from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached
 from spsbench.serving.address import checked
-from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, read_openai
+from spsbench.serving.engines import Answer, Ask, Kind, Server, read_openai
 from spsbench.serving.http import BrokenAnswerError, Client, Limits, RefusedError, Reply, parsed
+from tests.oracles.servers import FAST, asked, asked_at
 from tests.serving.stub import Engine, Stub, serving
-
-FAST = Limits(timeout=60, retries=2, pause=0.01)
-
-
-def asked(stub, ask=None, limits=FAST, **more):
-    """The server of a stub, and its answer to `ask`."""
-
-    with serving(stub) as url:
-        return asked_at(url, ask, limits, **more)
-
-
-def asked_at(url, ask=None, limits=FAST, **more):
-    async def run():
-        async with Client(url, limits=limits) as client:
-            server = await connect(client, **more)
-            return server, await server.answer(ask) if ask is not None else None
-
-    return asyncio.run(run())
 
 
 @pytest.mark.parametrize("schema", ["vllm", "sglang", "openai"])

@@ -1,6 +1,5 @@
 """Servers as decoders of `bench`: figures are the engine's, troubles are one line, runs go on."""
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -16,24 +15,8 @@ from spsbench.serving.api_key import KEY
 from spsbench.settings.execution import Access
 from spsbench.spec import Spec
 from spsbench.store.records import records
+from tests.oracles.servers import PROMPTS, QUICK, TOKENS
 from tests.serving.stub import Engine, Stub, serving
-
-TOKENS = 16
-QUICK = "timeout=60,retries=1"
-PROMPTS = 4
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Callable[..., Any]:
-    """`bench("openai:url=...", out="run")`: four prompts, seven words each."""
-    lines = [{"id": str(i), "prompt": f"one word and then w{i}"} for i in range(PROMPTS)]
-    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
-
-    def run(decoder: str, **asked: Any) -> Any:
-        given = {"max_new_tokens": TOKENS, "warmup": 0, "out": tmp_path / "run", **asked}
-        return spsbench.bench(f"jsonl:path={tmp_path}/p.jsonl", decoder=decoder, **given)
-
-    return run
 
 
 def rows_of(stub: Stub, bench: Callable[..., Any], decoder: str = "openai", **asked: Any) -> Any:

@@ -11,10 +11,8 @@ import pytest
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
+from tests.oracles.servers import PROMPTS, QUICK, TOKENS
 from tests.serving.stub import Engine, Stub, serving
-from tests.serving.test_decoders import PROMPTS, QUICK, TOKENS, bench
-
-__all__ = ["bench"]
 
 PATIENCE = 60.0
 

@@ -7,10 +7,8 @@ import pytest
 
 from spsbench.settings.records import Record
 from spsbench.store.records import records
+from tests.oracles.servers import PROMPTS, TOKENS
 from tests.serving.stub import Engine, K, Made, Stub, serving
-from tests.serving.test_decoders import PROMPTS, TOKENS, bench
-
-__all__ = ["bench"]
 
 STOP = " w7"
 

@@ -15,9 +15,10 @@ from spsbench.serving import body as bodies
 from spsbench.serving import http as client_side
 from spsbench.serving.address import checked, is_local
 from spsbench.serving.api_key import BASELINE_KEY, KEY
+from spsbench.serving.engines import Ask
 from spsbench.serving.http import Client, Limits, parsed, waiting
+from tests.oracles.servers import FAST, asked, asked_at
 from tests.serving.stub import Stub, serving
-from tests.serving.test_client import FAST, Ask, asked, asked_at
 
 SECRET = "sk-Secret+42/of-mine"
 

@@ -13,44 +13,16 @@ from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.laws import SUSPECTS, Mode
 from spsbench.extensions.check.plan import PROMPTS, Plan
 from spsbench.extensions.check.speed import Objectives
-from spsbench.extensions.check.weights import Weights
 from spsbench.serving.http import Limits
+from tests.extensions.check.stubs import FAST, SEEN, TEXT, UNSEEN, check, encode, of_stub, weights
 from tests.serving.stub import DEFECTS, DRAFT, SIZE, TARGET, Engine, Stub, serving, table
 
-UNSEEN = ("temperature not applied to the draft", "first token drawn twice")
 HIDDEN = [defect for defect in DEFECTS if defect in UNSEEN]
-SEEN = [defect for defect in DEFECTS if defect not in UNSEEN]
-FAST = Limits(timeout=60, retries=1, pause=0.01)
-TEXT = ("law", "greedy")
 
 
 def quick_first(defects, quick):
     """All of them, those that are not quick marked as slow."""
     return [d if d in quick else pytest.param(d, marks=pytest.mark.slow) for d in defects]
-
-
-def encode(text):
-    return [sum(word.encode()) % SIZE for word in text.split()]
-
-
-def weights(logits=TARGET, **more):
-    def score(prompt, tokens):
-        return logits[[prompt[-1], *tokens[:-1]]] if tokens else np.zeros((0, SIZE))
-
-    given = {"name": "table", "score": score, "encode": encode, "chat": encode}
-    texts = [f" w{i}" for i in range(SIZE)]
-    return Weights(**{**given, "texts": texts, "ends": frozenset(), **more})
-
-
-def check(url, scored=None, draft=None, **more):
-    given = {"parts": TEXT, "bias": 0.15, "length": 32, "limits": FAST, **more}
-    names = {"weights": scored and scored.name, "draft": draft and draft.name}
-    return examine(Plan(url, **names, **given), scored, draft=draft)
-
-
-def of_stub(stub, scored=None, draft=None, **more):
-    with serving(stub) as url:
-        return check(url, scored, draft, **more)
 
 
 @pytest.mark.parametrize("defect", quick_first(SEEN, SEEN[1:2]))

@@ -13,8 +13,8 @@ from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.plan import Plan
 from spsbench.serving.http import Limits
 from tests import variants
-from tests.cli.conftest import environment
 from tests.cli.forked import Forked
+from tests.oracles.command import environment
 from tests.serving.stub import Engine, Stub, serving
 
 QUICK = ("-n", "32", "--bias", "0.2", "--timeout", "20", "--retries", "0")

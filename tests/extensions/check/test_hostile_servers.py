@@ -6,8 +6,8 @@ from itertools import islice
 import pytest
 
 from spsbench.errors import Exit
-from tests.cli.test_hostile_servers import KEY, ended_well, sending
 from tests.serving import hostile
+from tests.serving.hostile import KEY, ended_well, sending
 from tests.serving.stub import Engine, Stub, serving
 
 FEW = "--max-tokens 64 -n 2 --concurrency 1 --requests 1 --bias 0.9 --timeout 20 --retries 0"

@@ -16,7 +16,7 @@ from spsbench.extensions.check.modes import (
 )
 from spsbench.extensions.check.plan import MODES, PROMPTS, Plan
 from spsbench.serving.engines import Answer
-from tests.extensions.check.test_check import of_stub, weights
+from tests.extensions.check.stubs import of_stub, weights
 from tests.serving.stub import Engine, Stub
 
 ALL = {GreedyKind.IDENTICAL}

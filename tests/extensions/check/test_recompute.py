@@ -11,8 +11,7 @@ from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.library import recompute
 from spsbench.extensions.check.plan import MODES, Plan
 from spsbench.serving.http import Limits
-from tests.cli.conftest import sps  # noqa: F401
-from tests.extensions.check.test_check import weights
+from tests.extensions.check.stubs import weights
 from tests.serving.stub import Engine, Stub, serving
 
 FAST = Limits(timeout=60, retries=1, pause=0.01)
@@ -81,7 +80,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
         assert "\n" not in str(error.value)
 
 
-def test_the_command_prints_the_figures_of_a_file(sps, tmp_path):  # noqa: F811
+def test_the_command_prints_the_figures_of_a_file(sps, tmp_path):
     path = tmp_path / "a.jsonl.gz"
     with serving(Stub(Engine())) as url:
         options = ("--only", "greedy", "-n", "16", "--keep", str(path), "--json")
@@ -96,7 +95,7 @@ def test_the_command_prints_the_figures_of_a_file(sps, tmp_path):  # noqa: F811
     assert sps("check", url, "--recompute", str(path)).code == Exit.USAGE
 
 
-def test_a_compressed_file_is_gone_on_with(sps, tmp_path):  # noqa: F811
+def test_a_compressed_file_is_gone_on_with(sps, tmp_path):
     path = tmp_path / "a.jsonl.gz"
     stub = Stub(Engine())
     with serving(stub) as url:
@@ -111,7 +110,7 @@ def test_a_compressed_file_is_gone_on_with(sps, tmp_path):  # noqa: F811
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_killed_check_goes_on_by_the_compressed_name_that_it_was_given(sps, tmp_path):  # noqa: F811
+def test_a_killed_check_goes_on_by_the_compressed_name_that_it_was_given(sps, tmp_path):
     path, plain = tmp_path / "a.jsonl.gz", tmp_path / "a.jsonl"
     options = ("-n", "16", "--only", "greedy")
     with serving(Stub(Engine())) as url:

@@ -11,7 +11,7 @@ from spsbench.engines.session import cache
 from spsbench.engines.session.engine_config import engine_config_of, prepared
 from spsbench.engines.session.joint import TextLayers
 from spsbench.extensions.cpu.fast import Fast
-from tests.engines.test_batches import METHODS, same, texts
+from tests.oracles.batches import METHODS, same, texts
 from tests.oracles.models import tiny
 
 

@@ -12,8 +12,8 @@ from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.packing import experts
 from spsbench.extensions.cpu.packing.experts import PackedExperts, route
 from tests.decoding import rounds_of
+from tests.extensions.cpu.architectures import MODELS, random_model
 from tests.extensions.cpu.laid_out import laid_out
-from tests.extensions.cpu.test_architectures import MODELS, random_model
 
 pytestmark = pytest.mark.numeric
 

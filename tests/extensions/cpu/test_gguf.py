@@ -10,7 +10,7 @@ from spsbench.settings.models import BLOCKS
 pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
 
-from tests.models.test_gguf import find, loaded, logits, write
+from tests.oracles.gguf import find, loaded, logits, write
 
 
 def test_blocks_are_kept_as_they_are(tmp_path, monkeypatch):

@@ -9,19 +9,12 @@ import spsbench
 from spsbench.extensions.cpu.fast import Fast
 from tests.extensions.cpu.laid_out import without_compiler
 from tests.heads import writers
-from tests.heads.conftest import target
-from tests.heads.head_faults import VOCAB, compared, sound
-from tests.heads.stage import HeadSite
-from tests.heads.test_drafting import sites
-from tests.heads.test_greedy import WAYS, texts_of
-from tests.heads.test_networks import ROWS, in_pieces
-from tests.heads.test_parallel import FAMILIES, SOME, along
+from tests.heads.families import FIRST, TEXT
+from tests.heads.head_faults import FAMILIES, ROWS, SOME, VOCAB, along, compared, in_pieces, sound
+from tests.heads.stage import WAYS, HeadSite, texts_of
 from tests.oracles.models import tiny
-from tests.test_bundled_heads import FIRST, TEXT
 
 pytestmark = pytest.mark.numeric
-
-__all__ = ["sites", "target"]
 
 
 @pytest.mark.parametrize("kind", FIRST)
@@ -58,12 +51,15 @@ def test_packed_recurrent_heads_compute_the_same(tmp_path):
     torch.testing.assert_close(found[3], found[1], rtol=1e-4, atol=1e-4)
 
 
-def test_hidden_states_of_the_fast_engine_are_those_of_the_model(sites, target):
-    model = tiny("llama", vocab=VOCAB, num_hidden_layers=6, scale=1.0)
+def test_hidden_states_of_the_fast_engine_are_those_of_the_model(tmp_path):
+    target, model = (tiny("llama", vocab=VOCAB, num_hidden_layers=6, scale=1.0) for _ in range(2))
     engine = Fast()
     engine.prepare(model, threads=1)
     seen = compared(
-        sites["eagle3"], target, sound, lambda m, layers: engine.session(model, layers=layers)
+        HeadSite(writers.eagle3(tmp_path, target), target),
+        target,
+        sound,
+        lambda m, layers: engine.session(model, layers=layers),
     )
     assert seen.worst < 1e-9
 

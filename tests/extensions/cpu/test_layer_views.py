@@ -7,7 +7,7 @@ from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.session import FastLM
 from spsbench.extensions.cpu.fast import prepare
-from tests.engines.test_layer_skip import VARIANTS, X, deep
+from tests.oracles.batches import VARIANTS, X, deep
 from tests.oracles.models import laws
 
 pytestmark = pytest.mark.numeric

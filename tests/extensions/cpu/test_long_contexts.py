@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from spsbench.engines.session.session import FastLM
-from tests.engines.test_long_contexts import (
+from tests.extensions.cpu.laid_out import laid_out
+from tests.oracles.long_contexts import (
     DEFECTS,
     LENGTHS,
     SHAPES,
@@ -13,7 +14,6 @@ from tests.engines.test_long_contexts import (
     model,
     seen_error,
 )
-from tests.extensions.cpu.laid_out import laid_out
 
 
 def session(architecture, width):

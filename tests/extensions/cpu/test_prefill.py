@@ -12,7 +12,7 @@ from spsbench.extensions.cpu.replay.prefill import Prefill
 from spsbench.extensions.cpu.replay.stretched import Stretched, StretchedPrograms
 from tests import variants
 from tests.extensions.cpu.laid_out import laid_out
-from tests.extensions.cpu.test_programs import MODELS
+from tests.extensions.cpu.programs import MODELS
 from tests.oracles.models import tiny
 
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)

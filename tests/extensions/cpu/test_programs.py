@@ -17,8 +17,8 @@ from spsbench.extensions.cpu.replay.layer_program import Program, Scratch
 from spsbench.extensions.cpu.replay.layer_replay import signature
 from spsbench.extensions.cpu.replay.operations import OF_TORCH, OURS
 from spsbench.extensions.cpu.replay.whole_pass import attach
-from tests.extensions.cpu.laid_out import laid_out
-from tests.oracles.models import UNTIED, laws, tiny
+from tests.extensions.cpu.programs import MODELS, ready
+from tests.oracles.models import laws, tiny
 
 pytestmark = [
     pytest.mark.numeric,
@@ -26,33 +26,7 @@ pytestmark = [
 ]
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
-WIDE = {"hidden_size": 64, "head_dim": 16, "num_hidden_layers": 3}
-MODELS = {
-    "llama": WIDE,
-    "qwen2": WIDE,
-    "qwen3": WIDE,
-    "mistral": {**WIDE, "sliding_window": 9},
-    "phi3": {**WIDE, "sliding_window": None},
-    "gemma3": {
-        **WIDE,
-        **UNTIED,
-        "sliding_window": 9,
-        "query_pre_attn_scalar": 16,
-        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
-    },
-    "gpt2": {"n_embd": 64, "n_layer": 3},
-}
 SIZES = [1, 5, 1, 5, 1, 5, 1, 5, 2, 2, 2, 2, 9, 9, 9, 1]
-
-
-def ready(architecture, dtype=torch.float32, layout="panels", spoil=lambda model: None, **more):
-    """A model all of whose layers are laid out."""
-    model = tiny(architecture, vocab=70, dtype=dtype, **{**MODELS[architecture], **more})
-    spoil(model)
-    laid_out(model, layout)
-    tape = prepared(model).replay
-    assert tape is not None
-    return model, tape
 
 
 def grown(model, sizes=SIZES):

@@ -10,7 +10,7 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample
 from spsbench.loop.types import Context, always
 from spsbench.methods.drafters.model import ModelDrafter
-from tests.extensions.cpu.test_programs import MODELS, ready
+from tests.extensions.cpu.programs import MODELS, ready
 
 pytestmark = [
     pytest.mark.numeric,

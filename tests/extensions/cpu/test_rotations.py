@@ -11,7 +11,7 @@ from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.kernels.operators import in_c
 from spsbench.extensions.cpu.replay import fused_modules
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation, rotated, usual
-from tests.extensions.cpu.test_programs import ready
+from tests.extensions.cpu.programs import ready
 from tests.oracles.models import laws, tiny
 
 pytestmark = [

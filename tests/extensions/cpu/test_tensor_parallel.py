@@ -3,7 +3,7 @@
 import pytest
 
 from spsbench.extensions.cpu.fast import Fast
-from tests.parallel.test_tensor_parallel import check
+from tests.oracles.ranks import check
 
 
 @pytest.mark.slow

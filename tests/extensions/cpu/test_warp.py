@@ -1,6 +1,6 @@
 """Laws by the kernel: those of torch in double precision, up to rounding."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import pytest
 import torch
@@ -9,8 +9,9 @@ from spsbench.extensions.cpu.kernels.native import KINDS, missing
 from spsbench.extensions.cpu.warp import KernelWarp
 from spsbench.loop.sampling import MANY, Warp, peaks
 from spsbench.methods.resolve import warp
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
-from tests.methods.test_build import SAMPLED
 
 pytestmark = [
     pytest.mark.numeric,
@@ -133,6 +134,5 @@ def test_a_field_that_the_kernel_does_not_know_is_left_to_torch():
 
 
 def test_the_engine_of_the_target_makes_the_laws():
-    assert type(warp(SAMPLED)) is KernelWarp
-    target = replace(SAMPLED.models.target, engine=Spec("eager"))
-    assert type(warp(SAMPLED.but(target=target))) is Warp
+    assert type(warp(Cell.of(target=ModelSpec("t")))) is KernelWarp
+    assert type(warp(Cell.of(target=ModelSpec("t", engine=Spec("eager"))))) is Warp

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,12 @@ def _works(command: list[str]) -> bool:
         return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
     except (OSError, subprocess.SubprocessError):
         return False
+
+
+needs_landlock = pytest.mark.skipif(
+    confinement.landlock_abi() < confinement.FULL, reason=f"needs Landlock ABI {confinement.FULL}"
+)
+
+
+def replaced(level, **confinement):
+    return replace(level, confinement={**level.confinement, **confinement})

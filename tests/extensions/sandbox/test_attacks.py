@@ -7,8 +7,7 @@ from spsbench.extensions.sandbox.levels import ProgramLimits, interpreter
 from spsbench.extensions.sandbox.runner import run
 from tests.extensions.sandbox import probes
 from tests.extensions.sandbox.attacks import ATTACKS, CHEATS
-from tests.extensions.sandbox.situations import HOSTS, USERS, run_trial
-from tests.extensions.sandbox.test_choice import needs_landlock, replaced
+from tests.extensions.sandbox.situations import HOSTS, USERS, needs_landlock, replaced, run_trial
 
 SOME = ("write outside", "loopback", "daemon", "kill the parent", "flood", "signal by ownership")
 MORE_OF_THEM = ("datagram out of a pair", "early end", "open in the new way without a right")

@@ -10,20 +10,13 @@ import pytest
 
 from spsbench.errors import Exit
 from spsbench.extensions.sandbox import choice, confinement, isolation
-from spsbench.extensions.sandbox.levels import (
-    ProgramLimits,
-    SandboxError,
-    interpreter,
-)
+from spsbench.extensions.sandbox.levels import ProgramLimits, SandboxError, interpreter
 from spsbench.extensions.sandbox.runner import run
 from spsbench.registry import DOCTOR, at
 from spsbench.tasks.verdicts import ProgramVerdict
-from tests.extensions.sandbox.situations import namespaces
+from tests.extensions.sandbox.situations import namespaces, needs_landlock, replaced
 
 LIMITS = ProgramLimits(timeout=1.0)
-needs_landlock = pytest.mark.skipif(
-    confinement.landlock_abi() < confinement.FULL, reason=f"needs Landlock ABI {confinement.FULL}"
-)
 needs_bwrap = pytest.mark.skipif(not namespaces(), reason="needs bubblewrap and user namespaces")
 
 
@@ -71,10 +64,6 @@ def test_below_the_line_is_a_refusal(monkeypatch):
         assert f"ABI is {abi}" in line
         assert "Install bubblewrap" in line
         assert choice.UNDERSTOOD in line
-
-
-def replaced(level, **confinement):
-    return replace(level, confinement={**level.confinement, **confinement})
 
 
 @needs_landlock

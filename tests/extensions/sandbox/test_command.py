@@ -21,9 +21,9 @@ from spsbench.spec import Spec
 from spsbench.store.log import iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import open_run
-from tests.cli.conftest import COMMAND, PATIENCE, environment
-from tests.cli.test_inputs import KINDS, put, refused
 from tests.extensions.sandbox.samples import LEVEL, PROBLEMS, right, written
+from tests.oracles.command import COMMAND, PATIENCE, environment
+from tests.oracles.inputs import KINDS, put, refused
 from tests.waiting import wait_until
 
 NAMES = list(PROBLEMS)

@@ -15,8 +15,7 @@ from spsbench.extensions.sandbox.levels import (
 )
 from spsbench.extensions.sandbox.runner import TASKS, run
 from tests.extensions.sandbox import mask
-from tests.extensions.sandbox.situations import run_trial
-from tests.extensions.sandbox.test_choice import needs_landlock, replaced
+from tests.extensions.sandbox.situations import needs_landlock, replaced, run_trial
 
 LIMITS = ProgramLimits(timeout=1.0)
 PRETEND = ("python", mask.__file__, "--pretend")

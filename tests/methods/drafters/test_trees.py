@@ -24,7 +24,7 @@ from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.plugins import make as make_plug_in
 from spsbench.spec import Spec
 from tests import variants
-from tests.engines.test_sessions import over_caches
+from tests.oracles.sessions import over_caches
 
 PAIR = Pair(5, 1)
 MAKE = {

@@ -23,8 +23,8 @@ from spsbench.methods.schedules.by_utility import Utility
 from spsbench.metrics.costs_file import dumps
 from spsbench.plugins import make
 from spsbench.spec import Spec
+from tests.oracles.forecasts import in_batches
 from tests.planning.forecast.made import arm, costs, surface
-from tests.planning.forecast.test_batches import in_batches
 
 LEARNING = [Constant, Heuristic, Ema, Goodput, Entropy, Payoff, Utility]
 

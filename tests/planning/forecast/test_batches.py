@@ -7,32 +7,22 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError, UsageError
-from spsbench.metrics.costs import BatchCosts
 from spsbench.metrics.costs_file import dumps, loads
 from spsbench.planning.forecast.batch_gains import forecast_batches
 from spsbench.planning.forecast.recommendation import forecast_all
 from spsbench.planning.measure_batches import measured_sizes
 from spsbench.settings.commands import Planning
-from tests.planning.forecast.made import surface
-from tests.planning.forecast.test_forecasts import DRAFT, SMALL, candidate, flat, texts
-
-SIZES = (1, 2, 4, 8, 16, 32)
-ROOM = 16  # rows of a pass that memory hides
-WEIGHTS, CACHED = 1_000_000, 100
-
-
-def pass_seconds(size, n):
-    """A pass takes as long as reading the weights, then as long as its rows."""
-    return 10.0 * max(1.0, size * n / ROOM)
-
-
-def in_batches(draft=1.0):
-    """Rounds that draft at `draft` a token for all texts, and take 0.1 more for each."""
-    passes = [surface(lambda n, _, b=b: pass_seconds(b, n), range(1, 18)) for b in SIZES]
-    plain = [surface(lambda k, _, b=b: 0.1 * b, (0,), (150,)) for b in SIZES]
-    drafts = [surface(lambda k, _, b=b: draft * k + 0.1 * b, (1, 8), (150,)) for b in SIZES]
-    rest = {"none": tuple(plain), SMALL: tuple(drafts)}
-    return BatchCosts(sizes=SIZES, passes=tuple(passes), rest=rest, cached=CACHED)
+from tests.oracles.forecasts import (
+    DRAFT,
+    SIZES,
+    SMALL,
+    WEIGHTS,
+    candidate,
+    flat,
+    in_batches,
+    pass_seconds,
+    texts,
+)
 
 
 def predicted(sizes=SIZES, ks=(1, 2, 4, 8), alpha=0.8, **more):

@@ -22,45 +22,11 @@ from spsbench.planning.logs.formulas import work
 from spsbench.planning.report import row
 from spsbench.reports.table import speedup as speedup_shown
 from spsbench.settings.cell_from_options import make_cell
-from spsbench.store.trace_records import DraftOf, Drawn, Proposed, Written
-from tests.planning.forecast.made import arm, costs, surface
+from spsbench.store.trace_records import DraftOf, Proposed
+from tests.oracles.forecasts import DRAFT, SMALL, L, candidate, flat, found, texts
+from tests.planning.forecast.made import arm, surface
 
-SMALL = "model small"
-DRAFT = DraftOf(name=SMALL, sampled=True)
 CELL = make_cell()
-L = 24
-
-
-def flat(**more):
-    """Costs that do not depend on the context."""
-    return costs(passes=surface(lambda n, context: 9.0 + n), **more)
-
-
-def texts(alpha, count=10, length=L):
-    """Texts whose every coin is `alpha`: exactly what Leviathan et al. assume."""
-    found = []
-    for number in range(count):
-        ones = np.ones(length)
-        found.append(
-            (
-                Written(
-                    key=("c", str(number), 0),
-                    prompt_tokens=100,
-                    budget=10 * length,
-                    finish="eos",
-                    q=ones,
-                    entropy=ones,
-                ),
-                Drawn(
-                    p=alpha * ones, overlap=alpha * ones, entropy=ones, peak=ones, agrees=ones > 0
-                ),
-            )
-        )
-    return found
-
-
-def candidate(k, verifier="sps"):
-    return Candidate(draft=SMALL, verifier=verifier, k=k)
 
 
 @pytest.mark.parametrize("k", [1, 4, 8])
@@ -130,13 +96,6 @@ def test_intervals_have_both_reasons_to_doubt():
 
 def noisy_arm(slow):
     return replace(arm(2.0), draft=surface(lambda n, _: 2.0 * n, (1, 4, 8), slow=slow))
-
-
-def found(alpha, own=None, count=8):
-    every = [candidate(k, rule) for rule in ("sps", "block") for k in (1, 4, 8)]
-    rules = {**flat().rules, "block": flat().rules["sps"]}
-    own = flat() if own is None else own
-    return forecast_all(every, {SMALL: (DRAFT, texts(alpha, count))}, replace(own, rules=rules))
 
 
 def real(value, half=0.02):

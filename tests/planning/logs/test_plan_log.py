@@ -15,10 +15,8 @@ from spsbench.settings.execution import Access
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from spsbench.store.traces import read_traces
+from tests.oracles.servers import PROMPTS
 from tests.serving.stub import Engine, Stub, serving
-from tests.serving.test_decoders import PROMPTS, bench
-
-__all__ = ["bench"]
 
 pytest_plugins = ()
 

@@ -1,0 +1,34 @@
+"""Tiny models whose passes are compiled as programs."""
+
+import torch
+
+from spsbench.engines.session.engine_config import prepared
+from tests.extensions.cpu.laid_out import laid_out
+from tests.oracles.models import UNTIED, tiny
+
+WIDE = {"hidden_size": 64, "head_dim": 16, "num_hidden_layers": 3}
+MODELS = {
+    "llama": WIDE,
+    "qwen2": WIDE,
+    "qwen3": WIDE,
+    "mistral": {**WIDE, "sliding_window": 9},
+    "phi3": {**WIDE, "sliding_window": None},
+    "gemma3": {
+        **WIDE,
+        **UNTIED,
+        "sliding_window": 9,
+        "query_pre_attn_scalar": 16,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    },
+    "gpt2": {"n_embd": 64, "n_layer": 3},
+}
+
+
+def ready(architecture, dtype=torch.float32, layout="panels", spoil=lambda model: None, **more):
+    """A model all of whose layers are laid out."""
+    model = tiny(architecture, vocab=70, dtype=dtype, **{**MODELS[architecture], **more})
+    spoil(model)
+    laid_out(model, layout)
+    tape = prepared(model).replay
+    assert tape is not None
+    return model, tape

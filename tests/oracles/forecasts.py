@@ -1,0 +1,77 @@
+"""Candidates and rounds of forecasts."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from spsbench.metrics.costs import BatchCosts
+from spsbench.planning.forecast.forecasts import Candidate
+from spsbench.planning.forecast.recommendation import forecast_all
+from spsbench.store.trace_records import DraftOf, Drawn, Written
+from tests.planning.forecast.made import costs, surface
+
+SIZES = (1, 2, 4, 8, 16, 32)
+ROOM = 16  # rows of a pass that memory hides
+WEIGHTS, CACHED = 1_000_000, 100
+
+
+def pass_seconds(size, n):
+    """A pass takes as long as reading the weights, then as long as its rows."""
+    return 10.0 * max(1.0, size * n / ROOM)
+
+
+def in_batches(draft=1.0):
+    """Rounds that draft at `draft` a token for all texts, and take 0.1 more for each."""
+    passes = [surface(lambda n, _, b=b: pass_seconds(b, n), range(1, 18)) for b in SIZES]
+    plain = [surface(lambda k, _, b=b: 0.1 * b, (0,), (150,)) for b in SIZES]
+    drafts = [surface(lambda k, _, b=b: draft * k + 0.1 * b, (1, 8), (150,)) for b in SIZES]
+    rest = {"none": tuple(plain), SMALL: tuple(drafts)}
+    return BatchCosts(sizes=SIZES, passes=tuple(passes), rest=rest, cached=CACHED)
+
+
+SMALL = "model small"
+DRAFT = DraftOf(name=SMALL, sampled=True)
+L = 24
+
+
+def flat(**more):
+    """Costs that do not depend on the context."""
+    return costs(passes=surface(lambda n, context: 9.0 + n), **more)
+
+
+def texts(alpha, count=10, length=L):
+    """Texts whose every coin is `alpha`: exactly what Leviathan et al. assume."""
+    found = []
+    for number in range(count):
+        ones = np.ones(length)
+        found.append(
+            (
+                Written(
+                    key=("c", str(number), 0),
+                    prompt_tokens=100,
+                    budget=10 * length,
+                    finish="eos",
+                    q=ones,
+                    entropy=ones,
+                ),
+                Drawn(
+                    p=alpha * ones,
+                    overlap=alpha * ones,
+                    entropy=ones,
+                    peak=ones,
+                    agrees=ones > 0,
+                ),
+            )
+        )
+    return found
+
+
+def candidate(k, verifier="sps"):
+    return Candidate(draft=SMALL, verifier=verifier, k=k)
+
+
+def found(alpha, own=None, count=8):
+    every = [candidate(k, rule) for rule in ("sps", "block") for k in (1, 4, 8)]
+    rules = {**flat().rules, "block": flat().rules["sps"]}
+    own = flat() if own is None else own
+    return forecast_all(every, {SMALL: (DRAFT, texts(alpha, count))}, replace(own, rules=rules))

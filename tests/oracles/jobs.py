@@ -1,0 +1,66 @@
+"""Jobs of a small experiment."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from spsbench.benchmark.part_run import PartRun
+from spsbench.methods.resolve import resolve
+from spsbench.settings.cell import Cell
+from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.records import Record
+from spsbench.settings.task import Fits, Sample
+from spsbench.spec import Spec
+
+
+class Numbered:
+    """A task of a few prompts."""
+
+    name, title, prompt_version = "numbered", "numbered prompts", "1"
+    max_new_tokens = 8
+    stop: tuple[str, ...] = ()
+    metrics = ("length",)
+
+    def samples(self, fits: Fits) -> Iterator[Sample]:
+        for number in range(5):
+            yield Sample(f"s/{number}", f"the cat {number}", group="even" if number % 2 else None)
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        return {"length": float(len(completion))}
+
+    @staticmethod
+    def combine(scores) -> dict[str, list[float]]:
+        return {}
+
+
+class Kept:
+    """A writer that keeps records in a list."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def is_missing(self, key: tuple[str, str, int]) -> bool:
+        return key not in {record.key for record in self.records}
+
+    def append(self, record: Record) -> None:
+        assert self.is_missing(record.key)
+        self.records.append(record)
+
+
+TARGET, DRAFT = (ModelSpec(name, engine=Spec("eager")) for name in "td")
+BASE = resolve(Cell.of(target=TARGET, draft=DRAFT, max_new_tokens=8, ignore_eos=True))
+ARS = resolve(
+    BASE.but(draft=None, drafter=Spec("none"), schedule=Spec("constant", (("lookahead", 0),)))
+)
+EXPERIMENT = Experiment(parts=(), seed=3, warmup=1)
+
+
+def part(*cells, **changes):
+    made = Part(
+        spec=Spec("numbered"), task=Numbered(), cells=cells, limit=None, samples=1, repeats=1
+    )
+    return replace(made, **changes)
+
+
+def carry_out(*arguments, **options):
+    PartRun(*arguments, **options).carry_out()

@@ -1,0 +1,50 @@
+"""Requests to stub servers."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spsbench
+from spsbench.serving.engines import connect
+from spsbench.serving.http import Client, Limits
+from tests.serving.stub import serving
+
+FAST = Limits(timeout=60, retries=2, pause=0.01)
+
+
+def asked(stub, ask=None, limits=FAST, **more):
+    """The server of a stub, and its answer to `ask`."""
+
+    with serving(stub) as url:
+        return asked_at(url, ask, limits, **more)
+
+
+def asked_at(url, ask=None, limits=FAST, **more):
+    async def run():
+        async with Client(url, limits=limits) as client:
+            server = await connect(client, **more)
+            return server, await server.answer(ask) if ask is not None else None
+
+    return asyncio.run(run())
+
+
+TOKENS = 16
+QUICK = "timeout=60,retries=1"
+PROMPTS = 4
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[..., Any]:
+    """`bench("openai:url=...", out="run")`: four prompts, seven words each."""
+    lines = [{"id": str(i), "prompt": f"one word and then w{i}"} for i in range(PROMPTS)]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+    def run(decoder: str, **asked: Any) -> Any:
+        given = {"max_new_tokens": TOKENS, "warmup": 0, "out": tmp_path / "run", **asked}
+        return spsbench.bench(f"jsonl:path={tmp_path}/p.jsonl", decoder=decoder, **given)
+
+    return run

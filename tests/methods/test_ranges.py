@@ -13,7 +13,7 @@ from spsbench.settings.cell import ENGINES_OWN, Cell
 from spsbench.settings.models import Models, ModelSpec
 from spsbench.spec import Spec
 
-TARGET, DRAFT = ModelSpec(id="nano"), ModelSpec(id="nano-draft")
+TARGET, DRAFT = (ModelSpec(name, engine=Spec("eager")) for name in ("nano", "nano-draft"))
 NEEDED = {"url": "http://127.0.0.1", "path": "/"}
 KINDS = ("drafters", "verifiers", "schedules", "decoders")
 REFUSED = {

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 BATCH = 16  # texts between two evaluations of the e-value
 ROUNDING = 8  # texts of the baseline for the measurement of rounding
 FIRSTS = 48  # or first tokens of the server
+INCOMPLETE = "it lists fewer tokens than it counts (none that leaves a character incomplete)"
 MORE = 1.15  # growth of the sample before the simulated claim is recomputed
 
 
@@ -91,20 +92,25 @@ class Sampled:
                 texts = [self._unended(sent[i - at]) for i in audited]
                 if mode is Mode.STATED:
                     top = self.servers[name].top
-                    scored[name] += [columns(text.stated, text.keys, top) for text in texts]
+                    batch_columns = [columns(text.stated, text.keys, top) for text in texts]
                 else:
                     pairs = zip(audited, texts, strict=True)
                     jobs = [partial(self._rescored, mode, name, *pair) for pair in pairs]
-                    scored[name] += await self.texts.wait_for(jobs)
-                if mode is not Mode.WEIGHTS and any(self._left_out(name, text) for text in texts):
-                    hiding.add(name)
+                    batch_columns = await self.texts.wait_for(jobs)
+                is_llama = self.servers[name].kind is Kind.LLAMA_SERVER
+                for row, text in zip(batch_columns, texts, strict=True):
+                    lacks = is_llama and text.count not in (None, len(text.ids or ()))
+                    scored[name].append(replace(row, flaw=INCOMPLETE) if lacks else row)
+                ended = any(text.finish == "stop" for text in texts)
+                if ended and not (is_llama or mode is Mode.WEIGHTS):
+                    hiding.add(name)  # vLLM or SGLang, in spite of `ignore_eos`
                 if name not in arms or (name in hiding and not arms[name].visible.hides):
                     suspects = len(SUSPECTS) if self.plan.draft else ALWAYS
                     hides = name in hiding or self._may_hide(name, mode)
                     arms[name] = ServerArm(name, band, self.plan.level, suspects, hides=hides)
                 for columns_of_text in scored[name][arms[name].texts :]:
                     arms[name].take_text(columns_of_text)
-                if name not in hiding and any(text.finish == "stop" for text in texts):
+                if ended and name not in hiding:
                     arms[name].visible.hides = False  # for the texts to come
             at += size
             arm, base = arms[OWN], arms.get(BASE)
@@ -116,6 +122,7 @@ class Sampled:
             full = arm.tokens >= self.plan.most
             full |= arm.tokens < len(scored[OWN])  # hardly any new tokens
             full |= not any(text.mass.any() for text in scored[OWN][-size:])  # nothing to bet on
+            full |= any(of_server.broken for of_server in arms.values())
             full |= self._is_last(range(at, at + size))
             if not (alarmed or full) and arm.tokens < MORE * looked:
                 continue
@@ -128,22 +135,13 @@ class Sampled:
         """Return whether a server may hide tokens, such as those that end a text.
 
         Weights score the end too. vLLM and SGLang emit it where `ignore_eos` is taken. llama-server
-        lists it, but may mask it until a text ends; then no token is taken to be masked. If a token
-        is left out all the same, the test begins anew: up to then the capital, as 0 from that token
-        on, was a nonnegative supermartingale, so that both tests alarm with 2 `level` at most.
+        lists it, but may mask it until a text ends; then no token is taken to be masked. If vLLM or
+        SGLang end a text all the same, the test begins anew: up to then the capital, taken as 0
+        from that token on, was a nonnegative supermartingale, so both alarm with 2 `level` at most.
         """
         server = self.servers[name]
         emits_ends = server.kind in (Kind.VLLM, Kind.SGLANG) and server.extras
         return mode is not Mode.WEIGHTS and not emits_ends
-
-    def _left_out(self, name: str, text: Answer) -> bool:
-        """Return whether a text may have a token that the server does not list.
-
-        llama-server counts all tokens, and leaves out those that leave a character incomplete.
-        """
-        if self.servers[name].kind is Kind.LLAMA_SERVER:
-            return text.count != len(text.ids or ())
-        return text.finish == "stop"
 
     def _is_last(self, batch: range) -> bool:
         """Return whether kept answers, which are all that there is, end before a batch."""

@@ -35,14 +35,22 @@ def test_a_defect_is_found_by_logprobs_alone(defect):
 
 @pytest.mark.parametrize(
     ("more", "hides"),
-    [({}, False), ({"says_more": 1}, True), ({"ends": None}, True), ({"schema": "vllm"}, True)],
-    ids=["listed end", "token left out", "no end", "end in spite of ignore_eos"],
+    [({}, False), ({"ends": None}, True), ({"schema": "vllm"}, True)],
+    ids=["listed end", "no end", "end in spite of ignore_eos"],
 )
 def test_all_tokens_are_bet_on_where_a_server_lists_its_ends(more, hides):
     stub = Stub(**{"schema": "llama-server", "ends": 3, **more})
     law = of_stub(stub, parts=("law",), bias=0.3).law
     assert (law.mode, law.verdict) == (Mode.STATED, AuditVerdict.HELD)
     assert law.server.visible.hides is hides
+
+
+@pytest.mark.parametrize("scored", [False, True])
+def test_a_server_that_lists_fewer_tokens_than_it_counts_cannot_be_told(scored):
+    stub = Stub(schema="llama-server", ends=3, says_more=1)
+    law = of_stub(stub, weights() if scored else None, parts=("law",), bias=0.3).law
+    assert law.verdict is AuditVerdict.UNKNOWN
+    assert law.server.broken
 
 
 @pytest.mark.slow

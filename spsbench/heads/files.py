@@ -9,14 +9,12 @@ from typing import Any
 from spsbench.checkpoints.config import in_transformers, read_config
 from spsbench.checkpoints.weights import TensorHeader, read_headers, regular_file, safetensors_files
 from spsbench.errors import DataError, MissingError
+from spsbench.hardware.environment import bound_spinning
 
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.bin")
 LONGEST = 40  # characters of a value in a message
 MANY = 1 << 10  # heads, layers or tokens of a block: more are believed of no config
-WORDS = (
-    *("speculator", "eagle", "medusa", "dflash", "dspark", "mtp", "blockwise", "falcon"),
-    "mimo",
-)
+WORDS = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtp", "blockwise", "falcon", "mimo")
 """In the `model_type` of heads, and of targets that transformers has not."""
 
 
@@ -90,7 +88,8 @@ def pickled_headers(path: Path) -> dict[str, TensorHeader]:
 
 def pickled(path: Path, device: str) -> dict[str, Any]:
     """Return the tensors of a file that `torch.save` has written; no code in it is run."""
-    import torch  # only for heads in pickles, which are few
+    bound_spinning()  # OpenMP reads it when torch is imported: here for heads in pickles, few
+    import torch
 
     try:
         regular_file(path)

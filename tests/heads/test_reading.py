@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spsbench.errors import DataError, SpsError, UsageError
+from spsbench.hardware.environment import BOUND
 from spsbench.heads.families import family_of
 from spsbench.heads.files import open_files, pickled_headers
 from spsbench.heads.head import read, tensors_of
@@ -61,12 +62,7 @@ FORMATS = {
     "Medusa, vLLM": (lambda f, t: writers.medusa(f, t, dialect="vLLM"), "medusa", "vLLM", ()),
     "MLP speculator": (writers.mlp, "mlp", "IBM", ()),
     "DFlash": (writers.dflash, "dflash", "z-lab", (2, 4)),
-    "DSpark": (
-        lambda f, t: writers.dflash(f, t, coupling="gated"),
-        "dspark",
-        "z-lab",
-        (2, 4),
-    ),
+    "DSpark": (lambda f, t: writers.dflash(f, t, coupling="gated"), "dspark", "z-lab", (2, 4)),
     "DFlash, speculators": (writers.block_speculators, "dflash", "speculators", (2, 4)),
     "DSpark, speculators": (
         lambda f, t: writers.block_speculators(f, t, coupling="rnn"),
@@ -225,7 +221,6 @@ def test_the_index_decides_between_copies_of_a_tensor_of_a_head(target, tmp_path
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     stale = {**tensors, "norm.weight": tensors["norm.weight"] + 1}
     save_file(stale, folder / "model-2-of-2.safetensors")
-    look(folder, target, "eagle3")
     found = tensors_of(look(folder, target, "eagle3"))
     assert torch.equal(found["norm.weight"], tensors["norm.weight"])
 
@@ -321,8 +316,11 @@ class Evil:
 
 def test_pickles_are_looked_at_without_being_run(target, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
     folder = writers.eagle(tmp_path / "a", target, pickle=True)
     assert family_of(folder) == "eagle"
+    assert os.environ["GOMP_SPINCOUNT"] == BOUND  # before torch is imported for it
     with pytest.raises(DataError, match="`allow_pickle`"):
         weights(folder, target, "eagle")
     found = weights(folder, target, "eagle", pickle=True)

@@ -172,7 +172,7 @@ def test_messages_have_text_for_null_and_parts_and_keep_their_calls(loaded, mess
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
         {"role": "user", "content": "a", "name": object()},
     ],
-    ids=str,
+    ids=range(6),
 )
 def test_messages_without_text_are_refused(loaded, message):
     with pytest.raises(PromptError):

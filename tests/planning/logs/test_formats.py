@@ -139,7 +139,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("content", HOSTILE)
+@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_logs_are_counted_or_refused(tmp_path, content):
     """Alone they are refused or answered; a good line before them is read."""
     path = tmp_path / "log"

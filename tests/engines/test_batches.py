@@ -191,7 +191,7 @@ def misses_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.PhiloxStream", OneStream)
+    monkeypatch.setattr("tests.oracles.batches.PhiloxStream", OneStream)
 
 
 DEFECTS: dict[str, Callable[[Any], type[FastLM] | None]] = {

@@ -45,7 +45,7 @@ def records() -> list[Record]:
                 changed = replace(changed, peak_memory_mib=1234.5)
                 changed = replace(changed, machine_seconds=0.5, empty_seconds=0.125)
                 changed = replace(changed, masks=4, mask_seconds=0.25, forced=1, closed=1)
-                changed = replace(changed, removed_nats=0.5)
+                changed = replace(changed, removed_nats=0.5, thinking=True)
             made.append(changed)
         made.append(failure(of, "s3"))
     return made

@@ -3,23 +3,24 @@
 import json
 from pathlib import Path
 
+import pytest
+
 import spsbench
 
 RESULTS = Path(__file__).parents[2] / "results"
 TEXTS = 10
 
 
-def texts_of(folder: Path, cells=None) -> dict:
-    """Tokens and counts of each round (drafted, tested, accepted, emitted), by cell and sample."""
+def texts_of(folder: Path, cells=None) -> dict:  # with (drafted, tested, accepted, emitted)
     lines = (folder / "records-00-of-01.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
     return {
         (record["cell"], record["sample"]): (record["tokens"], [r[:4] for r in record["rounds"]])
-        for record in records
+        for record in map(json.loads, lines)
         if cells is None or record["cell"] in cells
     }
 
 
+@pytest.mark.needs_fast
 def test_ten_texts_of_table_1_come_out_of_the_bundled_pair(tmp_path):
     spsbench.bench(
         "xsum:data=mini",
@@ -34,6 +35,4 @@ def test_ten_texts_of_table_1_come_out_of_the_bundled_pair(tmp_path):
     texts = texts_of(tmp_path / "run")
     kept = texts_of(RESULTS / "table1-nano", {cell for cell, _ in texts})
     assert len(texts) == TEXTS
-    assert texts.keys() <= kept.keys()
-    # Another processor may round a near tie the other way, which changes a text, not most of them.
-    assert sum(kept[key] == text for key, text in texts.items()) >= TEXTS - 1
+    assert sum(kept.get(key) == text for key, text in texts.items()) >= TEXTS - 1  # a near tie

@@ -21,6 +21,9 @@ from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import Surface, Typical, along, typical
 
 PLAIN = "none"  # the arm without a drafter: ArS
+STEP = 16  # tokens of context that are priced alike
+LEAST = 0.5  # least part of the known costs that a round takes
+FREE = "free"  # the rule of costs that no machine measured: verifying takes no time
 BELIEVED = 0.02  # tolerated relative error of medians of few turns
 SCALED = ("draft", "target", "sampling", "verify", "host")
 
@@ -145,6 +148,96 @@ class Costs:
     weights: int | None = None
     changed: Mapping[str, float] = field(default_factory=dict)
     batches: BatchCosts | None = None
+    _known: dict[tuple[Any, ...], Floats] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of_passes(
+        cls,
+        passes: Mapping[int, Surface],
+        drafts: Mapping[str, Mapping[int, Surface]],
+        setting: Mapping[str, Any],
+    ) -> "Costs":
+        """Return costs that are arithmetic: a round is a pass of the target, and its drafting.
+
+        Args:
+            passes: texts of a batch, rising from 1 -> a pass, by tokens of each text and context.
+            drafts: drafter -> texts of a batch -> drafting of so many tokens; it may be free.
+        """
+        nothing = line(0.0, 0.0)
+        rule = Rule(nothing, nothing, nothing)
+        arms = {
+            name: Arm(FREE, nothing, of[1], passes[1], nothing)
+            for name, of in {PLAIN: dict.fromkeys(passes, nothing), **drafts}.items()
+        }
+        rest = {name: tuple(of[size] for size in passes) for name, of in drafts.items()}
+        rest[PLAIN] = (nothing,) * len(passes)
+        batches = BatchCosts(
+            sizes=tuple(passes), passes=tuple(passes.values()), rest=rest, cached=0
+        )
+        return cls(
+            passes=passes[1], arms=arms, rules={FREE: rule}, setting=setting, batches=batches
+        )
+
+    @classmethod
+    def of_ratios(cls, row: float, drafts: Mapping[str, float]) -> "Costs":
+        """Return costs by hand, in plain passes.
+
+        Args:
+            row: of each row of the target's pass beyond the first.
+            drafts: drafter -> cost of a drafted token; a look-up is free.
+        """
+        drafting = {name: {1: line(token, token)} for name, token in drafts.items()}
+        return cls.of_passes({1: line(1.0, row)}, drafting, {"row": row, "drafts": dict(drafts)})
+
+    def round(
+        self,
+        arm: str,
+        k: float,
+        drafted: float,
+        context: float,
+        *,
+        batch: int = 1,
+        rule: str | None = None,
+    ) -> Floats:
+        """Return [parts, turns] seconds of a round, in the order of `RoundCost`.
+
+        Contexts within `STEP` tokens are priced alike. A round with a draft takes as long as a
+        plain one at least: a plain one does a part of its work (`contradictions`).
+
+        Args:
+            arm: drafter; `none` with k = 0 is a step of ArS.
+            k: tokens requested from it.
+            drafted: tokens that it returns.
+            batch: texts that make the round together; the seconds are of all of them.
+            rule: verifier; one that was not measured costs as much as that of the arm.
+        """
+        key = arm, k, drafted, int(context // STEP), batch, rule
+        if key in self._known:
+            return self._known[key]
+        middle = (int(context // STEP) + 0.5) * STEP
+        spent = self._parts(PLAIN, 0, 0, middle, batch, None)
+        if drafted == 0 and k > 0:  # the drafter found nothing
+            spent[0] = spent[0] + self.arm(arm).draft.at(k, middle)
+        elif drafted > 0:
+            plain = np.median(spent.sum(0))
+            spent = self._parts(arm, k, drafted, middle, batch, rule)
+            explained = spent[:-1].sum(0)
+            # a larger negative remainder would exceed the parts it corrects
+            spent[-1] = np.maximum(spent[-1], -LEAST * explained)
+            spent[-1] += max(float(plain - np.median(explained + spent[-1])), 0.0)
+        self._known[key] = spent
+        return spent
+
+    def _parts(
+        self, arm: str, k: float, n: float, context: float, batch: int, rule: str | None
+    ) -> Floats:
+        if batch == 1 or self.batches is None:
+            known = rule if rule in self.rules else None
+            return np.stack(self.turns_of(arm, k, context, drafted=n, verifier=known))
+        target = self.batches.target(batch, n + 1, context)
+        nothing = np.zeros_like(target)
+        rest = self.batches.round(arm, k, n, batch, context) - target
+        return np.stack([rest, target, nothing, nothing, nothing, nothing])
 
     @property
     def turns(self) -> int:
@@ -319,6 +412,11 @@ class Costs:
 
     def _typical(self, values: Floats) -> Typical:
         return typical(values, self.busy)
+
+
+def line(of_one: float, further: float) -> Surface:
+    """Return a surface of one turn: the seconds of one token, and of each further one."""
+    return Surface((1, 2), (0,), np.array([of_one, of_one + further]).reshape(1, 2, 1))
 
 
 def _entry(kind: str, name: str, measured: Mapping[str, Entry]) -> Entry:

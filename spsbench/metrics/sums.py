@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, compress, zip_longest
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,6 +193,16 @@ def by_depth(rounds: Sequence[RoundRecord], most: int) -> list[int]:
     return [sum(n for depth, n in depths.items() if depth >= i) for i in range(1, most + 1)]
 
 
+class Expected(Protocol):
+    """The rounds of a text in expectation: `planning.rounds.Rounds`."""
+
+    def by_position(self, slots: int) -> list[float]:
+        """Return what `by_position` of this module returns of measured rounds."""
+
+    def by_depth(self, most: int) -> list[float]:
+        """Return what `by_depth` of this module returns."""
+
+
 class Tally:
     """The streamed sums of a cell's generations.
 
@@ -231,6 +241,18 @@ class Tally:
         self._values.extend(by_position(record.rounds, self.slots))
         self._values.extend(by_sibling(record.rounds, SIBLINGS))
         self._values.extend(by_depth(record.rounds, self.k))
+
+    def add_expected(self, key: tuple[int, int], rounds: "Expected", sums: Totals) -> None:
+        """Count the expected rounds of a text; those of one key share a row."""
+        row = [*sums, *[0.0] * 2 * len(MEASURES), *rounds.by_position(self.slots)]
+        row += [*[0.0] * 2 * SIBLINGS, *rounds.by_depth(self.k)]
+        if key not in self.keys:
+            self.keys[key] = len(self.keys)
+            self._values.extend(row)
+            return
+        first = self.keys[key] * len(row)
+        for column, value in enumerate(row, start=first):
+            self._values[column] += value
 
     @property
     def rows(self) -> Floats:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.metrics.costs import PLAIN, Costs, RoundCost
+from spsbench.metrics.costs import PLAIN, STEP, Costs, RoundCost
 from spsbench.metrics.intervals import FEWEST, LEVEL, NORMAL, Estimate, Floats, Jackknife, over
 from spsbench.metrics.surfaces import Typical, typical
 from spsbench.planning.forecast.acceptance_chances import VerifierRule, acceptance_chances
@@ -60,8 +60,6 @@ class Candidate:
         return f"{self.draft}, {depth}, {self.verifier}"
 
 
-STEP = 16  # tokens of context that are priced alike
-LEAST = 0.5  # least part of the known costs that a round takes
 PARTS = len(RoundCost._fields) - 1
 
 
@@ -82,7 +80,6 @@ class RoundTimes:
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
-        self._known: dict[tuple[str, str | None, int, int, int], Floats] = {}
         self._plain: dict[tuple[int, int], Floats] = {}
         self._medians: dict[tuple[str, str | None, int, int, int], float] = {}
 
@@ -90,27 +87,7 @@ class RoundTimes:
         self, draft: str, verifier: str | None, requested: int, drafted: int, context: int
     ) -> Floats:
         """Return [parts, turns] seconds of one round."""
-        key = draft, verifier, requested, drafted, context // STEP
-        if key not in self._known:
-            middle = key[-1] * STEP + STEP / 2
-            part_times = self.costs.turns_of(PLAIN, 0, middle)
-            if drafted == 0 and requested > 0:  # the drafter found nothing
-                part_times[0] = part_times[0] + self.costs.arm(draft).draft.at(requested, middle)
-            elif drafted > 0:
-                plain = np.sum(part_times, 0)
-                rule = verifier if verifier in self.costs.rules else None
-                part_times = self.costs.turns_of(
-                    draft, requested, middle, drafted=drafted, verifier=rule
-                )
-                explained = np.sum(part_times[:-1], 0)
-                # a larger negative remainder would exceed the parts it corrects
-                part_times[-1] = np.maximum(part_times[-1], -LEAST * explained)
-                # a plain round does a part of this round's work: a longer plain round means that
-                # costs contradict each other (`Costs.contradictions`)
-                lacking = np.median(plain) - np.median(explained + part_times[-1])
-                part_times[-1] = part_times[-1] + max(lacking, 0.0)
-            self._known[key] = np.stack(part_times)
-        return self._known[key]
+        return self.costs.round(draft, requested, drafted, context, rule=verifier)
 
     def seconds(
         self, draft: str, verifier: str | None, requested: int, drafted: int, context: int

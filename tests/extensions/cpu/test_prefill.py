@@ -68,17 +68,17 @@ def test_a_prompt_whose_logits_nobody_reads_leaves_the_same_keys(architecture):
     last = len(model.base_model.layers if architecture != "gpt2" else model.base_model.h)
     for layers in (), (1, 3), (0, last):
         lm = Fast().session(model, layers=layers)
-        for _ in range(2):  # the first one makes its cache
-            lm.commit(0)
-            prefill = lm.append(text[:-STEPS], keep=0)
-            steps = [lm.append(token, keep=1).logits for token in text[-STEPS:].split(1)]
-            assert torch.equal(torch.cat(steps), whole[-STEPS:])
+        prefill = lm.append(text[:-STEPS], keep=0)
+        steps = [lm.append(token, keep=1).logits for token in text[-STEPS:].split(1)]
+        assert torch.equal(torch.cat(steps), whole[-STEPS:])
         assert prefill.logits.shape == (0, 96)
         assert [len(prefill.hidden[n]) for n in layers] == [PROMPT - STEPS] * len(layers)
 
 
 @pytest.mark.parametrize("architecture", variants.first(1, ARCHITECTURES))
-def test_hidden_states_of_a_prompt_come_from_programs_too(architecture, monkeypatch):
+def test_the_first_prompt_of_a_session_runs_programs_with_hidden_states_too(
+    architecture, monkeypatch
+):
     model, text = model_of(architecture), 7 * torch.arange(PROMPT) % 96
     read(model, PROMPT)
     calls = []
@@ -89,10 +89,10 @@ def test_hidden_states_of_a_prompt_come_from_programs_too(architecture, monkeypa
         calls.append(result is not None)
         return result
 
-    for layers in (1, 3), (0, 2):
+    for layers in (), (1, 3), (0, 2):
         lm = Fast().session(model, layers=layers)
-        lm.append(text[:STEPS], keep=0)  # may be the first prompt, which runs the model's code
-        lm.commit(0)
+        lm.append(text[:1], keep=0)  # of another text, which is the trial's
+        lm = Fast().session(model, layers=layers)
         with monkeypatch.context() as patch:
             patch.setattr(StretchedPrograms, "run", counted)
             prefill = lm.append(text, keep=0)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from spsbench.engines.eager import ordinary, rows_of
 from spsbench.engines.experts import watch_experts
 from spsbench.engines.linear_layers import hooked
-from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.engines.session.cache import PreallocatedCache, doubled
 from spsbench.engines.session.masks import PassInputs, windows_of
 from spsbench.extensions.cpu.replay.attention import CAUSAL
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation
@@ -40,6 +40,7 @@ class Way(NamedTuple):
     """A way through the layers with the bits of the model's own code, as a trial has found it."""
 
     programs: StretchedPrograms | None = None
+    forms: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of each layer, without tokens
     groups: Sequence[Sequence[InPanels]] = ()  # products of the same inputs
 
 
@@ -64,12 +65,7 @@ class Prefill:
         vars(self._mask)[CAUSAL] = True
 
     def run(self, request: PassInputs, span: Tensor) -> Any:
-        """Return the output of the model; where nobody reads the logits there may be none.
-
-        Args:
-            request: the pass.
-            span: [n], as many as there are tokens in the cache after the pass.
-        """
+        """Return the output of a pass up to `span`, without logits where nobody reads them."""
         way = self._ways.get(bool(request.layers))
         if way is None:
             self._prompts += 1
@@ -83,7 +79,9 @@ class Prefill:
         body = self._body if request.unread and not hears else None
         last = len(self._replay.layers)  # the hidden state that the last layer makes
         self._replay.keys_alone = body is not None and max(request.layers, default=0) < last
-        if way.programs is not None and request.masks is None and self._fits(request.cache, span):
+        writable = type(request.cache) is PreallocatedCache
+        if way.programs is not None and request.masks is None and writable:
+            make_room(request.cache, way.forms, len(span))
             with self._stretching(way.programs, request.cache, span):
                 out = request._replace(masks=self._mask).of(self._model, body)
         else:
@@ -93,14 +91,6 @@ class Prefill:
             return out
         none = torch.empty(1, 0, rows_of(self._model), dtype=out.last_hidden_state.dtype)
         return PassOutput(none, out.hidden_states or {})
-
-    def _fits(self, cache: Any, span: Tensor) -> bool:
-        """Return whether all layers have room in a cache that programs can write."""
-        if type(cache) is not PreallocatedCache:
-            return False
-        last = max(layer.number for layer in self._replay.layers)
-        ready = [r for r in cache.layers if r.is_initialized and r.capacity >= len(span)]
-        return last < len(cache.layers) == len(ready)
 
     @contextmanager
     def _stretching(
@@ -125,14 +115,10 @@ class Prefill:
             yield
 
     def _tried(self, layers: tuple[int, ...]) -> Way:
-        """Find what gives the bits of the model's own code; foreign code may raise anything.
-
-        Args:
-            layers: hidden states that are compared besides.
-        """
-        with suppress(Exception):
-            if (programs := self._captured(layers)) is not None:
-                return Way(programs)
+        """Find what gives the bits of the model's own code, hidden states of `layers` too."""
+        with suppress(Exception):  # foreign code may raise anything
+            if (way := self._captured(layers)) is not None:
+                return way
         with suppress(Exception):
             return Way(groups=self._grouped(layers))
         return Way()
@@ -147,7 +133,7 @@ class Prefill:
                 return body
         return None
 
-    def _captured(self, layers: tuple[int, ...]) -> StretchedPrograms | None:
+    def _captured(self, layers: tuple[int, ...]) -> Way | None:
         """Return programs of layers; None: they do not give what the model's own code gives."""
         if windows_of(self._model) is not None:
             return None
@@ -169,7 +155,10 @@ class Prefill:
             with self._stretching(programs, cache, torch.arange(1 + TRIED)):
                 stretched = self._feed(ids[1:], cache, self._mask, layers)
             if programs.any() and are_equal(plain, read_by_others(stretched, layers)):
-                return programs
+                return Way(
+                    programs,
+                    [(x.keys[:, :, :0].clone(), x.values[:, :, :0].clone()) for x in cache.layers],
+                )
             cache.keep(1)
         return None
 
@@ -198,6 +187,17 @@ class Prefill:
         start = cache.layers[0].length if cache.layers else 0
         positions = torch.arange(start, start + len(ids))
         return PassInputs(ids, positions, mask, cache, len(ids), layers).of(self._model)
+
+
+def make_room(cache: Any, forms: Sequence[tuple[Tensor, Tensor]], least: int) -> None:
+    """Make room for `least` tokens in layers of these forms, which the first pass may not know."""
+    while len(cache.layers) < len(forms):
+        cache.layers.append(cache.layer_class_to_replicate())
+    for layer, form in zip(cache.layers, forms, strict=True):
+        if not layer.is_initialized:
+            layer.lazy_initialization(*form)
+        if layer.capacity < least:
+            layer.widen(doubled(least, layer.capacity, layer.most))
 
 
 def read_by_others(out: Any, layers: Sequence[int]) -> Sequence[Tensor]:

@@ -9,8 +9,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 OUTSIDE = re.compile(r"(\]\()\.\./([^)#]+)")
 GALLERY = tuple(
-    f"results/{run}/page.html"
-    for run in ("table1-smollm2", "table1-nano", "figure1-nano", "figure1-smollm2")
+    f"results/{run}/page.html" for run in ("table1-smollm2", "table1-nano", "figure1-nano")
 )
 NAMED = re.compile(r"\[([\w-]+\.md)\]\((?P<page>[\w-]+\.md)(?P<place>#[\w-]+)?\)")
 REPOSITORY_ONLY = re.compile(r"^> In the repository.*?\n\n", re.M | re.S)

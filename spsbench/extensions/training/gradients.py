@@ -73,9 +73,6 @@ class Gradients:
             step: number of the step, from 0.
             steps: number of steps of the training.
             checkpoint_step: step of the last checkpoint, for the message.
-
-        Raises:
-            DataError: the loss is not finite.
         """
         parts = self._parts(step)
         rows = max(1, sum(int(batch.in_continuation.sum()) for _, batch in parts))

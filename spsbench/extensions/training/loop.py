@@ -156,13 +156,7 @@ class TrainingLoop:
     ended: str = ""  # reason of an early end
 
     def run(self) -> bool:
-        """Train to the end; return False if stopped from outside, with all steps saved.
-
-        Raises:
-            DataError: a loss is not finite; the last checkpoint is kept.
-            UsageError: the minutes are too few for a step and an evaluation.
-            KeyboardInterrupt: interrupted; all whole steps are saved.
-        """
+        """Train to the end; return False if stopped from outside, with all steps saved."""
         network, gradients = self.student.network, self._gradients()
         optimiser = adamw(network.parameters(), self.rules.rate)
         network.eval()  # no dropout: a resumed training has the same randomness
@@ -280,9 +274,6 @@ class TrainingLoop:
         """Return the number of steps that the minutes allow.
 
         An evaluation and `PROBED` steps are timed, and their gradients are discarded.
-
-        Raises:
-            UsageError: the minutes are too few for one evaluation and one step.
         """
         began = time.perf_counter()
         self._evaluate()
@@ -351,11 +342,7 @@ NAMED = re.compile(r"step-(\d+)\.pt")
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write `step-N.pt`, and remove all but the newest `KEPT` checkpoints.
-
-    Raises:
-        WriteError: no room; earlier checkpoints are untouched.
-    """
+    """Write `step-N.pt`, and remove all but the newest `KEPT` checkpoints."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -374,11 +361,7 @@ def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
 
 
 def newest(folder: Path) -> dict[str, Any] | None:
-    """Return the newest checkpoint that can be read, or None if `folder` has no checkpoint.
-
-    Raises:
-        DataError: none of the checkpoints can be read.
-    """
+    """Return the newest checkpoint that can be read, or None if `folder` has no checkpoint."""
     files = checkpoints_in(folder)
     for _, path in reversed(files):
         try:

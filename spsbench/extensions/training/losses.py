@@ -207,11 +207,7 @@ LAWLESS = frozenset({"ce"})
 
 
 def loss_of(spec: Spec) -> Loss:
-    """Return the loss that a user names.
-
-    Raises:
-        UsageError: an unknown loss, an unknown argument, or a value out of range.
-    """
+    """Return the loss that a user names."""
     if spec.name not in LOSSES:
         raise UsageError(f"`loss` {spec}: expected one of {', '.join(LOSSES)}. Choose one")
     loss, arguments = LOSSES[spec.name], {"jsd": {"beta"}, "hybrid": {"steep"}, "top-k": {"k"}}

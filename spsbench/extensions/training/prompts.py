@@ -26,10 +26,6 @@ def find_task(name: str, flag: str, expected_content: str) -> Any:
         name: name of a task.
         flag: option that named it.
         expected_content: content expected of a file, for the message.
-
-    Raises:
-        MissingError: `name` has the suffix of a data file.
-        UsageError: no such task.
     """
     path = Path(name).expanduser()
     if path.suffix in OF_FILES:
@@ -47,9 +43,6 @@ def paragraphs(path: Path, flag: str) -> Iterator[str]:
     """Yield the paragraphs of a text file, which are parted by empty lines.
 
     `flag` is the option that named the file.
-
-    Raises:
-        MissingError, DataError: no such file, or not UTF-8 text.
     """
     try:
         text = read_file(path, LIMIT).decode()
@@ -150,11 +143,7 @@ SELF = "self"  # among the prompts: questions that the target writes
 
 
 def in_chat(tokenizer: Any, chat: str) -> bool:
-    """Return whether prompts use the target's chat template.
-
-    Raises:
-        UsageError: the target has no chat template, and `chat` is on.
-    """
+    """Return whether prompts use the target's chat template."""
     has = bool(getattr(tokenizer, "chat_template", None))
     if chat == "on" and not has:
         raise UsageError("`chat` on: expected a target with a chat template. Leave it out")
@@ -170,10 +159,6 @@ def prompts_of(options: Training, tokenizer: Any, chat: bool, overlap: Overlap) 
     """Return the prompts of files and tasks, without duplicates, the shortest first.
 
     Prompts are cut to the allowed length; in a chat, longer prompts are left out.
-
-    Raises:
-        DataError: no prompts, or a benchmark's prompt.
-        MissingError: no such file.
     """
     prompts: dict[tuple[int, ...], None] = {}
     sources = [name for name in options.prompts if name != SELF]
@@ -200,10 +185,6 @@ def references_of(
     """Return prompts and their references by people, cut to the length of a training's texts.
 
     A whole reference ends with the tokenizer's EOS token.
-
-    Raises:
-        DataError: a prompt without a reference, or a benchmark's text.
-        MissingError: no such file.
     """
     references: list[tuple[list[int], list[int]]] = []
     for name in options.references:
@@ -240,11 +221,7 @@ def user_mark(tokenizer: Any) -> list[int]:
 
 
 def nothing(tokenizer: Any, eos: frozenset[int]) -> list[int]:
-    """Return the empty prompt of a base model: the token before a document.
-
-    Raises:
-        UsageError: the tokenizer has no such token.
-    """
+    """Return the empty prompt of a base model: the token before a document."""
     first = tokenizer.bos_token_id
     if first is None:
         first = min(eos, default=None)
@@ -257,11 +234,7 @@ def nothing(tokenizer: Any, eos: frozenset[int]) -> list[int]:
 
 
 def _samples(name: str, flag: str, overlap: Overlap) -> Iterator[tuple[str, str, str | None]]:
-    """Yield (place, prompt, reference) of each prompt.
-
-    Raises:
-        DataError: the text of a benchmark.
-    """
+    """Yield (place, prompt, reference) of each prompt."""
     path = Path(name).expanduser()
     samples: list[tuple[str, str, str | None]]
     if path.suffix == ".txt":

@@ -40,12 +40,7 @@ class Texts:
 
 
 def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]) -> Texts:
-    """Return the texts of a file, without duplicates, empty texts, and benchmark texts.
-
-    Raises:
-        DataError: no text is left, or the file is damaged.
-        MissingError: no such file.
-    """
+    """Return the texts of a file, without duplicates, empty texts, and benchmark texts."""
     header = read_head(path)
     vocab = header.get("vocab", 0)
     texts: dict[tuple[tuple[int, ...], tuple[int, ...]], Text] = {}
@@ -70,11 +65,7 @@ def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]
 
 
 def parted(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Text]]:
-    """Split texts into training texts and held-out texts, which are disjoint.
-
-    Raises:
-        DataError: fewer than `FEWEST` texts.
-    """
+    """Split texts into training texts and held-out texts, which are disjoint."""
     count = min(held_out, len(texts.texts) // FEWEST)
     if count < 1:
         raise DataError(
@@ -89,11 +80,7 @@ def parted(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Tex
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """Return the header of a file of texts.
-
-    Raises:
-        MissingError, DataError: no such file, or a file of another kind.
-    """
+    """Return the header of a file of texts."""
     try:
         with open_file(path) as file:
             first = file.readline()
@@ -110,11 +97,7 @@ def read_head(path: Path) -> dict[str, Any]:
 
 
 def check_target(head: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
-    """Refuse texts in the tokens of another tokenizer.
-
-    Raises:
-        DataError: the tokenizers differ; names both targets.
-    """
+    """Refuse texts in the tokens of another tokenizer."""
     if any(head.get(name) != expected[name] for name in OF_TARGET):
         raise DataError(
             f"{path} has tokens of {head.get('target')}, not of {expected['target']}: expected "
@@ -123,11 +106,7 @@ def check_target(head: Mapping[str, Any], expected: Mapping[str, Any], path: Pat
 
 
 def refuse_other(head: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
-    """Refuse to resume texts of other settings.
-
-    Raises:
-        MismatchError: the settings differ; names the fields.
-    """
+    """Refuse to resume texts of other settings."""
     theirs = {name: value for name, value in head.items() if name != "schema"}
     if lines := differences(expected, theirs):
         raise MismatchError.of(
@@ -138,11 +117,7 @@ def refuse_other(head: Mapping[str, Any], expected: Mapping[str, Any], path: Pat
 
 
 def parsed(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
-    """Return the object on a line.
-
-    Raises:
-        DataError: the line is no JSON object.
-    """
+    """Return the object on a line."""
     try:
         value = json.loads(line)
     except ValueError as error:
@@ -176,10 +151,6 @@ def write_texts(
         header: header of the file.
         writer: generates a batch of texts.
         stop: returns whether to stop; polled before each batch.
-
-    Raises:
-        MismatchError: the file has texts of other settings.
-        WriteError: the file cannot be written.
     """
     if path.exists():
         refuse_other(read_head(path), header, path)

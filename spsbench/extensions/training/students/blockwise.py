@@ -27,7 +27,6 @@ class BlockwiseStudent(Chained):
     sizes = (("heads", "count"), ("inner", "inner"))
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> BlockwiseShape:
-        """Return as many heads as the depth, as wide inside as asked for."""
         layer = layer_of(target.parts, options.inner, "blockwise")
         return BlockwiseShape(
             width=layer.width,
@@ -50,7 +49,6 @@ class BlockwiseStudent(Chained):
             yield head(hidden), self.target_head
 
     def config(self) -> dict[str, Any]:
-        """Return the keys of this package's own format, since no other exists."""
         return {
             "model_type": "blockwise",
             "base_model_name_or_path": self.target_name,

@@ -61,7 +61,6 @@ class DraftStudent(Student):
 
     @property
     def passes(self) -> int:
-        """Return the number of layers of the draft model."""
         return len(layers_of(self.network)[2])
 
     def reads(self, layers: int) -> Sequence[int]:
@@ -69,7 +68,6 @@ class DraftStudent(Student):
         return ()
 
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
-        """Yield the same prediction for every depth."""
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
         at, target_rows = select_continuation(batch, rows)
         out = self.network(input_ids=batch.ids, use_cache=False)
@@ -77,7 +75,6 @@ class DraftStudent(Student):
         yield from repeat(Prediction(target_rows, logits), depth)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Write the model and its tokenizer in transformers' format."""
         model = copy.deepcopy(self.network).to(dtype)
         model.config.dtype = dtype
         try:
@@ -90,7 +87,6 @@ class DraftStudent(Student):
             raise WriteError.of(OSError(first_line(error)), folder) from error
 
     def describe(self) -> dict[str, Any]:
-        """Return the sizes of the draft model."""
         config = self.network.config.get_text_config()
         sizes = {
             name: getattr(config, name)
@@ -105,10 +101,6 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
 
     Initialises a draft model as Sanh et al. 2019 (arXiv 1910.01108, section 3) do. By default a
     fifth of the layers is kept.
-
-    Raises:
-        UsageError: `layers` is not below the number of layers of the target.
-        DataError: the layers of the model cannot be identified.
     """
     try:
         *_, target_layers = layers_of(target)
@@ -136,11 +128,7 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
 
 
 def check_layers(layers: int | None, count: int) -> None:
-    """Refuse to cut a target of `count` layers to `layers` layers, if that removes none.
-
-    Raises:
-        UsageError: no layer would be removed; names the range.
-    """
+    """Refuse to cut a target of `count` layers to `layers` layers, if that removes none."""
     if count < 2:
         raise UsageError(
             f"a draft model cut from a target of {count} layer: expected 2 layers or more. Begin "
@@ -157,11 +145,7 @@ QUERIES = "num_attention_heads"
 
 
 def check_prunable(config: Mapping[str, Any]) -> None:
-    """Refuse to prune a target without the sizes of a Llama.
-
-    Raises:
-        UsageError: a size is missing.
-    """
+    """Refuse to prune a target without the sizes of a Llama."""
     if not all(isinstance(config.get(name), int) for name in (QUERIES, GROUPS, CHANNELS)):
         raise UsageError(
             f"`pruned` with a target of type {config.get('model_type')}: expected the sizes of a "
@@ -175,9 +159,6 @@ def pruned(model: PreTrainedModel) -> PreTrainedModel:
     Heads go with those that share their keys and values. Such a group counts as the norm of what it
     can write, O V; a channel as the product of the norms of its weights in gate, up and down. The
     width of hidden states stays. Source: pruned initialisation (SPIRe, arXiv 2504.06419).
-
-    Raises:
-        DataError: the layers have other projections than those of a Llama.
     """
     config, state = copy.deepcopy(model.config), model.state_dict()
     sizes = config.get_text_config()
@@ -231,11 +212,7 @@ def _take(state: dict[str, Tensor], name: str, dim: int, rows: Tensor) -> None:
 
 
 def check_window(config: Mapping[str, Any]) -> None:
-    """Refuse a window in an architecture that has none.
-
-    Raises:
-        UsageError: no architecture with windows has the layers of the model.
-    """
+    """Refuse a window in an architecture that has none."""
     kind = config.get("model_type")
     has_window = (
         kind in CONFIG_MAPPING and "sliding_window" in signature(CONFIG_MAPPING[kind]).parameters
@@ -290,9 +267,6 @@ def from_folder(folder: Path, seed: int, vocab: int, load: Any) -> PreTrainedMod
         seed: seed of random weights.
         vocab: number of tokens that the model must have logits for.
         load: loads the model of a folder.
-
-    Raises:
-        DataError: the model cannot be read, or has fewer output rows than the target has tokens.
     """
     if any(folder.glob("*.safetensors")):
         model: PreTrainedModel = load(folder)

@@ -33,7 +33,6 @@ class EagleStudent(Unrolled):
     renamed = ("stack.", "layers.")
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> EagleShape:
-        """Return one layer."""
         layer = layer_of(target.parts, options.inner, "eagle")
         return EagleShape(layer=layer, fc_bias=False, vocab=target.parts.vocab_size)
 
@@ -44,7 +43,6 @@ class EagleStudent(Unrolled):
         self.network.fc.weight[:, width:].add_(torch.eye(width))
 
     def config(self) -> dict[str, Any]:
-        """Return the keys of its authors' format."""
         return {
             **layer_config(self.shape.layer, self.shape.vocab),
             "architectures": ["LlamaForCausalLM"],

@@ -32,7 +32,6 @@ class Eagle3Student(Unrolled):
     sizes = (("features", "features"), ("draft_vocab", "draft_vocab"), ("inner", "layer.inner"))
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> Eagle3Shape:
-        """Return one layer over three hidden states, and the commonest tokens."""
         layer, vocab = layer_of(target.parts, options.inner, "eagle3"), target.parts.vocab_size
         self.chosen = draft_vocabulary(target.counts, options.draft_vocab)
         return Eagle3Shape(
@@ -51,7 +50,6 @@ class Eagle3Student(Unrolled):
             self.ids = self.network.ids = self.chosen.to(target.parts.device)
 
     def config(self) -> dict[str, Any]:
-        """Return the keys of vllm-project/speculators, default layer ids omitted."""
         shape, layers = self.shape, self.target_layers
         usual = layers > 4 and shape.features == default_features(layers)
         return {
@@ -65,7 +63,6 @@ class Eagle3Student(Unrolled):
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the weights, and the maps of a reduced vocabulary."""
         if self.ids is None:
             return super().tensors()
         mask = torch.zeros(self.shape.vocab, dtype=torch.bool)

@@ -66,7 +66,6 @@ class Unrolled(HeadStudent):
 
     @property
     def passes(self) -> int:
-        """Return the number of passes, one for each depth."""
         return self.depth
 
     def reads(self, layers: int) -> Sequence[int]:
@@ -74,7 +73,6 @@ class Unrolled(HeadStudent):
         return sorted({*self.network.layers, layers})
 
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
-        """Yield the prediction of each pass; each reads the features of the pass before."""
         texts, length = batch.ids.shape
         rows, dtype = length - 1, next(self.network.parameters()).dtype
         hidden = [

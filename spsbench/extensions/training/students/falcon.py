@@ -186,13 +186,11 @@ class FalconStudent(HeadStudent):
     regresses = 10.0  # the paper weighs the feature loss 1 and the token loss 0.1
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> FalconShape:
-        """Return one layer, and the block asked for; two blocks are the usual depth."""
         layer, block = layer_of(target.parts, options.inner, "falcon"), options.block or BLOCK
         self.depth = options.depth or 2 * block
         return FalconShape(layer=layer, block=block, recurrent=True, vocab=target.parts.vocab_size)
 
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
-        """Yield the predictions of rounds that begin at every position."""
         features, embedded = self._read(batch, lesson)
         for predicted in islice(predict_features(self.network, features, embedded, depth), depth):
             yield self._guess(batch, lesson, predicted)
@@ -253,7 +251,6 @@ class FalconStudent(HeadStudent):
         return Prediction(target_rows, self.network.scores(mine, self.target_head), extra)
 
     def config(self) -> dict[str, Any]:
-        """Return the keys of its authors, and that of the recurrence."""
         return {
             **layer_config(self.shape.layer, self.shape.vocab),
             "architectures": ["FalconDraftModel"],

@@ -91,9 +91,6 @@ def draft_vocabulary(counts: Tensor, size: int | None) -> Tensor:
     Args:
         counts: [V] how often each token of the target occurs in the texts.
         size: size of the vocabulary; None: 32,000, or all tokens if fewer.
-
-    Raises:
-        UsageError: `size` exceeds the target's vocabulary.
     """
     check_draft_vocab(size, len(counts))
     chosen = counts.argsort(descending=True, stable=True)[: size or USUAL]
@@ -101,11 +98,7 @@ def draft_vocabulary(counts: Tensor, size: int | None) -> Tensor:
 
 
 def check_draft_vocab(size: int | None, vocab: int) -> None:
-    """Refuse a draft vocabulary larger than the target's.
-
-    Raises:
-        UsageError: names the size of the target's vocabulary.
-    """
+    """Refuse a draft vocabulary larger than the target's."""
     if size is not None and size > vocab:
         raise UsageError(f"`draft_vocab` is {size}: expected 1..{vocab}, the target's tokens")
 
@@ -179,7 +172,6 @@ class HeadStudent(Student):
         }
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
-        """Write the head in its format, without the target's embeddings."""
         write_head(folder, self.config(), self.tensors(), dtype)
 
     def reads(self, layers: int) -> Sequence[int]:
@@ -187,7 +179,6 @@ class HeadStudent(Student):
         return (layers,)
 
     def describe(self) -> dict[str, Any]:
-        """Return the sizes of the head."""
         sizes = {name: attrgetter(path)(self.shape) for name, path in self.sizes}
         plain = {name: list(v) if isinstance(v, tuple) else v for name, v in sizes.items()}
         return {**super().describe(), **plain}
@@ -217,7 +208,6 @@ class Chained(HeadStudent):
         """
 
     def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
-        """Yield a prediction for each depth, as `Student.guesses`."""
         texts, length = batch.ids.shape
         hidden = lesson.hidden[-1].to(next(self.network.parameters()).dtype)
         first = torch.arange(texts, device=hidden.device)[:, None] * length

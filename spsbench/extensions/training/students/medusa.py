@@ -32,7 +32,6 @@ class MedusaStudent(Chained):
     sizes = (("heads", "count"), ("draft_vocab", "draft_vocab"))
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> MedusaShape:
-        """Return as many heads as the depth, over the commonest tokens."""
         width = layer_of(target.parts, None, "medusa").width
         ids = draft_vocabulary(target.counts, options.draft_vocab).to(target.head.device)
         self.vocab, self.chosen = target.parts.vocab_size, ids
@@ -62,7 +61,6 @@ class MedusaStudent(Chained):
             yield x, head.lm_head
 
     def config(self) -> dict[str, Any]:
-        """Return the keys of vLLM's format."""
         return {
             "model_type": "medusa",
             "architectures": ["MedusaModel"],
@@ -75,7 +73,6 @@ class MedusaStudent(Chained):
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return vLLM's names, with the ids of a reduced vocabulary."""
         tensors = {}
         for i, head in enumerate(self.network.heads):
             tensors[f"blocks.{i}.layers.0.weight"] = head.blocks[0].weight

@@ -28,7 +28,6 @@ class MlpStudent(Chained):
     sizes = (("stages", "count"), ("inner", "inner"))
 
     def shape_of(self, options: HeadTraining, target: HeadTarget) -> MlpShape:
-        """Return as many stages as the depth, as wide as asked for."""
         width = layer_of(target.parts, None, "mlp").width
         return MlpShape(
             width=width,
@@ -71,7 +70,6 @@ class MlpStudent(Chained):
             yield x, nth(self.network.head, i)
 
     def config(self) -> dict[str, Any]:
-        """Return the keys of IBM's format."""
         shape = self.shape
         return {
             "model_type": "mlp_speculator",

@@ -53,9 +53,6 @@ def check_options(
         folder: folder of the target.
         tokenizer: tokenizer of the target.
         load: loads the model of a folder.
-
-    Raises:
-        SpsError: an option does not fit; names the option.
     """
     config = read_config(folder)
     text = config.get("text_config")
@@ -100,9 +97,6 @@ def build_student(
         name: name of the target, for config.json.
         counts: [V] how often each token occurs in the texts.
         load: loads the model of a folder.
-
-    Raises:
-        SpsError: the target does not support the kind.
     """
     if isinstance(options, DraftTraining):
         return _draft(options, teacher, tokenizer, load)

@@ -72,7 +72,6 @@ class RunWorkers:
             take=driver.take,
             give_up=driver.give_up,
             stop=bulk.stop,
-            watch=driver.watch,
         )
 
 
@@ -228,6 +227,7 @@ class Driver:
             if self._bulk.writer.is_missing(record.key):
                 self._bulk.writer.append(record, name)
                 self.progress.add(failed=record.error is not None)
+        self._bulk.watch(self.progress)
 
     def give_up(self, unit: Unit, error: str) -> None:
         """Write that a unit failed, as a failure of each of its generations."""
@@ -247,11 +247,6 @@ class Driver:
                 self._bulk.writer.append(failed)
                 self.progress.add(failed=True)
 
-    def watch(self, workers: int, losses: int) -> None:
-        """Show how far the run is."""
-        self.progress.workers, self.progress.losses = workers, losses
-        self._bulk.watch(self.progress)
-
 
 class Progress:
     """Progress of a run on workers, in samples.
@@ -263,7 +258,6 @@ class Progress:
 
     def __init__(self, total: int, now: Callable[[], float] = time.monotonic) -> None:
         self.total, self.done, self.failed = total, 0, 0
-        self.workers = self.losses = 0
         self._now, self._began = now, now()
         self._first: float | None = None  # when the first came: models were loaded by then
 
@@ -275,12 +269,8 @@ class Progress:
         self.failed += failed
 
     def __str__(self) -> str:
-        """Return `312/800, 4 workers, 1 worker lost, 3.1 samples/s, 0:04:10 to go`."""
+        """Return `312/800, 3.1 samples/s, 0:04:10 to go`."""
         parts = [f"{self.done}/{self.total}"]
-        if self.workers:
-            parts.append(pluralize(self.workers, "worker"))
-        if self.losses:
-            parts.append(f"{pluralize(self.losses, 'worker')} lost")
         if self.failed:
             parts.append(f"{self.failed} failed")
         passed = self._now() - (self._began if self._first is None else self._first)
@@ -289,8 +279,3 @@ class Progress:
             parts.append(f"{rate(speed)} samples/s")
             parts.append(f"{clock((self.total - self.done) / speed)} to go")
         return ", ".join(parts)
-
-
-def pluralize(number: int, what: str) -> str:
-    """Return `1 worker`, `2 workers`."""
-    return f"{number} {what}{'s' if number != 1 else ''}"

@@ -65,22 +65,9 @@ class Workers:
         str,
         Option("Where to run: here, processes:N, ray (this machine) or ray:ADDRESS.", MACHINE),
     ] = HERE
-    cpus_per_worker: Annotated[
-        int | None,
-        Option(
-            "With `on`: CPU cores per worker.",
-            MACHINE,
-            between(1, THREADS_MAX),
-            shown="all of a machine; 1 beside a GPU",
-        ),
-    ] = None
 
     def __post_init__(self) -> None:
         _kind(self.on)
-        if self.cpus_per_worker is not None and self.kind == HERE:
-            raise UsageError(
-                "`cpus_per_worker` without `on`: expected processes:N or ray with it. Leave it out"
-            )
         if self.kind == RAY and find_spec("ray") is None:
             raise UnavailableError(NO_RAY)
 

@@ -69,7 +69,6 @@ class RunOptions(TypedDict, total=False):
     shard: str | None
     score: bool | None
     on: str | None
-    cpus_per_worker: int | None
 
 
 class AccessOptions(TypedDict, total=False):

@@ -1,6 +1,7 @@
 """Workers that are actors of a Ray cluster: one a device, or so many cores each.
 
-Ray finds them a place, restarts an actor that is lost, and makes its unit again.
+Ray finds them a place, restarts an actor that is lost, and makes its unit again; nodes that join
+later are not used.
 """
 
 import logging
@@ -8,22 +9,19 @@ import os
 import pickle
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from spsbench.errors import UnavailableError, first_line
 from spsbench.hardware.environment import usable_cores
 from spsbench.settings.execution import NO_RAY, Workers
-from spsbench.workers.work import LOSSES, Runner, Work, Worker
+from spsbench.workers.work import Runner, Work, lost
 
 log = logging.getLogger(__name__)
 
 REACH = 10.0  # seconds in which whoever is at an address must answer
-LOOK = 15.0  # seconds between two looks at which nodes there are
+RETRIES = 4  # of a unit whose actor is lost, by Ray
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -35,11 +33,8 @@ PLAIN = {  # Ray's own choices: 15, so that any other work goes first; 30 s, too
 }
 
 
-@contextmanager
-def ray_workers(
-    settings: Workers, work: Work, threads: int | None, device: str
-) -> Iterator[tuple[list[Worker], Callable[[], list[Worker]]]]:
-    """Start as many actors as the cluster has room for; also a function that starts more by then.
+class RayPool:
+    """As many actors as the cluster has room for when the run starts.
 
     Args:
         work: gets its `threads`, and how many are `beside` each other.
@@ -49,101 +44,51 @@ def ray_workers(
     Raises:
         UnavailableError: no Ray, no cluster at the address, or one without room for a worker.
     """
-    ray = connect(settings.argument)
-    workers: list[Worker] = []
-    try:
+
+    def __init__(self, settings: Workers, work: Work, threads: int | None, device: str) -> None:
+        self._ray = ray = connect(settings.argument)
+        self._actors: list[Any] = []
+        self._futures: list[Future[Any]] = []  # the latest of each actor
         gpus = int(device.startswith("cuda"))
-        cpus = _cores(ray, settings, threads, gpus)
-        beside = max(_room(ray, cpus, gpus).values(), default=0)
-        if not beside:
+        cpus = threads or _cores(ray, gpus)
+        room = _room(ray, cpus, gpus)
+        self.count = sum(room)
+        if not room:
+            ray.shutdown()
             raise UnavailableError(
                 f"no room for a worker (`on` {settings.on}, {cpus} cores, {gpus} GPUs each): "
-                "expected a node that has as much. See `ray status`, or give `cpus_per_worker`"
+                "expected a node that has as much. See `ray status`, or give fewer `threads`"
             )
-        worker_threads = threads or (cpus if not gpus else None)
-        packed = pickle.dumps(replace(work, threads=worker_threads, beside=beside))
-        actor = ray.remote(
-            num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=LOSSES - 1
-        )(Actor)
-        looked = 0.0
+        share = threads or (cpus if not gpus else None)
+        self._packed = pickle.dumps(replace(work, threads=share, beside=max(room)))
+        self._actor = ray.remote(
+            num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=RETRIES
+        )(Runner)
+        log.info(f"Ray {ray.__version__}, {self.count} workers")
 
-        def more() -> list[Worker]:
-            nonlocal looked
-            if time.monotonic() - looked < LOOK:
-                return []
-            looked = time.monotonic()
-            count = sum(_room(ray, cpus, gpus).values())
-            new: list[Worker] = [
-                RayWorker(ray, actor.remote(packed), f"worker {number + 1}")
-                for number in range(len(workers), count)
-            ]
-            return new
+    def __enter__(self) -> "RayPool":
+        return self
 
-        workers += more()
-        log.info(f"Ray {ray.__version__}, {len(workers)} workers")
-        yield workers, more
-    finally:
-        for worker in workers:
-            worker.end()
-        ray.shutdown()
-
-
-class Actor:
-    """A runner in the process of an actor."""
-
-    def __init__(self, packed: bytes) -> None:
-        self._runner = Runner(packed)
-
-    def run(self, unit: Any) -> Any:
-        """Return the result of a unit."""
-        return self._runner.run(unit)
-
-    def niceness(self) -> int:
-        """Return how far its process stands back behind others."""
-        return niceness()
-
-
-class RayWorker:
-    """An actor, on some node."""
-
-    retries = True
-
-    def __init__(self, ray: Any, actor: Any, name: str) -> None:
-        self._ray, self._actor, self.name = ray, actor, name
-        actor.niceness.remote().future().add_done_callback(_note_niceness)
+    def __exit__(self, *exception: object) -> None:
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._ray.shutdown()
 
     def submit(self, unit: Any) -> "Future[Any]":
-        """Begin a unit."""
-        future: Future[Any] = self._actor.run.remote(unit).future()
+        """Begin a unit on an idle actor, or on a new one."""
+        idle = next((n for n, future in enumerate(self._futures) if future.done()), None)
+        if idle is None:
+            idle = len(self._actors)
+            self._actors.append(self._actor.remote(self._packed))
+            self._futures.append(Future())
+        future: Future[Any] = self._actors[idle].run.remote(unit).future()
+        self._futures[idle] = future
         return future
 
-    def is_lost(self, error: Exception) -> bool:
-        """Return whether `error`, of a unit, means that the actor was lost, again and again."""
-        return isinstance(error, self._ray.exceptions.RayActorError)
-
-    def revive(self, error: Exception) -> str:
-        """Return why the actor was lost; Ray restarts it."""
-        return reason(error)
-
-    def end_if_stopped(self) -> None:
-        """Leave it to Ray, which knows the node."""
-
-    def end(self) -> None:
-        """Kill the actor."""
-        self._ray.kill(self._actor)
-
-
-def niceness() -> int:
-    """Return the niceness of this process."""
-    return os.getpriority(os.PRIO_PROCESS, 0)
-
-
-def _note_niceness(future: "Future[int]") -> None:
-    if future.exception() is None and future.result() > niceness():
-        log.info(
-            f"note: workers have niceness {future.result()}: other work on their machines goes "
-            "first. Begin the cluster with RAY_worker_niceness=0 ray start ..."
-        )
+    def loss(self, error: Exception) -> UnavailableError | None:
+        """Return the line for an actor that Ray has restarted too often over one unit."""
+        is_loss = isinstance(error, self._ray.exceptions.RayActorError)
+        return lost(reason(error)) if is_loss else None
 
 
 def reason(error: Exception) -> str:
@@ -153,27 +98,20 @@ def reason(error: Exception) -> str:
     return (lines[-1] if traced else lines[0] if lines else type(error).__name__)[:200].rstrip(".")
 
 
-def _room(ray: Any, cpus: int, gpus: int) -> dict[str, int]:
-    """Return node -> workers that it holds."""
-    room = {}
+def _room(ray: Any, cpus: int, gpus: int) -> list[int]:
+    """Return the workers that each node holds, without those that hold none."""
+    room = []
     for node in ray.nodes():
-        has = node["Resources"]
-        fit = int(has.get("CPU", 0) // cpus)
-        if gpus:
-            fit = min(fit, int(has.get("GPU", 0)))
-        if node["Alive"] and fit:
-            room[node["NodeID"]] = fit
-    return room
+        resources = node["Resources"] if node["Alive"] else {}
+        fit = int(resources.get("CPU", 0) // cpus)
+        room.append(min(fit, int(resources.get("GPU", 0))) if gpus else fit)
+    return [fit for fit in room if fit]
 
 
-def _cores(ray: Any, settings: Workers, threads: int | None, gpus: int) -> int:
-    """Return the cores of each worker: as asked, else as many as the smallest node has."""
-    if settings.cpus_per_worker or threads:
-        return settings.cpus_per_worker or threads or 1
-    if gpus:
-        return 1
+def _cores(ray: Any, gpus: int) -> int:
+    """Return the cores of each worker: as many as the smallest node has, or 1 beside a GPU."""
     nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
-    return max(1, int(min((cpus for cpus in nodes if cpus), default=1)))
+    return 1 if gpus else max(1, int(min((cpus for cpus in nodes if cpus), default=1)))
 
 
 def connect(address: str) -> Any:

@@ -1,18 +1,11 @@
-"""What a worker is given and gives: a function of units, and the process that runs it.
-
-`map_units.py` drives workers; those of this machine stand beside it, those of a cluster in
-`ray_workers.py`.
-"""
+"""What a worker is given and gives: a function of units, and the process that runs it."""
 
 import pickle
 from abc import ABC, abstractmethod
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from spsbench.errors import SpsError, UnavailableError, first_line, is_out_of_memory
-
-LOSSES = 5  # workers that may be lost over one unit: most are lost for reasons of their own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +65,7 @@ class Runner:
                 work.prepare()
             except Exception as error:
                 is_refusal = isinstance(error, SpsError) or is_out_of_memory(error)
-                return Refusal(error if is_refusal else unfit(f"{type(error).__name__}: {error}"))
+                return Refusal(error if is_refusal else unfit(failure(error).line))
             self._work = work
         try:
             return self._work(unit)
@@ -82,35 +75,15 @@ class Runner:
 
 def unfit(reason: str) -> UnavailableError:
     """Return the error of a worker that cannot begin."""
-    lines = reason.strip().splitlines() or ["no message"]
     return UnavailableError(
-        f"a worker cannot begin ({lines[0][:300]}): expected the driver's spsbench on every "
+        f"a worker cannot begin ({reason[:300]}): expected the driver's spsbench on every "
         "machine. Install the same there"
     )
 
 
-class Worker(Protocol):
-    """One process that makes a unit at a time."""
-
-    name: str
-    retries: bool  # makes a unit again by itself when its process is lost
-
-    @abstractmethod
-    def submit(self, unit: Any) -> "Future[Any]":
-        """Begin a unit."""
-
-    @abstractmethod
-    def is_lost(self, error: Exception) -> bool:
-        """Return whether `error`, of a unit, means that the process has ended."""
-
-    @abstractmethod
-    def revive(self, error: Exception) -> str:
-        """Get ready for another unit after `error`; return why the process has ended."""
-
-    @abstractmethod
-    def end_if_stopped(self) -> None:
-        """End the process if it stands still."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """End the process, whatever it does."""
+def lost(reason: str) -> UnavailableError:
+    """Return the error of a run whose worker has ended."""
+    return UnavailableError(
+        f"a worker has ended ({reason}): expected it to live. Results are kept up to here; look "
+        "at the memory of its machine, and continue with `resume`"
+    )

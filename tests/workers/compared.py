@@ -11,13 +11,11 @@ OF_MACHINE = {"machine", "n", "crc", "attempt", "prefill_seconds", "peak_memory_
 
 
 def bare(folder: Path) -> list[bytes]:
-    """Every line without times, machines and flags of timing."""
-    found = []
-    for log in record_logs(folder).values():
-        for values in iterate(log):
-            for name in OF_MACHINE & values.keys():
-                del values[name]
-            for round_ in values["rounds"]:
-                round_[TIMED] = [0] * len(round_[TIMED])
-            found.append(json.dumps(values, sort_keys=True).encode())
-    return sorted(found)
+    """Return every line without times, machines and flags of timing."""
+    lines = []
+    for values in (values for log in record_logs(folder).values() for values in iterate(log)):
+        for round_ in values["rounds"]:
+            round_[TIMED] = [0] * len(round_[TIMED])
+        kept = {name: value for name, value in values.items() if name not in OF_MACHINE}
+        lines.append(json.dumps(kept, sort_keys=True).encode())
+    return sorted(lines)

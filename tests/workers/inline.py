@@ -6,71 +6,44 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from spsbench.workers import map_units
-from spsbench.workers.work import Runner
+from spsbench.workers.work import Runner, lost
 
 
 class LostError(Exception):
     """The process of a worker is said to have ended."""
 
 
-class InlineWorker:
-    retries = False
-
-    def __init__(self, pool, name):
-        self._pool, self.name = pool, name
-        self._runner = Runner(pool.packed)
-
-    def submit(self, unit):
-        self._pool.given.append(unit)
-        future = Future()
-        try:
-            if self._pool.dies(unit):
-                raise LostError("SIGKILL")
-            passed = pickle.loads(pickle.dumps(unit))
-            future.set_result(pickle.loads(pickle.dumps(self._runner.run(passed))))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def is_lost(self, error):
-        return isinstance(error, LostError)
-
-    def revive(self, error):
-        self._pool.lost += 1
-        self.name = f"again {self._pool.lost}"
-        self._runner = Runner(self._pool.packed)
-        return str(error)
-
-    def end_if_stopped(self):
-        pass
-
-    def end(self):
-        pass
-
-
-class Pool:
+class InlinePool:
     """Two workers; `dies` says whether a worker is lost over a unit."""
 
+    count = 2
+
     def __init__(self, work, dies):
-        self.packed, self.dies = pickle.dumps(work), dies
-        self.given, self.lost = [], 0
-        self.workers = [InlineWorker(self, f"w{n}") for n in range(2)]
+        self._runner, self._dies = Runner(pickle.dumps(work)), dies
+        self.submitted = []
 
+    def submit(self, unit):
+        self.submitted.append(unit)
+        future = Future()
+        if self._dies(unit):
+            future.set_exception(LostError("SIGKILL"))
+        else:
+            result = self._runner.run(pickle.loads(pickle.dumps(unit)))
+            future.set_result(pickle.loads(pickle.dumps(result)))
+        return future
 
-def first(count):
-    """Whether a worker is lost: the first `count` times."""
-    left = iter(range(count))
-    return lambda unit: next(left, None) is not None
+    def loss(self, error):
+        return lost(str(error)) if isinstance(error, LostError) else None
 
 
 def inline(monkeypatch, dies=lambda unit: False, with_work=lambda work: work):
-    """Have the driver work with them; the pools that it opened, in order."""
-    made = []
+    """Have the driver work with them; return the pools that it opens, in order."""
+    pools = []
 
     @contextmanager
-    def workers_of(settings, work, threads, device):
-        made.append(Pool(with_work(replace(work, threads=threads, beside=2)), dies))
-        yield made[-1].workers, list
+    def pool_of(settings, work, threads, device):
+        pools.append(InlinePool(with_work(replace(work, threads=threads, beside=2)), dies))
+        yield pools[-1]
 
-    monkeypatch.setattr(map_units, "workers_of", workers_of)
-    return made
+    monkeypatch.setattr(map_units, "pool_of", pool_of)
+    return pools

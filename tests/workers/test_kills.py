@@ -19,7 +19,7 @@ from tests.workers.compared import bare
 MARK = "SPS_KILLS"  # a variable in the environment of a command and of all that it starts
 PROMPTS, KILLS = 12, 3
 HANGS, ENDS = 300.0, 60.0  # seconds: of a run without an end; until workers are gone
-UNAVAILABLE = 69  # so many workers were lost that the run gave up
+UNAVAILABLE = 69  # a worker was lost
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(1200)]
 

@@ -72,7 +72,7 @@ def test_a_node_is_lost_in_the_middle(asked, nodes, tmp_path):
     seen: set[str] = set()
 
     def are_both_seen():
-        seen.update(node.name for node in nodes if node.processes("ray::Actor.run"))
+        seen.update(node.name for node in nodes if node.processes("ray::Runner.run"))
         return len(seen) == 2 or running.poll() is not None
 
     wait_until(are_both_seen)

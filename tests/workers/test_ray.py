@@ -31,11 +31,6 @@ def test_another_crew_is_refused(on):
         Workers(on=on)
 
 
-def test_cores_of_workers_where_there_are_none_are_refused():
-    with pytest.raises(UsageError):
-        Workers(cpus_per_worker=2)
-
-
 KILLS = """
 import os, signal
 from pathlib import Path
@@ -46,25 +41,26 @@ from tests.workers.doubling import Doubling, Written
 
 written, killed = Written(), []
 
-def strike(workers, losses):
+def take(unit, result):
+    written.take(unit, result)
     if len(killed) < 3 and len(written.taken) > 5 * len(killed):
         for each in Path("/proc").glob("[0-9]*"):
             try:
                 name = (each / "cmdline").read_bytes()
             except OSError:
                 continue
-            if name.startswith(b"ray::Actor") and int(each.name) not in killed:
+            if name.startswith(b"ray::Runner") and int(each.name) not in killed:
                 os.kill(int(each.name), signal.SIGKILL)
                 killed.append(int(each.name))
                 break
 
 map_units(
-    Workers(on="ray", cpus_per_worker=1),
+    Workers(on="ray"),
     Doubling(failing=(7,), seconds=0.05),
     iter(range(60)),
-    take=written.take,
+    threads=1,
+    take=take,
     give_up=written.give_up,
-    watch=strike,
 )
 written.check(60, but=(7,))
 assert written.given_up == {7: "ValueError: unit 7"}, written.given_up

@@ -148,7 +148,7 @@ def rows_of(
 
     if waiting:
         processes = Workers(on=f"processes:{min(workers, len(waiting))}")
-        map_units(processes, Enumeration(), handed_out(), take=take, give_up=give_up, losses=1)
+        map_units(processes, Enumeration(), handed_out(), take=take, give_up=give_up)
     return [rows[index] for index in range(len(pairings))]
 
 

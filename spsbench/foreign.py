@@ -266,24 +266,6 @@ def listed_names(names: Sequence[str], most: int = 10) -> str:
     return ", ".join(cut(name) for name in names[:most]) + more
 
 
-def whole(value: Any, name: str, least: int = 0, most: int = MAX_COUNT) -> int:
-    """Return a whole number from `least` and below `most`.
-
-    Raises:
-        FieldError: no whole number, or one out of range.
-    """
-    if type(value) is float and value.is_integer() and abs(value) < MAX_COUNT:
-        value = int(value)
-    if type(value) is float and not math.isfinite(value):
-        raise RangeError(f"{name}: {value}, expected a whole number")
-    if type(value) is not int:
-        raise FieldError(f"{name}: {cut(value)}, expected a whole number")
-    if not least <= value < most:
-        value_text = str(value) if abs(value) < 10**20 else "a number of many digits"
-        raise RangeError(f"{name}: {value_text}, expected a whole number of {least} to {most - 1}")
-    return value
-
-
 def real(value: Any, name: str) -> float:
     """Return a finite number.
 
@@ -311,17 +293,6 @@ def logprob(value: Any, name: str) -> float:
     return number if number > UNLISTED else -math.inf
 
 
-def text(value: Any, name: str) -> str:
-    """Return a text.
-
-    Raises:
-        FieldError: another value.
-    """
-    if not isinstance(value, str):
-        raise FieldError(f"{name}: {cut(value)}, expected text")
-    return value
-
-
 def mapping(value: Any, name: str) -> Mapping[str, Any]:
     """Return an object; an empty one for null.
 
@@ -342,11 +313,6 @@ def sequence(value: Any, name: str) -> Sequence[Any]:
     if not isinstance(value, list | None):
         raise FieldError(f"{name}: {cut(value)}, expected a list")
     return value or ()
-
-
-def token_ids(value: Any, name: str) -> list[int]:
-    """Return a list of token ids; an empty one for null."""
-    return [whole(token, name, most=MAX_ID) for token in sequence(value, name)]
 
 
 def optional(read: Callable[[Any, str], T], values: Mapping[str, Any], name: str) -> T | None:

@@ -9,7 +9,7 @@ import pytest
 
 from spsbench import foreign
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, SpsError, UsageError
-from spsbench.foreign import FieldError, NotJSONError, RangeError
+from spsbench.foreign import FieldError, NotJSONError
 from spsbench.hardware import files
 
 WHAT = "a log"
@@ -161,15 +161,6 @@ def test_toml_with_a_byte_order_mark_and_many_dots_is_read(tmp_path):
 def test_no_finite_number_is_a_field_error(value):
     with pytest.raises(FieldError):
         foreign.real(value, "a")
-    with pytest.raises(FieldError):
-        foreign.whole(value, "a")
-
-
-def test_numbers_out_of_range_are_told_from_other_values():
-    for value in (-1, 2**60, 10**400):
-        with pytest.raises(RangeError):
-            foreign.whole(value, "a")
-    assert foreign.whole(3.0, "a") == 3
 
 
 def test_text_from_outside_is_made_printable():

@@ -13,12 +13,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
-from spsbench.foreign import MAX_COUNT, FieldError, RangeError, sequence
-from spsbench.serving.answers import MAX_DEPTH, Answer, dense
+from spsbench.foreign import MAX_COUNT, FieldError, RangeError
+from spsbench.serving.answers import Answer
+from spsbench.serving.wire import MAX_DEPTH, dense
 
 LINE = re.compile(
     r"^(?:vllm|llamacpp|trtllm)[:_]spec_decode_(\w+?)(?:_total)?(\{[^}\n]*\})? (\S+)", re.MULTILINE
@@ -134,7 +135,7 @@ def _of_engine(answer: Answer) -> Acceptance | None:
         if rounds is None or accepted is None:
             return None
         steps = said.get("per_step_accepted")
-        kept = reached(histogram(steps)) if steps else reached(said.get("acceptance_histogram"))
+        kept = reached(Counter(steps) if steps else said.get("acceptance_histogram"))
         return Acceptance(rounds, said.get("num_draft_tokens"), accepted, None, kept, VLLM)
     if "sglang" in answer.counts:
         said = answer.counts["sglang"]
@@ -179,31 +180,14 @@ def contradiction(counts: Acceptance, tokens: int) -> str | None:
     return None
 
 
-def histogram(steps: Any) -> list[int]:
-    """Count the steps that accepted 0, 1, 2, ... tokens."""
-    counts = Counter(sequence(steps, "per_step_accepted"))
-    deepest = max(counts, default=0)
-    if deepest > MAX_DEPTH:
-        raise RangeError(f"per_step_accepted: {deepest}, expected at most {MAX_DEPTH}")
-    return [counts[n] for n in range(deepest + 1)]
-
-
 def reached(counts: Any) -> tuple[float, ...]:
     """Convert steps that accepted exactly n tokens to steps that accepted position 1, 2, ...
 
     Raises:
         FieldError: counts of more than `MAX_DEPTH` tokens, or no counts.
     """
-    if isinstance(counts, Mapping):  # sparse
-        counts = dense(counts, "histogram")
-    numbers = sequence(counts, "histogram")
-    if len(numbers) > MAX_DEPTH + 1:
-        raise RangeError(f"histogram: {len(numbers)} entries, expected at most {MAX_DEPTH + 1}")
-    total, sums = 0.0, []
-    for number in reversed(numbers[1:]):
-        total += number
-        sums.append(total)
-    return tuple(reversed(sums))
+    numbers = dense(counts or ())
+    return tuple(map(float, accumulate(reversed(numbers[1:]))))[::-1]
 
 
 def counters(page: Any) -> dict[str, float]:

@@ -42,32 +42,24 @@ class ApiKey:
         """Return the headers that carry the key; none without a key."""
         return {"authorization": f"Bearer {self._value}"} if self._value else {}
 
-    def hide(self, text: str) -> str:
-        """Replace the key in `text`, as it is and in the forms in which servers write it.
+    def hide(self, value: Any) -> Any:
+        """Replace the key in a text, or in all names and texts of a JSON value.
 
-        The key may be broken by blanks and invisible characters, or be written in HTML entities.
+        The key may be written in the forms in which servers write it, be broken by blanks and
+        invisible characters, or be in HTML entities. A short one stays.
         """
-        if not self._value:
-            return text
-        unescaped = html.unescape(text)
-        if self._broken.search(unescaped):
-            text = self._broken.sub(HIDDEN, unescaped)
-        return self._pattern.sub(HIDDEN, text)
-
-    def hide_in(self, value: Any) -> Any:
-        """Replace the key in all names and texts of parsed JSON; a short key stays."""
         if len(self._value) < SHORTEST_SECRET:
             return value
-        return self._hide_in(value)
-
-    def _hide_in(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._pattern.sub(HIDDEN, value)
         if isinstance(value, list):
-            return [self._hide_in(item) for item in value]
+            return [self.hide(item) for item in value]
         if isinstance(value, dict):
-            return {self._hide_in(name): self._hide_in(item) for name, item in value.items()}
-        return value
+            return {self.hide(name): self.hide(item) for name, item in value.items()}
+        if not isinstance(value, str):
+            return value
+        unescaped = html.unescape(value)
+        if self._broken.search(unescaped):
+            value = self._broken.sub(HIDDEN, unescaped)
+        return self._pattern.sub(HIDDEN, value)
 
 
 def _forms(key: str) -> set[str]:
@@ -81,9 +73,8 @@ def _forms(key: str) -> set[str]:
     forms |= {quote(key, safe=""), quote_plus(key), quote(key)}
     forms |= {data.hex(), "".join(f"%{byte:02x}" for byte in data)}
     forms |= {"".join(f"\\{kind}{byte:0{n}x}" for byte in data) for kind, n in (("u", 4), ("x", 2))}
-    if len(key) >= SHORTEST_SECRET:
-        for before in range(3):
-            digits = base64.b64encode(bytes(before) + data).decode()
-            first, last = -(-before * 8 // 6), (before + len(data)) * 8 // 6
-            forms |= {digits[first:last], digits[first:last].translate({43: "-", 47: "_"})}
+    for before in range(3):
+        digits = base64.b64encode(bytes(before) + data).decode()
+        first, last = -(-before * 8 // 6), (before + len(data)) * 8 // 6
+        forms |= {digits[first:last], digits[first:last].translate({43: "-", 47: "_"})}
     return forms

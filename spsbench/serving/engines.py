@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any
 
 from spsbench.errors import DataError, UnavailableError
-from spsbench.foreign import MAX_NAME, FieldError, cut, listed_names, mapping, sequence, text
+from spsbench.foreign import FieldError, cut, listed_names
+from spsbench.messages import ignore
 from spsbench.serving.answers import Answer as Answer
 from spsbench.serving.answers import Stated as Stated
 from spsbench.serving.answers import (
@@ -24,8 +25,8 @@ from spsbench.serving.answers import (
     rescored_by_openai,
     rescored_by_sglang,
 )
-from spsbench.serving.arriving import Arriving
-from spsbench.serving.http import FIRST, Client, FailedError, RefusedError, Reply
+from spsbench.serving.http import FIRST, Arriving, Client, FailedError, RefusedError, Reply
+from spsbench.serving.wire import Model, read
 
 TOPS = (10, 5, 1)  # likeliest tokens to request; the largest that the server allows is used
 REFUSED = (400, 422)  # statuses of a request with a field that a server does not take
@@ -107,8 +108,8 @@ class Server:
         """Return the engine and its version in words."""
         return f"{self.kind} {self.version}".strip()
 
-    async def answer(self, ask: Ask, arriving: Arriving | None = None) -> Answer:
-        """Send a request and return the continuation; `arriving` sees a stream as it comes."""
+    async def answer(self, ask: Ask, arriving: Arriving = ignore) -> Answer:
+        """Send a request and return the continuation; `arriving` gets its body before it comes."""
         try:
             return await self._answer(ask, arriving)
         except RefusedError as error:
@@ -124,14 +125,14 @@ class Server:
             self.counts_streams = False
             return answer
 
-    async def _answer(self, ask: Ask, arriving: Arriving | None) -> Answer:
+    async def _answer(self, ask: Ask, arriving: Arriving) -> Answer:
         path, payload = self.request(ask)
         sglang = self.kind is Kind.SGLANG
-        read = read_sglang if sglang else partial(read_openai, chat=ask.chat)
+        read_schema = read_sglang if sglang else partial(read_openai, chat=ask.chat)
 
         def answer(reply: Reply) -> Answer:
-            parsed = read(reply)
-            hide = self.client.hide_in_text
+            parsed = read_schema(reply)
+            hide = self.client.hide  # of a key in parts
             parsed.text, parsed.reasoning = hide(parsed.text), hide(parsed.reasoning)
             listed = "".join(parsed.keys)
             if hide(listed) != listed:
@@ -237,12 +238,12 @@ class Server:
         context = (*prompt, *tokens)
         if self.kind is Kind.SGLANG:
             body = self._of_sglang(Ask(context, 1, 0.0, top=self.top))
-            read = partial(rescored_by_sglang, count=len(tokens))
-            return await self.client.post("/generate", body, read, f"{self.kind}'s")
+            rows = partial(rescored_by_sglang, count=len(tokens))
+            return await self.client.post("/generate", body, rows, f"{self.kind}'s")
         path, body = self.request(Ask(context, 1, 0.0))
         body["prompt_logprobs"] = self.top
-        read = partial(rescored_by_openai, count=len(tokens))
-        return await self.client.post(path, body, read, f"{self.kind}'s")
+        rows = partial(rescored_by_openai, count=len(tokens))
+        return await self.client.post(path, body, rows, f"{self.kind}'s")
 
 
 async def connect(client: Client, model: str | None = None) -> Server:
@@ -255,8 +256,8 @@ async def connect(client: Client, model: str | None = None) -> Server:
     page = await client.get(FIRST)
     with client.reading(FIRST, "a list of models"):
         listed = page.get("data") if isinstance(page, dict) else None
-        entries = [_entry(entry) for entry in sequence(listed, "data")]
-        names = tuple(_name(entry) for entry in entries)
+        entries = read(listed or [], list[Model])
+    names = tuple(entry.id for entry in entries)
     kind, version = await _engine(client, entries)
     if model is not None and names and model not in names:
         raise DataError(
@@ -278,21 +279,8 @@ async def connect(client: Client, model: str | None = None) -> Server:
     return server
 
 
-def _entry(entry: Any) -> Mapping[str, Any]:
-    if not isinstance(entry, dict):
-        raise FieldError(f"data: {cut(entry)}, expected an object with the id of a model")
-    return mapping(entry, "data")
-
-
-def _name(entry: Mapping[str, Any]) -> str:
-    name = text(entry.get("id"), "data.id")
-    if len(name) > MAX_NAME:
-        raise FieldError(f"data.id: {cut(name)}, expected at most {MAX_NAME} characters")
-    return name
-
-
-async def _engine(client: Client, entries: Sequence[Mapping[str, Any]]) -> tuple[Kind, str]:
-    owner = str(entries[0].get("owned_by", "")) if entries else ""
+async def _engine(client: Client, entries: Sequence[Model]) -> tuple[Kind, str]:
+    owner = entries[0].owned_by if entries else None
     pages = await asyncio.gather(
         *(client.get(path) for path in ("/version", "/server_info", "/get_server_info", "/props"))
     )
@@ -304,7 +292,7 @@ async def _engine(client: Client, entries: Sequence[Mapping[str, Any]]) -> tuple
         return Kind.VLLM, cut(version.get("version") or "")
     if owner == "llamacpp" or "default_generation_settings" in props:
         return Kind.LLAMA_SERVER, cut(props.get("build_info") or "")
-    if owner == "me" and entries[0].get("permissions") == []:  # the engine's own spelling
+    if owner == "me" and entries[0].permissions == []:  # the engine's own spelling
         return Kind.LLAMA_CPP_PYTHON, ""
     return Kind.OPENAI, ""
 

@@ -1,8 +1,6 @@
 """HTTP client for model servers: bounded retries, sizes and times, API keys, event streams.
 
-What a server sends is bounded, and freed of the API key, here. A stream is stored as bytes with
-arrival times and parsed after its end, so that parsing of one answer does not delay the clock of
-another.
+What a server sends is bounded (`body`), and freed of the API key, where it comes in.
 """
 
 import asyncio
@@ -10,19 +8,18 @@ import json
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     aclosing,
     contextmanager,
     nullcontext,
+    suppress,
 )
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError
@@ -34,20 +31,10 @@ from spsbench.foreign import (
     cut,
     parse_json,
 )
+from spsbench.messages import ignore
 from spsbench.serving.address import certificates, checked, is_local
 from spsbench.serving.api_key import KEY, ApiKey
-from spsbench.serving.arriving import Arriving
-from spsbench.serving.body import (
-    LARGEST,
-    MAX_PIECES,
-    PIECES,
-    BrokenAnswerError,
-    EndOfStream,
-    Pieces,
-    Progress,
-    parsed,
-    reason_of,
-)
+from spsbench.serving.body import Body, BrokenAnswerError, reason_of
 
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retried
 LONGEST_WAIT = 30.0  # seconds between two attempts
@@ -56,8 +43,9 @@ GRACE = 0.5  # seconds in which a connection may end after its stream, to be use
 MAX_TIMEOUT = 1e6  # of a timeout
 MAX_RETRIES = 1000
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-T = TypeVar("T")
 FIRST = "/v1/models"  # the page by which a server is found
+T = TypeVar("T")
+Arriving = Callable[[Body], None]
 
 
 class RefusedError(DataError):
@@ -119,20 +107,6 @@ class Reply:
     attempts: int = 1
 
 
-class Body(NamedTuple):
-    """An answer as it came."""
-
-    status: int
-    headers: Any
-    pieces: Pieces
-    began: float
-
-    @property
-    def content(self) -> bytes:
-        """Return the bytes in one."""
-        return b"".join(piece for _, piece in self.pieces)
-
-
 @dataclass
 class Client:
     """A connection pool to one server.
@@ -149,8 +123,7 @@ class Client:
     def __post_init__(self) -> None:
         self.address = checked(self.address)
         self._key = ApiKey(self.key_from)
-        self.hide = self._key.hide
-        self.hide_in_text = self._key.hide_in  # of a model, in which a short key is no secret
+        self.hide = self._key.hide  # applied to all that a server says, where it comes in
         self._http: Any = None
         self._one = asyncio.Lock()  # held by the retry of a request that timed out
 
@@ -187,44 +160,40 @@ class Client:
         server need have none: one that it refuses, or does not give in time, is missing.
 
         Raises:
-            RefusedError: the server wants a key.
-            DataError: `FIRST` is compressed or nested too deeply.
-            UnavailableError: no server answers, or the server is busy.
+            SpsError: for `FIRST`, no server, one that wants a key, or no page of the schema.
         """
-        first = path == FIRST
+        if path == FIRST:
+            return await self._page(path, 1, self.limits.timeout)
+        with suppress(DataError, UnavailableError):
+            longest = min(LONGEST_PAGE, self.limits.timeout)
+            return await self._page(path, self.limits.retries + 1, longest)
+        return None
 
+    async def _page(self, path: str, attempts: int, longest: float) -> Any:
         async def ask(_: int) -> Body:
-            if first:
-                async with asyncio.timeout(self.limits.timeout):
-                    body = await self._exchange("GET", path)
-                # transformers serve has 500 where it cannot list models, and answers all the same.
-                if body.status in AGAIN - {500}:
-                    raise BusyError(body.status, reason_of(body.content, self.hide), 0.0)
-                return body
+            body = Body(streamed=False)
             try:
-                async with asyncio.timeout(min(LONGEST_PAGE, self.limits.timeout)):
-                    return await self._exchange("GET", path)
-            except (TimeoutError, DataError, BrokenAnswerError):
-                return Body(404, {}, [], 0.0)
+                async with asyncio.timeout(longest):
+                    await self._exchange("GET", path, body)
+            except (TimeoutError, BrokenAnswerError) as error:
+                if path == FIRST:
+                    raise
+                raise DataError(str(error)) from error  # no further attempt
+            # transformers serve has 500 where it cannot list models, and answers all the same.
+            if path == FIRST and body.status in AGAIN - {500}:
+                raise BusyError(body.status, self._reason(body), 0.0)
+            return body
 
-        try:
-            body = await self._tried(path, ask, 1 if first else self.limits.retries + 1)
-        except UnavailableError:
-            if first:
-                raise
-            return None
-        if first and body.status in (401, 403):
+        body = await self._tried(path, ask, attempts)
+        if body.status in (401, 403):
             raise self._refused(body)
         if body.status != 200:
             return None
-        content = body.content
         try:
-            return self._key.hide_in(parse_json(content, strict=False))
+            return self.hide(parse_json(bytes(body.content), strict=False))
         except NotJSONError:
-            return self.hide(content.decode(errors="replace"))
+            return self.hide(body.content.decode(errors="replace"))
         except FieldError as error:
-            if not first:
-                return None
             raise self._of_another_schema(path, str(error), "a list of models") from error
 
     async def post(
@@ -233,35 +202,39 @@ class Client:
         payload: dict[str, Any],
         read: Callable[[Reply], T],
         expected: str = "that of the OpenAI API",
-        arriving: Arriving | None = None,
+        arriving: Arriving = ignore,
     ) -> T:
         """Send `payload` and return what `read` makes of the complete answer.
 
-        A transient failure is retried, and so is an answer that `read` finds broken. `arriving`
-        sees the pieces of a stream.
+        A transient failure is retried, and so is an answer that `read` finds broken.
+
+        Args:
+            path: below the server's address.
+            payload: the JSON to send.
+            read: makes the result of a reply.
+            expected: names the schema.
+            arriving: called with the body of each attempt before it comes.
 
         Raises:
             RefusedError: the server refuses the request.
             DataError: an answer of another schema.
             UnavailableError: all attempts failed.
         """
+        sampling = payload.get("sampling_params") or {}
+        tokens = int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)
 
         async def ask(attempt: int) -> T:
-            if arriving is not None:
-                arriving.begin()
+            body = Body(streamed=bool(payload.get("stream")), tokens=tokens)
+            arriving(body)
             with self.sending():
-                body = await self._exchange("POST", path, payload, arriving)
+                began = await self._exchange("POST", path, body, payload)
             if body.status in AGAIN:
-                reason = reason_of(body.content, self.hide)
-                raise BusyError(body.status, reason, waiting(body.headers))
+                raise BusyError(body.status, self._reason(body), waiting(body.headers))
             if body.status != 200:
                 raise self._refused(body)
-            seconds = body.pieces[-1][0] - body.began
-            streamed = bool(payload.get("stream"))
-            events = parsed(body.pieces, streamed=streamed, clean=self._key.hide_in)
-            stamped = ((at - body.began, event) for at, event in events)
+            stamped = ((at - began, event) for at, event in body.parsed(self.hide))
             with self.reading(path, expected):
-                return read(Reply(stamped, seconds, attempt))
+                return read(Reply(stamped, body.end - began, attempt))
 
         return await self._tried(path, ask, self.limits.retries + 1)
 
@@ -273,23 +246,21 @@ class Client:
             DataError: the answer is of another schema.
             ImpossibleAnswerError: it is of the schema, with a number that cannot be true.
         """
-        where = f"{self.address}{path}"
         try:
             yield
         except RangeError as error:
-            line = f"an impossible answer ({where}: {self.hide(str(error))})"
+            line = f"an impossible answer ({self.address}{path}: {error})"
             raise ImpossibleAnswerError(f"{line}. Update the server") from error
         except BrokenAnswerError:
             raise
         except SCHEMA_ERRORS as error:
             kind = "" if isinstance(error, FieldError) else f"{type(error).__name__} "
-            reason = kind + cut(str(error), 200)
-            raise self._of_another_schema(path, reason, expected) from error
+            raise self._of_another_schema(path, kind + cut(str(error), 200), expected) from error
 
     def _of_another_schema(self, path: str, reason: str, expected: str) -> DataError:
         return DataError(
-            f"an answer of another schema ({self.address}{path}: {self.hide(reason)}): expected "
-            f"{expected}. Check the URL"
+            f"an answer of another schema ({self.address}{path}: {reason}): expected {expected}. "
+            "Check the URL"
         )
 
     async def _tried(self, path: str, ask: Callable[[int], Awaitable[T]], attempts: int) -> T:
@@ -321,7 +292,7 @@ class Client:
                 reason = cut(words, 200) if words else type(error).__name__
             except BrokenAnswerError as error:
                 kind = AbortedError if isinstance(error, AbortedAnswerError) else kind
-                reason = self.hide(str(error))
+                reason = str(error)
             self.failures[reason] = self.failures.get(reason, 0) + 1
             if attempt < attempts:
                 await asyncio.sleep(wait)
@@ -337,31 +308,18 @@ class Client:
         )
 
     async def _exchange(
-        self,
-        method: str,
-        path: str,
-        payload: dict[str, Any] | None = None,
-        arriving: Arriving | None = None,
-    ) -> Body:
-        """Send a request and return its answer, of at most `LARGEST` bytes that no one compressed.
+        self, method: str, path: str, body: Body, payload: dict[str, Any] | None = None
+    ) -> float:
+        """Send a request, add its uncompressed answer to `body`, and return when it was sent.
 
         A stream is whole with its last line: the connection may stay open.
 
         Raises:
             TimeoutError: no progress for `limits.timeout` seconds; the connection is closed.
-                Progress is a token of a stream, and the first byte of another answer.
             BrokenAnswerError: too large, or without an end.
         """
-        content, headers = None, {}
-        if payload is not None:
-            content = json.dumps(payload).encode()
-            headers = {"content-type": "application/json"}
-        tokens = _tokens_asked(payload or {})
-        end = EndOfStream() if payload is not None and payload.get("stream") else None
-        progress = Progress(tokens)
-        most = MAX_PIECES + PIECES * tokens
-        pieces: Pieces = []
-        size, ended, has_begun = 0, 0.0, False
+        content = None if payload is None else json.dumps(payload).encode()
+        headers = {} if payload is None else {"content-type": "application/json"}
         began, now = time.perf_counter(), asyncio.get_running_loop().time
         latest = now() + self.limits.whole
         request = self._http.stream(method, self.address + path, content=content, headers=headers)
@@ -371,35 +329,24 @@ class Client:
                 request as answer,
                 aclosing(answer.aiter_raw()) as raw,
             ):
+                body.status, body.headers = answer.status_code, answer.headers
                 self._refuse_compressed(path, answer.headers)
+                body.streamed &= body.status == 200
                 async for piece in raw:
-                    if ended:
+                    if body.end:
                         continue
-                    pieces.append((time.perf_counter(), piece))
-                    size += len(piece)
-                    if size > LARGEST or len(pieces) > most:
-                        raise BrokenAnswerError(
-                            f"more than {LARGEST >> 20} MiB or {most:,} pieces in one answer"
-                        )
-                    if end is None:
-                        is_alive = not has_begun and not piece.isspace()
-                        has_begun = has_begun or is_alive
-                    else:
-                        is_alive = progress.is_in(piece)
-                        ended = pieces[-1][0] if end.is_in(piece) else 0.0
-                        if arriving is not None:
-                            arriving.take(piece)
-                    if ended or is_alive:
-                        silence = GRACE if ended else self.limits.timeout
+                    is_alive = body.take(time.perf_counter(), piece)
+                    if is_alive or body.end:
+                        silence = GRACE if body.end else self.limits.timeout
                         clock.reschedule(min(now() + silence, latest))
         except TimeoutError:
-            if not ended and now() >= latest:
+            if not body.end and now() >= latest:
                 reason = f"no end of the answer within {self.limits.whole:g} s"
                 raise BrokenAnswerError(reason) from None
-            if not ended:
+            if not body.end:
                 raise
-        pieces.append((ended or time.perf_counter(), b""))
-        return Body(answer.status_code, answer.headers, pieces, began)
+        body.close(time.perf_counter())
+        return began
 
     def _refuse_compressed(self, path: str, headers: Any) -> None:
         encoding = headers.get("content-encoding", "").strip()
@@ -409,8 +356,11 @@ class Client:
                 "none, as the request says. Turn compression off in the server or its proxy"
             )
 
+    def _reason(self, body: Body) -> str:
+        return reason_of(bytes(body.content), self.hide)
+
     def _refused(self, body: Body) -> RefusedError:
-        reason, status = reason_of(body.content, self.hide), body.status
+        reason, status = self._reason(body), body.status
         remedies = dict.fromkeys((301, 302, 307, 308, 404, 405), "Check the URL and `model`")
         remedies |= dict.fromkeys((401, 403), f"Set {self.key_from}")
         todo = remedies.get(status, "Change what the server names, or look at its log")
@@ -418,21 +368,10 @@ class Client:
         return RefusedError(line, status, reason)
 
 
-def _tokens_asked(payload: Mapping[str, Any]) -> int:
-    sampling = payload.get("sampling_params") or {}
-    return int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)
-
-
 def waiting(headers: Any) -> float:
-    """Return the seconds of a Retry-After header, which is a number or a date; 0 without one."""
-    value = headers.get("retry-after", "")
+    """Return the seconds of a Retry-After header; 0 without a number there."""
     try:
-        seconds = float(value)
+        seconds = float(headers.get("retry-after", 0))
     except ValueError:
-        try:
-            date = parsedate_to_datetime(value)
-            date = date if date.tzinfo else date.replace(tzinfo=UTC)
-            seconds = (date - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError, OverflowError, IndexError):
-            return 0.0
+        return 0.0
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0

@@ -12,8 +12,9 @@ from spsbench.errors import DataError, SpsError
 from spsbench.loop.decoder import RefusedPromptError
 from spsbench.methods.decoders.openai import OpenAiDecoder
 from spsbench.serving.acceptance import between, contradiction, counters, of_answers, spans
+from spsbench.serving.body import Body
 from spsbench.serving.engines import Ask, Kind, Server, connect
-from spsbench.serving.http import Body, Client, Limits
+from spsbench.serving.http import Client, Limits
 from spsbench.settings.records import Record, RoundRecord
 from spsbench.store.log import encode
 from spsbench.store.records import impossible
@@ -30,10 +31,12 @@ class Answering(Client):
         super().__init__("http://server", limits=ONCE)
         self.contents, self.content = contents, content
 
-    async def _exchange(self, method: str, path: str, payload: Any = None, *_: Any) -> Body:
+    async def _exchange(self, method: str, path: str, body: Body, payload: Any = None) -> float:
         content = self.content if method == "POST" else self.contents.get(path)
-        status = 404 if content is None else 200
-        return Body(status, {}, [(0.1, content or b""), (0.2, b"")], 0.0)
+        body.status = 404 if content is None else 200
+        body.take(0.1, content or b"")
+        body.close(0.2)
+        return 0.0
 
 
 async def answer_to(kind: str, content: bytes) -> Any:

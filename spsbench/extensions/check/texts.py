@@ -16,7 +16,7 @@ from spsbench.extensions.check.timing import gathered
 from spsbench.extensions.check.weights import Weights
 from spsbench.messages import ignore
 from spsbench.serving.api_key import BASELINE_KEY, KEY
-from spsbench.serving.arriving import Arriving
+from spsbench.serving.body import Body
 from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, probe_streams
 from spsbench.serving.http import Client
 
@@ -43,7 +43,7 @@ class CheckProgress:
     total: int = 1
     note: str = ""  # what is known so far
     came: int = 0  # tokens of whole answers in this part
-    coming: list[Arriving] = field(default_factory=list)  # streams that have not ended
+    coming: list[Body] = field(default_factory=list)  # streams that have not ended
 
     @property
     def counted(self) -> str:
@@ -146,7 +146,7 @@ class Texts:
         if key in self.journal or self.journal.closed:
             answer = self.journal.read(key, Answer.from_json)
         else:
-            answer = await self._arriving(name, key, ask)
+            answer = await self._arriving(name, ask)
             self.journal.keep(key, answer.to_json())
         if line := miscount(answer, ask.tokens):
             self.remark(f"{name}: {line}")
@@ -154,26 +154,25 @@ class Texts:
             self.answers.append(answer)
         return answer
 
-    async def _arriving(self, name: str, key: str, ask: Ask) -> Answer:
-        """Return the server's answer, whose tokens are counted as they come.
-
-        What has come of an answer that breaks off is kept beside the whole ones.
-        """
-        server = self.servers[name]
+    async def _arriving(self, name: str, ask: Ask) -> Answer:
+        """Return the server's answer, whose events are counted as they come."""
+        server, bodies = self.servers[name], list[Body]()
         if not server.streams:
             return await server.answer(ask)
-        stream = Arriving(self._watch_now_and_then)
-        self.progress.coming.append(stream)
+
+        def arriving(body: Body) -> None:
+            body.watch = self._watch_now_and_then
+            self.progress.coming = [b for b in self.progress.coming if b not in bodies] + [body]
+            bodies.append(body)
+
         try:
-            answer = await server.answer(replace(ask, stream=True), stream)
+            answer = await server.answer(replace(ask, stream=True), arriving)
         except UnavailableError as error:
-            if stream.tokens:
-                hidden = server.client.hide_in_text(stream.text)
-                self.journal.note(f"partial/{key}", {"text": hidden, "tokens": stream.tokens})
-                error.args = (f"{error}. The last attempt broke off after {stream.tokens} tokens",)
+            count = bodies[-1].tokens if bodies else 0
+            error.args = (f"{error}. The last attempt broke off after {count} tokens",)
             raise
         finally:
-            self.progress.coming.remove(stream)
+            self.progress.coming = [b for b in self.progress.coming if b not in bodies]
         self.progress.came += answer.tokens
         return answer
 

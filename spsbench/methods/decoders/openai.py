@@ -237,7 +237,7 @@ class OpenAiDecoder(Decoder):
 
     def _check(self, answer: Answer, most: int) -> None:
         """Refuse an answer whose count of tokens, ids and text contradict each other."""
-        where, hide = self._client.address, self._client.hide_in_text
+        where, hide = self._client.address, self._client.hide
         ids = answer.ids
         if answer.count is None and ids is None and not answer.keys:
             raise DataError(

@@ -15,7 +15,7 @@ from spsbench.reports.others.measurement import (
     of_acceptance,
 )
 from spsbench.serving.acceptance import Acceptance
-from spsbench.serving.answers import MAX_DEPTH
+from spsbench.serving.wire import MAX_DEPTH
 
 VLLM = (
     ("requests that succeeded", "", "completed", 1),

@@ -105,7 +105,7 @@ def harness(size: int, passes: int = 200) -> float:
 
 def passes(given: argparse.Namespace, pair: Any) -> list[dict[str, float]]:
     """Measure a row for each batch and number of rows."""
-    engine = make("engines", pair.cell.models.target.engine)
+    engine = make("engines", pair.cell.target.engine)
     lms = [engine.session(pair.loaded.target) for _ in range(max(BATCHES))]
     for number, lm in enumerate(lms):
         lm.append(torch.arange(PAST) + number, keep=0)

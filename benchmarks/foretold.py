@@ -159,7 +159,7 @@ def setting(task: str, temperature: float, flags: argparse.Namespace) -> dict[st
     best = {}
     drafting_cells = sorted((c for c in cells if c.k), key=drafting)
     for draft, group in groupby(drafting_cells, key=drafting):
-        rule = str(next(group).method.verifier)
+        rule = str(next(group).verifier)
         candidates = [Candidate(draft=draft, verifier=rule, k=k) for k in EVERY_K]
         by_k = [replayed(each, traces) for each in candidates]
         every = np.stack([np.stack(list(each.values())) for each in by_k])

@@ -89,7 +89,7 @@ def figures(flags: argparse.Namespace) -> list[dict[str, Any]]:
     along = along_texts(flags.texts, flags.tokens)
     rows = []
     for summary, values in zip(run.summary, run.rows(), strict=True):
-        rule = "ArS" if summary.cell.k == 0 else str(summary.cell.method.verifier)
+        rule = "ArS" if summary.cell.k == 0 else str(summary.cell.verifier)
         told = {n: v for n, v in values.items() if n.startswith((*FIGURES, QUALITY))}
         rows.append({"rule": rule, **along.get(rule, {}), **told})
     return rows

@@ -154,7 +154,7 @@ def merged(experiment: Experiment) -> Experiment:
     """All cells of a task and a setting in one part, so that they run in turn."""
     parts: dict[Any, Part] = {}
     for part in experiment.parts:
-        key = (part.spec, part.cells[0].sampling.temperature)
+        key = (part.spec, part.cells[0].temperature)
         own = parts.get(key)
         cells = part.cells if own is None else (*own.cells, *part.cells)
         parts[key] = replace(part, cells=tuple({cell.id: cell for cell in cells}.values()))
@@ -172,11 +172,11 @@ def rows_of(table: Table) -> Iterator[dict[str, Any]]:
         alpha = summary.alpha or summary.alpha_counted
         quality = {name: _plain(value) for name, value in summary.quality.items()}
         yield {
-            "task": str(cell.work.task).partition(":")[0].replace("jsonl", "copying"),
+            "task": str(cell.task).partition(":")[0].replace("jsonl", "copying"),
             "setting": _setting(cell),
             "method": _method(cell),
-            "rule": "" if cell.k == 0 else cell.method.verifier.name,
-            "guarantee": "" if cell.k == 0 else exact.get(cell.method.verifier.name, ""),
+            "rule": "" if cell.k == 0 else cell.verifier.name,
+            "guarantee": "" if cell.k == 0 else exact.get(cell.verifier.name, ""),
             "k": cell.k,
             "n": summary.n,
             "failures": summary.failures,
@@ -226,17 +226,15 @@ def shown(rows: Sequence[Mapping[str, Any]]) -> str:
 def _method(cell: Cell) -> str:
     if cell.k == 0:
         return "plain"
-    draft, drafter = cell.models.draft, str(cell.method.drafter)
+    draft, drafter = cell.draft, str(cell.drafter)
     if draft is None or drafter != "model":
-        return drafter if cell.k is not None else f"{drafter} {cell.method.schedule}"
-    return f"self:{draft.weights}" if draft.id == cell.models.target.id else "draft model"
+        return drafter if cell.k is not None else f"{drafter} {cell.schedule}"
+    return f"self:{draft.weights}" if draft.id == cell.target.id else "draft model"
 
 
 def _setting(cell: Cell) -> str:
     return next(
-        name
-        for name, values in SETTINGS.items()
-        if values["temperature"] == cell.sampling.temperature
+        name for name, values in SETTINGS.items() if values["temperature"] == cell.temperature
     )
 
 

@@ -217,7 +217,7 @@ def ratio(
 
 def ratios(folder: Path) -> dict[str, dict[str, Any]]:
     """Ours over each other engine of a run: plain token time, and time of a speculative round."""
-    found = {(str(cell.method.decoder.name), bool(cell.k)): arm for cell, arm in arms(folder)}
+    found = {(str(cell.decoder.name), bool(cell.k)): arm for cell, arm in arms(folder)}
     return {
         name: {
             "plain": ratio(found["native", False], found[name, False]),

@@ -274,7 +274,7 @@ def report(run: Path) -> dict[str, Any]:
 
     manifest = Manifest.load(run)
     cells = manifest.configurations(run)
-    target = next(iter(cells.values())).models.target.id
+    target = next(iter(cells.values())).target.id
     tokenizer = AutoTokenizer.from_pretrained(local_folder(target))
 
     def decode(tokens: Sequence[int]) -> str:
@@ -283,14 +283,14 @@ def report(run: Path) -> dict[str, Any]:
     rows: dict[Arm, dict[str, Row]] = defaultdict(lambda: defaultdict(Row))
     for record in records(run):
         cell = cells[record.cell]
-        kind = SCHEMA if "held" in str(cell.work.task) else FREE
-        arm = Arm(kind, ALONE if cell.k == 0 else DRAFTED, cell.sampling.temperature)
+        kind = SCHEMA if "held" in str(cell.task) else FREE
+        arm = Arm(kind, ALONE if cell.k == 0 else DRAFTED, cell.temperature)
         for group in (record.group or "", "all"):
             rows[arm][group].add(record, decode)
     return {
         "command": "see benchmarks/structured.py",
         "versions": {"llguidance": manifest.provenance["versions"].get("llguidance")},
-        "drafters": sorted({str(cell.method) for cell in cells.values() if cell.k != 0}),
+        "drafters": sorted({cell.noise_key for cell in cells.values() if cell.k != 0}),
         "greedy texts": greedy_texts(rows),
         "ratios of speed": list(ratios(rows)),
         "rows": [

@@ -125,7 +125,7 @@ def measure(pair: Any, prompts: list[list[int]], length: int, siblings: str) -> 
 
 def session(pair: Any, model: Any, which: str) -> LM:
     """A session as a cell of the pair would have it."""
-    spec = getattr(pair.cell.models, which)
+    spec = getattr(pair.cell, which)
     made: LM = make("engines", spec.engine).session(model)
     return made
 

@@ -24,7 +24,7 @@ def cell(k: int, **changes: object) -> Cell:
         "schedule": Spec("constant", (("lookahead", k),)),
         **drafting,
     }
-    return Cell.of(**{**made, **changes})  # type: ignore[arg-type]
+    return Cell(**{**made, **changes})  # type: ignore[arg-type]
 
 
 def rounds(draw: random.Random, k: int, alpha: float, tokens: int) -> list[RoundRecord]:
@@ -78,5 +78,5 @@ def run(
     for sample in range(samples):
         own = min(0.99, max(0.01, random.Random(sample).gauss(alpha, spread)))
         for repeat in range(repeats):
-            made = rounds(draw, of.k or 0, own, of.sampling.max_new_tokens)
+            made = rounds(draw, of.k or 0, own, of.max_new_tokens)
             yield record(of, f"s{sample}", repeat, made)

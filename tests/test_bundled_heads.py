@@ -27,8 +27,8 @@ def test_a_head_is_there_and_small(kind):
     folder = BUNDLED[DEFAULT_HEAD["nano", kind]]
     assert (folder / "model.safetensors").stat().st_size < LARGEST
     assert (folder / "README.md").read_text().startswith("---\n")
-    assert make_cell(drafter=kind).models.draft.id == f"nano-{kind}"
-    assert make_cell(drafter=kind, target="./mine").models.draft is None
+    assert make_cell(drafter=kind).draft.id == f"nano-{kind}"
+    assert make_cell(drafter=kind, target="./mine").draft is None
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1000], None])
@@ -46,7 +46,7 @@ def test_damaged_weights_of_a_head_are_told_as_such(damage, tmp_path):
 
 def test_random_weights_take_no_head_unasked():
     for given in {"random_weights": True}, {"weights": "random-int8"}:
-        assert make_cell(target="smollm2", **given).method.drafter == Spec("ngram")
+        assert make_cell(target="smollm2", **given).drafter == Spec("ngram")
     unasked = make_cell(target="smollm2")
     assert make_cell(target="smollm2", random_weights=False) == unasked
 
@@ -57,21 +57,19 @@ def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():
     assert (folder / "README.md").read_text().startswith("---\n")
     for drafter in ("eagle3", "hybrid:first=suffix,then=eagle3"):
         asked = {"target": "smollm2", "drafter": drafter}
-        models = make_cell(**asked).models
-        assert models.draft is not None
-        assert models.draft.id == "smollm2-eagle3"
-        assert models.draft.weights == "int8"
-        assert make_cell(draft_weights="checkpoint", **asked).models.draft.weights == "checkpoint"
-        assert make_cell(device="cuda", **asked).models.draft.weights == "checkpoint"
-        assert make_cell(weights="blocks", **asked).models.draft.weights == "int8"
+        head = make_cell(**asked).draft
+        assert (head.id, head.weights) == ("smollm2-eagle3", "int8")
+        assert make_cell(draft_weights="checkpoint", **asked).draft.weights == "checkpoint"
+        assert make_cell(device="cuda", **asked).draft.weights == "checkpoint"
+        assert make_cell(weights="blocks", **asked).draft.weights == "int8"
     unasked = make_cell(target="smollm2")
-    assert (unasked.models.draft, unasked.k) == (models.draft, None)
-    assert (unasked.method.drafter.name, unasked.method.schedule.name) == ("hybrid", "payoff")
+    assert (unasked.draft, unasked.k) == (head, None)
+    assert (unasked.drafter.name, unasked.schedule.name) == ("hybrid", "payoff")
     assert make_cell(target="smollm2", k=4).k == 4
-    assert make_cell(target="smollm2", k=4).method.drafter == unasked.method.drafter
+    assert make_cell(target="smollm2", k=4).drafter == unasked.drafter
     assert make_cell(target="smollm2", drafter="suffix").k == 4
     assert make_cell(target="smollm2", decoder="native") == unasked
-    assert make_cell(target="smollm2", decoder="hf").method.drafter.name == "ngram"
+    assert make_cell(target="smollm2", decoder="hf").drafter.name == "ngram"
 
 
 @pytest.mark.parametrize("kind", FIRST)
@@ -184,7 +182,7 @@ def test_a_neighbour_in_a_common_pass_changes_a_text(
     sampled: Any, defect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair, alone = sampled
-    if defect is keys_of_a_neighbour and "eagle" not in str(pair.cell.method.drafter):
+    if defect is keys_of_a_neighbour and "eagle" not in str(pair.cell.drafter):
         pytest.skip("no attention")
     defect(monkeypatch)
     assert texts(pair, 3) != alone

@@ -164,7 +164,7 @@ def tried(row: Row, another: str) -> str:
     except SpsError as error:
         return checked(error)
     assert all(0 < len(text.tokens) <= 10 for text in texts)
-    guarantee = plug_in("verifiers", Spec.parse(str(pair.cell.method.verifier))).guarantee
+    guarantee = plug_in("verifiers", Spec.parse(str(pair.cell.verifier))).guarantee
     if row["temperature"] or guarantee is Guarantee.LOSSY:
         return "generated"
     assert [text.tokens for text in texts] == [text.tokens for text in plain]

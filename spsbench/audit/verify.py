@@ -58,10 +58,10 @@ def advice_on(cell: Cell, result: Finding | Greedy) -> str:
     """
     if not isinstance(result, Finding) or result.verdict is not AuditVerdict.BIAS:
         return ""
-    if result.shared or result.sps.impossible or not cell.method.own_loop:
+    if result.shared or result.sps.impossible or not cell.own_loop:
         return ""
-    rule = f"sps verify rules --verifier {cell.method.verifier}"
-    rule_of_drafter = f"{rule} {flag_of('drafter')} {cell.method.drafter}"
+    rule = f"sps verify rules --verifier {cell.verifier}"
+    rule_of_drafter = f"{rule} {flag_of('drafter')} {cell.drafter}"
     return (
         "A drafter that misreports p, a wrong residual and a row of q or p that is shifted by a "
         f"token all look like this. `{rule}` finds a wrong residual or a shifted row of the rule, "
@@ -91,9 +91,9 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     """
     plan = take_record(Audit, options)
     cell, loaded = pair.configured(**options)
-    if cell.method.elsewhere:
+    if cell.elsewhere:
         loaded = pair.model_cache.load(plain_here(cell))
-    if cell.sampling.constrained:
+    if cell.constrained:
         raise UsageError(
             "an audit of texts under a constraint: expected free texts. "
             "docs/structured.md says what holds masked ones"
@@ -107,17 +107,17 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     settings = {"cell": cell.to_json(), "prompts": [p.name for p in samples], "bias": plan.bias}
     if plan.sample_seed is not None:
         settings["sample_seed"] = plan.sample_seed
-    if cell.sampling.temperature == 0:
+    if cell.temperature == 0:
         return Held(named(cell), settings, greedy_pair(cell, loaded, samples))
     workers = plan.workers or workers_for(cell, loaded)
-    if workers > 1 and cell.models.ranks > 1:
+    if workers > 1 and cell.ranks > 1:
         raise UsageError(
             f"`workers` {workers} with `parallel`: expected 1, since ranks share one model. "
             "Leave `workers` out"
         )
-    if workers > 1 and cell.method.elsewhere:
+    if workers > 1 and cell.elsewhere:
         raise UsageError(
-            f"`workers` {workers} with `decoder` {cell.method.decoder.name}: expected 1, since "
+            f"`workers` {workers} with `decoder` {cell.decoder.name}: expected 1, since "
             "there is one engine. Leave `workers` out"
         )
     log.info(f"auditing {named(cell)}: {len(samples)} prompts, {workers} processes")
@@ -151,7 +151,7 @@ def verify_run(
         loads = Models(model_cache)
 
         def models(cell: Cell) -> Loaded:
-            return loads(plain_here(cell) if cell.method.elsewhere else cell)
+            return loads(plain_here(cell) if cell.elsewhere else cell)
 
         for done in replay(run, models, level=plan.level, bias=plan.bias, most=plan.max_tokens):
             settings = {
@@ -166,6 +166,6 @@ def verify_run(
 
 def named(cell: Cell) -> str:
     """Return a short name of a cell."""
-    task = f"{cell.work.task}, " if cell.work.task else ""
-    theirs = "" if cell.method.own_loop else f", {cell.method.decoder}"
-    return f"{task}{cell.method}, temperature {cell.sampling.temperature:g}{theirs}"
+    task = f"{cell.task}, " if cell.task else ""
+    theirs = "" if cell.own_loop else f", {cell.decoder}"
+    return f"{task}{cell.noise_key}, temperature {cell.temperature:g}{theirs}"

@@ -208,14 +208,14 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
         self, experiment: Experiment
     ) -> tuple[dict[ModelSpec, Path], dict[str, Any], Path]:
         """Return the models' folders, the identity of the run, and its own folder."""
-        if self.pool is not None and any(cell.method.elsewhere for cell in experiment.cells):
+        if self.pool is not None and any(cell.elsewhere for cell in experiment.cells):
             raise UsageError(
                 "`workers` with a decoder whose engine is elsewhere: expected one process, since "
                 "others would be timed beside it. Leave `workers` out"
             )
         for part in experiment.parts:
             check_traceable(part)
-            if self.pool is not None and any(cell.work.batch > 1 for cell in part.cells):
+            if self.pool is not None and any(cell.batch > 1 for cell in part.cells):
                 raise UsageError(
                     "`batch` with `on`: expected one of the two, since a batch is made in one "
                     "process. Leave one out"
@@ -309,10 +309,10 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
             for cell in part.cells:
                 models = self.model_cache.encoder(cell)._replace(clock=clock)
                 if models.tokenizer is not None:
-                    key = (number, cell.models.target, cell.work.chat, cell.work.system)
+                    key = (number, cell.target, cell.chat, cell.system)
                     if key not in digests:
-                        digests[key] = digest_of_ids(models, cell.work, samples)
-                        plain = () if cell.work.chat else (sample.prompt for sample in samples)
+                        digests[key] = digest_of_ids(models, cell, samples)
+                        plain = () if cell.chat else (sample.prompt for sample in samples)
                         if (note := markup_note(models.tokenizer, plain)) is not None:
                             log.info(f"note: {note}")
                     of_cells[cell.id] = digests[key]

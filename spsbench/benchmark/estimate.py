@@ -12,7 +12,7 @@ from spsbench.hardware.files import clock
 from spsbench.metrics.rates import baseline
 from spsbench.metrics.sums import LOADED, totals
 from spsbench.models.cache import Loaded
-from spsbench.settings.cell import Cell, Method
+from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.labels import Names, method, setting
 from spsbench.settings.records import Record
@@ -57,13 +57,13 @@ def estimate(
         for cell in part.cells:
             everything = [one for costs in by_kind.values() for one in costs]
             of_cell = between(by_kind.get(kind(cell)) or everything, cell.k or 0)
-            seconds = counts[cell.id] * of_cell.of(cell.sampling.max_new_tokens)
+            seconds = counts[cell.id] * of_cell.of(cell.max_new_tokens)
             total += seconds
-            parts = (part.spec, cell.models.target.id, method(cell), setting(cell))
+            parts = (part.spec, cell.target.id, method(cell), setting(cell))
             name = "  ".join(filter(None, (*map(str, parts), names.option_text(cell))))
             yield (
                 f"{cell.id}  {name}: {counts[cell.id]} generations of up "
-                f"to {cell.sampling.max_new_tokens} tokens, about {clock(seconds)}"
+                f"to {cell.max_new_tokens} tokens, about {clock(seconds)}"
             )
     yield (
         f"in all about {clock(total)} if no text ends early, into {folder}; from {probes} "
@@ -75,8 +75,7 @@ def estimate(
 
 def kind(cell: Cell) -> tuple[object, ...]:
     """Return a key of cells that an estimate treats as alike but for K."""
-    method: Method = cell.method
-    return cell.models, method.drafter, method.verifier, method.decoder
+    return cell.target, cell.draft, cell.drafter, cell.verifier, cell.decoder
 
 
 def ends_of(cells: Sequence[Cell]) -> list[Cell]:
@@ -108,7 +107,7 @@ def first_sample(part: Part, models: Callable[[Cell], Loaded]) -> Sample:
 def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
     """Time one short generation, after a shorter warm-up."""
     for tokens in (WARM_UP, TOKENS):
-        few = min(tokens, cell.sampling.max_new_tokens)
+        few = min(tokens, cell.max_new_tokens)
         short = cell.but(max_new_tokens=few, ignore_eos=True, stop=())
         began = time.perf_counter()
         record = make(job._replace(cell=short), models, first=True)

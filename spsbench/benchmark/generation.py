@@ -79,17 +79,15 @@ class Generation:
             ids = list(prompt.ids or ())
         else:
             ids = token_ids(prompt, None if loaded.target is None else rows_of(loaded.target))
-        sampling = cell.sampling
-        if json_schema:
-            sampling = replace(sampling, json_schema=json_schema)
-        self.constraint = open_constraint(sampling, loaded, len(ids))
+        constrained = replace(cell, json_schema=json_schema) if json_schema else cell
+        self.constraint = open_constraint(constrained, loaded, len(ids))
         self.cell, self._parts = cell, build(cell, loaded, batch, self.constraint)
         self._asked: Any = ids
         if not self._parts.decoder.loads:
             self._asked = as_prompt(loaded, prompt, ids)._replace(name=sample)
-        self._eos = frozenset() if cell.sampling.ignore_eos else loaded.eos
-        self._noise = PhiloxStream(cell.sampling.seed, str(cell.method), sample, repeat)
-        stops = cell.sampling.stop
+        self._eos = frozenset() if cell.ignore_eos else loaded.eos
+        self._noise = PhiloxStream(cell.seed, cell.noise_key, sample, repeat)
+        stops = cell.stop
         ends = named_tokens(loaded.tokenizer, stops)
         self._transcript = Transcript(loaded.tokenizer, ids, stops, ends)
         self._stop: Stop = StopStrings(loaded.tokenizer, ids, stops, ends) if stops else never
@@ -109,7 +107,7 @@ class Generation:
         began = time.perf_counter()
         for done in self._parts.decoder(
             self._asked,
-            limits=Limits(self.cell.sampling.max_new_tokens, self._eos),
+            limits=Limits(self.cell.max_new_tokens, self._eos),
             warp=warp(self.cell),
             noise=self._noise,
             stop=self._stop,
@@ -261,10 +259,10 @@ def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int] | Promp
     """
     last = prompt if isinstance(prompt, Prompt) else prompt[-WARM_UP_PROMPT:]
     for cell in cells:
-        most = cell.sampling.max_new_tokens
-        if not cell.method.own_loop:  # others may give no token before the last
+        most = cell.max_new_tokens
+        if not cell.own_loop:  # others may give no token before the last
             most = min(WARM_UP_TOKENS, most)
-        other = cell.but(seed=cell.sampling.seed ^ 1, max_new_tokens=most)
+        other = cell.but(seed=cell.seed ^ 1, max_new_tokens=most)
         end = time.perf_counter() + WARM_UP_SECONDS
         while True:
             tokens = 0
@@ -283,14 +281,12 @@ def warm_depths(cell: Cell, loaded: Loaded, prompt: Sequence[int] | Prompt) -> N
     Else the first round of a depth would stand in a figure, wherever the schedule first chooses it,
     and so would the second prompt, before which an engine may try how it reads prompts fastest.
     """
-    if not cell.method.own_loop:
+    if not cell.own_loop:
         return
     end = time.perf_counter() + WARM_UP_SECONDS
     for k in range(1, WARM_UP_DEPTH + 1) if cell.k is None else [cell.k]:
         tokens = WARM_UP_ROUNDS * (k + 1)
-        other = cell.but(
-            schedule=constant(k), seed=cell.sampling.seed ^ 1, max_new_tokens=tokens, batch=1
-        )
+        other = cell.but(schedule=constant(k), seed=cell.seed ^ 1, max_new_tokens=tokens, batch=1)
         for _ in islice(Generation(other, loaded, prompt), WARM_UP_ROUNDS):
             if time.perf_counter() >= end:
                 return
@@ -308,7 +304,7 @@ def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -
     """
     place = loaded.target.device
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else ram()[1]
-    most = max(prompts, default=0) + cell.sampling.max_new_tokens
+    most = max(prompts, default=0) + cell.max_new_tokens
     models = [model for model in (loaded.target, loaded.draft) if model is not None]
     kept = sum(states.row_bytes for model in models if (states := stateful(model)) is not None)
     row = most * sum(map(token_bytes, models)) + kept * ((cell.k or DEFAULT_K) + 2)
@@ -325,5 +321,5 @@ def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -
 def arm(generation: Generation) -> Arm:
     """Return the arm of a finished generation."""
     cell, record = generation.cell, generation.record
-    by_rule = not cell.method.elsewhere and plan_of(cell.method.drafter).drawn is Drawn.POINT
+    by_rule = not cell.elsewhere and plan_of(cell.drafter).drawn is Drawn.POINT
     return Arm(cell, record, metrics(record.rounds, record.prefill_seconds), by_rule)

@@ -19,7 +19,7 @@ from spsbench.loop.decode import NonFiniteError
 from spsbench.loop.decoder import Prompt, RefusedPromptError
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import encode, encode_chat
-from spsbench.settings.cell import Cell, Work
+from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part, repeats_of
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
@@ -35,7 +35,7 @@ class UnansweredError(SpsError):
 
 
 def prompt_of(
-    loaded: Loaded, work: Work, prompt: str, before: Sequence[Mapping[str, str]] = ()
+    loaded: Loaded, cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
 ) -> list[int] | Prompt:
     """Return a prompt as the decoder takes it: tokens, or text and messages for another engine.
 
@@ -43,36 +43,36 @@ def prompt_of(
         DataError: as `encode` and `encode_chat`.
     """
     if loaded.target is not None:
-        return prompt_ids(loaded, work, prompt, before)
-    ids = loaded.tokenizer and prompt_ids(loaded, work, prompt, before)
-    return Prompt(messages_of(work, prompt, before) if work.chat else prompt, ids)
+        return prompt_ids(loaded, cell, prompt, before)
+    ids = loaded.tokenizer and prompt_ids(loaded, cell, prompt, before)
+    return Prompt(messages_of(cell, prompt, before) if cell.chat else prompt, ids)
 
 
 def prompt_ids(
-    models: "Room", work: Work, prompt: str, before: Sequence[Mapping[str, str]] = ()
+    models: "Room", cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
 ) -> list[int]:
-    """Return the tokens of a prompt; under `work.chat` in the template, after a system message.
+    """Return the tokens of a prompt; under `cell.chat` in the template, after a system message.
 
     Raises:
         DataError: as `encode` and `encode_chat`.
     """
-    if not work.chat:
+    if not cell.chat:
         return encode(models.tokenizer, prompt)
-    return encode_chat(models.tokenizer, messages_of(work, prompt, before), clock=models.clock)
+    return encode_chat(models.tokenizer, messages_of(cell, prompt, before), clock=models.clock)
 
 
-def digest_of_ids(models: "Room", work: Work, samples: Sequence[Sample]) -> str:
+def digest_of_ids(models: "Room", cell: Cell, samples: Sequence[Sample]) -> str:
     """Return a digest of the tokens of some prompts, evenly spread; later turns are left out."""
     prompts = [sample.prompt for sample in samples if sample.after is None]
     chosen = prompts[:: max(1, len(prompts) // DIGESTED)]
-    return digest_of(json.dumps(prompt_ids(models, work, prompt)) for prompt in chosen)[:16]
+    return digest_of(json.dumps(prompt_ids(models, cell, prompt)) for prompt in chosen)[:16]
 
 
 def messages_of(
-    work: Work, prompt: str, before: Sequence[Mapping[str, str]] = ()
+    cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
 ) -> list[Mapping[str, str]]:
     """Return a prompt as messages, after the system message and the turns before it."""
-    start = [{"role": "system", "content": work.system}] if work.system else []
+    start = [{"role": "system", "content": cell.system}] if cell.system else []
     return [*start, *before, {"role": "user", "content": prompt}]
 
 
@@ -185,18 +185,18 @@ def key(job: Job) -> Key:
 
 def fitting(part: Part, models: Callable[[Cell], Room]) -> Callable[[str], bool]:
     """Return a test of whether a prompt and its new tokens fit the shortest context of a part."""
-    loads = [(models(cell), cell.sampling.max_new_tokens) for cell in part.cells]
+    loads = [(models(cell), cell.max_new_tokens) for cell in part.cells]
     limits = [load.limit - new for load, new in loads if load.limit is not None]
-    first, work = loads[0][0], part.cells[0].work
+    first, cell = loads[0][0], part.cells[0]
     room = min(limits, default=None)
-    return lambda prompt: room is None or len(prompt_ids(first, work, prompt)) <= room
+    return lambda prompt: room is None or len(prompt_ids(first, cell, prompt)) <= room
 
 
 def warm_up(job: Job, models: Loaded, *, answers: Answers | None = None, depths: bool) -> None:
     """Make a generation that is not recorded, and rounds of each depth where `depths` are asked."""
     record = make(job, models, first=True, answers=answers)
     if depths and record.error is None:
-        warm_depths(job.cell, models, prompt_of(models, job.cell.work, job.sample.prompt))
+        warm_depths(job.cell, models, prompt_of(models, job.cell, job.sample.prompt))
 
 
 def make(
@@ -216,14 +216,14 @@ def make(
             full-precision target; None: no comparison.
     """
     cell, sample, repeat = job
-    elsewhere = cell.method.elsewhere  # then this process is not the engine
+    elsewhere = cell.elsewhere  # then this process is not the engine
     before = read_clocks()
     generated, error = EMPTY, None
     try:
         said = answers.before(cell.id, sample, repeat) if answers is not None else []
-        prompt = prompt_of(models, cell.work, sample.prompt, said)
+        prompt = prompt_of(models, cell, sample.prompt, said)
         if said and models.limit is not None:
-            check_room(len(prompt) + cell.sampling.max_new_tokens, models.limit)
+            check_room(len(prompt) + cell.max_new_tokens, models.limit)
         generation = Generation(
             cell, models, prompt, sample.id, repeat, batch, json_schema=sample.json_schema
         )

@@ -43,8 +43,8 @@ class Models:
         return models
 
     def _log_warnings(self, cell: Cell, models: Loaded) -> None:
-        lines = [] if cell.models.random else [*pair_warnings(models, chat=cell.work.chat)]
-        for line in (*lines, *stop_warnings(models, cell.sampling.stop)):
+        lines = [] if cell.random else [*pair_warnings(models, chat=cell.chat)]
+        for line in (*lines, *stop_warnings(models, cell.stop)):
             if line not in self._logged:
                 log.info(f"note: {line}")
                 self._logged.add(line)
@@ -61,9 +61,7 @@ def resolved(experiment: Experiment, settle: Callable[[Cell], Cell] = resolve) -
     """
     parts = []
     for part in experiment.parts:
-        drafters = {
-            cell.method.drafter for cell in part.cells if cell.k != 0 and not cell.method.elsewhere
-        }
+        drafters = {cell.drafter for cell in part.cells if cell.k != 0 and not cell.elsewhere}
         every = part.cells if len(drafters) < 2 else sensible(part.cells)
         cells = {cell.id: cell for cell in map(settle, every)}
         with no_lines():
@@ -85,8 +83,8 @@ def sensible(cells: Sequence[Cell]) -> list[Cell]:
     refused: dict[str, list[str]] = {}  # reason -> methods
     for cell in cells:
         single = cell
-        here = not cell.method.elsewhere
-        if here and cell.models.draft and plan_of(cell.method.drafter).weights is Weights.NONE:
+        here = not cell.elsewhere
+        if here and cell.draft and plan_of(cell.drafter).weights is Weights.NONE:
             single = cell.but(draft=None)
         try:
             resolve(single)
@@ -103,7 +101,7 @@ def sensible(cells: Sequence[Cell]) -> list[Cell]:
 def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
     """Return the folder of every model of some cells."""
     folders: dict[ModelSpec, Path] = {}
-    for model in dict.fromkeys(model for cell in cells for model in cell.models.all):
+    for model in dict.fromkeys(model for cell in cells for model in cell.models):
         if model.served:
             continue
         if model.random:
@@ -121,7 +119,7 @@ def memory(
     The bandwidth is measured unless `earlier` from an earlier start; `loaded` tells whether other
     work ran meanwhile.
     """
-    targets = [cell.models.target for cell in experiment.cells if not cell.method.elsewhere]
+    targets = [cell.target for cell in experiment.cells if not cell.elsewhere]
     sizes = {}
     for model in targets:
         if model.device != "cpu" or model.random or model.quantised:
@@ -152,7 +150,7 @@ def measured(threads: int | None) -> dict[str, Any]:
 
 def model_digests(cell: Cell) -> dict[str, str]:
     """Return a digest of the files of each model of a cell that is in a local folder."""
-    local = [model for model in cell.models.all if not model.random]
+    local = [model for model in cell.models if not model.random]
     return {
         str(model): digest(hash_files(folder))
         for model in local

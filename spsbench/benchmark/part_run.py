@@ -84,12 +84,12 @@ class PartRun:
         """
         batched: dict[Cell, list[Job]] = {}
         for job in self.missing:
-            if job.cell.work.batch > 1 and not job.cell.method.elsewhere:
+            if job.cell.batch > 1 and not job.cell.elsewhere:
                 batched.setdefault(job.cell, []).append(job)
         for cell, group in batched.items():
             models = self.models(cell)
-            lengths = [len(prompt_ids(models, cell.work, job.sample.prompt)) for job in group]
-            check_cache(cell, models, lengths, cell.work.batch)
+            lengths = [len(prompt_ids(models, cell, job.sample.prompt)) for job in group]
+            check_cache(cell, models, lengths, cell.batch)
 
     def warm_up(self, group: Sequence[Job]) -> None:
         """Make the first jobs of a cell without a record at its first group: first calls are slow.
@@ -101,12 +101,12 @@ class PartRun:
                 return
             models = self.models(job.cell)
             warm_up(job, models, answers=self.answers, depths=number == 0)
-            if job.cell.work.batch > 1:
+            if job.cell.batch > 1:
                 warm_batch(group, models)
 
     def generate(self, group: Sequence[Job]) -> Iterator[tuple[Job, Record]]:
         """Yield the records of a group, each as it ends; after a `stop()` no other is begun."""
-        cell, work = group[0].cell, group[0].cell.work
+        cell, work = group[0].cell, group[0].cell
         make_record = partial(
             make, models=self.models(cell), first=False, answers=self.answers, compare=self.models
         )
@@ -154,33 +154,33 @@ def groups(missing: Sequence[Job]) -> Iterator[list[Job]]:
     The arms of the prompts of one batch still follow each other. A continuous batch has all jobs of
     its cell, and a later turn of a conversation waits for the batch of the turn before.
     """
-    if all(job.cell.work.batch == 1 for job in missing):
+    if all(job.cell.batch == 1 for job in missing):
         yield from ([job] for job in missing)
         return
-    rows = max(job.cell.work.batch for job in missing)
+    rows = max(job.cell.batch for job in missing)
     prompts = list(dict.fromkeys((job.sample.id, job.repeat) for job in missing))
     place = {prompt: number // rows for number, prompt in enumerate(prompts)}
     depth: dict[str, int] = {}
     batches: dict[tuple[int, int, str], list[Job]] = {}
     for job in missing:
-        sample, work = job.sample, job.cell.work
+        sample, work = job.sample, job.cell
         turn = depth[sample.id] = 0 if sample.after is None else depth.get(sample.after, -1) + 1
         chunk = 0 if work.continuous else place[sample.id, job.repeat]
         batches.setdefault((turn, chunk, job.cell.id), []).append(job)
     for _, group in sorted(batches.items(), key=lambda item: item[0][:2]):
-        size = len(group) if group[0].cell.work.continuous else group[0].cell.work.batch
+        size = len(group) if group[0].cell.continuous else group[0].cell.batch
         yield from (group[start : start + size] for start in range(0, len(group), size))
 
 
 def batch_of(cell: Cell) -> Batch:
     """Return a batch whose rows share passes, or one whose rows are requests to a server."""
-    kind = RequestBatch if cell.method.elsewhere else Batch
-    return kind(cell.work.batch, continuous=cell.work.continuous)
+    kind = RequestBatch if cell.elsewhere else Batch
+    return kind(cell.batch, continuous=cell.continuous)
 
 
 def warm_batch(group: Sequence[Job], models: Loaded) -> None:
     """Make a few tokens of a batch, so that first calls enter no figure."""
-    size = group[0].cell.work.batch
+    size = group[0].cell.batch
     batch = batch_of(group[0].cell)
     few = [job._replace(cell=job.cell.but(max_new_tokens=WARM_UP_TOKENS)) for job in group]
     for _ in batch.run(partial(make, job, models, first=True, batch=batch) for job in few[:size]):

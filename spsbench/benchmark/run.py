@@ -105,13 +105,13 @@ def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _row(summary: Summary, names: Names, figures: Iterable[str]) -> dict[str, Any]:
     cell = summary.cell
     row: dict[str, Any] = {
-        "task": str(cell.work.task or ""),
-        "target": str(cell.models.target),
-        "draft": str(cell.models.draft or ""),
+        "task": str(cell.task or ""),
+        "target": str(cell.target),
+        "draft": str(cell.draft or ""),
         "method": method(cell),
         "setting": setting(cell),
-        "engine": str(cell.models.target.engine),
-        "seed": cell.sampling.seed,
+        "engine": str(cell.target.engine),
+        "seed": cell.seed,
         "options": names.option_text(cell),
         "k": cell.k,
         "n": summary.n,

@@ -56,16 +56,16 @@ class RunPrompts:
         Raises:
             MismatchError: other tokens than the run's, or no way to tell.
         """
-        for cell in {(c.models.target, c.work.chat, c.work.system): c for c in part.cells}.values():
+        for cell in {(c.target, c.chat, c.system): c for c in part.cells}.values():
             models, digest = self._models(cell), self._digests.get(cell.id)
-            if digest is None and cell.work.chat and reads_clock(models.tokenizer):
+            if digest is None and cell.chat and reads_clock(models.tokenizer):
                 raise MismatchError(
-                    f"a chat template that writes the time ({cell.models.target}): expected a run "
+                    f"a chat template that writes the time ({cell.target}): expected a run "
                     f"that keeps a digest of its prompts, unlike {self._folder}. Run it again"
                 )
-            if digest not in (None, digest_of_ids(models, cell.work, uncut(part))):
+            if digest not in (None, digest_of_ids(models, cell, uncut(part))):
                 raise MismatchError(
-                    f"other prompts ({part.spec}, {cell.models.target}): expected the tokens that "
+                    f"other prompts ({part.spec}, {cell.target}): expected the tokens that "
                     f"{self._folder} was made from. Restore the model's tokenizer and chat "
                     "template, and the version of transformers, or run it again"
                 )
@@ -82,7 +82,7 @@ class RunPrompts:
         before = self._answers[cell.id].before(record.cell, sample, record.repeat)
         models = self._models(cell)
         models = at_time(models, self._clocks.get(record.key, models.clock))
-        ids = prompt_ids(models, cell.work, sample.prompt, before)
+        ids = prompt_ids(models, cell, sample.prompt, before)
         if len(ids) != record.prompt_tokens:
             raise DataError(
                 f"the prompt of {record.sample} has {len(ids)} tokens: expected the "

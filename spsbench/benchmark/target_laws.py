@@ -18,7 +18,7 @@ from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
-from spsbench.settings.models import BLOCKS, CHECKPOINT, Models
+from spsbench.settings.models import BLOCKS, CHECKPOINT
 from spsbench.settings.records import Key
 from spsbench.store.trace_records import Written
 
@@ -42,7 +42,7 @@ class TextTracer:
 
     def __init__(self, cell: Cell, loaded: Loaded) -> None:
         self.cell, self.warp = cell, warp(cell)
-        engine = make("engines", cell.models.target.engine)
+        engine = make("engines", cell.target.engine)
         self.target: LM = engine.session(loaded.target, vocab_size=loaded.vocab_size)
 
     def laws(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Laws]:
@@ -61,7 +61,7 @@ class TextTracer:
         """Return the text in the format of a trace."""
         q = torch.cat([law.q for law in laws])
         at = torch.tensor(tokens, device=q.device)[:, None]
-        limits = Limits(self.cell.sampling.max_new_tokens)
+        limits = Limits(self.cell.max_new_tokens)
         return Written(
             key=key,
             prompt_tokens=len(prompt),
@@ -86,10 +86,10 @@ def full_self(cell: Cell) -> Cell | None:
 
     Random weights have no reference, and block-quantised files are the checkpoint itself.
     """
-    target = cell.models.target
+    target = cell.target
     if target.quantised in (None, BLOCKS) or target.random:
         return None
-    plain = replace(cell.auto_regressive, models=Models(replace(target, weights=CHECKPOINT)))
+    plain = cell.auto_regressive.but(target=replace(target, weights=CHECKPOINT))
     return resolve(plain)
 
 

@@ -151,7 +151,7 @@ class WatchedStep(Step):
 
 def readers(cells: Sequence[Cell]) -> dict[str, Schedule]:
     """Return the schedules of `cells` whose `go_on` reads the distribution."""
-    named = {str(cell.method.schedule): cell.method.schedule for cell in cells}
+    named = {str(cell.schedule): cell.schedule for cell in cells}
     by_name: dict[str, Schedule] = {name: make("schedules", spec) for name, spec in named.items()}
     return {name: schedule for name, schedule in by_name.items() if reads(schedule)}
 
@@ -217,7 +217,7 @@ class DraftTracer:
         self, name: str, cells: Sequence[Cell], loaded: Loaded, identity: Mapping[str, Any]
     ) -> None:
         self.name, self.cell, self.loaded = name, cells[0], loaded
-        self.plan, self.warp = plan_of(self.cell.method.drafter), warp(self.cell)
+        self.plan, self.warp = plan_of(self.cell.drafter), warp(self.cell)
         self.drafter = self._opened()
         self.sampled = self.drafter.drawn is How.IID
         self.schedules = readers(cells) if has_laws(self.drafter) else {}
@@ -278,7 +278,7 @@ class DraftTracer:
 
     def _opened(self) -> Drafter:
         site = LoadedDrafterContext(self.cell, self.loaded, self.plan)
-        drafter: Drafter = make("drafters", self.cell.method.drafter, site)
+        drafter: Drafter = make("drafters", self.cell.drafter, site)
         return drafter
 
     def _drawn(self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]) -> Drawn:

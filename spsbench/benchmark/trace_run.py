@@ -29,23 +29,23 @@ TOKENIZER = ("tokenizer", "special_tokens", "added_tokens", "vocab.", "merges.")
 
 def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> Head:
     """Return the identity of the texts of an ArS cell."""
-    target = plain.models.target
+    target = plain.target
     return Head(
         {
-            **{f"sampling.{n}": value for n, value in plain.sampling.recorded_warp.items()},
+            **{f"sampling.{n}": value for n, value in plain.recorded_warp.items()},
             **{f"target.{name}": value for name, value in model_identity(target, folders).items()},
         },
-        chat=plain.work.chat,
-        system=plain.work.system,
+        chat=plain.chat,
+        system=plain.system,
     )
 
 
 def draft_identity(cell: Cell, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
     """Return the identity of a draft."""
-    drafter = cell.method.drafter
+    drafter = cell.drafter
     identity: dict[str, Any] = {"drafter": f"{drafter} {drafter.source}".rstrip()}
-    if cell.models.draft is not None:
-        identity |= model_identity(cell.models.draft, folders)
+    if cell.draft is not None:
+        identity |= model_identity(cell.draft, folders)
     return identity
 
 
@@ -129,7 +129,7 @@ class Tracing:
 
     def __call__(self, text: Untraced) -> Traced:
         """Make the missing traces of a text."""
-        prompt = prompt_ids(self._loaded, self._plain.work, text.prompt, text.said)
+        prompt = prompt_ids(self._loaded, self._plain, text.prompt, text.said)
         laws = list(self._text.laws(prompt, text.tokens))
         written = self._text.written(text.key, prompt, text.tokens, text.finish, laws)
         drafts = []
@@ -234,8 +234,8 @@ def check_traceable(part: Part) -> None:
         UsageError: the decoding loop of another library.
     """
     for cell in part.traced:
-        if not cell.method.own_loop:
+        if not cell.own_loop:
             raise UsageError(
-                f"`record` trace with `decoder` {cell.method.decoder}: expected native, whose "
+                f"`record` trace with `decoder` {cell.decoder}: expected native, whose "
                 "drafts can be asked"
             )

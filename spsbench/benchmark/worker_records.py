@@ -68,7 +68,7 @@ class RunWorkers:
             work,
             missing_units(bulk),
             threads=bulk.access.threads,
-            device=next(iter(cells)).models.target.device,
+            device=next(iter(cells)).target.device,
             take=driver.take,
             give_up=driver.give_up,
             stop=bulk.stop,
@@ -122,7 +122,7 @@ def units_of(
     answered: Mapping[Key, Record],
 ) -> Iterator[Unit]:
     """Yield the units of a part that miss something: a worker loads each target once."""
-    for target in dict.fromkeys(cell.models.target for cell in part.cells):
+    for target in dict.fromkeys(cell.target for cell in part.cells):
         yield from _of_target(part, samples, seed, is_missing, answered, target)
 
 
@@ -137,7 +137,7 @@ def _of_target(
     for _, together in groupby(samples, lambda sample: sample.id.partition(TURN)[0]):
         turns = tuple(together)
         for _, of_repeat in groupby(_by_repeat(part, turns, seed), lambda job: job.repeat):
-            every = [job for job in of_repeat if job.cell.models.target == target]
+            every = [job for job in of_repeat if job.cell.target == target]
             asks = tuple(
                 Ask(job.cell.id, job.sample, job.repeat) for job in every if is_missing(key(job))
             )
@@ -201,7 +201,7 @@ class Generations(ModelWork):
     @cached_property
     def _machine(self) -> Mapping[str, Any]:
         cell = next(iter(self.cells.values()), None)
-        return machine(self.beside, cell.models.target.device if cell else "cpu")
+        return machine(self.beside, cell.target.device if cell else "cpu")
 
 
 class Driver:

@@ -64,7 +64,7 @@ def rows(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
 
 def law(arm: Arm) -> str:
     """Return whether the text has the target's distribution, or the verifier that changes it."""
-    return f"lossy: {arm.cell.method.verifier}" if lossy(arm.cell) else "the target's"
+    return f"lossy: {arm.cell.verifier}" if lossy(arm.cell) else "the target's"
 
 
 def acceptance(arm: Arm) -> str:
@@ -74,7 +74,7 @@ def acceptance(arm: Arm) -> str:
         return f"{alpha:.3f}{' (over tested drafts by rule)' if arm.by_rule else ''}"
     if not drafted:
         return f"{NA} (nothing drafted)"
-    rule = arm.cell.method.verifier.name  # block and trees are not tested token by token
+    rule = arm.cell.verifier.name  # block and trees are not tested token by token
     return f"{NA} ({'tree' if rule == 'match' else rule})"
 
 
@@ -330,8 +330,8 @@ def write_page(
     ]
     cell = arms[0].cell
     about = {
-        "models": ", ".join(str(model) for model in cell.models.all),
-        "method": str(cell.method),
+        "models": ", ".join(str(model) for model in cell.models),
+        "method": cell.noise_key,
         "setting": setting(cell),
         **{f"{name} engine": engine for name, engine in pair.engines().items()},
     }

@@ -100,7 +100,7 @@ def build(
 ) -> Built:
     """Make a decoder with fresh, timed sessions over the loaded models, in a row of `batch`."""
     context = LoadedDecoderContext(cell, loaded, batch, constraint)
-    decoder: Decoder = make("decoders", cell.method.decoder, context)
+    decoder: Decoder = make("decoders", cell.decoder, context)
     return Built(decoder, context.draft_watch, context.target_watch)
 
 
@@ -128,7 +128,7 @@ class LoadedDecoderContext:
 
     def drafter(self) -> Drafter:
         """Open the drafter over the parts that its plan names."""
-        spec = self.cell.method.drafter
+        spec = self.cell.drafter
         plan = plan_of(spec)
         context = LoadedDrafterContext(
             self.cell, self._loaded, plan, self.batch, lambda: self._session, self._constraint
@@ -138,7 +138,7 @@ class LoadedDecoderContext:
 
     def target(self, layers: tuple[int, ...]) -> LM:
         """Open a timed session with the target."""
-        engine: Engine = make("engines", self.cell.models.target.engine)
+        engine: Engine = make("engines", self.cell.target.engine)
         self._session = engine.session(
             self._loaded.target, vocab_size=self.vocab_size, layers=layers
         )
@@ -149,12 +149,12 @@ class LoadedDecoderContext:
 
     def verifier(self) -> Verifier:
         """Make the cell's verifier."""
-        verifier: Verifier = make("verifiers", self.cell.method.verifier)
+        verifier: Verifier = make("verifiers", self.cell.verifier)
         return verifier
 
     def schedule(self) -> Schedule:
         """Make the cell's schedule."""
-        schedule: Schedule = make("schedules", self.cell.method.schedule)
+        schedule: Schedule = make("schedules", self.cell.schedule)
         return schedule
 
 
@@ -185,7 +185,7 @@ class LoadedDrafterContext:
     def session(self) -> LM:
         """Open a session with the draft model."""
         self._check(self._plan.weights is Weights.MODEL, "a draft model", "weights")
-        draft = self._cell.models.draft
+        draft = self._cell.draft
         if draft is None or self._loaded.draft is None:
             raise UsageError(
                 f"`drafter` {self._name}: expected a draft model. Name it with `draft`"
@@ -213,7 +213,7 @@ class LoadedDrafterContext:
 
     def network(self, make: Callable[[], Network]) -> Network:
         """Make the network once and keep it, quantised and packed, beside its weights."""
-        draft, head = self._cell.models.draft, self._loaded.head
+        draft, head = self._cell.draft, self._loaded.head
         if draft is None or head is None:
             return make()
         key = f"{draft.engine} {draft.weights}"
@@ -277,7 +277,7 @@ class LoadedDrafterContext:
                 f"`drafter` {self._name} with `parallel`: expected a target on one rank, since the "
                 "others do not know a variant of it. Choose another drafter"
             )
-        engine: Engine = make_plug_in("engines", self._cell.models.target.engine)
+        engine: Engine = make_plug_in("engines", self._cell.target.engine)
         return engine
 
     @contextmanager
@@ -311,7 +311,7 @@ class LoadedDrafterContext:
 
     @property
     def _name(self) -> str:
-        return str(self._cell.method.drafter)
+        return str(self._cell.drafter)
 
     def _check(self, planned: bool, what: str, field: str) -> None:
         if not planned:

@@ -18,7 +18,7 @@ from spsbench.loop.constraint import Constraint
 from spsbench.loop.sampling import Numbers
 from spsbench.messages import announce_if_slow
 from spsbench.models.cache import Loaded
-from spsbench.settings.cell import Sampling, WarpSettings
+from spsbench.settings.cell import Cell, WarpSettings
 from spsbench.settings.constraint import compiled, kind_of, library
 
 MAX_GRAMMARS = 256  # compiled grammars that are kept
@@ -32,24 +32,24 @@ _KEPT: WeakKeyDictionary[Any, dict[Any, "Tokens"]] = WeakKeyDictionary()
 """Tokenizer -> size of the vocabulary and EOS ids -> its tokens as llguidance reads them."""
 
 
-def open_constraint(sampling: Sampling, loaded: Loaded, start: int) -> Constraint | None:
+def open_constraint(cell: Cell, loaded: Loaded, start: int) -> Constraint | None:
     """Return the constraint of one generation; None: any text may follow.
 
     Args:
         start: tokens of the prompt.
     """
-    kind = kind_of(sampling)
+    kind = kind_of(cell)
     if kind is None or loaded.target is None:
         return None
     tokens = tokens_of(loaded)
-    automaton = MatcherAutomaton(tokens.matcher(kind, getattr(sampling, kind)), loaded, tokens)
-    closes = kind == "json_schema" and not sampling.leave_open
+    automaton = MatcherAutomaton(tokens.matcher(kind, getattr(cell, kind)), loaded, tokens)
+    closes = kind == "json_schema" and not cell.leave_open
     return Constraint(
         automaton,
         loaded.eos,
         start,
-        weighs=sampling.warp == WarpSettings(),
-        budget=sampling.max_new_tokens if closes else None,
+        weighs=cell.warp == WarpSettings(),
+        budget=cell.max_new_tokens if closes else None,
     )
 
 

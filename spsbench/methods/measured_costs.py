@@ -62,7 +62,7 @@ def measured_costs(cell: Cell, loaded: Loaded) -> RoundCosts:
     All depths are measured in turns, of which the fastest counts: what else a machine does only
     adds time, and a slow moment of one depth would tilt the cost of a row.
     """
-    drafter = cell.method.drafter
+    drafter = cell.drafter
     if drafter.name == HYBRID:
         drafter = part(str(dict(drafter.args).get("then", "model")))
     turns = [[_round_seconds(cell, drafter, loaded, k) for k in DEPTHS] for _ in range(TURNS)]

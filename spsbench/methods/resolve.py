@@ -31,38 +31,35 @@ def resolve(cell: Cell) -> Cell:
     gets the one that comes with a bundled target, where none is named: of a plug-in only its plan
     says that it takes one.
     """
-    method = cell.method
-    decoder = plug_in("decoders", method.decoder)
-    arguments(method.decoder, decoder)
+    decoder = plug_in("decoders", cell.decoder)
+    arguments(cell.decoder, decoder)
     check_constraint(cell)
     if not decoder.loads:
         return elsewhere(cell, decoder)
     decoder.check(cell)
     cell = with_costs(cell)
-    method = cell.method
-    for model, field in zip(cell.models.all, ("`weights`", "`draft_weights`"), strict=False):
+    for model, field in zip(cell.models, ("`weights`", "`draft_weights`"), strict=False):
         if model.served:
             raise UsageError(
-                f"{field} {model.weights} with `decoder` {method.decoder}: expected a decoder "
+                f"{field} {model.weights} with `decoder` {cell.decoder}: expected a decoder "
                 "whose engine has the weights. See them with `sps list decoders`"
             )
-    plan = plan_of(method.drafter)
-    if method.verifier.name == "auto":
+    plan = plan_of(cell.drafter)
+    if cell.verifier.name == "auto":
         cell = cell.but(verifier=Spec(usual(plan)))
-        method = cell.method
-    if plan.weights is Weights.MODEL and cell.models.draft is None:
+    if plan.weights is Weights.MODEL and cell.draft is None:
         cell = with_bundled(cell)
-    verifier = make("verifiers", method.verifier)
+    verifier = make("verifiers", cell.verifier)
     if reason := verifier.refuses(plan.drawn, plan.tree):
-        raise UsageError(f"`drafter` {method.drafter} with `verifier` {method.verifier}: {reason}")
+        raise UsageError(f"`drafter` {cell.drafter} with `verifier` {cell.verifier}: {reason}")
     check_draft(cell, plan)
-    make("schedules", method.schedule)
-    for model in cell.models.all:
+    make("schedules", cell.schedule)
+    for model in cell.models:
         make("engines", model.engine)
     if decoder.rules is not None:
         check_rules(cell, decoder)
     try:
-        Warp.of(cell.sampling.warp)
+        Warp.of(cell.warp)
     except ValueError as error:
         raise UsageError(str(error)) from error
     return cell
@@ -70,38 +67,37 @@ def resolve(cell: Cell) -> Cell:
 
 def check_constraint(cell: Cell) -> None:
     """Refuse a constraint that nothing can follow, or that this cell cannot apply."""
-    kind, method = kind_of(cell.sampling), cell.method
+    kind = kind_of(cell)
     if kind is None:
         return
-    if method.decoder.name not in (OWN_LOOP, "openai"):
+    if cell.decoder.name not in (OWN_LOOP, "openai"):
         raise UsageError(
-            f"`{kind}` with `decoder` {method.decoder}: expected native or openai, which "
+            f"`{kind}` with `decoder` {cell.decoder}: expected native or openai, which "
             "mask tokens. Leave one out"
         )
-    if cell.models.ranks > 1:
+    if cell.ranks > 1:
         raise UsageError(f"`{kind}` with `parallel`: expected a target on one rank. Leave one out")
-    check_sampling(cell.sampling)
+    check_sampling(cell)
 
 
 def elsewhere(cell: Cell, decoder: type[Decoder]) -> Cell:
     """Check a cell whose engine is elsewhere: its arguments, and that it drafts as it is set up."""
-    method = cell.method
-    check_all_there("decoders", method.decoder, decoder)
-    if method.drafter.name not in (ENGINES_OWN.name, "none") or method.verifier != AUTO:
+    check_all_there("decoders", cell.decoder, decoder)
+    if cell.drafter.name not in (ENGINES_OWN.name, "none") or cell.verifier != AUTO:
         raise UsageError(
-            f"`decoder` {method.decoder} with `drafter` {method.drafter}, `verifier` "
-            f"{method.verifier}: expected neither, since the engine drafts as it is set up"
+            f"`decoder` {cell.decoder} with `drafter` {cell.drafter}, `verifier` "
+            f"{cell.verifier}: expected neither, since the engine drafts as it is set up"
         )
     decoder.check(cell)
-    Warp.of(cell.sampling.warp)
+    Warp.of(cell.warp)
     return cell
 
 
 def check_weights(cell: Cell, what: str) -> None:
     """Refuse a cell whose models another engine has."""
-    if cell.method.elsewhere:
+    if cell.elsewhere:
         raise UsageError(
-            f"{what} with `decoder` {cell.method.decoder.name}: expected the weights here. Use "
+            f"{what} with `decoder` {cell.decoder.name}: expected the weights here. Use "
             "`decoder` native"
         )
 
@@ -113,15 +109,15 @@ def settled(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> 
     that cannot follow a draft by strings selects shared tokens.
     """
     resolved = resolve(cell)
-    decoder = plug_in("decoders", cell.method.decoder)
-    if resolved.method.drafter != MODEL or decoder.rules is not None:
+    decoder = plug_in("decoders", cell.decoder)
+    if resolved.drafter != MODEL or decoder.rules is not None:
         return resolved
     both = vocabularies(resolved)
     if both is None:
         return resolved
-    named = cell.method.verifier
+    named = cell.verifier
     by_law = named != AUTO and make("verifiers", named).refuses(Drawn.POINT, False) is not None
-    sampled = resolved.sampling.temperature > 0
+    sampled = resolved.temperature > 0
     shared = by_law or (sampled and both.overlap.text >= LARGE)
     drafter = SHARED if shared else STRINGS
     ways = {SHARED: "by the tokens that both models have", STRINGS: "by strings"}
@@ -141,14 +137,14 @@ def usual(plan: Plan) -> str:
 
 def with_bundled(cell: Cell) -> Cell:
     """Add to `cell` the draft model that is bundled with its target, if there is one."""
-    target = cell.models.target
+    target = cell.target
     draft = DEFAULT_DRAFT.get(target.id)
     return cell if draft is None else cell.but(draft=draft_of({}, draft, target))
 
 
 def check_draft(cell: Cell, plan: Plan) -> None:
     """Refuse a draft model without a use, and a missing one that the drafter needs."""
-    drafter, draft = cell.method.drafter, cell.models.draft
+    drafter, draft = cell.drafter, cell.draft
     if draft is None and plan.weights is not Weights.NONE:
         raise UsageError(f"`drafter` {drafter}: expected a draft model. Name it with `draft`")
     if draft is not None and plan.weights is Weights.NONE:
@@ -160,18 +156,18 @@ def check_draft(cell: Cell, plan: Plan) -> None:
 
 def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
     """Refuse verifiers that a decoder of another library does not have."""
-    method, rules = cell.method, decoder.rules or {}
-    if rules.get(method.drafter.name) == str(method.verifier) and method.k is not None:
+    rules = decoder.rules or {}
+    if rules.get(cell.drafter.name) == str(cell.verifier) and cell.k is not None:
         return
     raise UsageError(
-        f"`decoder` {method.decoder} with `drafter` {method.drafter}, "
-        f"`verifier` {method.verifier}, `schedule` {method.schedule}: that decoder has rules of "
+        f"`decoder` {cell.decoder} with `drafter` {cell.drafter}, "
+        f"`verifier` {cell.verifier}, `schedule` {cell.schedule}: that decoder has rules of "
         "its own. Expected drafter model with verifier sps or ngram with match, and a constant K"
     )
 
 
 def warp(cell: Cell) -> Warp:
     """Return the warp of `cell`, as the target's engine makes laws."""
-    engine = make("engines", cell.models.target.engine)
+    engine = make("engines", cell.target.engine)
     kind: type[Warp] = getattr(engine, "warp", Warp)
-    return kind.of(cell.sampling.warp)
+    return kind.of(cell.warp)

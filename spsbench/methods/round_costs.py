@@ -60,14 +60,14 @@ _known: dict[str, RoundCosts] = {}
 
 def asks_for_costs(cell: Cell) -> bool:
     """Return whether a cell's schedule takes the costs of this machine."""
-    return dict(cell.method.schedule.args).get("costs") == HERE
+    return dict(cell.schedule.args).get("costs") == HERE
 
 
 def with_costs(cell: Cell) -> Cell:
     """Return the cell with numbers in the place of `costs=here`."""
     if not asks_for_costs(cell):
         return cell
-    schedule = cell.method.schedule
+    schedule = cell.schedule
     costs = known_costs(cell) or USUAL.get(instruction_set(), ELSEWHERE)
     others = tuple((name, value) for name, value in schedule.args if name not in COSTS)
     return cell.but(
@@ -103,8 +103,8 @@ def keep_costs(cell: Cell, costs: RoundCosts) -> None:
 
 def key_of(cell: Cell) -> str:
     """Return the models and the drafter of a cell in words."""
-    models = ", ".join(map(_named, cell.models.all))
-    return f"{models}, {cell.method.drafter}"
+    models = ", ".join(map(_named, cell.models))
+    return f"{models}, {cell.drafter}"
 
 
 def _named(model: ModelSpec) -> str:

@@ -268,6 +268,6 @@ def over_seeds(rows: Sequence[Summary]) -> list[OverSeeds]:
         }
         figures = {name: around_mean(v) for name, v in values.items() if len(v) == len(members)}
         if len(members) > 1:
-            seeds = [row.cell.sampling.seed for row in members]
+            seeds = [row.cell.seed for row in members]
             compared.append(OverSeeds(members[0].cell, seeds, figures))
     return compared

@@ -200,7 +200,7 @@ def summaries(
 
 def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
     """Return an empty tally for each cell."""
-    batched = any(cell.work.batch > 1 for cell in cells)
+    batched = any(cell.batch > 1 for cell in cells)
     return {
         cell.id: Tally(
             SLOTS if cell.k is None else min(cell.k, SLOTS),
@@ -330,7 +330,7 @@ def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
 
 
 def _horizon(cell: Cell, horizon: int) -> int:
-    return min(horizon, cell.sampling.max_new_tokens) if cell.sampling.max_new_tokens else horizon
+    return min(horizon, cell.max_new_tokens) if cell.max_new_tokens else horizon
 
 
 def tally_of(cell: str, of: Mapping[str, Of]) -> Of:

@@ -68,7 +68,7 @@ def identical(ours: Texts, theirs: Texts) -> bool:
 
 
 def _is_greedy(cell: Cell) -> bool:
-    return cell.sampling.temperature == 0
+    return cell.temperature == 0
 
 
 LONGEST = 32  # tokens of a period

@@ -33,7 +33,7 @@ from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import WARP, Cell
 from spsbench.settings.cell_from_options import DRAFT, TARGET
 from spsbench.settings.execution import Access
-from spsbench.settings.models import BLOCKS, Models, ModelSpec
+from spsbench.settings.models import BLOCKS, ModelSpec
 from spsbench.spec import Spec
 
 Choices = dict[str, dict[str, Any]]
@@ -96,13 +96,14 @@ class ModelCache:
 
     def load(self, cell: Cell) -> Loaded:
         """Load the models of `cell`; every check precedes the first weights."""
-        drafter, decoder = cell.method.drafter, plug_in("decoders", cell.method.decoder)
+        drafter, decoder = cell.drafter, plug_in("decoders", cell.decoder)
         if not decoder.loads:
             return self._elsewhere(cell)
         plan = plan_of(drafter)
         wish = Wish(
-            cell.models,
-            cell.sampling.seed,
+            cell.target,
+            cell.draft,
+            cell.seed,
             plan.weights,
             decoder.runs_engines,
             decoder.translates,
@@ -113,28 +114,28 @@ class ModelCache:
 
     def _elsewhere(self, cell: Cell) -> Loaded:
         """Return the tokenizer alone, where the cell names a target that is here."""
-        target = cell.models.target
+        target = cell.target
         if target.served:
             return Loaded(None, None, None, 0, frozenset(), None, clock=self.clock)
-        located = self._find(target, cell.sampling.seed)
+        located = self._find(target, cell.seed)
         size = len(located.tokenizer)
         none: frozenset[int] = frozenset()
         return Loaded(None, None, located.tokenizer, size, none, located.folder, clock=self.clock)
 
     def encoder(self, cell: Cell) -> "Outline":
         """Return the tokenizer of a cell's target, without any weights and limits."""
-        target = cell.models.target
-        tokenizer = None if target.served else self._find(target, cell.sampling.seed).tokenizer
+        target = cell.target
+        tokenizer = None if target.served else self._find(target, cell.seed).tokenizer
         return Outline(tokenizer, None, self.clock)
 
     def outline(self, cell: Cell) -> "Outline":
         """Return the limits on a prompt, from configurations alone where they suffice."""
-        if not plug_in("decoders", cell.method.decoder).loads:
+        if not plug_in("decoders", cell.decoder).loads:
             return self.encoder(cell)
-        has_draft_model = plan_of(cell.method.drafter).weights is Weights.MODEL
-        located = [self._find(cell.models.target, cell.sampling.seed)]
-        if has_draft_model and cell.models.draft:
-            located.append(self._find_draft(cell.models.draft, cell.sampling.seed))
+        has_draft_model = plan_of(cell.drafter).weights is Weights.MODEL
+        located = [self._find(cell.target, cell.seed)]
+        if has_draft_model and cell.draft:
+            located.append(self._find_draft(cell.draft, cell.seed))
         if not all(plain_config(entry.folder) for entry in located):
             whole = self.load(cell)
             return Outline(whole.tokenizer, whole.limit, self.clock)
@@ -147,15 +148,15 @@ class ModelCache:
 
     def vocabularies(self, cell: Cell) -> Vocabularies | None:
         """Return the vocabularies of target and draft model if they differ, without weights."""
-        draft = cell.models.draft
-        if draft is None or cell.models.random:
+        draft = cell.draft
+        if draft is None or cell.random:
             return None
-        target = self._find(cell.models.target, cell.sampling.seed)
-        return self._vocabularies(target, self._find_draft(draft, cell.sampling.seed))
+        target = self._find(cell.target, cell.seed)
+        return self._vocabularies(target, self._find_draft(draft, cell.seed))
 
     def _all(self, wish: "Wish") -> Loaded:
-        target = self._find(wish.models.target, wish.seed)
-        draft = wish.models.draft
+        target = self._find(wish.target, wish.seed)
+        draft = wish.draft
         own_tensors = head = None
         with about_draft():
             if draft is not None and wish.drafter is not None:
@@ -310,7 +311,8 @@ class Outline(NamedTuple):
 class Wish(NamedTuple):
     """The key of loaded models: all that decides which are loaded, and how."""
 
-    models: Models
+    target: ModelSpec
+    draft: ModelSpec | None
     seed: int  # of random weights
     weights: Weights
     runs_engines: bool

@@ -40,7 +40,7 @@ def prepare_request(request: CellRequest) -> Cell:
 
 def with_head_drafter(cell: Cell, options: Mapping[str, Any], access: Access) -> Cell:
     """Return a cell with the drafter that its head needs, unless `options` name a drafter."""
-    draft, name = cell.models.draft, options.get("draft")
+    draft, name = cell.draft, options.get("draft")
     if name is None or options.get("drafter") is not None or draft is None:
         return cell
     if name.startswith(SELF):
@@ -51,21 +51,19 @@ def with_head_drafter(cell: Cell, options: Mapping[str, Any], access: Access) ->
 
 def note_default_drafters(cells: Iterable[Cell], options: Container[str]) -> None:
     """Name what drafts in `cells` where the `options` name neither a drafter nor a draft model."""
-    speculative = [
-        cell for cell in cells if cell.method.drafter.name != "none" and not cell.method.elsewhere
-    ]
+    speculative = [cell for cell in cells if cell.drafter.name != "none" and not cell.elsewhere]
     if "drafter" in options or "draft" in options or not speculative:
         return
     listed = " and ".join(dict.fromkeys(map(_drafting, speculative)))
-    alone = {cell.method.drafter.name for cell in speculative} == {"ngram"}
+    alone = {cell.drafter.name for cell in speculative} == {"ngram"}
     hint = "; name a draft model with `draft`" if alone else ""
     log.info(f"note: drafting with {listed}, since none was named{hint}")
 
 
 def _drafting(cell: Cell) -> str:
     """Return the drafter of a cell with its model, and its schedule if K is not constant."""
-    words, schedule = drafting(cell), cell.method.schedule
-    if cell.method.drafter.name == "ngram":
+    words, schedule = drafting(cell), cell.schedule
+    if cell.drafter.name == "ngram":
         words += " (prompt lookup)"
     return words if schedule.name == CONSTANT else f"{words} under schedule {schedule}"
 
@@ -79,7 +77,7 @@ def with_head_drafters(table: Sweep, access: Access) -> Sweep:
     heads = heads_in(table.cells.get("draft", ()), revisions[0], access)
 
     def of_head(cell: Cell) -> Cell:
-        draft = cell.models.draft
+        draft = cell.draft
         drafter = None if draft is None else heads.get(draft.id)
         return cell if drafter is None else cell.but(drafter=Spec(drafter))
 
@@ -121,18 +119,18 @@ def check_heads(cells: Iterable[Cell], access: Access) -> None:
     """Check local heads against their targets, before torch is imported."""
     seen = set()
     for cell in cells:
-        models, drafter = cell.models, head_part(cell.method.drafter)
-        if models.draft is None or drafter is None or models.draft.random:
+        target, draft, drafter = cell.target, cell.draft, head_part(cell.drafter)
+        if draft is None or drafter is None or draft.random:
             continue
-        if (models, drafter) in seen:
+        if (target, draft, drafter) in seen:
             continue
-        seen.add((models, drafter))
-        draft = local_folder(models.draft.id)
-        if draft is None:
+        seen.add((target, draft, drafter))
+        folder = local_folder(draft.id)
+        if folder is None:
             continue
         recognised(
-            draft,
-            names=(models.target.id, models.draft.id),
+            folder,
+            names=(target.id, draft.id),
             drafter=drafter.name,
             overrides=dict(drafter.args),
             allow_pickle=access.allow_pickle,
@@ -208,14 +206,14 @@ def prepare_cells(cells: Sequence[Cell], access: Access, hub: bool = False) -> N
     check_environment()
     check_packages()
     check_local(checkpoints(cells), access)
-    check_ranks((model for cell in cells for model in cell.models.all), access.rank_timeout)
+    check_ranks((model for cell in cells for model in cell.models), access.rank_timeout)
     check_heads(cells, access)
-    decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models.all))
+    decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models))
 
 
 def prepare_ranks(cell: Cell, access: Access) -> None:
     """Check the models of a cell before its ranks start, if the cell needs ranks."""
-    if cell.models.ranks > ranks().size == 1:
+    if cell.ranks > ranks().size == 1:
         prepare(cell, access)
 
 
@@ -232,14 +230,14 @@ def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
     """
     models = []
     for cell in cells:
-        models += [cell.models.target]
-        if cell.method.elsewhere:
+        models += [cell.target]
+        if cell.elsewhere:
             continue
-        drafter = cell.method.drafter
-        if cell.models.draft is None or head_part(drafter) is not None:
+        drafter = cell.drafter
+        if cell.draft is None or head_part(drafter) is not None:
             continue
         if is_ours("drafters", drafter):
-            models += [cell.models.draft]
+            models += [cell.draft]
     return [model for model in dict.fromkeys(models) if not (model.random or model.served)]
 
 

@@ -121,7 +121,7 @@ def fitted(
     """Return `prompt` if it fits the target's context with the new tokens."""
     if loaded.target is None or isinstance(prompt, EnginePrompt):
         return prompt  # the engine refuses what does not fit
-    context, new_tokens = context_of(loaded.target), cell.sampling.max_new_tokens
+    context, new_tokens = context_of(loaded.target), cell.max_new_tokens
     if context is None or len(prompt) + new_tokens <= context:
         return prompt
     needs = f"the prompt has {len(prompt)} tokens and {new_tokens} are to be generated"

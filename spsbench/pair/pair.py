@@ -75,8 +75,8 @@ class Pair:
         self._log_notes(chat=True)
 
     def __repr__(self) -> str:
-        models = ", ".join(f"{model}" for model in self.cell.models.all)
-        return f"<{type(self).__name__} {models}: {self.cell.method}>"
+        models = ", ".join(f"{model}" for model in self.cell.models)
+        return f"<{type(self).__name__} {models}: {self.cell.noise_key}>"
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
@@ -299,7 +299,7 @@ class Pair:
                 with no_lines():
                     cell = settled(changed, self.model_cache.vocabularies)
                 loaded = self.model_cache.load(cell)
-            for line in stop_warnings(loaded, cell.sampling.stop):
+            for line in stop_warnings(loaded, cell.stop):
                 self._log_once(f"note: {line}")
             return cell, loaded
 
@@ -315,8 +315,8 @@ class Pair:
     def engines(self) -> dict[str, str]:
         """Return the engine of each model and the reason for the choice."""
         models = {
-            "target": (self.loaded.target, self.cell.models.target),
-            "draft": (self.loaded.draft, self.cell.models.draft),
+            "target": (self.loaded.target, self.cell.target),
+            "draft": (self.loaded.draft, self.cell.draft),
         }
         return {
             name: _how_run(model, spec)
@@ -331,7 +331,7 @@ class Pair:
     def _sampling_of_chat(self, cell: Cell, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sampling parameters that a chat takes from its target, and log them."""
         named = {name: value for name, value in options.items() if value is not None}
-        target = cell.models.target
+        target = cell.target
         defaults = own_defaults(target, self._own, named)
         if defaults:
             self._log_once(describe_defaults(target, defaults))
@@ -346,7 +346,7 @@ class Pair:
 
     def _log_notes(self, chat: bool) -> None:
         """Log warnings about the models, each line once."""
-        for line in () if self.cell.models.random else pair_warnings(self.loaded, chat=chat):
+        for line in () if self.cell.random else pair_warnings(self.loaded, chat=chat):
             self._log_once(f"note: {line}")
 
     def _under(self, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -209,7 +209,7 @@ def compare(
 ) -> Comparison:
     """Return the speed-up of `sps` over `ars`, and at temperature 0 whether the texts are equal."""
     identical, divergence = None, None
-    if sps.cell.sampling.temperature == 0:
+    if sps.cell.temperature == 0:
         identical = (ars.record.tokens, ars.record.text) == (sps.record.tokens, sps.record.text)
     if identical is False and not isinstance(prompt, EnginePrompt) and loaded.target is not None:
         drafted = max(r.drafted for r in sps.record.rounds)
@@ -267,7 +267,7 @@ def divergence_of(comparison: Comparison) -> str:
     if comparison.identical:
         return "tokens: identical to ArS"
     found = comparison.divergence
-    if found is None and comparison.sps.cell.method.elsewhere:
+    if found is None and comparison.sps.cell.elsewhere:
         return "tokens: texts differ; without the weights it is open why"
     if found is None:
         return "tokens: one text is the beginning of the other"

@@ -160,13 +160,10 @@ def check_exact(rule: Spec) -> None:
 
 def candidate_of(cell: Cell) -> Candidate:
     """Return the candidate of a cell."""
-    method = cell.method
     schedule = None
     if cell.k is None:
-        schedule = str(method.schedule), make("schedules", method.schedule)
-    return Candidate(
-        draft=drafting(cell), verifier=str(method.verifier), k=cell.k, schedule=schedule
-    )
+        schedule = str(cell.schedule), make("schedules", cell.schedule)
+    return Candidate(draft=drafting(cell), verifier=str(cell.verifier), k=cell.k, schedule=schedule)
 
 
 def named(cells: Iterable[Cell]) -> dict[str, Cell]:
@@ -176,14 +173,14 @@ def named(cells: Iterable[Cell]) -> dict[str, Cell]:
 
 def replayable(cell: Cell) -> bool:
     """Return whether the rule of a cell can be replayed; other rules are only measured."""
-    return str(cell.method.verifier) in RULES and cell.method.own_loop
+    return str(cell.verifier) in RULES and cell.own_loop
 
 
 def sampled(cells: Iterable[Cell]) -> list[str]:
     """Return the trace names of drafts sampled from distributions that depend on the text alone."""
     names: list[str] = []
     for cell in cells:
-        plan = plan_of(cell.method.drafter)
+        plan = plan_of(cell.drafter)
         if plan.drawn is Drawn.IID and not plan.tree and plan.weights is not Weights.HEAD:
             names.append(drafting(cell))
     return list(dict.fromkeys(names))

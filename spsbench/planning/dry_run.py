@@ -30,13 +30,13 @@ def phases_of(planner: Planner) -> Iterator[str]:
         held_back,
         planning.sample_seed,
     )
-    tokens = cells[0].sampling.max_new_tokens
+    tokens = cells[0].max_new_tokens
     texts = 0 if planning.trace else len(prompts.traced)
     drafts = ", ".join(by_draft(cells))
     if planning.trace:
         yield f"texts and traces: given ({', '.join(planning.trace)})"
     else:
-        target = cells[0].models.target
+        target = cells[0].target
         yield f"texts: {texts} generations of up to {tokens} tokens of {target}"
         yield f"traces: {drafts}, along {texts} texts each"
     if planning.costs is not None:
@@ -62,7 +62,7 @@ def phases_of(planner: Planner) -> Iterator[str]:
             f"{real} generations of up to {tokens} tokens"
         )
     yield f"in all {texts + real} generations, {(texts + real) * tokens:,} tokens at most"
-    plain = cells[0].models.target
+    plain = cells[0].target
     folder = None if plain.random or plain.device != "cpu" else local_folder(plain.id)
     if folder is not None and texts + real:
         weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))

@@ -24,7 +24,7 @@ from spsbench.planning.report import Planned, measured, missing
 from spsbench.settings.cell import WARP, Cell, WarpSettings, constant
 from spsbench.settings.commands import Planning
 from spsbench.settings.labels import drafting
-from spsbench.settings.models import Models, ModelSpec
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import parse_range
 from spsbench.spec import K_MAX, Spec
 from spsbench.store.atomic import replace_file
@@ -155,9 +155,9 @@ def cell(traces: Traces, draft: DraftOf, rule: str, depth: Spec) -> Cell:
         model = ModelSpec(
             identity["id"], identity.get("revision"), dtype=identity.get("dtype", "auto")
         )
-    if Models(target, model).target.dtype != head.get("target.dtype", "auto"):
+    if target.dtype != head.get("target.dtype", "auto"):
         target = ModelSpec(target.id, target.revision, dtype=head["target.dtype"])
-    return Cell.of(
+    return Cell(
         target=target,
         draft=model,
         drafter=drafter,

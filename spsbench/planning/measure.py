@@ -28,7 +28,7 @@ from spsbench.models.folder import local_folder
 from spsbench.models.third_party import silent
 from spsbench.planning.meters import LoopMeter, PassMeter, RoundMeter, most_tokens
 from spsbench.plugins import make
-from spsbench.settings.cell import OWN_LOOP, Cell
+from spsbench.settings.cell import OWN_LOOP, SAMPLING_FIELDS, Cell
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.store.provenance import digest, hardware, hash_files, versions
@@ -99,11 +99,11 @@ def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
     """
     listed = list(pairs)
     cell, loaded = listed[0]
-    models = {"target": described(cell.models.target, loaded.target)}
+    models = {"target": described(cell.target, loaded.target)}
     drafts = {
         str(draft): (draft, pair_models.draft)
         for pair_cell, pair_models in listed
-        if (draft := pair_cell.models.draft) is not None
+        if (draft := pair_cell.draft) is not None
     }
     models |= {name: described(*draft) for name, draft in drafts.items()}
     all_versions = versions()
@@ -111,7 +111,7 @@ def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
         "hardware": hardware(),
         "versions": {name: all_versions[name] for name in LIBRARIES},
         "threads": torch.get_num_threads(),
-        "sampling": cell.sampling.recorded_warp,
+        "sampling": cell.recorded_warp,
         "vocabulary": loaded.vocab_size,
         "models": models,
     }
@@ -219,7 +219,7 @@ def measure(
     fitting = within(contexts, room, models.limit)
     text = enough(text, fitting[-1] + room)
     draw = Random(0)
-    engine: Engine = make("engines", first.models.target.engine)
+    engine: Engine = make("engines", first.target.engine)
 
     def session() -> LM:
         return engine.session(models.target, vocab_size=models.vocab_size)
@@ -268,14 +268,16 @@ def check(pairs: Sequence[Pair]) -> None:
         raise UsageError("no cells (costs): expected at least one. Name a drafter")
     first = pairs[0][0]
     for cell, _ in pairs:
-        if cell.method.decoder.name != OWN_LOOP:
+        if cell.decoder.name != OWN_LOOP:
             raise UsageError(
-                f"`decoder` {cell.method.decoder} (costs): expected {OWN_LOOP}, whose rounds can "
+                f"`decoder` {cell.decoder} (costs): expected {OWN_LOOP}, whose rounds can "
                 "be taken apart. Leave it out"
             )
-        if (cell.models.target, cell.sampling) != (first.models.target, first.sampling):
+        if any(
+            getattr(cell, name) != getattr(first, name) for name in ("target", *SAMPLING_FIELDS)
+        ):
             raise UsageError(
-                f"{cell.models.target} and {first.models.target} (costs): expected one target "
+                f"{cell.target} and {first.target} (costs): expected one target "
                 "under one sampling. Measure them apart"
             )
 
@@ -300,8 +302,7 @@ def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
 def say_states(pairs: Sequence[Pair]) -> None:
     """Say the bytes of the states of models that keep some."""
     for cell, models in pairs:
-        specs = cell.models
-        for spec, model in ((specs.target, models.target), (specs.draft, models.draft)):
+        for spec, model in ((cell.target, models.target), (cell.draft, models.draft)):
             states = None if model is None else stateful(model)
             if states is not None:
                 log.info(f"note: {spec}: {states.line}, of which a round of K keeps K + 2")
@@ -326,10 +327,10 @@ def loop_meters(
     logits = lm.append(torch.tensor(text[:most]), keep=most).logits.clone()
     by_rule: dict[str, LoopMeter] = {}
     for cell, _ in pairs:
-        name = str(cell.method.verifier)
+        name = str(cell.verifier)
         if name not in by_rule:
-            rule: Verifier = make("verifiers", cell.method.verifier)
-            plan = plan_of(cell.method.drafter)
+            rule: Verifier = make("verifiers", cell.verifier)
+            plan = plan_of(cell.drafter)
             by_rule[name] = LoopMeter(logits, warp(cell), rule, plan, sizes, draw)
     return by_rule
 
@@ -370,7 +371,7 @@ def arm_of(
     rules: Mapping[str, Rule],
 ) -> Arm:
     """Return the costs of rounds at some contexts, less the costs of the parts alone."""
-    verifier = str(cell.method.verifier)
+    verifier = str(cell.verifier)
     rule, ks = rules[verifier], meters[0].ks
     contexts = [meter.context for meter in meters]
     parts = np.stack([meter.parts(turns) for meter in meters], -1)  # [T, 4, K, C]

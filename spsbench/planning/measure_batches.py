@@ -170,7 +170,7 @@ class BatchRoundMeter:
         decoder: Decoder = make("decoders", OWN, stand)
         prompt = self._text[: self._context + 1]
         shift = number % len(prompt)
-        noise = PhiloxStream(self._cell.sampling.seed, "batch", str(len(self._turns)), number)
+        noise = PhiloxStream(self._cell.seed, "batch", str(len(self._turns)), number)
         return iter(
             decoder(
                 [*prompt[shift:], *prompt[:shift]],
@@ -223,7 +223,7 @@ def measure_batches(
         arm_ks = PLAIN_KS if cell.k == 0 else ks
         round_meter = BatchRoundMeter(cell, loads, text, middle, sizes, arm_ks, draw)
         arms.setdefault(drafting(cell), round_meter)
-    engine: Engine = make("engines", first.models.target.engine)
+    engine: Engine = make("engines", first.target.engine)
     passes = []
     for context in fitting:
         lms = [

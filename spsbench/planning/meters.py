@@ -294,7 +294,7 @@ class RoundMeter:
         draw: Random,
         times: int = 1,
     ) -> None:
-        self._warp, self._seed = warp(cell), cell.sampling.seed
+        self._warp, self._seed = warp(cell), cell.seed
         self._timed, self._schedule = [*ks] * times, ShuffledSchedule([*ks] * times, draw)
         self._stand = RoundMeterContext(cell, loaded, self._schedule)
         self._decoder: Decoder = make("decoders", OWN, self._stand)

@@ -157,7 +157,7 @@ def plan(
         access = pair.access
     prepare_cells(cells, access, may_need_hub(table))
     spec = task_spec(table)
-    plain, target = make("tasks", spec), cells[0].models.target
+    plain, target = make("tasks", spec), cells[0].target
     asking = in_chat(
         plain,
         spec,

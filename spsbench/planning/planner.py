@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from spsbench.planning.plan_folder import (
 )
 from spsbench.planning.progress import Count, Counted, PlanProgress
 from spsbench.planning.report import Planned, measured, missing
-from spsbench.settings.cell import Cell, Sampling, short_hash
+from spsbench.settings.cell import SAMPLING_FIELDS, Cell, short_hash
 from spsbench.settings.commands import Planning
 from spsbench.settings.execution import OutputFolder
 from spsbench.settings.experiment import Experiment, Part
@@ -62,7 +62,6 @@ log = logging.getLogger(__name__)
 
 USUAL = 4  # K of real rounds of methods without a prediction
 MOST_UNPREDICTED = 3
-OF_TEXTS = tuple(field.name for field in fields(Sampling))
 
 
 @dataclass(kw_only=True)
@@ -151,7 +150,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
     def _identity(self) -> dict[str, Any]:
         """Return the fields that must not change when a plan resumes: texts and their sources."""
         cell = bare(self._plain)
-        kept = {n: v for n, v in cell.items() if n.startswith("target.") or n in OF_TEXTS}
+        kept = {n: v for n, v in cell.items() if n.startswith("target.") or n in SAMPLING_FIELDS}
         planning = self.planning
         return {
             **kept,
@@ -261,7 +260,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
 
     def _run(self, part: Part, out: Path, pool: WorkerPool | None = None) -> bool:
         """Make the missing records and traces of a part; False: stopped."""
-        seed = self._plain.sampling.seed
+        seed = self._plain.seed
         benchmark = Benchmark(
             place=OutputFolder(out=out, resume=True, score=False),
             access=self.access,
@@ -320,14 +319,14 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
     def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
         """Return a cell for each draft and rule, with its models."""
         traced_cells = [cell for cell in self.cells if drafting(cell) in traces.drafts]
-        firsts = {(drafting(c), str(c.method.verifier)): c for c in reversed(traced_cells)}
+        firsts = {(drafting(c), str(c.verifier)): c for c in reversed(traced_cells)}
         return [(cell, self._models(cell)) for cell in reversed(firsts.values())]
 
     def _text(self, samples: Sequence[Sample], models: Loaded) -> list[int]:
         """Return the tokens of all prompts, concatenated."""
         tokens: list[int] = []
         for sample in samples:
-            tokens += prompt_ids(models, self._plain.work, sample.prompt)
+            tokens += prompt_ids(models, self._plain, sample.prompt)
             if len(tokens) >= LONGEST:
                 break
         return tokens[:LONGEST]
@@ -384,6 +383,6 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
             measured=real,
             missing={} if confirm is None else missing(self.folder / confirm, self.cells),
             unmeasured=self.planning.unmeasured,
-            about=f"{self._plain.models.target}, {self.task.title}",
+            about=f"{self._plain.target}, {self.task.title}",
             every=self.planning.every,
         )

@@ -16,7 +16,7 @@ from spsbench.reports.columns import Column
 from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, Status
 from spsbench.reports.reporter import Report, Table, Title
 from spsbench.reports.run_tables import tables
-from spsbench.settings.cell import WARP, Cell, Sampling
+from spsbench.settings.cell import WARP, Cell, WarpSettings
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
 from spsbench.settings.options import flag_of
@@ -207,7 +207,7 @@ def row(
         failures=0,
         cut=0,
         timed=0,
-        horizon=cell.sampling.max_new_tokens,
+        horizon=cell.max_new_tokens,
         alpha=forecast.alpha,
         block_efficiency=None if figures is None else figures.tau,
         mean_token_time_ms=None if figures is None else figures.ms,
@@ -247,7 +247,7 @@ def unpredicted_row(cell: Cell, figures: Measured) -> Summary:
         failures=0,
         cut=0,
         timed=0,
-        horizon=cell.sampling.max_new_tokens,
+        horizon=cell.max_new_tokens,
         block_efficiency=figures.tau,
         mean_token_time_ms=figures.ms,
         speedup=speedup,
@@ -299,33 +299,31 @@ def point(forecast: Forecast, value: Estimate) -> Point:
 
 def command(cell: Cell, answer: Answer) -> str:
     """Return the command line that applies the plan; without a verdict, a comparison with ArS."""
-    models, method, sampling = cell.models, cell.method, cell.sampling
-    words = ["sps", "generate", flag_of("target"), models.target.id]
-    words += _more("", models.target, ModelSpec(models.target.id))
+    target, draft = cell.target, cell.draft
+    words = ["sps", "generate", flag_of("target"), target.id]
+    words += _more("", target, ModelSpec(target.id))
     if answer.verdict in (Verdict.SPECULATE, Verdict.UNDECIDED):
-        if models.draft is not None and models.draft.id != DEFAULT_DRAFT.get(models.target.id):
-            words += [flag_of("draft"), models.draft.id]
-            words += (
-                [flag_of("draft_revision"), models.draft.revision] if models.draft.revision else []
-            )
-        words += _more("draft-", models.draft, models.target) if models.draft else []
-        if method.drafter.name != "model":
-            words += [flag_of("drafter"), str(method.drafter)]
-        words += [flag_of("verifier"), str(method.verifier)]
+        if draft is not None and draft.id != DEFAULT_DRAFT.get(target.id):
+            words += [flag_of("draft"), draft.id]
+            words += [flag_of("draft_revision"), draft.revision] if draft.revision else []
+        words += _more("draft-", draft, target) if draft else []
+        if cell.drafter.name != "model":
+            words += [flag_of("drafter"), str(cell.drafter)]
+        words += [flag_of("verifier"), str(cell.verifier)]
         words += (
-            [flag_of("schedule"), str(method.schedule)]
+            [flag_of("schedule"), str(cell.schedule)]
             if cell.k is None
             else [flag_of("k"), str(cell.k)]
         )
     else:
         words += [flag_of("k"), "0"]
-    usual = Sampling()
+    usual = WarpSettings()
     for name in WARP:
-        value = getattr(sampling, name)
-        if cell.work.chat or value != getattr(usual, name):  # a chat has its model's defaults
+        value = getattr(cell, name)
+        if cell.chat or value != getattr(usual, name):  # a chat has its model's defaults
             words += [flag_of(name), f"{value:g}"]
-    words += [flag_of("chat")] if cell.work.chat else []
-    words += [flag_of("system"), cell.work.system] if cell.work.system else []
+    words += [flag_of("chat")] if cell.chat else []
+    words += [flag_of("system"), cell.system] if cell.system else []
     words += [flag_of("compare")] if answer.verdict is Verdict.UNDECIDED else []
     return shlex.join([*words, "PROMPT"])
 

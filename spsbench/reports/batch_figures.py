@@ -50,7 +50,7 @@ class RoundCounts:
             return None
         rounds, most = sum(emitted.values()), max(emitted)
         above = [sum(n for tokens, n in emitted.items() if tokens >= j) for j in range(1, most + 1)]
-        return sum((n / rounds) ** cell.work.batch for n in above)
+        return sum((n / rounds) ** cell.batch for n in above)
 
 
 def with_batches(table: Table, counts: RoundCounts) -> Table:
@@ -58,9 +58,9 @@ def with_batches(table: Table, counts: RoundCounts) -> Table:
 
     Adds a table of text, panels, a sentence for each task and setting, and `batches` in JSON.
     """
-    if not any(row.cell.work.batch > 1 for row in table.whole):
+    if not any(row.cell.batch > 1 for row in table.whole):
         return table
-    rows = sorted(table.whole, key=lambda row: row.cell.work.batch)
+    rows = sorted(table.whole, key=lambda row: row.cell.batch)
     rows_by_work = by_work(rows)
     says = [
         f"{name}: {line}" if len(rows_by_work) > 1 else line
@@ -80,7 +80,7 @@ def with_batches(table: Table, counts: RoundCounts) -> Table:
             "batches": [
                 {
                     "id": row.cell.id,
-                    "batch": row.cell.work.batch,
+                    "batch": row.cell.batch,
                     "tau_of_the_shortest": counts.shortest(row.cell),
                 }
                 for row in rows
@@ -101,11 +101,11 @@ def by_work(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
 
 def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
     """Return rows by method in words, each by batch; ArS among them."""
-    both = len({row.cell.work.continuous for row in rows if row.cell.work.batch > 1}) > 1
+    both = len({row.cell.continuous for row in rows if row.cell.batch > 1}) > 1
     names = Names(_alone(row.cell) for row in rows)
     by_method: dict[str, list[Summary]] = {}
-    for row in sorted(rows, key=lambda row: (row.cell.work.continuous, row.cell.work.batch)):
-        name = names.how(_alone(row.cell)) + ", continuous" * (both and row.cell.work.continuous)
+    for row in sorted(rows, key=lambda row: (row.cell.continuous, row.cell.batch)):
+        name = names.how(_alone(row.cell)) + ", continuous" * (both and row.cell.continuous)
         by_method.setdefault(name, []).append(row)
     return by_method
 
@@ -114,7 +114,7 @@ def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimat
     """Return the best row by batch with its speed-up; None and 1 where plain sampling is best."""
     best_by_batch: dict[int, tuple[Summary | None, Estimate]] = {}
     for row in rows:
-        gained, size = row.decided_speedup, row.cell.work.batch
+        gained, size = row.decided_speedup, row.cell.batch
         if gained is None or row.cell.k == 0:
             continue
         best = best_by_batch.setdefault(size, (None, Estimate(1.0, None, None, gained.n)))
@@ -156,7 +156,7 @@ def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts) -> Text
             text_rows.append(
                 [
                     name,
-                    str(row.cell.work.batch),
+                    str(row.cell.batch),
                     UNDECIDED if row.undecided else _figure(row, "speedup", 2, "x"),
                     _figure(row, "machine_tokens_per_s", 1),
                     ABSENT if ms is None else f"{1e3 / ms.mean:.1f}{MARK * marked}",
@@ -227,7 +227,7 @@ def _alone(cell: Cell) -> Cell:
 
 def _gain(row: Summary) -> Point | None:
     gained, loaded = row.at_any_load("speedup")
-    return None if gained is None else Point(row.cell.work.batch, *gained[:3], loaded)
+    return None if gained is None else Point(row.cell.batch, *gained[:3], loaded)
 
 
 def _figure(row: Summary, name: str, digits: int, unit: str = "") -> str:

@@ -206,7 +206,7 @@ temperature for nucleus sampling on XSum.
 def beside(summary: Summary) -> PaperRow | None:
     """Return the row of Table 1 that matches a measured row, or None."""
     cell = summary.cell
-    if summary.group is not None or not cell.method.own_loop:
+    if summary.group is not None or not cell.own_loop:
         return None
-    key = cell.work.task.name if cell.work.task else "", warp(cell), method(cell)
+    key = cell.task.name if cell.task else "", warp(cell), method(cell)
     return next((row for row in TABLE_1 if (row.task, row.setting, row.method) == key), None)

@@ -161,7 +161,7 @@ def _key(cell: Cell) -> Cell:
 
 def _label(summary: Summary, among: Sequence[Summary]) -> str:
     """Join task and setting with the other names that differ between lines."""
-    parts = [str(summary.cell.work.task or ""), setting(summary.cell)]
+    parts = [str(summary.cell.task or ""), setting(summary.cell)]
     cell, cells = summary.cell, [s.cell for s in among]
     for heading, read in NAMED.items():
         value = read(cell)
@@ -170,9 +170,9 @@ def _label(summary: Summary, among: Sequence[Summary]) -> str:
         if heading == "seed" and any(read(c) != value for c in cells):
             parts.append(f"seed {value}")
     for part in ("drafter", "verifier"):
-        specs = {str(getattr(s.cell.method, part)) for s in among}
+        specs = {str(getattr(s.cell, part)) for s in among}
         if len(specs) > 1:
-            parts.append(str(getattr(cell.method, part)))
+            parts.append(str(getattr(cell, part)))
     alike = [c.but(schedule=constant(1), verifier=AUTO) for c in cells]
     parts.append(Names(alike).option_text(cell))
     return ", ".join(part for part in parts if part)

@@ -121,7 +121,7 @@ def _about(tables: Sequence[Table], runs: Sequence[str]) -> str:
     seen: dict[str, dict[str, None]] = {"runs": dict.fromkeys(runs)}
     for table in tables:
         seen.setdefault("data", {})[table.title.task] = None
-        models = {str(model) for row in table.rows for model in row.cell.models.all}
+        models = {str(model) for row in table.rows for model in row.cell.models}
         seen.setdefault("models", {})[", ".join(sorted(models))] = None
         for start in table.provenance:
             provenance = start.get("provenance") or {}

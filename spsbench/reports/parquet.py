@@ -71,7 +71,7 @@ def _shared(table: Table, cell: Cell, record: Record, names: Names) -> dict[str,
     return {
         "run": _unicode(table.title.run),
         "cell": cell.id,
-        "task": _unicode(str(cell.work.task or "")),
+        "task": _unicode(str(cell.task or "")),
         "setting": setting(cell),
         "method": _unicode(method(cell)),
         "options": _unicode(names.option_text(cell)),

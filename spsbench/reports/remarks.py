@@ -211,8 +211,8 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
         times = [
             (row, row.mean_token_time_ms)
             for row in rows
-            if row.cell.models.target.id == target
-            and row.cell.models.target.quantised is None  # fewer bytes a token
+            if row.cell.target.id == target
+            and row.cell.target.quantised is None  # fewer bytes a token
         ]
         names = Names(row.cell for row, _ in times)
         reached, speculative = (
@@ -242,7 +242,7 @@ def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[
     lines, names = [], Names(cells)
     for cell in cells:
         repetition = texts[cell.id]
-        if repetition.suspect and not cell.models.random:
+        if repetition.suspect and not cell.random:
             lines.append(
                 f"Repetition in {names.full(cell)}: {repetition}. Loops are easy to draft: the "
                 "speed-up says little about other texts."
@@ -276,18 +276,18 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
 
 
 def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
-    if any(cell.models.random or cell.method.verifier.name == "synthetic" for cell in cells):
+    if any(cell.random or cell.verifier.name == "synthetic" for cell in cells):
         yield "Timing only, output meaningless: random weights or acceptance at a given rate."
-    changed = [cell for cell in cells if lossy(cell) and cell.method.verifier.name != "synthetic"]
-    if rules := ", ".join(dict.fromkeys(str(cell.method.verifier) for cell in changed)):
+    changed = [cell for cell in cells if lossy(cell) and cell.verifier.name != "synthetic"]
+    if rules := ", ".join(dict.fromkeys(str(cell.verifier) for cell in changed)):
         yield (
             f"Lossy: {rules}. Texts do not follow the target's distribution; the speed-up may "
             "cost quality."
         )
-    if any(cell.sampling.ignore_eos for cell in cells):
+    if any(cell.ignore_eos for cell in cells):
         yield "End-of-text is ignored and all texts have the full length: timing only, no quality."
-    if elsewhere := [c for c in cells if c.method.elsewhere]:
-        named = ", ".join(dict.fromkeys(cell.method.decoder.name for cell in elsewhere))
+    if elsewhere := [c for c in cells if c.elsewhere]:
+        named = ", ".join(dict.fromkeys(cell.decoder.name for cell in elsewhere))
         yield (
             f"Text and counts are another engine's ({named}): what it does not tell is n/a, the "
             "time beyond a usual round before the first token is taken as prefill, and the "
@@ -296,7 +296,7 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
         for decoder, name in short_decoders(elsewhere).items():
             if decoder != name:
                 yield f"Decoder {name}: {decoder}."
-    if any(not cell.method.own_loop and not cell.method.elsewhere for cell in cells):
+    if any(not cell.own_loop and not cell.elsewhere for cell in cells):
         yield (
             "Decoder hf is transformers' own generate: its prefill is estimated as its first "
             "round less its median round, its alpha is accepted over drafted tokens, and its "
@@ -355,12 +355,12 @@ def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
     names = Names(cells)
     for cell in cells:
         results = [result for result in judged if result.cell == cell.id]
-        if cell.work.task is None or cell.work.task.name != TASK or not results:
+        if cell.task is None or cell.task.name != TASK or not results:
             continue
         problems = len({result.sample for result in results})
         partial = f"partial {problems}/{PROBLEMS} problems: " if problems < PROBLEMS else ""
         figures = "; ".join(line for line in estimate_lines(pass_at(results)) if "n/a:" not in line)
         lacking = without(results)
-        apart = f" ({lacking} of them: no program in the answer)" if cell.work.chat else ""
+        apart = f" ({lacking} of them: no program in the answer)" if cell.chat else ""
         lines.append(f"{names.full(cell)}: {partial}{in_words(counts(results))}{apart}; {figures}.")
     return lines

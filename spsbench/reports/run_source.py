@@ -133,10 +133,10 @@ class Source(NamedTuple):
 
 def combine_of(cell: Cell) -> Combine:
     """Return the task's aggregation from scores to one value a sample; needs no data."""
-    if cell.work.task is None:
+    if cell.task is None:
         return average
     try:
-        combine: Combine = plug_in("tasks", cell.work.task).combine
+        combine: Combine = plug_in("tasks", cell.task).combine
     except UsageError:  # the task's package is not installed
         return average
     return combine

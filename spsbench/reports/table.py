@@ -129,7 +129,7 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
         plain: whether only ASCII may be used.
     """
     gains = [(row, gain) for row in rows if row.group is None and (gain := speedup(row))]
-    if len({row.cell.method for row, _ in gains}) < 2:
+    if len({(row.cell.noise_key, row.cell.decoder) for row, _ in gains}) < 2:
         return ""
     names = Names(row.cell for row, _ in gains)
     return bars(

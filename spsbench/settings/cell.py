@@ -1,6 +1,7 @@
-"""A cell: one configuration of models, method, sampling and work.
+"""A cell: one configuration of models, method, sampling and work, in one flat record.
 
-It holds everything that can change the generated text; `Cell.id` names it in runs.
+It holds everything that can change the generated text; `Cell.id` names it in runs. The annotations
+of its fields declare the options of cells.
 """
 
 import hashlib
@@ -8,12 +9,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from spsbench.registry import BUILT_IN
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.constraint import kind_of, read_grammar, read_regex, read_schema
-from spsbench.settings.models import Models, ModelSpec
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import (
     METHOD,
     SAMPLING,
@@ -21,6 +22,7 @@ from spsbench.settings.options import (
     Option,
     at_least,
     between,
+    settings_of,
 )
 from spsbench.spec import Spec
 
@@ -44,84 +46,7 @@ def constant(k: int) -> Spec:
     return Spec(CONSTANT, (("lookahead", k),))
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """The drafter, the acceptance rule, the schedule of K, and the loop that runs them."""
-
-    drafter: Annotated[
-        Spec,
-        Option(
-            "Drafter, which proposes tokens: NAME[:key=value,...]; see sps list drafters.",
-            METHOD,
-            shown="model with a draft model, else the target's own if it is bundled, else ngram",
-        ),
-    ] = Spec("model")
-    verifier: Annotated[
-        Spec,
-        Option(
-            "Rule that accepts or rejects drafted tokens; see sps list verifiers.",
-            METHOD,
-            shown="sps for sampled chains, traversal for sampled trees, else match",
-        ),
-    ] = AUTO
-    schedule: Annotated[
-        Spec,
-        Option(
-            "How K is chosen in each round; see sps list schedules.",
-            METHOD,
-            shown="constant, or that of the target's own drafter",
-        ),
-    ] = constant(4)
-    decoder: Annotated[
-        Spec,
-        Option(
-            "Decoding loop: native, hf (transformers' generate), or another engine: "
-            "openai:url=..., sglang:url=..., llamacpp:path=... or openvino:path=....",
-            METHOD,
-        ),
-    ] = Spec("native")
-
-    def __str__(self) -> str:
-        """Return the key that seeds the random numbers of a method.
-
-        Methods draw independently of each other from one seed, while a longer budget only
-        continues the text (but for the last token, before which there was less room to draft).
-        """
-        return f"{self.drafter}/{self.verifier}/{self.schedule}"
-
-    @property
-    def own_loop(self) -> bool:
-        """Return whether this package's loop decodes, not another library's."""
-        return self.decoder.name == OWN_LOOP
-
-    @property
-    def elsewhere(self) -> bool:
-        """Return whether another engine has the models, so that nothing is loaded here."""
-        return self.decoder.name in ELSEWHERE
-
-    @property
-    def compared_decoder(self) -> Spec:
-        """Return the decoder without arguments that change no text of another engine."""
-        if not self.elsewhere:
-            return self.decoder
-        args = (pair for pair in self.decoder.args if pair[0] not in WAITING)
-        return replace(self.decoder, args=tuple(args))
-
-    @property
-    def on_server(self) -> bool:
-        """Return whether a running server makes the text, whose drafting cannot be changed."""
-        return self.elsewhere and "url" in dict(self.decoder.args)
-
-    @property
-    def k(self) -> int | None:
-        """Return the tokens drafted per round: 0 for ArS, None if the schedule is not constant."""
-        if self.drafter.name == "none":
-            return 0
-        lookahead = dict(self.schedule.args).get("lookahead")
-        return int(lookahead) if self.schedule.name == CONSTANT and lookahead is not None else None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: a cell keeps its `id` once it is known
 class WarpSettings:
     """Options of the warp from logits to probabilities, in the order in which they apply.
 
@@ -172,9 +97,44 @@ ALWAYS_RECORDED = ("temperature", "top_k", "top_p")
 """Options of the warp that every record names; the others only where not at their default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling(WarpSettings):
-    """The distribution of each token, the length and end of the text, and the seed."""
+@dataclass(frozen=True, kw_only=True)
+class Cell(WarpSettings):
+    """Models, method, sampling and work."""
+
+    target: ModelSpec
+    draft: ModelSpec | None = None
+    drafter: Annotated[
+        Spec,
+        Option(
+            "Drafter, which proposes tokens: NAME[:key=value,...]; see sps list drafters.",
+            METHOD,
+            shown="model with a draft model, else the target's own if it is bundled, else ngram",
+        ),
+    ] = Spec("model")
+    verifier: Annotated[
+        Spec,
+        Option(
+            "Rule that accepts or rejects drafted tokens; see sps list verifiers.",
+            METHOD,
+            shown="sps for sampled chains, traversal for sampled trees, else match",
+        ),
+    ] = AUTO
+    schedule: Annotated[
+        Spec,
+        Option(
+            "How K is chosen in each round; see sps list schedules.",
+            METHOD,
+            shown="constant, or that of the target's own drafter",
+        ),
+    ] = constant(4)
+    decoder: Annotated[
+        Spec,
+        Option(
+            "Decoding loop: native, hf (transformers' generate), or another engine: "
+            "openai:url=..., sglang:url=..., llamacpp:path=... or openvino:path=....",
+            METHOD,
+        ),
+    ] = Spec("native")
 
     max_new_tokens: Annotated[
         int,
@@ -226,6 +186,67 @@ class Sampling(WarpSettings):
             reads=read_grammar,
         ),
     ] = ""
+    task: Spec | None = None
+    prompt_version: str = ""
+    chat: bool = False  # prompts in the model's chat template
+    system: str = ""  # message before them
+    batch: int = 1  # texts at a time: in common passes, or as requests to a server
+    continuous: bool = False  # a text that ends makes room for the next; else its place is empty
+
+    @property
+    def noise_key(self) -> str:
+        """Return the key that seeds the random numbers of a method.
+
+        Methods draw independently of each other from one seed, while a longer budget only
+        continues the text (but for the last token, before which there was less room to draft).
+        """
+        return f"{self.drafter}/{self.verifier}/{self.schedule}"
+
+    @property
+    def models(self) -> list[ModelSpec]:
+        """Return the target and, if there is one, the draft model."""
+        return [model for model in (self.target, self.draft) if model is not None]
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of processes that share the models."""
+        return max(model.ranks for model in self.models)
+
+    @property
+    def random(self) -> bool:
+        """Return whether any model has random weights, so that the text has no meaning."""
+        return any(model.random for model in self.models)
+
+    @property
+    def own_loop(self) -> bool:
+        """Return whether this package's loop decodes, not another library's."""
+        return self.decoder.name == OWN_LOOP
+
+    @property
+    def elsewhere(self) -> bool:
+        """Return whether another engine has the models, so that nothing is loaded here."""
+        return self.decoder.name in ELSEWHERE
+
+    @property
+    def compared_decoder(self) -> Spec:
+        """Return the decoder without arguments that change no text of another engine."""
+        if not self.elsewhere:
+            return self.decoder
+        args = (pair for pair in self.decoder.args if pair[0] not in WAITING)
+        return replace(self.decoder, args=tuple(args))
+
+    @property
+    def on_server(self) -> bool:
+        """Return whether a running server makes the text, whose drafting cannot be changed."""
+        return self.elsewhere and "url" in dict(self.decoder.args)
+
+    @property
+    def k(self) -> int | None:
+        """Return the tokens drafted per round: 0 for ArS, None if the schedule is not constant."""
+        if self.drafter.name == "none":
+            return 0
+        lookahead = dict(self.schedule.args).get("lookahead")
+        return int(lookahead) if self.schedule.name == CONSTANT and lookahead is not None else None
 
     @property
     def constrained(self) -> bool:
@@ -244,60 +265,14 @@ class Sampling(WarpSettings):
         values = {name: getattr(self, name) for name in WARP}
         return {n: v for n, v in values.items() if n in ALWAYS_RECORDED or v != getattr(usual, n)}
 
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The task and how its prompts are presented."""
-
-    task: Spec | None = None
-    prompt_version: str = ""
-    chat: bool = False  # prompts in the model's chat template
-    system: str = ""  # message before them
-    batch: int = 1  # texts at a time: in common passes, or as requests to a server
-    continuous: bool = False  # a text that ends makes room for the next; else its place is empty
-
-
-@dataclass(frozen=True, kw_only=True)  # without slots: `id` is kept once it is known
-class Cell:
-    """Models, method, sampling and work; each field name is unique among the four records."""
-
-    models: Models
-    method: Method = Method()
-    sampling: Sampling = Sampling()
-    work: Work = Work()
-
-    @classmethod
-    def of(cls, **values: Any) -> "Cell":
-        """Make the cell with these fields of any record: `Cell.of(target=..., top_p=0.8)`."""
-        shared = {name: _pick(kind, values) for name, kind in RECORDS.items()}
-        unknown = values.keys() - set().union(*shared.values())
-        if unknown:
-            raise TypeError(f"a cell has no {', '.join(sorted(unknown))}")
-        return cls(
-            **{name: RECORDS[name](**record_values) for name, record_values in shared.items()}
-        )
-
-    def but(self, **values: Any) -> "Cell":
-        """Return the cell with other values in some fields of any record."""
-        changed = {
-            name: replace(getattr(self, name), **record_values)
-            for name, kind in RECORDS.items()
-            if (record_values := _pick(kind, values))
-        }
-        unknown = values.keys() - set().union(*(_pick(kind, values) for kind in RECORDS.values()))
-        if unknown:
-            raise TypeError(f"a cell has no {', '.join(sorted(unknown))}")
-        return replace(self, **changed)
-
-    @property
-    def k(self) -> int | None:
-        """Return the tokens drafted per round: 0 for ArS, None if the schedule is not constant."""
-        return self.method.k
-
     @property
     def auto_regressive(self) -> "Cell":
         """Return the cell of K = 0 with the same work; its verifier is resolved later."""
         return self.but(draft=None, drafter=Spec("none"), verifier=AUTO, schedule=constant(0))
+
+    def but(self, **values: Any) -> "Cell":
+        """Return the cell with other values in some fields."""
+        return replace(self, **values)
 
     def same_work(self, other: "Cell") -> bool:
         """Return whether two cells differ at most in draft, drafter, verifier and schedule."""
@@ -309,31 +284,30 @@ class Cell:
 
         How long another engine is waited for changes no text, so it is not hashed.
         """
-        return short_hash(
-            _differing({**self.to_json(), "decoder": _plain(self.method.compared_decoder)}),
-            ID_DIGITS,
-        )
+        usual = type(self)(target=ModelSpec("")).to_json()
+        values = {**self.to_json(), "decoder": _plain(self.compared_decoder)}
+        changed = {n: v for n, v in values.items() if n not in usual or v != usual[n]}
+        for name in ("target", "draft"):
+            if changed.get(name) is not None:
+                model = usual["target"]
+                changed[name] = {n: v for n, v in changed[name].items() if v != model[n]}
+        return short_hash(changed, ID_DIGITS)
 
     def to_json(self) -> dict[str, Any]:
-        """Return every field of the four records by name, as plain values.
+        """Return every field by name, as plain values.
 
         An option of the warp that is not in `ALWAYS_RECORDED` is left out at its default, and so
         are a batch and a constraint.
         """
-        values = {
-            field.name: _plain(getattr(getattr(self, record), field.name))
-            for record, kind in RECORDS.items()
-            for field in fields(kind)
-        }
-        recorded = self.sampling.recorded_warp
-        left_out = {name for name in WARP if name not in recorded}
-        alone = {"batch": self.work.batch == 1, "continuous": not self.work.continuous}
-        left_out |= {name for name, usual in alone.items() if usual}
-        left_out |= {name for name in CONSTRAINTS if not getattr(self.sampling, name)}
-        return {n: v for n, v in values.items() if n not in left_out}
+        left_out = {name for name in WARP if name not in self.recorded_warp}
+        alone = {"batch": 1, "continuous": False}
+        left_out |= {name for name, value in alone.items() if getattr(self, name) == value}
+        left_out |= {name for name in CONSTRAINTS if not getattr(self, name)}
+        names = (field.name for field in fields(self) if field.name not in left_out)
+        return {name: _plain(getattr(self, name)) for name in names}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Cell":
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read a cell from the values of `to_json`; missing fields get their defaults.
 
         Raises:
@@ -342,45 +316,22 @@ class Cell:
         """
         from msgspec import convert  # not for `sps --help`
 
-        shared = {name: _pick(kind, values) for name, kind in RECORDS.items()}
-        if unknown := values.keys() - set().union(*shared.values()):
+        if unknown := values.keys() - {field.name for field in fields(cls)}:
             raise TypeError(f"a cell has no {', '.join(sorted(unknown))}")
-        cell = cls(
-            **{
-                name: convert(record_values, RECORDS[name])
-                for name, record_values in shared.items()
-            }
-        )
+        cell = convert(values, cls)
         int(cell.k or 0)  # of a constant schedule it must be a number
         return cell
 
 
-RECORDS: dict[str, type[Any]] = {
-    "models": Models,
-    "method": Method,
-    "sampling": Sampling,
-    "work": Work,
-}
+METHOD_FIELDS = ("drafter", "verifier", "schedule", "decoder")
+SAMPLING_FIELDS = tuple(s.name for s in settings_of(Cell) if s.name not in METHOD_FIELDS)
+"""Options of sampling: the distribution of each token, length and end of the text, the seed."""
 
 
 def short_hash(values: Mapping[str, Any], digits: int) -> str:
     """Return the first hex digits of the SHA-256 of the canonical JSON of `values`."""
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:digits]
-
-
-def _pick(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    return {f.name: values[f.name] for f in fields(kind) if f.name in values}
-
-
-def _differing(values: Mapping[str, Any]) -> dict[str, Any]:
-    bare = Cell.of(target=ModelSpec("")).to_json()
-    changed = {n: v for n, v in values.items() if n not in bare or v != bare[n]}
-    for name in ("target", "draft"):
-        if changed.get(name) is not None:
-            model = bare["target"]
-            changed[name] = {n: v for n, v in changed[name].items() if v != model[n]}
-    return changed
 
 
 def _plain(value: Any) -> Any:

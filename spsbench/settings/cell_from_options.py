@@ -16,10 +16,10 @@ from spsbench.registry import is_there
 from spsbench.settings.cell import (
     ELSEWHERE,
     ENGINES_OWN,
+    METHOD_FIELDS,
     OWN_LOOP,
+    SAMPLING_FIELDS,
     Cell,
-    Method,
-    Sampling,
     constant,
 )
 from spsbench.settings.models import (
@@ -118,6 +118,7 @@ TARGET = {setting.field: setting for setting in _of_target()}
 """Field of the target's `ModelSpec` -> its setting."""
 DRAFT = {setting.field: setting for setting in _of_draft()}
 
+FIELDS = {setting.name: setting for setting in settings_of(Cell)}
 OF_CELL: Mapping[str, Setting] = {
     setting.name: setting
     for setting in (
@@ -125,20 +126,14 @@ OF_CELL: Mapping[str, Setting] = {
         *DRAFT.values(),
         RANDOM_WEIGHTS,
         K,
-        *settings_of(Method),
-        *settings_of(Sampling),
+        *(FIELDS[name] for name in (*METHOD_FIELDS, *SAMPLING_FIELDS)),
     )
 }
 """Name -> setting, of all options of a cell."""
 
 
-PLAIN = [
-    setting
-    for record in (Method, Sampling)
-    for setting in settings_of(record)
-    if setting.name not in ("drafter", "schedule")
-]
-"""Settings that are copied into the record unchanged."""
+PLAIN = [FIELDS[name] for name in ("verifier", "decoder", *SAMPLING_FIELDS)]
+"""Settings that are copied into the cell unchanged."""
 
 
 def make_cell(**options: Any) -> Cell:
@@ -161,7 +156,7 @@ def make_cell(**options: Any) -> Cell:
         return cell_elsewhere(values)
     drafter, draft_id = drafting(values)
     target = target_of(values)
-    return Cell.of(
+    return Cell(
         target=target,
         draft=draft_of(values, draft_id, target) if draft_id else None,
         drafter=drafter,
@@ -204,7 +199,7 @@ def cell_elsewhere(values: Mapping[str, Any]) -> Cell:
     if "target" not in values:
         model = args.get("model") or args.get("path") or args.get("url", decoder.name)
         target = replace(target, id=str(model).rstrip("/").rpartition("/")[2], weights=SERVED)
-    return Cell.of(
+    return Cell(
         target=target,
         drafter=Spec("none") if k == 0 else ENGINES_OWN,
         schedule=schedule,

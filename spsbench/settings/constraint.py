@@ -23,7 +23,7 @@ WHITESPACE = r"[ \n\r\t]{0,32}"
 `x-guidance` in a schema overrides it.
 """
 KINDS = ("json_schema", "regex", "grammar")
-"""Fields of `Sampling`, at most one of which is set."""
+"""Fields of a cell, at most one of which is set."""
 WRAPPER = {"name", "description", "strict", "schema"}
 """Keys beside a schema in requests to OpenAI's API."""
 ESCAPES = '"\\\\bfnrt'
@@ -95,7 +95,7 @@ def read_grammar(value: Any, where: str) -> str:
 
 
 def kind_of(sampling: Any) -> str | None:
-    """Return the field of `Sampling` that constrains its texts; None: none does."""
+    """Return the field of a cell that constrains its texts; None: none does."""
     return next((name for name in KINDS if getattr(sampling, name)), None)
 
 
@@ -108,7 +108,7 @@ def check(sampling: Any, where: str = "") -> None:
     """Refuse a constraint that nothing can follow, or one beside options that contradict it.
 
     Args:
-        sampling: a `settings.cell.Sampling`.
+        sampling: a `settings.cell.Cell`.
         where: the place of the constraint, for messages; default: its option.
 
     Raises:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 def repeats_of(cell: Cell, samples: int, repeats: int) -> int:
     """Return how often a cell answers one prompt; greedy texts are alike and have no samples."""
-    return repeats * (samples if cell.sampling.temperature > 0 else 1)
+    return repeats * (samples if cell.temperature > 0 else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,10 @@ class Part:
             MismatchError: its prompts are others now.
         """
         part_cells = tuple(cells[name] for name in described["cells"] if name in cells)
-        specs = (cell.work.task for cell in part_cells)
+        specs = (cell.task for cell in part_cells)
         spec = next(filter(None, specs), None) or Spec.parse(described["task"])
         task = make("tasks", spec)
-        if any(cell.work.chat for cell in part_cells):
+        if any(cell.chat for cell in part_cells):
             task = instructed(task, spec)
         if task.prompt_version != described["prompt_version"]:
             raise MismatchError(
@@ -236,12 +236,12 @@ def parts_of(
     chats = in_chat(
         task,
         spec,
-        (cell.models.target for cell in raw),
+        (cell.target for cell in raw),
         chat=table.chat,
         system=table.system,
         templates=templates,
     )
-    plain = tuple(cell for cell in raw if chats[cell.models.target] is None)
+    plain = tuple(cell for cell in raw if chats[cell.target] is None)
     if plain:
         yield part_of(table, spec, task, plain)
     asking = next((asked_task for asked_task in chats.values() if asked_task is not None), None)
@@ -251,7 +251,7 @@ def parts_of(
             applied = {} if table.setting else own_defaults(model, own_sampling, table.cells)
             if applied:
                 log.info(describe_defaults(model, applied))
-        cells = tuple(cell for cell in every if chats[cell.models.target] is not None)
+        cells = tuple(cell for cell in every if chats[cell.target] is not None)
         yield part_of(table, spec, asking, cells)
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.settings.cell import ELSEWHERE, SEED_MAX, Cell, Sampling
+from spsbench.settings.cell import ELSEWHERE, SAMPLING_FIELDS, SEED_MAX, Cell
 from spsbench.settings.cell_from_options import DRAFT, OF_CELL, make_cell, own_copy
 from spsbench.settings.constraint import check_ends
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import convert_options, parse_range, settings_of
+from spsbench.settings.options import convert_options, parse_range
 from spsbench.settings.sweep import MAX_ROWS, Sweep
 from spsbench.settings.task import Task
 from spsbench.spec import K_MAX, Spec
@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 OwnSampling = Callable[[ModelSpec], Mapping[str, Any]]
 """The sampling that a model names itself, in the words of its file."""
 
-OF_SAMPLING = tuple(setting.name for setting in settings_of(Sampling))
 OF_DRAFTING = (*(setting.name for setting in DRAFT.values()), "drafter", "verifier", "schedule")
 MAX_CELLS = 10_000  # cells of one table
 WARP_OF_SETTINGS = ("temperature", "top_p")  # what a setting of the paper decides
@@ -66,8 +65,8 @@ def grid(
         base = of_model[arm]
         named = convert_options(OF_CELL, plain | {"seed": own_seed} | sampling)
         if chat and not table.setting:
-            named |= own_defaults(base.models.target, own_sampling, named)
-        speculative = base.k != 0 and not base.method.elsewhere
+            named |= own_defaults(base.target, own_sampling, named)
+        speculative = base.k != 0 and not base.elsewhere
         if task.verifier and speculative and "verifier" not in table.cells:
             named["verifier"] = Spec.parse(task.verifier)
         cell = base.but(**named)
@@ -76,20 +75,20 @@ def grid(
             prompt_version=task.prompt_version,
             chat=chat,
             system=(table.system or "") if chat else "",
-            decoder=recording(cell.method.decoder, table.record),
+            decoder=recording(cell.decoder, table.record),
             batch=size,
             continuous=table.continuous and size > 1,
         )
         if task.constrained:
             check_rows(cell, spec)
-        if table.record == "trace" and (task.constrained or cell.sampling.constrained):
+        if table.record == "trace" and (task.constrained or cell.constrained):
             raise UsageError(
                 "`record` trace with a constraint: expected counts or laws, since a plan forecasts "
                 "free texts. Leave one out"
             )
-        if size > 1 and not (cell.method.own_loop or cell.method.on_server):
+        if size > 1 and not (cell.own_loop or cell.on_server):
             raise UsageError(
-                f"`batch` {size} with `decoder` {cell.method.decoder}: expected native, or a "
+                f"`batch` {size} with `decoder` {cell.decoder}: expected native, or a "
                 "server that takes several requests at a time. Leave one out"
             )
         if cell.k == 0 and len(table.method) > 1 and lacks_baseline(cell):
@@ -110,18 +109,16 @@ def check_rows(cell: Cell, spec: Spec) -> None:
         UsageError: stop strings, `ignore_eos`, another loop than this package's, or several ranks.
     """
     where = f"json_schema in the rows of {spec.name}"
-    check_ends(cell.sampling, where)
-    if not cell.method.own_loop:
-        raise UsageError(
-            f"{where} with `decoder` {cell.method.decoder}: expected native. Leave one out"
-        )
-    if cell.models.ranks > 1:
+    check_ends(cell, where)
+    if not cell.own_loop:
+        raise UsageError(f"{where} with `decoder` {cell.decoder}: expected native. Leave one out")
+    if cell.ranks > 1:
         raise UsageError(f"{where} with `parallel`: expected one rank. Leave one out")
 
 
 def lacks_baseline(cell: Cell) -> bool:
     """Return whether the cell's server has no other one beside it that does not speculate."""
-    return cell.method.on_server and "baseline" not in dict(cell.method.decoder.args)
+    return cell.on_server and "baseline" not in dict(cell.decoder.args)
 
 
 def cells_of(table: Sweep) -> list[Cell]:
@@ -174,7 +171,7 @@ def recording(decoder: Spec, record: str) -> Spec:
 
 def samplings(table: Sweep, task: Task) -> Iterator[dict[str, Any]]:
     """The paper's settings by name, or what is given, with every other option of sampling."""
-    values = {name: table.cells[name] for name in OF_SAMPLING if name in table.cells}
+    values = {name: table.cells[name] for name in SAMPLING_FIELDS if name in table.cells}
     if not table.setting:
         yield from combinations(values)
         return
@@ -188,7 +185,7 @@ def samplings(table: Sweep, task: Task) -> Iterator[dict[str, Any]]:
 
 def works(table: Sweep) -> Iterator[dict[str, Any]]:
     """Targets, and how they are run."""
-    left_out = {*OF_SAMPLING, *OF_DRAFTING}
+    left_out = {*SAMPLING_FIELDS, *OF_DRAFTING}
     yield from combinations({n: values for n, values in table.cells.items() if n not in left_out})
 
 

@@ -10,11 +10,18 @@ from dataclasses import fields, replace
 from typing import Any
 
 from spsbench.registry import BUILT_IN
-from spsbench.settings.cell import ENGINES_OWN, WARP, Cell, Sampling, WarpSettings, short_hash
+from spsbench.settings.cell import (
+    ENGINES_OWN,
+    SAMPLING_FIELDS,
+    WARP,
+    Cell,
+    WarpSettings,
+    short_hash,
+)
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Scalar, Spec
 
-OF_SAMPLING = [field.name for field in fields(Sampling) if field.name not in (*WARP, "seed")]
+OF_SAMPLING = [name for name in SAMPLING_FIELDS if name not in (*WARP, "seed")]
 """Options of sampling that neither the setting nor the seed of a label shows."""
 LONG, BEGINNING = 40, 24  # characters of an option in a label
 
@@ -27,24 +34,20 @@ def method(cell: Cell) -> str:
     if cell.k == 0:
         return "ArS"
     usual = (Spec("model"), ENGINES_OWN)
-    how = "" if cell.method.drafter in usual else f" {cell.method.drafter}"
-    target, draft = cell.models.target, cell.models.draft
+    how = "" if cell.drafter in usual else f" {cell.drafter}"
+    target, draft = cell.target, cell.draft
     if draft is not None and draft.id == target.id and draft.weights != target.weights:
         how = f" self:{draft.weights}"  # as it is asked for
-    rule = (
-        ""
-        if cell.method.verifier in USUAL
-        else f" {cell.method.verifier}{' (lossy)' * lossy(cell)}"
-    )
-    depth = f" {cell.method.schedule}" if cell.k is None else f" K={cell.k}"
-    if cell.method.schedule == ENGINES_OWN:
+    rule = "" if cell.verifier in USUAL else f" {cell.verifier}{' (lossy)' * lossy(cell)}"
+    depth = f" {cell.schedule}" if cell.k is None else f" K={cell.k}"
+    if cell.schedule == ENGINES_OWN:
         depth = ""
     return f"SpS{how}{rule}{depth}"
 
 
 def lossy(cell: Cell) -> bool:
     """Return whether a cell's verifier is a built-in one that changes the target's distribution."""
-    verifier = cell.method.verifier.name
+    verifier = cell.verifier.name
     return any(
         (entry.kind, entry.name, entry.guarantee) == ("verifiers", verifier, "lossy")
         for entry in BUILT_IN
@@ -53,24 +56,24 @@ def lossy(cell: Cell) -> bool:
 
 def drafting(cell: Cell) -> str:
     """Return the drafter and its model: `ngram`, `model nano-draft`; the dtype where it differs."""
-    drafter, model = cell.method.drafter, cell.models.draft
+    drafter, model = cell.drafter, cell.draft
     if model is None:
         return str(drafter)
-    name = str(model) if model.dtype == cell.models.target.dtype else f"{model} {model.dtype}"
+    name = str(model) if model.dtype == cell.target.dtype else f"{model} {model.dtype}"
     return f"{drafter} {name} (random)" if model.random else f"{drafter} {name}"
 
 
 def setting(cell: Cell) -> str:
     """Return the label of the warp, with the chat template if one is used."""
-    template = "chat template, own system message" if cell.work.system else "chat template"
-    return f"{warp(cell)}, {template}" if cell.work.chat else warp(cell)
+    template = "chat template, own system message" if cell.system else "chat template"
+    return f"{warp(cell)}, {template}" if cell.chat else warp(cell)
 
 
 def warp(cell: Cell) -> str:
     """Return the label of the warp, as in Table 1 of the paper."""
-    if cell.sampling.temperature == 0:
+    if cell.temperature == 0:
         return "greedy"
-    warp, usual = cell.sampling.warp, WarpSettings()
+    warp, usual = cell.warp, WarpSettings()
     changed = [name for name in reversed(WARP) if getattr(warp, name) != getattr(usual, name)]
     words = {"temperature": "T"}
     parts = [f"{words.get(n, n.replace('_', '-'))} {getattr(warp, n):g}" for n in changed]
@@ -90,7 +93,7 @@ class Names:
         self._decoders = {} if whole else short_decoders(self._cells)
         self.options = self._differing()
         """The options that differ between cells and that no name of `NAMED` tells."""
-        tasks = {cell.work.task for cell in self._cells}
+        tasks = {cell.task for cell in self._cells}
         self._tasks = Counter(task.short for task in tasks if task is not None)
         self._named = {
             name for name, read in NAMED.items() if len({read(c) for c in self._cells} - {""}) > 1
@@ -102,7 +105,7 @@ class Names:
 
     def work(self, cell: Cell) -> str:
         """Return the task and `setting` of `cell`; arguments only where names coincide."""
-        task = cell.work.task
+        task = cell.task
         alike = task is not None and self._tasks[task.short] > 1
         named = "" if task is None else str(task) if alike else task.name.rpartition("/")[2]
         return ", ".join(filter(None, (named, self.setting(cell))))
@@ -161,7 +164,7 @@ def short_decoders(cells: Iterable[Cell]) -> dict[str, str]:
     Several of one engine keep their arguments, without folders and addresses where that tells them
     apart: `llamacpp:path=small.gguf`.
     """
-    specs = list(dict.fromkeys(cell.method.decoder for cell in cells if cell.method.elsewhere))
+    specs = list(dict.fromkeys(cell.decoder for cell in cells if cell.elsewhere))
     engines = Counter(spec.name for spec in specs)
     bare = {spec: str(replace(spec, args=tuple(map(_without_folder, spec.args)))) for spec in specs}
     alike = Counter(bare.values())
@@ -182,13 +185,13 @@ def _without_folder(pair: tuple[str, Scalar]) -> tuple[str, Scalar]:
 
 OF_METHOD = ("draft", "method")
 NAMED: dict[str, Callable[[Cell], str]] = {
-    "task": lambda cell: str(cell.work.task or ""),
-    "target": lambda cell: cell.models.target.name,
-    "draft": lambda cell: cell.models.draft.name if cell.models.draft else "",
+    "task": lambda cell: str(cell.task or ""),
+    "target": lambda cell: cell.target.name,
+    "draft": lambda cell: cell.draft.name if cell.draft else "",
     "method": method,
     "setting": setting,
-    "engine": lambda cell: str(cell.models.target.engine),
-    "seed": lambda cell: str(cell.sampling.seed),
+    "engine": lambda cell: str(cell.target.engine),
+    "seed": lambda cell: str(cell.seed),
 }
 """Columns that identify a cell. Their text comes from users: quote it."""
 
@@ -198,7 +201,7 @@ def unnamed(cell: Cell) -> dict[str, str | bool]:
 
     Those of a draft model are empty where it has what the target has, and absent without one.
     """
-    target, draft = cell.models.target, cell.models.draft
+    target, draft = cell.target, cell.draft
     values = _of_model(target, "")
     del values["engine"]
     if draft is not None:
@@ -208,16 +211,15 @@ def unnamed(cell: Cell) -> dict[str, str | bool]:
         values |= {
             n: "" if n not in alone and v == as_target[n] else v for n, v in draft_values.items()
         }
-    if cell.method.verifier in USUAL and cell.k != 0:
-        values["verifier"] = str(cell.method.verifier)
-    sampling, work = cell.sampling, cell.work
+    if cell.verifier in USUAL and cell.k != 0:
+        values["verifier"] = str(cell.verifier)
     return values | {
-        "decoder": str(cell.method.decoder),
-        **{name: _in_words(getattr(sampling, name)) for name in OF_SAMPLING},
-        "system": repr(work.system) if work.system else "",
-        "prompt_version": work.prompt_version,
-        "batch": "" if work.batch == 1 else str(work.batch),
-        "continuous": work.continuous,
+        "decoder": str(cell.decoder),
+        **{name: _in_words(getattr(cell, name)) for name in OF_SAMPLING},
+        "system": repr(cell.system) if cell.system else "",
+        "prompt_version": cell.prompt_version,
+        "batch": "" if cell.batch == 1 else str(cell.batch),
+        "continuous": cell.continuous,
     }
 
 

@@ -153,29 +153,6 @@ class ModelSpec:
         return name if self.quantised is None else f"{name} {self.quantised}"
 
 
-@dataclass(frozen=True, slots=True)
-class Models:
-    """A target, and a draft model where the method has one."""
-
-    target: ModelSpec
-    draft: ModelSpec | None = None
-
-    @property
-    def all(self) -> list[ModelSpec]:
-        """Return the target and, if there is one, the draft model."""
-        return [model for model in (self.target, self.draft) if model is not None]
-
-    @property
-    def ranks(self) -> int:
-        """Return the number of processes that share the models."""
-        return max(model.ranks for model in self.all)
-
-    @property
-    def random(self) -> bool:
-        """Return whether any model has random weights, so that the text has no meaning."""
-        return any(model.random for model in self.all)
-
-
 _WEIGHTS = Path(__file__).parents[1] / "weights"  # data alone, so that it can be a wheel of its own
 
 BUNDLED: Mapping[str, Path] = MappingProxyType(

@@ -89,7 +89,7 @@ def _planned(manifest: Manifest, cells: Mapping[str, Cell]) -> Iterator[Key]:
     joined: dict[str, list[str]] = {}
     for name, cell in cells.items():
         if name not in named:
-            joined.setdefault(str(cell.work.task), []).append(name)
+            joined.setdefault(str(cell.task), []).append(name)
     for part in parts:
         samples = manifest.experiment.get("samples", {}).get(part.get("task"), ())
         of_part: Iterable[str] = [*part.get("cells", ()), *joined.get(part.get("task"), ())]

@@ -301,7 +301,7 @@ def fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> di
     }
     for name in LIBRARIES:
         identity[f"version.{name}"] = ".".join(version(name).split(".")[:2])
-    if any(c.sampling.constrained for p in experiment.parts for c in p.cells) or any(
+    if any(c.constrained for p in experiment.parts for c in p.cells) or any(
         part.task.constrained for part in experiment.parts
     ):  # each version may mask other tokens
         identity["version.llguidance"] = package_version("llguidance")
@@ -317,7 +317,7 @@ def fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> di
 
 def digests(identity: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str]:
     """Return model -> digest of its files, including weights, from a fingerprint."""
-    models = dict.fromkeys(model for cell in cells for model in cell.models.all)
+    models = dict.fromkeys(model for cell in cells for model in cell.models)
     of_files = {
         str(model): {
             name.removeprefix(prefix): value
@@ -341,12 +341,12 @@ def _of_part(part: Part) -> dict[str, Any]:
 def bare(cell: Cell) -> dict[str, Any]:
     """Return the compared and displayed fields of a cell in words; those of a model one by one."""
     compared: dict[str, Any] = {}
-    for name, values in (("target", cell.models.target), ("draft", cell.models.draft)):
+    for name, values in (("target", cell.target), ("draft", cell.draft)):
         for field in fields(ModelSpec):
             compared[f"{name}.{field.name}"] = _text(getattr(values, field.name, None))
-    for record in (cell.method, cell.sampling, cell.work):
-        compared |= {field.name: _text(getattr(record, field.name)) for field in fields(record)}
-    compared["decoder"] = _text(cell.method.compared_decoder)
+    names = (field.name for field in fields(cell) if field.name not in ("target", "draft"))
+    compared |= {name: _text(getattr(cell, name)) for name in names}
+    compared["decoder"] = _text(cell.compared_decoder)
     # absent at their defaults
     return {
         name: value for name, value in compared.items() if value or name not in ("chat", "system")

@@ -163,7 +163,7 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
         problem = problems.get(record.sample)
         if problem is None:
             raise _unknown(record.sample, str(folder))
-        chat = cells[record.cell].work.chat
+        chat = cells[record.cell].chat
         source = program(problem, record.answer) if chat else problem.program(record.text)
         programs.append(Program(record.key, source))
     problem_count, expected = _expected(manifest, cells, len(problems))
@@ -174,18 +174,14 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
 
 def rule_of(cells: Iterable[Cell]) -> str:
     """Return the rule that makes the programs of cells, in words."""
-    rules = {ANSWER_RULE if cell.work.chat else RULE for cell in cells}
+    rules = {ANSWER_RULE if cell.chat else RULE for cell in cells}
     return " and ".join(sorted(rules, reverse=True)) or RULE
 
 
 def judged_cells(manifest: Manifest, folder: Path) -> dict[str, Cell]:
     """Return the cells of a run whose texts are programs."""
     configurations = manifest.configurations(folder).items()
-    return {
-        name: cell
-        for name, cell in configurations
-        if cell.work.task and cell.work.task.name == TASK
-    }
+    return {name: cell for name, cell in configurations if cell.task and cell.task.name == TASK}
 
 
 def of_file(path: Path, problems: Mapping[str, Problem]) -> tuple[list[ProgramSample], Batch]:
@@ -236,6 +232,6 @@ def _expected(manifest: Manifest, cells: Mapping[str, Cell], available: int) -> 
             count = min(part["limit"] or available, available)
             problem_count = max(problem_count, count)
             for cell in part_cells:
-                samples = part["samples"] if cell.sampling.temperature > 0 else 1
+                samples = part["samples"] if cell.temperature > 0 else 1
                 expected += count * samples * part["repeats"]
     return problem_count, expected

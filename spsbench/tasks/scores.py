@@ -47,7 +47,7 @@ def score_missing(
         cell.id: part.task
         for part in experiment.parts
         for cell in part.cells
-        if not cell.sampling.ignore_eos
+        if not cell.ignore_eos
     }
     by_task: dict[int, dict[str, Sample]] = {}
     for part, part_samples in zip(experiment.parts, samples, strict=True):

@@ -29,7 +29,7 @@ from tests.folders import byte_tokenizer, random_model
 from tests.oracles.defects import Lenient, RowBefore
 
 CELL = resolve(
-    Cell.of(
+    Cell(
         target=ModelSpec("t", engine=Spec("eager")),  # the defects are planted there
         draft=ModelSpec("d", engine=Spec("eager")),
         max_new_tokens=24,

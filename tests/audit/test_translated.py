@@ -59,16 +59,16 @@ def pair(folders, said=None, **asked):
 def test_the_way_is_chosen_and_told(folders):
     said = []
     sampled = pair(folders, said)
-    assert str(sampled.cell.method) == "tli/sps/constant:lookahead=3"
+    assert sampled.cell.noise_key == "tli/sps/constant:lookahead=3"
     assert any("tokens are among the target's" in line for line in said)
     assert any("drafting by the tokens that both models have (`drafter` tli)" in s for s in said)
     greedy, _ = sampled.configured(temperature=0.0)
-    assert str(greedy.method) == "slem/match/constant:lookahead=3"
+    assert greedy.noise_key == "slem/match/constant:lookahead=3"
     asked, _ = sampled.configured(temperature=0.0, verifier="block")
-    assert str(asked.method) == "tli/block/constant:lookahead=3"
+    assert asked.noise_key == "tli/block/constant:lookahead=3"
     few = Overlap({1: 1}, 9, 9, text=0.2)
     with patch("spsbench.models.translation.vocabulary.Vocabularies.overlap", few):
-        assert pair(folders).cell.method.drafter.name == "slem"
+        assert pair(folders).cell.drafter.name == "slem"
 
 
 @pytest.mark.parametrize("drafter", ["tli", pytest.param("slem", marks=pytest.mark.slow)])
@@ -142,7 +142,7 @@ def test_what_cannot_work_is_refused_with_its_reason(folders):
 def test_a_pair_of_one_tokenizer_is_left_as_it_was(tmp_path):
     made = tiny("llama", vocab=len(of_bytes()), dtype=torch.float32)
     one = {name: str(save(tmp_path / name, made, of_bytes())) for name in ("target", "draft")}
-    assert pair(one).cell.method.drafter.name == "model"
+    assert pair(one).cell.drafter.name == "model"
     assert pair(one, drafter="tli").generate("the cat").metrics.alpha == pytest.approx(1, abs=1e-5)
 
 
@@ -151,5 +151,5 @@ def test_a_benchmark_names_who_drafted(folders, tmp_path):
     (tmp_path / "prompts.jsonl").write_text('{"id": "1", "prompt": "the cat sat"}\n')
     asked = {"temperature": [0.0, 1.0], "max_new_tokens": 4, "out": tmp_path / "run"}
     run = pair(folders).bench(f"jsonl:path={tmp_path / 'prompts.jsonl'}", **asked)
-    assert [row.cell.method.drafter.name for row in run.summary] == ["none", "slem", "none", "tli"]
-    assert {row.cell.method.verifier.name for row in run.summary if row.cell.k} == {"sps", "match"}
+    assert [row.cell.drafter.name for row in run.summary] == ["none", "slem", "none", "tli"]
+    assert {row.cell.verifier.name for row in run.summary if row.cell.k} == {"sps", "match"}

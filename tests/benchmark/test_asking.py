@@ -16,7 +16,7 @@ XSUM = {"task": "xsum:data=mini,count=2", "target": "some/model"}
 
 def chats(asked, has=True):
     parts = plan([sweep(XSUM | asked)], templates=lambda model: has).parts
-    return [(cell.work.chat, part.task.prompt_version[:3]) for part in parts for cell in part.cells]
+    return [(cell.chat, part.task.prompt_version[:3]) for part in parts for cell in part.cells]
 
 
 def test_auto_asks_where_there_is_a_template():
@@ -27,7 +27,7 @@ def test_auto_asks_where_there_is_a_template():
 def sampled(asked):
     own = {"temperature": 0.2, "top_k": 20}
     made = plan([sweep(XSUM | asked)], templates=lambda model: True, own_sampling=lambda model: own)
-    laws = (cell.sampling for cell in made.cells)
+    laws = (cell for cell in made.cells)
     return {(law.temperature, law.top_p, law.top_k) for law in laws}
 
 
@@ -65,7 +65,7 @@ def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path):
     pair = spsbench.load(target=str(target), max_new_tokens=4, offline=True, say=said.append)
 
     def law(prompt, **asked):
-        used = pair.generation(prompt, **asked).cell.sampling
+        used = pair.generation(prompt, **asked).cell
         return used.temperature, used.top_p
 
     chat = [{"role": "user", "content": "the cat"}]
@@ -77,8 +77,8 @@ def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path):
     assert any("repetition_penalty=1.1" in line for line in said)
     assert sum(line.startswith("chat: temperature 0.25, top-p 0.9 from") for line in said) == 1
     compared = pair.compare("the", chat=True, max_new_tokens=2)
-    assert compared.ars.cell.sampling == compared.sps.cell.sampling
-    assert compared.ars.cell.sampling.temperature == 0.25
+    assert compared.ars.cell == compared.sps.cell
+    assert compared.ars.cell.temperature == 0.25
     cold = spsbench.load(target=str(target), temperature=0.0, offline=True)
     assert cold.generation(chat).cell == cold.cell
 

@@ -107,7 +107,7 @@ def test_groups_hold_the_jobs_of_one_batch_and_later_turns_wait() -> None:
     samples = [sample(0), sample(1, "s0"), sample(2), sample(3), sample(4)]
     alone, three = cell(2), cell(2).but(batch=3)
     jobs = [Job(each, s, 0) for s in samples for each in (three, alone)]
-    told = [(g[0].cell.work.batch, [job.sample.id for job in g]) for g in groups(jobs)]
+    told = [(g[0].cell.batch, [job.sample.id for job in g]) for g in groups(jobs)]
     assert told == [
         (3, ["s0", "s2"]),
         *((1, [name]) for name in ("s0", "s2")),

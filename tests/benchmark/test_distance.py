@@ -68,7 +68,7 @@ def test_a_generation_has_it_in_its_record():
 def test_its_full_self_differs_in_weights_alone():
     own = cell("int4", 1.0)
     full = full_self(own)
-    assert full.models.target.quantised is None
+    assert full.target.quantised is None
     assert full_self(resolve(make_cell(weights="int8", random_weights=True))) is None
 
 

@@ -16,7 +16,7 @@ def cells(**asked):
 @pytest.mark.needs_fast
 def test_each_drafter_takes_what_it_has_a_use_for(said):
     made = cells(drafter=["ngram", "model"], draft="D")
-    found = [(c.k, c.method.drafter.name, c.models.draft and c.models.draft.id) for c in made]
+    found = [(c.k, c.drafter.name, c.draft and c.draft.id) for c in made]
     assert found == [
         (0, "none", None),
         (2, "ngram", None),
@@ -29,18 +29,18 @@ def test_each_drafter_takes_what_it_has_a_use_for(said):
 
 def test_several_draft_models_make_one_cell_of_a_drafter_without_one():
     made = cells(k="2", drafter=["ngram", "model"], draft=["D", "E"])
-    assert [c.models.draft and c.models.draft.id for c in made] == [None, None, "D", "E"]
+    assert [c.draft and c.draft.id for c in made] == [None, None, "D", "E"]
 
 
 @pytest.mark.needs_fast
 def test_what_cannot_be_is_left_out_and_said(said):
     made = cells(drafter=["ngram", "model"])
-    assert [c.method.drafter.name for c in made] == ["none", "ngram", "ngram"]
+    assert [c.drafter.name for c in made] == ["none", "ngram", "ngram"]
     assert len(said) == 1
     assert "left out SpS K=2, SpS K=4: `drafter` model: expected a draft model" in said[0]
     said.clear()
     made = cells(k="2", drafter=["ngram", "model"], draft="D", verifier="block")
-    assert [c.method.drafter.name for c in made] == ["none", "model"]
+    assert [c.drafter.name for c in made] == ["none", "model"]
     assert "left out SpS ngram block K=2" in said[0]
 
 

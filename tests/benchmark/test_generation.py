@@ -39,7 +39,7 @@ def loaded():
 
 
 TARGET, DRAFT = (ModelSpec(name, engine=Spec("eager")) for name in "td")
-CELL = resolve(Cell.of(target=TARGET, draft=DRAFT, max_new_tokens=40, ignore_eos=True))
+CELL = resolve(Cell(target=TARGET, draft=DRAFT, max_new_tokens=40, ignore_eos=True))
 ARS = resolve(
     CELL.but(draft=None, drafter=Spec("none"), schedule=Spec("constant", (("lookahead", 0),)))
 )
@@ -94,7 +94,7 @@ def test_a_drafter_does_not_remember_its_warm_up(loaded, tokens, monkeypatch):
     """Its prompt is cut, and so would be remembered as another one."""
     monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 0.2)
     drafter = Spec("recycling", (("shared", True),))
-    cell = Cell.of(target=TARGET, drafter=drafter, max_new_tokens=tokens, temperature=0.0)
+    cell = Cell(target=TARGET, drafter=drafter, max_new_tokens=tokens, temperature=0.0)
     prompt = ids(loaded) * 9
     forget_memories()
     alone = Generation(resolve(cell), loaded, prompt)

@@ -44,7 +44,7 @@ def test_arms_of_a_prompt_follow_each_other_in_an_order_of_its_own():
 
 def test_greedy_arms_are_repeated_for_timings_only():
     one = part(BASE, GREEDY, samples=3, repeats=2)
-    counts = Counter(job.cell.sampling.temperature for job in jobs(one, [Sample("a", "x")], 0))
+    counts = Counter(job.cell.temperature for job in jobs(one, [Sample("a", "x")], 0))
     assert counts == {1.0: 6, 0.0: 2}
     assert generations(one, 1) == {BASE.id: 6, GREEDY.id: 2}
     many = part(BASE, samples=10**9, repeats=10**9)  # counted, not walked

@@ -26,7 +26,7 @@ PROMPT = [ord(c) for c in "the cat sat on the mat"]
 TEXT = [ord(c) for c in " and the cat sat on the hat"]
 EAGER = Spec("eager")
 CELL = resolve(
-    Cell.of(
+    Cell(
         target=ModelSpec("t", engine=EAGER),
         draft=ModelSpec("d", engine=EAGER),
         temperature=0.7,

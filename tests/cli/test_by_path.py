@@ -190,8 +190,8 @@ def test_a_drafter_over_a_model_gets_the_bundled_one(sps, mine):
     settings = json.loads(ran.out)["settings"]
     assert settings["draft"]["id"] == "nano-draft"
     asked = {"drafter": "own.py:Own", "dtype": "bfloat16"}
-    draft = resolve(make_cell(**asked)).models.draft
-    assert draft == make_cell(dtype="bfloat16").models.draft
+    draft = resolve(make_cell(**asked)).draft
+    assert draft == make_cell(dtype="bfloat16").draft
     with pytest.raises(UsageError):
         resolve(make_cell(target="other/model", **asked))
 

@@ -21,8 +21,8 @@ from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model, save
 from tests.oracles.models import tiny
 
-SAMPLED = Cell.of(target=ModelSpec("t"), draft=ModelSpec("d"))
-LOOKED_UP = Cell.of(target=ModelSpec("t"), drafter=Spec("ngram"))
+SAMPLED = Cell(target=ModelSpec("t"), draft=ModelSpec("d"))
+LOOKED_UP = Cell(target=ModelSpec("t"), drafter=Spec("ngram"))
 
 
 @pytest.mark.needs_fast
@@ -31,15 +31,15 @@ LOOKED_UP = Cell.of(target=ModelSpec("t"), drafter=Spec("ngram"))
     [
         (SAMPLED, "sps"),
         (LOOKED_UP, "match"),
-        (Cell.of(target=ModelSpec("t"), drafter=Spec("none")), "sps"),
+        (Cell(target=ModelSpec("t"), drafter=Spec("none")), "sps"),
         (SAMPLED.but(verifier=Spec("block")), "block"),
         (SAMPLED.but(verifier=Spec("match")), "match"),
     ],
 )
 def test_the_verifier_that_goes_with_the_drafter(cell, verifier):
     resolved = resolve(cell)
-    assert resolved.method.verifier == Spec(verifier)
-    assert resolved.but(verifier=cell.method.verifier) == cell
+    assert resolved.verifier == Spec(verifier)
+    assert resolved.but(verifier=cell.verifier) == cell
     assert resolve(resolved) == resolved
 
 
@@ -114,7 +114,7 @@ def test_parts_are_put_together_over_the_models():
 def test_models_are_loaded_for_each_other(tmp_path, said):
     target = save(tmp_path / "target", random_model())
     draft = save(tmp_path / "draft", random_model(noise=0.1))
-    cell = Cell.of(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
+    cell = Cell(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
     loaded = ModelCache(Access(offline=True)).load(cell)
     assert loaded.draft is not None
     assert loaded.folder == target
@@ -134,7 +134,7 @@ def test_models_of_different_tokens_are_refused(tmp_path):
     vocab = len(other)
     target = save(tmp_path / "target", random_model())
     draft = save(tmp_path / "draft", tiny("llama", vocab=vocab, dtype=torch.float32), other)
-    cell = Cell.of(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
+    cell = Cell(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
     with pytest.raises(DataError):
         ModelCache(Access(offline=True)).load(cell)
 

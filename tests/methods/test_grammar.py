@@ -164,7 +164,7 @@ def test_an_automaton_goes_on_after_a_path_without_an_end(pair):
 
 def opened(pair, constraint):
     cell = make_cell(**constraint)
-    made = grammar.open_constraint(cell.sampling, pair.loaded, 1)
+    made = grammar.open_constraint(cell, pair.loaded, 1)
     assert isinstance(made, Constraint)
     return made._automaton
 
@@ -191,12 +191,12 @@ def test_masks_after_refused_drafts_are_those_of_the_text_read_anew(pair, seed):
 def test_an_end_that_is_a_letter_ends_no_text_that_goes_on(pair):
     letter = pair.loaded.tokenizer.convert_tokens_to_ids("a")
     loaded = replace(pair.loaded, eos=pair.loaded.eos | {letter})
-    sampling = make_cell(regex="b|ba?").sampling
-    automaton = grammar.open_constraint(sampling, loaded, 1)._automaton
+    cell = make_cell(regex="b|ba?")
+    automaton = grammar.open_constraint(cell, loaded, 1)._automaton
     assert not automaton.allowed()[sorted(loaded.eos)].any()
     assert automaton.advance(pair.loaded.tokenizer.convert_tokens_to_ids("b"))
     assert automaton.allowed()[sorted(loaded.eos)].all()
-    word = make_cell(regex="[ab]b").sampling
+    word = make_cell(regex="[ab]b")
     automaton = grammar.open_constraint(word, loaded, 1)._automaton
     assert not automaton.allowed()[letter]
 
@@ -255,10 +255,10 @@ def test_a_schema_is_a_dict_a_text_a_file_or_a_class(tmp_path):
     made = {make_cell(json_schema=way).id for way in ways}
     assert len(made) == 1
     cell = make_cell(json_schema=Point)
-    assert make_cell(json_schema=cell.sampling.json_schema).id == cell.id
+    assert make_cell(json_schema=cell.json_schema).id == cell.id
     assert cell.from_json(cell.to_json()) == cell
     assert make_cell().id != cell.id
-    assert cell.sampling.json_schema.index('"y"') < cell.sampling.json_schema.index('"x"')
+    assert cell.json_schema.index('"y"') < cell.json_schema.index('"x"')
 
 
 def test_a_grammar_is_a_file_or_a_text(tmp_path):

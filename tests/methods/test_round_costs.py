@@ -35,11 +35,11 @@ def test_a_cell_gets_the_costs_that_are_kept_as_numbers(cache, cell, monkeypatch
     keep_costs(cell, COSTS)
     resolved = resolve(cell)
     row = "0.2-0.4-0.6-0.8-1-1.2"
-    assert str(resolved.method.schedule) == f"payoff:draft=0.1,row={row},fixed=0.05,most=5"
+    assert str(resolved.schedule) == f"payoff:draft=0.1,row={row},fixed=0.05,most=5"
     assert resolve(resolved) == resolved
     (kept,) = (cache / "spsbench" / "costs").iterdir()
     kept.write_text(json.dumps({}))
-    assert with_costs(cell).method.schedule == resolved.method.schedule  # of this process
+    assert with_costs(cell).schedule == resolved.schedule  # of this process
     monkeypatch.setattr(round_costs, "_known", {})
     assert known_costs(cell) is None
 
@@ -59,9 +59,9 @@ def test_a_damaged_file_is_as_none_and_the_usual_costs_hold(cache, cell, content
     round_costs.place().write_text(content.replace("KEY", key))
     assert known_costs(cell) is None
     monkeypatch.setattr(round_costs, "instruction_set", lambda: "AVX-512")
-    wide = dict(with_costs(cell).method.schedule.args)
+    wide = dict(with_costs(cell).schedule.args)
     monkeypatch.setattr(round_costs, "instruction_set", lambda: "AVX2")
-    narrow = dict(with_costs(cell).method.schedule.args)
+    narrow = dict(with_costs(cell).schedule.args)
     assert wide["row"] < narrow["row"]
 
 

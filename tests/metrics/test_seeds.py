@@ -17,7 +17,7 @@ from tests.simulation import cell, run
 
 def test_each_seed_gives_one_value():
     cells = [cell(k, seed=seed) for seed in range(5) for k in (0, 4)]
-    records = [r for c in cells for r in run(c, 0.7, 9, seed=c.sampling.seed + 10 * (c.k or 0))]
+    records = [r for c in cells for r in run(c, 0.7, 9, seed=c.seed + 10 * (c.k or 0))]
     rows = summaries(cells, records)
     found = {each.cell.k: each for each in over_seeds(rows)}
     assert found[4].seeds == [0, 1, 2, 3, 4]
@@ -46,7 +46,7 @@ def test_two_seeds_tell_little():
 
 def test_seeds_multiply_the_cells():
     made = plan([sweep({"task": "latency", "target": "T", "seeds": "0..2", "k": "2"})])
-    assert [(c.sampling.seed, c.k) for c in made.cells] == [
+    assert [(c.seed, c.k) for c in made.cells] == [
         (0, 0), (0, 2), (1, 0), (1, 2), (2, 0), (2, 2),
     ]  # fmt: skip
     with pytest.raises(UsageError):

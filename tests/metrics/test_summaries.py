@@ -86,9 +86,7 @@ def test_time_to_the_horizon_by_brute_force(records):
     assert made.spread.p50 == pytest.approx(statistics.median(times))
     assert made.spread.p90 is not None
     assert made.spread.p99 is None  # of 24 generations none lies beyond it
-    assert (
-        summaries([SPS], of(records, SPS), horizon=10**6)[0].horizon == SPS.sampling.max_new_tokens
-    )
+    assert summaries([SPS], of(records, SPS), horizon=10**6)[0].horizon == SPS.max_new_tokens
 
 
 def test_speedup_and_costs_by_brute_force(records, made):

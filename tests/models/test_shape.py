@@ -69,9 +69,9 @@ def test_what_is_no_shape_is_refused(text):
 
 
 def test_a_shape_is_a_draft_of_random_weights_run_as_its_target():
-    draft = make_cell(draft="shape:64x2", dtype="float64", engine="eager").models.draft
+    draft = make_cell(draft="shape:64x2", dtype="float64", engine="eager").draft
     assert (draft.id, draft.random, draft.dtype) == ("shape:64x2:nano", True, "float64")
-    assert make_cell(draft=draft.id, dtype="float64", engine="eager").models.draft == draft
+    assert make_cell(draft=draft.id, dtype="float64", engine="eager").draft == draft
     assert parse_shape(draft.id) == (Shape(64, 2), "nano")
     with pytest.raises(UsageError):
         make_cell(draft="shape:64x2", draft_weights="int8")

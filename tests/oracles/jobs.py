@@ -48,7 +48,7 @@ class Kept:
 
 
 TARGET, DRAFT = (ModelSpec(name, engine=Spec("eager")) for name in "td")
-BASE = resolve(Cell.of(target=TARGET, draft=DRAFT, max_new_tokens=8, ignore_eos=True))
+BASE = resolve(Cell(target=TARGET, draft=DRAFT, max_new_tokens=8, ignore_eos=True))
 ARS = resolve(
     BASE.but(draft=None, drafter=Spec("none"), schedule=Spec("constant", (("lookahead", 0),)))
 )

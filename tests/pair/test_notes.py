@@ -32,7 +32,7 @@ def test_stop_strings_of_the_generation_config_are_said_to_be_ignored(folder):
     assert line.startswith("note: ignored from the target's generation_config: stop_strings=['the")
     assert line.endswith("(`stop` ends a text)")
     assert len(line) < 180
-    assert text.cell.sampling.top_k == 0
+    assert text.cell.top_k == 0
 
 
 @pytest.mark.parametrize(

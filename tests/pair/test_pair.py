@@ -44,8 +44,8 @@ def test_models_are_loaded_once(pair, monkeypatch):
     sampled = pair.generate("the cat", k=2, temperature=0.7)
     plain = pair.generate("the cat", k=0)
     found = pair.generate("the cat the cat", drafter="ngram:min_n=1")
-    assert sampled.cell.models.draft is not None
-    assert plain.cell.models.draft is found.cell.models.draft is None
+    assert sampled.cell.draft is not None
+    assert plain.cell.draft is found.cell.draft is None
 
 
 def test_a_text_is_what_was_made(pair, capsys):

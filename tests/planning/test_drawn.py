@@ -26,7 +26,7 @@ def test_what_no_text_foretells_may_still_win():
 
 
 def test_the_command_has_what_is_not_usual():
-    cell = Cell.of(
+    cell = Cell(
         target=ModelSpec("my model", dtype="bfloat16"),
         draft=ModelSpec("small", "abc", dtype="bfloat16", engine=Spec("eager")),
         verifier=Spec("block"),
@@ -49,4 +49,4 @@ def test_the_command_has_what_is_not_usual():
     assert command(asked, open_).endswith("--compare PROMPT")
     quantised = cell.but(draft=ModelSpec("my model", dtype="bfloat16", weights="int4"))
     assert "--draft 'my model' --draft-weights int4" in command(quantised, answer)
-    assert "--temperature" not in command(replace(rule, sampling=type(rule.sampling)()), answer)
+    assert "--temperature" not in command(rule.but(temperature=1.0, top_p=1.0), answer)

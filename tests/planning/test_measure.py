@@ -34,9 +34,9 @@ from tests.folders import byte_tokenizer, random_model
 
 EAGER = Spec("eager")
 TARGET = ModelSpec("t", engine=EAGER)
-CELL = resolve(Cell.of(target=TARGET, draft=ModelSpec("d", engine=EAGER), temperature=0.5))
+CELL = resolve(Cell(target=TARGET, draft=ModelSpec("d", engine=EAGER), temperature=0.5))
 SIZES, REQUESTED = (1, 2, 5, 9), (1, 4)
-NGRAM = resolve(Cell.of(target=TARGET, drafter=Spec("ngram"), temperature=0.5))
+NGRAM = resolve(Cell(target=TARGET, drafter=Spec("ngram"), temperature=0.5))
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_rounds_of_another_k_take_what_was_foretold(parts, models):
         again.turn()
         drafted, _, _, seconds = again.parts([0])[0, :, 0]
         foretold = made.round_seconds(
-            drafting(cell), 3, 80, drafted=drafted, verifier=str(cell.method.verifier)
+            drafting(cell), 3, 80, drafted=drafted, verifier=str(cell.verifier)
         )
         assert seconds == pytest.approx(foretold.total.value, rel=0.01)
 

@@ -79,7 +79,7 @@ def planned(key, parts):
     return any(
         of.id in each.get("cells", ())
         and sample in SAMPLES[: each["limit"]]
-        and repeat < each["repeats"] * (each["samples"] if of.sampling.temperature else 1)
+        and repeat < each["repeats"] * (each["samples"] if of.temperature else 1)
         for each in parts
     )
 

@@ -45,7 +45,7 @@ def by_batch(folder: Path) -> dict[tuple[int, str], dict[str, Any]]:
     rows: dict[tuple[int, str], dict[str, Any]] = {}
     for record in records(folder):
         cell = cells[record.cell]
-        rows.setdefault((cell.work.batch, cell.method.drafter.name), {})[record.sample] = record
+        rows.setdefault((cell.batch, cell.drafter.name), {})[record.sample] = record
     return rows
 
 

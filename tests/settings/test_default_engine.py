@@ -17,10 +17,10 @@ def test_a_cell_without_the_extension_runs_in_eager_and_a_line_says_so(monkeypat
     monkeypatch.setattr(cell_from_options, "DEFAULT_ENGINE", eager)
     monkeypatch.setitem(TARGET, "engine", replace(TARGET["engine"], default=eager))
     cell = make_cell(target="nano")
-    assert (cell.models.target.engine, cell.models.draft.engine) == (eager, eager)
+    assert (cell.target.engine, cell.draft.engine) == (eager, eager)
     assert said == ["note: engine fast is not installed: eager runs, slower"]
     assert cell.id == make_cell(target="nano", engine="eager").id
-    assert make_cell(target="nano", engine="fast").models.target.engine == USUAL_ENGINE
+    assert make_cell(target="nano", engine="fast").target.engine == USUAL_ENGINE
 
 
 def test_an_engine_of_an_absent_extension_is_refused_and_not_listed(monkeypatch):

@@ -27,9 +27,9 @@ def test_a_sweep_has_one_baseline_and_a_cell_for_each_k():
     made = cells(k="1..8")
     assert [cell.k for cell in made] == list(range(9))
     assert len({cell.id for cell in made}) == 9
-    assert made[0].method.drafter == Spec("none")
-    assert made[1].models.draft is not None
-    assert {cell.work.prompt_version for cell in made} == {
+    assert made[0].drafter == Spec("none")
+    assert made[1].draft is not None
+    assert {cell.prompt_version for cell in made} == {
         plan([sweep(XSUM)]).parts[0].task.prompt_version
     }
 
@@ -38,7 +38,7 @@ def test_lists_multiply():
     made = cells(k="2,4", setting=("nucleus", "greedy"), verifier=("sps", "block"))
     drafting = [cell for cell in made if cell.k]
     assert len(drafting) == 2 * 2 * 2
-    assert {(c.sampling.temperature, c.sampling.top_p) for c in made} == {(1.0, 0.8), (0.0, 1.0)}
+    assert {(c.temperature, c.top_p) for c in made} == {(1.0, 0.8), (0.0, 1.0)}
     assert sum(cell.k == 0 for cell in made) == 2  # a baseline drafts with no verifier
 
 
@@ -46,9 +46,9 @@ def test_where_no_k_is_named_drafter_and_target_say_it():
     by_rule = cells(drafter=("topk:depth=6", "ngram"), method="sps")
     assert [cell.k for cell in by_rule] == [6, 4]
     (unasked,) = cells(target="smollm2", method="sps")
-    assert (str(unasked.method.drafter), str(unasked.method.schedule)) == DEFAULT_DRAFTER["smollm2"]
+    assert (str(unasked.drafter), str(unasked.schedule)) == DEFAULT_DRAFTER["smollm2"]
     named = cells(target="smollm2", method="sps", drafter=("suffix", "eagle3"))
-    assert [(str(cell.models.draft), cell.k) for cell in named] == [
+    assert [(str(cell.draft), cell.k) for cell in named] == [
         ("None", 4),
         ("smollm2-eagle3 int8", 4),
     ]
@@ -56,7 +56,7 @@ def test_where_no_k_is_named_drafter_and_target_say_it():
 
 def test_self_int4_is_swept_beside_other_drafters_and_takes_no_other_draft():
     made = cells(drafter=("self:int4", "model", "ngram"), draft="nano-draft", method="sps")
-    named = {(str(c.method.drafter), str(c.models.draft)) for c in made}
+    named = {(str(c.drafter), str(c.draft)) for c in made}
     assert named == {("model", "nano int4"), ("model", "nano-draft"), ("ngram", "nano-draft")}
     with pytest.raises(UsageError):
         cells(drafter="self:int4", draft="nano-draft")
@@ -68,14 +68,14 @@ def test_what_is_there_twice_is_run_once():
 
 def test_the_papers_settings_are_those_of_the_task():
     made = plan([Sweep(task="humaneval", setting=("nucleus",))]).cells
-    assert {(c.sampling.temperature, c.sampling.top_p) for c in made} == {(0.8, 0.95)}
-    assert made[0].sampling.max_new_tokens == 512
-    assert "\ndef" in made[0].sampling.stop
+    assert {(c.temperature, c.top_p) for c in made} == {(0.8, 0.95)}
+    assert made[0].max_new_tokens == 512
+    assert "\ndef" in made[0].stop
 
 
 def test_laws_are_recorded_by_every_arm_of_the_native_loop():
     made = cells(record="laws", k="2")
-    assert {str(cell.method.decoder) for cell in made} == {"native:laws=true"}
+    assert {str(cell.decoder) for cell in made} == {"native:laws=true"}
     assert len(made) == 2
     with pytest.raises(UsageError):
         cells(record="laws", decoder=("native", "hf"))
@@ -91,10 +91,8 @@ def test_a_limit_beyond_the_data_is_refused():
 
 def test_texts_of_full_length_have_no_end():
     made = cells(ignore_end=True)
-    assert {(cell.sampling.ignore_eos, cell.sampling.stop) for cell in made} == {(True, ())}
-    assert {(cell.sampling.ignore_eos, cell.sampling.stop) for cell in cells()} == {
-        (False, XSum.stop)
-    }
+    assert {(cell.ignore_eos, cell.stop) for cell in made} == {(True, ())}
+    assert {(cell.ignore_eos, cell.stop) for cell in cells()} == {(False, XSum.stop)}
 
 
 def test_methods_alone():
@@ -112,8 +110,8 @@ def test_data_becomes_the_argument_of_the_task(tmp_path):
 
 def test_latency_verifies_at_a_given_rate_and_says_so():
     made = plan([sweep({"task": "latency", "random_weights": True})])
-    assert {str(c.method.verifier) for c in made.cells if c.k} == {"synthetic:alpha=0.8"}
-    assert all(cell.models.random for cell in made.cells)
+    assert {str(c.verifier) for c in made.cells if c.k} == {"synthetic:alpha=0.8"}
+    assert all(cell.random for cell in made.cells)
     assert "meaningless" in made.parts[0].task.title
 
 
@@ -203,11 +201,7 @@ def test_the_files_that_come_with_it_are_experiments(name):
     assert isinstance(made, Experiment)
     assert made.described()["paper"] is True
     assert {part.sample_seed for part in made.parts} == {None}  # the head of the data
-    rows = [
-        (c.work.task.name, c.k, c.sampling.temperature, c.sampling.top_p)
-        for c in made.cells
-        if c.work.task
-    ]
+    rows = [(c.task.name, c.k, c.temperature, c.top_p) for c in made.cells if c.task]
     if name.startswith("table1"):
         assert rows == [
             ("xsum", 0, 1.0, 0.8),

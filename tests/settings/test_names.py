@@ -102,7 +102,7 @@ def test_what_is_told_by_a_name_is_no_option():
     assert Names(of("seed")).options == ()
     assert Names(of("decoder")).options == ("decoder",)
     greedy = [cell(k, temperature=t) for t in (0.0, 1.0) for k in (0, 4)]
-    usual = [c.but(verifier=Spec("match" if not c.sampling.temperature else "sps")) for c in greedy]
+    usual = [c.but(verifier=Spec("match" if not c.temperature else "sps")) for c in greedy]
     assert Names(usual).options == ()  # the usual rule goes by the temperature
     rules = [cell(4), cell(4, verifier=Spec("match"))]
     assert [Names(rules).how(c) for c in rules] == [

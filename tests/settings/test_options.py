@@ -139,34 +139,34 @@ def test_types_are_checked_in_the_library():
             make_cell(**{name: value})
     with pytest.raises(UsageError):
         make_cell(tempeature=1.0)
-    assert make_cell(drafter=Spec("ngram")).method.drafter == Spec("ngram")
-    assert make_cell(temperature=1).sampling.temperature == 1.0
-    assert make_cell(target=Path("x")).models.target.id == "x"
+    assert make_cell(drafter=Spec("ngram")).drafter == Spec("ngram")
+    assert make_cell(temperature=1).temperature == 1.0
+    assert make_cell(target=Path("x")).target.id == "x"
 
 
 @pytest.mark.needs_fast
 def test_a_bundled_target_brings_its_draft():
     cell = make_cell()
-    assert (cell.models.target, cell.models.draft) == (ModelSpec("nano"), ModelSpec("nano-draft"))
-    assert (cell.method.drafter, cell.method.verifier) == (Spec("model"), Spec("auto"))
-    assert cell.method.schedule == Spec("constant", (("lookahead", 4),))
+    assert (cell.target, cell.draft) == (ModelSpec("nano"), ModelSpec("nano-draft"))
+    assert (cell.drafter, cell.verifier) == (Spec("model"), Spec("auto"))
+    assert cell.schedule == Spec("constant", (("lookahead", 4),))
 
 
 def test_another_target_without_a_draft_looks_up():
     cell = make_cell(target="folder")
-    assert (cell.models.draft, cell.method.drafter) == (None, Spec("ngram"))
+    assert (cell.draft, cell.drafter) == (None, Spec("ngram"))
 
 
 @pytest.mark.needs_fast
 def test_a_named_drafter_leaves_the_bundled_draft_out():
     cell = make_cell(drafter="ngram:n=3")
-    assert (cell.models.draft, cell.method.drafter) == (None, Spec("ngram", (("n", 3),)))
-    assert make_cell(drafter="model").models.draft == ModelSpec("nano-draft")
+    assert (cell.draft, cell.drafter) == (None, Spec("ngram", (("n", 3),)))
+    assert make_cell(drafter="model").draft == ModelSpec("nano-draft")
 
 
 def test_k_is_the_constant_schedule():
-    assert make_cell(k=7).method.schedule == Spec("constant", (("lookahead", 7),))
-    assert make_cell(schedule="other:a=1").method.schedule == Spec("other", (("a", 1),))
+    assert make_cell(k=7).schedule == Spec("constant", (("lookahead", 7),))
+    assert make_cell(schedule="other:a=1").schedule == Spec("other", (("a", 1),))
     with pytest.raises(UsageError):
         make_cell(schedule="other", k=7)
 
@@ -181,21 +181,21 @@ def test_a_tree_is_as_deep_as_its_arguments_say_where_nobody_says_k():
     ):
         cell = make_cell(drafter=drafter)
         assert cell.k == k
-        assert cell.models.draft == ModelSpec("nano-draft")
+        assert cell.draft == ModelSpec("nano-draft")
         assert make_cell(drafter=drafter, k=2).k == 2
     assert make_cell(drafter="tree", schedule="constant:lookahead=7").k == 7
 
 
 def test_k_zero_is_auto_regressive():
     cell = make_cell(k=0, draft="folder")
-    assert (cell.models.draft, cell.method.drafter) == (None, Spec("none"))
-    assert cell.method.schedule == Spec("constant", (("lookahead", 0),))
+    assert (cell.draft, cell.drafter) == (None, Spec("none"))
+    assert cell.schedule == Spec("constant", (("lookahead", 0),))
 
 
 @pytest.mark.needs_fast
 def test_revisions_go_with_their_models():
     cell = make_cell(target="a/b", revision="r", draft="c/d", draft_revision="s")
-    assert (cell.models.target, cell.models.draft) == (ModelSpec("a/b", "r"), ModelSpec("c/d", "s"))
+    assert (cell.target, cell.draft) == (ModelSpec("a/b", "r"), ModelSpec("c/d", "s"))
 
 
 OUTSIDE = {

@@ -102,13 +102,13 @@ def test_what_ranks_cannot_be(monkeypatch):
     with pytest.raises(UsageError):
         make_cell(parallel="tp")
     with pytest.raises(UsageError):
-        check_ranks(make_cell(parallel="tp:2", random_weights=True).models.all)
+        check_ranks(make_cell(parallel="tp:2", random_weights=True).models)
     started = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     for name, value in started.items():
         monkeypatch.setenv(name, value)
-    models = make_cell(parallel="tp").models
-    assert (models.target.parallel, models.ranks) == ("tp:2", 2)
-    assert models.draft.parallel is None, "a draft model is not shared unless it is asked for"
+    cell = make_cell(parallel="tp")
+    assert (cell.target.parallel, cell.ranks) == ("tp:2", 2)
+    assert cell.draft.parallel is None, "a draft model is not shared unless it is asked for"
     with pytest.raises(UsageError):
         make_cell(parallel="tp:4")
 
@@ -126,5 +126,5 @@ def test_ranks_without_an_address_are_one_line():
 
 def test_a_library_without_ranks_says_how_to_start_them():
     with pytest.raises(MissingRanksError) as caught:
-        check_ranks(make_cell(parallel="tp:2").models.all)
+        check_ranks(make_cell(parallel="tp:2").models)
     assert caught.value.size == 2

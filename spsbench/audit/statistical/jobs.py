@@ -55,9 +55,9 @@ def plain_here(cell: Cell) -> Cell:
     Raises:
         UsageError: another engine alone has them.
     """
-    if cell.models.target.served:
+    if cell.target.served:
         raise UsageError(
-            f"`decoder` {cell.method.decoder.name} without the weights: expected the model that it "
+            f"`decoder` {cell.decoder.name} without the weights: expected the model that it "
             "runs, to score its text. Name it with `target`, or use `sps check`"
         )
     return resolve(cell.auto_regressive.but(decoder=Spec(OWN_LOOP)))
@@ -88,15 +88,15 @@ OPINIONS = 4  # texts rescored by transformers
 
 def examiner_of(cell: Cell, loaded: Loaded) -> Examiner:
     """Return the examiner of texts of `cell`, which ArS and SpS share for comparability."""
-    reload = not (cell.models.target.trust_remote_code or cell.models.random)
+    reload = not (cell.target.trust_remote_code or cell.random)
     return Examiner(
         Scorer(loaded.target, loaded.vocab_size, reload=reload),
         suspect_of(cell, loaded, reload=reload),
-        cell.sampling.warp,
+        cell.warp,
         frozenset(loaded.eos),
-        budget=cell.sampling.max_new_tokens,
-        ends=not cell.sampling.ignore_eos,
-        seed=cell.sampling.seed % 2**32,
+        budget=cell.max_new_tokens,
+        ends=not cell.ignore_eos,
+        seed=cell.seed % 2**32,
     )
 
 
@@ -104,16 +104,16 @@ def suspect_of(cell: Cell, loaded: Loaded, *, reload: bool) -> Suspect:
     """Return the law towards which a faulty method would shift the text."""
     if loaded.draft is not None and loaded.draft_tokenizer is None:
         scorer = Scorer(loaded.draft, loaded.vocab_size, reload=reload)
-        return DraftLaw(scorer, cell.sampling.warp)
+        return DraftLaw(scorer, cell.warp)
     if loaded.vocabularies is not None:  # the drafter's text determines its proposals
         foreign = LoadedDrafterContext(cell, loaded, StringDrafter.plan())
         return Proposal(lambda: StringDrafter.open(foreign))
-    if cell.method.elsewhere:
+    if cell.elsewhere:
         return Likeliest()
-    plan = plan_of(cell.method.drafter)
+    plan = plan_of(cell.drafter)
     if plan.drawn is Drawn.POINT and plan.weights is Weights.NONE and not plan.target:
         context = LoadedDrafterContext(cell, loaded, plan)
-        return Proposal(lambda: make("drafters", cell.method.drafter, context))
+        return Proposal(lambda: make("drafters", cell.drafter, context))
     return Likeliest()
 
 
@@ -290,7 +290,7 @@ class AuditTexts(Work):
 
 def workers_for(cell: Cell, loaded: Loaded) -> int:
     """Return the number of workers: one per core for small models on the CPU, else one."""
-    if cell.models.ranks > 1 or cell.method.elsewhere:
+    if cell.ranks > 1 or cell.elsewhere:
         return 1
     models = [model for model in (loaded.target, loaded.draft) if model is not None]
     size = sum(model.num_parameters() for model in models)

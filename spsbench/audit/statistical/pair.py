@@ -48,7 +48,7 @@ def prompts_of(
 
     Each task gives its first prompts, or those that `sample_seed` draws.
     """
-    room = None if loaded.limit is None else loaded.limit - cell.sampling.max_new_tokens
+    room = None if loaded.limit is None else loaded.limit - cell.max_new_tokens
 
     def fits(prompt: str) -> bool:
         return room is None or len(encode(loaded.tokenizer, prompt)) <= room

@@ -62,10 +62,10 @@ def replay(
     speculative = [name for name, c in cells.items() if c.k != 0 and by_cell[name]]
     if not speculative:
         raise UsageError(f"nothing to verify ({folder}): expected records of speculative sampling")
-    if any(cells[name].models.random for name in speculative):
+    if any(cells[name].random for name in speculative):
         raise UsageError(f"random weights ({folder}): expected a run whose text has a meaning")
     masked = {name for name in speculative if any(r.masks is not None for r in by_cell[name])}
-    if masked or any(cells[name].sampling.constrained for name in speculative):
+    if masked or any(cells[name].constrained for name in speculative):
         raise UsageError(
             f"texts under a constraint ({folder}): expected free texts, since their laws are "
             "audited without masks. docs/structured.md says what holds masked ones"
@@ -73,16 +73,16 @@ def replay(
     prompts = RunPrompts(manifest, cells, models, folder)
     for name in speculative:
         cell = cells[name]
-        log.info(f"auditing {cell.method!s} at temperature {cell.sampling.temperature:g} ({name})")
+        log.info(f"auditing {cell.noise_key} at temperature {cell.temperature:g} ({name})")
         succeeded = [r for r in by_cell[name] if r.error is None]
         failures = len(by_cell[name]) - len(succeeded)
         if any(record.text and not record.tokens for record in succeeded):
             raise DataError(
-                f"no token ids ({folder}, {cell.method.decoder}): expected an engine that tells "
+                f"no token ids ({folder}, {cell.decoder}): expected an engine that tells "
                 "them. Audit it with `sps check`"
             )
         texts = [text_of(prompts(cell, r), r, f"{r.sample} #{r.repeat}") for r in succeeded]
-        if cell.sampling.temperature == 0:
+        if cell.temperature == 0:
             greedy = greedy_records(cell, models(cell), texts)
             yield Replayed(
                 cell=cell, result=greedy, control="", failures=failures, records=len(by_cell[name])

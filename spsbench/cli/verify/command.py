@@ -41,7 +41,7 @@ def meaning(cell: Cell) -> Cell:
     Raises:
         UsageError: the weights are random.
     """
-    if cell.models.random:
+    if cell.random:
         raise UsageError(
             "--weights random: expected trained weights, since random ones write no meaningful text"
         )
@@ -141,9 +141,9 @@ def pair(
     convert_options(OF_AUDIT, audit)
     request = CellRequest.of(options)
     cell = meaning(request.cell)
-    if cell.sampling.max_new_tokens < 1:
+    if cell.max_new_tokens < 1:
         raise UsageError("--max-new-tokens is 0: expected 1 or more")
-    if cell.sampling.temperature == 0 and plot is not None:
+    if cell.temperature == 0 and plot is not None:
         raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
     with at_once():
         from spsbench.pair.load import open_pair

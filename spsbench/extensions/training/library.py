@@ -65,7 +65,7 @@ def train(
             "each of its rounds begins in the target's. Leave it out"
         )
     cell = make_cell(**remaining, k=0)
-    if cell.models.target.dtype not in ("auto", "float32") and cell.models.target.device == "cpu":
+    if cell.target.dtype not in ("auto", "float32") and cell.target.device == "cpu":
         log.info("note: texts and laws are computed in the target's dtype; what learns is float32")
     prepare(cell, access)
 
@@ -100,7 +100,7 @@ def train(
         return None if arm is None else DrafterCosts(costs, arm)
 
     return Trainer(
-        target=cell.models.target,
+        target=cell.target,
         options=training,
         place=place,
         access=access,

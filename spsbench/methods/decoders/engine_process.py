@@ -174,14 +174,14 @@ class EngineDecoder(Decoder):
 
     @classmethod
     def check(cls, cell: Cell) -> None:
-        args = dict(cell.method.decoder.args)
+        args = dict(cell.decoder.args)
         for name in ("path", "draft"):
             value = str(args.get(name, LOOKUP))
             if value != LOOKUP and not Path(value).expanduser().exists():
                 raise MissingError(
                     f"no {name} {value} (`decoder` {cls.engine}): expected a file or folder"
                 )
-        if cell.method.k is None:
+        if cell.k is None:
             raise UsageError(f"`decoder` {cls.engine}: expected a constant K. Leave `schedule` out")
 
     def __init__(self, cell: Cell, tokenizer: Any, process: EngineProcess) -> None:
@@ -196,17 +196,17 @@ class EngineDecoder(Decoder):
         noise: NoiseStream,
         stop: Stop,
     ) -> Iterator[Round]:
-        sampling = self._cell.sampling
+        cell = self._cell
         answer = self._process.ask(
-            {name: getattr(sampling, name) for name in WARP}
+            {name: getattr(cell, name) for name in WARP}
             | {
                 "content": prompt.content,
                 "ids": None if prompt.ids is None else list(prompt.ids),
                 "tokens": limits.max_new_tokens,
-                "k": self._cell.k,
+                "k": cell.k,
                 "seed": int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**31),
-                "stop": list(sampling.stop),
-                "ignore_eos": sampling.ignore_eos,
+                "stop": list(cell.stop),
+                "ignore_eos": cell.ignore_eos,
             }
         )
         self.prompt_tokens = answer["prompt_tokens"]

@@ -111,19 +111,19 @@ class HfDecoder(Decoder):
 
     @classmethod
     def open(cls, context: DecoderContext) -> Self:
-        method = context.cell.method
-        options = dict(method.drafter.args)
+        cell = context.cell
+        options = dict(cell.drafter.args)
         if ours := options.keys() & {"match", "source"}:
             raise UsageError(
-                f"`decoder` hf with `drafter` {method.drafter}: transformers' prompt lookup has no "
+                f"`decoder` hf with `drafter` {cell.drafter}: transformers' prompt lookup has no "
                 f"{' or '.join(sorted(ours))}. Use `decoder` native"
             )
-        lookup = options.get("n", 2) if method.drafter.name == "ngram" else 0
+        lookup = options.get("n", 2) if cell.drafter.name == "ngram" else 0
         translated = context.draft_tokenizer is not None
         return cls(
             context.target_model,
             context.draft_model,
-            method.k or 0,
+            cell.k or 0,
             context.vocab_size,
             int(lookup),
             context.tokenizer if translated else None,

@@ -41,9 +41,9 @@ class NativeDecoder(Decoder):
 
     @classmethod
     def check(cls, cell: Cell) -> None:
-        args = dict(cell.method.decoder.args)
+        args = dict(cell.decoder.args)
         if args.get("likeliest") and not args.get("laws"):
-            raise UsageError(f"{cell.method.decoder}: expected likeliest with laws=true. Add it")
+            raise UsageError(f"{cell.decoder}: expected likeliest with laws=true. Add it")
 
     def __call__(
         self,

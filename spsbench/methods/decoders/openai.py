@@ -85,7 +85,7 @@ class OpenAiDecoder(Decoder):
 
     @classmethod
     def check(cls, cell: Cell) -> None:
-        args = dict(cell.method.decoder.args)
+        args = dict(cell.decoder.args)
         for name, variable in (("url", KEY), ("baseline", BASELINE_KEY)):
             if name in args:
                 checked(str(args[name]))
@@ -207,9 +207,9 @@ class OpenAiDecoder(Decoder):
             ) from error
 
     def _ask(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Ask:
-        sampling, usual = self._cell.sampling, WarpSettings()
-        kind = kind_of(sampling)
-        warp = {n: getattr(sampling, n) for n in WARP if getattr(sampling, n) != getattr(usual, n)}
+        cell, usual = self._cell, WarpSettings()
+        kind = kind_of(cell)
+        warp = {n: getattr(cell, n) for n in WARP if getattr(cell, n) != getattr(usual, n)}
         warp.pop("temperature", None)
         content: Any = prompt.content
         if prompt.ids is not None and server.takes_ids:
@@ -224,15 +224,15 @@ class OpenAiDecoder(Decoder):
         return Ask(
             tuple(content) if chat else content,
             tokens,
-            sampling.temperature,
+            cell.temperature,
             seed,
             top=int(self._logprobs and server.top > 0),
             stream=True,
             chat=chat,
             warp=warp,
-            stop=sampling.stop,
-            ignore_eos=sampling.ignore_eos,
-            constraint=None if kind is None else (kind, getattr(sampling, kind)),
+            stop=cell.stop,
+            ignore_eos=cell.ignore_eos,
+            constraint=None if kind is None else (kind, getattr(cell, kind)),
         )
 
     def _check(self, answer: Answer, most: int) -> None:

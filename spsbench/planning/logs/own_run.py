@@ -56,17 +56,15 @@ def run_requests(folder: Path, access: Access) -> Iterator[Request]:
             prompt=prompts(cell, record),
             answer=record.tokens,
             probabilities=None if text is None else np.asarray(text.q, np.float64),
-            temperature=cell.sampling.temperature,
-            group=str(cell.work.task),
-            first=int(cell.method.elsewhere),
+            temperature=cell.temperature,
+            group=str(cell.task),
+            first=int(cell.elsewhere),
         )
 
 
 def is_exact(cell: Cell) -> bool:
     """Return whether the texts of a cell have the target's own distribution."""
-    if cell.method.elsewhere:  # the engine's verifier is unknown
-        return cell.sampling.temperature == 0
-    guarantee = plug_in("verifiers", cell.method.verifier).guarantee
-    return guarantee is Guarantee.EXACT or (
-        guarantee is Guarantee.GREEDY and cell.sampling.temperature == 0
-    )
+    if cell.elsewhere:  # the engine's verifier is unknown
+        return cell.temperature == 0
+    guarantee = plug_in("verifiers", cell.verifier).guarantee
+    return guarantee is Guarantee.EXACT or (guarantee is Guarantee.GREEDY and cell.temperature == 0)

@@ -50,7 +50,7 @@ def answers(
     names = Names(row.cell for row in table.whole)
     for row in table.whole:
         if row.cell.k != 0:
-            work = names.work(row.cell), row.cell.models.target.id
+            work = names.work(row.cell), row.cell.target.id
             by_work.setdefault(work, []).append(row)
     return [_answer(table, rows, names, same, audits) for rows in by_work.values()]
 
@@ -153,11 +153,11 @@ def _whole_answer(row: Summary) -> str:
 
 def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Statement:
     """State the evidence that a cell is lossless: the rule's guarantee, greedy texts, an audit."""
-    if cell.models.random or cell.method.verifier.name == "synthetic":
+    if cell.random or cell.verifier.name == "synthetic":
         return Statement("bad", "Timing only: the output is meaningless by construction.")
-    rule = cell.method.verifier.name
+    rule = cell.verifier.name
     promise = _promise(rule)
-    if not cell.method.own_loop:
+    if not cell.own_loop:
         text = "Decoded by another loop than this project's: no guarantee."
         status: Status = "open"
     elif promise == "exact":
@@ -177,7 +177,7 @@ def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Sta
     if audit is not None:
         status = "bad" if audit.status == "bad" else status
         text += f" Audit of these records: {audit.line}."
-    elif same is None and cell.sampling.temperature:
+    elif same is None and cell.temperature:
         text += " Sampled texts differ by design; sps verify run tests the records of this run."
     return Statement(status, text)
 

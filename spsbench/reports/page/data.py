@@ -40,7 +40,7 @@ def to_read(
         numbers: dict[str, int] = {}
         for record in sums.kept:
             cell = sums.cells[record.cell]
-            target = cell.models.target
+            target = cell.target
             if target.id not in tokenizers:
                 tokenizers[target.id] = None if target.random else tokenizer_of(target)
             number = numbers.setdefault(record.sample, len(numbers) + 1)
@@ -95,7 +95,7 @@ def content(report: Report) -> Content:
     )
     settings = labels([names_of[id(table)].setting(row.cell) for table, row in rows], LINE)
     methods = labels([names_of[id(table)].how(row.cell) for table, row in rows], LINE)
-    tasks = labels([str(row.cell.work.task or "") for _, row in rows], LINE)
+    tasks = labels([str(row.cell.task or "") for _, row in rows], LINE)
     index = {(id(table), row.cell.id, row.group): i for i, (table, row) in enumerate(rows)}
     summed = _summed(report.tables)
 

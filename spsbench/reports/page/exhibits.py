@@ -22,7 +22,8 @@ from spsbench.reports.page.paired import (
     exhibit,
 )
 from spsbench.reports.text import visible
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import AUTO, Cell
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record
 from spsbench.store.withheld import is_withheld
 
@@ -248,7 +249,7 @@ class TableSums:
         self.kept: list[Record] = []
         self.texts = 0  # number of generations that could be shown
         self._numbers, self._tokens = numbers, tokens
-        self._prompts: dict[tuple[str, str, str], dict[str, None]] = {}
+        self._prompts: dict[tuple[Cell, str | None], dict[str, None]] = {}
         self.greedy = GreedyTexts(self.cells.values())
 
     def add(self, record: Record) -> None:
@@ -276,11 +277,10 @@ class TableSums:
     def _keep(self, cell: Cell, record: Record) -> None:
         """Keep the first prompts of each task and setting, under all methods."""
         most = PROMPTS if record.group is None else OF_CATEGORY
-        work = str(cell.work), str(cell.sampling), record.group or ""
+        work = cell.auto_regressive.but(target=ModelSpec(""), decoder=AUTO), record.group
         prompts = self._prompts.setdefault(work, {})
-        if record.repeat or (record.sample not in prompts and len(prompts) >= most):
-            return
-        if len(record.tokens) <= self._tokens:
+        chosen = record.sample in prompts or len(prompts) < most
+        if chosen and not record.repeat and len(record.tokens) <= self._tokens:
             prompts[record.sample] = None
             self._tokens -= len(record.tokens)
             self.kept.append(record)

@@ -145,13 +145,13 @@ def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
     """Pair every configuration of the later runs with the same names in the first run."""
     keys = Names(cell for cell, _ in first.tallies.values())
     first_arms = {
-        (cell.work.task, keys.full(cell)): (cell, tally) for cell, tally in first.tallies.values()
+        (cell.task, keys.full(cell)): (cell, tally) for cell, tally in first.tallies.values()
     }
     paired = []
     for run in runs:
         names = Names(cell for cell, _ in run.tallies.values())
         for cell, tally in run.tallies.values():
-            before, base = first_arms.get((cell.work.task, keys.full(cell)), (cell, None))
+            before, base = first_arms.get((cell.task, keys.full(cell)), (cell, None))
             if base is None or not base.keys or not tally.keys:
                 continue
             gained = gains(base, tally, cell.k).speedup

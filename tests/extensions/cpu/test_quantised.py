@@ -168,11 +168,11 @@ def test_the_audit_scores_the_same_numbers():
 def test_it_is_part_of_the_cell():
     plain, other = make_cell(), make_cell(weights="int8")
     assert plain.id != other.id
-    assert str(other.models.target) == "nano int8"
-    assert other.models.draft.quantised == "int8"
-    apart = make_cell(weights="int8", draft_weights="checkpoint").models.draft
+    assert str(other.target) == "nano int8"
+    assert other.draft.quantised == "int8"
+    apart = make_cell(weights="int8", draft_weights="checkpoint").draft
     assert apart.quantised is None
-    drawn = make_cell(weights="int4", random_weights=True).models.target
+    drawn = make_cell(weights="int4", random_weights=True).target
     assert drawn.random
     assert drawn.quantised == "int4"
     assert drawn.weights == "random-int4"
@@ -180,14 +180,12 @@ def test_it_is_part_of_the_cell():
 
 def test_a_target_s_own_copy_drafts():
     models = make_cell(target="nano", draft="self:int4").models
-    assert models.draft is not None
-    assert str(models.draft) == "nano int4"
-    assert models.target.quantised is None
+    assert [str(model) for model in models] == ["nano", "nano int4"]
     assert make_cell(target="nano", draft="self:int4", drafter="tree").models == models
     for part in ("int8", "int4", "int4-64"):
         own = make_cell(target="nano", draft=f"self:{part}")
         assert make_cell(target="nano", drafter=f"self:{part}").id == own.id
-    drawn = make_cell(target="nano", draft="self:int8", random_weights=True).models.draft
+    drawn = make_cell(target="nano", draft="self:int8", random_weights=True).draft
     assert drawn.weights == "random-int8"
     for given in (
         {"draft": "self:int3"},

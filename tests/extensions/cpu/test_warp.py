@@ -134,5 +134,5 @@ def test_a_field_that_the_kernel_does_not_know_is_left_to_torch():
 
 
 def test_the_engine_of_the_target_makes_the_laws():
-    assert type(warp(Cell.of(target=ModelSpec("t")))) is KernelWarp
-    assert type(warp(Cell.of(target=ModelSpec("t", engine=Spec("eager"))))) is Warp
+    assert type(warp(Cell(target=ModelSpec("t")))) is KernelWarp
+    assert type(warp(Cell(target=ModelSpec("t", engine=Spec("eager"))))) is Warp

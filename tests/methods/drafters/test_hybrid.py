@@ -178,8 +178,8 @@ def test_beyond_the_context_of_one_the_other_goes_on():
 
 def test_a_part_over_a_head_takes_the_target_s_bundled_head():
     cell = make_cell(target="nano", drafter="hybrid:first=suffix,then=eagle3:width=4+nodes=8")
-    assert cell.models.draft.id == "nano-eagle3"
+    assert cell.draft.id == "nano-eagle3"
     assert [model.id for model in checkpoints([cell])] == ["nano"]  # a head is no language model
-    assert head_part(cell.method.drafter) == Spec.parse("eagle3:width=4,nodes=8")
+    assert head_part(cell.drafter) == Spec.parse("eagle3:width=4,nodes=8")
     over_a_model = make_cell(target="nano", drafter="hybrid:first=suffix,then=model")
     assert [model.id for model in checkpoints([over_a_model])] == ["nano", "nano-draft"]

@@ -18,9 +18,9 @@ class SeesTheDraw(Schedule):
 
     def go_on(self, p: Tensor) -> Tensor:
         frame = sys._getframe()
-        while "left" not in frame.f_locals:
+        while "rolled" not in frame.f_locals:
             frame = frame.f_back
-        drawn = sample(p, frame.f_locals["left"][0])
+        drawn = sample(p, frame.f_locals["u"][frame.f_locals["i"]])
         return p[drawn] >= 0.5
 
 
@@ -41,7 +41,7 @@ class SeesTheSlotBefore(SeesTheDraw):
 
     def go_on(self, p: Tensor) -> Tensor:
         frame = sys._getframe()
-        while "left" not in frame.f_locals:
+        while "rolled" not in frame.f_locals:
             frame = frame.f_back
         drawn = frame.f_locals["tokens"]
         return torch.tensor(not len(drawn) or bool(drawn[-1] == 0))

@@ -163,10 +163,10 @@ class ReportsMasked(ModelDrafter):
 
     def draft(self, context, k, noise, go_on):
         raw, masked = self.lm._lm, self.lm
-        self.lm = raw
+        self._frontier.lm = raw
         raw.commit(min(raw.length, len(context.tokens) - 1))
         made = super().draft(context, k, noise, go_on)
-        self.lm = masked
+        self._frontier.lm = masked
         laws = []
         output = tuple(context.tokens[masked.constraint.start :])
         for slot, token in enumerate(made.tokens.tolist()):

@@ -175,6 +175,7 @@ FAMILIES = {
 def along(site, target, tokens):
     """The head's logits after the text and each of `tokens`, and the hidden state it has read."""
     frontier = site.drafter()._frontier
+    frontier.narrow = False
     text = (1, 5, 3, 7)
     known = Known(target, frontier.layers)
     frontier._take(known.hidden(text[:-1]), text[1:])

@@ -1,10 +1,15 @@
-"""A draft model's cache under a growing tree: one pass a depth, then rollback to the kept path."""
+"""The cache of a draft model or a head while a draft grows in it: one pass a depth, then rollback.
+
+Drafts grow over it in three ways: as chains (`model`), in a fixed shape (`shaped`), or best first
+(`topk`).
+"""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Context, Scores
 
 
@@ -12,7 +17,15 @@ class Frontier:
     """The cache of a draft model while a tree grows in it.
 
     Only nodes with children are fed, so cache rows and node numbers differ: the frontier maps them.
+
+    Attributes:
+        narrow: logits are those of the tokens `known_ids` alone, [n, Vd] in place of [n, V].
     """
+
+    limit: int | None
+    layers: tuple[int, ...] = ()  # hidden states of the target that it reads
+    known_ids: Tensor | None = None  # [Vd] the tokens that it knows; None = all
+    narrow = False
 
     def __init__(self, lm: LM) -> None:
         self.lm, self.limit = lm, lm.limit
@@ -36,6 +49,10 @@ class Frontier:
             lm.commit(lm.length - len(self._parents), path)
             self._forget()
         lm.commit(min(lm.length, len(context.tokens) - 1))
+
+    def defer(self, context: Context) -> None:
+        """Take note of a round without a draft."""
+        self.settle(context)
 
     def room(self, context: Context) -> int | None:
         """Return how many nodes may be fed after the text; None = any number."""
@@ -63,6 +80,30 @@ class Frontier:
         above = torch.tensor(self._parents)
         return self.lm.append(tokens, keep=len(nodes), parents=above).logits
 
+    def roll_out(
+        self, logits: Tensor, u: Tensor, warp: Warp, first: int
+    ) -> tuple[Tensor | None, Tensor] | None:
+        """Feed n nodes of a chain, each drawn from the distribution of the pass before it.
+
+        Args:
+            logits: [1, V] of the newest pass.
+            u: [n] float64 in [0, 1), by which tokens are drawn, up to rounding.
+            warp: from logits to distributions.
+            first: the number of the first of these nodes.
+
+        Returns:
+            Tokens [n], None where the logits hold for any, and the logits [n, V] after each; None:
+            they are to be fed one by one.
+        """
+        return None
+
+    def drop_newest(self, count: int) -> None:
+        """Forget the newest `count` nodes that were fed."""
+
+    def spread(self, rows: Tensor, fill: float) -> Tensor:
+        """Spread [n, Vd] rows to [n, V]: `fill` for tokens that are not known."""
+        return rows
+
     def renumber(self, order: Sequence[int]) -> None:
         """Renumber the nodes: the draft is returned as `order`, in that order."""
         place = {node: number for number, node in enumerate(order)}
@@ -70,6 +111,25 @@ class Frontier:
 
     def _forget(self) -> None:
         self._rows, self._parents = {}, []
+
+
+class ChainFrontier(Frontier):
+    """The cache of a draft model that drafts chains: rows need no mask, and kept ones no moves."""
+
+    def settle(self, context: Context) -> None:
+        self.lm.commit(min(self.lm.length, len(context.tokens) - 1))
+
+    def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        return self.lm.append(tokens, keep=1).logits
+
+    def roll_out(
+        self, logits: Tensor, u: Tensor, warp: Warp, first: int
+    ) -> tuple[Tensor | None, Tensor] | None:
+        roll_out = getattr(self.lm, "roll_out", None)
+        return None if roll_out is None else roll_out(logits, u, warp)
+
+    def drop_newest(self, count: int) -> None:
+        self.lm.commit(self.lm.length - count)
 
 
 def frontier_over(lm: LM | Frontier) -> Frontier:

@@ -44,13 +44,9 @@ class HiddenReader(Frontier):
         constraint: logits are -inf for tokens that it does not allow. A row in which the head knows
             no allowed token, or behind a refused one, stays as it is: its law is reported as it is
             drawn from, so the text keeps its law.
-
-    Attributes:
-        narrow: logits are those of the head's own vocabulary, [n, Vd] in place of [n, V].
     """
 
     limit = None
-    narrow = False
     deepest: int | None = None  # tokens that a draft may be deep; None = any number
 
     def __init__(
@@ -61,7 +57,7 @@ class HiddenReader(Frontier):
         together: Together = alone,
         constraint: Constraint | None = None,
     ) -> None:
-        self.network, self.layers = network, network.layers
+        self.network, self.layers, self.known_ids = network, network.layers, network.ids
         self._target, self._cache, self._together = target, cache, together
         self._dtype = network.dtype
         self._replay: NetworkReplay | None = None
@@ -76,7 +72,6 @@ class HiddenReader(Frontier):
 
     @torch.inference_mode()
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Read the prompt: every token but the last has features."""
         self._cache.keep(0)
         self._read, self._newest, self._unread = 0, None, []
         self._forget()
@@ -85,7 +80,6 @@ class HiddenReader(Frontier):
 
     @torch.inference_mode()
     def settle(self, context: Context) -> None:
-        """Drop predicted rows, and read the target's features of the tokens the last round kept."""
         rows = self._kept(context)
         if self._unread:
             every = [*self._unread, *([rows] if rows else [])]
@@ -101,10 +95,7 @@ class HiddenReader(Frontier):
 
     @torch.inference_mode()
     def defer(self, context: Context) -> None:
-        """Keep what the last round brought for the next `settle`: a round without a draft.
-
-        Where nothing is drafted for many rounds, no pass is spent on them.
-        """
+        # Kept for the next `settle`: where nothing is drafted for long, no pass is spent.
         if rows := self._kept(context):
             states, tokens = rows
             self._unread.append(([state.clone() for state in states], tokens))
@@ -121,42 +112,30 @@ class HiddenReader(Frontier):
         return kept_rows(context.last, self.layers, new), list(context.tokens[-new:])
 
     def room(self, context: Context) -> int | None:
-        """Return None, any number of nodes: rotary positions have no end."""
-        return None
+        return None  # rotary positions have no end
 
     def depth(self, context: Context, k: int) -> int:
-        """Return how deep a draft may be where K is `k`: 0 after a prompt of one token."""
         if len(context.tokens) < 2:
             return 0
         return k if self.deepest is None else min(k, self.deepest)
 
     @torch.inference_mode()
     def root(self, context: Context) -> Tensor:
-        """Return the [1, V] logits after the text."""
         if self._constraint is not None:
             self._paths = {-1: tuple(context.tokens[self._constraint.start :])}
         return self._masked(self._root(context), [-1])
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after nodes of one depth, in one pass; see `Frontier.feed`."""
         if self._constraint is not None:
             for node, parent, token in zip(nodes, parents, tokens.tolist(), strict=True):
                 self._paths[node] = (*self._paths[parent], token)
         return self._masked(self._feed(tokens, nodes, parents), nodes)
 
-    def roll_out(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
-        """Feed n nodes of a chain, after `root`, each drawn from the law of the pass before it.
-
-        Args:
-            u: [n] float64 in [0, 1), by which tokens are drawn, up to rounding.
-            warp: from logits to laws.
-
-        Returns:
-            Tokens [n], None where the logits hold for any, and the logits [n, V] after each; None:
-            they are to be fed one by one, as under a constraint.
-        """
-        return None if self._constraint is not None else self._rolled(u, warp)
+    def roll_out(
+        self, logits: Tensor, u: Tensor, warp: Warp, first: int
+    ) -> tuple[Tensor | None, Tensor] | None:
+        return None if first or self._constraint is not None else self._rolled(u, warp)
 
     @abstractmethod
     def _root(self, context: Context) -> Tensor:
@@ -167,17 +146,14 @@ class HiddenReader(Frontier):
         """Return [n, V] logits after nodes of one depth."""
 
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
-        """Return what `roll_out` does, without a constraint."""
+        """Return what `roll_out` does after the text, without a constraint."""
         return None
-
-    def drop_newest(self, count: int) -> None:
-        """Forget the newest `count` nodes that were fed, where anything is kept of them."""
 
     def _masked(self, logits: Tensor, nodes: Sequence[int]) -> Tensor:
         """Return [n, V] logits after some nodes without the tokens that may not follow."""
         if self._constraint is None:
             return logits
-        ids: Any = self.network.ids if self.narrow else None
+        ids = self.known_ids if self.narrow else None
         free = torch.ones(logits.shape[1], dtype=torch.bool)
         rows = []
         for node in nodes:
@@ -206,8 +182,7 @@ class HiddenReader(Frontier):
         return self.network.embed(tokens, self._target.embed).to(self._dtype)  # type: ignore[no-any-return]
 
     def spread(self, rows: Tensor, fill: float) -> Tensor:
-        """Spread [n, Vd] rows to [n, V]: `fill` for tokens the head does not know."""
-        size, ids = self._target.vocab_size, self.network.ids
+        size, ids = self._target.vocab_size, self.known_ids
         if ids is None and rows.shape[1] == size:
             return rows
         if ids is None:
@@ -221,7 +196,7 @@ class HiddenReader(Frontier):
 
     def _vocab_width(self, logits: Tensor) -> int:
         """Return how many of [n, Vd'] logits are tokens; the rest is padding."""
-        ids = self.network.ids
+        ids = self.known_ids
         return min(logits.shape[1], self._target.vocab_size) if ids is None else len(ids)
 
     def _over_texts(self, name: Hashable, call: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -338,7 +313,6 @@ class HeadFrontier(HiddenReader):
         return rolled[0], self._noted(range(n), rolled[1])
 
     def drop_newest(self, count: int) -> None:
-        """Forget the newest `count` nodes that were fed."""
         del self._parents[len(self._parents) - count :]
         self._cache.keep(self._read + len(self._parents))
 

@@ -1,29 +1,18 @@
-"""Drafters over a head: a chain, a tree of a fixed shape, or a best-first tree."""
+"""Drafters over a head: a chain, a tree of a fixed shape, or a best-first tree.
 
-from collections.abc import Sequence
+Trees of a fixed shape are EAGLE-1's (section 4.1 of arXiv 2401.15077, siblings without
+replacement), those that grow best first EAGLE-2's (section 4 of arXiv 2406.16858).
+"""
+
 from dataclasses import dataclass
 from typing import Any, ClassVar
-
-import torch
-from torch import Tensor
 
 from spsbench.errors import UsageError
 from spsbench.heads import falcon
 from spsbench.heads.eagle3 import counted
 from spsbench.heads.network import load_network
 from spsbench.loop.drafter_context import DrafterContext, Drawn, Plan, Weights
-from spsbench.loop.sampling import sample
-from spsbench.loop.types import (
-    Context,
-    Draft,
-    Drafter,
-    GoOn,
-    Noise,
-    Purpose,
-    Scores,
-    always,
-    continues,
-)
+from spsbench.loop.types import Drafter
 from spsbench.methods.drafters.head_frontier import (
     BlockFrontier,
     HeadFrontier,
@@ -31,7 +20,7 @@ from spsbench.methods.drafters.head_frontier import (
     ParallelFrontier,
     SlotFrontier,
 )
-from spsbench.methods.drafters.model import RolledOut, rolled_out
+from spsbench.methods.drafters.model import ChainDrafter
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
 from spsbench.methods.drafters.topk import MAX_NODES, TopkDrafter
 
@@ -88,89 +77,10 @@ class HeadDrafter:
         parts = context.cache(), context.together, context.constraint
         frontier: Any = cls.frontier(network, target, *parts)
         if drafter.shape:
-            return HeadTree(frontier, parents_of(drafter.shape), drawn_as(drafter.siblings))
+            return ShapedDrafter(frontier, parents_of(drafter.shape), drawn_as(drafter.siblings))
         if drafter.width:
-            return HeadBest(frontier, drafter.width, drafter.depth, drafter.nodes)
-        return HeadChain(frontier, drafter.sampled)
-
-
-class HeadChain(Drafter):
-    """A chain drafter: sampled, or the likeliest token at each position."""
-
-    weights = Weights.HEAD
-    uses_target = True
-
-    def __init__(self, frontier: HiddenReader, sampled: bool = True) -> None:
-        self.drawn = Drawn.IID if sampled else Drawn.POINT
-        self.layers = frontier.layers
-        self.known_ids = frontier.network.ids
-        self._frontier: Any = frontier
-
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._frontier.begin(prompt, prefill)
-
-    @torch.inference_mode()
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft; slot i uses DRAFT's uniform i. Where K is 0 the last round is read later."""
-        frontier, names = self._frontier, self.known_ids
-        if k == 0:
-            frontier.defer(context)
-            return Draft(torch.empty(0, dtype=torch.int64), None)
-        frontier.narrow = True  # laws are made, and drawn from, over tokens that the head knows
-        frontier.settle(context)
-        u = noise.uniform(Purpose.DRAFT, k) if self.drawn is Drawn.IID else None
-        tokens: list[Tensor] = []
-        laws: list[Tensor] = []
-        i, depth = 0, frontier.depth(context, k)
-        roll_out = getattr(frontier, "roll_out", None) if go_on is always else None
-        while i < depth:
-            logits = (
-                frontier.feed(tokens[-1][-1:], [i - 1], [i - 2])
-                if tokens
-                else frontier.root(context)
-            )
-            rolled = None
-            if roll_out is not None and i == 0 and u is not None:
-                rolled = rolled_out(roll_out, logits, context.warp, u[:depth], names)
-            if rolled is None:
-                law = context.warp(logits)
-                if not continues(go_on, context.warp, logits[0], law[0]):
-                    break
-                drawn = logits.argmax(-1) if u is None else sample(law, u[i : i + 1])
-                rolled = RolledOut(drawn if names is None else names[drawn], law, 0)
-            if rolled.wrong:
-                frontier.drop_newest(rolled.wrong)
-            tokens.append(rolled.tokens)
-            laws.append(rolled.laws)
-            i += len(rolled.tokens)
-        if not tokens:
-            return Draft(torch.empty(0, dtype=torch.int64), None)
-        probs = None if u is None else frontier.spread(torch.cat(laws), 0.0)
-        return Draft(torch.cat(tokens), probs)
-
-
-class HeadTree(ShapedDrafter):
-    """A tree of a fixed shape (EAGLE-1: section 4.1 of arXiv 2401.15077, without replacement)."""
-
-    weights = Weights.HEAD
-    uses_target = True
-
-    def __init__(self, frontier: HiddenReader, shape: Sequence[int], drawn: Drawn) -> None:
-        super().__init__(frontier, shape, drawn)
-        self.layers = frontier.layers
-
-
-class HeadBest(TopkDrafter):
-    """A tree that grows best first (EAGLE-2: section 4 of arXiv 2406.16858)."""
-
-    weights = Weights.HEAD
-    uses_target = True
-
-    def __init__(self, frontier: HiddenReader, width: int, depth: int, nodes: int) -> None:
-        super().__init__(frontier, width, depth, nodes)
-        self.layers = frontier.layers
-        self.known_ids = frontier.network.ids
-        frontier.narrow = True  # tokens are ranked among those that the head knows
+            return TopkDrafter(frontier, drafter.width, drafter.depth, drafter.nodes)
+        return ChainDrafter(frontier, drafter.sampled)
 
 
 class RecurrentHead(HeadDrafter):

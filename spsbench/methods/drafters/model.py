@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -24,9 +23,93 @@ from spsbench.loop.types import (
     always,
     continues,
 )
+from spsbench.methods.drafters.frontier import ChainFrontier, Frontier
 
 
-class ModelDrafter(Drafter):
+class ChainDrafter(Drafter):
+    """A drafter of chains over a frontier: of sampled tokens, or of the likeliest ones.
+
+    Slot i uses DRAFT's uniform i.
+    """
+
+    def __init__(self, frontier: Frontier, sampled: bool = True) -> None:
+        self.drawn = Drawn.IID if sampled else Drawn.POINT
+        self.layers, self.known_ids = frontier.layers or self.layers, frontier.known_ids
+        self.limit = frontier.limit
+        self._frontier = frontier
+        frontier.narrow = True  # distributions are made, and drawn from, over known tokens
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        self._frontier.begin(prompt, prefill)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        frontier, ids = self._frontier, self.known_ids
+        if k == 0:
+            frontier.defer(context)
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        frontier.settle(context)
+        u = noise.uniform(Purpose.DRAFT, k) if self.drawn is Drawn.IID else None
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
+        i, depth = 0, frontier.depth(context, k)
+        while i < depth:
+            logits = (
+                frontier.feed(tokens[-1][-1:], [i - 1], [i - 2])
+                if tokens
+                else frontier.root(context)
+            )
+            rolled = None
+            if u is not None and go_on is always:
+                rolled = rolled_out(frontier, logits, context.warp, u[i:depth], i)
+            if rolled is None:
+                law = context.warp(logits)  # [1, V]
+                if not continues(go_on, context.warp, logits[0], law[0]):
+                    break
+                drawn = logits.argmax(-1) if u is None else sample(law, u[i : i + 1])
+                rolled = drawn if ids is None else ids[drawn], law
+            tokens.append(rolled[0])
+            laws.append(rolled[1])
+            i += len(rolled[0])
+        if not tokens:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        probs = None if u is None else frontier.spread(torch.cat(laws), 0.0)
+        return Draft(torch.cat(tokens), probs)
+
+
+def rolled_out(
+    frontier: Frontier,
+    logits: Tensor,
+    warp: Callable[[Tensor], Tensor],
+    u: Tensor,
+    first: int,
+) -> tuple[Tensor, Tensor] | None:
+    """Draw up to n tokens by `u` [n], one at least; `logits` [1, V] are of the newest pass.
+
+    What draws and feeds several tokens in one call draws them up to rounding. They are drawn once
+    more here, from the laws, and passes over any other token are taken back.
+
+    Args:
+        first: the number of the first of these nodes.
+
+    Returns:
+        The tokens [m] and the laws [m, V] from which they were drawn; None: nothing was fed.
+    """
+    if len(u) < 2 or not isinstance(warp, Warp):
+        return None
+    roll = frontier.roll_out(logits, u[:-1], warp, first)
+    if roll is None:
+        return None
+    laws = warp(torch.cat([logits, roll[1]]))  # [n, V]
+    drawn = sample(laws, u)
+    tokens = drawn if frontier.known_ids is None else frontier.known_ids[drawn]
+    same = tokens[:-1] if roll[0] is None else roll[0]
+    right = 1 + int((same == tokens[:-1]).long().cumprod(0).sum())
+    if right < len(u):
+        frontier.drop_newest(len(u) - right)
+    return tokens[:right], laws[:right]
+
+
+class ModelDrafter(ChainDrafter):
     """A drafter that samples from `lm` under the target's warp and keeps the laws."""
 
     drawn = Drawn.IID
@@ -37,41 +120,8 @@ class ModelDrafter(Drafter):
         return cls(context.session())
 
     def __init__(self, lm: LM) -> None:
+        super().__init__(ChainFrontier(lm))
         self.lm = lm
-        self.limit = lm.limit
-
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self.lm.commit(0)
-        if self.limit is None or len(prompt) <= self.limit:
-            self.lm.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
-
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft; slot i uses DRAFT's uniform i. The first pass also feeds the loop's new tokens."""
-        lm = self.lm
-        u = noise.uniform(Purpose.DRAFT, k)
-        # Drop what was rejected, in rounds without a draft too: later the text would hide it.
-        lm.commit(min(lm.length, len(context.tokens) - 1))
-        feed, left = torch.tensor(context.tokens[lm.length :]), u
-        tokens: list[Tensor] = []
-        laws: list[Tensor] = []
-        while len(left):
-            logits = lm.append(feed, keep=1).logits
-            rolled = None
-            if go_on is always and (roll_out := getattr(lm, "roll_out", None)) is not None:
-                rolled = rolled_out(partial(roll_out, logits), logits, context.warp, left)
-            if rolled is None:
-                law = context.warp(logits)  # [1, V]
-                if not continues(go_on, context.warp, logits[0], law[0]):
-                    break
-                rolled = RolledOut(sample(law, left[:1]), law, 0)
-            tokens.append(rolled.tokens)
-            laws.append(rolled.laws)
-            if rolled.wrong:
-                lm.commit(lm.length - rolled.wrong)
-            feed, left = rolled.tokens[-1:], left[len(rolled.tokens) :]
-        if not tokens:
-            return Draft(torch.empty(0, dtype=torch.int64), None)
-        return Draft(torch.cat(tokens), torch.cat(laws))
 
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
@@ -82,44 +132,6 @@ class ModelDrafter(Drafter):
         logits = lm.append(fed, keep=len(tokens) - begin).logits
         laws = warp(logits)
         return Along(laws, unsharpened(warp, logits, laws))
-
-
-class RolledOut(NamedTuple):
-    """The part of a roll-out that holds."""
-
-    tokens: Tensor  # [n]
-    laws: Tensor  # [n, V], from which they were drawn
-    wrong: int  # passes at the end that are to be taken back
-
-
-def rolled_out(
-    roll_out: Callable[[Tensor, Warp], tuple[Tensor | None, Tensor] | None],
-    logits: Tensor,
-    warp: Callable[[Tensor], Tensor],
-    u: Tensor,
-    names: Tensor | None = None,
-) -> RolledOut | None:
-    """Draw up to n tokens by `u` [n], one at least; `logits` [1, V] are of the newest pass.
-
-    What draws and feeds several tokens in one call draws them up to rounding. They are drawn once
-    more here, from the laws, and passes over any other token are to be taken back.
-
-    Args:
-        roll_out: maps uniforms [n - 1] and the warp to tokens, None if it matters not which,
-            and the logits after each.
-        names: [V] tokens that the columns of logits are; None: their numbers.
-    """
-    if len(u) < 2 or not isinstance(warp, Warp):
-        return None
-    roll = roll_out(u[:-1], warp)
-    if roll is None:
-        return None
-    laws = warp(torch.cat([logits, roll[1]]))  # [n, V]
-    drawn = sample(laws, u)
-    tokens = drawn if names is None else names[drawn]
-    same = tokens[:-1] if roll[0] is None else roll[0]
-    right = 1 + int((same == tokens[:-1]).long().cumprod(0).sum())
-    return RolledOut(tokens[:right], laws[:right], len(u) - right)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ class ShapedDrafter(Drafter):
         self.drawn, self.shape, self._size = drawn, tuple(shape), len(shape)
         self.limit = lm.limit
         self._frontier = frontier_over(lm)
+        self.layers = self._frontier.layers
         self._children: dict[int, list[int]] = {}
         for node, parent in enumerate(shape):
             self._children.setdefault(parent, []).append(node)

@@ -51,6 +51,8 @@ class TopkDrafter(Drafter):
         self.width, self.depth, self.nodes = width, depth, nodes
         self.limit = lm.limit
         self._frontier = frontier_over(lm)
+        self.layers, self.known_ids = self._frontier.layers, self._frontier.known_ids
+        self._frontier.narrow = True  # tokens are ranked among those that are known
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self._frontier.begin(prompt, prefill)

@@ -24,11 +24,10 @@ from spsbench.loop.decode import never
 from spsbench.loop.decoder import Prompt
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.text import Origin, Piece, StopStrings, Transcript, token_ids
-from spsbench.loop.types import Drawn, Limits, Round, Stop
+from spsbench.loop.types import Limits, Round, Stop
 from spsbench.methods.build import build
 from spsbench.methods.grammar import open_constraint
-from spsbench.methods.resolve import plan_of, resolve, warp
-from spsbench.metrics.rates import Metrics, metrics
+from spsbench.methods.resolve import resolve, warp
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import named_tokens
 from spsbench.settings.cell import Cell, constant
@@ -229,15 +228,6 @@ WARM_UP_PROMPT = 32  # newest tokens of the prompt; its length does not matter f
 Show = Callable[[list[Piece]], None]
 
 
-class Arm(NamedTuple):
-    """A finished generation with its cell and figures."""
-
-    cell: Cell
-    record: Record
-    figures: Metrics
-    by_rule: bool  # deterministic drafts, not sampled
-
-
 def run_both(
     cell: Cell, loaded: Loaded, prompt: Sequence[int] | Prompt, show: Show
 ) -> tuple[Generation, Generation]:
@@ -316,10 +306,3 @@ def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -
             f"{free // row}. Lower the batch or `max_new_tokens`"
         )
     log.info(f"keys and values of {rows} texts of up to {most} tokens: {in_words(rows * row)}")
-
-
-def arm(generation: Generation) -> Arm:
-    """Return the arm of a finished generation."""
-    cell, record = generation.cell, generation.record
-    by_rule = not cell.elsewhere and plan_of(cell.drafter).drawn is Drawn.POINT
-    return Arm(cell, record, metrics(record.rounds, record.prefill_seconds), by_rule)

@@ -11,15 +11,16 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
+from rich.text import Text as RichText
 
 from spsbench.cli.doctor import environment
 from spsbench.cli.output.screen import Screen
 from spsbench.cli.output.terminal import BOLD, DIM, safe_text, say, write
 from spsbench.errors import DataError
+from spsbench.loop.text import Piece
 from spsbench.models.prompts import ids_of
 from spsbench.pair.pair import Pair
-from spsbench.pair.text import Arm, Comparison, Piece, arm
+from spsbench.pair.text import Comparison, Text, text_of
 from spsbench.reports.html import trace_page
 from spsbench.reports.page.token_origins import trace
 from spsbench.settings.labels import lossy, method, setting
@@ -29,24 +30,24 @@ from spsbench.store.atomic import replace_file
 NA = "n/a"
 
 
-def show_stats(arms: Mapping[str, Arm]) -> None:
+def show_stats(texts: Mapping[str, Text]) -> None:
     """Print acceptance and timing on stderr, one column per method."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=len(arms) > 1, header_style="")
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=len(texts) > 1, header_style="")
     table.add_column("")
-    for name in arms:
+    for name in texts:
         table.add_column(name)
-    for cells in rows(list(arms.values())):
-        table.add_row(*(Text(safe_text(cell)) for cell in cells))
+    for cells in rows(list(texts.values())):
+        table.add_row(*(RichText(safe_text(cell)) for cell in cells))
     Console(stderr=True, highlight=False).print(table, style="dim")
 
 
-def rows(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
+def rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
     """Return the label and the values of each figure."""
-    figures = [arm.figures for arm in arms]
+    figures = [text.metrics for text in texts]
     return [
         ("tokens", *(str(f.tokens) for f in figures)),
         ("rounds", *(NA if f.tokens > f.rounds == 0 else str(f.rounds) for f in figures)),
-        ("acceptance rate α", *map(acceptance, arms)),
+        ("acceptance rate α", *map(acceptance, texts)),
         ("block efficiency τ", *(number(f.block_efficiency, 2) for f in figures)),
         ("mean token time", *(milliseconds(f.mean_token_time_ms) for f in figures)),
         ("loop time", *(milliseconds(f.loop_time_ms) for f in figures)),
@@ -57,32 +58,32 @@ def rows(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
         ("prefill", *(milliseconds(f.prefill_ms) for f in figures)),
         ("time to first token", *(milliseconds(f.ttft_ms) for f in figures)),
         ("time to last token", *(milliseconds(f.answer_ms) for f in figures)),
-        ("finish", *(arm.record.finish for arm in arms)),
-        *([("law", *map(law, arms))] if any(lossy(arm.cell) for arm in arms) else ()),
+        ("finish", *(text.record.finish for text in texts)),
+        *([("law", *map(law, texts))] if any(lossy(text.cell) for text in texts) else ()),
     ]
 
 
-def law(arm: Arm) -> str:
+def law(text: Text) -> str:
     """Return whether the text has the target's distribution, or the verifier that changes it."""
-    return f"lossy: {arm.cell.verifier}" if lossy(arm.cell) else "the target's"
+    return f"lossy: {text.cell.verifier}" if lossy(text.cell) else "the target's"
 
 
-def acceptance(arm: Arm) -> str:
+def acceptance(text: Text) -> str:
     """Format the acceptance rate, or the reason why there is none."""
-    alpha, drafted = arm.figures.alpha, arm.figures.drafted
+    alpha, drafted = text.metrics.alpha, text.metrics.drafted
     if alpha is not None:
-        return f"{alpha:.3f}{' (over tested drafts by rule)' if arm.by_rule else ''}"
+        return f"{alpha:.3f}{' (over tested drafts by rule)' if text.by_rule else ''}"
     if not drafted:
         return f"{NA} (nothing drafted)"
-    rule = arm.cell.verifier.name  # block and trees are not tested token by token
+    rule = text.cell.verifier.name  # block and trees are not tested token by token
     return f"{NA} ({'tree' if rule == 'match' else rule})"
 
 
-def summary(arm: Arm) -> str:
+def summary(text: Text) -> str:
     """Return the most important figures in one line."""
-    figures = arm.figures
+    figures = text.metrics
     return (
-        f"{figures.tokens} tokens, α {acceptance(arm)}, τ {number(figures.block_efficiency, 2)}, "
+        f"{figures.tokens} tokens, α {acceptance(text)}, τ {number(figures.block_efficiency, 2)}, "
         f"{milliseconds(figures.mean_token_time_ms)} per token"
     )
 
@@ -105,10 +106,10 @@ def shares(*values: float | None) -> str:
 ENOUGH = 16  # rounds from which the absence of matches is reported
 
 
-def advice(arm: Arm, comparison: Comparison | None) -> Iterator[str]:
-    """Yield recommendations from the figures of `arm`, a line each."""
-    figures = arm.figures
-    if arm.by_rule and arm.cell.k != 0 and figures.drafted == 0 and figures.rounds >= ENOUGH:
+def advice(text: Text, comparison: Comparison | None) -> Iterator[str]:
+    """Yield recommendations from the figures of `text`, a line each."""
+    figures = text.metrics
+    if text.by_rule and text.cell.k != 0 and figures.drafted == 0 and figures.rounds >= ENOUGH:
         yield (
             f"prompt lookup found nothing to draft in {figures.rounds} rounds, and gained nothing: "
             "it is for texts that repeat their prompt. Name a draft model with --draft"
@@ -122,7 +123,7 @@ def advice(arm: Arm, comparison: Comparison | None) -> Iterator[str]:
 
 
 def payload(
-    arm: Arm,
+    text: Text,
     engines: Mapping[str, str],
     comparison: Comparison | None = None,
     *,
@@ -134,25 +135,25 @@ def payload(
         "schema": SCHEMA,
         "prompt_sha256": sha256(prompt.encode()).hexdigest(),
         "models": dict(digests or {}),
-        "prompt_tokens": arm.record.prompt_tokens,
-        **generated(arm),
-        "settings": arm.cell.to_json(),
+        "prompt_tokens": text.record.prompt_tokens,
+        **generated(text),
+        "settings": text.cell.to_json(),
         "engines": dict(engines),
         **(compared(comparison) if comparison else {}),
-        "advice": list(advice(arm, comparison)),
+        "advice": list(advice(text, comparison)),
         "environment": environment(),
     }
     return json.dumps(content, ensure_ascii=True, allow_nan=False)
 
 
-def generated(arm: Arm) -> dict[str, Any]:
+def generated(text: Text) -> dict[str, Any]:
     """Return the text, tokens and timing of one method."""
     return {
-        "tokens": arm.record.tokens,
-        "text": arm.record.text,
-        "finish_reason": arm.record.finish,
-        "rounds": [r._asdict() for r in arm.record.rounds],
-        "metrics": asdict(arm.figures),
+        "tokens": text.record.tokens,
+        "text": text.record.text,
+        "finish_reason": text.record.finish,
+        "rounds": [r._asdict() for r in text.record.rounds],
+        "metrics": asdict(text.metrics),
     }
 
 
@@ -190,7 +191,7 @@ def answer(
             generation = pair.generation(prompt, **how)
             for update in generation:
                 show(update.pieces)
-            speculative = arm(generation)
+            speculative = text_of(generation)
     finally:
         screen.end()
     if json:
@@ -287,7 +288,7 @@ def answer_turn(
         say("stopped")
         return generation.record.text if generation else None
     if stats:
-        say(summary(arm(generation)))
+        say(summary(text_of(generation)))
     return generation.record.text
 
 
@@ -301,34 +302,30 @@ def write_page(
     system: str | None,
     truncate: bool,
 ) -> None:
-    """Generate from `prompt`, with ArS for comparison if `compared`, and write the page.
-
-    Raises:
-        SpsError: as generating does; a file that cannot be written.
-    """
+    """Generate from `prompt`, with ArS for comparison if `compared`, and write the page."""
     how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
     lines: list[str] = []
     if compared:
         comparison = pair.compare(prompt, **how)
-        arms = [comparison.sps, comparison.ars]
+        texts = [comparison.sps, comparison.ars]
         lines += comparison.lines()
         lines += advice(comparison.sps, comparison)
     else:
-        arms = [pair.generate(prompt, **how).arm]
-        lines += advice(arms[0], None)
+        texts = [pair.generate(prompt, **how)]
+        lines += advice(texts[0], None)
     ids = ids_of(pair.loaded, prompt, chat=chat, system=system)
     traces = [
         trace(
-            arm.record,
-            name=method(arm.cell),
+            text.record,
+            name=method(text.cell),
             group="",
             tokenizer=pair.loaded.tokenizer,
             prompt=ids if isinstance(ids, list) else list(ids.ids or ()),
             prompt_text=prompt,
         )
-        for arm in arms
+        for text in texts
     ]
-    cell = arms[0].cell
+    cell = texts[0].cell
     about = {
         "models": ", ".join(str(model) for model in cell.models),
         "method": cell.noise_key,

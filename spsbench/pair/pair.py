@@ -11,7 +11,7 @@ from spsbench.audit.statistical.pair import prompts_of
 from spsbench.audit.verify import Held, verify_pair
 from spsbench.benchmark.bench import bench
 from spsbench.benchmark.estimate import RunProgress
-from spsbench.benchmark.generation import Generation, Show, arm, check_cache, run_both
+from spsbench.benchmark.generation import Generation, Show, check_cache, run_both
 from spsbench.benchmark.models import model_digests
 from spsbench.benchmark.run import Run
 from spsbench.engines.eager import context_of
@@ -33,7 +33,7 @@ from spsbench.models.chat import sampling_lookup
 from spsbench.models.prepare import with_head_drafter
 from spsbench.models.prompts import Prompt, batch_of, fitted, ids_of, is_chat
 from spsbench.models.tokenizers import markup_note
-from spsbench.pair.text import Comparison, Text, compare
+from spsbench.pair.text import Comparison, Text, compare, text_of
 from spsbench.planning.plan import plan
 from spsbench.planning.report import Planned
 from spsbench.settings.cell import WARP, Cell
@@ -134,7 +134,7 @@ class Pair:
             return self._generate_all(prompts, len(prompts) if batch is None else batch, how)
         if batch is not None:
             raise UsageError("batch with one prompt: expected a list of prompts. Leave batch out")
-        return _text_of(Generation(*self._prompted(cast("Prompt", prompt), **how)))
+        return finished(Generation(*self._prompted(cast("Prompt", prompt), **how)))
 
     def _generate_all(self, prompts: Sequence[Prompt], size: int, how: Any) -> list[Text]:
         """Continue several prompts in a batch of `size` rows."""
@@ -225,7 +225,7 @@ class Pair:
         before = read_clocks()
         ars, sps = run_both(cell, loaded, ids, show)
         busy = is_loaded(before, read_clocks())
-        return compare(loaded, ids, arm(ars), arm(sps), busy=busy)
+        return compare(loaded, ids, text_of(ars), text_of(sps), busy=busy)
 
     def bench(
         self,
@@ -273,11 +273,7 @@ class Pair:
         return verify_pair(self, say=say, **options)
 
     def task_prompts(self, task: Spec, most: int) -> list[Prompt]:
-        """Return the first prompts of a task that fit the context, as token ids.
-
-        Raises:
-            DataError: none fits.
-        """
+        """Return the first prompts of a task that fit the context, as token ids."""
         cell, loaded = self.configured()
         prompts: list[Prompt] = [prompt.ids for prompt in prompts_of(cell, loaded, [task], most)]
         if not prompts:
@@ -368,16 +364,16 @@ class Pair:
         return base | changes
 
 
-def _text_of(generation: Generation) -> Text:
+def finished(generation: Generation) -> Text:
     """Run a generation to its end."""
     pieces = [piece for update in generation for piece in update.pieces]
-    return Text(arm(generation), tuple(pieces))
+    return text_of(generation, pieces)
 
 
 def _tried(cell: Cell, loaded: Loaded, prompt: list[int], batch: Batch) -> Text | Exception:
     """Return the text of a row, or its error, which ends no other row."""
     try:
-        return _text_of(Generation(cell, loaded, prompt, batch=batch))
+        return finished(Generation(cell, loaded, prompt, batch=batch))
     except Exception as error:
         return error
 

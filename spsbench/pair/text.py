@@ -6,16 +6,16 @@ from html import escape
 from typing import NamedTuple
 
 from spsbench.audit.statistical.greedy import Divergence, first_divergence
-from spsbench.benchmark.generation import Arm, arm
+from spsbench.benchmark.generation import Generation
 from spsbench.loop.decoder import Prompt as EnginePrompt
 from spsbench.loop.text import Origin, Piece
+from spsbench.loop.types import Drawn
+from spsbench.methods.resolve import plan_of
 from spsbench.metrics.intervals import FEWEST, Estimate
-from spsbench.metrics.rates import Metrics, segments, speedup
+from spsbench.metrics.rates import Metrics, metrics, segments, speedup
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record, RoundRecord
-
-__all__ = ["Arm", "Piece", "Text", "arm"]
 
 SHOWN = 60  # characters in a repr
 STYLES = {
@@ -31,8 +31,11 @@ STYLES = {
 class Text:
     """A finished generation; `str` of it is the text alone."""
 
-    arm: Arm
-    pieces: tuple[Piece, ...]
+    cell: Cell  # the configuration that made it
+    record: Record
+    metrics: Metrics  # named as in the glossary
+    by_rule: bool  # deterministic drafts, not sampled
+    pieces: tuple[Piece, ...] = ()
 
     def __str__(self) -> str:
         return self.text
@@ -44,37 +47,22 @@ class Text:
     @property
     def text(self) -> str:
         """Return the text, without the prompt."""
-        return self.arm.record.text
+        return self.record.text
 
     @property
     def tokens(self) -> list[int]:
         """Return the generated tokens."""
-        return self.arm.record.tokens
+        return self.record.tokens
 
     @property
     def finish(self) -> str:
         """Return the reason why the text ended: eos, stop, length or context."""
-        return self.arm.record.finish
+        return self.record.finish
 
     @property
     def rounds(self) -> list[RoundRecord]:
         """Return the measurements of each round."""
-        return self.arm.record.rounds
-
-    @property
-    def record(self) -> Record:
-        """Return the whole record."""
-        return self.arm.record
-
-    @property
-    def metrics(self) -> Metrics:
-        """Return the figures, named as in the glossary."""
-        return self.arm.figures
-
-    @property
-    def cell(self) -> Cell:
-        """Return the configuration that made the text."""
-        return self.arm.cell
+        return self.record.rounds
 
     def _repr_html_(self) -> str:
         """Return the pieces in the colours of their origins and the figures, for notebooks."""
@@ -94,6 +82,14 @@ class Text:
         )
 
 
+def text_of(generation: Generation, pieces: Sequence[Piece] = ()) -> Text:
+    """Return the text of a finished generation."""
+    cell, record = generation.cell, generation.record
+    by_rule = not cell.elsewhere and plan_of(cell.drafter).drawn is Drawn.POINT
+    figures = metrics(record.rounds, record.prefill_seconds)
+    return Text(cell, record, figures, by_rule, tuple(pieces))
+
+
 SEGMENT = 8  # tokens timed together: the unit of the interval
 SHORTEST = 32  # tokens below which no speed-up is reported
 
@@ -109,8 +105,8 @@ BUSY = (
 class Comparison(NamedTuple):
     """Two generations of one prompt."""
 
-    ars: Arm
-    sps: Arm
+    ars: Text
+    sps: Text
     speedup: Estimate | None  # None: text too short
     identical: bool | None  # None: sampled texts, which differ by design
     divergence: Divergence | None
@@ -135,7 +131,7 @@ class Comparison(NamedTuple):
                 f"{other})"
             )
         if self.undecided:
-            spent = [processor_ms(arm) for arm in (self.ars, self.sps)]
+            spent = [processor_ms(text) for text in (self.ars, self.sps)]
             ratio = (
                 "unknown"
                 if spent[0] is None or not spent[1]
@@ -158,7 +154,7 @@ class Comparison(NamedTuple):
 
         None where a text is too short, or where load leaves the speed-up open.
         """
-        times = [arm.figures.answer_ms for arm in (self.ars, self.sps)]
+        times = [text.metrics.answer_ms for text in (self.ars, self.sps)]
         if self.speedup is None or self.undecided or times[0] is None or not times[1]:
             return None
         return times[0] / token_count(self.ars) / (times[1] / token_count(self.sps))
@@ -170,9 +166,9 @@ class Comparison(NamedTuple):
         if gained is None:
             return ""
         times = ", ".join(
-            f"{name} {arm.figures.answer_ms:.0f} ms for {token_count(arm)} tokens, the first after "
-            f"{arm.figures.ttft_ms:.0f} ms"
-            for name, arm in (("SpS", self.sps), ("ArS", self.ars))
+            f"{name} {text.metrics.answer_ms:.0f} ms for {token_count(text)} tokens, the first "
+            f"after {text.metrics.ttft_ms:.0f} ms"
+            for name, text in (("SpS", self.sps), ("ArS", self.ars))
         )
         slower = ", slower" if gained < 1 else ""
         return f"speed-up per answer, prefill included: {gained:.2f}x{slower} ({times})"
@@ -188,7 +184,7 @@ class Comparison(NamedTuple):
     def _part(self) -> str:
         """Return the tokens and times behind the speed-up, where these are not the whole texts."""
         ours, theirs = compared_segments(self.ars, self.sps)
-        times = [(sum(s for s, _ in arm), sum(n for _, n in arm)) for arm in (theirs, ours)]
+        times = [(sum(s for s, _ in timed), sum(n for _, n in timed)) for timed in (theirs, ours)]
         if [n for _, n in times] == [token_count(self.sps), token_count(self.ars)]:
             return ""
         sps, ars = (f"{n} tokens of {{}} at {1e3 * spent / n:.2f} ms" for spent, n in times)
@@ -205,7 +201,12 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    loaded: Loaded, prompt: Sequence[int] | EnginePrompt, ars: Arm, sps: Arm, *, busy: bool = False
+    loaded: Loaded,
+    prompt: Sequence[int] | EnginePrompt,
+    ars: Text,
+    sps: Text,
+    *,
+    busy: bool = False,
 ) -> Comparison:
     """Return the speed-up of `sps` over `ars`, and at temperature 0 whether the texts are equal."""
     identical, divergence = None, None
@@ -218,7 +219,7 @@ def compare(
     return Comparison(ars, sps, gain(ars, sps), identical, divergence, busy)
 
 
-def gain(ars: Arm, sps: Arm) -> Estimate | None:
+def gain(ars: Text, sps: Text) -> Estimate | None:
     """Return the speed-up; None for texts that are too short.
 
     The speed-up is over segments in the order of time, so that both methods saw the same machine.
@@ -230,34 +231,34 @@ def gain(ars: Arm, sps: Arm) -> Estimate | None:
     return speedup(*compared_segments(ars, sps))
 
 
-def compared_segments(ars: Arm, sps: Arm) -> tuple[Segments, Segments]:
+def compared_segments(ars: Text, sps: Text) -> tuple[Segments, Segments]:
     """Return the segments of both methods that a speed-up is over."""
     ours, theirs = paired(ars, sps)
     return (ours, theirs) if len(ours) >= FEWEST else (whole(ars), whole(sps))
 
 
-def processor_ms(arm: Arm) -> float | None:
+def processor_ms(text: Text) -> float | None:
     """Return the processor time of a token, of all threads; None where it was not measured."""
-    spent = [r.processor_seconds for r in arm.record.rounds]
+    spent = [r.processor_seconds for r in text.record.rounds]
     known = [seconds for seconds in spent if seconds is not None]
-    return 1e3 * sum(known) / token_count(arm) if spent and len(known) == len(spent) else None
+    return 1e3 * sum(known) / token_count(text) if spent and len(known) == len(spent) else None
 
 
-def whole(arm: Arm) -> Segments:
+def whole(text: Text) -> Segments:
     """Return the text as one segment."""
-    return [(sum(r.seconds for r in arm.record.rounds), token_count(arm))]
+    return [(sum(r.seconds for r in text.record.rounds), token_count(text))]
 
 
-def paired(ars: Arm, sps: Arm) -> tuple[Segments, Segments]:
+def paired(ars: Text, sps: Text) -> tuple[Segments, Segments]:
     """Return the same number of segments of both methods."""
-    ours, theirs = (segments(arm.record.rounds, SEGMENT) for arm in (ars, sps))
+    ours, theirs = (segments(text.record.rounds, SEGMENT) for text in (ars, sps))
     both = min(len(ours), len(theirs))
     return ours[:both], theirs[:both]
 
 
-def token_count(arm: Arm) -> int:
+def token_count(text: Text) -> int:
     """Return the number of tokens of a text."""
-    return sum(r.emitted for r in arm.record.rounds)
+    return sum(r.emitted for r in text.record.rounds)
 
 
 def divergence_of(comparison: Comparison) -> str:

@@ -5,7 +5,7 @@ import pytest
 from spsbench.cli.answers import advice
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.rates import metrics
-from spsbench.pair.text import Arm, Comparison
+from spsbench.pair.text import Comparison, Text
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record, RoundRecord
 
@@ -20,7 +20,7 @@ def arm(drafted, rounds, *, by_rule=True, k=4):
         prefill_seconds=0.1,
         rounds=done,
     )
-    return Arm(make_cell(target="nano", k=k), record, metrics(done, 0.1), by_rule)
+    return Text(make_cell(target="nano", k=k), record, metrics(done, 0.1), by_rule)
 
 
 def compared(low, high):

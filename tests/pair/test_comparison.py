@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from spsbench.benchmark.conduct import Outcome
-from spsbench.benchmark.generation import Arm
 from spsbench.benchmark.run import Run
 from spsbench.metrics.rates import metrics
 from spsbench.metrics.summaries import summaries
-from spsbench.pair.text import BUSY, Comparison, gain
+from spsbench.pair.text import BUSY, Comparison, Text, gain
 from spsbench.reports.reporter import Report, Title, table_of
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record, RoundRecord
@@ -29,7 +28,7 @@ def arm(*emitted, seconds):
         prefill_seconds=0.1,
         rounds=rounds,
     )
-    return Arm(make_cell(target="nano", k=4), record, metrics(rounds, 0.1), False)
+    return Text(make_cell(target="nano", k=4), record, metrics(rounds, 0.1), False)
 
 
 def told(ars, sps):

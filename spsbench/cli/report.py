@@ -139,11 +139,11 @@ def show_results(
         raise UsageError(f"{wrong} with a file of results: expected a run. Leave it out")
     from spsbench.cli.output.publish import format_tables
     from spsbench.reports.figures import TextTable
-    from spsbench.reports.others.files import read_results, tables
+    from spsbench.reports.other_benchmarks import read_results, tables
 
     results = [result for path in paths for result in read_results(path)]
     if form == "json":
-        text = dumps([result.to_json() for result in results], indent=2) + "\n"
+        text = dumps([result._asdict() for result in results], indent=2) + "\n"
     else:
         text = format_tables(TextTable(*table) for table in tables(results))
     if out is None:

@@ -14,7 +14,7 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.batch_figures import RoundCounts, with_batches
 from spsbench.reports.html import html
-from spsbench.reports.others.files import read_results, tables
+from spsbench.reports.other_benchmarks import read_results, tables
 from spsbench.reports.reporter import Medium, Report, Table, Title, table_of
 from spsbench.reports.table import chart, table
 from spsbench.reports.text import csv, json, latex, markdown

@@ -1,0 +1,150 @@
+"""Results of vLLM's, SGLang's and SpecForge's benchmarks, AIPerf and GuideLLM in our terms.
+
+One table of fields reads them all. What a file does not give is left out, never guessed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spsbench import foreign as f
+from spsbench.errors import DataError
+from spsbench.serving.acceptance import Acceptance, reached
+from spsbench.serving.wire import MAX_DEPTH
+
+SIZE_LIMIT = 1 << 26  # bytes
+WHAT = "results of a benchmark of servers, in JSON, without details"
+TOOLS = (  # a field of its files
+    ("SGLang bench_serving", "accept_length"),
+    ("vllm bench serve", "request_throughput"),
+    ("AIPerf", "request_latency"),
+    ("GuideLLM", "benchmarks"),
+    ("SpecForge", "runs"),
+)
+FIELDS = """
+requests that succeeded: completed request_count request_totals.successful num_requests
+requests that failed: failed error_request_count request_totals.errored
+most requests at a time: max_concurrency request_concurrency.max
+requests at a time, mean: request_concurrency.mean
+TTFT, mean: mean_ttft_ms time_to_first_token time_to_first_token_ms.mean
+TTFT, median: median_ttft_ms time_to_first_token_ms.median
+time per token after the first, mean: mean_tpot_ms inter_token_latency inter_token_latency_ms.mean
+time per token after the first, median: median_tpot_ms inter_token_latency_ms.median
+time between events of a stream, about the loop time, mean: mean_itl_ms inter_chunk_latency
+time of an answer, mean: mean_e2el_ms
+tokens a second of a user, mean: output_token_throughput_per_user
+tokens a second of the machine: output_throughput output_token_throughput
+tokens a second of the machine: output_tokens_per_second.mean throughput_tokens_per_second
+tokens of an answer, mean: output_token_count.mean
+tokens an event after the first, mean: iter_tokens_per_iteration.mean
+requests a second within the objectives (goodput): request_goodput goodput
+share of scored answers that are right: accuracy
+tokens / rounds, with the prefill's token: accept_length
+"""  # a figure, and what files of all tools call it
+COUNTS = (  # rounds, drafted, accepted
+    ("spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"),
+    ("total_spec_decode_steps", "total_draft_tokens", "total_accepted_draft_tokens"),
+)
+SHARES = "spec_decode_per_position_acceptance_rates"
+HISTOGRAM = "pooled_spec_decode_acceptance_histogram"
+TITLE = """model_id input_config.endpoint.model_names config.backend.model model backend
+metadata.guidellm_version aiperf_version task.name config.label config.batch_size
+config.strategy.type_ config.strategy.streams request_rate sampling.temperature date"""
+NOT_COMPARABLE = (  # the field of a file, and what is not comparable; empty = in every file
+    ("", "losslessness: no distribution of the texts is known. `sps check URL` measures it"),
+    ("", "the speed-up: no paired baseline. `sps check URL --baseline URL2` measures it"),
+    ("", "alpha: accepted over drafted tokens is lower, for it counts tokens never tested"),
+    ("", "times: they are a client's, with network and queue, at the load of the file"),
+    ("mean_itl_ms", "ITL as a time per token: an event of a stream holds a whole round"),
+    ("accept_length", "accept_length as tau: it counts the prefill's token of each request"),
+    (COUNTS[0][0], "counts, if anybody else used the server: they are differences of its /metrics"),
+)
+
+
+class Results(NamedTuple):
+    """One measurement of a file."""
+
+    tool: str
+    title: str
+    figures: list[dict[str, Any]]  # of each its name here, value, unit and field
+    not_comparable: list[str]
+
+
+def read_results(path: Path) -> list[Results]:
+    """Return the measurements of a file: one JSON value, or one a line.
+
+    Raises:
+        SpsError: no such file, no JSON, or none of the known tools'.
+    """
+    content = f.read_foreign(path, WHAT, SIZE_LIMIT)
+    try:
+        try:
+            values = [f.parse_json(content, strict=False, limit=SIZE_LIMIT)]
+        except f.NotJSONError:  # `--append-result` writes one value a line
+            lines = filter(bytes.strip, content.split(b"\n"))
+            values = [f.parse_json(line, strict=False) for line in lines]
+        results = [result for value in values for result in _results(f.mapping(value, "results"))]
+    except f.SCHEMA_ERRORS as error:
+        raise DataError(f"{f.cut(str(error), 200)} ({path}): expected {WHAT}") from error
+    if not any(result.figures for result in results):
+        raise DataError(
+            f"no measurement of a known tool ({path}): expected the JSON of `vllm bench serve`, "
+            "SGLang, AIPerf, GuideLLM (benchmarks.json) or SpecForge, or the folder of a run"
+        )
+    return results
+
+
+def tables(results: Sequence[Results]) -> Iterator[tuple[str, Sequence[str], Any, Sequence[str]]]:
+    """Yield title, headings, rows and notes of each measurement; a note is given once."""
+    noted: set[str] = set()
+    for result in results:
+        figures = (figure.values() for figure in result.figures)
+        rows = [(name, f"{x:.4g} {unit}".strip(), field) for name, x, unit, field in figures]
+        notes = [f"Not comparable: {x}." for x in result.not_comparable if x not in noted]
+        noted |= set(result.not_comparable)
+        yield f"{result.tool}: {result.title}", ("here", "value", "its field"), rows, notes
+
+
+def _results(value: Mapping[str, Any]) -> Iterator[Results]:
+    tool = next((tool for tool, field in TOOLS if field in value), "")
+    shared = {name: field for name, field in _flat(value) if name in TITLE.split()}
+    for part in value.get("benchmarks", value.get("runs", [value])) if tool else ():
+        fields = shared | dict(_flat(f.mapping(part, "a measurement")))
+        title = [f.cut(fields[name], 200) for name in TITLE.split() if fields.get(name)]
+        notes = [line for field, line in NOT_COMPARABLE if not field or fields.get(field)]
+        yield Results(tool, ", ".join(title), list(_figures(fields)), notes)
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the fields of nested objects by dotted names; a histogram stays in one piece."""
+    for key, field in value.items():
+        if isinstance(field, dict) and key != HISTOGRAM:
+            yield from _flat(field, f"{prefix}{key}.")
+        else:
+            name = f"{prefix}{key}".removeprefix("metrics.").removesuffix(".avg")
+            yield name.replace(".successful.", "."), field
+
+
+def _number(fields: Mapping[str, Any], name: str) -> float | None:
+    with suppress(f.FieldError):
+        return f.optional(f.real, fields, name)
+    return None
+
+
+def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for line in FIELDS.strip().split("\n"):
+        figure, _, names = line.rpartition(": ")
+        unit = "ms" if figure.startswith(("TTFT", "time ")) else ""
+        for name in names.split():
+            if (number := _number(fields, name)) is not None:
+                yield {"name": figure, "value": number, "unit": unit, "field": name}
+    for counters in COUNTS:
+        rounds, drafted, accepted = (_number(fields, name) for name in counters)
+        if rounds and accepted is not None:
+            shares = [f.real(share, SHARES) for share in f.sequence(fields.get(SHARES), SHARES)]
+            kept = tuple(share * rounds for share in shares) or reached(fields.get(HISTOGRAM))
+            counts = Acceptance(rounds, drafted, accepted, None, kept[:MAX_DEPTH])
+            for name, share, _ in counts.rows():
+                if share is not None:
+                    yield {"name": name, "value": share, "unit": "", "field": counters[0]}

@@ -1,1 +1,0 @@
-"""Results of other benchmarks of servers; read `files`, then `measurement` and one tool."""

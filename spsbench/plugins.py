@@ -1,12 +1,12 @@
 """Plug-ins: find the class that a spec names, check it, and make it with its arguments.
 
 A plug-in is a class. Its arguments are the parameters of its `open` after the first, or, where it
-has no `open` of its own, those of its constructor. One that is not ours must have what the base
-class of its kind declares; what it raises is told in its name.
+has no `open` of its own, those of its constructor. One that is not ours is a subclass of the base
+class of its kind; what it raises is told in its name.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from types import NoneType
@@ -91,9 +91,6 @@ def _raised_by_call(error: TypeError) -> bool:
 
 MAX_SIZE_OR_COST = 1e9  # of a size or a cost
 
-OPTIONAL = {"nodes", "rule_k", "along", "worth", "share"}
-"""Methods that a plug-in without the base class may lack: who calls them looks."""
-
 
 def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
     """Check that every parameter without a default has a value.
@@ -146,23 +143,20 @@ def plug_in(kind: Kind, spec: Spec) -> Any:
 
 
 def check_class(kind: Kind, spec: Spec, part: Any) -> None:
-    """Check that another package's plug-in has the methods of its base class.
+    """Check that another package's plug-in is a subclass of the base class of its kind.
 
     Raises:
-        PlugInError: no class, or one that lacks some; names the base class.
+        PlugInError: it is not, or lacks methods; names the base class.
     """
     if kind not in BASES:  # a reporter: a function, or a class of such
         if not callable(part):
             raise PlugInError(
                 f"{named(kind, spec)} cannot be called: expected a function of a Report"
             )
-        return
-    if not isinstance(part, type):
-        raise PlugInError(f"{named(kind, spec)} is no class: {_subclass(kind)}")
-    declared = {name for name, value in vars(at(BASES[kind])).items() if _is_method(name, value)}
-    there = {name for base in part.__mro__ for name in vars(base)}
-    there -= {name for name in declared if inspect.isabstract(part) and _is_open(part, name)}
-    _check_lack(kind, spec, declared - there - OPTIONAL)
+    elif not isinstance(part, type) or not _extends_ours(part):
+        raise PlugInError(f"{named(kind, spec)} is no {kind.removesuffix('s')}: {_subclass(kind)}")
+    else:
+        _check_lack(kind, spec, getattr(part, "__abstractmethods__", ()))
 
 
 def check_made(kind: Kind, spec: Spec, part: Any) -> None:
@@ -171,33 +165,27 @@ def check_made(kind: Kind, spec: Spec, part: Any) -> None:
     Raises:
         PlugInError: it lacks some; names the base class.
     """
-    if kind not in BASES:
-        return
-    if part is None:
-        raise PlugInError(f"{named(kind, spec)} opened as None: expected `open` to return it")
-    annotations = inspect.get_annotations(at(BASES[kind]))
-    _check_lack(kind, spec, {name for name in annotations if not hasattr(part, name)})
+    if kind in BASES:
+        base = at(BASES[kind])
+        if not _extends_ours(type(part)):
+            raise PlugInError(f"{named(kind, spec)} opened as {part!r:.60}: {_subclass(kind)}")
+        lack = (name for name in inspect.get_annotations(base) if not hasattr(part, name))
+        _check_lack(kind, spec, lack)
 
 
-def _check_lack(kind: Kind, spec: Spec, lack: set[str]) -> None:
-    if lack:
-        names = ", ".join(sorted(lack))
-        raise PlugInError(f"{named(kind, spec)} has no {names}: {_subclass(kind)}")
+def _extends_ours(part: type) -> bool:
+    """Return whether a class extends the base of its kind, or a plug-in of this package."""
+    return any(base.__module__.startswith(f"{__package__}.") for base in part.__mro__)
+
+
+def _check_lack(kind: Kind, spec: Spec, names: Iterable[str]) -> None:
+    if lack := ", ".join(sorted(names)):
+        raise PlugInError(f"{named(kind, spec)} has no {lack}: {_subclass(kind)}")
 
 
 def _subclass(kind: Kind) -> str:
     module, _, name = BASES[kind].partition(":")
     return f"expected a {kind.removesuffix('s')}. Subclass {name} of {__package__}{module}"
-
-
-def _is_method(name: str, value: Any) -> bool:
-    public = not name.startswith("_") or name == "__call__"
-    return public and (callable(value) or isinstance(value, classmethod | staticmethod))
-
-
-def _is_open(part: type, name: str) -> bool:
-    """Return whether a method is only declared by the base class."""
-    return bool(vars(inspect.getattr_static(part, name)).get("__isabstractmethod__"))
 
 
 def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:

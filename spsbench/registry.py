@@ -1,4 +1,4 @@
-"""The registry: one line per plug-in with its kind, name, place and summary.
+"""The registry: one line per command and plug-in with its name, place and summary.
 
 Only strings: nothing is imported until `Entry.load` is called. Other people's packages join through
 entry points of the group `spsbench.<kind>` (for instance `spsbench.verifiers`).
@@ -6,9 +6,8 @@ entry points of the group `spsbench.<kind>` (for instance `spsbench.verifiers`).
 
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 Kind = Literal["drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reporters"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -21,11 +20,10 @@ BASES: Mapping[Kind, str] = {
     "decoders": ".loop.decoder:Decoder",
     "tasks": ".settings.task:Task",
 }
-"""Base class of each kind, which plug-ins best subclass; a reporter is a function."""
+"""Base class of each kind, which plug-ins subclass; a reporter is a function."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One plug-in."""
 
     kind: Kind
@@ -35,6 +33,8 @@ class Entry:
     guarantee: str = ""  # of a verifier: exact, greedy-exact or lossy; of a schedule: exact with an
     # exact rule, since no slot is left out by the token drawn for it
     loads: bool = True  # of a decoder: False = another engine has the models
+    needs: str = ""  # of a drafter
+    allows: str = ""  # the shapes of a drafter's drafts, and the exact rules that may follow
 
     @property
     def where(self) -> str:
@@ -53,399 +53,149 @@ def at(path: str) -> Any:
 
 
 EXTENSIONS = ".extensions."
+WORDS = {
+    "chain": "chain: sps, block, match",
+    "tree": "tree: recursive, traversal, match",
+    "rule": "by rule: match",
+    "last": "a head trained for the target: last hidden state",
+    "several": "a head trained for the target: several hidden states",
+}
+"""Words of the table that stand in braces."""
+
+COMMANDS_TABLE = """
+  generate | .cli.generate:generate | Continue PROMPT by speculative sampling, with the target's own distribution.
+  bench | .cli.bench:bench | Run TASK with auto-regressive and speculative sampling, and report speed and quality.
+  plan | .cli.plan.command:plan | Predict whether speculation pays on this machine, with which drafter and K; time the best.
+  check | .extensions.check.command:check | Audit a running server: output distribution, greedy texts, tokens per pass, speed.
+  score | .extensions.sandbox.command:score | Run generated programs in a sandbox and report pass@k. Resumes an interrupted scoring.
+  report | .cli.report:report | Show the results of runs, computed from their records.
+  merge | .cli.report:merge_runs | Merge runs of one configuration, such as shards from several machines.
+  list | .cli.listing:list_plug_ins | List drafters, verifiers, schedules, engines, decoders, tasks, report formats and models.
+  doctor | .cli.doctor:doctor | Show what this machine and this installation support, and warnings.
+  verify | .cli.verify.command:verify | Verify that the output distribution is the target's. Exits 0 held, 7 bias found, 6 not valid.
+  train | .extensions.training.command:train | Train a drafter for a target, on texts that the target writes.
+  lm-eval | .extensions.lm_eval.command:lm_eval | Run lm-evaluation-harness with the model sps; arguments are those of lm_eval.
+  models | .cli.listing:models | List the models that have short names, fetch one, or export a drafter to an engine.
+"""
+TABLE = """
+drafters:
+  model | .methods.drafters.model:ModelDrafter | a smaller language model | a draft model | {chain}
+  tli | .methods.drafters.cross_tokenizer:SharedTokensDrafter | a model with another tokenizer: the tokens that both have | a draft model of another tokenizer | {chain}
+  slem | .methods.drafters.cross_tokenizer:StringDrafter | a model with another tokenizer: by strings | a draft model of another tokenizer | {rule}
+  ngram | .methods.drafters.ngram:NgramDrafter | prompt lookup, no model | nothing | {rule}
+  tree | .methods.drafters.shaped:TreeDrafter | a draft model's tree of fixed widths: by rule for match, drawn for recursive, traversal | a draft model | {rule}; drawn {tree}
+  topk | .methods.drafters.topk:TopkDrafter | a draft model's tree, best first: for match | a draft model | {rule}
+  sequoia | .methods.drafters.sequoia:SequoiaDrafter | a draft model's tree of the best shape for measured acceptance: as tree | a draft model, acceptance that was measured | {rule}; drawn {tree}
+  chains | .methods.drafters.chains:ChainsDrafter | a draft model's n independent chains: for recursive, spectr | a draft model | chains: recursive, spectr, match
+  suffix | .methods.drafters.suffix:SuffixDrafter | what followed before, by how often | nothing | {rule}
+  copy | .methods.drafters.copy:CopyDrafter | the prompt, or a marked part, comes out again | nothing | {rule}
+  recycling | .methods.drafters.recycling:RecyclingDrafter | the target's own former candidates | nothing | {rule}
+  lookahead | .methods.drafters.lookahead:LookaheadDrafter | n-grams from a Jacobi window in the target's own pass | nothing | {rule}
+  self | .methods.drafters.self_speculation:SelfDrafter | the target less layers (self:8-11), quantised (self:int4), over few rows (self:window=9) | the target's layers or cache | {chain}
+  hybrid | .methods.drafters.hybrid:HybridDrafter | one by rule where it finds much, else another | a draft model, or what its parts need | {chain}
+  grammar | .methods.drafters.grammar:GrammarDrafter | tokens that a schema or grammar forces | nothing | {rule}
+  none | .methods.drafters.model:NoDrafter | drafts nothing: ArS | nothing | any
+  eagle | .methods.drafters.heads:RecurrentHead | a head: EAGLE-1, EAGLE-2, HASS (experimental) | {last} | {chain}; {tree}
+  peagle | .methods.drafters.heads:PEagle | a head: P-EAGLE, all in one pass (experimental) | {several} | {chain}; {tree}
+  eagle3 | .methods.drafters.heads:Eagle3 | a head: EAGLE-3, 3.1; served by vLLM 0.32 with equal rounds | {several} | {chain}; {tree}
+  medusa | .methods.drafters.heads:ParallelHead | a head: Medusa; served by vLLM 0.32 with equal rounds | {last} | {chain}; {tree}
+  blockwise | .methods.drafters.heads:ParallelHead | a head: blockwise parallel decoding (Stern et al.) (experimental) | {last} | {chain}; {tree}
+  mlp | .methods.drafters.heads:ParallelHead | a head: MLP speculator (experimental) | {last} | {chain}; {tree}
+  falcon | .methods.drafters.heads:Falcon | a head: Falcon, a block of tokens a pass (experimental) | {last} | {chain}; {tree}
+  dflash | .methods.drafters.heads:DFlash | a head: DFlash, by rule (experimental) | {several} | {rule}; sampled {chain}; {tree}
+  dspark | .methods.drafters.heads:ParallelHead | a head: DSpark (experimental) | {several} | {chain}; {tree}
+  mtp | .methods.drafters.heads:RecurrentHead | a head: the target's own MTP layer (experimental) | {last} | {chain}; {tree}
+verifiers:
+  sps | .methods.verifiers.sps:Sps | modified rejection sampling | exact
+  rejection | .methods.verifiers.rejection:Rejection | rejection sampling without iteration; keeps less than sps, to compare with | exact
+  match | .methods.verifiers.match:Match | one-sample match | exact
+  block | .methods.verifiers.block:Block | block verification | exact
+  traversal | .methods.verifiers.traversal:Traversal | a tree from its leaves up; block on a chain | exact
+  recursive | .methods.verifiers.recursive:Recursive | a tree from its root down, sibling by sibling | exact
+  spectr | .methods.verifiers.spectr:SpecTr | k independent siblings, each on its own: k-seq | exact
+  synthetic | .methods.verifiers.synthetic:Synthetic | keeps a given share of tokens: timing only, output meaningless | lossy
+  lenient | .methods.verifiers.lenient:Lenient | keeps x with min(1, q / (l p)): at most q / l of each token | lossy
+  ensemble | .methods.verifiers.ensemble:Ensemble | the law w p + (1 - w) q in drafted slots | lossy
+  typical | .methods.verifiers.set_acceptance:Typical | keeps what the target finds typical (Medusa) | lossy
+  topk | .methods.verifiers.set_acceptance:TopK | keeps the target's n likeliest (Stern et al.) | lossy
+schedules:
+  constant | .methods.schedules.by_history:Constant | the same K always
+  heuristic | .methods.schedules.by_history:Heuristic | two more after a draft kept whole, one less after any other
+  ema | .methods.schedules.by_history:Ema | K from a running acceptance
+  goodput | .methods.schedules.by_history:Goodput | K of most tokens a second, from costs by batch and context and a running acceptance
+  payoff | .methods.schedules.by_payoff:Payoff | as goodput, and a hybrid's model is left out while its drafts do not pay
+  utility | .methods.schedules.by_utility:Utility | K of most tokens for its cost, tried by the clock in test and set phases (Cascade)
+  confidence | .methods.schedules.by_distribution:Confidence | until a law is too flat; a host read a token
+  entropy | .methods.schedules.by_distribution:Entropy | until the entropy bounds acceptance too low (AdaEDL); a host read a token
+  disco | .methods.schedules.by_distribution:Disco | until a fitted classifier expects a rejection; a host read a token
+engines:
+  fast | .extensions.cpu.fast:Fast | packed weights, compiled passes on a CPU
+  eager | .engines.eager:Eager | as transformers runs it; over several ranks with `parallel` (experimental)
+  static | .engines.static:Static | StaticCache and torch.compile, for CUDA (experimental)
+decoders:
+  native | .methods.decoders.native:NativeDecoder | this package's loop
+  hf | .methods.decoders.hf:HfDecoder | transformers' own generate
+  openai | .methods.decoders.openai:OpenAiDecoder | a server of OpenAI's schema: openai:url=...; vLLM, llama-server and others | external
+  sglang | .methods.decoders.sglang:SglangDecoder | an SGLang server: sglang:url=... | external
+  llamacpp | .methods.decoders.llamacpp:LlamaCppDecoder | llama-cpp-python over a GGUF file: llamacpp:path=... | external
+  openvino | .methods.decoders.openvino:OpenVinoDecoder | OpenVINO GenAI over an exported model or a GGUF file: openvino:path=... | external
+tasks:
+  xsum | .tasks.xsum:XSum | summaries of news articles, ROUGE-2
+  humaneval | .tasks.humaneval:HumanEval | 164 Python functions
+  gsm8k | .tasks.gsm8k:Gsm8k | grade-school problems in words, exact match
+  jsonl | .tasks.jsonl:Jsonl | prompts of your own, from a file
+  mtbench | .tasks.questions:MtBench | MT-Bench: 8 categories, two turns
+  specbench | .tasks.questions:SpecBench | Spec-Bench's question.jsonl, 6 tasks
+  speedbench | .tasks.questions:SpeedBench | SPEED-Bench's prepared files
+  latency | .tasks.latency:Latency | random tokens: timing only
+reporters:
+  table | .reports.table:table | for a terminal
+  md | .reports.text:markdown | GitHub's Markdown
+  csv | .reports.text:csv | comma-separated values
+  json | .reports.text:json | every figure with its interval
+  latex | .reports.text:latex | tabular with booktabs rules
+  html | .reports.html:html | one page: answers, plots, texts by token
+  parquet | .reports.parquet:parquet | a row a generation and a round
+"""
+"""Name, place and summary by kind.
+
+Of a drafter also what it needs and the exact rules that may follow, of a verifier its guarantee; a
+decoder is `external` whose engine has the models.
+"""
+
+
+def _rows(table: str) -> Iterator[list[str]]:
+    for line in table.strip().splitlines():
+        yield [column.strip() for column in line.split("|")]
+
+
+def _built_in() -> Iterator[Entry]:
+    kind: Any = None
+    for name, *columns in _rows(TABLE):
+        if not columns:
+            kind = name.removesuffix(":")
+            continue
+        path, summary, *more = columns
+        entry = Entry(kind, name, path, summary)
+        if kind == "drafters":
+            needs, allows = (column.format_map(WORDS) for column in more)
+            entry = entry._replace(needs=needs, allows=allows)
+        elif kind in ("verifiers", "schedules"):
+            entry = entry._replace(guarantee="".join(more) or "exact")
+        yield entry._replace(loads=more != ["external"])
+
+
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "generate": (
-        ".cli.generate:generate",
-        "Continue PROMPT by speculative sampling, with the target's own distribution.",
-    ),
-    "bench": (
-        ".cli.bench:bench",
-        "Run TASK with auto-regressive and speculative sampling, and report speed and quality.",
-    ),
-    "plan": (
-        ".cli.plan.command:plan",
-        "Predict whether speculation pays on this machine, with which drafter and K; time the "
-        "best.",
-    ),
-    "check": (
-        ".extensions.check.command:check",
-        "Audit a running server: output distribution, greedy texts, tokens per pass, speed.",
-    ),
-    "score": (
-        ".extensions.sandbox.command:score",
-        "Run generated programs in a sandbox and report pass@k. Resumes an interrupted scoring.",
-    ),
-    "report": (
-        ".cli.report:report",
-        "Show the results of runs, computed from their records.",
-    ),
-    "merge": (
-        ".cli.report:merge_runs",
-        "Merge runs of one configuration, such as shards from several machines.",
-    ),
-    "list": (
-        ".cli.listing:list_plug_ins",
-        "List drafters, verifiers, schedules, engines, decoders, tasks, report formats and models.",
-    ),
-    "doctor": (
-        ".cli.doctor:doctor",
-        "Show what this machine and this installation support, and warnings.",
-    ),
-    "verify": (
-        ".cli.verify.command:verify",
-        "Verify that the output distribution is the target's. Exits 0 held, 7 bias found, 6 not "
-        "valid.",
-    ),
-    "train": (
-        ".extensions.training.command:train",
-        "Train a drafter for a target, on texts that the target writes.",
-    ),
-    "lm-eval": (
-        ".extensions.lm_eval.command:lm_eval",
-        "Run lm-evaluation-harness with the model sps; arguments are those of lm_eval.",
-    ),
-    "models": (
-        ".cli.listing:models",
-        "List the models that have short names, fetch one, or export a drafter to an engine.",
-    ),
+    n: (path, text) for n, path, text in _rows(COMMANDS_TABLE)
 }
 """Commands of `sps`: where each is, and the first line of its help."""
+BUILT_IN = tuple(_built_in())
 
 DOCTOR: Mapping[str, str] = {"sandbox": ".extensions.sandbox.choice:examine"}
 """What extensions add to `sps doctor`: key in its JSON, and a function without arguments.
 
 The function returns the value under the key, and the rows of the table as pairs of name and text.
 """
-
-BUILT_IN = (
-    Entry("drafters", "model", ".methods.drafters.model:ModelDrafter", "a smaller language model"),
-    Entry(
-        "drafters",
-        "tli",
-        ".methods.drafters.cross_tokenizer:SharedTokensDrafter",
-        "a model with another tokenizer: the tokens that both have",
-    ),
-    Entry(
-        "drafters",
-        "slem",
-        ".methods.drafters.cross_tokenizer:StringDrafter",
-        "a model with another tokenizer: by strings",
-    ),
-    Entry("drafters", "ngram", ".methods.drafters.ngram:NgramDrafter", "prompt lookup, no model"),
-    Entry(
-        "drafters",
-        "tree",
-        ".methods.drafters.shaped:TreeDrafter",
-        "a draft model's tree of fixed widths: by rule for match, drawn for recursive, traversal",
-    ),
-    Entry(
-        "drafters",
-        "topk",
-        ".methods.drafters.topk:TopkDrafter",
-        "a draft model's tree, best first: for match",
-    ),
-    Entry(
-        "drafters",
-        "sequoia",
-        ".methods.drafters.sequoia:SequoiaDrafter",
-        "a draft model's tree of the best shape for measured acceptance: as tree",
-    ),
-    Entry(
-        "drafters",
-        "chains",
-        ".methods.drafters.chains:ChainsDrafter",
-        "a draft model's n independent chains: for recursive, spectr",
-    ),
-    Entry(
-        "drafters",
-        "suffix",
-        ".methods.drafters.suffix:SuffixDrafter",
-        "what followed before, by how often",
-    ),
-    Entry(
-        "drafters",
-        "copy",
-        ".methods.drafters.copy:CopyDrafter",
-        "the prompt, or a marked part, comes out again",
-    ),
-    Entry(
-        "drafters",
-        "recycling",
-        ".methods.drafters.recycling:RecyclingDrafter",
-        "the target's own former candidates",
-    ),
-    Entry(
-        "drafters",
-        "lookahead",
-        ".methods.drafters.lookahead:LookaheadDrafter",
-        "n-grams from a Jacobi window in the target's own pass",
-    ),
-    Entry(
-        "drafters",
-        "self",
-        ".methods.drafters.self_speculation:SelfDrafter",
-        "the target less layers (self:8-11), quantised (self:int4), over few rows (self:window=9)",
-    ),
-    Entry(
-        "drafters",
-        "hybrid",
-        ".methods.drafters.hybrid:HybridDrafter",
-        "one by rule where it finds much, else another",
-    ),
-    Entry(
-        "drafters",
-        "grammar",
-        ".methods.drafters.grammar:GrammarDrafter",
-        "tokens that a schema or grammar forces",
-    ),
-    Entry("drafters", "none", ".methods.drafters.model:NoDrafter", "drafts nothing: ArS"),
-    *(
-        Entry("drafters", name, f".methods.drafters.heads:{drafter}", f"a head: {summary}")
-        for name, drafter, summary in (
-            ("eagle", "RecurrentHead", "EAGLE-1, EAGLE-2, HASS (experimental)"),
-            ("peagle", "PEagle", "P-EAGLE, all in one pass (experimental)"),
-            ("eagle3", "Eagle3", "EAGLE-3, 3.1; served by vLLM 0.32 with equal rounds"),
-            ("medusa", "ParallelHead", "Medusa; served by vLLM 0.32 with equal rounds"),
-            (
-                "blockwise",
-                "ParallelHead",
-                "blockwise parallel decoding (Stern et al.) (experimental)",
-            ),
-            ("mlp", "ParallelHead", "MLP speculator (experimental)"),
-            ("falcon", "Falcon", "Falcon, a block of tokens a pass (experimental)"),
-            ("dflash", "DFlash", "DFlash, by rule (experimental)"),
-            ("dspark", "ParallelHead", "DSpark (experimental)"),
-            ("mtp", "RecurrentHead", "the target's own MTP layer (experimental)"),
-        )
-    ),
-    Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
-    Entry(
-        "verifiers",
-        "rejection",
-        ".methods.verifiers.rejection:Rejection",
-        "rejection sampling without iteration; keeps less than sps, to compare with",
-        "exact",
-    ),
-    Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),
-    Entry("verifiers", "block", ".methods.verifiers.block:Block", "block verification", "exact"),
-    Entry(
-        "verifiers",
-        "traversal",
-        ".methods.verifiers.traversal:Traversal",
-        "a tree from its leaves up; block on a chain",
-        "exact",
-    ),
-    Entry(
-        "verifiers",
-        "recursive",
-        ".methods.verifiers.recursive:Recursive",
-        "a tree from its root down, sibling by sibling",
-        "exact",
-    ),
-    Entry(
-        "verifiers",
-        "spectr",
-        ".methods.verifiers.spectr:SpecTr",
-        "k independent siblings, each on its own: k-seq",
-        "exact",
-    ),
-    Entry(
-        "verifiers",
-        "synthetic",
-        ".methods.verifiers.synthetic:Synthetic",
-        "keeps a given share of tokens: timing only, output meaningless",
-        "lossy",
-    ),
-    Entry(
-        "verifiers",
-        "lenient",
-        ".methods.verifiers.lenient:Lenient",
-        "keeps x with min(1, q / (l p)): at most q / l of each token",
-        "lossy",
-    ),
-    Entry(
-        "verifiers",
-        "ensemble",
-        ".methods.verifiers.ensemble:Ensemble",
-        "the law w p + (1 - w) q in drafted slots",
-        "lossy",
-    ),
-    Entry(
-        "verifiers",
-        "typical",
-        ".methods.verifiers.set_acceptance:Typical",
-        "keeps what the target finds typical (Medusa)",
-        "lossy",
-    ),
-    Entry(
-        "verifiers",
-        "topk",
-        ".methods.verifiers.set_acceptance:TopK",
-        "keeps the target's n likeliest (Stern et al.)",
-        "lossy",
-    ),
-    Entry(
-        "schedules",
-        "constant",
-        ".methods.schedules.by_history:Constant",
-        "the same K always",
-        "exact",
-    ),
-    Entry(
-        "schedules",
-        "heuristic",
-        ".methods.schedules.by_history:Heuristic",
-        "two more after a draft kept whole, one less after any other",
-        "exact",
-    ),
-    Entry(
-        "schedules",
-        "ema",
-        ".methods.schedules.by_history:Ema",
-        "K from a running acceptance",
-        "exact",
-    ),
-    Entry(
-        "schedules",
-        "goodput",
-        ".methods.schedules.by_history:Goodput",
-        "K of most tokens a second, from costs by batch and context and a running acceptance",
-        "exact",
-    ),
-    Entry(
-        "schedules",
-        "payoff",
-        ".methods.schedules.by_payoff:Payoff",
-        "as goodput, and a hybrid's model is left out while its drafts do not pay",
-        "exact",
-    ),
-    Entry(
-        "schedules",
-        "utility",
-        ".methods.schedules.by_utility:Utility",
-        "K of most tokens for its cost, tried by the clock in test and set phases (Cascade)",
-        "exact",
-    ),
-    Entry(
-        "schedules",
-        "confidence",
-        ".methods.schedules.by_distribution:Confidence",
-        "until a law is too flat; a host read a token",
-        "exact",
-    ),
-    Entry(
-        "schedules",
-        "entropy",
-        ".methods.schedules.by_distribution:Entropy",
-        "until the entropy bounds acceptance too low (AdaEDL); a host read a token",
-        "exact",
-    ),
-    Entry(
-        "schedules",
-        "disco",
-        ".methods.schedules.by_distribution:Disco",
-        "until a fitted classifier expects a rejection; a host read a token",
-        "exact",
-    ),
-    Entry(
-        "engines", "fast", ".extensions.cpu.fast:Fast", "packed weights, compiled passes on a CPU"
-    ),
-    Entry(
-        "engines",
-        "eager",
-        ".engines.eager:Eager",
-        "as transformers runs it; over several ranks with `parallel` (experimental)",
-    ),
-    Entry(
-        "engines",
-        "static",
-        ".engines.static:Static",
-        "StaticCache and torch.compile, for CUDA (experimental)",
-    ),
-    Entry("decoders", "native", ".methods.decoders.native:NativeDecoder", "this package's loop"),
-    Entry("decoders", "hf", ".methods.decoders.hf:HfDecoder", "transformers' own generate"),
-    Entry(
-        "decoders",
-        "openai",
-        ".methods.decoders.openai:OpenAiDecoder",
-        "a server of OpenAI's schema: openai:url=...; vLLM, llama-server and others",
-        loads=False,
-    ),
-    Entry(
-        "decoders",
-        "sglang",
-        ".methods.decoders.sglang:SglangDecoder",
-        "an SGLang server: sglang:url=...",
-        loads=False,
-    ),
-    Entry(
-        "decoders",
-        "llamacpp",
-        ".methods.decoders.llamacpp:LlamaCppDecoder",
-        "llama-cpp-python over a GGUF file: llamacpp:path=...",
-        loads=False,
-    ),
-    Entry(
-        "decoders",
-        "openvino",
-        ".methods.decoders.openvino:OpenVinoDecoder",
-        "OpenVINO GenAI over an exported model or a GGUF file: openvino:path=...",
-        loads=False,
-    ),
-    Entry("tasks", "xsum", ".tasks.xsum:XSum", "summaries of news articles, ROUGE-2"),
-    Entry("tasks", "humaneval", ".tasks.humaneval:HumanEval", "164 Python functions"),
-    Entry("tasks", "gsm8k", ".tasks.gsm8k:Gsm8k", "grade-school problems in words, exact match"),
-    Entry("tasks", "jsonl", ".tasks.jsonl:Jsonl", "prompts of your own, from a file"),
-    Entry("tasks", "mtbench", ".tasks.questions:MtBench", "MT-Bench: 8 categories, two turns"),
-    Entry(
-        "tasks", "specbench", ".tasks.questions:SpecBench", "Spec-Bench's question.jsonl, 6 tasks"
-    ),
-    Entry("tasks", "speedbench", ".tasks.questions:SpeedBench", "SPEED-Bench's prepared files"),
-    Entry("tasks", "latency", ".tasks.latency:Latency", "random tokens: timing only"),
-    Entry("reporters", "table", ".reports.table:table", "for a terminal"),
-    Entry("reporters", "md", ".reports.text:markdown", "GitHub's Markdown"),
-    Entry("reporters", "csv", ".reports.text:csv", "comma-separated values"),
-    Entry("reporters", "json", ".reports.text:json", "every figure with its interval"),
-    Entry("reporters", "latex", ".reports.text:latex", "tabular with booktabs rules"),
-    Entry("reporters", "html", ".reports.html:html", "one page: answers, plots, texts by token"),
-    Entry("reporters", "parquet", ".reports.parquet:parquet", "a row a generation and a round"),
-)
-
-CHAIN = "chain: sps, block, match"
-TREE = "tree: recursive, traversal, match"
-RULE = "by rule: match"
-LAST = "a head trained for the target: last hidden state"
-SEVERAL = "a head trained for the target: several hidden states"
-
-NEEDS: Mapping[str, tuple[str, str]] = {
-    "model": ("a draft model", CHAIN),
-    "tli": ("a draft model of another tokenizer", CHAIN),
-    "slem": ("a draft model of another tokenizer", RULE),
-    "ngram": ("nothing", RULE),
-    "tree": ("a draft model", f"{RULE}; drawn {TREE}"),
-    "topk": ("a draft model", RULE),
-    "sequoia": ("a draft model, acceptance that was measured", f"{RULE}; drawn {TREE}"),
-    "chains": ("a draft model", "chains: recursive, spectr, match"),
-    "suffix": ("nothing", RULE),
-    "copy": ("nothing", RULE),
-    "recycling": ("nothing", RULE),
-    "lookahead": ("nothing", RULE),
-    "self": ("the target's layers or cache", CHAIN),
-    "hybrid": ("a draft model, or what its parts need", CHAIN),
-    "grammar": ("nothing", RULE),
-    "none": ("nothing", "any"),
-    "eagle": (LAST, f"{CHAIN}; {TREE}"),
-    "eagle3": (SEVERAL, f"{CHAIN}; {TREE}"),
-    "medusa": (LAST, f"{CHAIN}; {TREE}"),
-    "blockwise": (LAST, f"{CHAIN}; {TREE}"),
-    "mlp": (LAST, f"{CHAIN}; {TREE}"),
-    "falcon": (LAST, f"{CHAIN}; {TREE}"),
-    "dflash": (SEVERAL, f"{RULE}; sampled {CHAIN}; {TREE}"),
-    "dspark": (SEVERAL, f"{CHAIN}; {TREE}"),
-    "peagle": (SEVERAL, f"{CHAIN}; {TREE}"),
-    "mtp": (LAST, f"{CHAIN}; {TREE}"),
-}
-"""Drafter -> what it needs, the shapes of its drafts, and the exact rules that may follow."""
 
 
 def commands() -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import is_terminal, one_line, write
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
-from spsbench.registry import KINDS, NEEDS, Entry, entries
+from spsbench.registry import KINDS, Entry, entries
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
 log = logging.getLogger(__name__)
@@ -50,15 +50,15 @@ def list_plug_ins(
 
 def row(entry: Entry) -> dict[str, str]:
     """Return the columns of an entry."""
-    columns = {
+    return {
         "kind": entry.kind,
         "name": entry.name,
         "summary": entry.summary,
         "path": entry.where,
+        "guarantee": entry.guarantee or foreign_guarantee(entry),
+        "needs": entry.needs,
+        "allows": entry.allows,
     }
-    needs, allows = NEEDS.get(entry.name, ("", "")) if entry.kind == "drafters" else ("", "")
-    guarantee = entry.guarantee or foreign_guarantee(entry)
-    return {**columns, "guarantee": guarantee, "needs": needs, "allows": allows}
 
 
 def model_rows() -> Iterator[dict[str, str]]:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from spsbench.loop.drafter_context import Drawn, Weights
-from spsbench.registry import BUILT_IN, KINDS, NEEDS
+from spsbench.registry import BUILT_IN, KINDS
 from spsbench.settings.models import BUNDLED, FETCHED
 
 
@@ -38,7 +38,7 @@ def test_every_drafter_says_what_it_needs_and_allows():
     for entry in BUILT_IN:
         if entry.kind != "drafters":
             continue
-        needs, allows = NEEDS[entry.name]
+        needs, allows = entry.needs, entry.allows
         plan = entry.load().plan()
         assert ("a head" in needs) == (plan.weights is Weights.HEAD), entry.name
         assert ("a draft model" in needs) == (plan.weights is Weights.MODEL), entry.name

@@ -22,7 +22,7 @@ import numpy as np
 from spsbench.benchmark.bench import bench
 from spsbench.metrics.intervals import Floats, Jackknife, over
 from spsbench.planning.candidates import candidate_of
-from spsbench.planning.forecast.forecasts import Candidate, predicted, round_distribution
+from spsbench.planning.forecast.predictions import Candidate, factor_of, predicted, rounds_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import drafting
 from spsbench.store.manifest import Manifest
@@ -39,25 +39,24 @@ SETTINGS = (
 )
 DRAFTERS, KS = ("model", "suffix", "ngram"), "2,6"
 EVERY_K = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
-SIMULATIONS = 50
+SIMULATIONS, ALL = 50, 2000
 EMITTED, ROUNDS, VARIANCE, SECONDS = range(4)
 
 
-def passes(draft: str, drafted: int) -> float:
-    """Return a made-up cost of a round, in plain passes, by which the best K is chosen."""
+def passes(draft: str, drafted: Any) -> Any:
+    """Return made-up costs of rounds, in plain passes, by which the best K is chosen."""
     return 1.1 + (0.18 if draft.startswith("model") else 0.07) * drafted
 
 
 def replayed(candidate: Candidate, traces: Traces) -> dict[str, Floats]:
     """Return prompt -> emitted tokens, expected rounds, their variance, and made-up seconds."""
-    found = {}
-    for text, along in traces.of(candidate.draft):
-        law = round_distribution(
-            candidate, traces.drafts[candidate.draft], text, along, SIMULATIONS
-        )
-        seconds = law.cost(lambda drafted, _: passes(candidate.draft, drafted))
-        found[text.key[1]] = np.array([law.emitted, law.mean_rounds, law.variance, seconds])
-    return found
+    sums, draft = {}, traces.drafts[candidate.draft]
+    for text, trace in traces.of(candidate.draft):
+        expected = rounds_of(candidate, draft, text, trace, ALL // SIMULATIONS)
+        cost = float(expected.weights @ passes(candidate.draft, expected.drafted))
+        counts = len(text.q), float(expected.weights.sum()), expected.variance, cost
+        sums[text.key[1]] = np.array(counts)
+    return sums
 
 
 def tau(rows: Floats) -> float:
@@ -113,10 +112,7 @@ def of_the_best(every: Floats, traced: int, flags: argparse.Namespace) -> dict[s
         total = rows.sum(1)
         gains = total[:, EMITTED] / total[:, SECONDS]
         best = int(gains.argmax())
-        left_out = total[:, None] - rows
-        by_others = (left_out[..., EMITTED] / left_out[..., SECONDS]).argmax(0)
-        unseen = rows[by_others, np.arange(traced)].sum(0)
-        factor = min(1.0, unseen[EMITTED] / unseen[SECONDS] / gains[best]) ** 0.5
+        factor = factor_of(rows[..., [EMITTED, SECONDS]])
         error = np.log(tau(every[best, others]) / tau(rows[best]))
         raw.append(error)
         corrected.append(error - np.log(factor))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from spsbench.metrics.intervals import CHANCE, POSITIVE, SHARE, Estimate, Floats, Jackknife, Scale
 from spsbench.metrics.sums import AT, TIMES, Tally, Totals, numbered, quietly, totals
@@ -234,10 +235,12 @@ def gains(base: Tally, cell_tally: Tally, k: int | None, *, quiet: bool = False)
         return target_pass(sums) / target_pass(sums[..., width:])
 
     def predicted(sums: Floats) -> Floats:
-        shares = sums[..., 2 * width :] / sums[..., AT["rounds"], None]  # share of rounds, by depth
+        reached = sums[..., 2 * width :] / sums[..., AT["rounds"], None]  # rounds of each depth
+        depths = -np.diff(reached, prepend=1.0, append=0.0)  # share of rounds that drafted N tokens
+        by_depth = expected_tokens(alpha(sums)[..., None], np.arange(depths.shape[-1]))
         depth = sums[..., AT["depth"]] / sums[..., AT["rounds"]]
         drafting = np.where(depth > 0, cost_ratio(sums) * depth, 0.0)
-        tokens = np.minimum(expected_tokens(alpha(sums), shares), tau(sums))
+        tokens = np.minimum((depths * by_depth).sum(-1), tau(sums))
         return np.asarray(tokens / np.maximum(drafting + verify_ratio(sums), 1.0))
 
     defined = [
@@ -284,13 +287,25 @@ def _timed_in_both(
     ]
 
 
-def expected_tokens(alpha: Floats, shares: Floats) -> Floats:
-    """Return the expected tokens of a round where each drafted token is kept with chance `alpha`.
+def expected_tokens(alpha: ArrayLike, k: ArrayLike) -> Floats:
+    """Return the expected tokens of a round whose K drafted tokens are each kept with chance alpha.
 
-    Leviathan et al. 2023, equation 1: (1 - alpha^(K+1)) / (1 - alpha) where all rounds draft K.
-
-    Args:
-        shares: [..., K] share of the rounds that drafted at least 1, 2, ... K tokens.
+    Leviathan et al. 2023, equation 1: (1 - alpha^(K+1)) / (1 - alpha). K may be a mean.
     """
-    powers = np.asarray(alpha)[..., None] ** np.arange(1, shares.shape[-1] + 1)
-    return np.asarray(1 + (shares * powers).sum(-1))
+    chance, slots = np.asarray(alpha, np.float64), np.asarray(k, np.float64) + 1
+    certain = chance == 1
+    rejected = np.where(certain, 1.0, 1 - chance)
+    return np.asarray(np.where(certain, slots, (1 - chance**slots) / rejected))
+
+
+def alpha_for(tokens: float, k: float, steps: int = 60) -> float | None:
+    """Return the alpha at which K drafted tokens give so many a round; None: 1 is too low."""
+    if tokens >= k + 1:
+        return None
+    if tokens <= 1:
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if expected_tokens(middle, k) < tokens else (low, middle)
+    return high

@@ -9,7 +9,7 @@ from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Drawn, Weights
 from spsbench.loop.types import Guarantee
 from spsbench.methods.resolve import plan_of, resolve
-from spsbench.planning.forecast.forecasts import RULES, Candidate
+from spsbench.planning.forecast.predictions import RULES, Candidate
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import TARGET, make_cell, own_copy, parts_of

@@ -2,18 +2,19 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from spsbench.benchmark.bench import worker_pool
 from spsbench.errors import MissingError, PermissionDeniedError, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore, takes_say
-from spsbench.metrics.classifier import Fitted, write_classifier
+from spsbench.metrics.classifier import Fitted, fit, write_classifier
 from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.models.prepare import heads_in, note_default_drafters, prepare_cells
-from spsbench.planning.forecast.acceptance_chances import fit_along
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import LISTS, TASK, Planning
@@ -25,6 +26,7 @@ from spsbench.settings.grid import describe_defaults, in_chat, own_defaults
 from spsbench.settings.options import convert_options, take_record
 from spsbench.settings.sweep import Sweep
 from spsbench.spec import Spec
+from spsbench.store.trace_records import Along, Drawn
 from spsbench.store.traces import check_traces, read_traces
 
 ARGUMENTS = ("out", "draft")
@@ -44,9 +46,29 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
     out = check_fit(spec)
     traces = read_traces(paths)
     name = _draft([n for n, draft in traces.drafts.items() if draft.sampled], spec)
-    fitted = fit_along(along for _, along in traces.of(name))
+    fitted = fit_traces(trace for _, trace in traces.of(name))
     write_classifier(out, fitted)
     return fitted
+
+
+def fit_traces(traces: Iterable[Along]) -> Fitted:
+    """Fit the regression over all positions of the traces of one sampled draft.
+
+    The label is `sum_x min(p, q)`, the acceptance chance of `sps`; at temperature 0, whether draft
+    and target agree.
+
+    Raises:
+        UsageError: too few positions, or a deterministic draft, which has no distribution.
+    """
+    sampled = [trace for trace in traces if isinstance(trace, Drawn)]
+    ends = [len(trace.p) if trace.reach is None else trace.reach for trace in sampled]
+    entropy, peak, overlap = (
+        np.concatenate(
+            [np.zeros(0), *(getattr(t, name)[:end] for t, end in zip(sampled, ends, strict=True))]
+        )
+        for name in ("entropy", "peak", "overlap")
+    )
+    return fit(entropy, peak, np.clip(overlap, 0.0, 1.0), ends)  # float32 sums
 
 
 def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:

@@ -9,7 +9,7 @@ from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.planning.candidates import candidate_of, replayable
 from spsbench.planning.forecast.batch_gains import BatchForecasts
-from spsbench.planning.forecast.forecasts import Forecast, tau_of
+from spsbench.planning.forecast.predictions import Prediction, tau_of
 from spsbench.planning.forecast.recommendation import Answer, Forecasts, Measured, Verdict, group
 from spsbench.planning.forecast.tables import passes, rounds
 from spsbench.reports.columns import Column
@@ -185,7 +185,7 @@ class Planned:
 
 
 def row(
-    forecast: Forecast, cell: Cell, forecasts: Forecasts, measured: Mapping[str, Measured]
+    forecast: Prediction, cell: Cell, forecasts: Forecasts, measured: Mapping[str, Measured]
 ) -> Summary:
     """Return the row of a candidate: measured figures in a benchmark's columns, and predictions."""
     figures = measured.get(str(forecast.candidate))
@@ -217,14 +217,10 @@ def row(
         terms={
             "predicted_tau": forecast.tau,
             "predicted_ms": forecast.ms,
-            "ceiling_speedup": alone(high.hindsight),
-            "informed_speedup": alone(high.informed),
+            "ceiling_speedup": alone(high),
             "draft_percent": draft,
             "target_percent": target,
             "rest_percent": rest,
-            "unexplained_percent": alone(100 * shares.unexplained),
-            "drafted": alone(forecast.drafted),
-            "wasted": alone(forecast.wasted),
             "work": alone(forecast.work),
         },
     )
@@ -259,7 +255,7 @@ def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -
     """Return a plot of tau and speed-up by K: predicted lines, measured points, ceilings."""
     taus: list[Curve | Level] = []
     gains: list[Curve | Level] = []
-    groups: dict[tuple[str, str], list[Forecast]] = {}
+    groups: dict[tuple[str, str], list[Prediction]] = {}
     for forecast in forecasts.all:
         groups.setdefault(group(forecast.candidate), []).append(forecast)
     for line, (key, members) in enumerate(groups.items()):
@@ -280,7 +276,7 @@ def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -
             if not figures.doubt:
                 at = point(forecast, figures.speedup)._replace(loaded=figures.loaded)
                 gains.append(Curve(name=label, points=(at,), line=other))
-        high = forecasts.ceilings[str(key)].hindsight
+        high = forecasts.ceilings[str(key)]
         gains.append(Level(name=f"{name}, ceiling", y=high, line=line))
     gains.append(Level(name="ArS", y=1.0))
     return Figure(
@@ -292,7 +288,7 @@ def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -
     )
 
 
-def point(forecast: Forecast, value: Estimate) -> Point:
+def point(forecast: Prediction, value: Estimate) -> Point:
     """Return the point of a candidate at its K."""
     return Point(float(forecast.candidate.k or 0), value.mean, value.low, value.high)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from spsbench.metrics.costs import BatchCosts
-from spsbench.planning.forecast.forecasts import Candidate
+from spsbench.planning.forecast.predictions import Candidate, predict
 from spsbench.planning.forecast.recommendation import forecast_all
 from spsbench.store.trace_records import DraftOf, Drawn, Written
 from tests.planning.forecast.made import costs, surface
@@ -75,3 +75,9 @@ def found(alpha, own=None, count=8):
     rules = {**flat().rules, "block": flat().rules["sps"]}
     own = flat() if own is None else own
     return forecast_all(every, {SMALL: (DRAFT, texts(alpha, count))}, replace(own, rules=rules))
+
+
+def forecast(one, draft, traced, costs, new_prompts=None):
+    """The prediction of one candidate."""
+    (prediction,) = predict([one], draft, traced, costs, new_prompts)
+    return prediction

@@ -1,7 +1,7 @@
 """Schedules that choose K from past rounds: constant, heuristic, running acceptance, goodput."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
@@ -11,6 +11,7 @@ import numpy as np
 from spsbench.loop.types import Round, Schedule
 from spsbench.metrics.costs import PLAIN, Costs
 from spsbench.metrics.costs_file import read_costs
+from spsbench.metrics.rates import expected_tokens
 from spsbench.plugins import check_inside, check_most, check_positive, check_ranges
 
 S = TypeVar("S")
@@ -140,10 +141,6 @@ class Heuristic(Schedule):
     def k(self, history: Sequence[Round]) -> int:
         return self._k(history)
 
-    def memory(self, history: Sequence[Round]) -> Hashable:
-        """Return the state that later choices depend on, for a replay: K itself."""
-        return self._k(history)
-
     def _after(self, k: int, turn: Round) -> int:
         if turn.drafted == 0:
             return k  # a look-up that found nothing says nothing about K
@@ -215,11 +212,12 @@ class Goodput(Schedule):
         self._by_context: dict[int, list[float]] = {}
 
     def k(self, history: Sequence[Round]) -> int:
-        alpha, tokens, best, chosen = self._acceptance(history), 0.0, 0.0, 0
-        for k, cost in enumerate(self._costs(self._written(history))):  # of a round of each K
-            tokens += alpha**k
-            if tokens / cost > best:
-                best, chosen = tokens / cost, k
+        alpha, best, chosen = self._acceptance(history), 0.0, 0
+        costs = self._costs(self._written(history))  # of a round of each K
+        tokens = expected_tokens(alpha, range(len(costs))).tolist()
+        for k, cost in enumerate(costs):
+            if tokens[k] / cost > best:
+                best, chosen = tokens[k] / cost, k
         return chosen
 
     def _costs(self, written: int) -> list[float]:

@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple
 
 from spsbench.loop.types import Round, Schedule
 from spsbench.methods.schedules.by_history import Fold, costs_of_rows, outcome
+from spsbench.metrics.rates import expected_tokens
 from spsbench.plugins import check_inside, check_most, check_positive, check_ranges
 
 PRIOR = 3.0  # tokens
@@ -98,11 +99,11 @@ class Payoff(Schedule):
 
     def _best(self, alpha: float, *, by_rule: bool = False) -> int:
         """Return the K of most tokens for its cost; the smaller of two that are equally good."""
-        tokens, best, chosen = 0.0, 0.0, 0
+        best, chosen = 0.0, 0
         fixed, each = (0.0, 0.0) if by_rule else (self.fixed, self.draft)
+        tokens = expected_tokens(alpha, range(len(self._rows))).tolist()
         for k, rows in enumerate(self._rows):
-            tokens += alpha**k
-            rate = tokens / (1.0 + (fixed if k else 0.0) + k * each + rows)
+            rate = tokens[k] / (1.0 + (fixed if k else 0.0) + k * each + rows)
             if rate > best:
                 best, chosen = rate, k
         return chosen

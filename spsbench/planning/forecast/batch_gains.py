@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spsbench.errors import DataError, UsageError
-from spsbench.metrics.costs import PLAIN, BatchCosts, Costs
+from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.surfaces import digits, typical
-from spsbench.planning.forecast.forecasts import Forecast, widened, within
+from spsbench.metrics.surfaces import digits
+from spsbench.planning.forecast.predictions import Prediction
 from spsbench.planning.forecast.recommendation import NOTICED, Forecasts, factor
 from spsbench.reports.figures import Curve, Level, Panel, Point, TextTable
 
@@ -35,7 +35,7 @@ class AtBatch(NamedTuple):
     """The best candidate in a batch of one size."""
 
     size: int
-    best: Forecast | None  # None: plain sampling, K = 0
+    best: Prediction | None  # None: plain sampling, K = 0
     speedup: Estimate  # over plain sampling in the same batch
     machine: float  # tokens a second of all texts
     plain: float  # of all texts, by plain sampling
@@ -209,18 +209,16 @@ def forecast_batches(sizes: Sequence[int], forecasts: Forecasts) -> BatchForecas
     constant = [forecast for forecast in forecasts.all if forecast.candidate.k]
     if not constant or batch_costs is None:
         raise UsageError("`batch`: expected a constant K among what is compared. Add `k` 1..8")
-    context = forecasts.context
-
-    def gain(forecast: Forecast, size: int) -> Estimate:
-        return speedup_in_batch(forecast, batch_costs, size, context, costs.busy)
-
+    baseline = constant[0].baseline or constant[0]
     every = range(1, max(sizes) + 1)
-    gains = {size: [(forecast, gain(forecast, size)) for forecast in constant] for size in every}
+    gains = {
+        size: [(forecast, forecast.speedup_in(size)) for forecast in constant] for size in every
+    }
     tops = {size: max(pairs, key=lambda pair: pair[1].mean) for size, pairs in gains.items()}
     rows = []
     for size in sizes:
         best, speedup = tops[size]
-        plain = size / float(np.median(batch_costs.round(PLAIN, 0, 0, size, context)))
+        plain = size * baseline.sums.tokens / float(np.median(baseline.seconds_in(size)))
         pays = speedup.mean >= NOTICED
         if not pays:
             speedup = Estimate(1.0, None, None, speedup.n)
@@ -260,17 +258,7 @@ def check_batches(sizes: Sequence[int], costs: Costs) -> None:
         )
 
 
-def speedup_in_batch(
-    forecast: Forecast, costs: BatchCosts, size: int, context: float, busy: bool
-) -> Estimate:
-    """Return the speed-up of a candidate over ArS in a batch of the same size."""
-    candidate, tau = forecast.candidate, forecast.tau
-    plain = costs.round(PLAIN, 0, 0, size, context)
-    spent = costs.round(candidate.draft, candidate.k or 0, forecast.drafted, size, context)
-    return within(widened(tau, typical(tau.mean * plain / spent, busy)), tau)
-
-
-Gains = Mapping[int, Sequence[tuple[Forecast, Estimate]]]
+Gains = Mapping[int, Sequence[tuple[Prediction, Estimate]]]
 """Size of a batch -> each candidate and its speed-up there."""
 
 
@@ -293,15 +281,15 @@ def _ranges(pairs: Any, key: Callable[[tuple[int, int]], int]) -> Iterator[tuple
         yield sizes[0], sizes[-1], k
 
 
-def _method(forecast: Forecast) -> str:
+def _method(forecast: Prediction) -> str:
     return forecast.candidate.method
 
 
-def _speedups(pairs: Sequence[tuple[Forecast, Estimate]], method: str) -> list[float]:
+def _speedups(pairs: Sequence[tuple[Prediction, Estimate]], method: str) -> list[float]:
     return [gain.mean for forecast, gain in pairs if _method(forecast) == method]
 
 
-def _best_k(pairs: Sequence[tuple[Forecast, Estimate]], method: str) -> int:
+def _best_k(pairs: Sequence[tuple[Prediction, Estimate]], method: str) -> int:
     mine = [
         (gain.mean, forecast.candidate.k or 0)
         for forecast, gain in pairs

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spsbench.planning.forecast.forecasts import Forecast
-
-STEPS = 60  # steps of a bisection
+from spsbench.metrics.rates import alpha_for
+from spsbench.planning.forecast.predictions import Prediction
 
 
 class BreakEven(NamedTuple):
@@ -18,41 +17,28 @@ class BreakEven(NamedTuple):
     if_right: float  # the speed-up with a draft that is always accepted, at its own cost
 
 
-def break_even(forecasts: Sequence[Forecast], pass_seconds: float) -> BreakEven:
-    """Return the break-even values of forecasts that differ in K alone.
+def break_even(predictions: Sequence[Prediction], pass_seconds: float) -> BreakEven:
+    """Return the break-even values of predictions that differ in K alone.
 
     `pass_seconds` is the time of a pass of the target over one token. `needed_alpha` assumes a
-    constant acceptance (Leviathan et al. 2023, equation 1); `needed_c` is from the replayed rounds.
+    constant acceptance (Leviathan et al. 2023, equation 1); `needed_c` is from expected rounds.
     """
     alphas: list[float | None] = []
     draft_costs: list[tuple[float, float]] = []  # (affordable cost, cost)
     free, right = [1.0], [1.0]
-    for forecast in forecasts:
-        if forecast.drafted <= 0:
+    for prediction in predictions:
+        drafted, plain_ms = prediction.drafted, prediction.plain_ms
+        if drafted <= 0:
             continue
-        whole = forecast.ms.mean * forecast.tau.mean  # of a round, in ms
-        draft, gained = forecast.shares.draft * whole, forecast.tau.mean * forecast.plain_ms
-        c = draft / forecast.drafted / (1e3 * pass_seconds)
+        whole = prediction.ms.mean * prediction.tau.mean  # of a round, in ms
+        draft, gained = prediction.shares.draft * whole, prediction.tau.mean * plain_ms
+        c = draft / drafted / (1e3 * pass_seconds)
         draft_costs.append((c * (gained - (whole - draft)) / max(draft, 1e-12), c))
         free.append(gained / (whole - draft))
-        right.append((forecast.drafted + 1) * forecast.plain_ms / whole)
-        alphas.append(alpha_for(whole / forecast.plain_ms, forecast.drafted))
+        right.append((drafted + 1) * plain_ms / whole)
+        alphas.append(alpha_for(whole / plain_ms, drafted))
     if not draft_costs:
         return BreakEven(0.0, None, None, 1.0, 1.0)
     needed_c, c = max(draft_costs)
     needed = min((alpha for alpha in alphas if alpha is not None), default=None)
     return BreakEven(c, needed, needed_c if needed_c > 0 else None, max(free[1:]), max(right[1:]))
-
-
-def alpha_for(tau: float, k: float) -> float | None:
-    """Return the acceptance at which K drafted tokens give `tau` a round; None: 1 is too low."""
-    if tau >= k + 1:
-        return None
-    if tau <= 1:
-        return 0.0
-    low, high = 0.0, 1.0
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        tokens = k + 1 if middle == 1 else (1 - middle ** (k + 1)) / (1 - middle)
-        low, high = (middle, high) if tokens < tau else (low, middle)
-    return high

@@ -1,23 +1,25 @@
 """The recommendation: all forecasts and ceilings together, and the answer with its reason."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.planning.forecast.break_even import BreakEven, break_even
-from spsbench.planning.forecast.ceilings import Ceilings, above, ceilings
-from spsbench.planning.forecast.forecasts import (
+from spsbench.planning.forecast.ceilings import least_seconds
+from spsbench.planning.forecast.predictions import (
     Candidate,
-    Forecast,
-    RoundTimes,
-    forecast,
+    Prediction,
     lacking,
+    predict,
     selection_factor,
 )
 from spsbench.store.trace_records import Along, DraftOf, Written
+
+Key = TypeVar("Key")
 
 NOTICED = 1.02  # a smaller speed-up is not noticeable
 HALF = 0.5
@@ -70,7 +72,7 @@ class Answer:
 
 
 def answer(
-    best: Forecast,
+    best: Prediction,
     measured: Measured | None,
     needs: BreakEven,
     candidates: int,
@@ -115,7 +117,7 @@ def answer(
 
 
 def unmeasured(
-    best: Forecast, foretold: Verdict, needs: BreakEven, candidates: int, doubt: str
+    best: Prediction, foretold: Verdict, needs: BreakEven, candidates: int, doubt: str
 ) -> Answer:
     """Return the answer for a candidate without a measurement."""
     if doubt:
@@ -165,7 +167,7 @@ def decided(gained: Estimate) -> Verdict:
     return Verdict.NEITHER if gained.mean < NOTICED else Verdict.UNDECIDED
 
 
-def measured_and_predicted(best: Forecast, measured: Measured) -> str:
+def measured_and_predicted(best: Prediction, measured: Measured) -> str:
     """Format measured and predicted: `1.71x (1.64 to 1.79) measured, 1.74x predicted`."""
     return f"{factor(measured.speedup)} measured, {best.speedup.mean:.2f}x predicted"
 
@@ -177,7 +179,7 @@ def factor(estimate: Estimate) -> str:
     return f"{estimate.mean:.2f}x ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
-def why(verdict: Verdict, best: Forecast, needs: BreakEven) -> str:
+def why(verdict: Verdict, best: Prediction, needs: BreakEven) -> str:
     """Return the reason in one sentence without formulas."""
     by_rule = needs.c < 0.01
     if verdict is Verdict.SPECULATE:
@@ -204,7 +206,7 @@ def why(verdict: Verdict, best: Forecast, needs: BreakEven) -> str:
     )
 
 
-def lacks(best: Forecast, needs: BreakEven) -> str:
+def lacks(best: Prediction, needs: BreakEven) -> str:
     """Return the actual and the needed numbers behind the reason."""
     alpha = best.right
     has = f"The draft takes {needs.c:.2f} of a target pass a token and alpha is {alpha:.2f}"
@@ -227,7 +229,7 @@ def share(c: float) -> str:
     return f"{c:.2g}"
 
 
-def best_of(forecasts: Sequence[Forecast]) -> Forecast:
+def best_of(forecasts: Sequence[Prediction]) -> Prediction:
     """Return the forecast with the greatest predicted speed-up."""
     return max(forecasts, key=lambda f: f.speedup.mean)
 
@@ -242,27 +244,25 @@ WANTED = 0.05  # half the relative interval of a speed-up; beyond it more texts 
 class Forecasts:
     """The forecasts of all candidates."""
 
-    all: tuple[Forecast, ...]
-    ceilings: Mapping[str, Ceilings]  # by draft and rule
+    all: tuple[Prediction, ...]
+    ceilings: Mapping[str, float]  # greatest speed-up of any schedule, by draft and rule
     costs: Costs
     tokens: int  # generated tokens of all texts
     context: float  # mean tokens before the middle of a text
     new_prompts: int | None = None  # that the intervals are for; None: as many as traced
 
     @property
-    def best(self) -> Forecast:
+    def best(self) -> Prediction:
         """Return the forecast with the greatest predicted speed-up."""
         return best_of(self.all)
 
     @property
-    def by_method(self) -> list[Forecast]:
+    def by_method(self) -> list[Prediction]:
         """Return the best K of each draft, rule and schedule, the best first."""
-        methods: dict[str, list[Forecast]] = {}
-        for f in self.all:
-            methods.setdefault(f.candidate.method, []).append(f)
+        methods = grouped_by(self.all, lambda f: f.candidate.method)
         return sorted(map(best_of, methods.values()), key=lambda f: -f.speedup.mean)
 
-    def needs(self, of: Forecast) -> BreakEven:
+    def needs(self, of: Prediction) -> BreakEven:
         """Return the break-even values of this draft and rule."""
         same = [f for f in self.all if group(f.candidate) == group(of.candidate)]
         return break_even(same, self.costs.target(1, self.context).value)
@@ -323,14 +323,14 @@ class Forecasts:
             f"A round of {best.candidate} takes {whole:.2f} ms; fixed per round: "
             f"{best.shares.unexplained * whole:+.2f} ms, not explained by its parts."
         )
-        simulate = [f for f in self.all if f.simulate]
+        simulate = [f for f in self.all if f.simulated]
         for text, names in (
             (
                 "are estimates: what it drafts depends on more than the text.",
                 {f.candidate.draft for f in self.all if not f.exact},
             ),
             (
-                "are of thrown coins: no text is short enough to reckon with all that they learn.",
+                "are simulated: they depend on all earlier rounds.",
                 {f.candidate.schedule[0] for f in simulate if f.candidate.schedule is not None},
             ),
         ):
@@ -339,13 +339,14 @@ class Forecasts:
         return lines
 
 
-def corrected(forecasts: Sequence[Forecast]) -> list[Forecast]:
-    """Return the forecasts without what the choice of K among those of each method adds."""
-    methods: dict[str, list[Forecast]] = {}
-    for f in forecasts:
-        methods.setdefault(f.candidate.method, []).append(f)
-    factors = {method: selection_factor(members) for method, members in methods.items()}
-    return [f.scaled(factors[f.candidate.method]) for f in forecasts]
+def grouped_by(
+    predictions: Iterable[Prediction], key: Callable[[Prediction], Key]
+) -> dict[Key, list[Prediction]]:
+    """Return predictions by a key, in their order."""
+    groups: dict[Key, list[Prediction]] = {}
+    for prediction in predictions:
+        groups.setdefault(key(prediction), []).append(prediction)
+    return groups
 
 
 def group(candidate: Candidate) -> tuple[str, str]:
@@ -373,27 +374,36 @@ def forecast_all(
     Raises:
         DataError: the costs lack a candidate.
     """
-    round_times = RoundTimes(costs)
-    every = [c for c in candidates if c.draft in traced and is_traced(c, traced[c.draft][0])]
-    forecasts, highest = [], {}
-    for number, candidate in enumerate(every):
-        notify(number, len(every))
-        draft, texts = traced[candidate.draft]
-        forecasts.append(forecast(candidate, draft, texts, round_times, new_prompts))
-        name = str(group(candidate))
-        if name not in highest:
-            most = max(c.k or 0 for c in every if group(c) == group(candidate)) or draft.most or 16
-            highest[name] = ceilings(candidate, draft, texts, round_times, most)
-    notify(len(every), len(every))
-    forecasts = corrected(forecasts)
-    for corrected_forecast in forecasts:
-        name = str(group(corrected_forecast.candidate))
-        highest[name] = above(highest[name], corrected_forecast.speedup.mean)
+    grouped: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        if candidate.draft in traced and is_traced(candidate, traced[candidate.draft][0]):
+            grouped.setdefault(candidate.draft, []).append(candidate)
+    total, done = sum(map(len, grouped.values())), itertools.count()
+    predictions: list[Prediction] = []
+    for name, of_draft in grouped.items():
+        draft, texts = traced[name]
+        predictions += predict(
+            of_draft, draft, texts, costs, new_prompts, lambda: notify(next(done), total)
+        )
+    notify(total, total)
+    methods = grouped_by(predictions, lambda f: f.candidate.method)
+    for members in methods.values():
+        factor = selection_factor(members)
+        for prediction in members:
+            prediction.factor = factor
+    highest = {}
+    for key, members in grouped_by(predictions, lambda f: group(f.candidate)).items():
+        draft, texts = traced[key[0]]
+        most = max(f.candidate.k or 0 for f in members) or draft.most or 16
+        seconds = least_seconds(members[0].candidate, draft, texts, costs, most)
+        baseline = members[0].baseline or members[0]
+        reached = [f.speedup.mean for f in members]  # noise, or costs that fall with K, are above
+        highest[str(key)] = max(baseline.sums.seconds / seconds, *reached)
     texts_of = {text.key: text for _, pairs in traced.values() for text, _ in pairs}
     written = list(texts_of.values())
     middle = sum(text.prompt_tokens + len(text.q) / 2 for text in written) / len(written)
     return Forecasts(
-        all=tuple(forecasts),
+        all=tuple(predictions),
         ceilings=highest,
         costs=costs,
         tokens=sum(len(text.q) for text in written),

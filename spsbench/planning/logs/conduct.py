@@ -14,7 +14,7 @@ from spsbench.loop.types import Drafter
 from spsbench.messages import ignore
 from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.ngram import RuleDrafter
-from spsbench.planning.forecast.acceptance_chances import LEAST
+from spsbench.planning.forecast.rounds import LEAST
 from spsbench.planning.logs.formats import LeftOutError, Request
 from spsbench.planning.logs.prices import Price
 from spsbench.planning.logs.replay import (

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.metrics.intervals import Floats
-from spsbench.planning.forecast.acceptance_chances import VerifierRule
+from spsbench.planning.forecast.rounds import VerifierRule
 
 Ints = NDArray[np.int64]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spsbench.metrics.intervals import Floats
-from spsbench.planning.forecast.acceptance_chances import LEAST
+from spsbench.planning.forecast.rounds import LEAST
 from spsbench.settings.cell import WarpSettings
 
 

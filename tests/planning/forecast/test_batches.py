@@ -19,6 +19,7 @@ from tests.oracles.forecasts import (
     WEIGHTS,
     candidate,
     flat,
+    forecast,
     in_batches,
     pass_seconds,
     texts,
@@ -32,8 +33,10 @@ def predicted(sizes=SIZES, ks=(1, 2, 4, 8), alpha=0.8, **more):
 
 
 def test_a_gain_in_a_batch_is_tokens_over_measured_seconds():
-    made = predicted()
-    for size, gained in made.lines[str(candidate(4))]:
+    (alone, single), *lines = predicted().lines[str(candidate(4))]
+    assert alone == 1
+    assert single == forecast(candidate(4), DRAFT, texts(0.8, 10, 200), flat()).speedup
+    for size, gained in lines:
         tau = (1 - 0.8**5) / (1 - 0.8)
         plain = pass_seconds(size, 1) + 0.1 * size
         seconds = pass_seconds(size, 5) + 4.0 + 0.1 * size

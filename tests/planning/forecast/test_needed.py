@@ -2,7 +2,7 @@
 
 import pytest
 
-from spsbench.planning.forecast.break_even import alpha_for
+from spsbench.metrics.rates import alpha_for
 
 
 def tau(alpha, k):

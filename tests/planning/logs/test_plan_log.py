@@ -9,8 +9,8 @@ import pytest
 
 import spsbench
 from spsbench.errors import DataError, UsageError
+from spsbench.planning.forecast.rounds import Coins, room_of, rounds
 from spsbench.planning.logs.plan_log import encoder_of, plan_log
-from spsbench.planning.logs.rounds import chain, chances
 from spsbench.settings.execution import Access
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
@@ -56,28 +56,20 @@ def taus(answer):
 
 def test_a_log_says_what_the_run_s_own_traces_say(run, tmp_path):
     """A draft model read anew, with logged log-probabilities: as traced in the run itself."""
-    from spsbench.planning.forecast.acceptance_chances import acceptance_chances
-    from spsbench.planning.forecast.replay import Always, replay, span_of
-
     found = taus(plan_log(run, draft=["nano-draft"], k="1..4"))
     served = taus(plan_log(as_lines(run, tmp_path), draft=["nano-draft"], k="1..4"))
     traces = read_traces([run])
     (name,) = traces.drafts
     for rule in ("sps", "block", "match"):
         for k in (1, 2, 3, 4):
-            laws = [
-                replay(acceptance_chances(text, along, rule), span_of(text, along), Always(k))
-                for text, along in traces.of(name)
-            ]
-            tau = sum(law.emitted for law in laws) / sum(law.mean_rounds for law in laws)
-            assert found["nano-draft", rule, k] == pytest.approx(tau, rel=1e-5)
-            after_first = [
-                chain(chances(rule, along.p[1:], np.asarray(text.q[1:]), k), k)
-                for text, along in traces.of(name)
-            ]
-            tokens = sum(len(text.q) - 1 for text, _ in traces.of(name))
-            tau = tokens / sum(rounds.expected for rounds in after_first)
-            assert served["nano-draft", rule, k] == pytest.approx(tau, rel=1e-5)
+            for first, taus_of_log in ((0, found), (1, served)):
+                expected = tokens = 0.0
+                for text, trace in traces.of(name):
+                    coins = Coins.sampled(trace.p[first:], text.q[first:], rule, k)
+                    tokens += len(text.q) - first
+                    expected += rounds(coins, k, room_of(len(text.q) - first)).weights.sum()
+                tau = pytest.approx(tokens / expected, rel=1e-5)
+                assert taus_of_log["nano-draft", rule, k] == tau
 
 
 def test_a_run_is_a_log(run, tmp_path):

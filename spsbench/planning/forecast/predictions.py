@@ -1,0 +1,429 @@
+"""Predictions: expected rounds of candidates in tallies of measured rounds, priced by costs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, get_args
+
+import numpy as np
+
+from spsbench.metrics.costs import PLAIN, Costs
+from spsbench.metrics.intervals import FEWEST, LEVEL, NORMAL, Estimate, Floats
+from spsbench.metrics.rates import RATES, gains
+from spsbench.metrics.sums import AT, Tally, Totals, numbered
+from spsbench.metrics.surfaces import Typical, typical
+from spsbench.planning.forecast.rounds import (
+    Coins,
+    Ints,
+    Rounds,
+    VerifierRule,
+    coins_of,
+    price,
+    room_along,
+    rounds,
+    work,
+)
+from spsbench.spec import K_MAX
+from spsbench.store.trace_records import Along, DraftOf, Written
+
+RULES = get_args(VerifierRule)
+LOOKUP_RULE = "match"  # the rule under which deterministic drafts are replayed
+TWO_SIDED = NORMAL.inv_cdf((1 + LEVEL) / 2)
+ALL_SIMULATIONS = 2000  # simulations over all texts, where a schedule looks back
+FEWEST_SIMULATIONS = 20  # of a text
+MOST_ROWS = 2048  # texts beyond it share the rows of earlier ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A way to speculate that could be run.
+
+    Args:
+        draft: name of the draft in trace and costs.
+        verifier: the rule.
+        k: tokens a round, where the schedule is constant.
+        schedule: spec of a schedule that is not constant, and how its rounds are simulated, from
+            chances, room and a number of simulations.
+        bound: "at least" or "at most", where a log only bounds the chances.
+    """
+
+    draft: str
+    verifier: str
+    k: int | None = None
+    schedule: tuple[str, Callable[[Coins, Ints, int], Rounds]] | None = None
+    bound: str = ""
+
+    @property
+    def method(self) -> str:
+        """Return a name of the method: all fields but K."""
+        depth = "" if self.schedule is None else f", {self.schedule[0]}"
+        return f"{self.draft}, {self.verifier}{depth}" + f", {self.bound}" * bool(self.bound)
+
+    def __str__(self) -> str:
+        depth = f"K = {self.k}" if self.schedule is None else self.schedule[0]
+        return f"{self.draft}, {depth}, {self.verifier}"
+
+
+class Shares(NamedTuple):
+    """Shares of the time of a round, by part."""
+
+    draft: float
+    target: float
+    sampling: float
+    verify: float
+    host: float
+    unexplained: float
+
+
+ARS = Candidate(draft=PLAIN, verifier="", k=0)
+
+
+@dataclass(kw_only=True, eq=False)
+class Prediction:
+    """The expected rounds of a candidate over texts, which come one after the other.
+
+    Figures are those of measured rounds, under the same names; of intervals, those of
+    `block_efficiency`, `mean_token_time_ms` and `speedup` are widened to what other prompts and
+    other timings would have.
+
+    Args:
+        baseline: the prediction of ArS over the same texts, added before; None: this one is.
+        batch: texts that make their rounds together.
+        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
+        exact: whether counts are exact for these texts, so that only times are estimates.
+        operations: of a drafted token over those of a row of the target; 0 for drafts by rule.
+        factor: part of the gain that is left to prompts that did not choose this K.
+    """
+
+    candidate: Candidate
+    costs: Costs
+    baseline: "Prediction | None" = None
+    batch: int = 1
+    new_prompts: int | None = None
+    exact: bool = True
+    operations: float = 0.0
+    factor: float = 1.0
+    simulated: bool = field(default=False, init=False)
+    variance: float = field(default=0.0, init=False)
+    texts: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        k = self.candidate.k or 0
+        self.tally = Tally(k, 0, k)
+        self._acceptance = np.zeros(2)
+        self._parts = price(np.zeros((0, 3), np.int64), np.zeros(0), self.costs, PLAIN, None)
+        self._sizes: dict[tuple[int, ...], float] = {}
+
+    def add(self, expected: Rounds, context: int, key: tuple[int, int]) -> None:
+        """Add the rounds of a text.
+
+        Args:
+            context: tokens of its prompt.
+            key: numbers of its sample and repeat.
+        """
+        sizes, weights = expected.sizes(context, alike=len(self.costs.passes.contexts) == 1)
+        arm, rule = self.candidate.draft, self.candidate.verifier
+        seconds = price(sizes, weights, self.costs, arm, rule, self.batch)
+        for size, weight in zip(map(tuple, sizes.tolist()), weights.tolist(), strict=True):
+            self._sizes[size] = self._sizes.get(size, 0.0) + weight
+        self._parts = self._parts + seconds
+        self._acceptance += expected.acceptance()
+        self.variance += expected.variance
+        self.simulated |= expected.simulations is not None
+        self.texts += 1
+        self.tally.add_expected((key[0] % MOST_ROWS, key[1]), expected, expected.totals(seconds))
+
+    def add_plain(self, length: int, context: int, key: tuple[int, int]) -> None:
+        """Add the rounds of ArS: one a token."""
+        nothing = Coins(np.zeros((length, 0)), np.zeros(length, np.int64))
+        self.add(rounds(nothing, 0, nothing.longest), context, key)
+
+    @cached_property
+    def sums(self) -> Totals:
+        """Return the sums over all texts."""
+        return Totals(*map(float, self.tally.rows.sum(0)[: len(Totals._fields)]))
+
+    def figure(self, name: str) -> Estimate | None:
+        """Return a figure of `RATES` over these texts."""
+        rate = RATES[name]
+        jackknife = self.tally.jackknife(self.tally.rows)
+        return jackknife.estimate(rate, AT[rate.denominator], rate.scale)
+
+    @cached_property
+    def alpha(self) -> Estimate | None:
+        """Return the chance that a tested token is kept; None: the rule tests no slots."""
+        return self.figure("alpha") or self.figure("alpha_counted")
+
+    @property
+    def right(self) -> float:
+        """Return the expected acceptance rate of the pair, under any rule."""
+        kept, tested = self._acceptance
+        return float(kept / max(tested, 1e-12))
+
+    @property
+    def drafted(self) -> float:
+        """Return the drafted tokens of a round."""
+        return self.sums.drafted / self.sums.rounds
+
+    @property
+    def work(self) -> float:
+        """Return operations over those of plain sampling."""
+        return work(self.sums, self.operations) / self._left
+
+    @property
+    def plain_ms(self) -> float:
+        """Return the decode time of a token by ArS."""
+        baseline = self.baseline or self
+        return float(1e3 * np.median(baseline.seconds_in(self.batch)) / baseline.sums.tokens)
+
+    @property
+    def shares(self) -> Shares:
+        """Return the shares of the time of a round, by part."""
+        return Shares(*np.median(self._parts / self._parts.sum(0), 1).tolist())
+
+    @property
+    def tau(self) -> Estimate:
+        """Return emitted tokens a round."""
+        return times(self._tau, self._left)
+
+    @property
+    def ms(self) -> Estimate:
+        """Return the decode time of a token in ms."""
+        return times(self._ms, 1 / self._left)
+
+    @property
+    def by_texts(self) -> Estimate:
+        """Return the speed-up over ArS on these texts, with an interval over texts alone."""
+        return times(self._by_texts, self._left)
+
+    @property
+    def speedup(self) -> Estimate:
+        """Return the speed-up over ArS, for other prompts and other timings."""
+        return times(self._speedup, self._left)
+
+    def speedup_in(self, batch: int) -> Estimate:
+        """Return the speed-up over ArS in batches of a size; tau does not depend on it."""
+        gained = widened(self._tau, self._gained(batch))
+        return times(clamp_to_tau(gained, self._tau), self._left)
+
+    def gain(self) -> float:
+        """Return the mean speed-up over these texts."""
+        return (self.baseline or self).sums.seconds / self.sums.seconds
+
+    def by_prompt(self) -> Floats:
+        """Return [prompts, 2] seconds of ArS and of the candidate."""
+        prompts = numbered([sample for sample, _ in self.tally.keys])
+        seconds = np.zeros((int(prompts.max()) + 1, 2))
+        for column, tally in enumerate(((self.baseline or self).tally, self.tally)):
+            np.add.at(seconds[:, column], prompts, tally.rows[:, AT["seconds"]])
+        return seconds
+
+    def seconds_in(self, batch: int) -> Floats:
+        """Return [turns] seconds of all texts, where each batch has so many."""
+        if batch == self.batch:
+            return np.asarray(self._parts.sum(0))
+        arm, rule = self.candidate.draft, self.candidate.verifier
+        sizes = np.array(list(self._sizes), np.int64).reshape(-1, 3)
+        weights = np.array(list(self._sizes.values()))
+        return np.asarray(price(sizes, weights, self.costs, arm, rule, batch).sum(0))
+
+    @property
+    def _left(self) -> float:
+        """Return `factor`, but no less than leaves a round one token."""
+        return 1.0 if self.factor == 1 else max(self.factor, 1 / self._tau.mean)
+
+    @cached_property
+    def _tau(self) -> Estimate:
+        return self._predicted(self.figure("block_efficiency"))
+
+    @cached_property
+    def _ms(self) -> Estimate:
+        by_texts = self._predicted(self.figure("mean_token_time_ms"))
+        spread = self._parts.sum(0) / self.sums.seconds * by_texts.mean
+        return widened(by_texts, typical(spread, self.costs.busy))
+
+    @cached_property
+    def _by_texts(self) -> Estimate:
+        gained = gains((self.baseline or self).tally, self.tally, self.candidate.k).speedup
+        if gained is None:
+            raise ValueError("texts without a token")
+        return gained
+
+    @cached_property
+    def _speedup(self) -> Estimate:
+        gained = widened(self._predicted(self._by_texts), self._gained(self.batch))
+        return clamp_to_tau(gained, self._tau)
+
+    def _gained(self, batch: int) -> Typical:
+        seconds = (self.baseline or self).seconds_in(batch) / self.seconds_in(batch)
+        return typical(seconds, self.costs.busy)
+
+    def _predicted(self, of_mean: Estimate | None) -> Estimate:
+        if of_mean is None:
+            raise ValueError("texts without a token")
+        prompts = len({sample for sample, _ in self.tally.keys})
+        return predicted(of_mean, prompts, self.new_prompts, self.variance, self.sums.rounds)
+
+
+def predict(
+    candidates: Sequence[Candidate],
+    draft: DraftOf,
+    traced: Sequence[tuple[Written, Along]],
+    costs: Costs,
+    new_prompts: int | None = None,
+    notify: Callable[[], None] = lambda: None,
+) -> list[Prediction]:
+    """Return the predictions of candidates with one draft along its texts.
+
+    Args:
+        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
+        notify: is called before each candidate.
+    """
+    numbers = {text.key[1]: 0 for text, _ in traced}
+    numbers = {sample: number for number, sample in enumerate(numbers)}
+    keys = [(numbers[text.key[1]], text.key[2]) for text, _ in traced]
+    context = float(np.mean([text.prompt_tokens + len(text.q) / 2 for text, _ in traced]))
+    baseline = Prediction(candidate=ARS, costs=costs, new_prompts=new_prompts)
+    for (text, _), key in zip(traced, keys, strict=True):
+        baseline.add_plain(len(text.q), text.prompt_tokens, key)
+    predictions = []
+    for candidate in candidates:
+        notify()
+        prediction = Prediction(
+            candidate=candidate,
+            costs=costs,
+            baseline=baseline,
+            new_prompts=new_prompts,
+            exact=draft.exact,
+            operations=operations(candidate, draft, costs, context),
+        )
+        for (text, trace), key in zip(traced, keys, strict=True):
+            expected = rounds_of(candidate, draft, text, trace, len(traced))
+            prediction.add(expected, text.prompt_tokens, key)
+        predictions.append(prediction)
+    return predictions
+
+
+def rounds_of(
+    candidate: Candidate, draft: DraftOf, text: Written, trace: Along, texts: int
+) -> Rounds:
+    """Return the expected rounds of a candidate along one of some traced texts."""
+    room = room_along(text, trace)
+    if candidate.schedule is None:
+        k = candidate.k or 0
+        return rounds(coins_of(text, trace, rule_of(candidate, draft), k), k, room)
+    name, simulate = candidate.schedule
+    coins = coins_of(text, trace, rule_of(candidate, draft), draft.most or K_MAX, name)
+    return simulate(coins, room, max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // texts))
+
+
+def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:
+    """Return the block efficiency alone, which needs no costs."""
+    count = len(traced)
+    expected = [rounds_of(candidate, draft, text, trace, count) for text, trace in traced]
+    return sum(len(text.q) for text, _ in traced) / sum(float(r.weights.sum()) for r in expected)
+
+
+def rule_of(candidate: Candidate, draft: DraftOf) -> VerifierRule:
+    """Return the rule under which a candidate is replayed."""
+    return candidate.verifier if draft.sampled else LOOKUP_RULE  # type: ignore[return-value]
+
+
+def operations(candidate: Candidate, draft: DraftOf, costs: Costs, context: float) -> float:
+    """Return what a drafted token computes, in rows of the target: c, a ratio of times, for it."""
+    if not draft.sampled:
+        return 0.0
+    return costs.relative(candidate.draft, candidate.k or 1, context).value
+
+
+def selection_factor(predictions: Sequence[Prediction]) -> float:
+    """Return what part of the gain of the best candidate is left on prompts that did not choose it.
+
+    The best of several looks better on the prompts that it was chosen by than it is. Each prompt is
+    left out in turn, and counted with the candidate that the others choose. That overstates what is
+    lost where a prompt that decides the choice is left out, so half of it counts, on a log scale.
+    """
+    return factor_of(np.stack([prediction.by_prompt() for prediction in predictions]))
+
+
+def factor_of(seconds: Floats) -> float:
+    """Return `selection_factor` of [candidates, prompts, 2] seconds of ArS and of candidates."""
+    count = seconds.shape[1]
+    if len(seconds) < 2 or count < 2:
+        return 1.0
+    total = seconds.sum(1)
+    others = total[:, None] - seconds
+    chosen = (others[..., 0] / others[..., 1]).argmax(0)
+    unseen = seconds[chosen, np.arange(count)].sum(0)
+    best = (total[:, 0] / total[:, 1]).max()
+    return float(min(1.0, unseen[0] / unseen[1] / best) ** 0.5)
+
+
+def times(estimate: Estimate, factor: float) -> Estimate:
+    """Return the estimate in another unit."""
+    low, high = (None if e is None else e * factor for e in (estimate.low, estimate.high))
+    return Estimate(estimate.mean * factor, low, high, estimate.n)
+
+
+def predicted(
+    of_mean: Estimate, texts: int, new_prompts: int | None, variance: float, rounds: float
+) -> Estimate:
+    """Return an interval for the figure that other prompts will have, from that of the mean.
+
+    A figure of few prompts varies by their texts, and by the acceptances along each text. Errors
+    are relative and independent, so their squares add on a log scale.
+
+    Args:
+        texts: traced prompts.
+        new_prompts: other prompts; None: as many.
+        variance: of the number of rounds, given the traced texts, summed over them.
+        rounds: expected number of rounds, summed likewise.
+    """
+    if of_mean.low is None or of_mean.high is None:
+        return of_mean
+    new = texts if new_prompts is None else new_prompts
+    wider = np.sqrt(1 + texts / new)
+    by_chance = TWO_SIDED * np.sqrt(variance * texts / new) / rounds
+    low = np.hypot(wider * np.log(of_mean.mean / of_mean.low), by_chance)
+    high = np.hypot(wider * np.log(of_mean.high / of_mean.mean), by_chance)
+    mean = of_mean.mean
+    return of_mean._replace(low=float(mean * np.exp(-low)), high=float(mean * np.exp(high)))
+
+
+def widened(by_texts: Estimate, by_turns: Typical) -> Estimate:
+    """Return an interval for two errors: the sample of texts, and the measurement of the costs.
+
+    Both errors are relative and independent, so their squares add on a log scale.
+    """
+    mean = by_turns.value
+    if by_texts.low is None or by_texts.high is None:
+        return Estimate(mean, None, None, by_texts.n)
+    low = np.hypot(np.log(by_texts.mean / by_texts.low), np.log(mean / by_turns.low))
+    high = np.hypot(np.log(by_texts.high / by_texts.mean), np.log(by_turns.high / mean))
+    return Estimate(mean, float(mean * np.exp(-low)), float(mean * np.exp(high)), by_texts.n)
+
+
+def clamp_to_tau(speedup: Estimate, tau: Estimate) -> Estimate:
+    """Return a speed-up bounded by tau: a round takes at least as long as a plain round.
+
+    Noisy costs by context and turn may otherwise exceed the bound.
+    """
+    mean, low, high = min(speedup.mean, tau.mean), speedup.low, speedup.high
+    if low is None or high is None:
+        return Estimate(mean, None, None, speedup.n)
+    most = tau.mean if tau.high is None else tau.high
+    return Estimate(mean, min(low, mean), max(mean, min(high, most)), speedup.n)
+
+
+def lacking(prediction: Prediction, tokens: int, width: float) -> tuple[float, int] | None:
+    """Return half the relative width that texts leave to the speed-up, and the tokens needed.
+
+    None: the width is at most `width`, or there are too few texts to tell.
+    """
+    by_texts = prediction.by_texts
+    if by_texts.low is None or by_texts.high is None or prediction.texts < FEWEST:
+        return None
+    half = (by_texts.high - by_texts.low) / 2 / by_texts.mean
+    if half <= width:
+        return None
+    return half, int(np.ceil(tokens * ((half / width) ** 2 - 1)))

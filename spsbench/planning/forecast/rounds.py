@@ -1,0 +1,351 @@
+"""Rounds in expectation, from traces, logs or an acceptance rate, as the sums of measured rounds.
+
+The replay identity: a text of the target alone determines the acceptance chances of every draft
+along it. Letters are the paper's: q target, p draft, x_t the generated token at position t. A round
+that starts at position t drafts slots t, t + 1, ..., and keeps slots up to the first rejection:
+
+- `sps` with chance min(1, p / q) of x_t: the rule keeps x with mass min(p, q), and the text has x
+  with mass q (Chen et al. 2023, Theorem 1);
+- `match` with p of x_t, the chance that draft and target sample the same token;
+- `block` keeps i slots or more with the least of 1 and the products p / q over the first 1, ..., i
+  of them: not slot by slot, yet by the text alone (Sun et al. 2024; docs/plan.md has the proof);
+- a draft by rule is kept while it equals the text.
+
+The noise of each round is fresh, so the rounds of a text are a Markov chain over positions, and
+their expected number at each position fills the `Totals` that measured rounds fill: all figures
+come from `metrics.rates`. Edge cases follow `loop.decode`: K is clamped to the tokens left less one
+and to the draft's context. Acceptance beyond the end of a text is unknown: such slots count as
+drafted, not as tested.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spsbench.metrics.costs import STEP, Costs
+from spsbench.metrics.intervals import Floats
+from spsbench.metrics.sums import Totals
+from spsbench.store.trace_records import Along, Proposed, Written
+
+Ints = NDArray[np.int64]
+Counts = Sequence[int] | NDArray[Any]
+VerifierRule = Literal["sps", "match", "block"]
+LEAST = float(np.finfo(np.float32).tiny)  # a generated token has a probability above 0
+DRAFT, TARGET = 0, 1  # parts of a round's seconds, in the order of `metrics.costs.RoundCost`
+UNLIMITED = 1 << 40  # tokens of a budget that is not recorded
+
+
+@dataclass(frozen=True, eq=False)
+class Coins:
+    """Acceptance chances along one text of L tokens, for drafts of up to M tokens.
+
+    Args:
+        kept: [L, M] chance that a round from each position keeps its first i + 1 slots or more;
+            0 beyond the end of the text.
+        longest: [L] tokens that a draft from each position has at most.
+        overlap: [L] sum_x min(p, q); None where it is unknown.
+        slot_by_slot: whether the rule tests slot by slot, so that `Round.tested` applies.
+        passes: [L] most slots whose distribution is computed; None: of all that are requested.
+    """
+
+    kept: Floats
+    longest: Ints
+    overlap: Floats | None = None
+    slot_by_slot: bool = True
+    passes: Ints | None = None
+
+    @classmethod
+    def sampled(
+        cls,
+        p: Floats,
+        q: Floats | None,
+        rule: VerifierRule,
+        most: int,
+        overlap: Floats | None = None,
+        stops: Counts | None = None,
+    ) -> "Coins":
+        """Return the chances of a draft whose distribution depends on the text alone.
+
+        Args:
+            p, q: [L] probabilities of the generated tokens; `match` needs no q.
+            stops: [L] slots after which a schedule ends the draft, by the distribution of the next
+                slot. Drafted tokens are then estimates: no trace holds the path behind a rejection.
+        """
+        ratios = p if rule == "match" or q is None else p / np.maximum(q, LEAST)
+        if rule == "sps":
+            ratios = np.minimum(ratios, 1.0)
+        padded = np.concatenate([ratios, np.zeros(most)])
+        kept = np.lib.stride_tricks.sliding_window_view(padded, max(most, 1))[: len(p), :most]
+        kept = np.cumprod(kept, axis=1)
+        if rule == "block":
+            kept = np.minimum(np.minimum.accumulate(kept, axis=1), 1.0)
+        if stops is None:
+            return cls(kept, np.full(len(p), most), overlap, rule != "block")
+        longest = np.asarray(stops, np.int64)
+        return cls(kept, longest, overlap, rule != "block", longest + 1)
+
+    @classmethod
+    def by_rule(cls, hits: Counts, proposed: Counts, most: int) -> "Coins":
+        """Return the chances, 0 and 1, of a draft by rule.
+
+        Args:
+            hits: [L] first tokens of the proposal at each position that the text has too.
+            proposed: [L] tokens of the proposal, of which a shorter draft is the beginning.
+        """
+        matching = np.asarray(hits, np.int64)[:, None]
+        return cls((np.arange(most) < matching).astype(float), np.asarray(proposed, np.int64))
+
+
+def coins_of(
+    text: Written, trace: Along, rule: VerifierRule, most: int, schedule: str = ""
+) -> Coins:
+    """Return the acceptance chances of a traced draft, with the stops of a schedule."""
+    if isinstance(trace, Proposed):
+        return Coins.by_rule(trace.hits, trace.proposed, most)
+    stops = trace.stops.get(schedule)
+    return Coins.sampled(trace.p, text.q, rule, most, trace.overlap, stops)
+
+
+def room_of(length: int, budget: int = UNLIMITED, reach: int | None = None) -> Ints:
+    """Return [L] the most tokens to draft from each position, as `loop.decode.room` does."""
+    ends = budget - 1 if reach is None else min(budget - 1, reach)
+    return np.maximum(ends - np.arange(length), 0)
+
+
+def room_along(text: Written, trace: Along) -> Ints:
+    """Return [L] the most tokens that a traced draft has from each position."""
+    return room_of(len(text.q), text.budget, getattr(trace, "reach", None))
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """The rounds of one text in expectation over acceptances, given the text."""
+
+    coins: Coins
+    starts: Ints  # [S] positions, from the first generated token, at which a round may start
+    requested: Ints  # [S] tokens requested from the drafter: K, clamped
+    weights: Floats  # [S] expected number of such rounds
+    variance: float = 0.0  # of the number of rounds
+    simulations: int | None = None  # None: exact; else the number of simulated generations
+
+    @property
+    def drafted(self) -> Ints:
+        """Return [S] drafted tokens."""
+        return np.minimum(self.requested, self.coins.longest[self.starts])
+
+    def between(self, first: int, end: int) -> "Rounds":
+        """Return the rounds that start at some positions of the text; their number is certain."""
+        inside = (self.starts >= first) & (self.starts < end)
+        return Rounds(self.coins, self.starts[inside], self.requested[inside], self.weights[inside])
+
+    def sizes(self, context: int, *, alike: bool = False) -> tuple[Ints, Floats]:
+        """Return the distinct [U, 3] (requested, drafted, steps of context), and [U] their weights.
+
+        Args:
+            context: tokens of the prompt.
+            alike: all contexts are priced alike.
+        """
+        passes, drafted = self.coins.passes, self.drafted
+        computed = self.requested
+        if passes is not None:
+            computed = np.minimum(computed, passes[self.starts])
+        steps = (context + self.starts) // (UNLIMITED if alike else STEP)
+        span = int(steps.max(initial=0)) + 1
+        most = int(computed.max(initial=0)) + 1
+        keys, places = np.unique((computed * most + drafted) * span + steps, return_inverse=True)
+        weights = np.zeros(len(keys))
+        np.add.at(weights, places.reshape(-1), self.weights)
+        return np.stack([keys // span // most, keys // span % most, keys % span], 1), weights
+
+    def slots(self) -> tuple[Floats, Floats]:
+        """Return [S, N] expected times that each slot is kept, and tested within the text."""
+        drafted, weights = self.drafted[:, None], self.weights[:, None]
+        places = np.arange(int(drafted.max(initial=0)))
+        kept = self.coins.kept[self.starts, : len(places)] * (places < drafted)
+        before = np.concatenate([np.ones((len(kept), 1)), kept], axis=1)[:, : len(places)]
+        rest = len(self.coins.longest) - self.starts[:, None]
+        return weights * kept, weights * before * (places < np.minimum(drafted, rest))
+
+    def emitted(self) -> float:
+        """Return the expected tokens: one a round, and what is kept before the end of the text."""
+        kept, _ = self.slots()
+        rest = len(self.coins.longest) - 1 - self.starts[:, None]
+        return float(self.weights.sum() + (kept * (np.arange(kept.shape[1]) < rest)).sum())
+
+    def acceptance(self) -> tuple[float, float]:
+        """Return expected acceptances and tests: of a sampled draft its overlap, under any rule."""
+        kept, tested = self.slots()
+        if self.coins.overlap is None:
+            return float(kept.sum()), float(tested.sum())
+        places = self.starts[:, None] + np.arange(tested.shape[1])
+        overlap = self.coins.overlap[np.minimum(places, len(self.coins.longest) - 1)]
+        return float((tested * overlap).sum()), float(tested.sum())
+
+    def totals(self, seconds: Floats) -> Totals:
+        """Return the sums that `metrics.sums.totals` returns of measured rounds.
+
+        Args:
+            seconds: [parts, turns] of all rounds (`price`).
+        """
+        accepted, drafted = float(self.slots()[0].sum()), float(self.weights @ self.drafted)
+        slotwise, count, tokens = self.coins.slot_by_slot, float(self.weights.sum()), self.emitted()
+        agreed, looked_at = self.acceptance()
+        sampled = slotwise and self.coins.overlap is not None
+        by_turn = seconds.sum(0)
+        whole, shares = float(np.median(by_turn)), np.median(seconds / by_turn, 1)
+        return Totals(
+            tokens=tokens,
+            rounds=count,
+            drafted=drafted,
+            accepted=accepted,
+            overlap=agreed * sampled,
+            overlap_tested=looked_at * sampled,
+            kept=accepted * slotwise,
+            tested=looked_at * slotwise,
+            depth=drafted,
+            round_tokens=tokens,
+            quiet=1.0,  # `timed` and prefill stay 0: nothing was timed
+            seconds=whole,
+            timed_tokens=tokens,
+            timed_rounds=count,
+            round_seconds=whole,
+            timed_depth=drafted,
+            started=1.0,
+            parted=whole,
+            draft=whole * float(shares[DRAFT]),
+            target=whole * float(shares[TARGET]),
+        )
+
+    def by_position(self, slots: int) -> list[float]:
+        """Return draft tokens kept at each of the first `slots` of a round, then those tested."""
+        sums = np.stack([np.pad(of.sum(0), (0, slots))[:slots] for of in self.slots()])
+        return [float(n) for n in (sums * self.coins.slot_by_slot).flat]
+
+    def by_depth(self, most: int) -> list[float]:
+        """Return the rounds that drafted at least 1, 2, ... `most` tokens."""
+        return [float(self.weights @ (self.drafted > n)) for n in range(most)]
+
+
+def price(
+    sizes: Ints, weights: Floats, costs: Costs, arm: str, rule: str | None, batch: int = 1
+) -> Floats:
+    """Return [parts, turns] expected seconds of rounds of some sizes (`Rounds.sizes`)."""
+    total = np.zeros_like(costs.round(arm, 0, 0, 0, batch=batch))
+    for (requested, drafted, step), weight in zip(sizes.tolist(), weights.tolist(), strict=True):
+        seconds = costs.round(arm, requested, drafted, step * STEP, batch=batch, rule=rule)
+        total += weight * seconds
+    return total
+
+
+def rounds(coins: Coins, k: int, room: Ints) -> Rounds:
+    """Return the rounds under a constant K, exactly."""
+    length, requested = len(coins.longest), np.minimum(k, room)
+    drafted = np.minimum(requested, coins.longest)[:, None]
+    kept = coins.kept[:, :k] * (np.arange(k) < drafted)
+    reached = np.concatenate([np.ones((length, 1)), kept], axis=1)
+    outcomes = reached - np.concatenate([kept, np.zeros((length, 1))], axis=1)  # [L, K + 1]
+    weights, variance = np.zeros(length + k + 1), 0.0
+    weights[0] = 1.0
+    if not ((outcomes > 0) & (outcomes < 1)).any():
+        position, advances = 0, (outcomes.argmax(1) + 1).tolist()
+        while position < length:
+            weights[position] = 1.0
+            position += advances[position]
+    else:
+        for t in range(length):
+            if weights[t]:
+                weights[t + 1 : t + k + 2] += weights[t] * outcomes[t]
+        mean, square = np.zeros(length + k + 1), np.zeros(length + k + 1)  # of rounds from t on
+        for t in reversed(range(length)):
+            ahead = float(outcomes[t] @ mean[t + 1 : t + k + 2])
+            mean[t] = 1 + ahead
+            square[t] = 1 + 2 * ahead + outcomes[t] @ square[t + 1 : t + k + 2]
+        variance = float(square[0] - mean[0] ** 2)
+    starts = np.flatnonzero(weights[:length] > 0)
+    return Rounds(coins, starts, requested[starts], weights[starts], variance)
+
+
+def simulated(
+    schedule: Any, round_type: Callable[..., Any], coins: Coins, room: Ints, simulations: int
+) -> Rounds:
+    """Return the rounds under a schedule that looks back, from simulated generations.
+
+    Only where rounds start, and with what K, is simulated: what they keep is its expectation.
+
+    Args:
+        round_type: `loop.types.Round`, of which the histories are that a schedule reads.
+    """
+    counts, numbers = Counter[tuple[int, int]](), []
+    chances, longest, limits = coins.kept.tolist(), coins.longest.tolist(), room.tolist()
+    for seed in range(simulations):
+        noise, history, position = random.Random(f"replay/{seed}"), list[Any](), 0
+        while position < len(longest):
+            requested = min(int(schedule.k(history)), limits[position])
+            drafted = min(requested, longest[position])
+            u, accepted = noise.random(), 0
+            while accepted < drafted and u < chances[position][accepted]:
+                accepted += 1
+            tested, overlap = min(accepted + 1, drafted) if coins.slot_by_slot else -1, None
+            if coins.overlap is not None and tested >= 0:
+                overlap = float(coins.overlap[position : position + tested].sum())
+            tokens = [0] * (accepted + 1)  # their number is right, the ids are unknown
+            history.append(round_type(drafted, tested, accepted, tokens, overlap, 0.0, None))
+            counts[position, requested] += 1
+            position += accepted + 1
+        numbers.append(len(history))
+    keys = np.array(sorted(counts), np.int64).reshape(-1, 2)
+    weights = np.array([counts[start, k] for start, k in keys.tolist()]) / simulations
+    return Rounds(coins, keys[:, 0], keys[:, 1], weights, float(np.var(numbers)), simulations)
+
+
+def of_alpha(alpha: float, k: int) -> Rounds:
+    """Return one round whose K slots are each kept with chance `alpha`: Leviathan et al. 2023.
+
+    Its tokens are those of equation 1, its price by `Costs.of_ratios` gives Theorem 3.8, and its
+    `work` Theorem 3.11.
+    """
+    kept = np.tile(alpha ** np.arange(1.0, k + 1), (k + 1, 1))
+    start, draft = np.zeros(1, np.int64), np.full(1, k)
+    return Rounds(Coins(kept, np.full(k + 1, k)), start, draft, np.ones(1))
+
+
+def work(sums: Totals, operations: float) -> float:
+    """Return operations over those of plain sampling (Leviathan et al. 2023, Theorem 3.11).
+
+    Args:
+        operations: of a drafted token over those of a row of the target; 0 for drafts by rule.
+    """
+    return (sums.rounds + sums.drafted * (1 + operations)) / sums.tokens
+
+
+def least_cost(coins: Coins, room: Ints, cost: Floats, simulations: int) -> float:
+    """Return the least cost of a text under any choice of each round's K, acceptances known.
+
+    Each position is sampled once a simulation, since the target fills a rejected one; a rule that
+    does not test slot by slot has one sample for each start of a round.
+
+    Args:
+        cost: [L, M + 1] of a round from each position, by drafted tokens.
+    """
+    length, most = len(coins.longest), cost.shape[1] - 1
+    noise = np.random.default_rng(0).random((simulations, length + 1))
+    ahead = np.zeros((simulations, length + 1))
+    for t in reversed(range(length)):
+        n = int(min(most, room[t], coins.longest[t]))
+        kept = coins.kept[t, :n]
+        after = ahead[:, np.minimum(t + 1 + np.arange(n + 1), length)]  # [simulations, N + 1]
+        if coins.slot_by_slot:
+            before = np.concatenate([[1.0], kept[:-1]])[:n]
+            slots = np.divide(kept, before, out=np.zeros(n), where=before > 0)
+            draws = noise[:, t : t + n]
+            run = np.cumprod(draws < slots[: draws.shape[1]], axis=1).sum(axis=1)
+        else:
+            run = (noise[:, t, None] < kept).sum(axis=1)
+        ends = np.minimum(run[:, None], np.arange(n + 1))
+        ahead[:, t] = (cost[t, : n + 1] + np.take_along_axis(after, ends, axis=1)).min(axis=1)
+    return float(ahead[:, 0].mean())

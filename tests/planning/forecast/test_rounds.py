@@ -1,0 +1,259 @@
+"""The replay identity against the shipping loop: every path of every uniform, given the text."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spsbench.audit.exact.cases import Case, Outcome, warped
+from spsbench.audit.exact.draft_kinds import ArgmaxDrafter
+from spsbench.audit.exact.enumeration import Walk, following
+from spsbench.audit.exact.tables import KINDS, Pair, TableLM
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context, Round, Scores
+from spsbench.methods.drafters.ngram import NgramDrafter
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.metrics.costs import Costs
+from spsbench.planning.forecast.rounds import (
+    Coins,
+    Rounds,
+    least_cost,
+    price,
+    room_of,
+    rounds,
+    simulated,
+)
+from spsbench.plugins import make
+from spsbench.registry import entries
+from spsbench.spec import Spec
+from tests.oracles.written_rules import case
+from tests.parts import ByHistory
+
+RULES = {"sps": Sps, "match": Match, "block": Block}
+PLAIN = ("plain", "equal")
+FREE = Costs.of_ratios(0.0, {})
+History = tuple[tuple[int, int], ...]
+
+
+def paths(case: Case) -> dict[Outcome, dict[History, float]]:
+    """Text -> the rounds that made it, (drafted, accepted) each, with their joint chance."""
+    q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
+    histories: dict[Outcome, dict[History, float]] = defaultdict(lambda: defaultdict(float))
+    script: list[int] | None = []
+    while script is not None:
+        walk = Walk(case, q, p, script, upper=False)
+        outcome, walked = walk.run()
+        histories[outcome][tuple((r[0], r[1]) for r in walked)] += walk.weight
+        script = following(walk.trail)
+    return histories
+
+
+def along(case: Case, text: tuple[int, ...], rule: Any, most: int = 8) -> Coins:
+    q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
+    before = [case.prompt + text[:t] for t in range(len(text))]
+    of_target, of_draft = (
+        np.array([law(x)[token] for x, token in zip(before, text, strict=True)]) for law in (q, p)
+    )
+    return Coins.sampled(of_draft, of_target, rule, most)
+
+
+def totals(expected: Rounds) -> Any:
+    sizes = expected.sizes(0)
+    return expected.totals(price(*sizes, FREE, "none", None))
+
+
+def check(
+    case: Case, k: int, coins_of: Callable[[tuple[int, ...]], Coins], reach: int | None = None
+) -> int:
+    """Compare every text with the loop's own rounds; how many there were."""
+    histories = paths(case)
+    for (text, finish), joint in histories.items():
+        coins, total = coins_of(text), sum(joint.values())
+        expected = rounds(coins, k, room_of(len(text), case.tokens, reach))
+        starts, drafted, accepted, tested, square = defaultdict(float), 0.0, 0.0, 0.0, 0.0
+        for history, weight in joint.items():
+            share, position = weight / total, 0
+            for n, a in history:
+                starts[position] += share
+                drafted += share * n
+                accepted += share * a
+                tested += share * min(a + 1, n)
+                position += a + 1
+            square += share * len(history) ** 2
+        sums = totals(expected)
+        weights = dict(zip(expected.starts.tolist(), expected.weights.tolist(), strict=True))
+        assert weights == pytest.approx(dict(starts), abs=1e-9), text
+        assert sums.rounds == pytest.approx(sum(starts.values()), abs=1e-9)
+        assert expected.variance == pytest.approx(square - sum(starts.values()) ** 2, abs=1e-9)
+        assert sums.drafted == pytest.approx(drafted, abs=1e-9)
+        assert sums.tokens == pytest.approx(len(text))
+        if finish == "length":
+            assert sums.accepted == pytest.approx(accepted, abs=1e-9)
+            assert sums.tested == pytest.approx(tested * coins.slot_by_slot, abs=1e-9)
+    return len(histories)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_expected_rounds_of_every_text_are_those_of_the_loop(rule: str, k: int) -> None:
+    tokens = 3 if (rule, k) == ("match", 3) else 4
+    one = case(rule, RULES[rule](), Pair(2, 4, PLAIN), tokens=tokens, schedule=Constant(k))
+    assert check(one, k, lambda text: along(one, text, rule)) == 2**tokens
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_expected_rounds_hold_for_every_kind_of_distribution(rule: str) -> None:
+    for kind in sorted(set(KINDS)):
+        one = case(rule, RULES[rule](), Pair(2, 3, (kind,)), tokens=3, schedule=Constant(2))
+        check(one, 2, lambda text, one=one: along(one, text, rule))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_schedule_that_looks_back_is_simulated_as_the_loop_runs_it(rule: str) -> None:
+    one = case(rule, RULES[rule](), Pair(2, 1), tokens=4, schedule=ByHistory())
+    for (text, _), joint in paths(one).items():
+        total = sum(joint.values())
+        mean = sum(len(history) * weight for history, weight in joint.items()) / total
+        room = room_of(len(text), one.tokens)
+        expected = simulated(ByHistory(), Round, along(one, text, rule), room, 1000)
+        error = 4.5 * np.sqrt(expected.variance / 1000) + 1e-9
+        assert float(expected.weights.sum()) == pytest.approx(mean, abs=error)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_greedy_texts_an_eos_in_a_draft_and_a_full_draft_context(rule: str) -> None:
+    greedy = case(
+        rule, RULES[rule](), Pair(3, 4), tokens=4, schedule=Constant(2), warp={"temperature": 0.0}
+    )
+    assert check(greedy, 2, lambda text: along(greedy, text, rule)) == 1
+    ends = case(rule, RULES[rule](), Pair(2, 1), tokens=4, schedule=Constant(2), eos=frozenset({1}))
+    check(ends, 2, lambda text: along(ends, text, rule))
+    short = case(rule, RULES[rule](), Pair(2, 1), tokens=4, schedule=Constant(2), draft_limit=3)
+    check(short, 2, lambda text: along(short, text, rule), reach=2)
+
+
+def test_the_chances_of_one_rule_do_not_pass_for_those_of_another() -> None:
+    for name, rule, tokens in (("block", Block(), 4), ("match", Match(), 3)):
+        one = case(name, rule, Pair(2, 1, ("plain",)), tokens=tokens, schedule=Constant(3))
+        with pytest.raises(AssertionError):
+            check(one, 3, lambda text, one=one: along(one, text, "sps"))
+
+
+@pytest.mark.parametrize(
+    "drafter", [lambda lm: NgramDrafter(2, 1), ArgmaxDrafter], ids=["ngram", "argmax"]
+)
+def test_drafts_by_rule_are_kept_while_they_equal_the_text(drafter: Any) -> None:
+    tables, k = Pair(2, 4), 3
+    one = case("match", Match(), tables, tokens=5, schedule=Constant(k), drafter=drafter)
+
+    def looked_up(text: tuple[int, ...]) -> Coins:
+        proposed, hits = [], []
+        proposer = drafter(TableLM(one.p, one.vocab))
+        proposer.begin(list(one.prompt), Scores(torch.empty(0, 2), {}))
+        for t in range(len(text)):
+            context = Context(list(one.prompt + text[:t]), Warp(), None)
+            draft = proposer.draft(context, k, None, lambda p: torch.ones((), dtype=torch.bool))
+            tokens = draft.tokens.tolist()
+            proposed.append(len(tokens))
+            pairs = list(zip(tokens, text[t:], strict=False))
+            hits.append(next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs)))
+        return Coins.by_rule(hits, proposed, k)
+
+    check(one, k, looked_up)
+
+
+BY_FILE = {"disco"}
+SCHEDULES = [e.name for e in entries("schedules") if e.name not in BY_FILE]
+
+
+def coins(length: int = 40, rule: Any = "sps", seed: int = 0) -> Coins:
+    draw = np.random.default_rng(seed).random
+    q, p, overlap = draw(length), draw(length), draw(length)
+    return Coins.sampled(p, q, rule, 20, overlap)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_simulated_constant_agrees_with_the_exact_pass(rule: str) -> None:
+    room = room_of(40, 60)
+    exact, simulation = (
+        rounds(coins(rule=rule), 4, room),
+        simulated(Constant(4), Round, coins(rule=rule), room, 400),
+    )
+    assert (exact.simulations, simulation.simulations) == (None, 400)
+    error = 4 * np.sqrt(exact.variance / 400)
+    assert simulation.weights.sum() == pytest.approx(exact.weights.sum(), abs=error)
+    assert totals(simulation).drafted == pytest.approx(totals(exact).drafted, rel=0.05)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_each_schedule_makes_the_rounds_that_the_loop_would_make(name: str) -> None:
+    schedule, chances, room, repeats = (
+        make("schedules", Spec.parse(name)),
+        coins(30, seed=4),
+        room_of(30, 30),
+        300,
+    )
+    numbers = []
+    for seed in range(repeats):
+        dice, position, history = random.Random(f"loop/{seed}"), 0, list[Round]()
+        while position < 30:
+            n = min(int(schedule.k(history)), int(room[position]))
+            a = int((dice.random() < chances.kept[position, :n]).sum())
+            overlap = float(chances.overlap[position : position + min(a + 1, n)].sum())
+            counts = n, min(a + 1, n), a, [0] * (a + 1), overlap
+            history.append(Round(*counts, seconds=0.0, finish=None))
+            position += a + 1
+        numbers.append(len(history))
+    expected = simulated(schedule, Round, chances, room, repeats)
+    assert expected.weights.sum() == pytest.approx(np.mean(numbers), rel=0.05)
+
+
+def test_the_ceiling_is_below_every_constant() -> None:
+    chances, room, ks = coins(60), room_of(60, 60), np.arange(7)
+    ceiling = least_cost(chances, room, np.tile(1 + 0.2 * ks, (60, 1)), 200)
+    constants = [rounds(chances, int(k), room) for k in ks]
+    assert ceiling < min(float(r.weights @ (1 + 0.2 * r.drafted)) for r in constants)
+
+
+def test_the_ceiling_of_a_certain_text_is_its_cheapest_path() -> None:
+    """Three tokens drafted and one of the target's own, three times."""
+    looked_up = Coins.by_rule([h for _ in range(3) for h in (3, 2, 1, 0)], [4] * 12, 4)
+    ceiling = least_cost(looked_up, room_of(12, 12), np.tile(1 + 0.2 * np.arange(5), (12, 1)), 9)
+    assert ceiling == pytest.approx(3 * 1.6)
+
+
+def test_a_draft_that_a_schedule_stops_computes_one_distribution_more() -> None:
+    stopped = Coins.sampled(np.full(8, 0.5), None, "match", 20, None, [2, 1, 0, 5, 4, 3, 2, 1])
+    expected = rounds(stopped, 4, room_of(8, 60))
+    first = {
+        start: (n, size)
+        for start, n, size in zip(
+            expected.starts.tolist(),
+            expected.drafted.tolist(),
+            expected.requested.tolist(),
+            strict=True,
+        )
+    }
+    assert first[0] == (2, 4)
+    assert {tuple(size[:2]) for size in expected.sizes(0)[0].tolist()} == {
+        (3, 2),
+        (2, 1),
+        (1, 0),
+        (4, 4),
+        (4, 3),
+    }
+
+
+def test_slots_beyond_the_end_of_a_text_are_drafted_and_not_tested() -> None:
+    sums = totals(rounds(Coins.sampled(np.ones(5), None, "match", 4), 4, room_of(5)))
+    assert (sums.rounds, sums.tokens) == (1, 5)
+    assert sums.drafted == sums.tested == 4
+    sums = totals(rounds(Coins.sampled(np.ones(3), None, "match", 4), 4, room_of(3)))
+    assert (sums.drafted, sums.tested) == (4, 3)

@@ -153,7 +153,7 @@ def check_class(kind: Kind, spec: Spec, part: Any) -> None:
             raise PlugInError(
                 f"{named(kind, spec)} cannot be called: expected a function of a Report"
             )
-    elif not isinstance(part, type) or not _extends_ours(part):
+    elif not isinstance(part, type) or at(BASES[kind]) not in part.__mro__:
         raise PlugInError(f"{named(kind, spec)} is no {kind.removesuffix('s')}: {_subclass(kind)}")
     else:
         _check_lack(kind, spec, getattr(part, "__abstractmethods__", ()))
@@ -167,15 +167,10 @@ def check_made(kind: Kind, spec: Spec, part: Any) -> None:
     """
     if kind in BASES:
         base = at(BASES[kind])
-        if not _extends_ours(type(part)):
+        if base not in type(part).__mro__:
             raise PlugInError(f"{named(kind, spec)} opened as {part!r:.60}: {_subclass(kind)}")
         lack = (name for name in inspect.get_annotations(base) if not hasattr(part, name))
         _check_lack(kind, spec, lack)
-
-
-def _extends_ours(part: type) -> bool:
-    """Return whether a class extends the base of its kind, or a plug-in of this package."""
-    return any(base.__module__.startswith(f"{__package__}.") for base in part.__mro__)
 
 
 def _check_lack(kind: Kind, spec: Spec, names: Iterable[str]) -> None:

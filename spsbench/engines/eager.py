@@ -25,7 +25,7 @@ from spsbench.errors import SpsError
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import additive_mask, places
-from spsbench.loop.types import LM, Scores
+from spsbench.loop.types import LM, Engine, Scores
 
 
 def context_of(model: PreTrainedModel) -> int | None:
@@ -239,7 +239,7 @@ KINDS: WeakKeyDictionary[PreTrainedModel, type[EagerLM]] = WeakKeyDictionary()
 """Kinds of session that some models need in every engine."""
 
 
-class Eager:
+class Eager(Engine):
     """Engine for any decoder-only model, run by transformers."""
 
     def session(

@@ -25,7 +25,7 @@ from spsbench.engines.session.longrope import border_of, bordered
 from spsbench.engines.session.masks import PassInputs
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import additive_mask
-from spsbench.loop.types import LM
+from spsbench.loop.types import LM, Engine
 
 PASS_SIZES = (1, 2, 3, 5, 9, 17, 33, 65, 129)  # tokens of a compiled pass; the rest is padding
 FIRST_ROWS = 2048  # of a new cache, where the context is not shorter: growth compiles anew
@@ -99,7 +99,7 @@ class StaticLM(EagerLM):
                 rows[:, :, length : length + len(nodes)] = rows.index_select(2, index)
 
 
-class Static:
+class Static(Engine):
     """Engine for models that transformers declares fit for fixed shapes; others run as `eager`."""
 
     def session(

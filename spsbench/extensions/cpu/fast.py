@@ -68,14 +68,14 @@ from spsbench.extensions.cpu.replay.whole_pass import attach
 from spsbench.extensions.cpu.report import report_kernels
 from spsbench.extensions.cpu.thread_choice import with_threads
 from spsbench.extensions.cpu.warp import KernelWarp
-from spsbench.loop.types import LM
+from spsbench.loop.types import LM, Engine
 
 Kind = Callable[..., LM]
 
 ROUND_WEIGHTS.append(round_weights)
 
 
-class Fast:
+class Fast(Engine):
     """Any decoder that `eager` takes, at the speed that the memory allows."""
 
     warp = KernelWarp

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import residual, row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.verifiers.sps import (
     law_of,
     ratios,
@@ -17,7 +17,7 @@ from spsbench.methods.verifiers.tree_rejection import excesses
 
 
 @dataclass(frozen=True)
-class Block:
+class Block(Verifier):
     """A verifier that tests prefixes jointly and keeps the longest: never fewer tokens than sps."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT

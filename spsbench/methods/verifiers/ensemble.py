@@ -10,13 +10,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Verdict
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Verdict, Verifier
 from spsbench.methods.verifiers.sps import Sps, chain_laws, refuses_unless_sampled_chain
 from spsbench.plugins import check_share
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class Ensemble(Verifier):
     """A verifier that runs `sps` with the target m = w p + (1 - w) q wherever there is a p.
 
     The law of a drafted slot is exactly m, so its total variation from q is w TV(p, q). The bonus

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import residual, row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.verifiers.sps import chain_laws, refuses_unless_sampled_chain
 
 
 @dataclass(frozen=True)
-class Lenient:
+class Lenient(Verifier):
     """A verifier that keeps x with min(1, q / (l p)) and draws from (q - p)+ after a rejection.
 
     The law of a drafted slot is min(p, q / l) + (1 - sum min(p, q / l)) (q - p)+ / sum (q - p)+, at

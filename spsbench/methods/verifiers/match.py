@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import on_host, row, sample
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.verifiers.tree_tables import (
     path_to,
     shape_of,
@@ -24,7 +24,7 @@ from spsbench.methods.verifiers.tree_tables import (
 
 
 @dataclass(frozen=True)
-class Match:
+class Match(Verifier):
     """A verifier that draws the target's token at each node and descends while a child is equal."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT

@@ -12,7 +12,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from spsbench.loop.sampling import row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.verifiers.tree_rejection import TreeRejection
 from spsbench.methods.verifiers.tree_tables import (
     path_to,
@@ -23,7 +23,7 @@ from spsbench.methods.verifiers.tree_tables import (
 
 
 @dataclass(frozen=True)
-class Recursive:
+class Recursive(Verifier):
     """A verifier that descends to the first kept child, else draws from the leftover of q."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.verifiers.sps import ratios, refuses_unless_sampled_chain
 
 
 @dataclass(frozen=True)
-class Rejection:
+class Rejection(Verifier):
     """A verifier that keeps x with q / (M p), M = max q / p, and draws from q otherwise."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT

@@ -5,7 +5,7 @@ of q; a draft by rule is the output with certainty if it is in T, else a token o
 bounds the ratio of the output's law to q.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import row, sample
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
 from spsbench.plugins import check_ranges, check_share
 
 
-class Allowing(ABC):
+class Allowing(Verifier):
     """A verifier that keeps draft tokens while each is allowed, then draws one from q.
 
     In a tree it keeps the longest path of allowed nodes; ties go to the likeliest by q, then to the

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import pieces, residual, row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.verifiers.sps import WHENCE
 from spsbench.methods.verifiers.tree_rejection import taken
 from spsbench.methods.verifiers.tree_tables import (
@@ -31,7 +31,7 @@ STEPS = 6  # towards rho from above: each is a number that is exact, and smaller
 
 
 @dataclass(frozen=True)
-class SpecTr:
+class SpecTr(Verifier):
     """A verifier that keeps the first sibling that passes, else draws from the leftover of q."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT

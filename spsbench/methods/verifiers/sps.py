@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from spsbench.loop.sampling import on_host, residual, row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.verifiers.tree_tables import shape_of, verdict_at
 
 
 @dataclass(frozen=True)
-class Sps:
+class Sps(Verifier):
     """A verifier that keeps x with min(1, q/p) and draws from (q - p)+ at the first rejection."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import row, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
 from spsbench.plugins import check_share
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(Verifier):
     """A verifier that keeps each draft token with probability `alpha`: for timing only."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.verifiers.tree_rejection import TreeRejection
 from spsbench.methods.verifiers.tree_tables import path_to, shape_of, tables
 
 
 @dataclass(frozen=True)
-class Traversal:
+class Traversal(Verifier):
     """A verifier that keeps the first node, from the leaves up, that passes."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT

@@ -1,19 +1,36 @@
 """Audits of a pair and of the records of a run."""
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from spsbench.audit.statistical.audit import AuditVerdict, Finding
-from spsbench.audit.statistical.greedy import Greedy
-from spsbench.audit.statistical.jobs import plain_here, workers_for
-from spsbench.audit.statistical.pair import TASKS, audit_pair, greedy_pair, prompts_of
-from spsbench.audit.statistical.replay import replay
+from spsbench.audit.statistical.betting import LEVEL
+from spsbench.audit.statistical.finding import LEADS, AuditArm, AuditVerdict, Finding
+from spsbench.audit.statistical.finding import Audit as SampledAudit
+from spsbench.audit.statistical.greedy import Greedy, greedy_pair, greedy_records
+from spsbench.audit.statistical.referee import Text, doubt, rounding
+from spsbench.audit.statistical.texts import (
+    AuditJob,
+    Done,
+    Prompt,
+    Workbench,
+    jobs,
+    perform_in_order,
+    plain_here,
+    plain_jobs,
+    prompts_of,
+    text_of,
+    workers_for,
+)
 from spsbench.benchmark.models import Models
+from spsbench.benchmark.run_prompts import RunPrompts
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import Say, lines_to, takes_say
 from spsbench.models.cache import Loaded, ModelCache
@@ -21,7 +38,20 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.commands import OF_REPLAY, Audit, Replay
 from spsbench.settings.execution import Access
 from spsbench.settings.options import convert_options, flag_of, take_record
+from spsbench.settings.records import Record
 from spsbench.spec import Spec
+from spsbench.store.manifest import Manifest
+from spsbench.store.records import records
+
+log = logging.getLogger(__name__)
+
+TASKS = (Spec("humaneval"), Spec("xsum", (("data", "mini"), ("count", 40))))
+OFTEN = 2_000  # tokens between two progress messages
+CALIBRATION = 4  # generated texts for the measurement of rounding
+KEPT_CALIBRATION = 8  # or kept ones
+CONTROL = 1 << 20  # first repeat of texts that are made besides
+CONTROL_TOKENS = 2_000  # ArS tokens generated if a run has none
+CONTROL_TEXTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +71,12 @@ class Held:
     @property
     def line(self) -> str:
         """Return the result in a sentence, with the size of the detectable bias."""
-        return self.result.line
+        if isinstance(self.result, Greedy):
+            return self.result.line
+        sps, ars = self.result.audited, self.result.plain
+        plain = f" and {ars.tokens:,} of {ars.name}" if ars else ""
+        tokens = f"{sps.tokens:,} tokens of {sps.name}{plain}"
+        return f"{LEADS[self.verdict]}{self.result.line} ({tokens}, {self.result.seconds:.0f} s)"
 
     def __bool__(self) -> bool:
         return self.verdict is AuditVerdict.HELD
@@ -58,7 +93,7 @@ def advice_on(cell: Cell, result: Finding | Greedy) -> str:
     """
     if not isinstance(result, Finding) or result.verdict is not AuditVerdict.BIAS:
         return ""
-    if result.shared or result.sps.impossible or not cell.own_loop:
+    if result.shared or result.audited.impossible or not cell.own_loop:
         return ""
     rule = f"sps verify rules --verifier {cell.verifier}"
     rule_of_drafter = f"{rule} {flag_of('drafter')} {cell.drafter}"
@@ -72,7 +107,107 @@ def advice_on(cell: Cell, result: Finding | Greedy) -> str:
     )
 
 
-log = logging.getLogger(__name__)
+class Auditing:
+    """An audit of one cell: texts of both methods go through one loop.
+
+    Args:
+        calibration: ArS texts on which the effect of rounding is measured.
+    """
+
+    def __init__(
+        self,
+        bench: Workbench,
+        calibration: Sequence[Text],
+        *,
+        level: float = LEVEL,
+        bias: float | None = None,
+        workers: int = 1,
+        access: Access = Access(),  # frozen
+    ) -> None:
+        self._began, self._said = time.perf_counter(), 0
+        self._workers, self._access = workers, access
+        rounded = rounding(bench.loaded.target, bench.referee, bench.alternatives, calibration)
+        self.bench = bench.with_edge(rounded.edge)
+        self.audited, self.plain = (
+            AuditArm(name, bench.alternatives, rounded.bands, level) for name in ("SpS", "ArS")
+        )
+        self.audit = SampledAudit(self.audited, self.plain, bias)
+
+    def take(self, work: Iterable[AuditJob], until: Callable[[], bool]) -> None:
+        """Generate and examine texts in the order of `work`."""
+
+        def receive(done: Done) -> bool:
+            arm = self.audited if done.job.speculative else self.plain
+            arm.take(done.evidence, done.impossible)
+            self._log_progress()
+            return until()
+
+        if not until():
+            perform_in_order(self.bench, work, receive, workers=self._workers, access=self._access)
+
+    def _log_progress(self) -> None:
+        if self.audited.tokens - self._said >= OFTEN:
+            self._said = self.audited.tokens
+            claim = None if self.audit.bias is None else self.audit.claim()
+            power = "" if claim is None else f", would have caught a bias of {claim:.2g}"
+            log.info(f"{self._said:,} tokens{power}, {self._seconds:.0f} s")
+
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    def finding(self, work: Iterable[AuditJob]) -> Finding:
+        """Return the verdict; an alarm needs a second opinion on the ArS texts of `work`."""
+        reason = ""
+        if self.audit.alarmed:
+            texts = [self.bench.generate(job) for job in islice(work, CALIBRATION)]
+            reason = doubt(self.bench.referee, self.bench.loaded, texts)
+        return self.audit.finding(self._seconds, reason)
+
+
+def audit_pair(
+    cell: Cell,
+    loaded: Loaded,
+    prompts: Sequence[Prompt],
+    *,
+    bias: float,
+    level: float = LEVEL,
+    most: int,
+    workers: int = 1,
+    access: Access = Access(),  # frozen
+) -> Finding:
+    """Generate ArS and SpS texts in turn until the audit is decided, or `most` SpS tokens long."""
+    bench = Workbench.of(cell, loaded)
+    narrow = loaded.target.dtype.itemsize < 4
+    first = [AuditJob(False, prompt, CONTROL) for prompt in prompts[:CALIBRATION] if narrow]
+    texts = [bench.generate(job) for job in first]
+    auditing = Auditing(bench, texts, level=level, bias=bias, workers=workers, access=access)
+    audit, audited, plain = auditing.audit, auditing.audited, auditing.plain
+    auditing.take(jobs(prompts), lambda: audit.decided or audited.tokens >= most)
+    if audited.alarmed:  # an alarm needs a control of the same length
+        auditing.take(plain_jobs(prompts), lambda: plain.alarmed or plain.tokens >= audited.tokens)
+    return auditing.finding(AuditJob(False, prompt, 0) for prompt in prompts)
+
+
+def audit_texts(
+    cell: Cell,
+    loaded: Loaded,
+    ars: Sequence[Text],
+    sps: Sequence[Text],
+    *,
+    level: float = LEVEL,
+    bias: float | None = None,
+    most: int | None = None,
+) -> Finding:
+    """Audit kept texts of each method until it alarms, or has `most` tokens."""
+    calibration = [*ars[:KEPT_CALIBRATION]] or [*sps[:KEPT_CALIBRATION]]
+    auditing = Auditing(Workbench.of(cell, loaded), calibration, level=level, bias=bias)
+    for arm, texts in ((auditing.plain, ars), (auditing.audited, sps)):
+        work = (AuditJob(texts is sps, Prompt(text.name, text.prompt), 0, text) for text in texts)
+        auditing.take(work, partial(_is_long, arm, most))
+    return auditing.finding(
+        AuditJob(False, Prompt(text.name, text.prompt), 0, text) for text in ars
+    )
 
 
 @takes_say
@@ -139,29 +274,130 @@ def verify_run(
 ) -> Iterator[Held]:
     """Audit the records of a run: rescore every token with the target, and test for bias.
 
+    The level is for the whole run and is divided among its speculative cells.
+
     Args:
         say: receives each message for the user; None: messages go to `logging` only.
         options: `bias`, `level`, `max_tokens`.
+
+    Raises:
+        SpsError: no run, a damaged run, nothing to audit, or prompts of another run.
     """
     plan = Replay(**convert_options(OF_REPLAY, options))
     if access.threads is not None:
         torch.set_num_threads(access.threads)
     with lines_to(say):
-        model_cache = ModelCache(access)
-        loads = Models(model_cache)
+        loads = Models(ModelCache(access))
 
         def models(cell: Cell) -> Loaded:
             return loads(plain_here(cell) if cell.elsewhere else cell)
 
-        for done in replay(run, models, level=plan.level, bias=plan.bias, most=plan.max_tokens):
-            settings = {
-                "id": done.cell.id,
-                "cell": done.cell.to_json(),
-                "ars": done.control,
-                "failures": done.failures,
-                "records": done.records,
-            }
-            yield Held(named(done.cell), settings, done.result, advice_on(done.cell, done.result))
+        kept = KeptRun.of(run)
+        prompts = RunPrompts(kept.manifest, kept.cells, models, run)
+        for name in kept.speculative:
+            yield _of_cell(kept, name, models(kept.cells[name]), prompts, plan)
+
+
+def _is_long(arm: AuditArm, most: int | None) -> bool:
+    """Return whether more texts of a method would not be audited."""
+    return arm.alarmed or (most is not None and arm.tokens >= most)
+
+
+class KeptRun(NamedTuple):
+    """A run whose texts can be audited."""
+
+    folder: Path
+    manifest: Manifest
+    cells: dict[str, Cell]
+    records: dict[str, list[Record]]  # by cell
+    speculative: list[str]  # cells
+
+    @classmethod
+    def of(cls, folder: Path) -> "KeptRun":
+        """Read a run.
+
+        Raises:
+            SpsError: no run, a damaged run, or nothing to audit.
+        """
+        manifest = Manifest.load(folder)
+        cells = manifest.configurations(folder)
+        by_cell: dict[str, list[Record]] = {name: [] for name in cells}
+        for record in records(folder):
+            by_cell.setdefault(record.cell, []).append(record)
+        speculative = [name for name, cell in cells.items() if cell.k != 0 and by_cell[name]]
+        if not speculative:
+            raise UsageError(
+                f"nothing to verify ({folder}): expected records of speculative sampling"
+            )
+        if any(cells[name].random for name in speculative):
+            raise UsageError(f"random weights ({folder}): expected a run whose text has a meaning")
+        audited = list(chain.from_iterable(by_cell[name] for name in speculative))
+        masked = any(record.masks is not None for record in audited)
+        if masked or any(cells[name].constrained for name in speculative):
+            raise UsageError(
+                f"texts under a constraint ({folder}): expected free texts, since their laws are "
+                "audited without masks. docs/structured.md says what holds masked ones"
+            )
+        for record in audited:
+            if record.error is None and record.text and not record.tokens:
+                raise DataError(
+                    f"no token ids ({folder}, {cells[record.cell].decoder}): expected an "
+                    "engine that tells them. Audit it with `sps check`"
+                )
+        return cls(folder, manifest, cells, by_cell, speculative)
+
+    def texts(self, names: Iterable[str], prompts: RunPrompts) -> list[Text]:
+        """Return the texts of the records of some cells that did not fail."""
+        return [
+            text_of(prompts(self.cells[name], r), r, f"{r.sample} #{r.repeat}")
+            for name in names
+            for r in self.records[name]
+            if r.error is None
+        ]
+
+
+def _of_cell(run: KeptRun, name: str, loaded: Loaded, prompts: RunPrompts, plan: Replay) -> Held:
+    """Audit one speculative cell of a run."""
+    cell, kept = run.cells[name], run.records[name]
+    log.info(f"auditing {cell.noise_key} at temperature {cell.temperature:g} ({name})")
+    sps, control = run.texts([name], prompts), ""
+    result: Finding | Greedy
+    if cell.temperature == 0:
+        result = greedy_records(loaded, sps)
+    else:
+        base = [other for other, c in run.cells.items() if c.k == 0 and c.same_work(cell)]
+        ars, control = run.texts(base, prompts), "of the run"
+        if not ars:
+            control = "made for this audit: the run has none"
+            ars = list(_generated(Workbench.of(cell, loaded), sps))
+        result = audit_texts(
+            cell,
+            loaded,
+            ars,
+            sps,
+            level=plan.level / len(run.speculative),
+            bias=plan.bias,
+            most=plan.max_tokens,
+        )
+    settings = {
+        "id": cell.id,
+        "cell": cell.to_json(),
+        "ars": control,
+        "failures": sum(record.error is not None for record in kept),
+        "records": len(kept),
+    }
+    return Held(named(cell), settings, result, advice_on(cell, result))
+
+
+def _generated(bench: Workbench, like: Sequence[Text]) -> Iterator[Text]:
+    """Yield fresh ArS texts of the same prompts, to test for an alarm without drafting."""
+    count = 0
+    for text in like[:CONTROL_TEXTS]:
+        fresh = bench.generate(AuditJob(False, Prompt("control", text.prompt), count))
+        count += len(fresh.tokens)
+        yield fresh
+        if count >= CONTROL_TOKENS:
+            return
 
 
 def named(cell: Cell) -> str:

@@ -166,7 +166,7 @@ def compared(comparison: Comparison) -> dict[str, Any]:
         "answer_speedup": comparison.answer_speedup,
         "loaded": comparison.loaded,
         "identical": comparison.identical,
-        "divergence": divergence._asdict() if divergence else None,
+        "divergence": divergence.divergence if divergence else None,
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any, Unpack, cast, overload
 
 from transformers import PreTrainedModel
 
-from spsbench.audit.statistical.pair import prompts_of
+from spsbench.audit.statistical.texts import prompts_of
 from spsbench.audit.verify import Held, verify_pair
 from spsbench.benchmark.bench import bench
 from spsbench.benchmark.estimate import RunProgress

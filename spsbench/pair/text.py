@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
-from spsbench.audit.statistical.greedy import Divergence, first_divergence
+from spsbench.audit.statistical.comparison import Compared
+from spsbench.audit.statistical.greedy import first_divergence, shared_scorer
 from spsbench.benchmark.generation import Generation
 from spsbench.loop.decoder import Prompt as EnginePrompt
 from spsbench.loop.text import Origin, Piece
@@ -109,7 +110,7 @@ class Comparison(NamedTuple):
     sps: Text
     speedup: Estimate | None  # None: text too short
     identical: bool | None  # None: sampled texts, which differ by design
-    divergence: Divergence | None
+    divergence: Compared | None
     loaded: bool = False  # other work used the machine meanwhile
 
     def __str__(self) -> str:
@@ -193,11 +194,9 @@ class Comparison(NamedTuple):
     def _interval(self, gained: Estimate) -> str:
         if gained.low is not None and gained.high is not None:
             return f"95% interval {gained.low:.2f} to {gained.high:.2f}"
-        there = len(paired(self.ars, self.sps)[0])
-        return (
-            f"no interval: needs {FEWEST} segments of {SEGMENT} tokens or more in both texts, "
-            f"which have {there}"
-        )
+        segments_of_both = len(paired(self.ars, self.sps)[0])
+        needed = f"no interval: needs {FEWEST} segments of {SEGMENT} tokens or more in both texts"
+        return f"{needed}, which have {segments_of_both}"
 
 
 def compare(
@@ -213,9 +212,9 @@ def compare(
     if sps.cell.temperature == 0:
         identical = (ars.record.tokens, ars.record.text) == (sps.record.tokens, sps.record.text)
     if identical is False and not isinstance(prompt, EnginePrompt) and loaded.target is not None:
-        drafted = max(r.drafted for r in sps.record.rounds)
+        scorer, drafted = shared_scorer(loaded), max(r.drafted for r in sps.record.rounds)
         texts = ars.record.tokens, sps.record.tokens
-        divergence = first_divergence(loaded.target, prompt, *texts, drafted)
+        divergence = first_divergence(scorer, loaded.target, prompt, *texts, drafted)
     return Comparison(ars, sps, gain(ars, sps), identical, divergence, busy)
 
 
@@ -268,10 +267,10 @@ def divergence_of(comparison: Comparison) -> str:
     if comparison.identical:
         return "tokens: identical to ArS"
     found = comparison.divergence
-    if found is None and comparison.sps.cell.elsewhere:
-        return "tokens: texts differ; without the weights it is open why"
-    if found is None:
-        return "tokens: one text is the beginning of the other"
+    if found is None or found.position is None:
+        elsewhere = comparison.sps.cell.elsewhere
+        why = "texts differ; without the weights it is open why"
+        return f"tokens: {why if elsewhere else 'one text is the beginning of the other'}"
     meaning = {"tie": "a rounding tie", "bug": "a BUG: please report it"}[found.kind]
     return (
         f"tokens: first difference at token {found.position + 1}: {meaning} "

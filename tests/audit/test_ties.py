@@ -1,33 +1,39 @@
 """Where two greedy texts part: rounding, or a bug."""
 
-from copy import deepcopy
-
 import torch
 
-from spsbench.audit.statistical.greedy import (
-    by_block,
-    by_steps,
-    first_divergence,
-    last_logits,
-)
+from spsbench.audit.statistical.forward import Scorer
+from spsbench.audit.statistical.greedy import by_block, by_steps, first_divergence
 from tests.oracles.models import tiny
 
 PROMPT = [1, 5, 2]
 
 
+def last_logits(model, text):
+    return torch.from_numpy(scorer(model).logits(text, [0])[-1]).float()
+
+
+def scorer(model):
+    return Scorer(model, 12, reload=False)
+
+
+def part(model, *texts_and_k):
+    return first_divergence(scorer(model), model, PROMPT, *texts_and_k)
+
+
 def greedy(model, n):
     text = list(PROMPT)
     for _ in range(n):
-        text.append(int(last_logits(model, torch.tensor(text)).argmax()))
+        text.append(int(last_logits(model, text).argmax()))
     return text[len(PROMPT) :]
 
 
 def test_equal_texts_and_beginnings_do_not_diverge():
     model = tiny("llama")
     ars = greedy(model, 6)
-    assert first_divergence(model, PROMPT, ars, ars, 4) is None
-    assert first_divergence(model, PROMPT, ars, ars[:3], 4) is None
-    assert first_divergence(model, PROMPT, ars, [], 4) is None
+    assert part(model, ars, ars, 4) is None
+    assert part(model, ars, ars[:3], 4) is None
+    assert part(model, ars, [], 4) is None
 
 
 def test_a_wrong_token_is_a_bug():
@@ -35,7 +41,7 @@ def test_a_wrong_token_is_a_bug():
     ars = greedy(model, 6)
     for at in range(6):
         sps = [*ars[:at], (ars[at] + 1) % 12, *ars[at + 1 :]]
-        found = first_divergence(model, PROMPT, ars, sps, 4)
+        found = part(model, ars, sps, 4)
         assert (found.position, found.tokens) == (at, (ars[at], sps[at]))
         assert found.kind == "bug"
         assert found.gap > found.tolerance
@@ -44,8 +50,8 @@ def test_a_wrong_token_is_a_bug():
 def test_the_second_best_token_far_behind_is_a_bug():
     model = tiny("llama")
     ars = greedy(model, 4)
-    second = int(last_logits(model, torch.tensor([*PROMPT, *ars[:2]])).topk(2).indices[1])
-    found = first_divergence(model, PROMPT, ars, [*ars[:2], second], 4)
+    second = int(last_logits(model, [*PROMPT, *ars[:2]]).topk(2).indices[1])
+    found = part(model, ars, [*ars[:2], second], 4)
     assert found.kind == "bug"
 
 
@@ -60,10 +66,9 @@ def with_twins(model, token, twin, apart=0.0):
 def test_rounding_between_equal_logits_is_a_tie():
     # In bfloat16 one step and one block differ by more than two rows that are nearly the same.
     precise = tiny("llama", dtype=torch.float32, tie_word_embeddings=False)
-    best = greedy(precise, 1)[0]
-    twin = (best + 1) % 12
+    twin = ((best := greedy(precise, 1)[0]) + 1) % 12
     model = with_twins(precise, best, twin, apart=1e-6).to(torch.bfloat16)
-    found = first_divergence(model, PROMPT, [best], [twin], 2)
+    found = part(model, [best], [twin], 2)
     assert found.kind == "tie"
     assert found.gap <= found.tolerance
     assert model.dtype == torch.bfloat16
@@ -76,17 +81,17 @@ def test_a_third_token_is_no_tie_however_near():
     for twin in others:
         model = with_twins(model, best, twin, apart=1e-6)
     model = model.to(torch.bfloat16)
-    row = last_logits(deepcopy(model).float(), torch.tensor(PROMPT))
+    row = last_logits(model, PROMPT)
     first, second = row.topk(2).indices.tolist()
     third = ({best, *others} - {first, second}).pop()
-    found = first_divergence(model, PROMPT, [first], [third], 2)
+    found = part(model, [first], [third], 2)
     assert found.kind == "bug"
 
 
 def test_both_ways_of_scoring_are_those_of_the_reference_up_to_rounding():
     model = tiny("llama")
     text = torch.tensor([*PROMPT, *greedy(model, 6)])
-    reference = last_logits(model, text)
+    reference = last_logits(model, text.tolist())
     for k in (1, 4, 64):
         assert torch.allclose(by_block(model, text, k), reference, atol=1e-5)
     assert torch.allclose(by_steps(model, text), reference, atol=1e-5)

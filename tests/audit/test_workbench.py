@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.audit.statistical.jobs import AuditJob, Done, Prompt, jobs, perform_in_order
+from spsbench.audit.statistical.texts import AuditJob, Done, Prompt, jobs, perform_in_order
 from spsbench.errors import DataError, UnavailableError
 from spsbench.settings.execution import Access
 from tests.workers.inline import inline
@@ -27,11 +27,11 @@ class Echo:
     def __call__(self, unit: tuple[int, AuditJob]) -> Any:
         if unit[1].repeat == self.fails:
             return DataError("a model that is damaged")
-        return Done(unit[1], None, [])
+        return Done(unit[1], [], [])
 
 
 def performed(count):
-    bench = SimpleNamespace(cell=None, examiner=SimpleNamespace(edge=0.0))
+    bench = SimpleNamespace(cell=None, referee=SimpleNamespace(edge=0.0))
     heard = []
 
     def hear(done):

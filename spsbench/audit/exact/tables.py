@@ -16,18 +16,7 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import UsageError
-from spsbench.loop.drafter_context import (
-    Cache,
-    CachePart,
-    Made,
-    Network,
-    OwnWeights,
-    Plan,
-    TargetParts,
-    Variant,
-    Weights,
-    alone,
-)
+from spsbench.loop.drafter_context import Made, Plan, Weights, alone
 from spsbench.loop.guards import plan_of
 from spsbench.loop.types import LM, Drafter, Scores
 from spsbench.plugins import make
@@ -194,6 +183,15 @@ class TableLM:
             raise InconsistentFeedError(f"{len(self._cache)} cached of {len(self._text)} tokens")
 
 
+LACKING = {
+    **dict.fromkeys(("own", "head", "network"), "reads weights of its own"),
+    "target": "uses parts of the target",
+    "cache": "keeps a cache for layers of its own",
+    "variant": "leaves out layers of the target",
+    "partial": "reads a part of the target's cache",
+}
+
+
 class TableContext:
     """`DrafterContext` over the table of a draft model; only sessions are available."""
 
@@ -210,33 +208,15 @@ class TableContext:
             raise UsageError("asked for a draft model: expected its plan to name it (weights)")
         return self._lm
 
-    def own(self) -> OwnWeights:
-        """Refuse, because a table has no weights."""
-        raise UsageError("reads weights of its own, and a table has none")
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what only a model has."""
+        if name not in LACKING:
+            raise AttributeError(name)
 
-    def head(self) -> Any:
-        """Refuse, because a table has no head."""
-        raise UsageError("reads weights of its own, and a table has none")
+        def refuse(*arguments: Any, **options: Any) -> Any:
+            raise UsageError(f"{LACKING[name]}, and a table has none")
 
-    def network(self, make: Callable[[], Network]) -> Network:
-        """Refuse, because a table has no network."""
-        raise UsageError("reads weights of its own, and a table has none")
-
-    def target(self) -> TargetParts:
-        """Refuse, because a table has no target parts."""
-        raise UsageError("uses parts of the target, and a table has none")
-
-    def cache(self, most: int | None = None) -> Cache:
-        """Refuse, because a table has no layers to cache."""
-        raise UsageError("keeps a cache for layers of its own, and a table has none")
-
-    def variant(self, variant: Variant) -> LM:
-        """Refuse, because a table has no variants."""
-        raise UsageError("leaves out layers of the target, and a table has none")
-
-    def partial(self, part: CachePart) -> LM:
-        """Refuse, because a table has no cache of keys and values."""
-        raise UsageError("reads a part of the target's cache, and a table has none")
+        return refuse
 
     together = staticmethod(alone)
 

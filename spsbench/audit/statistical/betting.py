@@ -23,7 +23,7 @@ Bits = NDArray[np.bool_]
 Whole = NDArray[np.int64]
 
 DIRECTIONS = ("draft", "argmax", "eos", "tail")
-"""Sets: tokens that the suspect favours (p > q); q's argmax; EOS; all but q's 50 likeliest."""
+"""Sets: what the alternative favours, such as p > q; q's argmax; EOS; all but q's 50 likeliest."""
 DRAFT, ARGMAX, EOS, TAIL = range(len(DIRECTIONS))
 TOP = 50  # number of likeliest tokens outside the tail
 

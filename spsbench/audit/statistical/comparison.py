@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.finding import AuditVerdict
 
 Token = TypeVar("Token", bound=Hashable)
 """An id, or what an engine writes for a token."""
@@ -40,6 +40,14 @@ class Compared:
     gap: float | None = None  # between the logarithms of the two tokens
     tolerance: float | None = None
     logits: tuple[float, float] | None = None  # of the reference, for the two tokens
+
+    @property
+    def divergence(self) -> dict[str, Any] | None:
+        """Return where the texts part, as plain values; None where no position is known."""
+        if self.position is None:
+            return None
+        fields = ("position", "tokens", "gap", "tolerance", "kind")
+        return {name: getattr(self, name) for name in fields}
 
 
 def kind_of(

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spsbench.audit.statistical.audit import AuditVerdict, of_finding
-from spsbench.audit.statistical.greedy import Greedy, of_greedy
+from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.audit.verify import Held
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.publish import publish as show
@@ -70,10 +69,9 @@ def page(audits: Sequence[Mapping[str, Any]], form: Form) -> None:
 
 def values(audited: Held) -> dict[str, Any]:
     """Return an audit as plain values for JSON."""
-    result = audited.result
-    found = of_greedy(result) if isinstance(result, Greedy) else of_finding(result)
     advice = {"advice": audited.advice} if audited.advice else {}
-    return {"name": audited.name, "settings": audited.settings, **found, **advice}
+    named = {"name": audited.name, "settings": audited.settings}
+    return named | audited.result.to_json() | {"line": audited.line} | advice
 
 
 def result_text(audit: Mapping[str, Any]) -> str:

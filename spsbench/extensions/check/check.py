@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import SpsError, UnavailableError
 from spsbench.extensions.check import greedy as g
 from spsbench.extensions.check.journal import REFUSED, Journal

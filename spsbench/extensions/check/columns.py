@@ -15,12 +15,14 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.audit.statistical.betting import Bits, Floats
+from spsbench.audit.statistical.betting import Bits, Floats, lengths
+from spsbench.audit.statistical.positions import Positions
 from spsbench.foreign import UNLISTED
 from spsbench.serving.engines import Stated
 
 BY_ID = re.compile(r"#[0-9]+")  # keys that are ids, where an engine gives them
 END = "end of text"  # the key of all tokens that end a text
+NO_STRATUM = -1  # round boundaries are unknown from outside
 EDGE = 0.05  # rounding tolerance: stated probabilities may exceed 1 by this mass
 
 
@@ -37,6 +39,34 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.own)
+
+    def positions(self, visible: Bits | None) -> Positions:
+        """Return what is known at each token; the last outcome is all tokens that are no column."""
+        n, width = self.mass.shape
+        law = np.hstack([self.mass, np.clip(1 - self.mass.sum(1, keepdims=True), 0.0, 1.0)])
+        argmax, ends, tail = (np.zeros(law.shape, np.bool_) for _ in range(3))
+        listed = np.ones((n, width), np.bool_) if visible is None else visible[:, :width]
+        argmax[np.arange(n), listed.argmax(1)] = listed.any(1)
+        tail[:, width] = width > 1
+        for i, row in enumerate(self.keys):
+            if END in row:
+                ends[i, row.index(END)] = True
+        return Positions(
+            law=law / law.sum(1, keepdims=True),
+            emitted=self.own,
+            argmax=argmax,
+            ends=ends,
+            tail=tail,
+            index=np.full(n, NO_STRATUM),
+            length=lengths(n),
+            visible=visible,
+            draft=self.drafted
+            if visible is None or self.drafted is None
+            else self.drafted & visible,
+            stated=self.mass,
+            keys=self.keys,
+            tokens=self.tokens,
+        )
 
 
 def is_whole(text: str) -> bool:

@@ -28,43 +28,43 @@ bound, as g may be r, so it is not bet.
 Where nothing is hidden, N is all tokens and q(N) = 1: the whole distribution is bet on. This may
 begin with any text, as soon as the texts before it show that the server samples and lists its ends.
 
-What is a column and what is the rest stands in `columns`. `judged` gives the verdict on a server,
-after the controls.
+What is a column and what is the rest stands in `columns`.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from spsbench.audit.statistical.audit import AuditArm, AuditVerdict, Test, judge_power, share
+from spsbench.audit.statistical.alternatives import (
+    Alternative,
+    DraftLaw,
+    Excess,
+    Followed,
+    Likeliest,
+    evidence_of,
+)
 from spsbench.audit.statistical.betting import (
     ARGMAX,
     DIRECTIONS,
     DRAFT,
     EOS,
     LEVEL,
-    REPEATS,
     TAIL,
     Bits,
-    Control,
-    Evidence,
     Floats,
-    lengths,
+)
+from spsbench.audit.statistical.finding import (
+    Audit,
+    AuditArm,
+    AuditVerdict,
+    Finding,
+    Test,
+    share,
 )
 from spsbench.extensions.check.columns import END, Columns
-
-SUSPECTS = (
-    "the likeliest token",
-    "the token that followed last time",
-    "tokens above their expected count",
-    "tokens that the draft model prefers",  # if there is one
-)
-ALWAYS = 3  # suspects that need no draft model
-NO_STRATUM = -1  # round boundaries are unknown from outside
 
 
 class Mode(StrEnum):
@@ -92,129 +92,23 @@ UNSEEN = {
 }
 
 
-class Excess:
-    """Deviations of observed from expected counts, by key."""
-
-    def __init__(self) -> None:
-        self._cells: dict[Any, list[float]] = {}
-
-    def __getitem__(self, key: Any) -> float:
-        """Return the deviation so far, in standard errors that begin at 1."""
-        came, expected = self._cells.get(key, (0.0, 0.0))
-        return float((came - expected) / (expected + 1) ** 0.5)
-
-    def add(self, key: Any, came: bool, expected: float) -> None:
-        """Count one more trial."""
-        cell = self._cells.setdefault(key, [0.0, 0.0])
-        cell[0] += came
-        cell[1] += expected
-
-
 class VisibleTokens:
     """Tokens that a server is known not to hide: those that it emitted, or all if it hides none."""
 
     def __init__(self, *, hides: bool = False) -> None:
         self.hides, self._emitted = hides, set[str]()
 
-    def of_text(self, text: Columns) -> Bits:
-        """Return [n, k + 1] the columns that are visible, and whether the rest is."""
+    def of_text(self, text: Columns) -> Bits | None:
+        """Return [n, k + 1] the columns that are visible; None: nothing is hidden."""
         n, width = text.mass.shape
         if not self.hides:
-            return np.ones((n, width + 1), np.bool_)
+            return None
         visible = np.zeros((n, width + 1), np.bool_)
         for i, keys in enumerate(text.keys):
             visible[i, : len(keys)] = [key in self._emitted for key in keys]
             self._emitted.add(text.tokens[i])
         visible[:, :width] &= text.mass > 0
         return visible
-
-
-class Suspicion:
-    """Columns favoured by each suspect at each token, from the prefix only."""
-
-    def __init__(self) -> None:
-        self._excess = Excess()
-
-    def sets(self, text: Columns, visible: Bits, context: Sequence[str] = ()) -> list[Bits]:
-        """Return the favoured columns [n, k + 1] of each suspect; `context` is the prompt keys."""
-        n, width = text.mass.shape
-        rows, first = np.arange(n), visible[:, :width].argmax(1)
-        favoured = [np.zeros((n, width + 1), np.bool_) for _ in SUSPECTS[:ALWAYS]]
-        favoured[0][rows, first] = visible[rows, first] & (text.mass[rows, first] > 0)
-        whole = [*context, *text.tokens]
-        followed: dict[tuple[str, ...], str] = {}
-        for at in range(2, len(context)):
-            followed[tuple(whole[at - 2 : at])] = whole[at]
-        for i in range(n):
-            at = len(context) + i
-            pair = tuple(whole[at - 2 : at]) if at >= 2 else ()
-            proposed = followed.get(pair)
-            before = whole[at - 1] if at else ""
-            cells = {
-                j: (j, key, (before, key)) for j, key in enumerate(text.keys[i]) if visible[i, j]
-            }
-            for j, counted in cells.items():
-                favoured[1][i, j] = text.keys[i][j] == proposed
-                favoured[2][i, j] = sum(self._excess[cell] for cell in counted) > 0
-            if visible[i, text.own[i]]:  # after all columns have their sets
-                among = 1.0 if visible[i, width] else text.mass[i, visible[i, :width]].sum()
-                for j, counted in cells.items():
-                    for cell in counted:
-                        expected = float(text.mass[i, j] / among)
-                        self._excess.add(cell, bool(text.own[i] == j), expected)
-            if pair:
-                followed[pair] = whole[at]
-        return favoured if text.drafted is None else [*favoured, text.drafted & visible]
-
-
-def evidence(text: Columns, favoured: Bits, visible: Bits, rng: np.random.Generator) -> Evidence:
-    """Sort the tokens of one text into the sets of a suspect, among the visible tokens."""
-    n, width = text.mass.shape
-    rows, whole = np.arange(n), visible[:, width]  # where the rest is visible, everything is
-    unlisted = np.clip(1 - text.mass.sum(1, keepdims=True), 0.0, 1.0)
-    law = np.hstack([text.mass, unlisted])
-    law = law / law.sum(1, keepdims=True)
-    listed = (law * visible)[:, :width].sum(1)
-    settled = visible[rows, text.own]
-    sets = np.zeros((n, len(DIRECTIONS), width + 1), np.bool_)
-    sets[:, DRAFT] = favoured
-    sets[rows, ARGMAX, visible[:, :width].argmax(1)] = visible[:, :width].any(1)
-    sets[:, TAIL, width] = width > 1
-    for i, row in enumerate(text.keys):
-        if END in row:
-            sets[i, EOS, row.index(END)] = visible[i, row.index(END)]
-    among = np.where((whole | (listed == 0))[:, None], law, law * visible)
-    among = among / np.where(whole | (listed == 0), 1.0, listed)[:, None]
-    mass = np.einsum("nw,ndw->nd", among, sets).clip(0, 1)
-    rest = law[:, width] * (width > 1)
-    either = rest + listed
-    mass[:, TAIL] = np.where(whole, mass[:, TAIL], rest / np.where(either > 0, either, 1))
-    live = np.repeat(settled, 2 * len(DIRECTIONS)).reshape(n, len(DIRECTIONS), 2)
-    live[:, TAIL, 0] |= (text.own == width) & (either > 0)
-    live[:, TAIL, 1] &= whole
-    mass *= live[:, :, 0]  # no spread where nothing is settled, so that controls skip it
-    hit = sets[rows, :, text.own] & live[:, :, 0]
-    inside = among * favoured
-    within = np.where(inside.sum(1, keepdims=True) > 0, inside, among)
-    return Evidence(
-        hit=hit,
-        mass=mass,
-        pull=np.where(favoured.any(1) & settled, 1 - mass[:, DRAFT], 0.0),
-        index=np.full(n, NO_STRATUM),
-        length=lengths(n),
-        drawn=_draws(among, sets, rng),
-        favoured=_draws(within, sets, rng),
-        live=live,
-    )
-
-
-def _draws(law: Floats, sets: Bits, rng: np.random.Generator) -> Bits:
-    """Return the sets [R, n, D] of seeded draws."""
-    n, width = law.shape
-    cdf = law.cumsum(1)
-    points = rng.random((REPEATS, n)) * cdf[:, -1]
-    at = (points[:, :, None] > cdf[None]).sum(-1).clip(max=width - 1)
-    return np.stack([sets[np.arange(n), :, at[r]] for r in range(REPEATS)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +119,11 @@ class Band:
     other: float = 0.0
     tokens: int = 0  # sample size of the measurement
 
-    def of(self, suspect: int) -> Floats:
-        """Return the bounds [D] for the bets of one suspect."""
+    def of(self, alternative: int) -> Floats:
+        """Return the bounds [D] for the bets of one alternative."""
         bounds = np.full(len(DIRECTIONS), self.other)
         bounds[ARGMAX] = self.argmax
-        bounds[DRAFT] = self.argmax if suspect == 0 else self.other
+        bounds[DRAFT] = self.argmax if alternative == 0 else self.other
         return bounds
 
     def widened(self, by: float) -> "Band":
@@ -267,45 +161,42 @@ class ServerArm(AuditArm):
         name: str,
         rounding: Band = Band(),  # frozen
         level: float = LEVEL,
-        suspects: int = ALWAYS,
         *,
+        draft: bool = False,
         hides: bool = False,
     ) -> None:
-        super().__init__(name, [rounding.of(i) for i in range(suspects)], level)
+        alternatives: list[Alternative] = [Likeliest(), Followed(), Excess()]
+        alternatives += [DraftLaw()] if draft else []
+        bands = [rounding.of(i) for i in range(len(alternatives))]
+        super().__init__(name, alternatives, bands, level)
         self.rounding, self.visible = rounding, VisibleTokens(hides=hides)
-        self.broken: list[str] = []  # statements that are not probabilities
-        self._suspicion = Suspicion()
 
-    def take_text(self, text: Columns, context: Sequence[str] = ()) -> None:
-        """Add one text; `context` is the keys of its prompt, if known."""
+    def take_text(self, text: Columns) -> None:
+        """Add one text."""
         if not len(text) or text.flaw:
             self.texts += 1
             self.broken += [text.flaw] if len(text) else []
             return
         rng = np.random.default_rng([self.texts + 1, len(text)])
-        visible = self.visible.of_text(text)
-        sets = self._suspicion.sets(text, visible, context)
-        self.take([evidence(text, favoured, visible, rng) for favoured in sets])
+        at = text.positions(self.visible.of_text(text))
+        self.take(evidence_of([at], self.alternatives, rng))
 
     @property
     def loudest(self) -> str:
         """Return the bets with most of the capital, in words."""
         bets, _, direction = super().loudest.partition(" ")
-        names = {"draft": SUSPECTS[self.richest], "argmax": "the likeliest token"}
+        names = {"draft": self.alternatives[self.richest].name, "argmax": Likeliest.name}
         return f"{names.get(bets, bets)} ({direction})"
 
     @property
-    def deviations(self) -> list[Test]:
+    def shares(self) -> list[Test]:
         """Return the observed and the expected share of each set that is not certain."""
-        of_suspects = [(name, i, DRAFT) for i, name in enumerate(SUSPECTS[: len(self.bands)])]
-        deviations = []
-        for name, suspect, direction in [*of_suspects, ("the tail", 0, TAIL), (END, 0, EOS)]:
-            tokens = self.evidence(suspect)
-            mass = tokens.mass[:, direction]
-            if (mass * (1 - mass)).sum() > 0:
-                everywhere = np.ones(len(tokens), np.bool_)
-                deviations.append(share(tokens, direction, name, "all", everywhere))
-        return deviations
+        sets = [(alternative.name, i, DRAFT) for i, alternative in enumerate(self.alternatives)]
+        return [
+            share(tokens, direction, name)
+            for name, i, direction in [*sets, ("the tail", 0, TAIL), (END, 0, EOS)]
+            if (mass := (tokens := self.evidence(i)).mass[:, direction]) @ (1 - mass) > 0
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return figures."""
@@ -317,22 +208,17 @@ class ServerArm(AuditArm):
             "alarmed": self.alarmed,
             "sets": [
                 {"set": d.direction, "observed": d.observed, "expected": d.expected, "z": d.z}
-                for d in self.deviations
+                for d in self.shares
             ],
         }
 
 
-@dataclass(kw_only=True)
-class LawResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawResult(Finding):
     """Result of the sequential test on sampled texts."""
 
     mode: Mode
-    verdict: AuditVerdict
-    line: str
-    server: ServerArm
-    baseline: ServerArm | None
-    claim: float | None
-    control: Control | None
+    rounding: Band
 
     def to_json(self) -> dict[str, Any]:
         """Return figures."""
@@ -343,38 +229,17 @@ class LawResult:
             "line": self.line,
             "bias_caught_with_probability_0.99": self.claim,
             "control": asdict(self.control) if self.control else None,
-            "band": asdict(self.server.rounding),
-            "server": self.server.to_json(),
-            "baseline": self.baseline.to_json() if self.baseline else None,
+            "band": asdict(self.rounding),
+            "server": self.audited.to_json(),
+            "baseline": self.plain.to_json() if self.plain else None,
             "unseen": UNSEEN[self.mode],
         }
 
 
-def judged(
-    mode: Mode, server: ServerArm, base: ServerArm | None, claim: float | None, bias: float
-) -> LawResult:
+def law_result(mode: Mode, audit: Audit, rounding: Band) -> LawResult:
     """Return the verdict on sampled texts, after the controls."""
-    control = server.plant(claim) if claim and not server.alarmed else None
-
-    result = partial(
-        LawResult, mode=mode, server=server, baseline=base, claim=claim, control=control
-    )
-    for arm, where in ((base, " in the baseline already"), (server, "")):
-        if arm is not None and arm.broken:
-            line = f"{arm.broken[0]}{where}: no probabilities to bet on"
-            return result(verdict=AuditVerdict.UNKNOWN, line=line)
-        if arm is not None and arm.alarmed:
-            return result(verdict=AuditVerdict.BIAS, line=f"bias{where}: {described(arm)}")
-    powerful, line = judge_power(claim, control, bias)
-    return result(verdict=AuditVerdict.HELD if powerful else AuditVerdict.UNKNOWN, line=line)
-
-
-def described(arm: ServerArm) -> str:
-    """Describe the set with the largest deviation of an arm."""
-    worst = max(arm.deviations, key=lambda deviation: abs(deviation.z))
-    return (
-        f"e-value 10^{arm.peak / np.log(10):.1f} after {arm.tokens} tokens, alarm at "
-        f"10^{-np.log10(arm.level):.0f}; most of it on {arm.loudest}; {worst.direction}: "
-        f"{worst.observed:.3f} of the tokens where {worst.expected:.3f} are due "
-        f"(bias {worst.bias:+.3f}, z = {worst.z:.1f})"
-    )
+    finding = audit.finding()
+    values = {f.name: getattr(finding, f.name) for f in fields(finding)}
+    if finding.verdict is AuditVerdict.BIAS:
+        values["line"] = f"bias {finding.line}" if finding.shared else f"bias: {finding.line}"
+    return LawResult(mode=mode, rounding=rounding, **values)

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check.check import Checked
 from spsbench.extensions.check.greedy import described
 from spsbench.extensions.check.journal import finite
@@ -126,8 +126,8 @@ def _law(law: LawResult) -> TextTable:
             f"{deviation.bias:+.4f}",
             f"{deviation.z:.1f}",
         )
-        for arm in filter(None, (law.server, law.baseline))
-        for deviation in arm.deviations
+        for arm in filter(None, (law.audited, law.plain))
+        for deviation in arm.shares
     ]
     head = ("texts of", "set of tokens", "observed", "due", "bias", "z")
     return TextTable(f"Sampled text: {law.verdict}", head, rows, names=2)
@@ -185,7 +185,7 @@ def notes(checked: Checked) -> list[str]:
     if checked.acceptance is None and checked.answers:
         lines.append("acceptance: n/a, the engine tells nothing of its drafts")
     if law is not None:
-        band = law.server.rounding
+        band = law.rounding
         if band.argmax:
             lines.append(
                 f"a bias within {band.argmax:.2g} (the likeliest token) or {band.other:.2g} (other "
@@ -194,9 +194,9 @@ def notes(checked: Checked) -> list[str]:
         if law.control is not None:
             planted = f"a planted bias of {law.control.bias:.2g} was caught in "
             lines.append(f"control: {planted}{law.control.caught} of {law.control.repeats} audits")
-        if law.baseline is not None:
-            peak = law.baseline.to_json()["e_value_log10"]
-            texts = f"{law.baseline.tokens} tokens of the baseline"
+        if law.plain is not None:
+            peak = law.plain.to_json()["e_value_log10"]
+            texts = f"{law.plain.tokens} tokens of the baseline"
             lines.append(f"control: {texts}, e-value 10^{peak:.1f}")
         lines.append(f"not seen from here: {law.to_json()['unseen']}")
     if checked.json is not None:

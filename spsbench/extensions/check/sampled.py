@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from spsbench.audit.statistical.finding import Audit, AuditVerdict
 from spsbench.extensions.check.columns import Columns, columns
 from spsbench.extensions.check.cuts import Cut
 from spsbench.extensions.check.laws import (
-    ALWAYS,
-    SUSPECTS,
     Band,
     LawResult,
     Mode,
     ServerArm,
     band_between,
-    judged,
+    law_result,
 )
 from spsbench.extensions.check.modes import Modes, unended
 from spsbench.extensions.check.texts import BASE, OWN, Texts
@@ -105,9 +104,10 @@ class Sampled:
                 if ended and not (is_llama or mode is Mode.WEIGHTS):
                     hiding.add(name)  # vLLM or SGLang, in spite of `ignore_eos`
                 if name not in arms or (name in hiding and not arms[name].visible.hides):
-                    suspects = len(SUSPECTS) if self.plan.draft else ALWAYS
-                    hides = name in hiding or self._may_hide(name, mode)
-                    arms[name] = ServerArm(name, band, self.plan.level, suspects, hides=hides)
+                    hides, draft = name in hiding or self._may_hide(name, mode), self.plan.draft
+                    arms[name] = ServerArm(
+                        name, band, self.plan.level, draft=bool(draft), hides=hides
+                    )
                 for columns_of_text in scored[name][arms[name].texts :]:
                     arms[name].take_text(columns_of_text)
                 if ended and name not in hiding:
@@ -118,18 +118,18 @@ class Sampled:
                 f"{arm.tokens} tokens, e-value 10^{arm.peak / np.log(10):.1f}"
             )
             log.info(self.texts.progress.note)
-            alarmed = arm.alarmed or (base is not None and base.alarmed)
+            audit = Audit(arm, base, self.plan.bias, AuditVerdict.UNKNOWN)
             full = arm.tokens >= self.plan.most
             full |= arm.tokens < len(scored[OWN])  # hardly any new tokens
             full |= not any(text.mass.any() for text in scored[OWN][-size:])  # nothing to bet on
             full |= any(of_server.broken for of_server in arms.values())
             full |= self._is_last(range(at, at + size))
-            if not (alarmed or full) and arm.tokens < MORE * looked:
+            if not (audit.alarmed or full) and arm.tokens < MORE * looked:
                 continue
-            looked, claim = arm.tokens, arm.claim()
-            if alarmed or full or (claim is not None and claim <= self.plan.bias):
+            looked = arm.tokens
+            if full or audit.decided:
                 self.texts.progress.note = ""
-                return judged(mode, arm, base, claim, self.plan.bias)
+                return law_result(mode, audit, arm.rounding)
 
     def _may_hide(self, name: str, mode: Mode) -> bool:
         """Return whether a server may hide tokens, such as those that end a text.

@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.alternatives import DraftLaw
 from spsbench.audit.statistical.comparison import GreedyKind
+from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError, MismatchError, UnavailableError, UsageError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.laws import SUSPECTS, Mode
+from spsbench.extensions.check.laws import Mode
 from spsbench.extensions.check.plan import PROMPTS, Plan
 from spsbench.extensions.check.speed import Objectives
 from spsbench.serving.http import Limits
@@ -42,7 +43,7 @@ def test_all_tokens_are_bet_on_where_a_server_lists_its_ends(more, hides):
     stub = Stub(**{"schema": "llama-server", "ends": 3, **more})
     law = of_stub(stub, parts=("law",), bias=0.3).law
     assert (law.mode, law.verdict) == (Mode.STATED, AuditVerdict.HELD)
-    assert law.server.visible.hides is hides
+    assert law.audited.visible.hides is hides
 
 
 @pytest.mark.parametrize("scored", [False, True])
@@ -50,7 +51,7 @@ def test_a_server_that_lists_fewer_tokens_than_it_counts_cannot_be_told(scored):
     stub = Stub(schema="llama-server", ends=3, says_more=1)
     law = of_stub(stub, weights() if scored else None, parts=("law",), bias=0.3).law
     assert law.verdict is AuditVerdict.UNKNOWN
-    assert law.server.broken
+    assert law.audited.broken
 
 
 @pytest.mark.slow
@@ -74,7 +75,7 @@ def test_what_the_draft_model_prefers_is_bet_on_where_it_is_given():
         Stub(Engine(defect="no residual")), weights(), weights(DRAFT), parts=("law",), bias=0.05
     )
     assert found.verdict is AuditVerdict.BIAS
-    assert max(found.law.server.deviations, key=lambda d: d.z).direction == SUSPECTS[-1]
+    assert max(found.law.audited.shares, key=lambda d: d.z).direction == DraftLaw.name
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_a_baseline_scores_what_the_server_misstates(schema):
         found = check(url, parts=("law",), baseline=other)
     assert found.law.mode is Mode.BASELINE
     assert found.verdict is AuditVerdict.BIAS
-    assert not found.law.baseline.alarmed
+    assert not found.law.plain.alarmed
 
 
 def test_a_temperature_that_is_changed_is_found():
@@ -113,7 +114,7 @@ def test_a_temperature_that_is_changed_is_found():
 def test_a_bias_of_the_baseline_is_no_bias_of_the_server():
     with serving(Stub(Engine())) as url, serving(Stub(Engine(k=0, actual=0.5))) as other:
         found = check(url, parts=("law",), baseline=other)
-    assert "in the baseline already" in found.law.line
+    assert "in plain sampling already" in found.law.line
 
 
 @pytest.mark.parametrize(
@@ -306,7 +307,7 @@ def test_greedy_texts_share_the_batch_and_are_not_bet_on():
     greedy = [
         asked for asked in stub.asked if asked["temperature"] == 0 and asked["max_tokens"] == 32
     ]
-    assert 32 * len(greedy) == found.law.server.tokens
+    assert 32 * len(greedy) == found.law.audited.tokens
 
 
 def test_as_many_requests_run_at_a_time_as_are_asked_for():

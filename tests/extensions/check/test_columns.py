@@ -12,7 +12,7 @@ from spsbench.extensions.check.greedy import (
     against_itself,
     third_is_a_bug,
 )
-from spsbench.extensions.check.laws import Suspicion, VisibleTokens
+from spsbench.extensions.check.laws import ServerArm
 from spsbench.serving.engines import Answer
 
 TOP = 5
@@ -54,8 +54,9 @@ def test_a_set_does_not_depend_on_the_token_that_it_is_bet_on():
     sets = []
     for own in (0, 1, 2):
         text = Columns([["a", "a"]] * 2, np.full((2, 2), 0.4), np.array([0, own]), ["a", "a"])
-        visible = VisibleTokens().of_text(text)
-        sets.append([favoured[:2].tolist() for favoured in Suspicion().sets(text, visible)])
+        at = text.positions(None)
+        favoured = [bet.favoured(at, ())[0] for bet in ServerArm("one").alternatives]
+        sets.append([outcomes[:2].tolist() for outcomes in favoured])
     assert sets[0] == sets[1] == sets[2]
 
 

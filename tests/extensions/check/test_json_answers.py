@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check import json_answers, page
 from spsbench.extensions.check.check import examine, recomputed
 from spsbench.extensions.check.journal import Journal

@@ -7,16 +7,15 @@ import pytest
 
 from spsbench.audit.statistical import betting
 from spsbench.audit.statistical.comparison import GreedyKind
+from spsbench.audit.statistical.finding import Audit, AuditVerdict
 from spsbench.extensions.check import greedy
 from spsbench.extensions.check.columns import END, Columns
 from spsbench.extensions.check.laws import (
     Band,
     Mode,
     ServerArm,
-    Suspicion,
-    VisibleTokens,
     band_between,
-    judged,
+    law_result,
 )
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer
@@ -73,7 +72,8 @@ def factor(bet, token, chosen, law, pull, wide):
 
 def test_the_suspects_bet_on_what_the_past_says():
     text = text_of(TOKENS)
-    made = Suspicion().sets(text, VisibleTokens().of_text(text))
+    at = text.positions(None)
+    made = [alternative.favoured(at, ())[0] for alternative in ServerArm("one").alternatives]
     named = [[set(np.flatnonzero(row).tolist()) for row in favoured] for favoured in made]
     assert named == [list(sets) for sets in SETS]
 
@@ -107,7 +107,7 @@ def test_the_end_of_a_text_is_a_set_of_its_own():
     text = Columns([["a", END]] * 40, np.full((40, 2), 0.5), np.ones(40, np.int64), [END] * 40)
     arm = ServerArm("one")
     arm.take_text(text)
-    ends = {d.direction: (d.observed, d.expected) for d in arm.deviations}
+    ends = {d.direction: (d.observed, d.expected) for d in arm.shares}
     assert ends[END] == (1.0, 0.5)
 
 
@@ -139,8 +139,8 @@ def test_laws_without_any_chance_are_told_in_a_line():
     sure = Columns([[]] * 20, np.zeros((20, 2)), np.full(20, 2), ["a"] * 20)
     arm = ServerArm("one")
     arm.take_text(sure)
-    assert arm.deviations == []
-    found = judged(Mode.STATED, arm, None, arm.claim(), 0.05)
+    assert arm.shares == []
+    found = law_result(Mode.STATED, Audit(arm, None, 0.05, AuditVerdict.UNKNOWN), Band())
     assert found.verdict == "cannot be told"
 
 

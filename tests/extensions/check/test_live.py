@@ -26,8 +26,8 @@ from pathlib import Path
 import pytest
 
 import spsbench
-from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.comparison import GreedyKind
+from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.library import load_weights

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.comparison import GreedyKind
+from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import UsageError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.modes import (

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine

@@ -56,7 +56,7 @@ def test_answers_that_end_before_the_claim_say_what_they_tell(tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     first = next(i for i, line in enumerate(lines) if b"server/sampled/" in line)
     path.write_bytes(b"".join(lines[: first + 20]))
-    assert recompute(path, {}).law.server.texts == 16
+    assert recompute(path, {}).law.audited.texts == 16
     path.write_bytes(b"".join(lines[: first + 5]))
     with pytest.raises(DataError):
         recompute(path, {})

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import UsageError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine

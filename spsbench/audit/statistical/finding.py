@@ -1,0 +1,348 @@
+"""An audit: the texts of two methods, the e-process against each, and the verdict."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from spsbench.audit.statistical.alternatives import Alternative
+from spsbench.audit.statistical.betting import (
+    DIRECTIONS,
+    DRAFT,
+    INDEX_STRATA,
+    LENGTH_STRATA,
+    LEVEL,
+    NO_BAND,
+    Bits,
+    Control,
+    Evidence,
+    Floats,
+    Wealth,
+    alarm,
+    claimable,
+    inject,
+    total,
+)
+
+POINTS = 400  # points of a stored curve
+SHOWN = 20  # impossible tokens in the list
+
+
+class AuditVerdict(StrEnum):
+    """Outcome of an audit of a pair or of a server."""
+
+    HELD = "held"
+    BIAS = "bias found"
+    NOT_VALID = "not valid"  # of a pair: a control failed, or there were too few tokens
+    UNKNOWN = "cannot be told"  # of a server: what it gives does not decide
+    NOT_AUDITED = "not audited"  # by the choice of the user
+
+
+LEADS = {
+    AuditVerdict.HELD: "",
+    AuditVerdict.BIAS: "BIAS FOUND: ",
+    AuditVerdict.NOT_VALID: "not valid: ",
+    AuditVerdict.UNKNOWN: "cannot be told: ",
+}
+"""Beginning of the line of a verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """A token that has probability 0 under the target."""
+
+    text: str
+    position: int  # in the output
+    token: int
+    before: tuple[int, ...]  # the newest tokens of the prefix
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """Observed and expected share of one direction in one stratum; the e-process alone decides."""
+
+    direction: str
+    stratum: str
+    tokens: int
+    observed: float  # share of tokens in the set
+    expected: float  # by the target's law
+    z: float
+
+    @property
+    def bias(self) -> float:
+        """Return the excess of the observed share."""
+        return self.observed - self.expected
+
+
+def share(
+    evidence: Evidence, d: int, name: str, stratum: str = "all", where: Bits | None = None
+) -> Test:
+    """Return the share of the tokens `where` in the set of direction `d`, under a name."""
+    here = slice(None) if where is None else where
+    hit, mass = evidence.hit[here, d], evidence.mass[here, d]
+    n = len(mass)
+    if n == 0:
+        return Test(name, stratum, 0, 0.0, 0.0, 0.0)
+    variance = float((mass * (1 - mass)).sum())
+    excess = float((hit - mass).sum())
+    z = excess / variance**0.5 if variance > 0 else 0.0
+    return Test(name, stratum, n, float(hit.mean()), float(mass.mean()), z)
+
+
+class AuditArm:
+    """The tokens of one method or server, in order, and the e-process against its law.
+
+    Each alternative has an equal share of the capital: the mean of their e-processes is one
+    nonnegative martingale, so that the level holds for the whole.
+
+    Args:
+        name: shown in results.
+        alternatives: faults to bet on.
+        bands: [D] for each alternative, the bias that rounding may explain.
+        level: probability of a false alarm.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        alternatives: Sequence[Alternative],
+        bands: Sequence[Floats] = (),
+        level: float = LEVEL,
+    ) -> None:
+        self.name, self.alternatives, self.level = name, alternatives, level
+        self.bands = bands or [NO_BAND for _ in alternatives]
+        self.wealths = [Wealth(band) for band in self.bands]
+        self.texts = self.tokens = 0
+        self.peak = 0.0  # largest logarithm of the e-value
+        self.impossible: list[Impossible] = []
+        self.broken: list[str] = []  # statements of a server that are no probabilities
+        self.curve: list[Floats] = []  # logarithm of the e-value, token by token
+        self._parts: list[list[Evidence]] = [[] for _ in alternatives]
+
+    def take(self, parts: Sequence[Evidence], impossible: Sequence[Impossible] = ()) -> None:
+        """Add one text: its evidence for each alternative, and its impossible tokens."""
+        self.texts += 1
+        self.tokens += len(parts[0])
+        self.impossible += impossible
+        paths = []
+        for wealth, collected, part in zip(self.wealths, self._parts, parts, strict=True):
+            collected.append(part)
+            paths.append(wealth.take(part))
+        path = np.logaddexp.reduce(np.stack(paths)) - np.log(len(paths))
+        self.peak = max(self.peak, float(path.max(initial=0.0)))
+        self.curve.append(path)
+
+    @property
+    def alarmed(self) -> bool:
+        """Return whether this arm alarms: its law is not the target's."""
+        return bool(self.impossible) or self.peak >= alarm(self.level)
+
+    @property
+    def loudest(self) -> str:
+        """Return the bets with most of the capital."""
+        return self.wealths[self.richest].loudest
+
+    @property
+    def richest(self) -> int:
+        """Return the number of the alternative with most of the capital."""
+        return int(np.argmax([total(wealth.logs) for wealth in self.wealths]))
+
+    def evidence(self, alternative: int = 0) -> Evidence:
+        """Return the evidence of all texts for one alternative."""
+        self._parts[alternative] = [Evidence.joined(self._parts[alternative])]
+        return self._parts[alternative][0]
+
+    def claim(self) -> float | None:
+        """Return the least bias towards the first alternative that has power 0.99."""
+        return claimable(self.evidence(), self.level / len(self.bands), self.bands[0])
+
+    def plant(self, bias: float) -> Control:
+        """Plant a bias of size `bias` in draws from the same laws, and audit them."""
+        return inject(self.evidence(), bias, self.level / len(self.bands), self.bands[0])
+
+    def thinned(self) -> list[tuple[int, float]]:
+        """Return (tokens, log10 of the e-value) at some `POINTS`, the last and the maximum."""
+        whole = np.concatenate([np.zeros(1), *self.curve]) / np.log(10)
+        at = np.linspace(0, len(whole) - 1, min(POINTS, len(whole))).astype(int)
+        at = np.union1d(at, [int(whole.argmax())])
+        return [(int(i), float(whole[i])) for i in at]
+
+    @property
+    def shares(self) -> list[Test]:
+        """Return the observed and the expected share of each direction, and by stratum."""
+        tokens = self.evidence()
+        shares = [share(tokens, d, name) for d, name in enumerate(DIRECTIONS)]
+        for names, strata in ((INDEX_STRATA, tokens.index), (LENGTH_STRATA, tokens.length)):
+            shares += [
+                share(tokens, DRAFT, DIRECTIONS[DRAFT], stratum, strata == i)
+                for i, stratum in enumerate(names)
+            ]
+        return [test for test in shares if test.tokens]
+
+    @property
+    def alarm_line(self) -> str:
+        """Describe what alarms: the first impossible token, or the largest deviation."""
+        if self.impossible:
+            first = self.impossible[0]
+            return (
+                f"{len(self.impossible)} impossible tokens, the first {first.token} at position "
+                f"{first.position} of {first.text or 'a text'}: {first.reason}"
+            )
+        worst = max(self.shares, key=lambda test: abs(test.z))
+        return (
+            f"e-value 10^{self.peak / np.log(10):.1f} after {self.tokens:,} tokens, alarm at "
+            f"10^{-np.log10(self.level):.1f}; most of it on {self.loudest}; {worst.direction}: "
+            f"{worst.observed:.3f} of the tokens where {worst.expected:.3f} are due "
+            f"(bias {worst.bias:+.3f}, z = {worst.z:.1f})"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "name": self.name,
+            "texts": self.texts,
+            "tokens": self.tokens,
+            "alarmed": self.alarmed,
+            "e_value_log10": self.peak / math.log(10),
+            "loudest": self.loudest if self.tokens else None,
+            "band": self.bands[0].tolist(),
+            "tests": [asdict(test) | {"bias": test.bias} for test in self.shares],
+            "impossible": [asdict(token) for token in self.impossible[:SHOWN]],
+            "impossible_count": len(self.impossible),
+            "curve": self.thinned(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Result of an audit, with its controls."""
+
+    verdict: AuditVerdict
+    line: str
+    claim: float | None  # least bias that has power 0.99
+    control: Control | None  # of an audit without an alarm
+    audited: AuditArm
+    plain: AuditArm | None
+    seconds: float = 0.0
+
+    @property
+    def shared(self) -> bool:
+        """Return whether plain sampling is biased as well."""
+        return self.plain is not None and self.plain.alarmed
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        level = self.audited.level
+        return {
+            "verdict": self.verdict.value,
+            "line": self.line,
+            "level": level,
+            "alarm_log10": alarm(level) / math.log(10),
+            "bias_caught_with_probability_0.99": self.claim,
+            "bias_in_plain_sampling": self.shared,
+            "controls": {
+                "ars": self.plain.to_json() if self.plain else None,
+                "injected": asdict(self.control) if self.control else None,
+            },
+            "sps": self.audited.to_json(),
+            "seconds": self.seconds,
+        }
+
+
+GROWTH = 1.1  # of the sample, before the simulated claim is computed again
+
+
+class Audit:
+    """The method under audit and the plain one beside it, whose verdict can be told at any time.
+
+    Args:
+        audited: texts of the method or server.
+        plain: texts of the same target without a draft, if there are any.
+        bias: the bias that the audit must be able to find; None: whatever the length allows.
+        undecided: verdict where the texts do not decide.
+    """
+
+    def __init__(
+        self,
+        audited: AuditArm,
+        plain: AuditArm | None = None,
+        bias: float | None = None,
+        undecided: AuditVerdict = AuditVerdict.NOT_VALID,
+    ) -> None:
+        self.audited, self.plain, self.bias, self.undecided = audited, plain, bias, undecided
+        self._tried = 0
+        self._claim: float | None = None
+
+    @property
+    def alarmed(self) -> bool:
+        """Return whether either method alarms."""
+        return self.audited.alarmed or (self.plain is not None and self.plain.alarmed)
+
+    def claim(self, growth: float = GROWTH) -> float | None:
+        """Return the least detectable bias, computed again after growth of the sample."""
+        if self.audited.tokens > growth * self._tried:
+            self._tried = self.audited.tokens
+            self._claim = self.audited.claim()
+        return self._claim
+
+    @property
+    def decided(self) -> bool:
+        """Return whether more tokens would not change the verdict."""
+        if self.alarmed:
+            return True
+        return self.bias is not None and (claim := self.claim()) is not None and claim <= self.bias
+
+    def finding(self, seconds: float = 0.0, doubt: str = "") -> Finding:
+        """Return the verdict; `doubt` is why the referee's laws may be wrong."""
+        claim = self.claim(growth=1.0)
+        control = self.audited.plant(claim) if claim and not self.audited.alarmed else None
+        verdict, line = self._judge(claim, control, doubt)
+        return Finding(
+            verdict=verdict,
+            line=line,
+            claim=claim,
+            control=control,
+            audited=self.audited,
+            plain=self.plain,
+            seconds=seconds,
+        )
+
+    def _judge(
+        self, claim: float | None, control: Control | None, doubt: str
+    ) -> tuple[AuditVerdict, str]:
+        if self.alarmed and doubt:
+            return self.undecided, f"an alarm, but {doubt}"
+        for arm, where in ((self.plain, "in plain sampling already: "), (self.audited, "")):
+            if arm is not None and arm.broken:
+                return self.undecided, f"{where}{arm.broken[0]}: no probabilities to bet on"
+            if arm is not None and arm.alarmed:
+                return AuditVerdict.BIAS, f"{where}{arm.alarm_line}"
+        powerful, line = judge_power(claim, control, self.bias)
+        return AuditVerdict.HELD if powerful else self.undecided, line
+
+
+def judge_power(
+    claim: float | None, control: Control | None, bias: float | None
+) -> tuple[bool, str]:
+    """Return whether an audit without an alarm could have seen a bias, and the line that says it.
+
+    Args:
+        claim: least bias that is found with probability 0.99, if there is one.
+        control: audits of texts with a planted bias of that size.
+        bias: the size that the audit was asked to find, if any.
+    """
+    if claim is None or control is None:
+        return False, "too few tokens, or laws too sure, to see any bias"
+    if not control.passed:
+        caught = f"{control.caught} of {control.repeats}"
+        return False, f"a planted bias of {claim:.2g} was caught in {caught} only"
+    if bias is not None and claim > bias:
+        return False, f"too few tokens for a bias of {bias:g}, enough for {claim:.2g}"
+    return (
+        True,
+        f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none",
+    )

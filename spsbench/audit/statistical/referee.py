@@ -1,0 +1,223 @@
+"""The referee of texts: the target's distributions from a model scored in float32.
+
+It says what the target would have drawn at each token, which tokens were impossible, and how much
+of a difference the rounding of a run may explain.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from spsbench.audit.statistical.alternatives import (
+    Alternative,
+    DraftLaw,
+    Followed,
+    Likeliest,
+    evidence_of,
+)
+from spsbench.audit.statistical.betting import NO_BAND, Evidence, Floats
+from spsbench.audit.statistical.finding import Impossible
+from spsbench.audit.statistical.forward import PRECISE, Scorer, is_packed, plain
+from spsbench.audit.statistical.positions import Positions, masses, of_vocabulary, sets_of
+from spsbench.audit.warping import Laws, laws_of
+from spsbench.loop.drafter_context import Drawn, Weights
+from spsbench.methods.resolve import plan_of
+from spsbench.models.cache import Loaded
+from spsbench.settings.cell import WARP, Cell, WarpSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A generation in the form that the audit reads."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    emitted: tuple[int, ...]  # tokens of each round
+    drafted: tuple[int, ...]  # drafted tokens of each round
+    name: str = ""
+
+
+ROWS = 64  # scored laws held at a time, for large vocabularies
+SHOWN = 8  # context tokens shown with an impossible token
+EDGE = 1e-3  # logits or mass beyond the support that float32 rounding explains
+
+
+@dataclass(frozen=True, slots=True)
+class Referee:
+    """A target, and its draft of the same vocabulary if there is one, under a warp.
+
+    `edge` is the tolerance at the boundary of the support, which rounding moves.
+    """
+
+    scorer: Scorer
+    warp: WarpSettings
+    eos: Set[int]
+    draft: Scorer | None = None
+    budget: int | None = None  # tokens of a text at most
+    ends: bool = True  # an EOS ends the text
+    edge: float = EDGE
+    seed: int = 0
+
+    def examine(
+        self, text: Text, alternatives: Sequence[Alternative]
+    ) -> tuple[list[Evidence], list[Impossible]]:
+        """Return the evidence of a text for each alternative, and its impossible tokens."""
+        impossible = self._beyond_the_end(text)
+        crc = zlib.crc32(np.array(text.tokens, np.int64).tobytes())
+        rng = np.random.default_rng([self.seed, crc, len(text.prompt)])
+
+        def positions() -> Iterator[Positions]:
+            for first, laws, at in self.positions(text):
+                impossible.extend(self._outside(text, first, at, laws))
+                yield at
+
+        return evidence_of(positions(), alternatives, rng, text.prompt), impossible
+
+    def positions(
+        self, text: Text, rows: int | None = ROWS
+    ) -> Iterator[tuple[int, Laws, Positions]]:
+        """Yield the first position, the laws and what is known of `rows` tokens; None: of all."""
+        logits = self.scorer.logits(text.prompt, text.tokens)
+        drafted = None if self.draft is None else self.draft.logits(text.prompt, text.tokens)
+        tokens = np.array(text.tokens, np.int64)
+        for first in range(0, len(logits), rows or max(1, len(logits))):
+            here = slice(first, first + rows if rows else None)
+            laws, draft = laws_of(logits[here], self.warp), None
+            if drafted is not None:  # beyond the draft's context its law is the target's
+                draft, draft_logits = laws.law.copy(), drafted[here]
+                if len(draft_logits):
+                    draft[: len(draft_logits)] = laws_of(draft_logits, self.warp).law
+            piece = tokens[first : first + len(laws.law)]
+            at = of_vocabulary(laws.law, piece, self.eos, text.emitted, first, draft)
+            yield first, laws, at
+
+    def _outside(self, text: Text, first: int, at: Positions, laws: Laws) -> Iterator[Impossible]:
+        """Yield the tokens outside the target's support."""
+        beyond = laws.outside(at.emitted)
+        for row in np.flatnonzero(beyond > self.edge).tolist():
+            before = (*text.prompt, *text.tokens[: first + row])[-SHOWN:]
+            reason = f"outside the target's support by {beyond[row]:.3g}"
+            yield Impossible(text.name, first + row, int(at.emitted[row]), before, reason)
+
+    def _beyond_the_end(self, text: Text) -> list[Impossible]:
+        """Return the first token after an EOS, or beyond the budget."""
+        ended = [i for i, token in enumerate(text.tokens) if self.ends and token in self.eos]
+        ends = [(at + 1, "after the text had ended") for at in ended[:1]]
+        ends += [(self.budget, "beyond the budget")] if self.budget is not None else []
+        return [
+            Impossible(text.name, at, text.tokens[at], text.tokens[:at][-SHOWN:], reason)
+            for at, reason in ends
+            if at < len(text.tokens)
+        ]
+
+
+class Rounding(NamedTuple):
+    """Bounds on the effect of rounding in a run of lower precision.
+
+    Such a run follows a law that differs from the float32 law at every token. Its audit tests
+    |bias| <= band instead of bias = 0: the band is the mean shift of each set's probability between
+    the run's precision and float32.
+    """
+
+    bands: Sequence[Floats]  # [D] for each alternative, on the mean of a set's probability
+    edge: float  # in logits, or in mass at the boundary of a nucleus
+
+
+def rounding(
+    model: PreTrainedModel,
+    referee: Referee,
+    alternatives: Sequence[Alternative],
+    texts: Sequence[Text],
+) -> Rounding:
+    """Compare `model` in its own precision with the referee on `texts`; no band in float32."""
+    shifts: list[list[Floats]] = [[] for _ in alternatives]
+    edge = EDGE
+    for text in () if model.dtype in PRECISE else texts:
+        wide = referee.scorer.logits(text.prompt, text.tokens)
+        if not len(wide):
+            continue
+        whole = [*text.prompt, *text.tokens[: len(wide) - 1]]
+        narrow = plain(model, whole, len(wide))[:, : wide.shape[1]].numpy()
+        edge = max(edge, 2 * float(np.abs(narrow - wide).max()) / referee.warp.temperature)
+        ((_, laws, at),) = referee.positions(text, None)
+        moved = laws_of(narrow, referee.warp).law
+        for shift, alternative in zip(shifts, alternatives, strict=True):
+            sets = sets_of(at, alternative.favoured(at, text.prompt)[0])
+            shift.append(np.abs(masses(moved, sets) - masses(laws.law, sets)))
+    return Rounding([mean_and_errors(shift) for shift in shifts], edge)
+
+
+def mean_and_errors(shifts: Sequence[Floats]) -> Floats:
+    """Return the mean shift [D] and three standard errors; no band without a shift."""
+    if not shifts:
+        return NO_BAND
+    moved = np.concatenate(shifts)
+    return np.asarray(moved.mean(0) + 3 * (moved.std(0) / np.sqrt(len(moved))))
+
+
+AGREE = 1e-3  # tolerance of logits, and of total variation, in float32
+OPINIONS = 4  # texts rescored by transformers
+
+
+def referee_of(cell: Cell, loaded: Loaded) -> Referee:
+    """Return the referee of texts of `cell`, which both methods share for comparability."""
+    reload = not (cell.target.trust_remote_code or cell.random)
+    shared = loaded.draft is not None and loaded.draft_tokenizer is None
+    return Referee(
+        Scorer(loaded.target, loaded.vocab_size, reload=reload),
+        cell.warp,
+        frozenset(loaded.eos),
+        draft=Scorer(loaded.draft, loaded.vocab_size, reload=reload) if shared else None,
+        budget=cell.max_new_tokens,
+        ends=not cell.ignore_eos,
+        seed=cell.seed % 2**32,
+    )
+
+
+def alternatives_of(cell: Cell, loaded: Loaded) -> list[Alternative]:
+    """Return the faults to bet on: a wrong method shifts texts towards what its drafts are."""
+    if loaded.draft is not None and loaded.draft_tokenizer is None:
+        return [DraftLaw()]
+    if cell.elsewhere or loaded.vocabularies is not None:
+        return [Likeliest()]
+    plan = plan_of(cell.drafter)
+    by_rule = plan.drawn is Drawn.POINT and plan.weights is Weights.NONE and not plan.target
+    return [Followed(Likeliest())] if by_rule else [Likeliest()]
+
+
+def doubt(referee: Referee, loaded: Loaded, texts: Sequence[Text]) -> str:
+    """Return why the referee's laws may be wrong; packed layers are no opinion on their engine."""
+    if is_packed(model := referee.scorer.model):
+        return "no memory for a forward pass of transformers' own beside the engine's"
+    tolerance = AGREE if loaded.target.dtype in PRECISE else 0.5
+    for text in texts[:OPINIONS]:
+        rows = referee.scorer.logits(text.prompt, text.tokens)
+        if not len(rows):
+            continue
+        if not (loaded.target is model or is_packed(loaded.target)):
+            whole = [*text.prompt, *text.tokens[: len(rows) - 1]]
+            theirs = plain(loaded.target, whole, len(rows))[:, : rows.shape[1]].numpy()
+            if np.abs(theirs - rows).max() > tolerance * max(1.0, float(np.abs(rows).max())):
+                return "transformers' own laws are not the referee's"
+        apart = np.abs(warped(rows, referee.warp) - laws_of(rows, referee.warp).law).sum(-1) / 2
+        if np.median(apart) > AGREE:  # a tie at the boundary may move single rows
+            return "transformers' own laws are not the referee's"
+    return ""
+
+
+def warped(logits: Floats, warp: WarpSettings) -> Floats:
+    """Return [n, V] laws by transformers' warpers, named after options: `TopKLogitsWarper`."""
+    scores, usual = torch.from_numpy(np.array(logits, np.float64)), WarpSettings()
+    for name in WARP:
+        value = getattr(warp, name)
+        if value != getattr(usual, name):
+            warper = getattr(transformers, f"{name.title().replace('_', '')}LogitsWarper")
+            scores = warper(value)(None, scores)
+    law: Floats = scores.softmax(-1).numpy()
+    return law

@@ -107,15 +107,15 @@ drafters:
   mtp | .methods.drafters.heads:RecurrentHead | a head: the target's own MTP layer (experimental) | {last} | {chain}; {tree}
 verifiers:
   sps | .methods.verifiers.sps:Sps | modified rejection sampling | exact
-  rejection | .methods.verifiers.rejection:Rejection | rejection sampling without iteration; keeps less than sps, to compare with | exact
+  rejection | .methods.verifiers.chain_rules:Rejection | rejection sampling without iteration; keeps less than sps, to compare with | exact
   match | .methods.verifiers.match:Match | one-sample match | exact
   block | .methods.verifiers.block:Block | block verification | exact
   traversal | .methods.verifiers.traversal:Traversal | a tree from its leaves up; block on a chain | exact
   recursive | .methods.verifiers.recursive:Recursive | a tree from its root down, sibling by sibling | exact
   spectr | .methods.verifiers.spectr:SpecTr | k independent siblings, each on its own: k-seq | exact
-  synthetic | .methods.verifiers.synthetic:Synthetic | keeps a given share of tokens: timing only, output meaningless | lossy
-  lenient | .methods.verifiers.lenient:Lenient | keeps x with min(1, q / (l p)): at most q / l of each token | lossy
-  ensemble | .methods.verifiers.ensemble:Ensemble | the law w p + (1 - w) q in drafted slots | lossy
+  synthetic | .methods.verifiers.chain_rules:Synthetic | keeps a given share of tokens: timing only, output meaningless | lossy
+  lenient | .methods.verifiers.chain_rules:Lenient | keeps x with min(1, q / (l p)): at most q / l of each token | lossy
+  ensemble | .methods.verifiers.chain_rules:Ensemble | the law w p + (1 - w) q in drafted slots | lossy
   typical | .methods.verifiers.set_acceptance:Typical | keeps what the target finds typical (Medusa) | lossy
   topk | .methods.verifiers.set_acceptance:TopK | keeps the target's n likeliest (Stern et al.) | lossy
 schedules:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, is_dataclass
 import pytest
 
 from spsbench.loop.drafter_context import Drawn
+from spsbench.methods.verifiers.chain_rules import Synthetic
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.methods.verifiers.synthetic import Synthetic
 from spsbench.registry import BUILT_IN
 
 KINDS = ("drafters", "verifiers", "schedules", "engines", "decoders")

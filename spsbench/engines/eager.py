@@ -24,7 +24,7 @@ from spsbench.engines.session.states import keeps_states, one_by_one
 from spsbench.errors import SpsError
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import send
-from spsbench.loop.trees import additive_mask, places
+from spsbench.loop.tree import additive_mask, places
 from spsbench.loop.types import LM, Engine, Scores
 
 

@@ -24,7 +24,7 @@ from spsbench.engines.session.engine_config import (
 from spsbench.engines.session.longrope import border_of, bordered
 from spsbench.engines.session.masks import PassInputs
 from spsbench.loop.sampling import send
-from spsbench.loop.trees import additive_mask
+from spsbench.loop.tree import additive_mask
 from spsbench.loop.types import LM, Engine
 
 PASS_SIZES = (1, 2, 3, 5, 9, 17, 33, 65, 129)  # tokens of a compiled pass; the rest is padding

@@ -16,7 +16,6 @@ from spsbench.loop.guards import check_ruling, guarded
 from spsbench.loop.noise import on_device
 from spsbench.loop.sampling import on_host, pieces, send
 from spsbench.loop.text import PromptError, token_ids
-from spsbench.loop.trees import walked
 from spsbench.loop.types import (
     LM,
     Context,
@@ -123,7 +122,7 @@ def decode(
             target.commit(len(x) + kept)
         else:
             target.commit(len(x), ruling.path[:kept])
-            tree = walked(offered.parents.tolist(), ruling.path)
+            tree = offered.tree.walked(ruling.path)
 
         x += tokens
         last = Step(draft, scores, verdict, ruling.path[:kept])

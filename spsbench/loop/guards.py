@@ -16,7 +16,7 @@ from torch import Tensor
 from spsbench.errors import PlugInError, SpsError, first_line, is_out_of_memory
 from spsbench.loop.drafter_context import Plan
 from spsbench.loop.sampling import unsharpened
-from spsbench.loop.trees import levels_of
+from spsbench.loop.tree import tree_of
 from spsbench.loop.types import (
     Context,
     Draft,
@@ -228,7 +228,7 @@ def wrong_tree(
     for node, parent in enumerate(above):
         if not -1 <= parent < node:
             return f"gave node {node} the parent {parent}: expected -1 to {node - 1}"
-    deepest = max(levels_of(above[: n - scored_only]), default=0)
+    deepest = max(tree_of(above[: n - scored_only]).depth)
     return f"drafted a tree of depth {deepest}: expected at most {k}" if deepest > k else None
 
 

@@ -20,6 +20,7 @@ from spsbench.loop.drafter_context import Drawn as Drawn
 from spsbench.loop.drafter_context import Plan as Plan
 from spsbench.loop.drafter_context import Weights as Weights
 from spsbench.loop.sampling import send, unsharpened
+from spsbench.loop.tree import Tree, tree_of
 from spsbench.settings.records import DraftLaws
 from spsbench.settings.records import TreeRound as TreeRound
 
@@ -78,6 +79,12 @@ class Draft:
             return self
         n = len(self.tokens) - self.scored_only
         return replace(self.first(n), scored_only=0)
+
+    @property
+    def tree(self) -> Tree:
+        """Return the shape of the draft; a chain is a tree of one child a node."""
+        chain = range(-1, len(self.tokens) - 1)
+        return tree_of(chain if self.parents is None else self.parents)
 
     def first(self, nodes: int) -> "Draft":
         """Return the first `nodes` of a tree."""

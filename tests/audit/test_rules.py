@@ -19,12 +19,13 @@ from spsbench.audit.exact.rules import pairing, row_of, rows_of
 from spsbench.audit.exact.tables import Pair
 from spsbench.cli.verify.rules import conclusion, judge
 from spsbench.errors import Exit, UnavailableError, UsageError
-from spsbench.loop.types import LM, Context, Draft, Drawn, Guarantee, Noise, Verdict
+from spsbench.loop.types import LM, Context, Draft, Guarantee, Noise, Verdict
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
-from spsbench.methods.verifiers.sps import Sps, refuses_unless_sampled_chain
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.walk_down import SAMPLED_CHAINS
 from spsbench.plugins import make
 from spsbench.registry import entries
 from spsbench.spec import Spec
@@ -60,8 +61,7 @@ class Breaks(Sps):
 class Fearful(Match):
     """Refuses what it could do."""
 
-    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        return refuses_unless_sampled_chain("fearful", drawn, tree)
+    accepts = SAMPLED_CHAINS
 
 
 def row(verifier, kind=MODEL):

@@ -5,8 +5,7 @@ import random
 import pytest
 import torch
 
-from spsbench.loop.trees import additive_mask, depths, levels_of, places, visible
-from spsbench.methods.verifiers.tree_tables import Shape, path_to, tables, walked_down
+from spsbench.loop.tree import additive_mask, places, tree_of
 
 PARENTS = torch.tensor([-1, -1, 0, 0, 1, 2])
 
@@ -19,18 +18,17 @@ def test_a_node_sees_itself_and_its_ancestors():
     rng = random.Random(0)
     for _ in range(50):
         parents = [rng.randrange(-1, node) for node in range(rng.randrange(8))]
-        sees = visible(torch.tensor(parents, dtype=torch.int64))
+        tree = tree_of(parents)
         above = [ancestors(node, parents) for node in range(len(parents))]
-        assert [set(row.nonzero()[:, 0].tolist()) for row in sees] == above
-        deep = depths(torch.tensor(parents, dtype=torch.int64)).tolist()
-        assert deep == [len(nodes) - 1 for nodes in above]
-        assert levels_of(parents) == [len(nodes) for nodes in above]
+        assert [set(row.nonzero()[:, 0].tolist()) for row in tree.visible] == above
+        assert tree.ancestors.tolist() == [len(nodes) - 1 for nodes in above]
+        assert tree.depth == (0, *(len(nodes) for nodes in above))
 
 
 @pytest.mark.parametrize("parents", [[0], [-2], [-1, 1], [-1, 2, 0]])
 def test_parents_come_before_their_children(parents):
     with pytest.raises(ValueError):
-        visible(torch.tensor(parents))
+        tree_of(torch.tensor(parents))
 
 
 def test_the_mask_is_causal_up_to_the_nodes():
@@ -54,9 +52,9 @@ def test_a_chain_of_nodes_is_a_causal_mask():
 
 def walked(tokens, parents, wanted):
     """The path to the children that equal what each row wants."""
-    known = tables(Shape(tuple(parents.tolist())), tokens.device)
-    end = walked_down(torch.tensor(wanted)[known.above] == tokens, known)
-    return [node for node in path_to(end, known).tolist() if node >= 0]
+    tables = tree_of(parents).tables(tokens.device)
+    end = tables.walked_down(torch.tensor(wanted)[tables.above] == tokens)
+    return [node for node in tables.path_to(end).tolist() if node >= 0]
 
 
 @pytest.mark.parametrize("cached", [0, 3, 11])
@@ -68,8 +66,7 @@ def test_positions_go_by_the_depth_of_nodes_however_deep(cached):
         parents = [max(-1, node - 1 - by.choice([0, 0, 0, 0, 0, 1, 2])) for node in range(12)]
         deep = [len(ancestors(node, parents)) for node in range(12)]
         deepest = max(deepest, *deep)
-        assert levels_of(parents) == deep
-        assert (depths(torch.tensor(parents)) + 1).tolist() == deep
+        assert (tree_of(parents).ancestors + 1).tolist() == deep
         for fed in (14, 12, 4):  # with two tokens before the nodes, the nodes, the last four
             first = cached + fed - 12  # where the context ends
             expected = [*range(cached, first), *(first + level - 1 for level in deep)][-fed:]

@@ -38,10 +38,9 @@ from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.spectr import SpecTr
-from spsbench.methods.verifiers.sps import Sps, chain_law
+from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
 from spsbench.methods.verifiers.tree_rejection import TreeRejection
-from spsbench.methods.verifiers.tree_tables import shape_of
 from tests.heads import head_faults, writers
 from tests.heads.stage import HeadSite, with_frontier
 from tests.oracles.models import tiny
@@ -238,6 +237,7 @@ WALKS: dict[str, Callable[[Parts], float]] = {
 MATCH = "spsbench.methods.verifiers.match."
 SPS = "spsbench.methods.verifiers.sps."
 BLOCK = "spsbench.methods.verifiers.block."
+WALK_DOWN = "spsbench.methods.verifiers.walk_down."
 SPECTR = "spsbench.methods.verifiers.spectr."
 TREE = "spsbench.methods.verifiers.tree_rejection.TreeRejection."
 CUT, RESIDUAL, REFUSE = decode.cut, sampling.residual, TreeRejection._refuse
@@ -314,7 +314,7 @@ def redraws(base, draft, q, noise):
 
 def next_residual(base, draft, q, noise):
     n = len(draft.tokens)
-    with patch(SPS + "chain_law", lambda draft, a: chain_law(draft, min(a + 1, n))):
+    with patch(SPS + "law_of", lambda draft, a: LAW_OF(draft, min(a + 1, n))):
         return base(draft, q, noise)
 
 
@@ -364,7 +364,7 @@ def takes_a_law(base, draft, q, noise):
 
 
 def one_draw_per_path(base, draft, q, noise):
-    above = shape_of(draft).parents
+    above = draft.tree.parents
     rows = [0, *(1 + (above[above[n]] if above[n] >= 0 else n) for n in range(len(above)))]
     u = noise.uniform(Purpose.PLAIN, len(rows))[rows]
     return base(draft, q, Altered(noise, Purpose.PLAIN, lambda _: u))
@@ -516,7 +516,7 @@ DEFECTS = (
     ),
     Defect(
         "on a device match takes the row before",
-        {MATCH + "row": lambda q, a: ROW(q, (a - 1).clamp(min=0))},
+        {MATCH + "row_at": lambda q, a: ROW(q, (a - 1).clamp(min=0))},
         ("match on a device",),
     ),
     Defect("the recovered token is drawn from q", {SPS + "residual": lambda q, p: q}, ("sps",)),
@@ -591,7 +591,11 @@ DEFECTS = (
     Defect("lenience 0.9", {"verifier": Lenient()}, ("sps",), "model", slow=("verify",)),
     Defect(
         "greedy: soft laws and the argmax of the residual",
-        {"package_warp": Warp(), "warp": GREEDY, SPS + "sample": likeliest}
+        {
+            "package_warp": Warp(),
+            "warp": GREEDY,
+            WALK_DOWN + "sample": likeliest,
+        }
         | {"spsbench.methods.drafters.model.sample": likeliest},
         ("sps",),
     ),

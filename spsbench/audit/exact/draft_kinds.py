@@ -15,7 +15,7 @@ from torch import Tensor
 from spsbench.audit.exact.cases import Facts
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.sampling import sample
-from spsbench.loop.trees import levels_of
+from spsbench.loop.tree import tree_of
 from spsbench.loop.types import (
     LM,
     Context,
@@ -202,7 +202,7 @@ class TreeDrafter(Drafter):
 
 def shallow(parents: Sequence[int], k: int) -> list[int]:
     """Return the nodes down to depth `k`."""
-    return [node for node, depth in enumerate(levels_of(parents)) if depth <= k]
+    return [node for node, depth in enumerate(tree_of(parents).depth[1:]) if depth <= k]
 
 
 def along(tokens: Sequence[int], parents: Sequence[int], node: int) -> tuple[int, ...]:

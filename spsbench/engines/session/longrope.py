@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.loop.trees import places
+from spsbench.loop.tree import places
 from spsbench.loop.types import LM, Scores
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
 from spsbench.engines.session.cache import number_of
-from spsbench.loop.trees import block_visible, places
+from spsbench.loop.tree import block_visible, places
 
 
 class CausalMasks:

@@ -19,7 +19,7 @@ from spsbench.engines.session.session import FastLM
 from spsbench.loop.batch import Fed
 from spsbench.loop.drafter_context import CachePart
 from spsbench.loop.sampling import Warp, send
-from spsbench.loop.trees import additive_mask, places
+from spsbench.loop.tree import additive_mask, places
 from spsbench.loop.types import LM, Scores
 
 

@@ -24,7 +24,7 @@ from spsbench.loop.closing import Path
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import Warp, send
-from spsbench.loop.trees import depths, visible
+from spsbench.loop.tree import tree_of
 from spsbench.loop.types import Context, Scores, Step
 from spsbench.methods.drafters.frontier import Frontier
 
@@ -294,7 +294,7 @@ class HeadFrontier(HiddenReader):
             places, sees = self._chain(1, past)
         else:
             above = torch.tensor(self._parents)
-            positions = send(self._read + depths(above)[-n:], self._target.device)
+            positions = send(self._read + tree_of(above).ancestors[-n:], self._target.device)
             places = self.network.rotary(positions, self._dtype)
             sees = self._masks.branched(self._read + past, n, above)
         inputs = send(tokens, self._target.device), *places, features
@@ -539,10 +539,10 @@ class BlockFrontier(HiddenReader):
     def _places(self, n: int) -> tuple[Tensor, Tensor]:
         """Return the last n blocks' positions [n * k] and their mask [n * k, all]."""
         k, above = self.network.block, torch.tensor(self._above)
-        start = self._read + k * depths(above)[-n:]
+        start = self._read + k * tree_of(above).ancestors[-n:]
         places = (start[:, None] + torch.arange(k)).flatten()
         sees = torch.ones(n * k, self._read + k * len(above), dtype=torch.bool)
-        theirs = visible(above)[-n:].repeat_interleave(k, 0).repeat_interleave(k, 1)
+        theirs = tree_of(above).visible[-n:].repeat_interleave(k, 0).repeat_interleave(k, 1)
         sees[:, self._read :] = theirs
         device = self._target.device
         return send(places, device), send(sees, device)

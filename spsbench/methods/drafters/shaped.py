@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spsbench.loop.drafter_context import DrafterContext, Weights
 from spsbench.loop.sampling import independent, send, unsharpened, without_replacement
-from spsbench.loop.trees import levels_of
+from spsbench.loop.tree import tree_of
 from spsbench.loop.types import (
     LM,
     Context,
@@ -53,7 +53,7 @@ class ShapedDrafter(Drafter):
         self._children: dict[int, list[int]] = {}
         for node, parent in enumerate(shape):
             self._children.setdefault(parent, []).append(node)
-        deep = levels_of(shape)
+        deep = tree_of(shape).depth[1:]
         self._upto = list(accumulate(map(deep.count, range(max(deep, default=0) + 1))))
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:

@@ -1,6 +1,6 @@
 """Acceptance rules, one file each; `audit/exact` enumerates every one.
 
-Stands on `loop.types` and `loop.sampling`. Read `sps` (the paper's rule), `rejection`, `match`,
-`block`, then `tree_tables` and the rules for trees, and last the lossy ones (`lenient`,
-`set_acceptance`).
+Stands on `loop.types`, `loop.tree` and `loop.sampling`. Read `walk_down` (what ten rules share),
+`sps` (the paper's rule), `chain_rules` (its variants), `match`, then `block` and the rules for
+trees, and last `set_acceptance`.
 """

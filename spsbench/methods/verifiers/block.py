@@ -1,38 +1,30 @@
 """Block verification (Sun et al. 2024, arXiv 2403.10444, Algorithm 2)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import residual, row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
-from spsbench.methods.verifiers.sps import (
-    law_of,
-    ratios,
-    refuses_unless_sampled_chain,
-)
+from spsbench.loop.sampling import residual, row, sample
+from spsbench.loop.types import Draft, Noise, Purpose, Verdict
+from spsbench.methods.verifiers.sps import law_of, ratios
 from spsbench.methods.verifiers.tree_rejection import excesses
+from spsbench.methods.verifiers.walk_down import SAMPLED_CHAINS, Accepting, uniforms
 
 
 @dataclass(frozen=True)
-class Block(Verifier):
-    """A verifier that tests prefixes jointly and keeps the longest: never fewer tokens than sps."""
+class Block(Accepting):
+    """A verifier that tests prefixes jointly and keeps the longest: never fewer tokens than sps.
 
-    guarantee: ClassVar[Guarantee] = Guarantee.EXACT
+    Prefix i is tested by ACCEPT's uniform i - 1. Its weight is the paper's p_i: how much of it may
+    be kept. The chance to keep it is h_i: exactly that prefix rather than a shorter one, given that
+    no longer one is kept.
+    """
 
-    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        return refuses_unless_sampled_chain("block", drawn, tree)
+    accepts = SAMPLED_CHAINS
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Verify a chain of N tokens, `q` [N+1, V]; prefix i is tested by ACCEPT's uniform i - 1.
-
-        The weight of a prefix is the paper's p_i: how much of it may be kept. The chance to keep it
-        is h_i: exactly that prefix rather than a shorter one, given that no longer one is kept.
-        """
-        n = len(draft.tokens)
-        u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
+        n, u = len(draft.tokens), uniforms(draft, q, noise)
         last = noise.uniform(Purpose.FINAL, 1)[0]
         weight = prefix_weights(ratios(draft, q).nan_to_num(0.0))
         passed = u < keep_chances(draft, q, weight)  # [N]

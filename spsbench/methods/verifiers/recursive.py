@@ -7,37 +7,21 @@ token that was drafted by rule has a one-hot law: it is kept with the mass that 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
+from spsbench.loop.types import Draft, Noise
 from spsbench.methods.verifiers.tree_rejection import TreeRejection
-from spsbench.methods.verifiers.tree_tables import (
-    path_to,
-    shape_of,
-    tables,
-    walked_down,
-)
+from spsbench.methods.verifiers.walk_down import Tested, WalkDown, drawn_from, uniforms
 
 
 @dataclass(frozen=True)
-class Recursive(Verifier):
+class Recursive(WalkDown):
     """A verifier that descends to the first kept child, else draws from the leftover of q."""
 
-    guarantee: ClassVar[Guarantee] = Guarantee.EXACT
-
-    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        return None
-
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Verify a tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
-        shape = shape_of(draft)
-        u = send(noise.uniform(Purpose.ACCEPT, len(draft.tokens)), q.device)
-        last = noise.uniform(Purpose.FINAL, 1)[0]
-        of_shape = tables(shape, q.device)
-        rejection = TreeRejection(draft, q, shape).settle_all(lambda rows: q.new_ones(len(rows)))
-        end = walked_down(u < rejection.chance[1:], of_shape)
-        token = sample(rejection.law_at(end), last)
-        return Verdict(path_to(end, of_shape), token, row(of_shape.tested, end))
+    def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
+        rejection = TreeRejection(draft, q)
+        rejection.settle_all(lambda rows: q.new_ones(len(rows)))
+        passed = uniforms(draft, q, noise) < rejection.chance[1:]
+        return (passed, drawn_from(lambda end: rejection.law_at(torch.as_tensor(end)), noise))

@@ -13,12 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import row, sample
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
+from spsbench.loop.types import Draft, Guarantee, Noise, Verdict
+from spsbench.methods.verifiers.walk_down import Tested, WalkDown, drawn_from, row_at
 from spsbench.plugins import check_ranges, check_share
 
 
-class Allowing(Verifier):
+class Allowing(WalkDown):
     """A verifier that keeps draft tokens while each is allowed, then draws one from q.
 
     In a tree it keeps the longest path of allowed nodes; ties go to the likeliest by q, then to the
@@ -31,25 +31,19 @@ class Allowing(Verifier):
     def allowed(self, q: Tensor) -> Tensor:
         """Map [..., V] laws of the target to [..., V] bool: the tokens that may pass."""
 
-    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        return None
+    def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
+        above = slice(-1) if draft.parents is None else draft.parents.to(q.device) + 1
+        passed = self.allowed(q[above]).gather(1, draft.tokens[:, None])[:, 0]
+        return (passed, drawn_from(lambda end: row_at(q, end), noise))
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Verify with `q` [N+1, V]; only the last token uses noise, FINAL's first uniform."""
-        n = len(draft.tokens)
-        slots = torch.arange(n, device=q.device)
-        last = noise.uniform(Purpose.FINAL, 1)[0]
         if draft.parents is None:
-            passes = self.allowed(q[:-1]).gather(1, draft.tokens[:, None])[:, 0]
-            a = passes.long().cumprod(0).sum()
-            token = sample(row(q, a), last)
-            return Verdict(slots.where(slots < a, -1), token, (a + 1).clamp(max=n))
-        above = draft.parents.to(q.device) + 1  # the row of q that each node follows
-        passes = self.allowed(q)[above, draft.tokens]
-        chances = q[above, draft.tokens].double().log()
-        nodes = longest(draft.parents.tolist(), passes.tolist(), chances.tolist())
-        path = slots.new_tensor(nodes + [-1] * (n - len(nodes)))
-        token = sample(q[nodes[-1] + 1 if nodes else 0], last)
+            return super().__call__(draft, q, noise)
+        passed, last = self.test(draft, q, noise)
+        chances = q[draft.parents.to(q.device) + 1, draft.tokens].double().log()
+        nodes = longest(draft.parents.tolist(), passed.tolist(), chances.tolist())
+        path = draft.tokens.new_tensor(nodes + [-1] * (len(passed) - len(nodes)))
+        token = last(nodes[-1] + 1 if nodes else 0)
         return Verdict(path, token, torch.full_like(token, -1))
 
     def law(self, q: Tensor, p: Tensor) -> Tensor:

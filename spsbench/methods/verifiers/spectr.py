@@ -10,58 +10,49 @@ is tried, which is how the paper goes through k chains.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import pieces, residual, row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
-from spsbench.methods.verifiers.sps import WHENCE
+from spsbench.loop.tree import numbers
+from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict
 from spsbench.methods.verifiers.tree_rejection import taken
-from spsbench.methods.verifiers.tree_tables import (
-    Shape,
-    numbers,
-    path_to,
-    shape_of,
-    tables,
-)
+from spsbench.methods.verifiers.walk_down import Accepting, uniforms
 
 STEPS = 6  # towards rho from above: each is a number that is exact, and smaller
 
 
 @dataclass(frozen=True)
-class SpecTr(Verifier):
-    """A verifier that keeps the first sibling that passes, else draws from the leftover of q."""
+class SpecTr(Accepting):
+    """A verifier that keeps the first sibling that passes, else draws from the leftover of q.
 
-    guarantee: ClassVar[Guarantee] = Guarantee.EXACT
+    The test of node i uses ACCEPT's uniform i.
+    """
 
-    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        return refuses_unless_independent("spectr", drawn)
+    accepts = frozenset({(Drawn.IID, False), (Drawn.IID, True)})
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Verify a tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
-        shape = shape_of(draft)
-        u = send(noise.uniform(Purpose.ACCEPT, len(draft.tokens)), q.device)
+        u = uniforms(draft, q, noise)
         last = noise.uniform(Purpose.FINAL, 1)[0]
-        of_shape = tables(shape, q.device)
+        tables = draft.tree.tables(q.device)
         if draft.probs is None or not len(draft.tokens):  # without laws nothing was drafted
-            return Verdict(draft.tokens, sample(q[0], last), of_shape.tested[0])
-        p, above = draft.probs, of_shape.above
+            return Verdict(draft.tokens, sample(q[0], last), tables.tested[0])
+        p, above = draft.probs, tables.above
 
-        alike = same_text(draft.tokens, of_shape.paths)  # [N + 1, N + 1] rows
+        alike = same_text(draft.tokens, tables.paths)  # [N + 1, N + 1] rows
         below = alike[:, above]  # [N + 1, N] what was drawn after the text of each row
         k = below.sum(-1)  # [N + 1]
-        rho = rhos(draft, q, shape, k)  # [N + 1]
+        rho = rhos(draft, q, k)  # [N + 1]
 
         ratio = q[above, draft.tokens] / p.gather(1, draft.tokens[:, None])[:, 0]
         passed = u < ratio / rho[above]  # NaN rejects
         together = below[above]  # [N, N]
         first = passed & ~(together.tril(-1) & passed).any(-1)
         won = (alike[1:, 1:] & first).any(-1)  # the text of a node ends with the one that was kept
-        reached = first & (won | ~of_shape.ancestors).all(-1)
+        reached = first & (won | ~tables.ancestors).all(-1)
         rows = torch.arange(1, len(u) + 1, device=q.device)
-        deep = of_shape.ancestors.sum(-1) * (len(u) + 1) + rows  # the deepest that was reached
+        deep = tables.ancestors.sum(-1) * (len(u) + 1) + rows  # the deepest that was reached
         end = torch.cat([rows.new_zeros(1), deep.where(reached, 0)]).amax() % (len(u) + 1)
 
         drawn = row(below, end)
@@ -70,21 +61,21 @@ class SpecTr(Verifier):
         some = torch.minimum(law, row(q, end) / scale)
         left = residual(row(q, end), some * tries(some.sum(), row(k, end)))
         token = sample(torch.where(row(k, end) > 0, left, row(q, end)), last)
-        deepest = row(of_shape.ancestors.sum(-1), (end - 1).clamp(min=0)).where(end > 0, 0)
-        return Verdict(path_to(end, of_shape), token, deepest + (row(k, end) > 0))
+        deepest = row(tables.ancestors.sum(-1), (end - 1).clamp(min=0)).where(end > 0, 0)
+        return Verdict(tables.path_to(end), token, deepest + (row(k, end) > 0))
 
 
-def rhos(draft: Draft, q: Tensor, shape: Shape, k: Tensor) -> Tensor:
+def rhos(draft: Draft, q: Tensor, k: Tensor) -> Tensor:
     """Return [N + 1] rho after each row, where `k` [N + 1] tokens were drawn; 1 for at most one."""
     rho = torch.ones_like(q[:, 0])
     counts = k.tolist() if k.device.type == "cpu" else None  # elsewhere looking means waiting
-    rows = [at for at, nodes in enumerate(shape.children) if nodes]
+    rows = [at for at, nodes in enumerate(draft.tree.children) if nodes]
     rows = [at for at in rows if counts is None or counts[at] > 1]
     for some in pieces(len(rows), q):
         here = rows[some]
         places = send(numbers(here), q.device)
         target = taken(q, here)
-        law = taken(draft.probs, [shape.children[at][0] for at in here])  # type: ignore[arg-type]
+        law = taken(draft.probs, [draft.tree.children[at][0] for at in here])  # type: ignore[arg-type]
         many = k.index_select(0, places)
         ratio = many.to(q.dtype)  # of k itself the condition holds, and so it does of what follows
         for _ in range(STEPS):
@@ -103,14 +94,3 @@ def same_text(tokens: Tensor, paths: Tensor) -> Tensor:
     """Return [N + 1, N + 1] bool: rows after the same text; `paths` as in `Tables`."""
     texts = tokens[paths.clamp(min=0)].where(paths >= 0, -1)  # [N + 1, N]
     return (texts[:, None] == texts).all(-1)
-
-
-def refuses_unless_independent(name: str, drawn: Drawn) -> str | None:
-    """Return a verifier's reason against siblings that are not independent, or None."""
-    if drawn is Drawn.IID:
-        return None
-    return (
-        f"verifier {name} counts on siblings drawn independently from one law, but the drafter's "
-        f"tokens come {WHENCE[drawn]}: use verifier "
-        f"{'match' if drawn is Drawn.POINT else 'traversal'}"
-    )

@@ -8,44 +8,38 @@ uniforms token for token.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import row, sample, send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
+from spsbench.loop.types import Draft, Noise, Purpose, Verdict
 from spsbench.methods.verifiers.tree_rejection import TreeRejection
-from spsbench.methods.verifiers.tree_tables import path_to, shape_of, tables
+from spsbench.methods.verifiers.walk_down import Accepting, uniforms
 
 
 @dataclass(frozen=True)
-class Traversal(Verifier):
-    """A verifier that keeps the first node, from the leaves up, that passes."""
+class Traversal(Accepting):
+    """A verifier that keeps the first node, from the leaves up, that passes.
 
-    guarantee: ClassVar[Guarantee] = Guarantee.EXACT
-
-    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        return None
+    The test of node i uses ACCEPT's uniform i.
+    """
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Verify a tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
-        shape = shape_of(draft)
-        n = len(draft.tokens)
-        u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
+        n, u = len(draft.tokens), uniforms(draft, q, noise)
         last = noise.uniform(Purpose.FINAL, 1)[0]
-        of_shape = tables(shape, q.device)
-        rejection = TreeRejection(draft, q, shape)
+        tables = draft.tree.tables(q.device)
+        rejection = TreeRejection(draft, q)
         rejection.settle_all(lambda rows: chances(rejection.chance, rows))
         keep = rejection.chance  # [N + 1] of a node itself, given that nothing below it was kept
         if rejection.order:
             places = send(torch.tensor(rejection.order), q.device)
             keep = keep.index_copy(0, places, rejection.weight)
-        passed = (u < keep[1:])[of_shape.upwards]  # [N] in the order of the walk
+        passed = (u < keep[1:])[tables.upwards]  # [N] in the order of the walk
         place = passed.long().argmax() if n else passed.new_zeros((), dtype=torch.int64)
-        end = (row(of_shape.upwards, place) + 1).where(passed.any(), 0) if n else place
+        end = (row(tables.upwards, place) + 1).where(passed.any(), 0) if n else place
         token = sample(rejection.law_at(end), last)
-        return Verdict(path_to(end, of_shape), token, torch.full_like(end, -1))
+        return Verdict(tables.path_to(end), token, torch.full_like(end, -1))
 
 
 def chances(chance: Tensor, rows: tuple[int, ...]) -> Tensor:

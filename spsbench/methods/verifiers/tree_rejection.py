@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import pieces, send
+from spsbench.loop.tree import numbers
 from spsbench.loop.types import Draft, Drawn
-from spsbench.methods.verifiers.tree_tables import Shape, numbers
 
 
 class TreeRejection:
@@ -32,10 +32,10 @@ class TreeRejection:
     costs three passes over a row and no copy of it.
     """
 
-    def __init__(self, draft: Draft, q: Tensor, shape: Shape) -> None:
-        self.draft, self.q, self.shape = draft, q, shape
+    def __init__(self, draft: Draft, q: Tensor) -> None:
+        self.draft, self.q, self.tree = draft, q, draft.tree
         self.point = draft.probs is None or draft.drawn is Drawn.POINT
-        self.order = [at for rows in shape.levels for at in rows]
+        self.order = [at for rows in self.tree.levels for at in rows]
         self.left = q.new_empty(len(self.order), q.shape[-1])  # [rows with children, V]
         self.weight = q.new_ones(len(self.order))  # [rows with children] a, after all children
         self.scale = q.new_ones(len(self.order))  # [rows with children]
@@ -49,7 +49,7 @@ class TreeRejection:
             weights: rows -> [rows] the probability of each.
         """
         first = 0
-        for rows in self.shape.levels:
+        for rows in self.tree.levels:
             self.settle(first, rows, weights(rows))
             first += len(rows)
         return self
@@ -61,7 +61,7 @@ class TreeRejection:
             first: the index of the rows in `order`; those with the most children come first.
             weights: [rows] the probability of each row.
         """
-        children = [self.shape.children[at] for at in rows]
+        children = [self.tree.children[at] for at in rows]
         tiny = torch.finfo(self.q.dtype).tiny
         self.weight[first : first + len(rows)] = weights
         self.scale[first : first + len(rows)] = 1 / weights.clamp(min=tiny)
@@ -97,7 +97,7 @@ class TreeRejection:
         law = taken(self.draft.probs, nodes)  # type: ignore[arg-type]  # not of a point draft
         if rank == 0 or self.draft.drawn is not Drawn.DISTINCT:
             return law, law.new_ones(len(nodes))
-        before = [self.shape.children[self.shape.parents[node] + 1][:rank] for node in nodes]
+        before = [self.tree.children[self.tree.parents[node] + 1][:rank] for node in nodes]
         drawn = taken(self.draft.tokens, [node for some in before for node in some])
         law = law.scatter(1, drawn.view(len(nodes), rank), 0.0)
         return law, law.sum(-1)

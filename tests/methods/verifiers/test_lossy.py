@@ -14,11 +14,9 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample
 from spsbench.loop.types import Draft, Drawn, Guarantee, Purpose
 from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.ensemble import Ensemble
-from spsbench.methods.verifiers.lenient import Lenient
+from spsbench.methods.verifiers.chain_rules import Ensemble, Lenient, Synthetic
 from spsbench.methods.verifiers.set_acceptance import TopK, Typical, longest
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.methods.verifiers.synthetic import Synthetic
 from spsbench.plugins import make
 from spsbench.registry import entries
 from spsbench.reports.remarks import _warnings

@@ -1,0 +1,187 @@
+"""The shape of a draft tree (SpecInfer, section 4.2): made on the host, once for each shape.
+
+Drafters, engines and verifiers see one `Tree`; a chain is one of width 1. A verifier's decisions
+stay on its device, where it looks them up in `Tables`, which are sent there once.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import row, send
+from spsbench.settings.records import TreeRound
+
+MAX_SHAPES = 64  # that are kept: a drafter with a fixed tree has a few
+
+
+class Tables(NamedTuple):
+    """The tables of a tree, on a device."""
+
+    paths: Tensor  # [N + 1, N] the nodes on the way to each row, padded with -1
+    ancestors: Tensor  # [N, N] bool: j is on the way to i, or is i
+    earlier: Tensor  # [N, N] bool: j is a sibling of i and was drawn before it
+    above: Tensor  # [N] the row of each node's parent
+    upwards: Tensor  # [N] `Tree.upwards`
+    tested: Tensor  # [N + 1] depths looked at by a walk down that ends at each row
+
+    def walked_down(self, passed: Tensor) -> Tensor:
+        """Return [], the last row of a walk to the first child that `passed` [N] at each node."""
+        kept = passed & ~(self.earlier & passed).any(-1)
+        reached = (kept | ~self.ancestors).all(-1)
+        rows = torch.arange(1, len(passed) + 1, device=passed.device)
+        return torch.cat([rows.new_zeros(1), rows.where(reached, 0)]).amax()
+
+    def path_to(self, end: Tensor) -> Tensor:
+        """Return [N], the nodes on the path to a [] row, padded with -1."""
+        return row(self.paths, end)
+
+
+class Tree:
+    """N nodes in draw order, parents before children; a node's row is its number + 1.
+
+    Row 0 is the context, the parent -1.
+
+    Attributes:
+        children: [N + 1] of each row, in the order in which they were drawn.
+        depth: [N + 1] tokens on the path to each row.
+    """
+
+    def __init__(self, parents: tuple[int, ...]) -> None:
+        self.parents = parents
+        children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+        depth = [0]
+        for node, parent in enumerate(parents):
+            if not -1 <= parent < node:
+                raise ValueError(f"node {node} has parent {parent}: expected -1 to {node - 1}")
+            children[parent + 1].append(node)
+            depth.append(depth[parent + 1] + 1)
+        self.children, self.depth = tuple(map(tuple, children)), tuple(depth)
+        self._tables: dict[torch.device, Tables] = {}
+
+    def path(self, at: int) -> list[int]:
+        """Return the nodes on the path to row `at`."""
+        upwards: list[int] = []
+        while at:
+            upwards.append(at - 1)
+            at = self.parents[at - 1] + 1
+        return upwards[::-1]
+
+    @cached_property
+    def levels(self) -> tuple[tuple[int, ...], ...]:
+        """Return the rows that have children, by depth; those with the most children first."""
+        by_depth: list[list[int]] = [[] for _ in range(max(self.depth) + 1)]
+        for at, below in enumerate(self.children):
+            if below:
+                by_depth[self.depth[at]].append(at)
+        ranked = (sorted(rows, key=lambda at: -len(self.children[at])) for rows in by_depth if rows)
+        return tuple(map(tuple, ranked))
+
+    @cached_property
+    def upwards(self) -> tuple[int, ...]:
+        """Return the [N] nodes in post-order: each after all of its descendants."""
+        order: list[int] = []
+        waiting = list(self.children[0][::-1])
+        opened = set[int]()
+        while waiting:
+            node = waiting[-1]
+            if node in opened or not self.children[node + 1]:
+                order.append(waiting.pop())
+            else:
+                opened.add(node)
+                waiting += self.children[node + 1][::-1]
+        return tuple(order)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """Return [N, N] bool, whether node i attends to j: to itself and its ancestors."""
+        sees = np.eye(len(self.parents), dtype=np.bool_)
+        for node, parent in enumerate(self.parents):
+            if parent >= 0:
+                sees[node] |= sees[parent]
+        return torch.from_numpy(sees)
+
+    @cached_property
+    def ancestors(self) -> Tensor:
+        """Return the [N] numbers of ancestors: 0 for a child of the context."""
+        return numbers(self.depth[1:]) - 1
+
+    def tables(self, device: torch.device) -> Tables:
+        """Return the tables on a device."""
+        if device in self._tables:
+            return self._tables[device]
+        n = len(self.parents)
+        paths = [self.path(at) for at in range(n + 1)]
+        earlier = torch.zeros(n, n, dtype=torch.bool)
+        for siblings in self.children:
+            for rank, node in enumerate(siblings):
+                earlier[node, list(siblings[:rank])] = True
+        on_host = Tables(
+            torch.tensor([path + [-1] * (n - len(path)) for path in paths]).view(n + 1, n).long(),
+            self.visible,
+            earlier,
+            numbers(self.parents) + 1,
+            numbers(self.upwards),
+            numbers([len(path) + bool(self.children[at]) for at, path in enumerate(paths)]),
+        )
+        self._tables[device] = Tables(*(send(table, device) for table in on_host))
+        return self._tables[device]
+
+    def walked(self, path: Sequence[int]) -> TreeRound:
+        """Return the depths, siblings and offers that a verifier met on its way down `path`."""
+        siblings = [self.children[self.parents[node] + 1].index(node) for node in path]
+        offered = [len(self.children[at]) for at in (0, *(node + 1 for node in path))]
+        return TreeRound(max(self.depth), tuple(path), tuple(siblings), tuple(offered))
+
+
+@lru_cache(MAX_SHAPES)
+def _tree(parents: tuple[int, ...]) -> Tree:
+    return Tree(parents)
+
+
+def tree_of(parents: Tensor | Sequence[int]) -> Tree:
+    """Return the tree of [N] parents, made once: do not write to its tensors."""
+    return _tree(tuple(parents.tolist() if isinstance(parents, Tensor) else parents))
+
+
+def numbers(values: Sequence[int]) -> Tensor:
+    """Return [n] int64, also of an empty list."""
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def places(parents: Tensor, fed: int, cached: int) -> Tensor:
+    """Return the [fed] positions of a pass's tokens; the last N of cache and pass are nodes."""
+    n, end = len(parents), cached + fed
+    where = torch.arange(cached, end)
+    where[max(0, fed - n) :] = (end - n + tree_of(parents).ancestors)[-fed:]
+    return where
+
+
+def block_visible(parents: Tensor, fed: int) -> Tensor:
+    """Return [fed, most] bool: which of the last `most` rows each fed token attends to.
+
+    `most` is N or `fed`, whichever is more; the last N of cache and pass are nodes. The tokens
+    before the nodes attend causally, nodes to all of those and to their ancestors.
+    """
+    n, visible = len(parents), tree_of(parents).visible
+    if n >= fed:
+        return visible[n - fed :]
+    sees = torch.ones(fed, fed, dtype=torch.bool).tril()
+    sees[fed - n :, fed - n :] = visible
+    return sees
+
+
+def additive_mask(parents: Tensor, fed: int, cached: int, dtype: torch.dtype) -> Tensor:
+    """Return the [1, 1, fed, cached + fed] attention mask of a pass that ends in N tree nodes.
+
+    0 where a token may attend, the lowest number of `dtype` where it may not. All tokens attend to
+    the cache and to each other as `block_visible` says. (transformers' eager attention would
+    misread a boolean mask.)
+    """
+    sees = block_visible(parents, fed)
+    mask = torch.zeros(fed, cached + fed, dtype=dtype)
+    mask[:, cached + fed - sees.shape[1] :].masked_fill_(~sees, torch.finfo(dtype).min)
+    return mask[None, None]

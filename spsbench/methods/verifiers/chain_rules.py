@@ -1,0 +1,135 @@
+"""Variants of `sps` for chains: a token passes by its ratio q / p, or at a given rate.
+
+`rejection` (Leviathan et al. 2023, appendix A.2) proposes one token, and a plain draw from q takes
+its place: q / M + (1 - 1 / M) q = q. `lenient` (appendix A.5) keeps tokens where q is only near p;
+the paper leaves open what is drawn after a rejection: here the residual of `sps`, with which no
+token comes more often than q / l. `ensemble` is `sps` towards a mixture of target and draft, as
+transformers' `assistant_ensemble_weight`. `synthetic` keeps tokens at a given rate.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import residual
+from spsbench.loop.types import Draft, Guarantee, Noise
+from spsbench.methods.verifiers.sps import by_ratio, chain_laws, ratios
+from spsbench.methods.verifiers.walk_down import (
+    CHAINS,
+    SAMPLED_CHAINS,
+    Tested,
+    WalkDown,
+    drawn_from,
+    row_at,
+    uniforms,
+)
+from spsbench.plugins import check_share
+
+
+@dataclass(frozen=True)
+class Rejection(WalkDown):
+    """A verifier that keeps x with q / (M p), M = max q / p, and draws from q otherwise."""
+
+    accepts = SAMPLED_CHAINS
+
+    def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
+        passed = uniforms(draft, q, noise) < 0
+        if len(passed) and draft.probs is not None:
+            # A token without mass in both laws is 0 / 0; one that only q has makes M infinite.
+            greatest = (q[:-1] / draft.probs).nan_to_num(0.0, posinf=torch.inf).amax(-1)  # [N] M
+            passed = uniforms(draft, q, noise) < ratios(draft, q) / greatest
+        return (passed, drawn_from(lambda end: row_at(q, end), noise))
+
+
+@dataclass(frozen=True)
+class Lenient(WalkDown):
+    """A verifier that keeps x with min(1, q / (l p)) and draws from (q - p)+ after a rejection.
+
+    The law of a drafted slot is min(p, q / l) + (1 - sum min(p, q / l)) (q - p)+ / sum (q - p)+, at
+    most q / l; that of the bonus token is q. `l` 1 is `sps`. At temperature 0 x passes where its
+    probability at temperature 1 is at least l times the greatest, else the likeliest token comes.
+    """
+
+    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
+    accepts = SAMPLED_CHAINS
+
+    l: float = 0.5  # noqa: E741 - the paper's letter
+
+    def __post_init__(self) -> None:
+        if not 0 < self.l <= 1:
+            raise ValueError(f"l is {self.l}: expected more than 0, up to 1")
+
+    def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
+        return by_ratio(draft, q, noise, self.l)
+
+    def relax(self, draft: Draft, q: Tensor, sure: Tensor) -> Tensor:
+        """Return one-hot `q` [N+1, V] with each token of the chain that is near to likeliest."""
+        if self.l == 1:
+            return q
+        at = draft.tokens[:, None]
+        rows = sure[: len(at)]
+        near = rows.gather(1, at) >= self.l * rows.amax(-1, keepdim=True)  # [N, 1]
+        drafted = torch.zeros_like(rows).scatter_(1, at, 1.0)
+        return torch.cat([torch.where(near, drafted.to(q.dtype), q[: len(at)]), q[len(at) :]])
+
+    def law(self, q: Tensor, p: Tensor) -> Tensor:
+        """Return the [..., V] output law of a drafted slot with the laws `q` and `p`."""
+        kept = self.kept(q, p)
+        leftover = residual(q, p)
+        return kept + (1 - kept.sum(-1, keepdim=True)) * leftover / leftover.sum(-1, keepdim=True)
+
+    def kept(self, q: Tensor, p: Tensor) -> Tensor:
+        """Return the [..., V] part of the output that the draft provides; its sum: acceptance."""
+        return torch.minimum(p, q / self.l)
+
+
+@dataclass(frozen=True)
+class Ensemble(WalkDown):
+    """A verifier that runs `sps` with the target m = w p + (1 - w) q wherever there is a p.
+
+    The law of a drafted slot is exactly m, so its total variation from q is w TV(p, q). The bonus
+    token has no p and comes from q: its frequency depends on K, and so does the law of a text. `w`
+    0 is `sps`, 1 keeps every draft.
+    """
+
+    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
+    accepts = SAMPLED_CHAINS
+
+    w: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_share("w", self.w)
+
+    def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
+        mixed = self.law(q[:-1], chain_laws(draft, q)[:-1])
+        return by_ratio(draft, torch.cat([mixed, q[-1:]]), noise)
+
+    def law(self, q: Tensor, p: Tensor) -> Tensor:
+        """Return the [..., V] output law of a drafted slot with the laws `q` and `p`."""
+        return self.w * p + (1 - self.w) * q
+
+    def kept(self, q: Tensor, p: Tensor) -> Tensor:
+        """Return the [..., V] part of the output that the draft provides; its sum: acceptance."""
+        return torch.minimum(p, self.law(q, p))
+
+
+@dataclass(frozen=True)
+class Synthetic(WalkDown):
+    """A verifier that keeps each draft token with probability `alpha`: for timing only.
+
+    The final token is the likeliest; the output is meaningless.
+    """
+
+    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
+    accepts = CHAINS
+
+    alpha: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_share("alpha", self.alpha)
+
+    def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
+        passed = uniforms(draft, q, noise) < self.alpha
+        return (passed, lambda end: row_at(q, end).argmax())

@@ -76,16 +76,16 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def _parameter(setting: Setting, many: bool, fields: Mapping[str, str]) -> inspect.Parameter:
-    kind = str if setting.option.none else ON_SCREEN.get(setting.kind, setting.kind)
+    kind = str if setting.option.parse else ON_SCREEN.get(setting.kind, setting.kind)
     if many and get_origin(kind) is not list:
         kind = list[kind]  # type: ignore[valid-type]
-    default = setting.option.shown
+    default = setting.option.default_text
     if default is None and setting.default not in (None, False, (), ""):
         default = str(setting.default)
     flags = (f"-{f}" if len(f) == 1 else f"--{f}" for f in setting.option.flags)
     switch = setting.kind is bool and setting.default is None
     declared = option(
-        setting.option.panel,
+        setting.option.group,
         f"{setting.flag}/--no-{setting.flag[2:]}" if switch else setting.flag,
         *flags,
         help=with_flags(setting.option.help, fields),

@@ -52,43 +52,35 @@ class WarpSettings:
 
     `loop.sampling.Warp` says what they do, and `audit.warping` says it once more. Command line,
     records, labels, traces and peers derive from these fields, whose names transformers uses too.
+
+    Args:
+        temperature: Sampling temperature; 0 is greedy decoding.
+        top_k: Sample from the k most likely tokens only; 0 is off.
+        top_p: Nucleus sampling, from the most likely tokens of total probability p; 1 is off.
+        min_p: Drop tokens below this share of the most likely token's probability; 0 is off.
     """
 
-    temperature: Annotated[
-        float,
-        Option(
-            "Sampling temperature; 0 is greedy decoding.",
-            SAMPLING,
-            at_least(0),
-            shown=f"1.0{IN_A_CHAT}",
-        ),
-    ] = 1.0
+    temperature: Annotated[float, Option(SAMPLING, at_least(0), default_text=f"1.0{IN_A_CHAT}")] = (
+        1.0
+    )
     top_k: Annotated[
         int,
         Option(
-            "Sample from the k most likely tokens only; 0 is off.",
             SAMPLING,
             Check(lambda k: k >= 0, "1 or more, or 0 for off"),
-            shown=f"0{IN_A_CHAT}",
+            default_text=f"0{IN_A_CHAT}",
         ),
     ] = 0
     top_p: Annotated[
         float,
         Option(
-            "Nucleus sampling, from the most likely tokens of total probability p; 1 is off.",
             SAMPLING,
             Check(lambda p: 0 < p <= 1, "above 0 and at most 1"),
-            shown=f"1.0{IN_A_CHAT}",
+            default_text=f"1.0{IN_A_CHAT}",
         ),
     ] = 1.0
     min_p: Annotated[
-        float,
-        Option(
-            "Drop tokens below this share of the most likely token's probability; 0 is off.",
-            SAMPLING,
-            between(0, 1, "0 (off) to 1"),
-            shown=f"0.0{IN_A_CHAT}",
-        ),
+        float, Option(SAMPLING, between(0, 1, "0 (off) to 1"), default_text=f"0.0{IN_A_CHAT}")
     ] = 0.0
 
 
@@ -99,93 +91,55 @@ ALWAYS_RECORDED = ("temperature", "top_k", "top_p")
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(WarpSettings):
-    """Models, method, sampling and work."""
+    """Models, method, sampling and work.
+
+    Args:
+        drafter: Drafter, which proposes tokens: NAME[:key=value,...]; see sps list drafters.
+        verifier: Rule that accepts or rejects drafted tokens; see sps list verifiers.
+        schedule: How K is chosen in each round; see sps list schedules.
+        decoder: Decoding loop: native, hf (transformers' generate), or another engine:
+            openai:url=..., sglang:url=..., llamacpp:path=... or openvino:path=....
+        max_new_tokens: Maximum number of tokens to generate.
+        seed: Random seed; the same seed gives the same text.
+        stop: Stop before this text; repeatable.
+        ignore_eos: Continue after an end-of-text token.
+        json_schema: JSON schema that each text follows: a FILE, or the schema itself.
+        leave_open: Let a text under a JSON schema be cut at its budget; else it is closed before.
+        regex: Regular expression that each whole text matches.
+        grammar: Lark grammar that each text follows, in llguidance's dialect.
+    """
 
     target: ModelSpec
     draft: ModelSpec | None = None
     drafter: Annotated[
         Spec,
         Option(
-            "Drafter, which proposes tokens: NAME[:key=value,...]; see sps list drafters.",
             METHOD,
-            shown="model with a draft model, else the target's own if it is bundled, else ngram",
+            default_text="model with a draft model, else the target's own if it is bundled, "
+            "else ngram",
         ),
     ] = Spec("model")
     verifier: Annotated[
         Spec,
         Option(
-            "Rule that accepts or rejects drafted tokens; see sps list verifiers.",
-            METHOD,
-            shown="sps for sampled chains, traversal for sampled trees, else match",
+            METHOD, default_text="sps for sampled chains, traversal for sampled trees, else match"
         ),
     ] = AUTO
     schedule: Annotated[
-        Spec,
-        Option(
-            "How K is chosen in each round; see sps list schedules.",
-            METHOD,
-            shown="constant, or that of the target's own drafter",
-        ),
+        Spec, Option(METHOD, default_text="constant, or that of the target's own drafter")
     ] = constant(4)
-    decoder: Annotated[
-        Spec,
-        Option(
-            "Decoding loop: native, hf (transformers' generate), or another engine: "
-            "openai:url=..., sglang:url=..., llamacpp:path=... or openvino:path=....",
-            METHOD,
-        ),
-    ] = Spec("native")
+    decoder: Annotated[Spec, Option(METHOD)] = Spec("native")
 
-    max_new_tokens: Annotated[
-        int,
-        Option("Maximum number of tokens to generate.", SAMPLING, at_least(0), flags=("n",)),
-    ] = 128
-    seed: Annotated[
-        int,
-        Option(
-            "Random seed; the same seed gives the same text.",
-            SAMPLING,
-            between(0, SEED_MAX, "0..2^64-1"),
-        ),
-    ] = 0
+    max_new_tokens: Annotated[int, Option(SAMPLING, at_least(0), flags=("n",))] = 128
+    seed: Annotated[int, Option(SAMPLING, between(0, SEED_MAX, "0..2^64-1"))] = 0
     stop: Annotated[
-        tuple[str, ...],
-        Option(
-            "Stop before this text; repeatable.",
-            SAMPLING,
-            Check(bool, "a text of at least one character"),
-        ),
+        tuple[str, ...], Option(SAMPLING, Check(bool, "a text of at least one character"))
     ] = ()
-    ignore_eos: Annotated[bool, Option("Continue after an end-of-text token.", SAMPLING)] = False
-    json_schema: Annotated[
-        str,
-        Option(
-            "JSON schema that each text follows: a FILE, or the schema itself.",
-            SAMPLING,
-            metavar="FILE|TEXT",
-            reads=read_schema,
-        ),
-    ] = ""
-    leave_open: Annotated[
-        bool,
-        Option(
-            "Let a text under a JSON schema be cut at its budget; else it is closed before.",
-            SAMPLING,
-        ),
-    ] = False
-    regex: Annotated[
-        str,
-        Option("Regular expression that each whole text matches.", SAMPLING, reads=read_regex),
-    ] = ""
-    grammar: Annotated[
-        str,
-        Option(
-            "Lark grammar that each text follows, in llguidance's dialect.",
-            SAMPLING,
-            metavar="FILE",
-            reads=read_grammar,
-        ),
-    ] = ""
+    ignore_eos: Annotated[bool, Option(SAMPLING)] = False
+    json_schema: Annotated[str, Option(SAMPLING, metavar="FILE|TEXT", parse=read_schema)] = ""
+    leave_open: Annotated[bool, Option(SAMPLING)] = False
+    regex: Annotated[str, Option(SAMPLING, parse=read_regex)] = ""
+    grammar: Annotated[str, Option(SAMPLING, metavar="FILE", parse=read_grammar)] = ""
     task: Spec | None = None
     prompt_version: str = ""
     chat: bool = False  # prompts in the model's chat template

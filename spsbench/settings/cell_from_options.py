@@ -64,7 +64,7 @@ NEVER_THE_TARGETS = ("id", "revision", "parallel")
 
 def _of_target() -> Iterator[Setting]:
     for setting in settings_of(ModelSpec):
-        option = replace(setting.option, help=setting.option.help.format(model="the target"))
+        option = setting.option._replace(help=setting.option.help.format(model="the target"))
         name, default = (
             ("target", "nano") if setting.name == "id" else (setting.name, setting.default)
         )
@@ -76,12 +76,11 @@ def _of_draft() -> Iterator[Setting]:
     """Yield the settings of the draft model, which default to the target's where possible."""
     for setting in settings_of(ModelSpec):
         is_drafts_alone = setting.name in NEVER_THE_TARGETS
-        option = replace(
-            setting.option,
+        option = setting.option._replace(
             help=setting.option.help.format(model="the draft model")
             + (SPECIAL_DRAFTS if setting.name == "id" else ""),
             flags=tuple(f"draft-{flag}" for flag in setting.option.flags),
-            shown="that of a bundled pair"
+            default_text="that of a bundled pair"
             if setting.name == "id"
             else None
             if is_drafts_alone
@@ -94,11 +93,11 @@ def _of_draft() -> Iterator[Setting]:
 K = Setting(
     "k",
     Option(
-        "Tokens drafted per round, 1..64; 0 is auto-regressive sampling (ArS).",
         METHOD,
         between(0, K_MAX, f"1..{K_MAX}, or 0 for auto-regressive sampling"),
         flags=("k",),
-        shown="4",
+        default_text="4",
+        help="Tokens drafted per round, 1..64; 0 is auto-regressive sampling (ArS).",
     ),
     int,
 )
@@ -107,7 +106,8 @@ K = Setting(
 RANDOM_WEIGHTS = Setting(
     "random_weights",
     Option(
-        "Random weights in the shape of both models: timing only, the text has no meaning.", MODELS
+        MODELS,
+        help="Random weights in the shape of both models: timing only, the text has no meaning.",
     ),
     bool,
     False,

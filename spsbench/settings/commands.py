@@ -21,6 +21,7 @@ from spsbench.settings.options import (
     one_of,
     options_of,
     parse_range,
+    ranges,
 )
 from spsbench.settings.sweep import MAX_SAMPLES, SampleSeed
 
@@ -28,71 +29,65 @@ MAX_TEXTS = 10**9
 BIAS = Check(lambda bias: 0 < bias < 1, "above 0 and below 1")
 LEVEL = Check(lambda level: 0 < level <= 0.1, "above 0, at most 0.1")
 AUDIT_COUNT = between(1, MAX_TEXTS, "1 or more")
-Level = Annotated[float, Option("Probability of a false alarm over the whole audit.", AUDIT, LEVEL)]
+Level = Annotated[
+    float, Option(AUDIT, LEVEL, help="Probability of a false alarm over the whole audit.")
+]
 Chat = Annotated[
     str,
     Option(
-        "Put prompts into the target's chat template: auto (if it has one), on or off.",
         WORK,
         one_of("auto", "on", "off"),
+        help="Put prompts into the target's chat template: auto (if it has one), on or off.",
     ),
 ]
 CostsFile = Annotated[
-    Path | None, Option("Use this table of costs instead of measuring them.", RUN, metavar="FILE")
+    Path | None,
+    Option(RUN, metavar="FILE", help="Use this table of costs instead of measuring them."),
 ]
 AuditTasks = Annotated[
     tuple[str, ...],
     Option(
-        "Task that supplies the prompts, or a FILE of them; repeatable.",
         AUDIT,
-        shown="humaneval and xsum:data=mini",
+        default_text="humaneval and xsum:data=mini",
+        help="Task that supplies the prompts, or a FILE of them; repeatable.",
     ),
 ]
-AuditPrompts = Annotated[int, Option("Maximum number of prompts.", AUDIT, AUDIT_COUNT)]
+AuditPrompts = Annotated[int, Option(AUDIT, AUDIT_COUNT, help="Maximum number of prompts.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """Options of `sps verify pair`: prompts, the bias to detect, and when to end."""
+    """Options of `sps verify pair`: prompts, the bias to detect, and when to end.
+
+    Args:
+        bias: Smallest bias that the audit must detect.
+        max_tokens: Maximum tokens from speculative sampling; the audit then ends, decided or not.
+        workers: Worker processes.
+    """
 
     task: AuditTasks = ()
     prompts: AuditPrompts = 40
     sample_seed: SampleSeed = None
-    bias: Annotated[float, Option("Smallest bias that the audit must detect.", AUDIT, BIAS)] = 0.02
+    bias: Annotated[float, Option(AUDIT, BIAS)] = 0.02
     level: Level = 1e-3
-    max_tokens: Annotated[
-        int,
-        Option(
-            "Maximum tokens from speculative sampling; the audit then ends, decided or not.",
-            AUDIT,
-            AUDIT_COUNT,
-        ),
-    ] = 200_000
+    max_tokens: Annotated[int, Option(AUDIT, AUDIT_COUNT)] = 200_000
     workers: Annotated[
-        int | None,
-        Option(
-            "Worker processes.",
-            AUDIT,
-            between(1, 1024),
-            shown="cores, for small models on a CPU",
-        ),
+        int | None, Option(AUDIT, between(1, 1024), default_text="cores, for small models on a CPU")
     ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """Options of `sps verify run`."""
+    """Options of `sps verify run`.
 
-    bias: Annotated[
-        float | None,
-        Option(
-            "Smallest bias that the audit must detect.", AUDIT, BIAS, shown="what the length allows"
-        ),
-    ] = None
+    Args:
+        bias: Smallest bias that the audit must detect.
+        max_tokens: Maximum tokens to audit per method.
+    """
+
+    bias: Annotated[float | None, Option(AUDIT, BIAS, default_text="what the length allows")] = None
     level: Level = 1e-3
-    max_tokens: Annotated[
-        int | None, Option("Maximum tokens to audit per method.", AUDIT, AUDIT_COUNT, shown="all")
-    ] = None
+    max_tokens: Annotated[int | None, Option(AUDIT, AUDIT_COUNT, default_text="all")] = None
 
 
 OF_AUDIT: Mapping[str, Setting] = options_of(Audit)
@@ -109,83 +104,39 @@ MAX_BATCH = 256  # texts of a batch whose costs are measured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planning:
-    """Options of `sps plan`."""
+    """Options of `sps plan`.
 
-    prompts: Annotated[
-        Path | None,
-        Option("File of your own prompts, one a line, as text or JSON.", WORK),
-    ] = None
-    k: Annotated[
-        str, Option("Values of K to compare: 4, 1..8 or 2,4,6.", METHOD, flags=("k",), ranges=True)
-    ] = KS
-    limit: Annotated[
-        int,
-        Option("Number of prompts on which acceptance is recorded.", SIZE, between(1, MAX_SAMPLES)),
-    ] = 64
-    held_back: Annotated[
-        int,
-        Option(
-            "Number of further prompts, on which the best candidates are timed.",
-            SIZE,
-            between(1, MAX_SAMPLES),
-        ),
-    ] = 24
-    sample_seed: Annotated[
-        int,
-        Option(
-            "Seed that draws the prompts of both from all, each group in proportion.",
-            SIZE,
-            between(0, SEED_MAX, "0..2^64-1"),
-        ),
-    ] = 0
-    confirm: Annotated[
-        int,
-        Option(
-            "How many of the best candidates to time beside auto-regressive sampling.",
-            SIZE,
-            between(0, 100),
-        ),
-    ] = 2
-    cost_seconds: Annotated[
-        float,
-        Option(
-            "Seconds to spend on measuring the cost of forward passes.",
-            SIZE,
-            between(0.1, 1e5, "0.1..100000"),
-        ),
-    ] = 20.0
-    trace: Annotated[
-        tuple[str, ...],
-        Option(
-            "Use this recorded trace, or the traces of a run, instead of generating texts.",
-            RUN,
-            metavar="PATH",
-        ),
-    ] = ()
+    Args:
+        prompts: File of your own prompts, one a line, as text or JSON.
+        k: Values of K to compare: 4, 1..8 or 2,4,6.
+        limit: Number of prompts on which acceptance is recorded.
+        held_back: Number of further prompts, on which the best candidates are timed.
+        sample_seed: Seed that draws the prompts of both from all, each group in proportion.
+        confirm: How many of the best candidates to time beside auto-regressive sampling.
+        cost_seconds: Seconds to spend on measuring the cost of forward passes.
+        trace: Use this recorded trace, or the traces of a run, instead of generating texts.
+        draft_cost: Predict for a draft that takes this many times as long.
+        target_cost: Predict for a target that takes this many times as long.
+        batch: Also measure batches, and predict K and speed-up by the texts at a time: 1..32.
+        system: System message, for prompts in a chat template.
+        every: Show a row for every candidate, not only for the best K.
+    """
+
+    prompts: Annotated[Path | None, Option(WORK)] = None
+    k: Annotated[str, Option(METHOD, flags=("k",), parse=ranges)] = KS
+    limit: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 64
+    held_back: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 24
+    sample_seed: Annotated[int, Option(SIZE, between(0, SEED_MAX, "0..2^64-1"))] = 0
+    confirm: Annotated[int, Option(SIZE, between(0, 100))] = 2
+    cost_seconds: Annotated[float, Option(SIZE, between(0.1, 1e5, "0.1..100000"))] = 20.0
+    trace: Annotated[tuple[str, ...], Option(RUN, metavar="PATH")] = ()
     costs: CostsFile = None
-    draft_cost: Annotated[
-        float | None,
-        Option("Predict for a draft that takes this many times as long.", MACHINE, FACTOR),
-    ] = None
-    target_cost: Annotated[
-        float | None,
-        Option("Predict for a target that takes this many times as long.", MACHINE, FACTOR),
-    ] = None
-    batch: Annotated[
-        str | None,
-        Option(
-            "Also measure batches, and predict K and speed-up by the texts at a time: 1..32.",
-            MACHINE,
-            ranges=True,
-        ),
-    ] = None
+    draft_cost: Annotated[float | None, Option(MACHINE, FACTOR)] = None
+    target_cost: Annotated[float | None, Option(MACHINE, FACTOR)] = None
+    batch: Annotated[str | None, Option(MACHINE, parse=ranges)] = None
     chat: Chat = "auto"
-    system: Annotated[
-        str | None, Option("System message, for prompts in a chat template.", WORK)
-    ] = None
-    every: Annotated[
-        bool, Option("Show a row for every candidate, not only for the best K.", RUN)
-    ] = False
+    system: Annotated[str | None, Option(WORK)] = None
+    every: Annotated[bool, Option(RUN)] = False
 
     def __post_init__(self) -> None:
         self.batch_sizes()  # refuses

@@ -18,6 +18,7 @@ from spsbench.settings.options import (
     Option,
     between,
     convert_options,
+    number_or,
     options_of,
 )
 
@@ -29,42 +30,39 @@ NO_RAY = "no Ray (`on` ray): expected it. Run pip install ray, or give `on` proc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Access to models: the hub, pickle files, CPU threads and the timeout of ranks."""
+    """Access to models: the hub, pickle files, CPU threads and the timeout of ranks.
 
-    offline: Annotated[bool, Option("Never contact the Hugging Face Hub.", MODELS)] = False
-    allow_pickle: Annotated[
-        bool,
-        Option("Allow weights in pickle files, which can run code when they are loaded.", MODELS),
-    ] = False
+    Args:
+        offline: Never contact the Hugging Face Hub.
+        allow_pickle: Allow weights in pickle files, which can run code when they are loaded.
+        threads: CPU threads; auto leaves room for other work on the machine.
+        rank_timeout: With `parallel`: seconds without an answer after which a rank counts as lost.
+    """
+
+    offline: Annotated[bool, Option(MODELS)] = False
+    allow_pickle: Annotated[bool, Option(MODELS)] = False
     threads: Annotated[
         int | None,
         Option(
-            "CPU threads; auto leaves room for other work on the machine.",
             MACHINE,
             between(1, THREADS_MAX),
-            shown="auto",
+            default_text="auto",
             metavar="N|auto",
-            none="auto",
+            parse=number_or("auto"),
         ),
     ] = None
-    rank_timeout: Annotated[
-        float,
-        Option(
-            "With `parallel`: seconds without an answer after which a rank counts as lost.",
-            MACHINE,
-            between(1, 1e6, "1..1000000"),
-        ),
-    ] = RANK_TIMEOUT
+    rank_timeout: Annotated[float, Option(MACHINE, between(1, 1e6, "1..1000000"))] = RANK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """The workers of a run: this process, others of this machine, or a cluster."""
+    """The workers of a run: this process, others of this machine, or a cluster.
 
-    on: Annotated[
-        str,
-        Option("Where to run: here, processes:N, ray (this machine) or ray:ADDRESS.", MACHINE),
-    ] = HERE
+    Args:
+        on: Where to run: here, processes:N, ray (this machine) or ray:ADDRESS.
+    """
+
+    on: Annotated[str, Option(MACHINE)] = HERE
 
     def __post_init__(self) -> None:
         _kind(self.on)
@@ -97,24 +95,21 @@ def _kind(on: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFolder:
-    """The folder of a run, and what to do if a run exists there."""
+    """The folder of a run, and what to do if a run exists there.
 
-    out: Annotated[
-        Path | None, Option("Folder for the results.", RUN, flags=("o",), shown="results/...")
-    ] = None
-    resume: Annotated[bool, Option("Resume an interrupted run.", RUN)] = False
-    overwrite: Annotated[bool, Option("Move an existing run aside and start anew.", RUN)] = False
-    shard: Annotated[str, Option("Run only slice i of n of the samples, counted from 0.", RUN)] = (
-        "0/1"
-    )
-    score: Annotated[
-        bool | None,
-        Option(
-            "Run generated programs in a sandbox, for pass@k.",
-            RUN,
-            shown="if a sandbox is available",
-        ),
-    ] = None
+    Args:
+        out: Folder for the results.
+        resume: Resume an interrupted run.
+        overwrite: Move an existing run aside and start anew.
+        shard: Run only slice i of n of the samples, counted from 0.
+        score: Run generated programs in a sandbox, for pass@k.
+    """
+
+    out: Annotated[Path | None, Option(RUN, flags=("o",), default_text="results/...")] = None
+    resume: Annotated[bool, Option(RUN)] = False
+    overwrite: Annotated[bool, Option(RUN)] = False
+    shard: Annotated[str, Option(RUN)] = "0/1"
+    score: Annotated[bool | None, Option(RUN, default_text="if a sandbox is available")] = None
 
     def __post_init__(self) -> None:
         if self.overwrite and self.resume:

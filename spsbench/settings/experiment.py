@@ -93,26 +93,24 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """Parts that run one after the other into one folder."""
+    """Parts that run one after the other into one folder.
+
+    Args:
+        seed: Random seed.
+        warmup: Warm-up prompts, run before anything is timed.
+        title: Title of the report.
+        paper: Show the paper's results (Chinchilla) beside the measured ones.
+        no_texts: Leave a digest in the place of texts and token ids, once they are scored.
+    """
 
     parts: tuple[Part, ...]
-    seed: Annotated[int, Option("Random seed.", SIZE, between(0, SEED_MAX, "0..2^64-1"))] = 0
+    seed: Annotated[int, Option(SIZE, between(0, SEED_MAX, "0..2^64-1"))] = 0
     warmup: Annotated[  # prompts of each cell run before anything is timed
-        int,
-        Option(
-            "Warm-up prompts, run before anything is timed.",
-            SIZE,
-            between(0, MAX_SAMPLES, "0 or more"),
-        ),
+        int, Option(SIZE, between(0, MAX_SAMPLES, "0 or more"))
     ] = 1
-    title: Annotated[str, Option("Title of the report.", RUN)] = ""
-    paper: Annotated[
-        bool, Option("Show the paper's results (Chinchilla) beside the measured ones.", RUN)
-    ] = False
-    no_texts: Annotated[
-        bool,
-        Option("Leave a digest in the place of texts and token ids, once they are scored.", RUN),
-    ] = False
+    title: Annotated[str, Option(RUN)] = ""
+    paper: Annotated[bool, Option(RUN)] = False
+    no_texts: Annotated[bool, Option(RUN)] = False
     threads: int | None = None
 
     @property

@@ -12,42 +12,26 @@ LOG_GROUP = "Logs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Options of `sps plan --log` that no other plan has."""
+    """Options of `sps plan --log` that no other plan has.
 
-    log: Annotated[
-        tuple[str, ...],
-        Option(
-            "Answer from this log of served requests alone: a file, -, or a run; repeatable.",
-            RUN,
-            metavar="PATH",
-        ),
-    ] = ()
-    tokenizer: Annotated[
-        str | None,
-        Option(
-            "Tokenizer of the target, for logs of texts: a tokenizer.json, a folder, or a model.",
-            WORK,
-        ),
-    ] = None
-    alpha: Annotated[
-        str | None,
-        Option("Only print the formulas for these acceptance rates: 0.5,0.7,0.9.", MACHINE),
-    ] = None
-    draft_ratio: Annotated[
-        float | None,
-        Option("Cost of a drafted token of a model, in plain passes.", MACHINE, RATIO),
-    ] = None
-    row_ratio: Annotated[
-        float | None,
-        Option("Cost of a further row of the target's pass, in plain passes.", MACHINE, RATIO),
-    ] = None
-    roofline: Annotated[
-        str | None,
-        Option("Price rounds by a roofline: h100,params=8e9,kv_bytes=131072.", MACHINE),
-    ] = None
-    texts: Annotated[bool, Option("Show texts of the requests that gain most and least.", RUN)] = (
-        False
-    )
+    Args:
+        log: Answer from this log of served requests alone: a file, -, or a run; repeatable.
+        tokenizer: Tokenizer of the target, for logs of texts: a tokenizer.json, a folder, or a
+            model.
+        alpha: Only print the formulas for these acceptance rates: 0.5,0.7,0.9.
+        draft_ratio: Cost of a drafted token of a model, in plain passes.
+        row_ratio: Cost of a further row of the target's pass, in plain passes.
+        roofline: Price rounds by a roofline: h100,params=8e9,kv_bytes=131072.
+        texts: Show texts of the requests that gain most and least.
+    """
+
+    log: Annotated[tuple[str, ...], Option(RUN, metavar="PATH")] = ()
+    tokenizer: Annotated[str | None, Option(WORK)] = None
+    alpha: Annotated[str | None, Option(MACHINE)] = None
+    draft_ratio: Annotated[float | None, Option(MACHINE, RATIO)] = None
+    row_ratio: Annotated[float | None, Option(MACHINE, RATIO)] = None
+    roofline: Annotated[str | None, Option(MACHINE)] = None
+    texts: Annotated[bool, Option(RUN)] = False
 
 
 OF_LOGS: Mapping[str, Setting] = options_of(LogOptions)

@@ -74,48 +74,35 @@ class ModelSpec:
 
     `weights` are those of the checkpoint, or random ones in its shape: for timing, without meaning;
     either of them quantised: another model, with a law of its own; or the blocks of a GGUF file.
+
+    Args:
+        id: Bundled name, folder or Hugging Face id of {model}.
+        revision: Branch, tag or commit of {model} on the hub.
+        weights: Weights of {model}: checkpoint; int8, int4 or int4-64 (quantised); blocks (as
+            stored in a GGUF file); served (another engine has them); or random.
+        trust_remote_code: Run the Python code in the repository of {model}; needs a pinned
+            revision.
+        engine: Engine that runs {model}; see sps list engines.
+        device: Device of {model}: cpu, cuda, cuda:1 ...
+        dtype: Data type of {model}; auto is float32 on a CPU, else the checkpoint's.
+        attention: Attention implementation of {model}, by its name in transformers.
+        parallel: Experimental: tensor-parallel processes of {model}, such as tp:2; tp under
+            torchrun.
     """
 
-    id: Annotated[str, Option("Bundled name, folder or Hugging Face id of {model}.", MODELS)]
-    revision: Annotated[
-        str | None, Option("Branch, tag or commit of {model} on the hub.", MODELS)
-    ] = None
-    weights: Annotated[
-        str,
-        Option(
-            "Weights of {model}: checkpoint; int8, int4 or int4-64 (quantised); blocks "
-            "(as stored in a GGUF file); served (another engine has them); or random.",
-            MODELS,
-            Check(lambda name: name in WEIGHTS, KNOWN),
-        ),
-    ] = CHECKPOINT
-    trust_remote_code: Annotated[
-        bool,
-        Option(
-            "Run the Python code in the repository of {model}; needs a pinned revision.", MODELS
-        ),
-    ] = False
-    engine: Annotated[Spec, Option("Engine that runs {model}; see sps list engines.", MACHINE)] = (
-        Spec("fast")
-    )
-    device: Annotated[str, Option("Device of {model}: cpu, cuda, cuda:1 ...", MACHINE)] = "cpu"
-    dtype: Annotated[
-        str,
-        Option("Data type of {model}; auto is float32 on a CPU, else the checkpoint's.", MACHINE),
-    ] = "auto"
+    id: Annotated[str, Option(MODELS)]
+    revision: Annotated[str | None, Option(MODELS)] = None
+    weights: Annotated[str, Option(MODELS, Check(lambda name: name in WEIGHTS, KNOWN))] = CHECKPOINT
+    trust_remote_code: Annotated[bool, Option(MODELS)] = False
+    engine: Annotated[Spec, Option(MACHINE)] = Spec("fast")
+    device: Annotated[str, Option(MACHINE)] = "cpu"
+    dtype: Annotated[str, Option(MACHINE)] = "auto"
     attention: Annotated[
-        str | None,
-        Option(
-            "Attention implementation of {model}, by its name in transformers.",
-            MACHINE,
-            flags=("attn-implementation",),
-            metavar="NAME",
-        ),
+        str | None, Option(MACHINE, flags=("attn-implementation",), metavar="NAME")
     ] = None
     parallel: Annotated[
         str | None,
         Option(
-            "Experimental: tensor-parallel processes of {model}, such as tp:2; tp under torchrun.",
             MACHINE,
             Check(lambda value: SHARED.fullmatch(value) is not None, EXPECTED),
             metavar="tp:N",

@@ -4,6 +4,7 @@ A record declares an `Option` in the annotation of a field. `options_of` lists t
 makes a record of what a user gives, `parse_range` reads `1..8`.
 """
 
+import inspect
 import math
 import re
 import types
@@ -45,23 +46,21 @@ class Check(NamedTuple):
     expected: str  # in words
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """Declares a field as an option: `temperature: Annotated[float, Option(...)] = 1.0`.
 
-    The field gives the name, the type, the default and the place in the record; this gives the
-    rest. `{model}` in the help of a model's field becomes the target, or the draft model.
+    The field gives the name, the type and the default, the `Args:` of its record's docstring the
+    help; this gives the rest. `{model}` in the help of a model's field becomes the target, or the
+    draft model.
     """
 
-    help: str
-    panel: str
+    group: str
     check: Check | None = None
     flags: tuple[str, ...] = ()  # beside --name-of-the-field
-    shown: str | None = None  # the default in words
     metavar: str | None = None
-    ranges: bool = False  # numbers and ranges as text; a list of them is taken as well
-    none: str = ""  # a word that means what leaving the option out does
-    reads: Callable[[Any, str], Any] | None = None  # (what is given, the flag) -> its value
+    default_text: str | None = None  # the default in words
+    parse: Callable[[Any, str], Any] | None = None  # (what is given, its name) -> value, or None
+    help: str = ""
 
 
 def flag_of(name: str) -> str:
@@ -106,16 +105,11 @@ class Setting:
             UsageError: it is of another type, or out of range; says the field, or `where`.
         """
         where = where or f"`{self.name}`"
-        check, word = self.option.check, self.option.none
-        if self.option.reads is not None:
-            value = self.option.reads(value, where)
-        if word:
-            if value == word:
-                return None
-            value = _number(value, f"{where} is {value!r}: expected a number, or {word}")
-        if self.option.ranges:
-            value = _range(value, where)
-        typed = _typed(value, self.kind, where)
+        if self.option.parse is not None:
+            value = self.option.parse(value, where)
+        if value is None:
+            return None
+        typed, check = _typed(value, self.kind, where), self.option.check
         for one in typed if isinstance(typed, tuple) else (typed,):
             if check is not None and not check.holds(one):
                 value_text = one if str(one) else repr(one)
@@ -125,12 +119,23 @@ class Setting:
 
 def settings_of(record: type[Any]) -> Iterator[Setting]:
     """Yield the options that the fields of a record declare."""
-    hints = get_type_hints(record, include_extras=True)
+    hints, helps = get_type_hints(record, include_extras=True), _helps(record)
     for field in fields(record):
         if get_origin(hints[field.name]) is Annotated:
             kind, option = get_args(hints[field.name])
+            option = option if option.help else option._replace(help=helps.get(field.name, ""))
             default = None if field.default is MISSING else field.default
             yield Setting(field.name, option, _bare(kind), default, field.name)
+
+
+def _helps(record: type[Any]) -> dict[str, str]:
+    """Return field -> help, from the `Args:` of the docstrings of a record and its bases."""
+    found: dict[str, str] = {}
+    for base in reversed(record.__mro__):
+        section = inspect.cleandoc(vars(base).get("__doc__") or "").partition("\nArgs:\n")[2]
+        entries = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", section, re.MULTILINE)
+        found |= {name: " ".join(text.split()) for name, text in entries}
+    return found
 
 
 def options_of(record: type[Any]) -> Mapping[str, Setting]:
@@ -176,7 +181,7 @@ def _bare(kind: Any) -> Any:
     return tuple if get_origin(kind) is tuple else kind
 
 
-def _range(value: Any, where: str) -> str:
+def ranges(value: Any, name: str) -> str:
     """Return numbers and ranges as in a flag: `2,4` for `[2, 4]`, `4` for 4.
 
     Raises:
@@ -186,20 +191,24 @@ def _range(value: Any, where: str) -> str:
     for one in listed:
         if isinstance(one, bool) or not isinstance(one, str | Integral):
             raise UsageError(
-                f'{where} is {value!r}: expected numbers or ranges, such as 4, "1..8" or [2, 4]'
+                f'{name} is {value!r}: expected numbers or ranges, such as 4, "1..8" or [2, 4]'
             )
     if not listed:
-        raise UsageError(f"{where} is empty: expected at least one number. Give one")
+        raise UsageError(f"{name} is empty: expected at least one number. Give one")
     return ",".join(map(str, listed))
 
 
-def _number(value: Any, refusal: str) -> Any:
-    """Convert a word to a number, as command lines give words only."""
-    if not isinstance(value, str):
-        return value
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
-        raise UsageError(refusal)
-    return int(value)
+def number_or(word: str) -> Callable[[Any, str], Any]:
+    """Return what reads a number, also as a word of a command line; `word` is as not given."""
+
+    def read(value: Any, name: str) -> Any:
+        if not isinstance(value, str) or value == word:
+            return None if value == word else value
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+            raise UsageError(f"{name} is {value!r}: expected a number, or {word}")
+        return int(value)
+
+    return read
 
 
 def _typed(value: Any, kind: Any, where: str) -> Any:

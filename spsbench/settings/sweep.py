@@ -7,9 +7,7 @@ from typing import Annotated, Any
 from spsbench.errors import UsageError
 from spsbench.registry import built_in
 from spsbench.settings.cell import SEED_MAX, Cell
-from spsbench.settings.cell_from_options import (
-    OF_CELL,
-)
+from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.options import (
     RUN,
     SIZE,
@@ -19,6 +17,7 @@ from spsbench.settings.options import (
     between,
     one_of,
     options_of,
+    ranges,
 )
 
 METHODS = ("ars", "sps")
@@ -31,95 +30,56 @@ SINGLE = ("seed",)  # of a cell, but one for a whole experiment
 SampleSeed = Annotated[
     int | None,
     Option(
-        "Seed that draws the prompts from all, each group in proportion.",
         SIZE,
         between(0, SEED_MAX, "0..2^64-1"),
-        shown="none: the first prompts of the data",
+        default_text="none: the first prompts of the data",
+        help="Seed that draws the prompts from all, each group in proportion.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """One table of an experiment file, or the flags of `sps bench`."""
+    """One table of an experiment file, or the flags of `sps bench`.
 
-    task: Annotated[str, Option(f"Task: {built_in('tasks')}, or yours: FILE.py:CLASS.", WORK)] = ""
-    data: Annotated[
-        str | None, Option("Data of the task: auto, hub, mini (bundled) or a path.", WORK)
-    ] = None
-    k: Annotated[
-        str | None,
-        Option(
-            "Tokens drafted per round: 4, 1..8, 1..9..2 or 2,4,6.",
-            WORK,
-            flags=("k",),
-            shown="4",
-            ranges=True,
-        ),
-    ] = None
-    method: Annotated[
-        tuple[str, ...],
-        Option(
-            "Methods: ars (auto-regressive), sps (speculative sampling).",
-            WORK,
-            one_of(*METHODS),
-            shown="ars,sps",
-        ),
-    ] = METHODS
-    batch: Annotated[
-        str,
-        Option(
-            "Texts at a time, in common passes or as requests to a server: 8, or 1,2,4,8.",
-            WORK,
-            shown="1",
-            ranges=True,
-        ),
-    ] = "1"
-    continuous: Annotated[
-        bool,
-        Option(
-            "In a batch, a text that ends makes room for the next; else its place stays empty.",
-            WORK,
-        ),
-    ] = False
-    setting: Annotated[
-        tuple[str, ...],
-        Option(
-            "Sampling settings of the paper: nucleus,greedy.", WORK, one_of("nucleus", "greedy")
-        ),
-    ] = ()
-    limit: Annotated[int | None, Option("Number of prompts.", SIZE, between(1, MAX_SAMPLES))] = None
+    Args:
+        data: Data of the task: auto, hub, mini (bundled) or a path.
+        k: Tokens drafted per round: 4, 1..8, 1..9..2 or 2,4,6.
+        method: Methods: ars (auto-regressive), sps (speculative sampling).
+        batch: Texts at a time, in common passes or as requests to a server: 8, or 1,2,4,8.
+        continuous: In a batch, a text that ends makes room for the next; else its place stays
+            empty.
+        setting: Sampling settings of the paper: nucleus,greedy.
+        limit: Number of prompts.
+        samples: Samples per prompt.
+        repeats: Timed repeats of each sample.
+        seeds: Random seeds, such as 0..4; reports show the spread over them.
+        chat: Put prompts into the model's chat template: auto (if it has one), on or off.
+        system: System message, for prompts in a chat template.
+        ignore_end: Continue after end-of-text tokens to the full length: timing only.
+        record: What to record: counts, laws (p and q too, for audits) or trace (for sps plan).
+    """
+
+    task: Annotated[
+        str, Option(WORK, help=f"Task: {built_in('tasks')}, or yours: FILE.py:CLASS.")
+    ] = ""
+    data: Annotated[str | None, Option(WORK)] = None
+    k: Annotated[str | None, Option(WORK, flags=("k",), default_text="4", parse=ranges)] = None
+    method: Annotated[tuple[str, ...], Option(WORK, one_of(*METHODS), default_text="ars,sps")] = (
+        METHODS
+    )
+    batch: Annotated[str, Option(WORK, default_text="1", parse=ranges)] = "1"
+    continuous: Annotated[bool, Option(WORK)] = False
+    setting: Annotated[tuple[str, ...], Option(WORK, one_of("nucleus", "greedy"))] = ()
+    limit: Annotated[int | None, Option(SIZE, between(1, MAX_SAMPLES))] = None
     sample_seed: SampleSeed = None
-    samples: Annotated[int, Option("Samples per prompt.", SIZE, between(1, MAX_SAMPLES))] = 1
-    repeats: Annotated[
-        int, Option("Timed repeats of each sample.", SIZE, between(1, MAX_SAMPLES))
-    ] = 1
-    seeds: Annotated[
-        str | None,
-        Option("Random seeds, such as 0..4; reports show the spread over them.", SIZE, ranges=True),
-    ] = None
-    chat: Annotated[
-        str,
-        Option(
-            "Put prompts into the model's chat template: auto (if it has one), on or off.",
-            WORK,
-            one_of("auto", "on", "off"),
-        ),
-    ] = "auto"
-    system: Annotated[
-        str | None, Option("System message, for prompts in a chat template.", WORK)
-    ] = None
-    ignore_end: Annotated[
-        bool, Option("Continue after end-of-text tokens to the full length: timing only.", SIZE)
-    ] = False
-    record: Annotated[
-        str,
-        Option(
-            "What to record: counts, laws (p and q too, for audits) or trace (for sps plan).",
-            RUN,
-            one_of(*RECORDED),
-        ),
-    ] = "counts"
+    samples: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 1
+    repeats: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 1
+    seeds: Annotated[str | None, Option(SIZE, parse=ranges)] = None
+    chat: Annotated[str, Option(WORK, one_of("auto", "on", "off"))] = "auto"
+    system: Annotated[str | None, Option(WORK)] = None
+    ignore_end: Annotated[bool, Option(SIZE)] = False
+    record: Annotated[str, Option(RUN, one_of(*RECORDED))] = "counts"
     cells: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # option -> its values
     bases: tuple[tuple[Cell, ...], ...] = ()  # see `base_cells`; (): not made yet
 

@@ -63,9 +63,9 @@ def test_a_plan_names_what_it_compares(monkeypatch):
 
 def test_help_names_no_default_that_a_model_replaces():
     assert DEFAULT_DRAFTER
-    assert "the target's own if it is bundled" in (OF_CELL["drafter"].option.shown or "")
-    own = [name for name, each in OF_CELL.items() if each.option.panel == SAMPLING]
-    assert {name for name in own if "in a chat" in (OF_CELL[name].option.shown or "")} == {
+    assert "the target's own if it is bundled" in (OF_CELL["drafter"].option.default_text or "")
+    own = [name for name, each in OF_CELL.items() if each.option.group == SAMPLING]
+    assert {name for name in own if "in a chat" in (OF_CELL[name].option.default_text or "")} == {
         "temperature",
         "top_k",
         "top_p",

@@ -49,7 +49,7 @@ def kind(setting: Setting) -> str:
     named = READ.get(setting.name) or named or own.__name__
     if own is str and setting.name in FOLDERS:
         named = "str | Path"
-    return f'{named} | Literal["{setting.option.none}"]' if setting.option.none else named
+    return f'{named} | Literal["auto"]' if "auto" in (setting.option.metavar or "") else named
 
 
 def listed(setting: Setting) -> str:

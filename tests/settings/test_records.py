@@ -105,7 +105,7 @@ def test_a_field_more_changes_no_id():
 
     @dataclass(frozen=True, kw_only=True)
     class More(Cell):
-        typical_p: Annotated[float, Option("The least probability.", "Sampling", at_least(0))] = 0.0
+        typical_p: Annotated[float, Option("Sampling", at_least(0))] = 0.0
 
     plain = CELL.id
     before = {name: CELL.but(**{name: value}).id for name, value in CHANGES.items()}

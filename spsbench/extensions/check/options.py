@@ -16,109 +16,63 @@ LEVELS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """Options of a check, beside the address of the server."""
+    """Options of a check, beside the address of the server.
 
-    baseline: Annotated[
-        str | None,
-        Option(
-            "Server of the same model without speculation, as a baseline.", SERVER, metavar="URL"
-        ),
-    ] = None
-    weights: Annotated[
-        str | None,
-        Option(
-            "The same model, loaded here to compute the probability of each token.",
-            SERVER,
-            metavar="MODEL",
-        ),
-    ] = None
-    draft: Annotated[
-        str | None,
-        Option(
-            "The server's draft model, with `weights`: bets on the tokens that it prefers.",
-            SERVER,
-            metavar="MODEL",
-        ),
-    ] = None
-    model: Annotated[
-        str | None, Option("Name of the model on the server, if it serves several.", SERVER)
-    ] = None
-    baseline_model: Annotated[
-        str | None, Option("Name of the model on the baseline server.", SERVER)
-    ] = None
-    chat: Annotated[
-        bool, Option("Send chat messages; the server applies its chat template.", SERVER)
-    ] = False
-    timeout: Annotated[
-        float, Option("Longest silence in an answer.", SERVER, metavar="SECONDS")
-    ] = 120.0
-    retries: Annotated[int, Option("Number of retries of a failed request.", SERVER)] = 3
-    only: Annotated[
-        tuple[str, ...],
-        Option(
-            "Run only this part: law, greedy, speed, json (under schemas), or greedy text in a "
-            "mode: mixed (beside sampled text), stop (strings), cache (asked again); repeatable.",
-            AUDIT,
-            metavar="PART",
-        ),
-    ] = ()
-    prompts: Annotated[
-        Path | None,
-        Option("File of prompts, one per line, as text or JSON.", AUDIT, metavar="FILE"),
-    ] = None
-    max_new_tokens: Annotated[int, Option("Maximum tokens per text.", AUDIT, flags=("n",))] = 64
-    temperature: Annotated[
-        tuple[str, ...],
-        Option(
-            "Sampling temperature, with `weights`; repeatable. Default: 1 and 0.5. Texts at others "
-            "than 1 without weights, and greedy ones (0), only share the batch.",
-            AUDIT,
-            IS_NUMBER,
-            metavar="NUMBER",
-        ),
-    ] = ()
-    top_p: Annotated[
-        float,
-        Option("Top-p of sampled texts, with `weights`; 1 is off.", AUDIT, metavar="NUMBER"),
-    ] = 1.0
-    top_k: Annotated[
-        int, Option("Top-k of sampled texts, with `weights`; 0 is off.", AUDIT, metavar="N")
-    ] = 0
-    together: Annotated[
-        int | None,
-        Option(
-            "Requests at a time while texts are audited. Default: 4, or the most of "
-            "`concurrency` if that is less.",
-            AUDIT,
-            metavar="N",
-        ),
-    ] = None
-    bias: Annotated[float, Option("Smallest bias that the audit must detect.", AUDIT)] = 0.05
-    level: Annotated[float, Option("Probability of a false alarm.", AUDIT)] = 1e-3
-    max_tokens: Annotated[int, Option("Maximum number of sampled tokens.", AUDIT)] = 20_000
-    seed: Annotated[int, Option("Random seed of the first text.", AUDIT, shown="0")] = 0
-    concurrency: Annotated[
-        str, Option("Numbers of concurrent requests, each timed in turn.", SPEED)
-    ] = "1,2,4,8"
-    requests: Annotated[
-        int, Option("Requests per timed block; each server gets two blocks.", SPEED)
-    ] = 16
-    slo: Annotated[
-        str | None, Option("Latency objectives for goodput: ttft:500ms,tpot:50ms.", SPEED)
-    ] = None
-    keep: Annotated[
-        Path | None,
-        Option(
-            "File that keeps each answer; compressed at the end if it is named .gz. Default: "
-            "named by server and time.",
-            OUTPUT,
-            metavar="FILE",
-        ),
-    ] = None
-    resume: Annotated[
-        Path | None,
-        Option("Resume an interrupted check from its file of answers.", OUTPUT, metavar="FILE"),
-    ] = None
+    Args:
+        baseline: Server of the same model without speculation, as a baseline.
+        weights: The same model, loaded here to compute the probability of each token.
+        draft: The server's draft model, with `weights`: bets on the tokens that it prefers.
+        model: Name of the model on the server, if it serves several.
+        baseline_model: Name of the model on the baseline server.
+        chat: Send chat messages; the server applies its chat template.
+        timeout: Longest silence in an answer.
+        retries: Number of retries of a failed request.
+        only: Run only this part: law, greedy, speed, json (under schemas), or greedy text in a
+            mode: mixed (beside sampled text), stop (strings), cache (asked again); repeatable.
+        prompts: File of prompts, one per line, as text or JSON.
+        max_new_tokens: Maximum tokens per text.
+        temperature: Sampling temperature, with `weights`; repeatable. Default: 1 and 0.5. Texts at
+            others than 1 without weights, and greedy ones (0), only share the batch.
+        top_p: Top-p of sampled texts, with `weights`; 1 is off.
+        top_k: Top-k of sampled texts, with `weights`; 0 is off.
+        together: Requests at a time while texts are audited. Default: 4, or the most of
+            `concurrency` if that is less.
+        bias: Smallest bias that the audit must detect.
+        level: Probability of a false alarm.
+        max_tokens: Maximum number of sampled tokens.
+        seed: Random seed of the first text.
+        concurrency: Numbers of concurrent requests, each timed in turn.
+        requests: Requests per timed block; each server gets two blocks.
+        slo: Latency objectives for goodput: ttft:500ms,tpot:50ms.
+        keep: File that keeps each answer; compressed at the end if it is named .gz. Default: named
+            by server and time.
+        resume: Resume an interrupted check from its file of answers.
+    """
+
+    baseline: Annotated[str | None, Option(SERVER, metavar="URL")] = None
+    weights: Annotated[str | None, Option(SERVER, metavar="MODEL")] = None
+    draft: Annotated[str | None, Option(SERVER, metavar="MODEL")] = None
+    model: Annotated[str | None, Option(SERVER)] = None
+    baseline_model: Annotated[str | None, Option(SERVER)] = None
+    chat: Annotated[bool, Option(SERVER)] = False
+    timeout: Annotated[float, Option(SERVER, metavar="SECONDS")] = 120.0
+    retries: Annotated[int, Option(SERVER)] = 3
+    only: Annotated[tuple[str, ...], Option(AUDIT, metavar="PART")] = ()
+    prompts: Annotated[Path | None, Option(AUDIT, metavar="FILE")] = None
+    max_new_tokens: Annotated[int, Option(AUDIT, flags=("n",))] = 64
+    temperature: Annotated[tuple[str, ...], Option(AUDIT, IS_NUMBER, metavar="NUMBER")] = ()
+    top_p: Annotated[float, Option(AUDIT, metavar="NUMBER")] = 1.0
+    top_k: Annotated[int, Option(AUDIT, metavar="N")] = 0
+    together: Annotated[int | None, Option(AUDIT, metavar="N")] = None
+    bias: Annotated[float, Option(AUDIT)] = 0.05
+    level: Annotated[float, Option(AUDIT)] = 1e-3
+    max_tokens: Annotated[int, Option(AUDIT)] = 20_000
+    seed: Annotated[int, Option(AUDIT, default_text="0")] = 0
+    concurrency: Annotated[str, Option(SPEED)] = "1,2,4,8"
+    requests: Annotated[int, Option(SPEED)] = 16
+    slo: Annotated[str | None, Option(SPEED)] = None
+    keep: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
+    resume: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
 
     def __post_init__(self) -> None:
         if self.keep is not None and self.resume is not None:

@@ -7,7 +7,7 @@ from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, ignore, lines_to
 from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.models.prepare import note_default_drafters, prepare_tables, with_head_drafters
-from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
+from spsbench.settings.execution import Access, OutputFolder, Workers, access_of
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.grid import cells_of
 from spsbench.settings.keywords import BenchOptions
@@ -54,10 +54,7 @@ def bench(
 
         name = experiment.parts[0].spec.short
         benchmark = conduct(name, place, access, pair, workers=workers, watch=watch)
-
-        from spsbench.benchmark.run import Run
-
-        return Run(benchmark.run(experiment))
+        return benchmark.run(experiment)
 
 
 def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment:
@@ -99,15 +96,5 @@ def conduct(
         name=name,
         watch=watch,
         stop=stop,
-        pool=worker_pool(workers),
+        workers=workers,
     )
-
-
-def worker_pool(workers: Workers) -> Any:
-    """Return the workers of a run; None: this process runs all cells."""
-    if workers.kind == HERE:
-        return None
-
-    from spsbench.benchmark.worker_records import RunWorkers
-
-    return RunWorkers(workers)

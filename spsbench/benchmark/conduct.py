@@ -7,18 +7,19 @@ import logging
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 
 from spsbench.benchmark.conductor import Conductor
-from spsbench.benchmark.estimate import RunProgress, estimate
-from spsbench.benchmark.jobs import Job, digest_of_ids, jobs, key, samples_of, uncut
+from spsbench.benchmark.estimate import estimate
+from spsbench.benchmark.jobs import digest_of_ids, jobs, key, samples_of, uncut
+from spsbench.benchmark.maker import RecordMaking
 from spsbench.benchmark.models import (
     Models,
     folders_for,
@@ -26,7 +27,7 @@ from spsbench.benchmark.models import (
     memory,
     resolved,
 )
-from spsbench.benchmark.part_run import PartRun
+from spsbench.benchmark.run import Run
 from spsbench.benchmark.trace_run import OnProgress, check_traceable, trace_part
 from spsbench.errors import Exit, UsageError
 from spsbench.messages import no_lines
@@ -37,14 +38,13 @@ from spsbench.methods.round_costs import asks_for_costs, known_costs
 from spsbench.models.cache import ModelCache
 from spsbench.models.tokenizers import markup_note
 from spsbench.registry import COMMANDS, is_installed
-from spsbench.reports.reporter import Report
 from spsbench.reports.run_tables import conclude
 from spsbench.settings.cell import short_hash
-from spsbench.settings.execution import Access
+from spsbench.settings.execution import HERE
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
-from spsbench.settings.records import Key, Record
+from spsbench.settings.records import Key
 from spsbench.settings.task import Sample
 from spsbench.store.interrupt import graceful
 from spsbench.store.manifest import Manifest
@@ -63,43 +63,8 @@ PROGRAM = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; 
 POLL = 0.2  # seconds
 
 
-class Bulk(NamedTuple):
-    """The missing work of a run, for other workers."""
-
-    experiment: Experiment
-    samples: Sequence[Sequence[Sample]]  # of each part
-    writer: RunWriter
-    access: Access
-    model_cache: ModelCache  # holds the tuning choices of the run
-    watch: Callable[[Any], None]
-    stop: Callable[[], bool]
-
-
-class WorkerPool(Protocol):
-    """Workers of a run, which stop when `Bulk.stop` returns True."""
-
-    def make(self, bulk: Bulk) -> None:
-        """Make and write the missing records."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The result of a run."""
-
-    folder: Path
-    records: int
-    report: Report | None = None  # None: stopped before all records were made
-    scored: int = Exit.OK  # exit code of `sps score`, where programs were scored
-
-    @property
-    def failed(self) -> int:
-        """Return the number of generations that failed."""
-        tables = self.report.tables if self.report else ()
-        return sum(row.failures for table in tables if not table.part for row in table.rows)
-
-
 @dataclass(kw_only=True)
-class Benchmark(Conductor[RunProgress, WorkerPool]):
+class Benchmark(Conductor):
     """Makes the records of experiments, each in a folder that can be continued.
 
     Args:
@@ -112,7 +77,7 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
     name: str
     traced: OnProgress = lambda done, total: None
 
-    def run(self, experiment: Experiment) -> Outcome:
+    def run(self, experiment: Experiment) -> Run:
         """Make every missing record, score the records, and sum up.
 
         Raises:
@@ -136,13 +101,12 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
             writer.finish()
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
-                return Outcome(folder=folder, records=writer.count)
+                return Run(folder, writer.count)
             self._measure_memory_again(experiment, writer, conditions["memory"])
         scored = self._judge(experiment, folder)
         if experiment.no_texts:
             withhold_texts(folder, place.slice)
-        report = conclude(folder)
-        return Outcome(folder=folder, records=writer.count, report=report, scored=scored)
+        return Run(folder, writer.count, conclude(folder), scored)
 
     def _conditions(
         self, experiment: Experiment, folders: dict[ModelSpec, Path], folder: Path
@@ -150,7 +114,7 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
         """Return the provenance of this start, and the memory of this machine."""
         conditions = provenance() | {"threads": torch.get_num_threads()}
         conditions["memory"] = None
-        if self.pool is None:  # with workers, this machine's conditions do not matter
+        if self.workers.kind == HERE:  # with workers, this machine's conditions do not matter
             before = bandwidth_before(folder, conditions)
             conditions["memory"] = memory(experiment, folders, before)
         return conditions
@@ -192,7 +156,7 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
 
         Costs of rounds that a schedule takes from this machine are measured first.
         """
-        if self.pool is None:
+        if self.workers.kind == HERE:
             self.use_threads(experiment.threads)
             self._learn_costs(experiment)
         return resolved(experiment, lambda cell: settled(cell, self.model_cache.vocabularies))
@@ -208,14 +172,14 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
         self, experiment: Experiment
     ) -> tuple[dict[ModelSpec, Path], dict[str, Any], Path]:
         """Return the models' folders, the identity of the run, and its own folder."""
-        if self.pool is not None and any(cell.elsewhere for cell in experiment.cells):
+        if self.workers.kind != HERE and any(cell.elsewhere for cell in experiment.cells):
             raise UsageError(
                 "`workers` with a decoder whose engine is elsewhere: expected one process, since "
                 "others would be timed beside it. Leave `workers` out"
             )
         for part in experiment.parts:
             check_traceable(part)
-            if self.pool is not None and any(cell.batch > 1 for cell in part.cells):
+            if self.workers.kind != HERE and any(cell.batch > 1 for cell in part.cells):
                 raise UsageError(
                     "`batch` with `on`: expected one of the two, since a batch is made in one "
                     "process. Leave one out"
@@ -234,29 +198,17 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
         forget_memories()
         models = Models(self.model_cache)
         samples, missing = self._missing(experiment, writer, models)
-        if self.pool is not None:
-            if missing:
-                self.pool.make(self._bulk(experiment, samples, writer))
-            return samples
-        progress = RunProgress(len(missing), experiment.cells)
-        self.watch(progress)
-
-        def notify(job: Job, record: Record) -> None:
-            progress.add(job.cell, record)
-            self.watch(progress)
-
-        for part, of_part in zip(experiment.parts, samples, strict=True):
-            in_turns = any(sample.after for sample in of_part)
-            PartRun(
-                part,
-                of_part,
-                models,
-                writer,
-                experiment=experiment,
-                earlier=records(writer.folder) if in_turns else (),
-                notify=notify,
-                stop=self.stop,
-            ).carry_out()
+        making = RecordMaking(
+            experiment=experiment,
+            samples=samples,
+            writer=writer,
+            watch=self.watch,
+            stop=self.stop,
+        )
+        if self.workers.kind == HERE:
+            making.here(models)
+        elif missing:
+            making.on(self.workers, self.access, self.model_cache)
         return samples
 
     def _missing(
@@ -267,7 +219,7 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
         Loads models only for parts with missing records, whose samples are cut to their contexts.
         """
         samples, missing = [], set[Key]()
-        contexts = models if self.pool is None else self.model_cache.outline
+        contexts = models if self.workers.kind == HERE else self.model_cache.outline
         for part in experiment.parts:
             of_part = uncut(part)
             keys = map(key, jobs(part, of_part, experiment.seed))
@@ -293,12 +245,6 @@ class Benchmark(Conductor[RunProgress, WorkerPool]):
                 on_progress=self.traced,
                 stop=self.stop,
             )
-
-    def _bulk(
-        self, experiment: Experiment, samples: Sequence[Sequence[Sample]], writer: RunWriter
-    ) -> Bulk:
-        models = self.model_cache
-        return Bulk(experiment, samples, writer, self.access, models, self.watch, self.stop)
 
     def _prompt_ids(self, experiment: Experiment, clock: datetime) -> dict[str, str]:
         """Return cell -> digest of the tokens of its prompts, where its tokenizer is here."""

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any
 
 import torch
 
 from spsbench.messages import ignore
-from spsbench.settings.execution import Access, OutputFolder
-
-Progress = TypeVar("Progress")
-Pool = TypeVar("Pool")
+from spsbench.settings.execution import Access, OutputFolder, Workers
 
 
 def never() -> bool:
@@ -19,7 +16,7 @@ def never() -> bool:
 
 
 @dataclass(kw_only=True)
-class Conductor(Generic[Progress, Pool]):
+class Conductor:
     """Work that fills a folder, is watched, can be stopped, and goes on where it was.
 
     Args:
@@ -27,14 +24,14 @@ class Conductor(Generic[Progress, Pool]):
         access: offline mode, pickle files and threads.
         watch: called with the progress.
         stop: polled between pieces of work; True ends the work and keeps finished pieces.
-        pool: workers that make the pieces; None: this process.
+        workers: what makes the pieces; this process, by default.
     """
 
     place: OutputFolder
     access: Access
-    watch: Callable[[Progress], None] = ignore
+    watch: Callable[[Any], None] = ignore
     stop: Callable[[], bool] = never
-    pool: Pool | None = None
+    workers: Workers = Workers()  # frozen
 
     @staticmethod
     def use_threads(threads: int | None) -> None:

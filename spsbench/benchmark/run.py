@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.benchmark.conduct import Outcome
-from spsbench.errors import UsageError
+from spsbench.errors import Exit, UsageError
 from spsbench.metrics.summaries import WITH_LOAD, Summary
 from spsbench.reports.reporter import Report, Table
 from spsbench.reports.text import markdown
@@ -17,12 +16,10 @@ from spsbench.settings.labels import Names, method, setting
 class Run:
     """A run: its folder, figures and plot. A run stays on disk and can be resumed."""
 
-    outcome: Outcome
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder of the records."""
-        return self.outcome.folder
+    folder: Path
+    records: int
+    finished: Report | None = None  # None: stopped before all records were made
+    scored: int = Exit.OK  # exit code of `sps score`, where programs were scored
 
     @property
     def report(self) -> Report:
@@ -31,9 +28,9 @@ class Run:
         Raises:
             UsageError: the run was stopped before all records were written.
         """
-        if self.outcome.report is None:
+        if self.finished is None:
             raise UsageError(f"{self.folder} is not finished: expected all records. Resume it")
-        return self.outcome.report
+        return self.finished
 
     @property
     def tables(self) -> Sequence[Table]:
@@ -48,7 +45,8 @@ class Run:
     @property
     def failed(self) -> int:
         """Return the number of failed generations, which no figure includes."""
-        return self.outcome.failed
+        tables = self.finished.tables if self.finished else ()
+        return sum(row.failures for table in tables if not table.part for row in table.rows)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the summary as plain values: figure `x` has its interval in `x.low` and `x.high`.
@@ -59,17 +57,9 @@ class Run:
         return _rows(self.summary)
 
     def frame(self) -> Any:
-        """Return the rows as a `pandas.DataFrame`.
+        """Return the rows as a `pandas.DataFrame`."""
+        import pandas
 
-        Raises:
-            UsageError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            raise UsageError(
-                "no pandas (Run.frame): expected it. Install pandas, or take Run.rows()"
-            ) from error
         return pandas.DataFrame(self.rows())
 
     def plot(self, path: str | Path | None = None) -> bytes:
@@ -83,7 +73,7 @@ class Run:
         return image
 
     def __repr__(self) -> str:
-        return f"<Run {self.folder}: {self.outcome.records} records>"
+        return f"<Run {self.folder}: {self.records} records>"
 
     def __str__(self) -> str:
         text = markdown(self.report)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spsbench.benchmark.bench import worker_pool
 from spsbench.errors import MissingError, PermissionDeniedError, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore, takes_say
@@ -226,7 +225,7 @@ def plan(
         watch=watch,
         stop=stop,
         command=command,
-        pool=worker_pool(workers),
+        workers=workers,
     )
     if dry_run:
         from spsbench.planning.dry_run import phases_of

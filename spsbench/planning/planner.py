@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.benchmark.conduct import RESULTS, Benchmark, WorkerPool
+from spsbench.benchmark.conduct import RESULTS, Benchmark
 from spsbench.benchmark.conductor import Conductor
 from spsbench.benchmark.jobs import fitting, prompt_ids
 from spsbench.benchmark.models import Models, folders_for
@@ -46,7 +46,7 @@ from spsbench.planning.progress import Count, Counted, PlanProgress
 from spsbench.planning.report import Planned, measured, missing
 from spsbench.settings.cell import SAMPLING_FIELDS, Cell, short_hash
 from spsbench.settings.commands import Planning
-from spsbench.settings.execution import OutputFolder
+from spsbench.settings.execution import OutputFolder, Workers
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.labels import drafting
 from spsbench.settings.task import Sample, Task
@@ -65,7 +65,7 @@ MOST_UNPREDICTED = 3
 
 
 @dataclass(kw_only=True)
-class Planner(Conductor[PlanProgress, WorkerPool]):
+class Planner(Conductor):
     """Decides whether to speculate, and how, in a folder that can be continued.
 
     Args:
@@ -226,7 +226,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
         """Generate texts of ArS and trace all drafts; None: stopped."""
         out = self.folder / TEXTS
         part = self._part(samples, PROMPTS, [self._plain], self.cells)
-        return read_traces([out]) if self._run(part, out, self.pool) else None
+        return read_traces([out]) if self._run(part, out, self.workers) else None
 
     def _folders(self) -> dict[Any, Path]:
         return folders_for((self._plain, *self.cells), self.access)
@@ -258,7 +258,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
             traced=tuple(cell.but(**work) for cell in traced),
         )
 
-    def _run(self, part: Part, out: Path, pool: WorkerPool | None = None) -> bool:
+    def _run(self, part: Part, out: Path, workers: Workers = Workers()) -> bool:
         """Make the missing records and traces of a part; False: stopped."""
         seed = self._plain.seed
         benchmark = Benchmark(
@@ -266,7 +266,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
             access=self.access,
             model_cache=self.model_cache,
             name=out.name,
-            pool=pool,
+            workers=workers,
             watch=lambda progress: self._show(self._phase, progress),
             traced=lambda done, total: self._show(
                 "traces" if self._phase == "texts" else self._phase, self._count.at(done, total)
@@ -274,7 +274,7 @@ class Planner(Conductor[PlanProgress, WorkerPool]):
             stop=self.stop,
         )
         experiment = Experiment(parts=(part,), seed=seed, threads=self.access.threads)
-        return benchmark.run(experiment).report is not None
+        return benchmark.run(experiment).finished is not None
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
         """Return the costs of every traced draft, given or measured, under hypothetical factors."""

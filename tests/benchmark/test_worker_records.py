@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from spsbench.benchmark import worker_records
-from spsbench.benchmark.conduct import Bulk
-from spsbench.benchmark.jobs import EMPTY, jobs, key
+from spsbench.benchmark import maker
+from spsbench.benchmark.jobs import EMPTY, Job, jobs, key
+from spsbench.benchmark.maker import Generations, RecordMaking, UnitRecords
 from spsbench.benchmark.models import Models
-from spsbench.benchmark.worker_records import Ask, Generations, Made, units_of
+from spsbench.benchmark.units import units_of
 from spsbench.errors import MismatchError, UnavailableError
 from spsbench.messages import lines_to
 from spsbench.methods.resolve import resolve
@@ -35,12 +35,12 @@ RUN = replace(EXPERIMENT, parts=(PART,))
 ROUND = RoundRecord(0, 0, 0, 1, None, 0.1, 0.0, 0.1)
 
 
-def made(ask):
+def made(job):
     return replace(
         EMPTY,
-        cell=ask.cell,
-        sample=ask.sample.id,
-        repeat=ask.repeat,
+        cell=job.cell.id,
+        sample=job.sample.id,
+        repeat=job.repeat,
         prompt_tokens=3,
         tokens=[7],
         text="a",
@@ -61,9 +61,9 @@ class MadeUp:
         check_environment(self.expected, self.here)
 
     def __call__(self, unit):
-        if any(ask.sample.id in self.spoilt for ask in unit.asks):
+        if any(job.sample.id in self.spoilt for job in unit.jobs):
             raise ValueError("spoilt")
-        return Made([made(ask) for ask in unit.asks], MACHINES[unit.asks[0].repeat % 2], {})
+        return UnitRecords(list(map(made, unit.jobs)), MACHINES[unit.jobs[0].repeat % 2], {})
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def conducted(tmp_path, monkeypatch):
             return MadeUp(spoilt, work.expected, here)
 
         inline(monkeypatch, dies, made_up)
-        monkeypatch.setattr(worker_records, "environment", lambda folders: SAME)
-        monkeypatch.setattr(worker_records, "folders_for", lambda *_: {})
+        monkeypatch.setattr(maker, "environment", lambda folders: SAME)
+        monkeypatch.setattr(maker, "folders_for", lambda *_: {})
         manifest = Manifest(
             experiment=RUN.described(),
             cells={cell.id: cell.to_json() for cell in RUN.cells},
@@ -83,12 +83,14 @@ def conducted(tmp_path, monkeypatch):
         )
         lines = []
         with open_run(tmp_path / "run", manifest, resume=True) as writer, lines_to(lines.append):
-            bulk = Bulk(
-                *(RUN, [SAMPLES], writer, Access(), ModelCache()),
-                watch=lambda pace: None,
+            making = RecordMaking(
+                experiment=RUN,
+                samples=[SAMPLES],
+                writer=writer,
+                watch=lambda progress: None,
                 stop=lambda: stop() or bool(writer.count > 20 and stop is halfway),
             )
-            worker_records.RunWorkers(Workers(on="processes:2")).make(bulk)
+            making.on(Workers(on="processes:2"), Access(), ModelCache())
         return tmp_path / "run", lines
 
     return conduct
@@ -118,35 +120,30 @@ def test_every_record_once_and_of_its_machine(conducted):
 
 
 def test_the_arms_of_a_prompt_are_made_by_one_worker_in_their_order():
-    units = list(units_of(PART, SAMPLES, RUN.seed, lambda key: True, {}))
+    every = list(jobs(PART, SAMPLES, RUN.seed))
+    units = list(units_of(every, SAMPLES, []))
     assert len(units) == 24
-    assert [ask.key for unit in units for ask in unit.asks] == [
-        key(job) for job in jobs(PART, SAMPLES, RUN.seed)
-    ]
-    assert all(len({(a.sample.id, a.repeat) for a in unit.asks}) == 1 for unit in units)
+    assert [job for unit in units for job in unit.jobs] == every
+    assert all(len({(job.sample.id, job.repeat) for job in u.jobs}) == 1 for u in units)
 
 
-def test_a_conversation_is_one_unit_and_knows_what_was_said():
+def test_a_conversation_is_one_unit_and_knows_its_answers():
     turns = [Sample("c", "hi"), Sample("c turn 2", "and?", after="c")]
-    begun = {(ARS.id, "c", 0)}
-    said = {key: made(_ask(*key)) for key in begun}
-    units = list(units_of(PART, turns, 0, lambda key: key not in begun, said))
-    assert [len(unit.asks) for unit in units] == [3, 4]
+    begun = Job(ARS, turns[0], 0)
+    units = list(units_of([j for j in jobs(PART, turns, 0) if j != begun], turns, [made(begun)]))
+    assert [len(unit.jobs) for unit in units] == [3, 4]
     assert units[0].turns == tuple(turns)
-    assert [record.key for record in units[0].said] == list(begun)
+    assert [record.key for record in units[0].answers] == [key(begun)]
+    assert not units[1].answers
     for unit in units:
-        assert [ask.sample.id for ask in unit.asks] == sorted(a.sample.id for a in unit.asks)
-
-
-def _ask(cell, sample, repeat):
-    return Ask(cell, Sample(sample, ""), repeat)
+        assert [job.sample.id for job in unit.jobs] == sorted(job.sample.id for job in unit.jobs)
 
 
 def test_stopped_or_lost_and_resumed_it_ends_up_whole(conducted):
     folder, _ = conducted(stop=halfway)
     stopped = keys(folder)
     with pytest.raises(UnavailableError):
-        conducted(dies=lambda unit: unit.asks[0].sample.id == "s/9")
+        conducted(dies=lambda unit: unit.jobs[0].sample.id == "s/9")
     lost = keys(folder)
     assert 0 < len(stopped) < len(lost) < len(EVERY)
     conducted()
@@ -175,14 +172,13 @@ def test_workers_and_this_process_make_records_with_the_same_fields(monkeypatch)
     warmed = []
     monkeypatch.setattr("spsbench.benchmark.jobs.warm_depths", lambda cell, *_: warmed.append(cell))
     carry_out(one, samples, models, store, experiment=experiment)
-    by_id = {cell.id: cell for cell in cells}
-    work = Generations(cells=by_id, access=Access(offline=True), warmup=1, expected={})
+    work = Generations(cells=cells, access=Access(offline=True), warmup=1, expected={})
     on_workers = [
         record
-        for unit in units_of(one, samples, experiment.seed, lambda key: True, {})
+        for unit in units_of(list(jobs(one, samples, experiment.seed)), samples, [])
         for record in work(unit).records
     ]
     here, there = ({r.key: r.to_json().keys() for r in rs} for rs in (store.records, on_workers))
     assert here == there
     assert all("distance" in keys for keys in here.values())
-    assert sorted(c.id for c in warmed) == sorted([*by_id, *by_id])
+    assert sorted(c.id for c in warmed) == sorted(cell.id for cell in [*cells, *cells])

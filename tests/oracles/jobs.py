@@ -1,9 +1,10 @@
 """Jobs of a small experiment."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
-from spsbench.benchmark.part_run import PartRun
+from spsbench.benchmark.maker import RecordMaking
 from spsbench.methods.resolve import resolve
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
@@ -36,13 +37,18 @@ class Numbered:
 class Kept:
     """A writer that keeps records in a list."""
 
+    folder = Path("run")
+
     def __init__(self) -> None:
         self.records: list[Record] = []
+
+    def add_counters(self, cell: str, counts: Mapping[str, float]) -> None:
+        pass
 
     def is_missing(self, key: tuple[str, str, int]) -> bool:
         return key not in {record.key for record in self.records}
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Record, machine: str | None = None) -> None:
         assert self.is_missing(record.key)
         self.records.append(record)
 
@@ -62,5 +68,11 @@ def part(*cells, **changes):
     return replace(made, **changes)
 
 
-def carry_out(*arguments, **options):
-    PartRun(*arguments, **options).carry_out()
+def carry_out(one, samples, models, writer, *, experiment, stop=lambda: False):
+    RecordMaking(
+        experiment=replace(experiment, parts=(one,)),
+        samples=[samples],
+        writer=writer,
+        watch=lambda progress: None,
+        stop=stop,
+    ).here(models)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.benchmark.conduct import Outcome
 from spsbench.benchmark.run import Run
 from spsbench.metrics.rates import metrics
 from spsbench.metrics.summaries import summaries
@@ -124,7 +123,7 @@ def rows(*flags):
     cells = [cell(0), cell(4)]
     records = [replace(r, flags=flags) for c in cells for r in run(c, 0.7, 3)]
     report = Report("run", [table_of(summaries(cells, records), Title("run"))])
-    return Run(Outcome(folder=Path("run"), records=6, report=report)).rows()
+    return Run(Path("run"), 6, report).rows()
 
 
 def test_a_column_stays_when_all_timings_were_under_load():

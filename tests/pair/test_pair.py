@@ -95,7 +95,7 @@ def test_a_benchmark_is_resumed_and_told(pair, tmp_path):
     assert [row.cell.k for row in run.summary] == [0, 1, 2]
     assert len(seen) == 1 + 2 * 3
     again = pair.bench("xsum:count=2", **asked, resume=True)
-    assert again.outcome.records == run.outcome.records
+    assert again.records == run.records
     assert run.rows()[1]["k"] == 1
     assert "XSum-mini" in run._repr_markdown_()
     with pytest.raises(UsageError):

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Never
+from typing import Any
 
 import torch
 
@@ -72,7 +72,7 @@ Price = Callable[[Path, str, Path], DrafterCosts | None]
 
 
 @dataclass(kw_only=True)
-class Trainer(Conductor[TrainingLoop, Never]):
+class Trainer(Conductor):
     """Trains one drafter, in a folder that can be continued.
 
     Args:

@@ -1,0 +1,303 @@
+"""The maker of records: each cell is warmed up once, then the generations of a unit are made.
+
+This process is a worker like any other: `Maker` makes the records of a unit, wherever it runs, and
+`make_records` hands units out and writes what comes.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spsbench.benchmark.conductor import never
+from spsbench.benchmark.estimate import RunProgress
+from spsbench.benchmark.generation import WARM_UP_TOKENS, check_cache
+from spsbench.benchmark.jobs import (
+    EMPTY,
+    Answers,
+    Job,
+    jobs,
+    key,
+    make,
+    prompt_ids,
+    warm_up,
+)
+from spsbench.benchmark.models import Models, folders_for
+from spsbench.benchmark.units import Unit, groups, units_of
+from spsbench.benchmark.worker_models import ModelWork, keep_choices
+from spsbench.loop.batch import Batch
+from spsbench.loop.request_batch import RequestBatch
+from spsbench.models.cache import Choices, Loaded, ModelCache
+from spsbench.serving.acceptance import Acceptance, contradiction
+from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access, Workers
+from spsbench.settings.experiment import Experiment
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.records import Record
+from spsbench.settings.task import Sample
+from spsbench.store.provenance import machine_name
+from spsbench.store.records import records
+from spsbench.store.run import RunWriter
+from spsbench.workers.environment import environment, machine
+from spsbench.workers.map_units import map_units
+
+log = logging.getLogger(__name__)
+
+Counted = Callable[[str, Mapping[str, float]], None]
+"""Takes a cell and what an engine counted over several of its texts, and over none alone."""
+
+
+@dataclass
+class Maker:
+    """Makes the records of units with models that stay loaded.
+
+    Args:
+        models: returns the loaded models of a cell.
+        warmup: generations of each cell that are made before one is recorded; without any, the
+            first record of this process is flagged.
+        stop: polled before each generation; True ends the unit.
+        counted: takes what the engine of a batch counted.
+    """
+
+    models: Callable[[Cell], Loaded]
+    warmup: int
+    stop: Callable[[], bool] = never
+    counted: Counted = lambda cell, counts: None
+    _warm: set[str] = field(default_factory=set)  # cells
+    _is_first: bool = True
+
+    def __call__(self, group: Sequence[Job], answers: Answers) -> Iterator[Record]:
+        """Yield the records of jobs that are made together, or of one, each as it ends."""
+        self._warm_up(group, answers)
+        for record in self._generate(group, answers):
+            flags = ("first", *record.flags) if self._is_first and not self.warmup else record.flags
+            self._is_first = False
+            answers.add(record)
+            yield replace(record, flags=flags)
+
+    def _warm_up(self, group: Sequence[Job], answers: Answers) -> None:
+        """Make generations that are not recorded before the first ones of a cell."""
+        job = group[0]
+        if job.cell.id in self._warm:
+            return
+        self._warm.add(job.cell.id)
+        for number in range(self.warmup):
+            if self.stop():
+                return
+            models = self.models(job.cell)
+            warm_up(job, models, answers=answers, depths=number == 0)
+            if job.cell.batch > 1:
+                warm_batch(group, models)
+
+    def _generate(self, group: Sequence[Job], answers: Answers) -> Iterator[Record]:
+        """Yield the records of a group; after a `stop()` no other is begun."""
+        cell = group[0].cell
+        make_record = partial(
+            make, models=self.models(cell), first=False, answers=answers, compare=self.models
+        )
+        if cell.batch == 1:
+            yield from (make_record(job) for job in group if not self.stop())
+            return
+        batch = batch_of(cell)
+        calls = (partial(make_record, job, batch=batch) for job in group)
+        tokens, failed = list[int](), 0
+        for row in batch.run(takewhile(lambda call: not self.stop(), calls)):
+            rounds = [r._replace(processor_seconds=None) for r in row.result.rounds]  # of all rows
+            record = replace(
+                row.result,
+                rounds=rounds,
+                machine_seconds=row.share,
+                empty_seconds=max(0.0, row.share - row.seconds / cell.batch),
+            )
+            tokens.append(sum(r.emitted for r in record.rounds))
+            failed += record.error is not None
+            yield record
+        if isinstance(batch, RequestBatch) and not failed:
+            self._count(cell.id, batch.summary, tokens)
+
+    def _count(self, cell: str, counts: Acceptance | None, tokens: Sequence[int]) -> None:
+        """Pass on what a server counted over texts of so many tokens each, if it can be theirs."""
+        if counts is None or contradiction(counts, sum(tokens)):
+            return
+        sums = {"texts": len(tokens), "rounds": counts.rounds, "accepted": counts.accepted}
+        drafted = {} if counts.drafted is None else {"drafted": counts.drafted}
+        self.counted(cell, sums | drafted)
+
+
+def batch_of(cell: Cell) -> Batch:
+    """Return a batch whose rows share passes, or one whose rows are requests to a server."""
+    kind = RequestBatch if cell.elsewhere else Batch
+    return kind(cell.batch, continuous=cell.continuous)
+
+
+def warm_batch(group: Sequence[Job], models: Loaded) -> None:
+    """Make a few tokens of a batch, so that first calls enter no figure."""
+    size = group[0].cell.batch
+    batch = batch_of(group[0].cell)
+    few = [job._replace(cell=job.cell.but(max_new_tokens=WARM_UP_TOKENS)) for job in group]
+    for _ in batch.run(partial(make, job, models, first=True, batch=batch) for job in few[:size]):
+        pass
+
+
+def check_batches(missing: Sequence[Job], models: Callable[[Cell], Loaded]) -> None:
+    """Refuse batches whose keys and values do not fit into memory, before any is begun.
+
+    Raises:
+        OutOfMemoryError: names the bytes of the batch, and how many rows fit.
+    """
+    batched: dict[Cell, list[Job]] = {}
+    for job in missing:
+        if job.cell.batch > 1 and not job.cell.elsewhere:
+            batched.setdefault(job.cell, []).append(job)
+    for cell, group in batched.items():
+        loaded = models(cell)
+        lengths = [len(prompt_ids(loaded, cell, job.sample.prompt)) for job in group]
+        check_cache(cell, loaded, lengths, cell.batch)
+
+
+class UnitRecords(NamedTuple):
+    """The result of a unit on a worker."""
+
+    records: list[Record]
+    machine: Mapping[str, Any]  # that made them
+    choices: Choices  # of its engines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generations(ModelWork):
+    """The records of units, by a worker.
+
+    Args:
+        cells: of all units.
+        warmup: as of `Maker`.
+    """
+
+    cells: Sequence[Cell]
+    warmup: int
+
+    @property
+    def folders(self) -> Mapping[ModelSpec, Path]:
+        """Return the folders of the cells' models."""
+        return folders_for(self.cells, self.access)
+
+    def __call__(self, unit: Unit) -> UnitRecords:
+        """Make the records of a unit."""
+        answers = Answers(unit.turns, unit.answers)
+        made = [record for job in unit.jobs for record in self._maker([job], answers)]
+        return UnitRecords(made, self._machine, dict(self.models.model_cache.choices))
+
+    @cached_property
+    def _maker(self) -> Maker:
+        return Maker(self.models, self.warmup)
+
+    @cached_property
+    def _machine(self) -> Mapping[str, Any]:
+        return machine(self.beside, self.cells[0].target.device)
+
+
+@dataclass(kw_only=True)
+class RecordMaking:
+    """The missing records of a run, made here or by workers, and written as they come.
+
+    Args:
+        samples: of each part, cut to the contexts of the models.
+        writer: receives the records, and says which are missing.
+        watch: called with the progress.
+        stop: polled between generations; True ends the making.
+    """
+
+    experiment: Experiment
+    samples: Sequence[Sequence[Sample]]
+    writer: RunWriter
+    watch: Callable[[Any], None]
+    stop: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        parts = zip(self.experiment.parts, self.samples, strict=True)
+        self._missing = [
+            [job for job in jobs(part, of_part, self.experiment.seed) if self._is_missing(job)]
+            for part, of_part in parts
+        ]
+        self._progress = RunProgress(sum(map(len, self._missing)), self.experiment.cells)
+        self._noted: set[str] = set()  # machines in the manifest, of this start
+
+    def _is_missing(self, job: Job) -> bool:
+        return self.writer.is_missing(key(job))
+
+    def _write(self, job: Job, record: Record, machine_of_record: str | None = None) -> None:
+        """Write a record, unless it is there already."""
+        if self._is_missing(job):
+            self.writer.append(record, machine_of_record)
+            self._progress.add(job.cell, record)
+            self.watch(self._progress)
+
+    def here(self, models: Models) -> None:
+        """Make the records in this process."""
+        self.watch(self._progress)
+        maker = Maker(models, self.experiment.warmup, self.stop, self.writer.add_counters)
+        for missing, samples in zip(self._missing, self.samples, strict=True):
+            in_turns = any(sample.after for sample in samples)
+            answers = Answers(samples, records(self.writer.folder) if in_turns else ())
+            check_batches(missing, models)
+            for group in groups(missing):
+                by_key = {key(job): job for job in group}
+                for record in maker(group, answers):
+                    self._write(by_key[record.key], record)
+                if self.stop():
+                    return
+
+    def on(self, workers: Workers, access: Access, model_cache: ModelCache) -> None:
+        """Have the records made by workers.
+
+        Raises:
+            UnavailableError: no worker, or no way to reach one.
+            MismatchError: a worker has another environment.
+            SpsError: what a worker refuses.
+        """
+        cells = list(self.experiment.cells)
+        work = Generations(
+            cells=cells,
+            access=access,
+            warmup=self.experiment.warmup,
+            choices=dict(model_cache.choices),
+            clock=model_cache.clock,
+            expected=environment(folders_for(cells, access)),
+        )
+
+        def take(unit: Unit, made: UnitRecords) -> None:
+            keep_choices(model_cache, made.choices)
+            name = machine_name(made.machine)
+            if name not in self._noted:
+                self.writer.join(name, made.machine)
+                self._noted.add(name)
+            for job, record in zip(unit.jobs, made.records, strict=True):
+                self._write(job, record, name)
+
+        def give_up(unit: Unit, error: str) -> None:
+            log.info(f"gave up {unit.jobs[0].sample.id}: {error}")
+            for job in unit.jobs:
+                cell, sample, repeat = key(job)
+                failure = replace(EMPTY, cell=cell, sample=sample, repeat=repeat, error=error)
+                cut, group = job.sample.cut, job.sample.group
+                self._write(job, replace(failure, prompt_cut=cut, group=group))
+
+        units = [
+            unit
+            for missing, samples in zip(self._missing, self.samples, strict=True)
+            for unit in units_of(missing, samples, records(self.writer.folder))
+        ]
+        log.info(f"{len(units)} units of work on {workers.on}")
+        self.watch(self._progress)
+        map_units(
+            workers,
+            work,
+            units,
+            threads=access.threads,
+            device=cells[0].target.device,
+            take=take,
+            give_up=give_up,
+            stop=self.stop,
+        )

@@ -10,10 +10,8 @@ import pytest
 import spsbench
 from spsbench.audit.verify import verify_run
 from spsbench.errors import DataError, UnavailableError, UsageError
-from spsbench.plugins import plug_in
 from spsbench.serving.api_key import KEY
 from spsbench.settings.execution import Access
-from spsbench.spec import Spec
 from spsbench.store.records import records
 from tests.oracles.servers import PROMPTS, QUICK, TOKENS
 from tests.serving.stub import Engine, Stub, serving
@@ -65,14 +63,6 @@ def test_sglang_is_asked_in_its_own_schema(bench: Any, tmp_path: Path) -> None:
     assert sps["block_efficiency"] > 1
     with serving(Stub()) as url, pytest.raises(DataError):
         bench(f"sglang:url={url}", out=tmp_path / "other")
-
-
-def test_the_page_and_the_reports_show_a_run_without_ids(bench: Any) -> None:
-    made, _ = rows_of(Stub(schema="openai"), bench)
-    for name in ("html", "md"):
-        shown = plug_in("reporters", Spec(name))(made.report)
-        text = shown if isinstance(shown, str) else shown.decode()
-        assert "SpS" in text, name
 
 
 def broken(kind: str, times: int) -> Callable[[int, Any], bool]:

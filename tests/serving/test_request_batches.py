@@ -204,25 +204,6 @@ def test_requests_that_a_server_sends_away_wait_and_come_again(
     assert {record.sample for record in records(made.folder)} == set(map(str, range(PROMPTS)))
 
 
-def test_a_silent_request_is_tried_again_while_others_go_on(
-    bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spsbench.serving.http.LONGEST_WAIT", 0.01)
-    stub, silenced = Stub(), list[int]()
-
-    def silent(number: int, http: Any) -> bool:
-        if silenced or not of_sample("2", stub)(number, http):
-            return False
-        silenced.append(number)
-        return not http.rfile.read(1)  # until the client leaves
-
-    stub.trouble = silent
-    with serving(stub) as url:
-        made = bench(f"openai:url={url},timeout=0.7,retries=9", batch=str(PROMPTS))
-    assert len(silenced) == 1
-    assert [row["n"] for row in made.rows()] == [PROMPTS]
-
-
 @pytest.mark.parametrize("continuous", [False, True])
 def test_counters_of_the_whole_server_are_of_no_single_text_but_of_the_cell(
     bench: Any, continuous: bool

@@ -60,13 +60,3 @@ def test_texts_that_a_stop_string_ends_have_sums_or_nothing(
             assert all(r.passes == 0 for r in record.rounds)
     (row,) = made.rows()
     assert (row["alpha_counted"] is None) or len(ended) < PROMPTS
-
-
-@pytest.mark.parametrize("schema", ["vllm", "sglang"])
-def test_acceptance_of_a_batch_is_that_of_one_text_at_a_time(bench: Any, schema: str) -> None:
-    decoder = "sglang" if schema == "sglang" else "openai"
-    with serving(Stub(schema=schema, pause=0.001)) as url:
-        made = bench(f"{decoder}:url={url}", batch="1,2,4")
-    taus = {row["draft_acceptance"] for row in made.rows()}
-    assert len(taus) == 1
-    assert None not in taus

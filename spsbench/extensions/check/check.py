@@ -3,26 +3,28 @@
 `examine` runs in this order: the engine and its capabilities, greedy texts, the modes that are
 asked for, sampled texts until a bias is found or the requested sensitivity is reached, timed
 blocks. Each answer is appended to a file on arrival, and the check resumes from that file after an
-interruption. `recomputed` makes the same results of the file alone.
+interruption, or computes the results of the file alone.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.errors import SpsError, UnavailableError
+from spsbench.errors import DataError, SpsError, UnavailableError
 from spsbench.extensions.check import greedy as g
 from spsbench.extensions.check.journal import REFUSED, Journal
 from spsbench.extensions.check.json_answers import JsonResult, json_answers
 from spsbench.extensions.check.laws import LawResult
+from spsbench.extensions.check.library import load_weights
 from spsbench.extensions.check.modes import Modes, numbered
-from spsbench.extensions.check.plan import Plan
+from spsbench.extensions.check.options import OF_CHECK, CheckOptions
 from spsbench.extensions.check.sampled import Sampled
 from spsbench.extensions.check.speed import Level, Ratios
 from spsbench.extensions.check.texts import BASE, CONNECTING, OWN, CheckProgress, Texts
@@ -30,8 +32,10 @@ from spsbench.extensions.check.timing import Timing
 from spsbench.extensions.check.weights import Weights
 from spsbench.messages import ignore
 from spsbench.serving.acceptance import Acceptance, between, counters, of_answers
+from spsbench.serving.address import checked as checked_address
 from spsbench.serving.engines import Answer, Kind
 from spsbench.serving.http import RefusedError
+from spsbench.settings.options import convert_options
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +47,7 @@ class Checked:
     url: str
     engine: str
     model: str
-    plan: Plan
+    plan: CheckOptions
     baseline: str | None = None  # engine and model of the baseline
     law: LawResult | None = None
     greedy: g.ServerGreedy | None = None
@@ -97,7 +101,7 @@ class Check:
             )
             checked.baseline = f"{base.name}, {base.model}" if base else None
             before = counters(await texts.page("/metrics"))
-            first = plan.compares or texts.weights
+            first = {"greedy", "mixed", "stop"} & set(parts) or texts.weights
             greedy = await texts.greedy(OWN) if first else []
             if texts.weights and greedy:
                 apart = texts.weights.check_same(self._prompts(greedy), greedy)
@@ -161,7 +165,7 @@ class Check:
     def _check_not_refused(self, part: str) -> None:
         """Raise the refusal that kept answers have in place of a mode's texts."""
         journal, key = self.texts.journal, f"{REFUSED}{part}"
-        if journal.closed and key in journal:
+        if not journal.asks and key in journal:
             raise RefusedError(journal.read(key, str), 0, "")
 
     def _prompts(self, texts: Sequence[Answer]) -> list[list[int]]:
@@ -208,54 +212,72 @@ class Check:
         return g.ServerGreedy(reference, comparisons, planted, repeated)
 
 
-def examine(
-    plan: Plan,
-    weights: Weights | None = None,
+def run_check(
+    url: str | None,
+    given: Mapping[str, Any],
     keep: Path | None = None,
     *,
+    load: Callable[..., Weights] = load_weights,
+    watch: Callable[[CheckProgress], None] = ignore,
+) -> Checked:
+    """Check a server, or compute the results of kept answers anew, and return all results.
+
+    Args:
+        url: of the server; None: no server is asked, and `resume` names a file of answers.
+        given: options by name.
+        keep: file for the answers where the options name none.
+        load: loads weights by name.
+        watch: called with the progress.
+
+    Raises:
+        SpsError: no server, a wrong model, other weights, an option or a file that cannot be used.
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    if url is None:
+        journal = Journal(Path(given["resume"]), resume=True, asks=False)
+        plan = journal.options(given)
+        load = partial(load, offline=True)
+    else:
+        plan = CheckOptions(url=checked_address(url), **convert_options(OF_CHECK, given))
+        journal = Journal(plan.resume or plan.keep or keep, resume=plan.resume is not None)
+    weights = load(plan.weights) if plan.weights else None
+    draft = load(plan.draft) if plan.draft else None
+    if weights and draft and draft.texts[: len(weights.texts)] != weights.texts[: len(draft.texts)]:
+        raise DataError(
+            f"a draft with other tokens than the weights ({draft.name}, {weights.name}): expected "
+            "one vocabulary. Leave `draft` out"
+        )
+    return examine(plan, weights, journal, draft=draft, watch=watch)
+
+
+def examine(
+    plan: CheckOptions,
+    weights: Weights | None = None,
+    journal: Journal | None = None,
+    *,
     draft: Weights | None = None,
-    resume: bool = False,
     watch: Callable[[CheckProgress], None] = ignore,
 ) -> Checked:
     """Check a server and return all results.
 
     Args:
-        plan: parameters of the check.
+        plan: the options, with the server's address.
         weights: the model that the server should run, to rescore its tokens.
+        journal: keeps the answers; those that it has are not requested again.
         draft: the model that drafts there, to bet on the tokens that it prefers.
-        keep: file for the answers; with `resume`, answers in the file are not requested again.
         watch: called with the progress.
 
     Raises:
         SpsError: no server, a wrong model, other weights, or a server that stopped.
     """
-    return _kept(Journal(keep, plan, resume=resume), plan, weights, draft, watch)
-
-
-def recomputed(
-    journal: Journal, plan: Plan, weights: Weights | None = None, draft: Weights | None = None
-) -> Checked:
-    """Return the results of kept answers, without a server.
-
-    Raises:
-        DataError: an answer is missing.
-    """
-    return _kept(journal, plan, weights, draft, ignore)
-
-
-def _kept(
-    journal: Journal,
-    plan: Plan,
-    weights: Weights | None,
-    draft: Weights | None,
-    watch: Callable[[CheckProgress], None],
-) -> Checked:
+    journal = Journal(None) if journal is None else journal
+    journal.begin(plan)
     try:
         checked = _run(Check(Texts(plan, journal, weights, watch), draft))
         journal.pack()
         return checked
     except (SpsError, KeyboardInterrupt) as error:
-        if journal.path is not None and len(journal) and not journal.closed:
+        if journal.path is not None and len(journal) and journal.asks:
             kept = f"{len(journal)} answers are kept: continue with `resume` {journal.name}"
             if isinstance(error, KeyboardInterrupt):
                 log.warning(kept)

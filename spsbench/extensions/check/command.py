@@ -18,16 +18,10 @@ from spsbench.cli import options as o
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import write
 from spsbench.errors import Exit, MissingError, UsageError
-from spsbench.extensions.check.options import OF_CHECK, CheckOptions
-from spsbench.settings.options import AUDIT, flag_of, take_record
+from spsbench.extensions.check.options import OF_CHECK
 from spsbench.store.atomic import check_replaceable, replace_file
 from spsbench.version import __version__
 
-OF_RECOMPUTING = {  # options that may differ from those of the check -> of its plan
-    **{name: name for name in ("weights", "draft", "bias", "level")},
-    "only": "parts",
-    "max_tokens": "most",
-}
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
 
 
@@ -36,15 +30,6 @@ def check(
     url: Annotated[
         str | None,
         typer.Argument(metavar="[URL]", help="Address of the server, without an API key."),
-    ] = None,
-    recompute: Annotated[
-        Path | None,
-        o.option(
-            AUDIT,
-            "--recompute",
-            metavar="FILE",
-            help="Compute the results of kept answers anew, without a server.",
-        ),
     ] = None,
     format: o.AuditFormat = "table",
     json: o.Json = False,
@@ -57,8 +42,8 @@ def check(
     Exits 0 held, 7 bias found, 6 cannot be told or not audited. API keys come from SPS_API_KEY
     and, for the baseline, SPS_BASELINE_API_KEY.
     """
-    if (url is None) == (recompute is None):
-        raise UsageError("expected the URL of a server or --recompute FILE, and one alone")
+    if url is None and options.get("resume") is None:
+        raise UsageError("expected the URL of a server, or --resume FILE")
     if json and format == "html":
         raise UsageError("--json with --format html: expected one of the two")
     if out is not None and format != "html":
@@ -67,42 +52,30 @@ def check(
         raise MissingError(f"no folder for --out ({out.parent}): expected one. Make it first")
     if out is not None:
         check_replaceable(out)
-    result = computed_anew(recompute, options) if recompute else examined(str(url), options)
+    result = examined(url, options)
     show(result, "json" if json else format, out)
     raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
 
 
-def examined(url: str, options: dict[str, Any]) -> Any:
-    """Check a server, and keep its answers."""
-    chosen = take_record(CheckOptions, options)
-    plan = chosen.plan(url)
+def examined(url: str | None, options: dict[str, Any]) -> Any:
+    """Check a server and keep its answers, or compute those of a file anew."""
     from spsbench.cli.output.progress import deferred_progress
-    from spsbench.extensions.check.library import check as examine
+    from spsbench.extensions.check.check import run_check
+    from spsbench.serving.address import checked
 
-    stem = f"sps-check-{named(plan.url)}-{time.strftime('%m%d-%H%M%S')}"
-    place = chosen.resume or chosen.keep or new_file(stem)
+    place = None
+    if url is not None:
+        parts = urlsplit(checked(url))
+        name = f"{parts.hostname}-{parts.port or parts.scheme}"
+        place = new_file(f"sps-check-{name}-{time.strftime('%m%d-%H%M%S')}")
     with signals_as_interrupts() as signals:
         try:
             with deferred_progress() as watch:
-                return examine(plan, place, resume=chosen.resume is not None, watch=watch)
+                return run_check(url, options, place, watch=watch)
         except KeyboardInterrupt:
             if not signals:
                 raise
             raise typer.Exit(128 + signals[0]) from None
-
-
-def computed_anew(path: Path, options: dict[str, Any]) -> Any:
-    """Compute the results of kept answers, with options in place of those that the file has."""
-    if barred := sorted(options.keys() - OF_RECOMPUTING.keys()):
-        usable = ", ".join(map(flag_of, sorted(OF_RECOMPUTING)))
-        raise UsageError(f"{flag_of(barred[0])} with --recompute: expected {usable} alone")
-    if not path.is_file():
-        raise MissingError(f"no kept answers ({path}): expected a file. Check --recompute")
-    from spsbench.extensions.check.library import recompute
-
-    names = [name for name in OF_RECOMPUTING if name in options]
-    chosen = take_record(CheckOptions, options)
-    return recompute(path, {OF_RECOMPUTING[name]: getattr(chosen, name) for name in names})
 
 
 @contextmanager
@@ -156,9 +129,3 @@ def new_file(stem: str) -> Path:
     """Return the first of stem.jsonl, stem-2.jsonl, ... that does not exist."""
     names = (Path(f"{stem}{f'-{n}' if n > 1 else ''}.jsonl") for n in itertools.count(1))
     return next(name for name in names if not name.exists())
-
-
-def named(url: str) -> str:
-    """Return host and port as part of a file's name."""
-    parts = urlsplit(url)
-    return f"{parts.hostname}-{parts.port or parts.scheme}"

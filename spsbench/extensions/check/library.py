@@ -1,91 +1,9 @@
-"""Check of a running server against its baseline or against the weights that it should serve.
+"""The model that a server should run, loaded here. Torch is loaded only for it."""
 
-Torch is loaded only for weights.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from spsbench.errors import DataError, first_line
-from spsbench.extensions.check.check import Checked, examine, recomputed
-from spsbench.extensions.check.journal import Journal
-from spsbench.extensions.check.plan import Plan
-from spsbench.extensions.check.texts import CheckProgress
 from spsbench.extensions.check.weights import Weights
-from spsbench.messages import ignore
-
-
-def check(
-    plan: Plan,
-    keep: Path | None = None,
-    *,
-    resume: bool = False,
-    offline: bool = False,
-    load: Callable[..., Weights] | None = None,
-    watch: Callable[[CheckProgress], None] = ignore,
-) -> Checked:
-    """Check the server of `plan` and return all results.
-
-    Args:
-        plan: URL, baseline, weights, and parameters of the check.
-        keep: file for the answers, appended on arrival.
-        resume: continue with that file.
-        offline: load the weights from local files only.
-        load: what loads weights by name; `load_weights` by default.
-        watch: called with the progress.
-
-    Raises:
-        SpsError: no server, a wrong model, other weights, or a server that stopped.
-    """
-    load = load or partial(load_weights, offline=offline)
-    weights, draft = _loaded(plan, load)
-    return examine(plan, weights, keep, draft=draft, resume=resume, watch=watch)
-
-
-def recompute(
-    path: Path, chosen: Mapping[str, Any], *, load: Callable[..., Weights] | None = None
-) -> Checked:
-    """Return the results of kept answers, computed anew without a server.
-
-    Args:
-        path: file of a check, which may be compressed.
-        chosen: parameters of the plan in place of those that the file has.
-        load: what loads weights by name; `load_weights` from local files by default.
-
-    Raises:
-        SpsError: another file, other weights, or an answer that is missing.
-    """
-
-    def plan_of(values: Mapping[str, Any]) -> Plan:
-        try:
-            return Plan.from_json(values, chosen)
-        except (TypeError, ValueError) as error:
-            raise DataError(
-                f"kept answers of another version ({path}: {first_line(error)}): expected one of "
-                "this version"
-            ) from error
-
-    journal = Journal.closed_of(path, plan_of)
-    weights, draft = _loaded(journal.plan, load or partial(load_weights, offline=True))
-    return recomputed(journal, journal.plan, weights, draft)
-
-
-def _loaded(plan: Plan, load: Callable[..., Weights]) -> tuple[Weights | None, Weights | None]:
-    """Return the weights and the draft model of a plan."""
-    weights = load(plan.weights) if plan.weights else None
-    draft = load(plan.draft) if plan.draft else None
-    if (
-        weights is not None
-        and draft is not None
-        and draft.texts[: len(weights.texts)] != (weights.texts[: len(draft.texts)])
-    ):
-        raise DataError(
-            f"a draft with other tokens than the weights ({draft.name}, {weights.name}): expected "
-            "one vocabulary. Leave `draft` out"
-        )
-    return weights, draft
 
 
 def load_weights(name: str, *, offline: bool = False) -> Weights:

@@ -133,7 +133,7 @@ class Modes:
 
     async def cache(self) -> ServerGreedy:
         """Compare the second answers to long prompts with the first ones."""
-        count = min(LONG_PROMPTS, len(self.plan.prompts))
+        count = min(LONG_PROMPTS, len(self.plan.texts))
         asks = [self.texts.ask(OWN, i, 0.0, self.long(i)) for i in range(count)]
         page = await self.texts.page("/metrics")
         first = await self.texts.asked(OWN, [(f"first/{i}", ask) for i, ask in enumerate(asks)])
@@ -151,7 +151,7 @@ class Modes:
 
     def long(self, index: int) -> str:
         """Return a long prompt, in rotation."""
-        return long_prompt(self.plan.prompts, index % min(LONG_PROMPTS, len(self.plan.prompts)))
+        return long_prompt(self.plan.texts, index % min(LONG_PROMPTS, len(self.plan.texts)))
 
 
 def numbered(texts: Sequence[Answer]) -> list[str]:

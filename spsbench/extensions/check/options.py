@@ -1,17 +1,64 @@
-"""The options of `sps check`, and the plan of a check that they make."""
+"""The options of `sps check`, which are the plan of a check, and what files keep of them."""
 
+import json
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from spsbench.errors import MissingError, UsageError
-from spsbench.settings.options import AUDIT, SERVER, Check, Option, options_of
+from spsbench.errors import DataError, MissingError, UsageError, first_line
+from spsbench.settings.options import (
+    AUDIT,
+    SERVER,
+    Check,
+    Option,
+    at_least,
+    between,
+    convert_options,
+    options_of,
+)
 
 SPEED, OUTPUT = "Speed", "Output"
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
 IS_NUMBER = Check(lambda text: bool(NUMBER.fullmatch(text)), "a number from 0")
+IS_TOP_P = Check(lambda value: 0 < value <= 1, "a number above 0 and up to 1")
+IS_SHARE = Check(lambda value: 0 < value < 1, "a number between 0 and 1")
 LEVELS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
+MOST_REQUESTS = 100_000
+MOST_TOGETHER = 1024
+TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
+PARTS = ("law", "greedy", "speed")
+MODES = ("json", "mixed", "stop", "cache")  # asked by name: many servers take no schema
+ALL_PARTS = (*PARTS, *MODES)
+HEADER = (
+    *("url", "baseline", "weights", "model", "baseline_model", "prompts", "chat", "length"),
+    *("temperatures", "top_p", "top_k", "together", "concurrency", "requests", "seed"),
+)
+"""What the answers in a file depend on, by the names there."""
+MAY_CHANGE = ("parts", "most", "bias", "level", "draft")  # when a check resumes
+OF_FILE = ("weights", "draft", "bias", "level", "only", "max_tokens", "resume")
+"""Options that may differ from those of a file that is resumed without a URL."""
+OFF = {"top_p": 1.0, "top_k": 0, "together": None}  # left out of a file
+PROMPTS = (
+    "The old lighthouse keeper climbed the stairs every evening, and",
+    "Photosynthesis is the process by which plants",
+    "def fibonacci(n):\n    ",
+    "Once upon a time, in a village near the sea, there lived",
+    "Question: What is the capital of France, and what is it known for?\nAnswer:",
+    "The three most important causes of the war were",
+    "To bake a good loaf of bread, first",
+    "In mathematics, a prime number is",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "import numpy as np\n\n# Compute the mean of each column\n",
+    "The weather forecast for tomorrow says that",
+    "Q: If a train travels 60 miles in 90 minutes, how fast is it?\nA:",
+    "My favourite book is about",
+    "The patient was admitted to the hospital with",
+    "List of countries by area:\n1.",
+    "She opened the letter slowly. It said:",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +93,10 @@ class CheckOptions:
         slo: Latency objectives for goodput: ttft:500ms,tpot:50ms.
         keep: File that keeps each answer; compressed at the end if it is named .gz. Default: named
             by server and time.
-        resume: Resume an interrupted check from its file of answers.
+        resume: Resume a check from its file of answers; without URL, compute its results anew.
     """
 
+    url: str = ""
     baseline: Annotated[str | None, Option(SERVER, metavar="URL")] = None
     weights: Annotated[str | None, Option(SERVER, metavar="MODEL")] = None
     draft: Annotated[str | None, Option(SERVER, metavar="MODEL")] = None
@@ -59,73 +107,172 @@ class CheckOptions:
     retries: Annotated[int, Option(SERVER)] = 3
     only: Annotated[tuple[str, ...], Option(AUDIT, metavar="PART")] = ()
     prompts: Annotated[Path | None, Option(AUDIT, metavar="FILE")] = None
-    max_new_tokens: Annotated[int, Option(AUDIT, flags=("n",))] = 64
+    max_new_tokens: Annotated[int, Option(AUDIT, at_least(1), flags=("n",))] = 64
     temperature: Annotated[tuple[str, ...], Option(AUDIT, IS_NUMBER, metavar="NUMBER")] = ()
-    top_p: Annotated[float, Option(AUDIT, metavar="NUMBER")] = 1.0
-    top_k: Annotated[int, Option(AUDIT, metavar="N")] = 0
-    together: Annotated[int | None, Option(AUDIT, metavar="N")] = None
-    bias: Annotated[float, Option(AUDIT)] = 0.05
-    level: Annotated[float, Option(AUDIT)] = 1e-3
-    max_tokens: Annotated[int, Option(AUDIT)] = 20_000
-    seed: Annotated[int, Option(AUDIT, default_text="0")] = 0
+    top_p: Annotated[float, Option(AUDIT, IS_TOP_P, metavar="NUMBER")] = 1.0
+    top_k: Annotated[int, Option(AUDIT, at_least(0), metavar="N")] = 0
+    together: Annotated[int | None, Option(AUDIT, between(1, MOST_TOGETHER), metavar="N")] = None
+    bias: Annotated[float, Option(AUDIT, IS_SHARE)] = 0.05
+    level: Annotated[float, Option(AUDIT, IS_SHARE)] = 1e-3
+    max_tokens: Annotated[int, Option(AUDIT, at_least(1))] = 20_000
+    seed: Annotated[int, Option(AUDIT, at_least(0), default_text="0")] = 0
     concurrency: Annotated[str, Option(SPEED)] = "1,2,4,8"
-    requests: Annotated[int, Option(SPEED)] = 16
+    requests: Annotated[int, Option(SPEED, between(1, MOST_REQUESTS))] = 16
     slo: Annotated[str | None, Option(SPEED)] = None
     keep: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
     resume: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
+    texts: tuple[str, ...] = PROMPTS  # those of `prompts`
+    limits: Any = None  # `serving.http.Limits`, by default of `timeout` and `retries`
 
     def __post_init__(self) -> None:
-        if self.keep is not None and self.resume is not None:
-            raise UsageError("`keep` with `resume`: expected one of the two")
-        plain = self.resume  # what is left of a compressed file by a kill
-        if plain is not None and plain.suffix == ".gz" and not plain.is_file():
-            plain = plain.with_suffix("")
-        if plain is not None and not plain.is_file():
-            raise MissingError(f"no kept answers ({self.resume}): expected a file. Check `resume`")
-
-    def plan(self, url: str) -> Any:
-        """Return the `plan.Plan` of a check of the server at `url`.
-
-        Raises:
-            SpsError: an address, a value or a file of prompts that cannot be used.
-        """
-        # here, so that `sps check --help` imports no client
-        from spsbench.extensions.check.plan import Plan
-        from spsbench.extensions.check.prompts import read_prompts
-        from spsbench.extensions.check.speed import Objectives
-        from spsbench.serving.address import checked
         from spsbench.serving.http import Limits
 
-        if not LEVELS.fullmatch(self.concurrency):
-            raise UsageError(
-                f"`concurrency` {self.concurrency[:80]}: expected numbers like 1,2,4,8"
-            )
-        chosen: dict[str, Any] = {"parts": self.only} if self.only else {}
+        if self.keep is not None and self.resume is not None:
+            raise UsageError("`keep` with `resume`: expected one of the two")
         if self.prompts is not None:
-            chosen["prompts"] = read_prompts(self.prompts)
-        return Plan(
-            url=checked(url),
-            baseline=checked(self.baseline) if self.baseline else None,
-            weights=self.weights,
-            draft=self.draft,
-            model=self.model,
-            baseline_model=self.baseline_model,
-            chat=self.chat,
-            length=self.max_new_tokens,
-            temperatures=tuple(map(float, self.temperature)),
-            top_p=self.top_p,
-            top_k=self.top_k,
-            together=self.together,
-            bias=self.bias,
-            level=self.level,
-            most=self.max_tokens,
-            concurrency=tuple(map(int, self.concurrency.split(","))),
-            requests=self.requests,
-            objectives=Objectives.parse(self.slo) if self.slo else None,
-            seed=self.seed,
-            limits=Limits(timeout=self.timeout, retries=self.retries),
-            **chosen,
-        )
+            object.__setattr__(self, "texts", read_prompts(self.prompts))
+        if self.limits is None:
+            limits = Limits(timeout=self.timeout, retries=self.retries)
+            object.__setattr__(self, "limits", limits)
+        if not LEVELS.fullmatch(self.concurrency) or min(self.levels) < 1:
+            text = self.concurrency[:80]
+            raise UsageError(f"`concurrency` {text}: expected numbers from 1, like 1,2,4,8")
+        if unknown := set(self.only) - set(ALL_PARTS):
+            expected = ", ".join(ALL_PARTS)
+            raise UsageError(f"`only` {', '.join(unknown)}: expected some of {expected}")
+        if not self.texts or not all(self.texts):
+            raise UsageError("no prompts (`prompts`): expected one or more that are not empty")
+        if self.draft is not None and self.weights is None:
+            raise UsageError("`draft` without `weights`: expected both. Add `weights`")
+        if not all(0 <= value < math.inf for value in self.temperatures):
+            raise UsageError("`temperature`: expected 0 or above, and one that can be audited")
+        if self.temperature and not any(map(self.audits, self.temperatures)):
+            if self.weights is not None:
+                raise UsageError("`temperature`: expected one above 0. Greedy text is its own part")
+            raise UsageError(
+                "`temperature` without `weights`: expected 1 among them, of which servers state "
+                "probabilities"
+            )
+        if self.cut and self.weights is None:
+            raise UsageError(
+                "`top_p` or `top_k` without `weights`: expected both, as servers state "
+                "probabilities before the cut. Add `weights`"
+            )
+        if "mixed" in self.parts and self.batch < 2:
+            raise UsageError(
+                "`only` mixed with one request at a time (`together`, `concurrency`): expected 2 "
+                "or more, to share a batch"
+            )
+        if self.slo:
+            _ = self.objectives
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the parts of the check."""
+        return self.only or PARTS
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """Return the temperatures of sampled texts, in rotation."""
+        default = (1.0, 0.5) if self.weights else (1.0,)
+        return tuple(map(float, self.temperature)) or default
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Return the numbers of concurrent requests that are timed."""
+        return tuple(map(int, self.concurrency.split(",")))
+
+    @property
+    def objectives(self) -> Any:
+        """Return the `speed.Objectives`, or None."""
+        from spsbench.extensions.check.speed import Objectives
+
+        return Objectives.parse(self.slo) if self.slo else None
+
+    def audits(self, temperature: float) -> bool:
+        """Return whether the probabilities of texts at `temperature` are known.
+
+        Servers state those of temperature 1; greedy texts keep the batch mixed.
+        """
+        return temperature > 0 and (self.weights is not None or temperature == 1)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Return the modes that are asked for, in their order."""
+        return tuple(mode for mode in MODES if mode in self.parts)
+
+    @property
+    def cut(self) -> dict[str, float]:
+        """Return the cuts of sampled texts that are not off, as engines name them."""
+        return {name: v for name in ("top_p", "top_k") if (v := getattr(self, name)) != OFF[name]}
+
+    @property
+    def batch(self) -> int:
+        """Return the number of requests at a time, while texts are compared or audited."""
+        return self.together or min(TOGETHER, max(self.levels))
+
+    def header(self) -> dict[str, Any]:
+        """Return the options that kept answers depend on."""
+        values = self._kept()
+        return {n: values[n] for n in HEADER if n not in OFF or values[n] != OFF[n]}
+
+    def changeable(self) -> dict[str, Any]:
+        """Return the options that may change, beside those of `header`."""
+        values = self._kept()
+        return {name: values[name] for name in (*MAY_CHANGE, "url", "baseline")}
+
+    def _kept(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in (*HEADER, *MAY_CHANGE) if name in FIELDS}
+        values |= {"prompts": self.texts, "length": self.max_new_tokens, "parts": self.parts}
+        values |= {"most": self.max_tokens, "concurrency": self.levels}
+        values |= {"temperatures": tuple(map(float, self.temperature))}
+        return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 
 
 OF_CHECK = options_of(CheckOptions)
+FIELDS = frozenset(("url", *OF_CHECK))
+
+
+def of_file(path: Path, values: Mapping[str, Any], given: Mapping[str, Any]) -> CheckOptions:
+    """Return the options that a file keeps, with the `given` ones in place of its own.
+
+    Raises:
+        UsageError: one is given that the answers depend on. DataError: values of another version.
+    """
+    if barred := sorted(given.keys() - set(OF_FILE)):
+        raise UsageError(
+            f"`{barred[0]}` with `resume` and no URL: expected {', '.join(OF_FILE)} alone"
+        )
+    try:
+        kept: dict[str, Any] = {n: value for n, value in values.items() if n in FIELDS - {"url"}}
+        kept |= {"texts": tuple(values["prompts"]), "url": str(values["url"])}
+        kept |= {"prompts": None, "max_new_tokens": values["length"]}
+        kept |= {"temperature": tuple(map(float, values["temperatures"]))}
+        kept |= {"concurrency": ",".join(map(str, values["concurrency"]))}
+        parts = values.get("parts", PARTS)  # a file may have some that are gone
+        kept |= {"only": tuple(part for part in parts if part in ALL_PARTS)}
+        kept |= {"max_tokens": values["most"]} if "most" in values else {}
+        return CheckOptions(**{**kept, **convert_options(OF_CHECK, given)})
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"kept answers of another version ({path}: {first_line(error)}): expected one of this "
+            "version"
+        ) from error
+
+
+def read_prompts(path: Path) -> tuple[str, ...]:
+    """Read a prompt a line, as text or JSON.
+
+    Raises:
+        SpsError: as `tasks.jsonl.prompts_in`.
+        MissingError: a package that only such a file needs is not installed.
+    """
+    from spsbench.tasks.jsonl import prompts_in
+
+    try:
+        return prompts_in(path)
+    except ModuleNotFoundError as error:
+        raise MissingError(
+            f"{error.name} is not installed ({path}): expected it for such data. "
+            "Install it, or give a prompt a line"
+        ) from error

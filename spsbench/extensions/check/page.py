@@ -214,7 +214,7 @@ def as_json(checked: Checked) -> dict[str, Any]:
         "engine": checked.engine,
         "model": checked.model,
         "baseline": checked.baseline,
-        "plan": checked.plan.to_json(),
+        "plan": checked.plan.header(),
         "law": checked.law.to_json() if checked.law else None,
         "greedy": checked.greedy.to_json() if checked.greedy else None,
         "modes": {part: mode.to_json() for part, mode in checked.modes.items()},

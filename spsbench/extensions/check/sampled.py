@@ -119,7 +119,7 @@ class Sampled:
             )
             log.info(self.texts.progress.note)
             audit = Audit(arm, base, self.plan.bias, AuditVerdict.UNKNOWN)
-            full = arm.tokens >= self.plan.most
+            full = arm.tokens >= self.plan.max_tokens
             full |= arm.tokens < len(scored[OWN])  # hardly any new tokens
             full |= not any(text.mass.any() for text in scored[OWN][-size:])  # nothing to bet on
             full |= any(of_server.broken for of_server in arms.values())
@@ -147,13 +147,13 @@ class Sampled:
         """Return whether kept answers, which are all that there is, end before a batch."""
         journal = self.texts.journal
         keys = [f"{name}/{self.kind}/{i}" for name in self.servers for i in batch]
-        return journal.closed and not all(key in journal for key in keys)
+        return not journal.asks and not all(key in journal for key in keys)
 
     def _prompt(self, index: int) -> str:
         return self.modes.long(index) if self._long else self.texts.prompt(index)
 
     def _temperature(self, index: int) -> float:
-        return self.plan.sampled[index % len(self.plan.sampled)]
+        return self.plan.temperatures[index % len(self.plan.temperatures)]
 
     async def _asked(self, name: str, at: range, mode: Mode) -> list[Answer]:
         asks = [self.texts.ask(name, i, self._temperature(i), self._prompt(i)) for i in at]
@@ -209,7 +209,7 @@ class Sampled:
             asks = [self.texts.ask(BASE, i, 1.0) for i in range(ROUNDING)]
             prompts = [self.texts.prompt(i) for i in range(ROUNDING)]
         else:
-            prompts = [part for start in self.plan.prompts for part in beginnings(start)][:FIRSTS]
+            prompts = [part for start in self.plan.texts for part in beginnings(start)][:FIRSTS]
             asks = [replace(self.texts.ask(OWN, 0, 1.0, start), tokens=1) for start in prompts]
         keyed = [(f"rounding/{i}", ask) for i, ask in enumerate(asks)]
         answers = await self.texts.asked(name, keyed)

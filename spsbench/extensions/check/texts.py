@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
-from spsbench.errors import UnavailableError
-from spsbench.extensions.check.journal import OPTIONS, Journal
-from spsbench.extensions.check.plan import Plan
+from spsbench.errors import DataError, UnavailableError
+from spsbench.extensions.check.journal import Journal
+from spsbench.extensions.check.options import CheckOptions
 from spsbench.extensions.check.speed import miscount
 from spsbench.extensions.check.timing import gathered
 from spsbench.extensions.check.weights import Weights
@@ -68,7 +68,7 @@ class CheckProgress:
 class Texts:
     """Requests of a check, their answers, and what is to be said of them."""
 
-    plan: Plan
+    plan: CheckOptions
     journal: Journal
     weights: Weights | None = None
     watch: Callable[[CheckProgress], None] = ignore
@@ -94,9 +94,8 @@ class Texts:
         self.watch(progress)
 
     async def connect(self, stack: AsyncExitStack) -> None:
-        """Connect to the servers, or take what was kept of them."""
+        """Connect to the servers, or take what was kept of them where none is asked."""
         plan = self.plan
-        self.journal.note(OPTIONS, plan.options())
         self.watch(self.progress)
         for name, url, key, model in (
             (OWN, plan.url, KEY, plan.model),
@@ -104,22 +103,23 @@ class Texts:
         ):
             if url is None:
                 continue
-            client, kept = Client(url, key, plan.limits), f"connected/{name}"
-            if self.journal.closed:
-                self.servers[name] = self.journal.read(kept, partial(server_of, client))
+            kept = f"connected/{name}"
+            if not self.journal.asks:
+                absent = partial(server_of, AbsentClient(url))
+                self.servers[name] = self.journal.read(kept, absent)
                 continue
-            server = await connect(await stack.enter_async_context(client), model)
+            client = await stack.enter_async_context(Client(url, key, plan.limits))
+            server = self.servers[name] = await connect(client, model)
             await probe_streams(server)
-            self.servers[name] = server
             self.journal.note(kept, {key: getattr(server, key) for key in SERVER_FIELDS})
 
     async def page(self, path: str) -> Any:
         """Return a page of the server; None if there is none."""
-        return None if self.journal.closed else await self.servers[OWN].client.get(path)
+        return await self.servers[OWN].client.get(path)
 
     def prompt(self, index: int) -> str:
         """Return a prompt, in rotation."""
-        return self.plan.prompts[index % len(self.plan.prompts)]
+        return self.plan.texts[index % len(self.plan.texts)]
 
     def ask(self, name: str, index: int, temperature: float, text: str | None = None) -> Ask:
         """Return the request for a text of prompt `index`, or of `text`, with its own seed."""
@@ -128,7 +128,12 @@ class Texts:
         if self.weights is not None and server.takes_ids and not plan.chat:
             prompt = tuple(self.weights.encode(str(prompt)))
         return Ask(
-            prompt, plan.length, temperature, plan.seed + index, top=server.top, chat=plan.chat
+            prompt,
+            plan.max_new_tokens,
+            temperature,
+            plan.seed + index,
+            top=server.top,
+            chat=plan.chat,
         )
 
     def prompt_ids(self, text: str, answer: Answer) -> list[int]:
@@ -143,7 +148,7 @@ class Texts:
     async def answer(self, name: str, key: str, ask: Ask) -> Answer:
         """Return the kept answer, or that of the server, which is then kept."""
         key = f"{name}/{key}"
-        if key in self.journal or self.journal.closed:
+        if key in self.journal:
             answer = self.journal.read(key, Answer.from_json)
         else:
             answer = await self._arriving(name, ask)
@@ -201,7 +206,7 @@ class Texts:
 
     async def greedy(self, name: str, kind: str = "greedy") -> list[Answer]:
         """Return the greedy texts of the first prompts."""
-        count = min(GREEDY, len(self.plan.prompts))
+        count = min(GREEDY, len(self.plan.texts))
         return await self.asked(
             name, [(f"{kind}/{i}", self.ask(name, i, 0.0)) for i in range(count)]
         )
@@ -215,6 +220,24 @@ class Texts:
                 return await job()
 
         return await gathered([one(job) for job in jobs])
+
+
+class AbsentClient(Client):
+    """The client of a server of which only kept answers are read."""
+
+    async def get(self, path: str) -> None:
+        """Return None: no page was kept."""
+
+    async def post(self, path: str, *_: Any, **__: Any) -> NoReturn:
+        """Refuse to ask.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(
+            f"an answer that was not kept ({self.address}{path}): expected a file of a whole "
+            "check. Name the server by its URL to go on"
+        )
 
 
 def server_of(client: Client, values: Mapping[str, Any]) -> Server:

@@ -8,7 +8,7 @@ from typing import Any
 
 from spsbench.errors import UnavailableError
 from spsbench.extensions.check.journal import Journal
-from spsbench.extensions.check.plan import Plan
+from spsbench.extensions.check.options import CheckOptions
 from spsbench.extensions.check.speed import Block, Level, Ratios, Timed, level, miscount, ratios
 from spsbench.serving.engines import Answer, Ask, Server
 
@@ -20,7 +20,7 @@ class Timing:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CheckOptions,
         journal: Journal,
         servers: Mapping[str, Server],
         *,
@@ -37,12 +37,11 @@ class Timing:
         """Return the figures of each server, and the ratios to the baseline, by concurrency."""
         levels: list[Level] = []
         to_baseline: list[Ratios] = []
-        for place, concurrency in enumerate(self.plan.concurrency):
-            self._progress(f"speed, {concurrency} at a time", place, len(self.plan.concurrency))
+        for place, concurrency in enumerate(self.plan.levels):
+            self._progress(f"speed, {concurrency} at a time", place, len(self.plan.levels))
             blocks: dict[str, list[Block]] = {name: [] for name in self.servers}
             for name in self.servers:  # warm up
-                kept = f"{name}/block/{concurrency}/0" in self.journal
-                if not kept and not self.journal.closed:
+                if f"{name}/block/{concurrency}/0" not in self.journal:
                     await self._block(name, concurrency, min(concurrency, 2))
             for number in range(BLOCKS):
                 for name in list(self.servers)[:: 1 if number % 2 == 0 else -1]:
@@ -59,7 +58,7 @@ class Timing:
 
     async def _kept_block(self, name: str, concurrency: int, number: int) -> Block:
         key = f"{name}/block/{concurrency}/{number}"
-        if key in self.journal or self.journal.closed:
+        if key in self.journal:
             return self.journal.read(key, block_of)
         block = await self._block(name, concurrency, self.plan.requests)
         self.journal.keep(key, [asdict(answer) if answer else None for answer in block])
@@ -74,7 +73,7 @@ class Timing:
         async def time_one(i: int) -> Timed | None:
             async with gate:
                 at = time.perf_counter() - began
-                ask = Ask(self._prompt(i), plan.length, 0.0, plan.seed, 0, True, plan.chat)
+                ask = Ask(self._prompt(i), plan.max_new_tokens, 0.0, plan.seed, 0, True, plan.chat)
                 try:
                     answer = await server.answer(ask)
                 except UnavailableError as error:
@@ -84,7 +83,7 @@ class Timing:
                 self._answers.append(answer)
             if line := miscount(answer, ask.tokens):
                 self._remark(f"{name}: {line}, so that its speed is n/a")
-            return Timed.of(answer, i % len(plan.prompts), at, ask.tokens)
+            return Timed.of(answer, i % len(plan.texts), at, ask.tokens)
 
         block: Block = await gathered([time_one(i) for i in range(count)])
         if len(failures) == count:

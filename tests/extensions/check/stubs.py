@@ -3,9 +3,10 @@
 import numpy as np
 
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.plan import Plan
+from spsbench.extensions.check.options import OF_CHECK, CheckOptions
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.http import Limits
+from spsbench.settings.options import convert_options
 from tests.serving.stub import DEFECTS, SIZE, TARGET, serving
 
 UNSEEN = ("temperature not applied to the draft", "first token drawn twice")
@@ -25,6 +26,22 @@ def weights(logits=TARGET, **more):
     given = {"name": "table", "score": score, "encode": encode, "chat": encode}
     texts = [f" w{i}" for i in range(SIZE)]
     return Weights(**{**given, "texts": texts, "ends": frozenset(), **more})
+
+
+RENAMED = {"length": "max_new_tokens", "most": "max_tokens", "parts": "only"}
+
+
+def Plan(url, **options):  # noqa: N802
+    """The options of a check of `url`, by short names."""
+    direct = {name: options.pop(name) for name in ("limits",) if name in options}
+    if "prompts" in options:
+        direct["texts"] = options.pop("prompts")
+    options = {RENAMED.get(name, name): value for name, value in options.items()}
+    if isinstance(options.get("concurrency"), tuple):
+        options["concurrency"] = ",".join(map(str, options["concurrency"]))
+    if "temperatures" in options:
+        options["temperature"] = tuple(map(str, options.pop("temperatures")))
+    return CheckOptions(url=url, **convert_options(OF_CHECK, options), **direct)
 
 
 def check(url, scored=None, draft=None, **more):

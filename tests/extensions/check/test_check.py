@@ -11,11 +11,22 @@ from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError, MismatchError, UnavailableError, UsageError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
+from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.laws import Mode
-from spsbench.extensions.check.plan import PROMPTS, Plan
+from spsbench.extensions.check.options import PROMPTS
 from spsbench.extensions.check.speed import Objectives
 from spsbench.serving.http import Limits
-from tests.extensions.check.stubs import FAST, SEEN, TEXT, UNSEEN, check, encode, of_stub, weights
+from tests.extensions.check.stubs import (
+    FAST,
+    SEEN,
+    TEXT,
+    UNSEEN,
+    Plan,
+    check,
+    encode,
+    of_stub,
+    weights,
+)
 from tests.serving.stub import DEFECTS, DRAFT, SIZE, TARGET, Engine, Stub, serving, table
 
 HIDDEN = [defect for defect in DEFECTS if defect in UNSEEN]
@@ -181,10 +192,10 @@ def whole(tmp_path_factory):
             parts=("greedy", "speed"),
             length=16,
             concurrency=(1, 4),
-            objectives=Objectives.parse("ttft:60000ms,tpot:60000ms"),
+            slo="ttft:60000ms,tpot:60000ms",
             limits=FAST,
         )
-        return examine(plan, None, kept), kept
+        return examine(plan, None, Journal(kept)), kept
 
 
 def test_acceptance_is_given_in_both_vocabularies(whole):
@@ -223,21 +234,21 @@ def test_a_server_that_stops_costs_nothing_but_time(tmp_path):
     with serving(stub) as url:
         plan = Plan(url, parts=TEXT, bias=0.15, limits=FAST)
         with pytest.raises(UnavailableError):
-            examine(plan, None, kept)
+            examine(plan, None, Journal(kept))
         before = len(kept.read_text().splitlines())
         with kept.open("a") as file:
             file.write('{"key": "half')
         stub.ends_after, asked = None, len(stub.asked)
-        found = examine(plan, None, kept, resume=True)
+        found = examine(plan, None, Journal(kept, resume=True))
         texts = [line for line in kept.read_text().splitlines() if '"server/' in line]
         assert before > 10
         assert len(stub.asked) - asked < len(texts)  # those that are kept are not asked for again
         assert len({json.loads(line)["key"] for line in texts}) == len(texts)
         assert found.verdict is AuditVerdict.HELD
         with pytest.raises(MismatchError):
-            examine(Plan(url, length=8, limits=FAST), None, kept, resume=True)
+            examine(Plan(url, length=8, limits=FAST), None, Journal(kept, resume=True))
         with pytest.raises(UsageError):
-            examine(plan, None, kept)
+            examine(plan, None, Journal(kept))
 
 
 def test_a_request_that_fails_is_counted_and_not_timed():

@@ -10,10 +10,10 @@ import pytest
 
 from spsbench.errors import Exit
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.plan import Plan
 from spsbench.serving.http import Limits
 from tests import variants
 from tests.cli.forked import Forked
+from tests.extensions.check.stubs import Plan
 from tests.oracles.command import environment
 from tests.serving.stub import Engine, Stub, serving
 

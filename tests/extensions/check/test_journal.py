@@ -8,9 +8,9 @@ import pytest
 
 from spsbench.errors import DataError, InUseError, MismatchError, UsageError, WriteError
 from spsbench.extensions.check.journal import Journal
-from spsbench.extensions.check.plan import Plan
 from spsbench.serving.engines import Answer
 from spsbench.store.log import Log
+from tests.extensions.check.stubs import Plan
 
 PLAN = Plan("http://localhost:1")
 ANSWER = Answer("a", ["a"], [-0.5], [[("a", -0.5), ("b", -math.inf)]], "length")
@@ -19,28 +19,32 @@ ANSWER = Answer("a", ["a"], [-0.5], [[("a", -0.5), ("b", -math.inf)]], "length")
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "kept.jsonl"
-    journal = Journal(path, PLAN)
+    journal = begun(path)
     for number in range(3):
         journal.keep(f"server/greedy/{number}", ANSWER.to_json())
     journal.close()
     return path
 
 
-def resumed(path, plan=PLAN):
-    journal = Journal(path, plan, resume=True)
-    journal.close()
+def begun(path, plan=PLAN, **how):
+    journal = Journal(path, **how)
+    journal.begin(plan)
     return journal
+
+
+def resumed(path, plan=PLAN):
+    return begun(path, plan, resume=True)
 
 
 def test_the_file_appears_with_the_first_answer(tmp_path):
     path = tmp_path / "kept.jsonl"
-    journal = Journal(path, PLAN)
+    journal = begun(path)
     assert list(tmp_path.iterdir()) == []
     journal.keep("server/greedy/0", ANSWER.to_json())
     assert "server/greedy/0" in path.read_text()
     journal.close()
     with pytest.raises(UsageError):
-        Journal(path, PLAN)
+        Journal(path)
 
 
 def test_answers_come_back_as_they_were(path):
@@ -69,8 +73,8 @@ def test_a_kill_in_a_write_loses_that_answer_alone(path):
     ends = [i + 1 for i, byte in enumerate(content) if byte == 10]
     for place in (0, 1, 40, ends[0] - 1, ends[0], ends[2] + 30, ends[3] - 1, ends[3]):
         path.write_bytes(content[:place])
-        journal = Journal(path, PLAN, resume=True)
-        assert len(journal) == max(0, sum(end <= place for end in ends) - 1)
+        journal = resumed(path)
+        assert len(journal) == max(0, sum(end <= place for end in ends) - 2)  # header, options
         journal.keep("server/greedy/9", 1)
         journal.close()
         assert "server/greedy/9" in resumed(path)
@@ -97,7 +101,7 @@ def test_another_file_is_refused_and_not_touched(path, content):
 
 @pytest.mark.parametrize(
     "head",
-    [{"sps_check": 1, "plan": PLAN.to_json()}, {"sps_check": 2, "plan": [1]}, {"sps_check": 2}],
+    [{"sps_check": 1, "plan": PLAN.header()}, {"sps_check": 2, "plan": [1]}, {"sps_check": 2}],
 )
 def test_a_head_of_another_kind_is_refused(tmp_path, head):
     with Log(path := tmp_path / "kept.jsonl") as log:
@@ -125,11 +129,12 @@ def test_an_answer_of_another_version_is_named(path, value):
 
 
 def test_one_check_writes_a_file(path):
-    first = Journal(path, PLAN, resume=True)
+    first, other = resumed(path), resumed(path)
+    first.keep("a", 1)
     with pytest.raises(InUseError):
-        Journal(path, PLAN, resume=True)
+        other.keep("b", 2)
     first.close()
-    one, two = (Journal(path.with_name("new.jsonl"), PLAN) for _ in range(2))
+    one, two = (begun(path.with_name("new.jsonl")) for _ in range(2))
     one.keep("a", 1)
     with pytest.raises(InUseError):
         two.keep("b", 2)
@@ -142,18 +147,18 @@ def test_one_check_writes_a_file(path):
 
 def test_other_options_are_refused_with_both_values(path):
     with pytest.raises(MismatchError):
-        resumed(path, replace(PLAN, length=8))
-    assert len(resumed(path, replace(PLAN, parts=("law",), bias=0.1))) == 3
+        resumed(path, replace(PLAN, max_new_tokens=8))
+    assert len(resumed(path, replace(PLAN, only=("law",), bias=0.1))) == 3
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_any_request(tmp_path):
     for path in (tmp_path / "none" / "kept.jsonl", tmp_path):
         with pytest.raises((WriteError, UsageError)):
-            Journal(path, PLAN)
+            Journal(path)
 
 
 def test_without_a_file_nothing_is_written(tmp_path):
-    journal = Journal(None, PLAN)
+    journal = begun(None)
     journal.keep("a", json.loads("[1, -Infinity]"))
     assert len(journal) == 1
     journal.close()

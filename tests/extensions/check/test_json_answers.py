@@ -7,12 +7,12 @@ import pytest
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check import json_answers, page
-from spsbench.extensions.check.check import examine, recomputed
+from spsbench.extensions.check.check import examine, run_check
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.json_answers import PROMPTS, SCHEMAS, AnswerKind, classify
-from spsbench.extensions.check.plan import Plan
 from spsbench.serving.answers import Answer
 from spsbench.serving.http import Limits
+from tests.extensions.check.stubs import Plan
 from tests.serving.stub import TARGET, Engine, Stub, serving
 
 pytest.importorskip("jsonschema")
@@ -84,15 +84,14 @@ def test_the_first_refusal_ends_the_mode_says_why_and_is_kept(tmp_path, monkeypa
 
     stub, path = Stub(Engine(), trouble=refuses), tmp_path / "a.jsonl"
     with serving(stub) as url:
-        checked = examine(plan(url), keep=path)
+        checked = examine(plan(url), None, Journal(path))
     assert checked.verdict is AuditVerdict.UNKNOWN
     assert checked.refused == ["json"]
     assert page.sentence(checked).endswith("Json: refused.")
     shown = page.notes(checked)
     assert shown == ["json: refused (HTTP 400: you must provide a chat template)"]
     assert sum("messages" in body for body in stub.asked) <= 2 * plan(url).batch
-    journal = Journal.closed_of(path, lambda values: Plan.from_json(values, {}))
-    assert page.notes(recomputed(journal, journal.plan)) == [
+    assert page.notes(run_check(None, {"resume": path})) == [
         "json: refused (HTTP 400: you must provide a chat template)"
     ]
 

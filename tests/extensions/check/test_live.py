@@ -31,10 +31,11 @@ from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.library import load_weights
-from spsbench.extensions.check.plan import PROMPTS, Plan
+from spsbench.extensions.check.options import PROMPTS
 from spsbench.pair.export import export
 from spsbench.pair.load import load
 from spsbench.serving.http import Limits
+from tests.extensions.check.stubs import Plan
 
 PACKAGE = Path(spsbench.__file__).parent
 RECIPE = PACKAGE.parent / "recipes" / "vllm" / "serve.sh"

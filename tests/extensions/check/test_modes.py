@@ -14,9 +14,9 @@ from spsbench.extensions.check.modes import (
     long_prompt,
     stop_string,
 )
-from spsbench.extensions.check.plan import MODES, PROMPTS, Plan
+from spsbench.extensions.check.options import MODES, PROMPTS
 from spsbench.serving.engines import Answer
-from tests.extensions.check.stubs import of_stub, weights
+from tests.extensions.check.stubs import Plan, of_stub, weights
 from tests.serving.stub import Engine, Stub
 
 ALL = {GreedyKind.IDENTICAL}

@@ -10,9 +10,8 @@ from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.laws import Mode
 from spsbench.extensions.check.library import load_weights
-from spsbench.extensions.check.plan import Plan
 from spsbench.serving.http import Limits
-from tests.extensions.check.stubs import SEEN, UNSEEN
+from tests.extensions.check.stubs import SEEN, UNSEEN, Plan
 from tests.serving.stub import DEFECTS, Engine, Stub, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -7,11 +7,11 @@ import pytest
 
 from spsbench.errors import DataError, Exit
 from spsbench.extensions.check import page
-from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.library import recompute
-from spsbench.extensions.check.plan import MODES, Plan
+from spsbench.extensions.check.check import examine, run_check
+from spsbench.extensions.check.journal import Journal
+from spsbench.extensions.check.options import MODES
 from spsbench.serving.http import Limits
-from tests.extensions.check.stubs import weights
+from tests.extensions.check.stubs import Plan, weights
 from tests.serving.stub import Engine, Stub, serving
 
 FAST = Limits(timeout=60, retries=1, pause=0.01)
@@ -22,7 +22,11 @@ def kept(path, stub=None, scored=None, baseline=None, **more):
     chosen = {"parts": ("law", "greedy"), "bias": 0.3, "length": 16, "limits": FAST, **more}
     with serving(stub or Stub(Engine())) as url:
         plan = Plan(url, baseline=baseline, weights=scored and scored.name, **chosen)
-        return examine(plan, scored, path)
+        return examine(plan, scored, Journal(path))
+
+
+def recompute(path, **load):
+    return run_check(None, {"resume": path}, **load)
 
 
 def same(one, two):
@@ -38,7 +42,7 @@ def same(one, two):
 def test_figures_are_those_of_the_run(tmp_path, name, scored):
     path = tmp_path / name
     checked = kept(path, scored=scored, parts=("law", "greedy", *MODES))
-    anew = recompute(path, {}, load=lambda _: weights())
+    anew = recompute(path, load=lambda *_, **__: weights())
     assert same(checked, anew)
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
@@ -46,7 +50,7 @@ def test_figures_are_those_of_the_run(tmp_path, name, scored):
 def test_a_baseline_is_not_asked_either(tmp_path):
     with serving(Stub(Engine(k=0))) as base:
         checked = kept(tmp_path / "a.jsonl", baseline=base)
-    assert same(checked, recompute(tmp_path / "a.jsonl", {}))
+    assert same(checked, recompute(tmp_path / "a.jsonl"))
 
 
 def test_answers_that_end_before_the_claim_say_what_they_tell(tmp_path):
@@ -56,10 +60,10 @@ def test_answers_that_end_before_the_claim_say_what_they_tell(tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     first = next(i for i, line in enumerate(lines) if b"server/sampled/" in line)
     path.write_bytes(b"".join(lines[: first + 20]))
-    assert recompute(path, {}).law.audited.texts == 16
+    assert recompute(path).law.audited.texts == 16
     path.write_bytes(b"".join(lines[: first + 5]))
     with pytest.raises(DataError):
-        recompute(path, {})
+        recompute(path)
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path):
@@ -76,7 +80,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
     ):
         (tmp_path / "b.jsonl.gz").write_bytes(wrong)
         with pytest.raises(DataError) as error:
-            recompute(tmp_path / "b.jsonl.gz", {})
+            recompute(tmp_path / "b.jsonl.gz")
         assert "\n" not in str(error.value)
 
 
@@ -85,14 +89,14 @@ def test_the_command_prints_the_figures_of_a_file(sps, tmp_path):
     with serving(Stub(Engine())) as url:
         options = ("--only", "greedy", "-n", "16", "--keep", str(path), "--json")
         ran = sps("check", url, *options)
-    again = sps("check", "--recompute", str(path), "--json")
+    again = sps("check", "--resume", str(path), "--json")
     assert (ran.code, again.code) == (Exit.OK, Exit.OK), again.err
     one, two = json.loads(ran.out), json.loads(again.out)
     assert one["greedy"] == two["greedy"]
     assert one["plan"] == two["plan"]
-    assert sps("check", "--recompute", str(path), "--seed", "1").code == Exit.USAGE
-    assert sps("check", "--recompute", str(tmp_path / "none")).code == Exit.MISSING
-    assert sps("check", url, "--recompute", str(path)).code == Exit.USAGE
+    assert sps("check", "--resume", str(path), "--level", "0.01").code == Exit.OK
+    assert sps("check", "--resume", str(path), "--seed", "1").code == Exit.USAGE
+    assert sps("check", "--resume", str(tmp_path / "none")).code == Exit.MISSING
 
 
 def test_a_compressed_file_is_gone_on_with(sps, tmp_path):

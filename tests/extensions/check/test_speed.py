@@ -9,10 +9,10 @@ from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import UsageError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.plan import Plan
 from spsbench.extensions.check.speed import Objectives, Timed, level, miscount, ratios
 from spsbench.serving.engines import Answer
 from spsbench.serving.http import Limits
+from tests.extensions.check.stubs import Plan
 from tests.serving.stub import Engine, Stub, serving
 
 

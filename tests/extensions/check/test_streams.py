@@ -7,8 +7,9 @@ import pytest
 
 from spsbench.errors import UnavailableError
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.plan import Plan
+from spsbench.extensions.check.journal import Journal
 from spsbench.serving.http import Limits
+from tests.extensions.check.stubs import Plan
 from tests.serving.stub import Engine, Stub, serving
 
 PARTS = {"parts": ("greedy",), "length": 16, "concurrency": (1,)}
@@ -67,13 +68,13 @@ def test_the_tokens_of_an_answer_that_breaks_off_are_counted_in_the_error(tmp_pa
     with serving(stub) as url:
         plan = Plan(url, **PARTS, limits=limits)
         with pytest.raises(UnavailableError) as error:
-            examine(plan, None, path)
+            examine(plan, None, Journal(path))
         assert "answers are kept: continue with `resume`" in str(error.value)
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         assert "broke off after 3 tokens" in str(error.value)
         whole = [line for line in lines if line.get("key", "").startswith("server/greedy/")]
         stub.trouble, asked = None, len(stub.asked)
-        found = examine(plan, None, path, resume=True)
+        found = examine(plan, None, Journal(path, resume=True))
     texts = [body for body in stub.asked[asked:] if body["max_tokens"] == 16]
     assert len(texts) == 8 - len(whole) < 8
     assert len(found.greedy.compared) == 8

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from spsbench.loop.types import Round
+from spsbench.loop.types import Round, Schedule
 
 
 @dataclass
-class ByHistory:
+class ByHistory(Schedule):
     """K from the past alone: one more after a full acceptance, else one."""
 
     most: int = 2
@@ -20,9 +19,6 @@ class ByHistory:
             return self.most
         last = history[-1]
         return min(last.drafted + 1, self.most) if last.accepted == last.drafted else 1
-
-    def go_on(self, p: Tensor) -> Tensor:
-        return torch.ones((), dtype=torch.bool)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import logging
 import signal
 import subprocess
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +18,7 @@ import torch
 
 from spsbench.benchmark.conductor import Conductor
 from spsbench.benchmark.estimate import estimate
-from spsbench.benchmark.jobs import digest_of_ids, jobs, key, samples_of, uncut
+from spsbench.benchmark.jobs import Room, digest_of_ids, jobs, key, samples_of, uncut
 from spsbench.benchmark.maker import RecordMaking
 from spsbench.benchmark.models import (
     Models,
@@ -39,12 +39,11 @@ from spsbench.models.cache import ModelCache
 from spsbench.models.tokenizers import markup_note
 from spsbench.registry import COMMANDS, is_installed
 from spsbench.reports.run_tables import conclude
-from spsbench.settings.cell import short_hash
+from spsbench.settings.cell import Cell, short_hash
 from spsbench.settings.execution import HERE
-from spsbench.settings.experiment import Experiment
+from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
-from spsbench.settings.records import Key
 from spsbench.settings.task import Sample
 from spsbench.store.interrupt import graceful
 from spsbench.store.manifest import Manifest
@@ -197,7 +196,10 @@ class Benchmark(Conductor):
         """Make every missing record; return the samples of each part."""
         forget_memories()
         models = Models(self.model_cache)
-        samples, missing = self._missing(experiment, writer, models)
+        contexts = models if self.workers.kind == HERE else self.model_cache.outline
+        samples = [
+            self._samples(part, experiment.seed, writer, contexts) for part in experiment.parts
+        ]
         making = RecordMaking(
             experiment=experiment,
             samples=samples,
@@ -207,26 +209,17 @@ class Benchmark(Conductor):
         )
         if self.workers.kind == HERE:
             making.here(models)
-        elif missing:
+        elif making.total:
             making.on(self.workers, self.access, self.model_cache)
         return samples
 
-    def _missing(
-        self, experiment: Experiment, writer: RunWriter, models: Models
-    ) -> tuple[list[list[Sample]], set[Key]]:
-        """Return the samples of each part, and the keys of missing records.
-
-        Loads models only for parts with missing records, whose samples are cut to their contexts.
-        """
-        samples, missing = [], set[Key]()
-        contexts = models if self.workers.kind == HERE else self.model_cache.outline
-        for part in experiment.parts:
-            of_part = uncut(part)
-            keys = map(key, jobs(part, of_part, experiment.seed))
-            missing_of_part = set(filter(writer.is_missing, keys))
-            samples.append(samples_of(part, contexts) if missing_of_part else of_part)
-            missing |= missing_of_part
-        return samples, missing
+    def _samples(
+        self, part: Part, seed: int, writer: RunWriter, contexts: Callable[[Cell], Room]
+    ) -> list[Sample]:
+        """Return the samples of a part, cut to contexts where records are missing."""
+        samples = uncut(part)
+        is_missing = any(writer.is_missing(key(job)) for job in jobs(part, samples, seed))
+        return samples_of(part, contexts) if is_missing else samples
 
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
         """Make the missing traces of drafts along the existing texts."""

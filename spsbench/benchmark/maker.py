@@ -7,10 +7,12 @@ This process is a worker like any other: `Maker` makes the records of a unit, wh
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property, partial
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from spsbench.benchmark.conductor import never
 from spsbench.benchmark.estimate import RunProgress
@@ -27,22 +29,22 @@ from spsbench.benchmark.jobs import (
 )
 from spsbench.benchmark.models import Models, folders_for
 from spsbench.benchmark.units import Unit, groups, units_of
-from spsbench.benchmark.worker_models import ModelWork, keep_choices
 from spsbench.loop.batch import Batch
 from spsbench.loop.request_batch import RequestBatch
+from spsbench.methods.build import forget_memories
 from spsbench.models.cache import Choices, Loaded, ModelCache
 from spsbench.serving.acceptance import Acceptance, contradiction
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.experiment import Experiment
-from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 from spsbench.store.provenance import machine_name
 from spsbench.store.records import records
 from spsbench.store.run import RunWriter
-from spsbench.workers.environment import environment, machine
+from spsbench.workers.environment import check_environment, environment, machine
 from spsbench.workers.map_units import map_units
+from spsbench.workers.work import Work
 
 log = logging.getLogger(__name__)
 
@@ -167,31 +169,51 @@ class UnitRecords(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generations(ModelWork):
-    """The records of units, by a worker.
+class Generations(Work):
+    """The records of units, by a worker in the environment of the driver.
 
     Args:
         cells: of all units.
+        access: to the models.
         warmup: as of `Maker`.
+        expected: the driver's environment.
+        choices: what engines have chosen in this run.
+        clock: the time that chat templates are told in this run.
     """
 
     cells: Sequence[Cell]
+    access: Access
     warmup: int
+    expected: Mapping[str, Any]
+    choices: Choices = field(default_factory=dict)
+    clock: datetime | None = None
 
-    @property
-    def folders(self) -> Mapping[ModelSpec, Path]:
-        """Return the folders of the cells' models."""
-        return folders_for(self.cells, self.access)
+    def prepare(self) -> None:
+        """Check this machine; no model is loaded.
+
+        Raises:
+            MismatchError: another environment than the driver's.
+            SpsError: a model's file cannot be read.
+        """
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        forget_memories()
+        check_environment(self.expected, environment(folders_for(self.cells, self.access)))
 
     def __call__(self, unit: Unit) -> UnitRecords:
         """Make the records of a unit."""
         answers = Answers(unit.turns, unit.answers)
         made = [record for job in unit.jobs for record in self._maker([job], answers)]
-        return UnitRecords(made, self._machine, dict(self.models.model_cache.choices))
+        return UnitRecords(made, self._machine, dict(self._models.model_cache.choices))
+
+    @cached_property
+    def _models(self) -> Models:
+        access = replace(self.access, threads=self.threads)
+        return Models(ModelCache(access, choices=dict(self.choices), clock=self.clock))
 
     @cached_property
     def _maker(self) -> Maker:
-        return Maker(self.models, self.warmup)
+        return Maker(self._models, self.warmup)
 
     @cached_property
     def _machine(self) -> Mapping[str, Any]:
@@ -221,7 +243,8 @@ class RecordMaking:
             [job for job in jobs(part, of_part, self.experiment.seed) if self._is_missing(job)]
             for part, of_part in parts
         ]
-        self._progress = RunProgress(sum(map(len, self._missing)), self.experiment.cells)
+        self.total = sum(map(len, self._missing))
+        self._progress = RunProgress(self.total, self.experiment.cells)
         self._noted: set[str] = set()  # machines in the manifest, of this start
 
     def _is_missing(self, job: Job) -> bool:
@@ -268,7 +291,10 @@ class RecordMaking:
         )
 
         def take(unit: Unit, made: UnitRecords) -> None:
-            keep_choices(model_cache, made.choices)
+            new = {n: made.choices[n] for n in made.choices if n not in model_cache.choices}
+            if new:  # what engines of workers have chosen first: a resumed run keeps to it
+                model_cache.choices.update(new)
+                model_cache.chosen()
             name = machine_name(made.machine)
             if name not in self._noted:
                 self.writer.join(name, made.machine)

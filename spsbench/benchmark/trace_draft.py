@@ -21,7 +21,6 @@ from spsbench.loop.types import (
     Context,
     Draft,
     Drafter,
-    Purpose,
     Schedule,
     Scores,
     Step,
@@ -45,27 +44,17 @@ def proposed(
     rows: Tensor,
     warp: Warp,
     most: int,
-) -> tuple[Proposed, bool]:
-    """Return the proposals and hits of a deterministic draft, and whether more than these matters.
+) -> Proposed:
+    """Return the proposals and hits of a deterministic draft.
 
-    Earlier rounds are those of auto-regressive sampling: `rows` [L, V] are their logits. A drafter
-    that reads the rounds would see others in rounds with drafts; a drafter that samples would
-    propose another draft each time.
+    Earlier rounds are those of auto-regressive sampling: `rows` [L, V] are their logits.
     """
-    text, start = [*prompt, *tokens], len(prompt)
-    watch = Watch()
-    noise = WatchedNoise(watch)
-    drafter.begin(prompt, Scores(rows[:0], {}))
     counts, hits = [], []
-    last: Step | None = None
-    for t, token in enumerate(tokens):
-        context = Context(text[: start + t], warp, last)
-        tokens_proposed = drafter.draft(context, most, noise.round(t), always).tokens.tolist()
+    for t, draft in enumerate(drafts_along(drafter, prompt, tokens, rows, warp, most)):
+        tokens_proposed = draft.tokens.tolist()
         counts.append(len(tokens_proposed))
         hits.append(agreement(tokens_proposed, tokens, t))
-        last = watch.step(rows[t : t + 1], token)
-    columns = np.array(counts, np.uint8), np.array(hits, np.uint8)
-    return Proposed(proposed=columns[0], hits=columns[1]), watch.looked
+    return Proposed(proposed=np.array(counts, np.uint8), hits=np.array(hits, np.uint8))
 
 
 def first_laws(
@@ -76,77 +65,27 @@ def first_laws(
     n may be less than the number of tokens, where the draft's context is full. None: the drafter
     returns no draft at some positions.
     """
-    text, start = [*prompt, *tokens], len(prompt)
-    ends = len(text) if drafter.limit is None else min(len(text), drafter.limit)
-    watch, laws = Watch(), []
-    drafter.begin(prompt, Scores(rows[:0], {}))
-    last: Step | None = None
-    for t in range(max(ends - start, 0)):
-        draft = drafter.draft(
-            Context(text[: start + t], warp, last), k, PhiloxStream(0).round(t), always
-        )
+    ends = len(tokens) if drafter.limit is None else max(drafter.limit - len(prompt), 0)
+    laws = []
+    for draft in drafts_along(drafter, prompt, tokens[:ends], rows, warp, k):
         if draft.probs is None or len(draft.tokens) == 0:
             return None
         laws.append(draft.probs[0])
-        last = watch.step(rows[t : t + 1], tokens[t])
     return torch.stack(laws) if laws else None
 
 
-class WatchedNoise:
-    """Noise that records whether it is read; each position has its own noise."""
-
-    def __init__(self, watch: "Watch") -> None:
-        self._watch = watch
-
-    def round(self, index: int) -> "WatchedRound":
-        """Return the noise of a round."""
-        return WatchedRound(self._watch, index)
-
-
-class WatchedRound:
-    """The noise of one round."""
-
-    def __init__(self, watch: "Watch", index: int) -> None:
-        self._watch, self._noise = watch, PhiloxStream(0).round(index)
-
-    def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Return [n] uniform numbers."""
-        self._watch.looked |= n > 0
-        return self._noise.uniform(purpose, n)
-
-
-class Watch:
-    """The earlier rounds of auto-regressive sampling; records whether a drafter reads them."""
-
-    def __init__(self) -> None:
-        self.looked = False
-
-    def step(self, logits: Tensor, token: int) -> Step:
-        """Return the round that made `token`."""
-        none = torch.empty(0, dtype=torch.int64)
+def drafts_along(
+    drafter: Drafter, prompt: Sequence[int], tokens: Sequence[int], rows: Tensor, warp: Warp, k: int
+) -> Iterator[Draft]:
+    """Yield the draft before each of `tokens`, after rounds of auto-regressive sampling."""
+    text, last = list(prompt), None
+    drafter.begin(prompt, Scores(rows[:0], {}))
+    none = torch.empty(0, dtype=torch.int64)
+    for t, token in enumerate(tokens):
+        yield drafter.draft(Context(list(text), warp, last), k, PhiloxStream(0).round(t), always)
         verdict = Verdict(none, torch.tensor(token), torch.tensor(0))
-        return WatchedStep(Draft(none, None), Scores(logits, {}), verdict).under(self)
-
-
-class WatchedStep(Step):
-    """A round that records whether it is read."""
-
-    watch: Watch | None = None
-
-    def under(self, watch: Watch) -> "WatchedStep":
-        """Attach `watch` to the round."""
-        self.watch = watch
-        return self
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in Step._fields:
-            watch = super().__getattribute__("watch")
-            if watch is not None:
-                watch.looked = True
-        return super().__getattribute__(name)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.draft, self.scores, self.verdict, self.kept))
+        last = Step(Draft(none, None), Scores(rows[t : t + 1], {}), verdict)
+        text.append(token)
 
 
 def readers(cells: Sequence[Cell]) -> dict[str, Schedule]:
@@ -157,30 +96,8 @@ def readers(cells: Sequence[Cell]) -> dict[str, Schedule]:
 
 
 def reads(schedule: Schedule) -> bool:
-    """Return whether `go_on` reads the distribution in its argument."""
-    law = Untouched()
-    schedule.k(())
-    try:
-        schedule.go_on(law)  # type: ignore[arg-type]
-    except TouchedError:
-        return True
-    return False
-
-
-class TouchedError(Exception):
-    """An attempt to read the distribution."""
-
-
-class Untouched:
-    """A stand-in for a tensor that raises on any access."""
-
-    def __getattribute__(self, name: str) -> Any:
-        raise TouchedError
-
-    @classmethod
-    def __torch_function__(cls, *arguments: Any, **named: Any) -> Any:
-        """Raise on any function of torch."""
-        raise TouchedError
+    """Return whether the class of a schedule has a `go_on` of its own."""
+    return getattr(type(schedule), "go_on", Schedule.go_on) is not Schedule.go_on
 
 
 def stopped(schedule: Schedule, sure: Tensor, length: int, most: int) -> NDArray[np.uint8]:
@@ -226,7 +143,7 @@ class DraftTracer:
             name=name,
             identity=identity,
             sampled=self.sampled,
-            exact=not self.sampled or has_laws(self.drafter),
+            exact=has_laws(self.drafter) if self.sampled else self.drafter.text_alone,
             most=0 if self.sampled else self.most,
         )
         self._checked = False
@@ -322,14 +239,13 @@ class DraftTracer:
     ) -> Proposed:
         rows = torch.cat([law.logits for law in laws])
         arguments = self.drafter, prompt, tokens, rows, self.warp
-        proposals, looked = proposed(*arguments, self.most)
+        proposals = proposed(*arguments, self.most)
         if not self._checked:
             self._checked = True
-            fewer, _ = proposed(*arguments, FEW)
+            fewer = proposed(*arguments, FEW)
             same = (fewer.proposed == np.minimum(proposals.proposed, FEW)).all()
-            looked |= not (same and (fewer.hits == np.minimum(proposals.hits, FEW)).all())
-        if looked:
-            self.of = replace(self.of, exact=False)
+            if not (same and (fewer.hits == np.minimum(proposals.hits, FEW)).all()):
+                self.of = replace(self.of, exact=False)
         return proposals
 
 

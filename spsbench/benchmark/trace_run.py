@@ -4,9 +4,10 @@ The identity of texts and drafts is compared before a trace is used.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spsbench.benchmark.jobs import Answers, prompt_ids
 from spsbench.benchmark.target_laws import TextTracer
@@ -21,7 +22,7 @@ from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.provenance import digest, hash_file, hash_files
 from spsbench.store.run_folder import Shard
-from spsbench.store.trace_records import Along, DraftOf, Head, Written
+from spsbench.store.trace_records import Head
 from spsbench.store.traces import TraceWriter, traces_path
 
 TOKENIZER = ("tokenizer", "special_tokens", "added_tokens", "vocab.", "merges.")
@@ -72,74 +73,6 @@ OnProgress = Callable[[int, int], None]
 """A callback with (texts done, all texts)."""
 
 
-class Fit(NamedTuple):
-    """The traceable properties of a draft."""
-
-    unfit: str | None  # reason why the draft cannot be traced
-    schedules: frozenset[str]  # schedules with stops in the trace
-
-
-class Untraced(NamedTuple):
-    """A text with drafts still to be traced."""
-
-    key: Key
-    tokens: list[int]
-    finish: str
-    prompt: str
-    said: list[dict[str, str]]  # the turns before
-    drafts: list[str]
-
-
-class Traced(NamedTuple):
-    """The traces of one text."""
-
-    text: Written
-    along: list[tuple[Along, DraftOf]]
-
-
-class Tracing:
-    """The tracers of some cells' drafts along the texts of an ArS cell, on this machine.
-
-    Args:
-        plain: the ArS cell.
-        traced: drafting cells; cells of other work are left out.
-    """
-
-    def __init__(
-        self,
-        plain: Cell,
-        traced: Sequence[Cell],
-        models: Callable[[Cell], Loaded],
-        folders: Mapping[ModelSpec, Path],
-    ) -> None:
-        self._plain, self._loaded = plain, models(plain)
-        self._text = TextTracer(plain, self._loaded)
-        self._drafts = {
-            name: DraftTracer(name, cells, models(cells[0]), draft_identity(cells[0], folders))
-            for name, cells in by_name(plain, traced).items()
-        }
-
-    @property
-    def fits(self) -> dict[str, Fit]:
-        """Return draft name -> traceable properties, as far as known."""
-        return {
-            name: Fit(draft.unfit, frozenset(draft.schedules))
-            for name, draft in self._drafts.items()
-        }
-
-    def __call__(self, text: Untraced) -> Traced:
-        """Make the missing traces of a text."""
-        prompt = prompt_ids(self._loaded, self._plain, text.prompt, text.said)
-        laws = list(self._text.laws(prompt, text.tokens))
-        written = self._text.written(text.key, prompt, text.tokens, text.finish, laws)
-        drafts = []
-        for draft in (self._drafts[name] for name in text.drafts):
-            along = None if draft.unfit else draft.along(prompt, text.tokens, laws)
-            if along is not None:
-                drafts.append((along, draft.of))  # `along` may have updated `of`
-        return Traced(written, drafts)
-
-
 def trace_part(
     part: Part,
     samples: Sequence[Sample],
@@ -157,74 +90,70 @@ def trace_part(
     Raises:
         MismatchError: the existing traces are of other texts or drafts.
     """
-    for plain in plains(part):
-        tracing = Tracing(plain, part.traced, models, folders)
-        tell(tracing.fits)
+    by_id, answers = {sample.id: sample for sample in samples}, Answers(samples, records())
+    for plain in (cell for cell in part.cells if cell.k == 0):
+        loaded = models(plain)
+        text, drafts = TextTracer(plain, loaded), tracers(plain, part.traced, models, folders)
+        log_untraceable(drafts)
         with TraceWriter(traces_path(folder, plain.id, shard), head_of(plain, folders)) as writer:
-            missing = list(untraced(plain, samples, records, tracing.fits, writer))
-            for number, text in enumerate(missing):
+            missing = [
+                replace(record, rounds=[], laws=None)
+                for record in records()
+                if (record.cell, record.error) == (plain.id, None)
+                and record.tokens
+                and record.sample in by_id
+                and (
+                    record.key not in writer.known.texts
+                    or any(lacks_trace(writer, record.key, draft) for draft in drafts)
+                )
+            ]
+            for number, record in enumerate(missing):
                 on_progress(number, len(missing))
                 if stop():
                     return
-                keep(writer, tracing(text))
+                sample, tokens = by_id[record.sample], record.tokens
+                before = answers.before(plain.id, sample, record.repeat)
+                prompt = prompt_ids(loaded, plain, sample.prompt, before)
+                laws = list(text.laws(prompt, tokens))
+                writer.add_text(text.written(record.key, prompt, tokens, record.finish, laws))
+                for draft in drafts:
+                    if not lacks_trace(writer, record.key, draft):
+                        continue
+                    along = draft.along(prompt, tokens, laws)
+                    if along is not None:
+                        writer.add(record.key, draft.name, along)
+                        writer.declare(draft.of)  # which `along` may have changed
             on_progress(len(missing), len(missing))
-            tell(tracing.fits)
+            log_untraceable(drafts)
 
 
-def plains(part: Part) -> list[Cell]:
-    """Return the cells whose texts are traced."""
-    return [cell for cell in part.cells if cell.k == 0]
-
-
-def by_name(plain: Cell, traced: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Return draft name -> its cells with the same work as `plain`."""
-    named_cells: dict[str, list[Cell]] = {}
+def tracers(
+    plain: Cell,
+    traced: Sequence[Cell],
+    models: Callable[[Cell], Loaded],
+    folders: Mapping[ModelSpec, Path],
+) -> list[DraftTracer]:
+    """Return the tracers of the drafts of cells that do the work of an ArS cell."""
+    by_name: dict[str, list[Cell]] = {}
     for cell in traced:
         if cell.same_work(plain):
-            named_cells.setdefault(drafting(cell), []).append(cell)
-    return named_cells
+            by_name.setdefault(drafting(cell), []).append(cell)
+    return [
+        DraftTracer(name, cells, models(cells[0]), draft_identity(cells[0], folders))
+        for name, cells in by_name.items()
+    ]
 
 
-def tell(fits: Mapping[str, Fit]) -> None:
+def lacks_trace(writer: TraceWriter, key: Key, draft: DraftTracer) -> bool:
+    """Return whether a text has no trace of a draft that can be traced."""
+    return draft.unfit is None and not writer.has(key, draft.name, frozenset(draft.schedules))
+
+
+def log_untraceable(drafts: Sequence[DraftTracer]) -> None:
     """Log the drafts that cannot be traced."""
-    for name, fit in fits.items():
-        if fit.unfit is not None:
-            log.info(f"note: no trace of {name}: {fit.unfit}")
-
-
-def untraced(
-    plain: Cell,
-    samples: Sequence[Sample],
-    records: Callable[[], Iterable[Record]],
-    fits: Mapping[str, Fit],
-    writer: TraceWriter,
-) -> Iterator[Untraced]:
-    """Yield the texts with missing traces; `fits` may change during the iteration."""
-    by_id = {sample.id: sample for sample in samples}
-    answers = Answers(samples, records())
-    for record in records():
-        if record.cell != plain.id or record.error is not None or not record.tokens:
-            continue
-        if record.sample not in by_id:
-            continue
-        lacking = [
-            name
-            for name, fit in fits.items()
-            if fit.unfit is None and not writer.has(record.key, name, fit.schedules)
-        ]
-        if lacking or record.key not in writer.known.texts:
-            sample = by_id[record.sample]
-            said = answers.before(record.cell, sample, record.repeat)
-            of_text = record.key, record.tokens, record.finish
-            yield Untraced(*of_text, sample.prompt, said, lacking)
-
-
-def keep(writer: TraceWriter, traced: Traced) -> None:
-    """Write the new traces of a text."""
-    writer.add_text(traced.text)
-    for along, draft in traced.along:
-        writer.add(traced.text.key, draft.name, along)
-        writer.declare(draft)
+    for draft in drafts:
+        if draft.unfit is not None:
+            log.info(f"note: no trace of {draft.name}: {draft.unfit}")
 
 
 def check_traceable(part: Part) -> None:

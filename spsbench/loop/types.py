@@ -294,8 +294,8 @@ class Drafter(Protocol):
     layers: tuple[int, ...] = ()  # hidden layers wanted from the target
     shape: tuple[int, ...] | None = None  # of a drawn tree: slot i of DRAFT draws a child of that
     limit: int | None = None  # longest context it can draft in; beyond it the target goes on alone
-    known_ids: Tensor | None = None  # the target's token of each entry of the laws that `go_on`
-    # gets, where a drafter knows some of its tokens only; None = entry i is token i
+    text_alone: bool = True  # by rule: do drafts follow from the text, not from rounds or noise?
+    known_ids: Tensor | None = None  # target's token of each entry of `go_on`'s laws; None = all
 
     @classmethod
     def plan(cls, *args: Any, **arguments: Any) -> Plan:

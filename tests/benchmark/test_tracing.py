@@ -114,10 +114,7 @@ class Own(Drafter):
 class Looks(Own):
     """It looks at the target's last pass."""
 
-    def draft(self, context: Context, k: int, noise: Any, go_on: Any) -> Draft:
-        if context.last is not None:
-            _ = context.last.scores.logits
-        return super().draft(context, k, noise, go_on)
+    text_alone = False
 
 
 class Longs(Own):

@@ -135,7 +135,7 @@ class StringDrafter(Drafter):
 
     def __init__(self, lm: LM, translator: Translator, sampled: bool = False) -> None:
         self._text, self._sampled = OwnTokens(lm, translator), sampled
-        self._fed: list[int] = []  # the draft's tokens that were fed in the last round
+        self._fed, self.text_alone = list[int](), not sampled  # fed: draft's tokens, last round
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self._text.begin(prompt)

@@ -34,7 +34,7 @@ class LookaheadDrafter(Drafter):
     """
 
     drawn = Drawn.POINT
-    tree = True
+    tree, text_alone = True, False
     ranges: ClassVar = {"w": (1, WIDEST), "n": (2, K_MAX + 1), "g": (1, WIDEST)}
 
     def __init__(self, w: int = 5, n: int = 4, g: int = 5) -> None:

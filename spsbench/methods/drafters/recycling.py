@@ -53,7 +53,7 @@ class RecyclingDrafter(Drafter):
         earlier: rows of generations for other prompts, to begin with; None = none.
     """
 
-    drawn = Drawn.POINT
+    drawn, text_alone = Drawn.POINT, False
     ranges: ClassVar = {"width": (1, WIDEST), "nodes": (0, WIDEST)}
 
     @classmethod

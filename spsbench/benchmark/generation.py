@@ -80,9 +80,9 @@ class Generation:
             ids = token_ids(prompt, None if loaded.target is None else rows_of(loaded.target))
         constrained = replace(cell, json_schema=json_schema) if json_schema else cell
         self.constraint = open_constraint(constrained, loaded, len(ids))
-        self.cell, self._parts = cell, build(cell, loaded, batch, self.constraint)
+        self.cell, self._decoder = cell, build(cell, loaded, batch, self.constraint)
         self._asked: Any = ids
-        if not self._parts.decoder.loads:
+        if not self._decoder.loads:
             self._asked = as_prompt(loaded, prompt, ids)._replace(name=sample)
         self._eos = frozenset() if cell.ignore_eos else loaded.eos
         self._noise = PhiloxStream(cell.seed, cell.noise_key, sample, repeat)
@@ -104,7 +104,7 @@ class Generation:
     def __iter__(self) -> Iterator[Update]:
         """Run to the end, one update a round."""
         began = time.perf_counter()
-        for done in self._parts.decoder(
+        for done in self._decoder(
             self._asked,
             limits=Limits(self.cell.max_new_tokens, self._eos),
             warp=warp(self.cell),
@@ -119,7 +119,7 @@ class Generation:
     def record(self) -> Record:
         """Return the measurements so far."""
         return Record(
-            prompt_tokens=len(self._prompt) or self._parts.decoder.prompt_tokens or 0,
+            prompt_tokens=len(self._prompt) or self._decoder.prompt_tokens or 0,
             tokens=self._tokens,
             text=self._transcript.text or self._text,
             finish=self._finish,
@@ -133,7 +133,7 @@ class Generation:
 
     def _prefill_of(self, first: Round, seconds: float) -> float:
         """Return the seconds before the first round, which decoders that are not live measure."""
-        decoder = self._parts.decoder
+        decoder = self._decoder
         return seconds - first.seconds if decoder.live else decoder.prefill_seconds
 
     def _update(self, done: Round) -> Update:
@@ -144,8 +144,8 @@ class Generation:
             emitted=done.emitted,
             overlap=done.overlap,
             seconds=done.seconds,
-            draft_seconds=self._parts.draft.lap(),
-            target_seconds=self._parts.target.lap(),
+            draft_seconds=done.draft_seconds,
+            target_seconds=done.target_seconds,
             processor_seconds=done.processor,
             tree=done.tree,
             passes=done.passes,

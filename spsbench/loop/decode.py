@@ -7,15 +7,26 @@ The loop yields: streaming, progress, timing of parts and tracing are its consum
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.guards import check_ruling, guarded
+from spsbench.loop.guards import (
+    blame,
+    check_draft,
+    check_ruling,
+    check_verdict,
+    choice_of,
+    go_on_of,
+    is_foreign,
+    relaxed,
+)
 from spsbench.loop.noise import on_device
 from spsbench.loop.sampling import on_host, pieces, send
 from spsbench.loop.text import PromptError, token_ids
+from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import (
     LM,
     Context,
@@ -75,62 +86,85 @@ def decode(
         NonFiniteError: NaN or +inf logits; says which model and which position.
         PromptError: the prompt is empty, no ids, or longer than the target's context.
     """
-    drafter, rule, chosen = guarded(drafter, verifier, schedule, target.vocab_size)
-    if reason := rule.refuses(drafter.drawn, drafter.tree):
+    with blame("drafters", drafter):
+        kind = drafter.drawn, drafter.tree
+    with blame("verifiers", verifier):
+        reason = verifier.refuses(*kind)
+    if reason:
         raise PairingError(reason)
     prompt = token_ids(prompt)
     budget = token_budget(len(prompt), limits, target.limit)
     if budget == 0:
         return
+    foreign_drafter, foreign_rule = is_foreign(drafter), is_foreign(verifier)
+    go_on = go_on_of(schedule)
 
     x = prompt[:]
     end = len(x) + budget
     target.commit(0)
     prefill = target.append(torch.tensor(x[:-1], dtype=torch.int64), keep=0)
-    drafter.begin(prompt, prefill)  # from here on the newest token is always pending
+    with blame("drafters", drafter):
+        drafter.begin(prompt, prefill)  # from here on the newest token is always pending
     device = prefill.logits.device
-    noise = on_device(noise, device)
+    drafting, scoring = Stopwatch(device), Stopwatch(device)
 
     history: list[Round] = []
     last: Step | None = None
     finish: Finish | None = None
     while finish is None:
         began, worked = time.perf_counter(), time.process_time()
-        fresh = noise.round(len(history))
+        fresh = on_device(noise.round(len(history)), device)
 
         left = room(len(x), end, drafter.limit)
-        k, rule_k = min(chosen.k(history), left), chosen.rule_k(history, left)
-        nodes = most_nodes(chosen.nodes(history), target.limit, len(x))
-        draft = drafter.draft(Context(x, warp, last, nodes, rule_k), k, fresh, chosen.go_on)
-        draft = draft.within(nodes)
+        chosen = choice_of(schedule, history)
+        k = min(chosen.k, left)
+        rule_k = None if chosen.rule_k is None else min(chosen.rule_k, left)
+        nodes = most_nodes(chosen.nodes, target.limit, len(x))
+        with drafting.running(), blame("drafters", drafter):
+            draft = drafter.draft(Context(x, warp, last, nodes, rule_k), k, fresh, go_on)
+        if foreign_drafter:
+            check_draft(draft, drafter, k, rule_k, target.vocab_size)
+        draft = replace(draft.within(nodes), drawn=kind[0])
         parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
         offered = draft.offered
 
         fed = torch.cat([send(torch.tensor(x[-1:]), device), draft.tokens])  # [N + 1]
-        scores = target.append(fed, keep=len(fed), parents=parents)
+        with scoring.running():
+            scores = target.append(fed, keep=len(fed), parents=parents)
 
         logits = scores.logits[: len(offered.tokens) + 1]
         q = warp(logits)  # [N + 1, V]
-        verdict = rule(offered, rule.laws(offered, q, warp, logits), fresh)
+        with blame("verifiers", verifier):
+            verdict = verifier(offered, relaxed(verifier, offered, q, warp, logits), fresh)
+        if foreign_rule:
+            check_verdict(verdict, verifier, len(offered.tokens))
         ruling = read(offered, q, verdict, len(x), laws, likeliest)  # the round's one host read
-        check_ruling(ruling.path, ruling.tokens[-1], offered, rule, q.shape[-1])
+        if foreign_rule:
+            check_ruling(ruling.path, ruling.tokens[-1], offered, verifier, q.shape[-1])
 
         tokens, finish = cut(ruling.tokens, x[len(prompt) :], limits, budget, stop)
         kept = len(tokens) - 1  # of the accepted; the last token is pending again
-        tree = None
-        if parents is None or offered.parents is None:
-            target.commit(len(x) + kept)
-        else:
-            target.commit(len(x), ruling.path[:kept])
-            tree = offered.tree.walked(ruling.path)
+        tree = None if offered.parents is None else offered.tree.walked(ruling.path)
+        with scoring.running():
+            if tree is None:
+                target.commit(len(x) + kept)
+            else:
+                target.commit(len(x), ruling.path[:kept])
 
         x += tokens
         last = Step(draft, scores, verdict, ruling.path[:kept])
         seconds, processor = time.perf_counter() - began, time.process_time() - worked
         counts = len(draft.tokens), ruling.tested, len(ruling.path)
-        measured = *counts, tokens, ruling.overlap, seconds
-        seen = finish, ruling.laws, tree, processor, scores.experts
-        history.append(Round(*measured, *seen, by_rule=draft.by_rule))
+        done = Round(*counts, tokens, ruling.overlap, seconds, finish, ruling.laws, tree, processor)
+        times = drafting.lap(), scoring.lap()
+        history.append(
+            done._replace(
+                experts=scores.experts,
+                by_rule=draft.by_rule,
+                draft_seconds=times[0],
+                target_seconds=times[1],
+            )
+        )
         yield history[-1]
 
 

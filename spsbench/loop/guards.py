@@ -1,14 +1,15 @@
 """Checks around plug-ins: errors name the plug-in, and returned values must fit the loop.
 
 Shapes and dtypes are known on the host. Values are checked where they already are on the host, or
-after the round's one host read. So a guard costs a call and never waits for a device.
+after the round's one host read. So a check costs a call and never waits for a device. Parts of this
+package are not checked.
 """
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,18 +19,13 @@ from spsbench.loop.drafter_context import Plan
 from spsbench.loop.sampling import unsharpened
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import (
-    Context,
     Draft,
     Drafter,
     Drawn,
     GoOn,
-    Guarantee,
-    Noise,
     Relaxing,
     Round,
     Schedule,
-    Scores,
-    Verdict,
     Verifier,
     always,
 )
@@ -39,134 +35,99 @@ from spsbench.sources import file_of, place_in
 from spsbench.spec import Spec
 
 
-def guarded(
-    drafter: Drafter, verifier: Verifier, schedule: Schedule, vocab_size: int
-) -> "tuple[Drafter, GuardedVerifier, GuardedSchedule]":
-    """Wrap drafter, verifier and schedule in guards."""
-    return (
-        calling("drafters", drafter, GuardedDrafter, drafter, vocab_size),
-        calling("verifiers", verifier, GuardedVerifier, verifier),
-        GuardedSchedule(schedule),
-    )
+def module_of(part: object) -> str:
+    """Return the module of the plug-in inside any wrapper."""
+    return type(inspect.unwrap(part)).__module__  # type: ignore[arg-type]
 
 
-class GuardedDrafter(Drafter):
-    """A drafter whose drafts are checked; an invalid draft raises an error that names it."""
-
-    def __init__(self, drafter: Drafter, vocab_size: int) -> None:
-        self._drafter, self._vocab_size = drafter, vocab_size
-        self.drawn = drafter.drawn
-        self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
-
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        calling("drafters", self._drafter, self._drafter.begin, prompt, prefill)
-
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        call = self._drafter.draft
-        draft: Draft = calling("drafters", self._drafter, call, context, k, noise, go_on)
-        by_rule = isinstance(draft, Draft) and draft.by_rule and context.rule_k is not None
-        most = context.rule_k if by_rule and context.rule_k is not None else k
-        if wrong := what_is_wrong(draft, self, most, self._vocab_size):
-            raise PlugInError(f"{part_name('drafters', self._drafter)} {wrong}")
-        return replace(draft, drawn=self.drawn)
+def is_foreign(part: object) -> bool:
+    """Return whether a part is of another package."""
+    return not module_of(part).startswith("spsbench.")
 
 
-class GuardedVerifier:
-    """A verifier whose verdicts are checked; a wrong shape raises an error that names it."""
-
-    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY  # it promises nothing itself
-
-    def __init__(self, verifier: Verifier) -> None:
-        self._verifier = verifier
-        self.__wrapped__ = verifier
-        self._rule = verifier.__call__
-        innermost: object = inspect.unwrap(verifier)
-        self._relax = innermost.relax if isinstance(innermost, Relaxing) else None
-
-    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Return the verifier's reason against this pairing, or None."""
-        reason: str | None = calling(
-            "verifiers", self._verifier, self._verifier.refuses, drawn, tree
-        )
-        return reason
-
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Verify the draft, and check the shapes of the verdict."""
-        verdict = calling("verifiers", self._verifier, self._rule, draft, q, noise)
-        n = len(draft.tokens)
-        if not isinstance(verdict, tuple) or list(map(shape, verdict)) != [(n,), (), ()]:
-            ruled = list(map(described, verdict)) if isinstance(verdict, tuple) else verdict
-            raise PlugInError(
-                f"{part_name('verifiers', self._verifier)} ruled {ruled}: expected a Verdict with "
-                f"a path of {n} nodes and two numbers, all tensors"
-            )
-        return Verdict(*verdict)
-
-    def laws(self, draft: Draft, q: Tensor, warp: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Return the laws to verify with: `q`, the laws of the logits `x`, or what a rule relaxes.
-
-        Only at temperature 0, where a rule sees no more than the likeliest token.
-        """
-        if self._relax is None or (sure := unsharpened(warp, x, q)) is q:
-            return q
-        laws: Tensor = calling("verifiers", self._verifier, self._relax, draft, q, sure)
-        if shape(laws) != tuple(q.shape):
-            line = f"{part_name('verifiers', self._verifier)} relaxed laws to {described(laws)}"
-            raise PlugInError(f"{line}: expected {described(q)}")
-        return laws
-
-
-class GuardedSchedule:
-    """A schedule whose choices are checked; anything but a whole number raises an error."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
-        stops = getattr(schedule.go_on, "__func__", None) is not Schedule.go_on
-        self.go_on: GoOn = self._go_on if stops else always
-
-    def k(self, history: Sequence[Round]) -> int:
-        """Return the schedule's K."""
-        k: int = calling("schedules", self._schedule, self._schedule.k, history)
-        if not isinstance(k, int) or k < 0:
-            line = f"{part_name('schedules', self._schedule)} chose K = {k!r}: expected an int >= 0"
-            raise PlugInError(line)
-        return k
-
-    def nodes(self, history: Sequence[Round]) -> int | None:
-        """Return the schedule's limit of nodes; None if the schedule has none."""
-        chosen = getattr(self._schedule, "nodes", None)
-        most = calling("schedules", self._schedule, chosen, history) if callable(chosen) else None
-        if most is not None and (not isinstance(most, int) or most < 0):
-            line = f"{part_name('schedules', self._schedule)} chose {most!r} nodes: expected an int"
-            raise PlugInError(f"{line} >= 0, or None")
-        return most
-
-    def rule_k(self, history: Sequence[Round], room: int) -> int | None:
-        """Return the tokens of a draft by rule, at most `room`; None if it is K as for all."""
-        chosen = getattr(self._schedule, "rule_k", None)
-        most = calling("schedules", self._schedule, chosen, history) if callable(chosen) else None
-        if most is not None and (not isinstance(most, int) or most < 0):
-            line = f"{part_name('schedules', self._schedule)} chose {most!r} tokens by rule"
-            raise PlugInError(f"{line}: expected an int >= 0, or None")
-        return None if most is None else min(most, room)
-
-    def _go_on(self, p: Tensor) -> Tensor:
-        """Return whether the schedule drafts the next slot."""
-        further: Tensor = calling("schedules", self._schedule, self._schedule.go_on, p)
-        return further
-
-
-def calling(kind: Kind, part: object, call: Callable[..., Any], *arguments: object) -> Any:
-    """Return `call(*arguments)`, with any error attributed to `part`."""
+@contextmanager
+def blame(kind: Kind, part: object) -> Iterator[None]:
+    """Attribute an error inside the block to `part`, where it is of another package."""
     try:
-        return call(*arguments)
+        yield
     except Exception as error:
-        nobody_s = isinstance(error, SpsError) or is_out_of_memory(error)
-        if nobody_s or type(inspect.unwrap(part)).__module__.startswith("spsbench."):  # type: ignore[arg-type]
+        if isinstance(error, SpsError) or is_out_of_memory(error) or not is_foreign(part):
             raise
-        module = type(inspect.unwrap(part)).__module__  # type: ignore[arg-type]
-        why = f"{type(error).__name__}: {first_line(error)}{place_in(module, error)}"
+        why = f"{type(error).__name__}: {first_line(error)}{place_in(module_of(part), error)}"
         raise PlugInError(f"{part_name(kind, part)} failed: {why}") from error
+
+
+class Choice(NamedTuple):
+    """The choices of a schedule for a round."""
+
+    k: int
+    nodes: int | None = None  # the most of a tree
+    rule_k: int | None = None  # tokens of a draft by rule; None: K as for all
+
+
+def choice_of(schedule: Schedule, history: Sequence[Round]) -> Choice:
+    """Ask a schedule, which may omit all but K."""
+    with blame("schedules", schedule):
+        others = (getattr(schedule, name, None) for name in ("nodes", "rule_k"))
+        choice = Choice(
+            schedule.k(history), *(ask(history) if callable(ask) else None for ask in others)
+        )
+    for name, value in choice._asdict().items():
+        wrong = not isinstance(value, int) or value < 0
+        if wrong and (value is not None or name == "k"):
+            raise PlugInError(
+                f"{part_name('schedules', schedule)} chose {name} = {value!r}: expected an int >= 0"
+            )
+    return choice
+
+
+def go_on_of(schedule: Schedule) -> GoOn:
+    """Return the `go_on` of a schedule: `always`, where it never stops a draft."""
+    if getattr(schedule.go_on, "__func__", None) is Schedule.go_on:
+        return always
+    if not is_foreign(schedule):
+        return schedule.go_on
+
+    def go_on(p: Tensor) -> Tensor:
+        with blame("schedules", schedule):
+            return schedule.go_on(p)
+
+    return go_on
+
+
+def relaxed(
+    verifier: Verifier, draft: Draft, q: Tensor, warp: Callable[[Tensor], Tensor], x: Tensor
+) -> Tensor:
+    """Return the distributions to verify with: `q`, of the logits `x`, or what a rule relaxes.
+
+    Only at temperature 0, where a rule sees no more than the likeliest token.
+    """
+    rule: object = inspect.unwrap(verifier)
+    if not isinstance(rule, Relaxing) or (sure := unsharpened(warp, x, q)) is q:
+        return q
+    laws = rule.relax(draft, q, sure)
+    if shape(laws) != tuple(q.shape):
+        line = f"{part_name('verifiers', verifier)} relaxed laws to {described(laws)}"
+        raise PlugInError(f"{line}: expected {described(q)}")
+    return laws
+
+
+def check_draft(draft: object, drafter: Drafter, k: int, rule_k: int | None, vocab: int) -> None:
+    """Refuse a draft that the loop cannot use."""
+    by_rule = isinstance(draft, Draft) and draft.by_rule and rule_k is not None
+    most = rule_k if by_rule and rule_k is not None else k
+    if wrong := what_is_wrong(draft, drafter, most, vocab):
+        raise PlugInError(f"{part_name('drafters', drafter)} {wrong}")
+
+
+def check_verdict(verdict: object, verifier: Verifier, n: int) -> None:
+    """Refuse a verdict of another shape than that of a draft of `n` tokens."""
+    if not isinstance(verdict, tuple) or list(map(shape, verdict)) != [(n,), (), ()]:
+        ruled = list(map(described, verdict)) if isinstance(verdict, tuple) else verdict
+        raise PlugInError(
+            f"{part_name('verifiers', verifier)} ruled {ruled}: expected a Verdict with a path of "
+            f"{n} nodes and two numbers, all tensors"
+        )
 
 
 def part_name(kind: Kind, part: object) -> str:

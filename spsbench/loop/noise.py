@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import send
-from spsbench.loop.types import NoiseStream, Purpose
+from spsbench.loop.types import Noise, Purpose
 
 WORD = (1 << 64) - 1
 
@@ -83,57 +83,18 @@ def _key(*address: Any) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
 
 
-def on_device(noise: NoiseStream, device: torch.device) -> NoiseStream:
-    """Return the same stream with its numbers on `device`: one copy a round, sent in advance."""
-    return noise if device.type == "cpu" else DeviceStream(noise, device)
-
-
-class DeviceStream:
-    """A stream whose uniforms are sent to a device during the round before.
-
-    The requests of earlier rounds predict which uniforms are sent ahead; any other is sent on
-    request. The verifier asks for the last uniform of a round when the passes of both models are
-    queued: then the host has time to draw the next round's.
-    """
-
-    def __init__(self, noise: NoiseStream, device: torch.device) -> None:
-        self.noise, self.device = noise, device
-        self.most: dict[Purpose, int] = {}  # slots asked for at once, at most
-        self._ahead: DeviceRound | None = None
-
-    def round(self, index: int) -> "DeviceRound":
-        """The noise of round `index`."""
-        ahead, self._ahead = self._ahead, None
-        return ahead if ahead and ahead.index == index else DeviceRound(self, index)
-
-    def prepare(self, index: int) -> None:
-        """Send the uniforms that round `index` is predicted to use."""
-        self._ahead = DeviceRound(self, index)
-
-
+@dataclass(frozen=True, slots=True)
 class DeviceRound:
-    """The noise of one round on a device; the predicted uniforms arrive in one block."""
+    """The noise of one round, with its numbers on a device."""
 
-    def __init__(self, stream: DeviceStream, index: int) -> None:
-        self.index = index
-        self._stream, self._noise = stream, stream.noise.round(index)
-        self._sent: dict[Purpose, Tensor] = {}
-        self._due = set(stream.most)  # foreseen, and not yet asked for
-        if stream.most:
-            drawn = [self._noise.uniform(purpose, n) for purpose, n in stream.most.items()]
-            block = send(torch.cat(drawn), stream.device)
-            parts = block.split_with_sizes(list(stream.most.values()))
-            self._sent = dict(zip(stream.most, parts, strict=True))
+    noise: Noise
+    device: torch.device
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Return [n] float64 in [0, 1) on the device, equal to the host stream's numbers."""
-        if n == 0:
-            return torch.empty(0, dtype=torch.float64, device=self._stream.device)
-        if n > len(self._sent.get(purpose, ())):
-            self._stream.most[purpose] = n
-            self._sent[purpose] = send(self._noise.uniform(purpose, n), self._stream.device)
-        if self._due:
-            self._due.discard(purpose)
-            if not self._due:
-                self._stream.prepare(self.index + 1)
-        return self._sent[purpose][:n]
+        """Return [n] float64 in [0, 1) on the device, equal to the host's numbers."""
+        return send(self.noise.uniform(purpose, n), self.device)
+
+
+def on_device(noise: Noise, device: torch.device) -> Noise:
+    """Return the same noise with its numbers on `device`."""
+    return noise if device.type == "cpu" else DeviceRound(noise, device)

@@ -1,13 +1,10 @@
-"""Stopwatches around the parts of the loop, in the same protocols."""
+"""Stopwatches for the parts of the loop."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
-from torch import Tensor
-
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
 
 
 class Stopwatch:
@@ -55,49 +52,3 @@ class Stopwatch:
         event = torch.Event(self._device, enable_timing=True)
         event.record(torch.accelerator.current_stream(self._device))
         return event
-
-
-class TimedLM:
-    """An `LM` whose passes are timed."""
-
-    def __init__(self, lm: LM, watch: Stopwatch) -> None:
-        self._lm, self._watch = lm, watch
-        self.vocab_size, self.limit = lm.vocab_size, lm.limit
-
-    @property
-    def length(self) -> int:
-        """Return the number of tokens in the cache."""
-        return self._lm.length
-
-    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed tokens, timed unless this is a prefill, which asks for no logits."""
-        if keep == 0:
-            return self._lm.append(tokens, keep, parents)
-        with self._watch.running():
-            return self._lm.append(tokens, keep, parents)
-
-    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Roll the cache back, timed."""
-        with self._watch.running():
-            self._lm.commit(length, path)
-
-
-class TimedDrafter(Drafter):
-    """A `Drafter` whose drafting is timed."""
-
-    def __init__(self, drafter: Drafter, watch: Stopwatch) -> None:
-        self._drafter, self._watch = drafter, watch
-        self.__wrapped__ = drafter  # whose faults are named
-        self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
-
-    @property
-    def drawn(self) -> Drawn:  # type: ignore[override]
-        """Return how the inner drafter draws."""
-        return self._drafter.drawn
-
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._drafter.begin(prompt, prefill)
-
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        with self._watch.running():
-            return self._drafter.draft(context, k, noise, go_on)

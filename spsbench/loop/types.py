@@ -176,6 +176,8 @@ class Round(NamedTuple):
     text: str | None = None  # of another engine, where no tokenizer here decodes `tokens`
     size: int | None = None  # tokens emitted, where the engine tells no ids
     by_rule: bool = False  # a hybrid drafted by its rule; see `Draft`
+    draft_seconds: float = 0.0  # of drafting
+    target_seconds: float = 0.0  # of the target's pass and its rollback
 
     @property
     def emitted(self) -> int:

@@ -33,7 +33,6 @@ from spsbench.loop.drafter_context import (
     Weights,
     alone,
 )
-from spsbench.loop.timing import Stopwatch, TimedDrafter, TimedLM
 from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
 from spsbench.methods.resolve import plan_of, settled
 from spsbench.models.cache import Loaded, ModelCache
@@ -87,21 +86,13 @@ def _limit_threads(model: PreTrainedModel) -> None:
         )
 
 
-class Built(NamedTuple):
-    """A decoder with the stopwatches of its draft and its target."""
-
-    decoder: Decoder
-    draft: Stopwatch
-    target: Stopwatch
-
-
 def build(
     cell: Cell, loaded: Loaded, batch: Batch | None = None, constraint: Constraint | None = None
-) -> Built:
-    """Make a decoder with fresh, timed sessions over the loaded models, in a row of `batch`."""
+) -> Decoder:
+    """Make a decoder with fresh sessions over the loaded models, in a row of `batch`."""
     context = LoadedDecoderContext(cell, loaded, batch, constraint)
     decoder: Decoder = make("decoders", cell.decoder, context)
-    return Built(decoder, context.draft_watch, context.target_watch)
+    return decoder
 
 
 class LoadedDecoderContext:
@@ -114,11 +105,8 @@ class LoadedDecoderContext:
         batch: Batch | None = None,
         constraint: Constraint | None = None,
     ) -> None:
-        # a cell's device may be "auto"
-        place = torch.device("cpu") if loaded.target is None else loaded.target.device
         self.cell, self._loaded, self.batch = cell, loaded, batch
         self._constraint = constraint
-        self.draft_watch, self.target_watch = Stopwatch(place), Stopwatch(place)
         self.target_model: Any = loaded.target
         self.draft_model: Any | None = loaded.draft
         self.tokenizer: Any = loaded.tokenizer
@@ -134,18 +122,16 @@ class LoadedDecoderContext:
             self.cell, self._loaded, plan, self.batch, lambda: self._session, self._constraint
         )
         drafter: Drafter = make("drafters", spec, context)
-        return TimedDrafter(drafter, self.draft_watch)
+        return drafter
 
     def target(self, layers: tuple[int, ...]) -> LM:
-        """Open a timed session with the target."""
+        """Open a session with the target."""
         engine: Engine = make("engines", self.cell.target.engine)
         self._session = engine.session(
             self._loaded.target, vocab_size=self.vocab_size, layers=layers
         )
-        timed = TimedLM(in_row(self._session, self.batch, TARGET), self.target_watch)
-        if self._constraint is None:
-            return timed
-        return MaskedLM(timed, self._constraint, target=True)
+        lm = in_row(self._session, self.batch, TARGET)
+        return lm if self._constraint is None else MaskedLM(lm, self._constraint, target=True)
 
     def verifier(self) -> Verifier:
         """Make the cell's verifier."""

@@ -94,18 +94,17 @@ def _round_seconds(cell: Cell, drafter: Spec, loaded: Loaded, k: int) -> tuple[f
     """Return median seconds of drafting, and of the rest, in rounds of `k` tokens."""
     how = {"verifier": AUTO, "schedule": constant(k)}
     depth = resolve(cell.but(drafter=drafter, **how))
-    parts = build(depth, loaded)
+    decoder = build(depth, loaded)
     times: list[tuple[float, float]] = []
     prompt: Sequence[int] = Random(0).choices(range(loaded.vocab_size), k=PROMPT)
-    for turn in parts.decoder(
+    for turn in decoder(
         prompt,
         limits=Limits(PROMPT + ROUNDS * (k + 1)),
         warp=warp(depth),
         noise=PhiloxStream(0, "costs", "", 0),
         stop=never,
     ):
-        drafting = parts.draft.lap()
-        times.append((drafting, turn.seconds - drafting))
+        times.append((turn.draft_seconds, turn.seconds - turn.draft_seconds))
         if len(times) == ROUNDS + 1:
             break
     drafts, rest = zip(*times[1:], strict=True)

@@ -15,7 +15,7 @@ from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import Drawn, Plan
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import sample
-from spsbench.loop.timing import Stopwatch, TimedLM
+from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import (
     LM,
     Context,
@@ -66,7 +66,7 @@ class PassMeter:
         self._watch, self._draw = Stopwatch(device), draw
         self._sizes, self._contexts = tuple(sizes), tuple(contexts)
         self._text = torch.tensor(text[: contexts[-1] + sizes[-1]], dtype=torch.int64)
-        self._lms = [TimedLM(session(), self._watch) for _ in contexts]
+        self._lms = [session() for _ in contexts]
         self._turns: list[Floats] = []
         for lm, context in zip(self._lms, contexts, strict=True):
             lm.append(self._text[:context], keep=0)
@@ -79,8 +79,9 @@ class PassMeter:
         for place in places:
             size, context = self._sizes[place[0]], self._contexts[place[1]]
             lm = self._lms[place[1]]
-            lm.append(self._text[context : context + size], keep=size)
-            lm.commit(context)
+            with self._watch.running():
+                lm.append(self._text[context : context + size], keep=size)
+                lm.commit(context)
             seconds[place] = self._watch.lap()
         self._turns.append(seconds)
 
@@ -273,8 +274,7 @@ def most_tokens(ks: Sequence[int]) -> int:
 class RoundMeter:
     """Real rounds of the decoding loop after one context; a turn times one round of each K.
 
-    Drafter and target generate the text, so each turn starts a few tokens later; a text that
-    becomes too long restarts.
+    Each turn starts a few tokens later; a text that becomes too long restarts.
 
     Args:
         cell: source of drafter, verifier and warp; the cell's schedule is not used.
@@ -296,8 +296,8 @@ class RoundMeter:
     ) -> None:
         self._warp, self._seed = warp(cell), cell.seed
         self._timed, self._schedule = [*ks] * times, ShuffledSchedule([*ks] * times, draw)
-        self._stand = RoundMeterContext(cell, loaded, self._schedule)
-        self._decoder: Decoder = make("decoders", OWN, self._stand)
+        parts = RoundMeterContext(cell, loaded, self._schedule)
+        self._decoder: Decoder = make("decoders", OWN, parts)
         self._prompt, self.ks = list(text[: context + 1]), tuple(ks)
         self._turn = most_tokens(self._timed)
         room = max(SHORTEST, DRIFT * self._turn)
@@ -315,8 +315,9 @@ class RoundMeter:
         by_k: dict[int, list[tuple[float, float, float, float]]] = {k: [] for k in self.ks}
         self._next()  # the first round after other work is slower
         for _ in self._timed:
-            done, draft, target = self._next()
-            by_k[self._schedule.requested].append((done.drafted, draft, target, done.seconds))
+            done = self._next()
+            parts = done.drafted, done.draft_seconds, done.target_seconds, done.seconds
+            by_k[self._schedule.requested].append(parts)
         self._turns.append(np.array([np.median(by_k[k], axis=0) for k in self.ks]).T)
 
     def parts(self, turns: Sequence[int]) -> Floats:
@@ -335,7 +336,6 @@ class RoundMeter:
             self._prompt, limits=Limits(self._room), warp=self._warp, noise=noise, stop=never
         )
 
-    def _next(self) -> tuple[Round, float, float]:
-        done = next(self._rounds)
-        self._made += len(done.tokens)
-        return done, self._stand.draft_watch.lap(), self._stand.target_watch.lap()
+    def _next(self) -> Round:
+        self._made += len((done := next(self._rounds)).tokens)
+        return done

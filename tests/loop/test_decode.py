@@ -348,8 +348,12 @@ def test_unsound_pairings_are_refused(verifier, drafter):
     assert target.length == 0
 
 
+class Foreign(FixedDrafter):
+    """A drafter of another package."""
+
+
 def test_a_drafter_must_draft_what_it_declares():
-    lawless, sprouting = FixedDrafter((0,)), FixedDrafter((0, 1), (-1, -1))
+    lawless, sprouting = Foreign((0,)), Foreign((0, 1), (-1, -1))
     lawless.drawn = Drawn.IID
     sprouting.tree = False
     with pytest.raises(PlugInError):

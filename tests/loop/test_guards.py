@@ -13,7 +13,6 @@ from spsbench.errors import Exit, PlugInError, UsageError
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.timing import Stopwatch, TimedDrafter
 from spsbench.loop.types import Draft, Drafter, Drawn, Guarantee, Limits, Verdict
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
@@ -144,13 +143,6 @@ def test_a_part_that_fails_or_does_not_fit_is_named(name):
     assert "\n" not in line
     assert code == Exit.DATA
     assert ("raises" in name) == isinstance(caught.value.__cause__, (IndexError, OSError))
-
-
-def test_the_part_is_found_inside_a_stopwatch_and_by_its_name(registered):
-    registered("drafters", "gives", "tests.loop.test_guards:Gives")
-    timed = TimedDrafter(Gives(None), Stopwatch(torch.device("cpu")))
-    with pytest.raises(PlugInError):
-        run(timed)
 
 
 def test_our_own_faults_and_the_machine_s_stay_what_they_are(monkeypatch):

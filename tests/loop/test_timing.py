@@ -1,47 +1,14 @@
 """Stopwatches around the parts of a loop change nothing but the time that is counted."""
 
 import time
-from typing import ClassVar
 
 import pytest
 import torch
 
-from spsbench.loop.timing import Stopwatch, TimedDrafter, TimedLM
-from spsbench.loop.types import Draft, Drafter, Drawn, Scores
+from spsbench.loop.timing import Stopwatch
 
 CPU = torch.device("cpu")
 NAP = 0.002
-
-
-class SlowLM:
-    vocab_size, limit, length = 3, 7, 5
-
-    def __init__(self) -> None:
-        self.calls: list[tuple] = []
-
-    def append(self, tokens, keep, parents=None):
-        time.sleep(NAP)
-        self.calls.append(("append", tokens, keep, parents))
-        return Scores(torch.zeros(keep, 3), {})
-
-    def commit(self, length, path=None):
-        time.sleep(NAP)
-        self.calls.append(("commit", length, path))
-
-
-class SlowDrafter(Drafter):
-    drawn: ClassVar[Drawn] = Drawn.DISTINCT
-    tree = True
-    layers = (1, 2)
-    limit = 9
-
-    def begin(self, prompt, prefill):
-        time.sleep(NAP)
-        self.begun = prompt
-
-    def draft(self, context, k, noise, go_on):
-        time.sleep(NAP)
-        return Draft(torch.tensor([k]), None)
 
 
 def test_a_lap_ends_where_the_next_begins():
@@ -64,33 +31,6 @@ def test_an_error_is_timed_too():
 
     with pytest.raises(KeyError):
         fail()
-    assert watch.lap() >= NAP
-
-
-def test_a_model_under_a_stopwatch():
-    inner, watch = SlowLM(), Stopwatch(CPU)
-    lm = TimedLM(inner, watch)
-    assert (lm.vocab_size, lm.limit, lm.length) == (3, 7, 5)
-
-    lm.append(torch.tensor([1]), keep=0)
-    assert watch.lap() == 0.0  # a prefill belongs to no round
-    assert len(lm.append(torch.tensor([1]), keep=2, parents=None).logits) == 2
-    assert watch.lap() >= NAP
-    lm.commit(4, [0])
-    assert watch.lap() >= NAP
-    assert [call[0] for call in inner.calls] == ["append", "append", "commit"]
-    assert inner.calls[-1] == ("commit", 4, [0])
-
-
-def test_a_drafter_under_a_stopwatch():
-    inner, watch = SlowDrafter(), Stopwatch(CPU)
-    drafter = TimedDrafter(inner, watch)
-    assert (drafter.drawn, drafter.tree) == (Drawn.DISTINCT, True)
-    assert (drafter.layers, drafter.limit) == ((1, 2), 9)
-
-    drafter.begin([1, 2], Scores(torch.empty(0, 3), {}))
-    assert (inner.begun, watch.lap()) == ([1, 2], 0.0)
-    assert drafter.draft(None, 2, None, None).tokens.tolist() == [2]
     assert watch.lap() >= NAP
 
 

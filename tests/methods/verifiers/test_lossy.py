@@ -9,7 +9,7 @@ from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair
 from spsbench.errors import PlugInError
-from spsbench.loop.guards import GuardedVerifier
+from spsbench.loop.guards import relaxed
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample
 from spsbench.loop.types import Draft, Drawn, Guarantee, Purpose
@@ -144,7 +144,7 @@ def test_token_after_a_draft_that_is_kept_is_of_the_last_row(rule, temperature):
         q[k] = torch.tensor([0.0, 0.0, 0.1, 0.2, 0.7])
         q[k] = q[k] if temperature else torch.eye(5)[4]
         draft = Draft(tokens, q[:k])
-        laws = GuardedVerifier(rule).laws(draft, q, Warp(temperature=temperature), q.log())
+        laws = relaxed(rule, draft, q, Warp(temperature=temperature), q.log())
         for index in range(20):
             noise = PhiloxStream(3).round(index)
             path, token, _ = rule(draft, laws, noise)
@@ -157,11 +157,10 @@ def test_relaxed_laws_of_another_shape_name_the_rule():
         def relax(self, draft, q, sure):
             return sure[:1, :2]
 
-    rule = GuardedVerifier(Narrow())
     logits = torch.zeros(5, 8)
-    assert rule.laws(DRAFT, EVEN, Warp(), logits) is EVEN
+    assert relaxed(Narrow(), DRAFT, EVEN, Warp(), logits) is EVEN
     with pytest.raises(PlugInError):
-        rule.laws(DRAFT, EVEN, Warp(temperature=0.0), logits)
+        relaxed(Narrow(), DRAFT, EVEN, Warp(temperature=0.0), logits)
 
 
 @pytest.mark.parametrize("rule", [Typical(0.2, 1.0), TopK(2)], ids=str)

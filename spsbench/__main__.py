@@ -5,9 +5,9 @@ import os
 import signal
 import sys
 
-from spsbench.cli.process.interrupt import at_once, leave
 from spsbench.errors import Exit
 from spsbench.hardware.ranks import end_with_launcher
+from spsbench.hardware.signals import at_once, leave
 
 
 def main() -> None:

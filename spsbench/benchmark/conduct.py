@@ -30,6 +30,7 @@ from spsbench.benchmark.models import (
 from spsbench.benchmark.run import Run
 from spsbench.benchmark.trace_run import OnProgress, check_traceable, trace_part
 from spsbench.errors import Exit, UsageError
+from spsbench.hardware.signals import graceful
 from spsbench.messages import no_lines
 from spsbench.methods.build import forget_memories
 from spsbench.methods.measured_costs import learn_costs
@@ -45,7 +46,6 @@ from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.settings.task import Sample
-from spsbench.store.interrupt import graceful
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import bandwidth_before, fingerprint, provenance
 from spsbench.store.records import records
@@ -92,12 +92,9 @@ class Benchmark(Conductor):
             resume=place.resume,
             overwrite=place.overwrite,
         ) as writer:
-            if writer.loss:
-                log.info(f"note: {writer.loss}: what is missing is made again")
             with self._of_run(writer):
                 samples = self._records(experiment, writer)
                 self._traces(experiment, writer)
-            writer.finish()
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
                 return Run(folder, writer.count)

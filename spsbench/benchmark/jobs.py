@@ -23,7 +23,6 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part, repeats_of
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
-from spsbench.store.records import impossible
 from spsbench.tasks.drawing import take_samples
 from spsbench.tasks.reader import digest_of
 
@@ -230,7 +229,7 @@ def make(
         for _ in generation:
             pass
         generated = generation.record
-        if wrong := impossible(generated):
+        if wrong := generated.problem:
             generated, error = EMPTY, f"impossible record: {wrong}"
     except FAILURES as failure:
         error = f"{type(failure).__name__}: {failure}"

@@ -12,6 +12,7 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import note, say
 from spsbench.errors import Exit, UsageError
+from spsbench.hardware.signals import graceful
 from spsbench.registry import built_in
 from spsbench.settings.execution import (
     OF_ACCESS,
@@ -25,7 +26,6 @@ from spsbench.settings.experiment import OF_EXPERIMENT, Experiment
 from spsbench.settings.options import RUN, WORK, repeated, take_options, take_record
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
 from spsbench.spec import K_MAX
-from spsbench.store.interrupt import graceful
 from spsbench.store.progress import progress_of
 from spsbench.store.run_folder import check_writable
 

@@ -7,8 +7,8 @@ from typing import Any, BinaryIO
 from spsbench.cli import options as o
 from spsbench.cli.output.screen import Paint, Screen, paint
 from spsbench.cli.output.terminal import is_terminal, say
-from spsbench.cli.process.interrupt import at_once
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
+from spsbench.hardware.signals import at_once
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.execution import OF_ACCESS
 from spsbench.settings.request import CellRequest

@@ -8,12 +8,9 @@ either is raised as `LostRankError`, one line, in whatever words torch reports i
 """
 
 import os
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import torch
@@ -172,31 +169,3 @@ def _is_of_ranks(error: BaseException) -> bool:
     return has_own_type or (
         isinstance(error, RuntimeError) and any(name in str(error) for name in ("gloo", "NCCL"))
     )
-
-
-@contextmanager
-def held() -> Iterator[None]:
-    """Let SIGINT reach its handler only when the block is over.
-
-    A step of training and an exchange between ranks end whole: what an interrupt tears there would
-    be seen by the next one. The block runs as it is where Python's handlers do
-    not run: outside the main thread, and where SIGINT is ignored or not Python's.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    aside = threading.current_thread() is not threading.main_thread()
-    if aside or before in (signal.SIG_IGN, signal.SIG_DFL, None):
-        yield
-        return
-    came: list[int] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-
-    signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is hold:  # else another handler has set a new one
-            signal.signal(signal.SIGINT, before)
-        for number in came:
-            signal.raise_signal(number)

@@ -26,11 +26,11 @@ from spsbench.engines.eager import KINDS, EagerLM
 from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import RANK_TIMEOUT, ranks
+from spsbench.hardware.signals import held
 from spsbench.parallel.process_group import (
     UNLIMITED,
     LostRankError,
     connect,
-    held,
     lost_rank,
     lost_rank_as_error,
 )

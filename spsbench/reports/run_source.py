@@ -13,7 +13,7 @@ from spsbench.reports.reporter import Title
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
 from spsbench.store.manifest import Manifest
-from spsbench.store.provenance import Setting, settings
+from spsbench.store.provenance import Machine, machines
 from spsbench.store.records import segmented
 from spsbench.tasks.scores import read_scores
 
@@ -72,13 +72,13 @@ class Source(NamedTuple):
             or None
         )
 
-    def settings(self) -> list[Setting]:
-        """Return the settings that have records, or one empty setting if there are none."""
-        run_settings = settings(self.manifest)
-        if sum(len(setting.machines) for setting in run_settings) > 1:
+    def machines(self) -> tuple[Machine, ...]:
+        """Return the kinds of machines that made records; where there is one, it may have none."""
+        run_machines = machines(self.manifest)
+        if len(run_machines) > 1:
             used = {placed.segment for placed in segmented(self.folder)}
-            run_settings = settings(self.manifest, used)
-        return run_settings or [Setting((), ())]
+            run_machines = machines(self.manifest, used)
+        return run_machines
 
     def records(self, segments: frozenset[int], *, timed: bool = True) -> Iterator[Record]:
         """Yield the records of some starts; without `timed` their times are flagged `unlike`."""

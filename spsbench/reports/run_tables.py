@@ -32,7 +32,7 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record
 from spsbench.store.atomic import replace_file
 from spsbench.store.progress import progress
-from spsbench.store.provenance import Machine, Setting, digests, unlike
+from spsbench.store.provenance import Machine, digests, unlike
 from spsbench.store.run_folder import read_audits, unbegun
 
 
@@ -67,10 +67,10 @@ def tables(
     *,
     by_group: bool = False,
 ) -> list[Table]:
-    """Return the tables of a run: one, if all records have one setting and one machine.
+    """Return the tables of a run: one, if all records are of one machine.
 
     Runs on unlike machines have one table of all records, without times, and a table of times for
-    each machine. Records forced under another setting have a table of their own.
+    each machine.
 
     With `by_group`, rows of each group of the task precede those of all.
 
@@ -110,12 +110,13 @@ def compared(
 
 
 def _pooled(source: Source) -> Iterator[Record]:
-    """Yield the records of the run's last setting, which is also that of its rows.
+    """Yield the records of a run; those of unlike machines come without times."""
+    machines = source.machines()
+    return source.records(_segments(machines), timed=len(machines) < 2)
 
-    Records of unlike machines come without times.
-    """
-    setting = source.settings()[-1]
-    return source.records(setting.segments, timed=len(setting.machines) < 2)
+
+def _segments(machines: Sequence[Machine]) -> frozenset[int]:
+    return frozenset[int]().union(*(machine.segments for machine in machines))
 
 
 def _sections(source: Source, tables: Sequence[Table]) -> Iterator[Section]:
@@ -139,7 +140,7 @@ def _tables(source: Source) -> Iterator[Table]:
         "prompts": source.manifest.experiment.get("prompts", {}),
     }
     seen: set[Key] = set()
-    tables = list(_of_settings(source, seen))
+    tables = list(_of_run(source, seen))
     run_progress = progress(source.manifest, {cell.id: cell for cell in source.cells}, seen)
     if run_progress is not None:
         identity |= {"done": run_progress.done, "planned": run_progress.total}
@@ -150,18 +151,10 @@ def _tables(source: Source) -> Iterator[Table]:
         yield table
 
 
-def _of_settings(source: Source, seen: set[Key]) -> Iterator[Table]:
-    """Yield the tables of each setting of a run; `seen` collects the keys of all records."""
-    run_settings = source.settings()
-    for number, setting in enumerate(run_settings, start=1):
-        part = f" ({number} of {len(run_settings)} settings)" if len(run_settings) > 1 else ""
-        keys: set[Key] = set()
-        yield from _of_setting(source, setting, part, keys)
-        seen |= keys
-
-
-def _of_setting(source: Source, setting: Setting, part: str, seen: set[Key]) -> Iterator[Table]:
-    machines = setting.machines
+def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
+    """Yield the tables of a run; `seen` collects the keys of its records."""
+    machines = source.machines()
+    segments = _segments(machines)
     pooled = len(machines) < 2
     provenance = machines[0].provenance if len(machines) == 1 else {}
     texts = {cell.id: Repetition() for cell in source.cells}
@@ -174,7 +167,7 @@ def _of_setting(source: Source, setting: Setting, part: str, seen: set[Key]) -> 
         if record.cell in texts:
             texts[record.cell].add(record)
 
-    rows = source.rows(setting.segments, seen, tap, timed=pooled)
+    rows = source.rows(segments, seen, tap, timed=pooled)
     whole = [row for row in rows if row.group is None]
     scores = [score for score in source.scores if score.key in seen]
     same = greedy.identical()
@@ -182,15 +175,15 @@ def _of_setting(source: Source, setting: Setting, part: str, seen: set[Key]) -> 
         (cell, parity._replace(available=source.samples_of(cell)))
         for cell, parity in paired_quality(whole, scores, combine_of, source.margins, same)
     ]
-    notes = _notes(source, setting, whole, paired, provenance)
+    notes = _notes(source, machines, whole, paired, provenance)
     notes += sameness([row.cell for row in whole], greedy)
     notes += repetitions([row.cell for row in whole], texts)
     table = table_of(
         rows,
-        source.title(part, notes, timed=pooled),
+        source.title("", notes, timed=pooled),
         ceiling_ms=_lowest(provenance),
-        provenance=source.starts(setting.segments),
-        records=partial(source.records, setting.segments),
+        provenance=source.starts(segments),
+        records=partial(source.records, segments),
         paper=source.with_paper,
         parities=paired,
         qualities=by_sample(whole, scores, combine_of),
@@ -198,7 +191,7 @@ def _of_setting(source: Source, setting: Setting, part: str, seen: set[Key]) -> 
     yield with_batches(table, counts)
     if not pooled:  # counts cover all machines
         for number, machine in enumerate(machines, start=1):
-            yield _of_machine(source, machine, f"{part} ({number} of {len(machines)} machines)")
+            yield _of_machine(source, machine, f" ({number} of {len(machines)} machines)")
 
 
 def _of_machine(source: Source, machine: Machine, part: str) -> Table:
@@ -219,21 +212,20 @@ def _of_machine(source: Source, machine: Machine, part: str) -> Table:
 
 def _notes(
     source: Source,
-    setting: Setting,
+    machines: Sequence[Machine],
     whole: Sequence[Summary],
     paired: Sequence[tuple[Cell, Parity]],
     provenance: Mapping[str, Any],
 ) -> list[str]:
     notes = findings(whole, paired, paper=source.with_paper)
-    notes += counter_notes(whole, source.starts(setting.segments))
+    notes += counter_notes(whole, source.starts(_segments(machines)))
     notes += ceilings(whole, provenance) + judged_notes(source.folder, source.cells)
-    notes += [f"Changed since the run was started: {line}." for line in setting.differences]
     if missing := unbegun(segment["shard"] for segment in source.manifest.segments):
         notes.append(f"Shards not started yet: {', '.join(missing)}.")
-    if len(setting.machines) > 1:
+    if len(machines) > 1:
         notes.append(
-            f"Generated on {len(setting.machines)} unlike machines: times are not averaged, each "
-            f"machine has its own table ({'; '.join(unlike(setting.machines))})."
+            f"Generated on {len(machines)} unlike machines: times are not averaged, each "
+            f"machine has its own table ({'; '.join(unlike(machines))})."
         )
     return notes
 

@@ -5,40 +5,25 @@ Measurements only; every rate is computed from them in `metrics/rates.py`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from operator import lt
+from typing import Annotated, Any, Literal, NamedTuple
+
+from msgspec import Meta, ValidationError, convert
 
 SCHEMA = 6
 NANO = 9  # digits of a second that are kept: the resolution of clocks
+
+FINISHES = ("eos", "stop", "length", "context")
 
 Key = tuple[str, str, int]
 """The key that a run holds at most once: cell, sample, repeat."""
 
 
-class Kind(NamedTuple):
-    """The values that a measured number can have; without `whole` any finite number from 0."""
-
-    expected: str
-    whole: bool = False
-    least: int = 0
-    optional: bool = False  # None = not measured, or not applicable
-    seconds: bool = False  # kept to the nanosecond
-
-
-COUNT = Kind("a number from 0", whole=True)
-SECONDS = Kind("seconds from 0", seconds=True)
-
-ROUND: Mapping[str, Kind] = {
-    "drafted": Kind("a number from -1", whole=True, least=-1),  # -1 = an engine does not tell
-    "tested": Kind("a number from -1", whole=True, least=-1),
-    "accepted": COUNT,
-    "emitted": COUNT,
-    "overlap": Kind("a sum of probabilities", optional=True),
-    "seconds": SECONDS,
-    "draft_seconds": SECONDS,
-    "target_seconds": SECONDS,
-    "processor_seconds": SECONDS._replace(optional=True),
-}
-"""Every measured number of a round (`RoundRecord`), in the order of its array on disk."""
+Whole = Annotated[int, Meta(ge=0, lt=2**53)]
+Untold = Annotated[int, Meta(ge=-1, lt=2**53)]  # -1 = an engine does not tell
+Number = Annotated[float, Meta(ge=0, le=1e300)]  # finite
+Chance = Annotated[float, Meta(ge=0, le=1 + 1e-4)]  # of float32 sums
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class Measure(NamedTuple):
@@ -48,7 +33,6 @@ class Measure(NamedTuple):
     """
 
     field: str  # of `Record`; a list has one number a round
-    expected: str
     figure: str  # in summaries: the ratio of sums, or the greatest value of all generations
     per: Literal["token", "round", "process", "machine"]  # process: the greatest; machine: seconds
     heading: str
@@ -64,23 +48,19 @@ class Measure(NamedTuple):
 
 
 MEASURES = (
-    Measure("distance", "a number from 0", "target_tv", "token", "TV to full", 4, share=True),
-    Measure("experts", "a number from 0 for each round", "experts", "round", "experts", 2, 4),
+    Measure("distance", "target_tv", "token", "TV to full", 4, share=True),
+    Measure("experts", "experts", "round", "experts", 2, 4),
     Measure(
-        *("machine_seconds", "seconds from 0", "machine_tokens_per_s", "token"),
-        *("machine tokens/s", 1, NANO),
+        *("machine_seconds", "machine_tokens_per_s", "token", "machine tokens/s", 1, NANO),
         inverse=True,
     ),
-    Measure(
-        *("empty_seconds", "seconds from 0", "empty_rows", "machine", "empty rows", 3, NANO),
-        share=True,
-    ),
-    Measure("masks", "a number from 0", "masks", "token", "masks", 2),
-    Measure("mask_seconds", "seconds from 0", "mask_seconds", "token", "mask s", 5, NANO),
-    Measure("forced", "a number from 0", "forced", "token", "forced", 3, share=True),
-    Measure("closed", "a number from 0", "closed", "token", "closed", 3, share=True),
-    Measure("removed_nats", "a number from 0", "removed_nats", "token", "nats removed", 3, 6),
-    Measure("peak_memory_mib", "MiB from 0", "peak_memory_mib", "process", "peak MiB", 0, 1),
+    Measure("empty_seconds", "empty_rows", "machine", "empty rows", 3, NANO, share=True),
+    Measure("masks", "masks", "token", "masks", 2),
+    Measure("mask_seconds", "mask_seconds", "token", "mask s", 5, NANO),
+    Measure("forced", "forced", "token", "forced", 3, share=True),
+    Measure("closed", "closed", "token", "closed", 3, share=True),
+    Measure("removed_nats", "removed_nats", "token", "nats removed", 3, 6),
+    Measure("peak_memory_mib", "peak_memory_mib", "process", "peak MiB", 0, 1),
 )
 """Measurements that only some records have; tables show their columns where a row has one."""
 
@@ -88,26 +68,26 @@ MEASURES = (
 class TreeRound(NamedTuple):
     """A round with a tree as its draft: the depth, and the path that was kept."""
 
-    depth: int  # tokens on the longest path that was drafted
-    path: tuple[int, ...]  # nodes kept, from the root, by their numbers in draft order
-    siblings: tuple[int, ...]  # of each: which child of its parent it was, 0 = the first drawn
-    offered: tuple[int, ...]  # children drafted for the context and for each kept node, one more
+    depth: Whole  # tokens on the longest path that was drafted
+    path: tuple[Whole, ...]  # nodes kept, from the root, by their numbers in draft order
+    siblings: tuple[Whole, ...]  # of each: which child of its parent it was, 0 = the first drawn
+    offered: tuple[Whole, ...]  # children drafted for the context and for each kept node, one more
 
 
 class RoundRecord(NamedTuple):
     """The measurements of one round; counts as in `types.Round`, times in seconds."""
 
-    drafted: int  # -1 = an engine does not tell
-    tested: int  # -1 = not applicable
-    accepted: int
-    emitted: int
-    overlap: float | None  # sum over tested slots of sum_x min(p, q)
-    seconds: float
-    draft_seconds: float
-    target_seconds: float
-    processor_seconds: float | None = None  # of all threads; None = not measured
+    drafted: Untold
+    tested: Untold  # -1 = not applicable
+    accepted: Whole
+    emitted: Whole
+    overlap: Number | None  # sum over tested slots of sum_x min(p, q)
+    seconds: Number
+    draft_seconds: Number
+    target_seconds: Number
+    processor_seconds: Number | None = None  # of all threads; None = not measured
     tree: TreeRound | None = None  # None = a chain
-    passes: int = 1  # of the target; more: only their sums are known; 0: the engine tells nothing
+    passes: Whole = 1  # of the target; more: only their sums are known; 0: the engine tells nothing
 
     @property
     def depth(self) -> int:
@@ -119,16 +99,39 @@ class RoundRecord(NamedTuple):
         """Return whether the whole draft was kept, so that the final token is a bonus."""
         return self.accepted == self.drafted if self.tree is None else not self.tree.offered[-1]
 
+    @property
+    def is_consistent(self) -> bool:
+        """Return whether no count exceeds what it is a part of, and the tree allows the path."""
+        drafted, tested, accepted, emitted, overlap = self[:5]
+        beyond = 0 <= drafted < max(tested, accepted, (overlap or 0) - 1e-4)
+        if beyond or -1 < tested < accepted or (self.passes and emitted > accepted + self.passes):
+            return False
+        if self.tree is None:
+            return True
+        depth, path, siblings, offered = self.tree
+        lengths = len(path) == len(siblings) == len(offered) - 1 == accepted <= depth <= drafted
+        nodes = list(path) == sorted({*path} & {*range(drafted)})
+        return lengths and nodes and all(map(lt, siblings, offered)) and sum(offered) <= drafted
+
 
 class DraftLaws(NamedTuple):
     """The draft of one round, for audits: each token's probability by draft and target."""
 
-    tokens: list[int]
-    p: list[float]  # by the draft; 1 for a token that came by rule
-    q: list[float]  # by the target, given the tokens before it
-    parents: list[int] | None = None  # of a tree: the node before each, -1 = the context
-    likeliest: list[list[float]] | None = None  # after the context and after each token, what the
+    tokens: list[TokenId]
+    p: list[Chance]  # by the draft; 1 for a token that came by rule
+    q: list[Chance]  # by the target, given the tokens before it
+    parents: list[Untold] | None = None  # of a tree: the node before each, -1 = the context
+    likeliest: list[list[Number]] | None = None  # after the context and after each token, what the
     # target finds likeliest: id, q, id, q ...
+
+    @property
+    def is_consistent(self) -> bool:
+        """Return whether its lists have one entry a token, and parents come first."""
+        n, rows, parents = len(self.tokens), self.likeliest, self.parents
+        lists: list[Sequence[float]] = [self.p, self.q, *([] if parents is None else [parents])]
+        pairs = rows is None or (len(rows) == n + 1 and all(len(row) % 2 == 0 for row in rows))
+        falls = all(above < i for i, above in enumerate(parents or ()))
+        return pairs and falls and all(len(values) == n for values in lists)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +140,12 @@ class Record:
 
     cell: str = ""  # Cell.id
     sample: str = ""
-    repeat: int = 0
-    prompt_tokens: int
-    tokens: list[int]  # none where an engine tells no ids: `rounds` count them
+    repeat: Whole = 0
+    prompt_tokens: Whole
+    tokens: list[TokenId]  # none where an engine tells no ids: `rounds` count them
     text: str
-    finish: str
-    prefill_seconds: float
+    finish: str  # one of `FINISHES`, unless it failed
+    prefill_seconds: Number
     rounds: list[RoundRecord]
     error: str | None = None
     prompt_cut: bool = False  # the document was cut to fit the context
@@ -150,17 +153,21 @@ class Record:
     thinking: bool = False  # the prompt ends with the beginning of a thought
     flags: tuple[str, ...] = ()  # "first": its timing is in no figure; "loaded": it is marked
     laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
-    distance: float | None = None  # of a quantised target: total variation to its full self
-    experts: list[float] | None = None  # one a round: distinct ones of a layer of the target's pass
-    machine_seconds: float | None = None  # in a batch: each moment divided among running texts
-    empty_seconds: float | None = None  # of these, the part in which places of the batch were empty
-    masks: int | None = None  # of a constraint, that were made
-    mask_seconds: float | None = None  # in which they were made
-    forced: int | None = None  # tokens that were the only ones allowed in their place
-    closed: int | None = None  # of them forced so that the text ends within its budget
-    removed_nats: float | None = None  # sum of -log of the target's mass on allowed tokens, of the
+    distance: Number | None = None  # of a quantised target: total variation to its full self
+    experts: list[Number] | None = (
+        None  # one a round: distinct ones of a layer of the target's pass
+    )
+    machine_seconds: Number | None = None  # in a batch: each moment divided among running texts
+    empty_seconds: Number | None = (
+        None  # of these, the part in which places of the batch were empty
+    )
+    masks: Whole | None = None  # of a constraint, that were made
+    mask_seconds: Number | None = None  # in which they were made
+    forced: Whole | None = None  # tokens that were the only ones allowed in their place
+    closed: Whole | None = None  # of them forced so that the text ends within its budget
+    removed_nats: Number | None = None  # sum of -log of the target's mass on allowed tokens, of the
     # emitted tokens; measured at temperature 1 without cuts
-    peak_memory_mib: float | None = None  # most resident memory that the process has had so far
+    peak_memory_mib: Number | None = None  # most resident memory that the process has had so far
 
     @property
     def key(self) -> Key:
@@ -210,13 +217,42 @@ class Record:
         """The inverse of `to_json`.
 
         Raises:
-            TypeError: a field is missing or unknown.
+            ValueError: a field is missing, unknown or of another type, or fields contradict.
         """
-        rounds = list(map(_round, values["rounds"]))
-        fields_of_record = {**values, "rounds": rounds, "flags": tuple(values["flags"])}
-        if "laws" in values:
-            fields_of_record["laws"] = [DraftLaws(*law) for law in values["laws"]]
-        return cls(**fields_of_record)
+        if unknown := values.keys() - cls.__slots__:
+            raise ValueError(f"unknown fields {', '.join(sorted(unknown))}")
+        try:
+            record = convert(values, cls)
+        except ValidationError as error:
+            raise ValueError(str(error)) from error
+        if contradiction := record.contradiction:
+            raise ValueError(contradiction)
+        return record
+
+    @property
+    def problem(self) -> str:
+        """Return why the record could not be read again; empty if it can."""
+        try:
+            self.from_json(self.to_json())
+        except (ValueError, TypeError, AttributeError) as error:
+            return str(error)
+        return ""
+
+    @property
+    def contradiction(self) -> str:
+        """Return the first contradiction between fields; empty where they agree."""
+        rounds, laws = self.rounds, self.laws
+        emitted = sum(r.emitted for r in rounds)
+        if self.tokens if self.error is not None else self.finish not in FINISHES:
+            return f"finish {self.finish!r} with {len(self.tokens)} tokens and error {self.error!r}"
+        if self.tokens and emitted != len(self.tokens):
+            return f"rounds with {emitted} tokens of {len(self.tokens)}"
+        if len(self.experts or ()) > len(rounds):
+            return "more measurements than rounds"
+        laws_fit = laws is None or len(laws) == len(rounds)
+        if not laws_fit or not all(part.is_consistent for part in (*rounds, *(laws or ()))):
+            return "counts or laws of a round that contradict"
+        return ""
 
 
 def columns(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[Any]]:
@@ -231,24 +267,12 @@ def _listed(figure: float | Sequence[float]) -> Sequence[float]:
 
 def _row(r: RoundRecord) -> list[Any]:
     """A round as an array; that of a chain has no word of trees."""
-    row: list[Any] = [
-        round(value, NANO) if kind.seconds and isinstance(value, float) else value
-        for kind, value in zip(ROUND.values(), r, strict=False)
-    ]
+    times = [None if value is None else round(value, NANO) for value in r[5:9]]
     tree = None if r.tree is None else list(map(_plain, r.tree))
+    row = [*r[:5], *times]
     if r.passes != 1:
         return [*row, tree, r.passes]
     return row if tree is None else [*row, tree]
-
-
-def _round(row: Sequence[Any]) -> RoundRecord:
-    """The inverse of `_row`."""
-    record = RoundRecord(*row)
-    if record.tree is None:
-        return record
-    sides: Sequence[Any] = record.tree  # lists, as read
-    tree = TreeRound._make(tuple(v) if isinstance(v, list) else v for v in sides)
-    return record._replace(tree=tree)
 
 
 def _law(law: DraftLaws) -> list[Any]:

@@ -1,14 +1,15 @@
-"""The manifest of a run: experiment, cells, fingerprint and provenance, with a schema check."""
+"""The manifest of a run: experiment, cells, fingerprint, starts and their provenance."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
 from spsbench.errors import DataError, MismatchError, MissingError
-from spsbench.hardware.files import read_file
+from spsbench.foreign import read_json
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
@@ -17,14 +18,69 @@ from spsbench.version import __version__
 NAME = "manifest.json"
 ABSENT = "absent"
 FEW = 40  # characters of a value in a message
-PART = (
-    "task",
-    "prompt_version",
-    "cells",
-    "limit",
-    "samples",
-    "repeats",
-)  # read back of each part
+PART = ("task", "prompt_version", "cells", "limit", "samples", "repeats")  # read back of each part
+
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class GitShape(Struct):
+    """The state of the sources."""
+
+    commit: str = ""
+
+
+class MemoryShape(Struct):
+    """The measured memory of a machine."""
+
+    bandwidth: Annotated[float, Meta(ge=1)]
+    weights: dict[str, Annotated[float, Meta(ge=0)]]
+
+
+class ProvenanceShape(Struct):
+    """Where numbers come from."""
+
+    hardware: dict[str, Any] | None = None
+    git: GitShape | None = None
+    versions: dict[str, Any] | None = None
+    memory: MemoryShape | None = None
+
+
+class PartShape(Struct):
+    """A part of an experiment."""
+
+    title: str
+    task: str = ""
+    prompt_version: str = ""
+    metrics: list[str] = []
+    limit: Positive | None = None
+    sample_seed: Count | None = None
+    samples: Count = 0
+    repeats: Count = 0
+    cells: list[str] = []
+
+
+class ExperimentShape(Struct):
+    """What was asked."""
+
+    title: str = ""
+    parts: list[PartShape] = []
+    samples: dict[str, list[str]] = {}
+    prompts: dict[str, str] = {}
+    prompt_ids: dict[str, str] = {}
+    threads: Positive | None = None
+    paper: bool = False
+
+
+class SegmentShape(Struct):
+    """One start."""
+
+    shard: Annotated[str, Meta(pattern=r"^\d+-of-\d+\Z")]
+    first: Count
+    started: str = ""
+    clock: str = ""
+    machine: str = ""
+    provenance: ProvenanceShape | None = None
 
 
 def now() -> str:
@@ -32,15 +88,14 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """The manifest of a run, the first file written."""
+class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The manifest of a run, written with its first record; each start adds its segment."""
 
     experiment: dict[str, Any]
     cells: dict[str, dict[str, Any]]  # Cell.id -> its fields
     fingerprint: dict[str, Any]  # flat: everything that can change a number
     provenance: dict[str, Any]  # of the first start
-    # One a start: shard, first record number, hardware, time, and forced differences.
+    # One a start: shard, number of its first record, time, provenance and machine.
     segments: tuple[dict[str, Any], ...] = ()
     created: str = field(default_factory=now)
     tool: str = __version__
@@ -49,21 +104,29 @@ class Manifest:
     @property
     def samples(self) -> frozenset[str]:
         """Return ids of all samples of its tasks; empty if it plans none."""
-        noted: dict[str, list[str]] = self.experiment.get("samples", {})
-        return frozenset(name for names in noted.values() for name in names)
+        samples: dict[str, list[str]] = self.experiment.get("samples", {})
+        return frozenset(name for names in samples.values() for name in names)
 
     @property
     def prompt_ids(self) -> dict[str, str]:
         """Return cell -> digest of the tokens of its prompts; empty if there are none."""
         return dict(self.experiment.get("prompt_ids", {}))
 
-    @property
-    def traces(self) -> dict[str, int]:
-        """Return file of traces -> its lines at the end of the start that wrote the file."""
-        noted: dict[str, int] = {}
-        for segment in self.segments:
-            noted |= segment.get("traces", {})
-        return noted
+    def start_of(self, shard: str, number: int, machine: str | None) -> int:
+        """Return the segment of line `number` of a shard: the last start before the line.
+
+        Raises:
+            DataError: no segment.
+        """
+        for index in range(len(self.segments) - 1, -1, -1):
+            start = self.segments[index]
+            is_of_line = start["shard"] == shard and start.get("machine") == machine
+            if is_of_line and start["first"] <= number:
+                return index
+        raise DataError(
+            f"record of no segment (shard {shard}, line {number + 1}): expected its start in the "
+            "manifest. Restore the manifest from a copy, or start anew"
+        )
 
     @property
     def clock(self) -> datetime:
@@ -92,7 +155,7 @@ class Manifest:
             WriteError: the file could not be written; the old file is untouched.
             ValueError: NaN or infinity in the manifest.
         """
-        text = json.dumps(asdict(self), allow_nan=False, indent=1)
+        text = json.dumps(to_builtins(self), allow_nan=False, indent=1)
         replace_file(folder / NAME, text.encode("ascii") + b"\n")
 
     @classmethod
@@ -104,18 +167,32 @@ class Manifest:
             DataError: the manifest cannot be read, or has another schema.
         """
         path = folder / NAME
-        try:
-            return cls._of(json.loads(read_file(path), parse_constant=_refuse), path)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise MissingError(
-                f"no run ({folder}): expected {NAME} in it. Check the folder"
-            ) from error
-        except (OSError, ValueError, RecursionError) as error:
-            reason = str(error) or type(error).__name__
+        if not path.exists():
+            raise MissingError(f"no run ({folder}): expected {NAME} in it. Check the folder")
+        values = read_json(path, "the manifest of a run")
+        schema = values.get("schema", SCHEMA) if isinstance(values, dict) else SCHEMA
+        if schema != SCHEMA:
             raise DataError(
-                f"unreadable manifest ({path}: {reason}): expected what `sps` wrote. "
+                f"run of schema {str(schema)[:FEW]} ({path}, written by spsbench "
+                f"{str(values.get('tool'))[:FEW]}): expected schema {SCHEMA}. Read it with that "
+                "version, or make the run anew"
+            )
+        try:
+            manifest = convert(values, cls)
+            convert(manifest.experiment, ExperimentShape)
+            convert([manifest.provenance], list[ProvenanceShape])
+            convert(manifest.segments, list[SegmentShape])
+        except ValidationError as error:
+            raise DataError(
+                f"unreadable manifest ({path}: {error}): expected what `sps` wrote. "
                 "Restore the file from a copy, or start anew"
             ) from error
+        if any(segment.get("differences") for segment in manifest.segments):
+            raise DataError(
+                f"run that went on under another configuration ({path}): expected one. Read it "
+                f"with spsbench {manifest.tool[:FEW]}, or make the run anew"
+            )
+        return manifest
 
     def parts(self, folder: Path) -> list[dict[str, Any]]:
         """Return the parts of the experiment as `Part.described` wrote them.
@@ -151,21 +228,6 @@ class Manifest:
                 "Read the run with the version that its manifest names"
             ) from error
 
-    @classmethod
-    def _of(cls, values: Any, path: Path) -> "Manifest":
-        if not isinstance(values, dict) or not isinstance(values.get("schema"), int):
-            raise ValueError("no schema number")
-        if values["schema"] != SCHEMA:
-            raise DataError(
-                f"run of schema {values['schema']} ({path}, written by spsbench "
-                f"{str(values.get('tool'))[:FEW]}): expected schema {SCHEMA}. Read it with that "
-                "version, or make the run anew"
-            )
-        from spsbench.store.shapes import ManifestShape, check_shape  # imports msgspec
-
-        check_shape(values, ManifestShape)
-        return cls(**{**values, "segments": tuple(values["segments"])})
-
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """Return the differing fields of two fingerprints: `field: <mine>, there <theirs>`."""
@@ -200,7 +262,3 @@ def _displayed(fingerprint: Mapping[str, Any], name: str) -> str:
     if name not in fingerprint:
         return ABSENT
     return json.dumps(fingerprint[name], sort_keys=True, allow_nan=False)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")

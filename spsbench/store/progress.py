@@ -1,7 +1,7 @@
 """How much of a run is there: the generations its manifest plans, and those its logs hold."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,20 +80,10 @@ def progress_of(folder: Path) -> Progress | None:
 
 
 def _planned(manifest: Manifest, cells: Mapping[str, Cell]) -> Iterator[Key]:
-    """Yield the keys that the parts of an experiment plan, some of them more than once.
-
-    A cell that is in no part is planned as others of its task.
-    """
-    parts = manifest.experiment.get("parts", ())
-    named = {cell for part in parts for cell in part.get("cells", ())}
-    joined: dict[str, list[str]] = {}
-    for name, cell in cells.items():
-        if name not in named:
-            joined.setdefault(str(cell.task), []).append(name)
-    for part in parts:
+    """Yield the keys that the parts of an experiment plan, some of them more than once."""
+    for part in manifest.experiment.get("parts", ()):
         samples = manifest.experiment.get("samples", {}).get(part.get("task"), ())
-        of_part: Iterable[str] = [*part.get("cells", ()), *joined.get(part.get("task"), ())]
-        for name in of_part:
+        for name in part.get("cells", ()):
             if name not in cells:
                 continue
             repeats = repeats_of(cells[name], part.get("samples", 1), part.get("repeats", 1))

@@ -180,56 +180,25 @@ class Machine(NamedTuple):
     provenance: Mapping[str, Any]  # of the first segment
 
 
-class Setting(NamedTuple):
-    """Starts of one configuration: the run's own, or a forced other one."""
-
-    machines: tuple[Machine, ...]
-    differences: tuple[str, ...]  # from the configuration of the run's first start
-
-    @property
-    def segments(self) -> frozenset[int]:
-        """Return the segments of all machines."""
-        return frozenset().union(*(machine.segments for machine in self.machines))
-
-
-def settings(manifest: Manifest, used: Iterable[int] | None = None) -> list[Setting]:
-    """Return the settings of a run and their machines, in order of first use.
+def machines(manifest: Manifest, used: Iterable[int] | None = None) -> tuple[Machine, ...]:
+    """Return the kinds of machines of a run, in order of first use.
 
     Args:
         manifest: of the run.
         used: segments with records; None = all segments.
     """
-    by_differences: list[tuple[tuple[str, ...], list[tuple[Mapping[str, Any], list[int]]]]] = []
-    indices_used = range(len(manifest.segments)) if used is None else sorted(used)
-    for index in indices_used:
-        segment = manifest.segments[index]
-        differences = tuple(segment.get("differences") or ())
-        features = timing_conditions(segment)
-        machines = _entry(by_differences, differences)
-        _entry(machines, features).append(index)
-    return [
-        Setting(
-            tuple(
-                Machine(
-                    frozenset(indices),
-                    features,
-                    manifest.segments[indices[0]].get("provenance", {}),
-                )
-                for features, indices in machines
-            ),
-            differences,
-        )
-        for differences, machines in by_differences
-    ]
-
-
-def _entry(groups: list[tuple[Any, list[Any]]], key: Any) -> list[Any]:
-    """Return the list of a key, added empty if the key is new; keys need not be hashable."""
-    for group_key, entries in groups:
-        if group_key == key:
-            return entries
-    groups.append((key, []))
-    return groups[-1][1]
+    kinds: list[tuple[dict[str, Any], list[int]]] = []
+    for index in range(len(manifest.segments)) if used is None else sorted(used):
+        features = timing_conditions(manifest.segments[index])
+        indices = next((indices for known, indices in kinds if known == features), None)
+        if indices is None:
+            kinds.append((features, [index]))
+        else:
+            indices.append(index)
+    return tuple(
+        Machine(frozenset(indices), features, manifest.segments[indices[0]].get("provenance") or {})
+        for features, indices in kinds
+    )
 
 
 def timing_conditions(segment: Mapping[str, Any]) -> dict[str, Any]:

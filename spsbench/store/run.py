@@ -3,42 +3,29 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
-from itertools import count
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import (
-    CannotCreateError,
-    DataError,
-    MismatchError,
-    SpsError,
-    UsageError,
-    WriteError,
-)
+from msgspec.structs import replace
+
+from spsbench.errors import CannotCreateError, DataError, MismatchError, UsageError, WriteError
 from spsbench.hardware.files import sync
 from spsbench.settings.records import Key, Record
 from spsbench.store import manifest as manifests
 from spsbench.store.atomic import remove_drafts
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, encode, iterate
-from spsbench.store.manifest import Manifest, differences, refuse_differences
-from spsbench.store.records import (
-    Once,
-    impossible,
-    logs_of,
-    read_record,
-    recorded_count,
-    refuse_loss,
-)
+from spsbench.store.manifest import Manifest, refuse_differences
+from spsbench.store.records import Once, logs_of, read_record
 from spsbench.store.run_folder import (
     LOCK,
     WHOLE,
     Shard,
     belongs,
     check_writable,
+    choices_path,
     make,
     move_aside,
     record_logs,
@@ -51,41 +38,61 @@ PATIENCE = 60.0  # seconds to wait for another shard that is starting
 
 
 class RunWriter:
-    """The records of one shard, and the state of all shards.
+    """The records of one shard, and the keys that all shards have.
 
     `RunWriter` is a context manager; a run that is refused before its first record leaves nothing
     behind. One that is interrupted keeps what it has measured, for the next start.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, shard: Shard) -> None:
-        """Open the log of `shard`; see `open_run`, which checks the state of the folder."""
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        shard: Shard,
+        provenance: Mapping[str, Any],
+        made_folder: bool = False,
+    ) -> None:
+        """Open the log of `shard`; see `open_run`, which checks the state of the folder.
+
+        Args:
+            manifest: of the run; written with the first record, if it is not there.
+            provenance: of this start, whose segment is written with its first record.
+            made_folder: the folder is removed if no record is made.
+        """
         self.folder = folder
         self.manifest = manifest
         self.shard = shard
         self.done: set[Key] = set()  # recorded, or failed `ATTEMPTS` times
-        self.made_folder = False  # by the start of this run
-        self.loss = ""  # lost records of this shard that will be made again, in words
         self._failures: Counter[Key] = Counter()
+        self._made_folder = made_folder
+        self._waiting: list[dict[str, Any]] = []  # segments that no record has followed yet
         path = records_path(folder, shard)
-        for log in record_logs(folder).values():
-            if log != path:
-                on_record = self._reader(log)
-                for values in iterate(log):
-                    on_record(values)
-        self._log = Log(path, self._reader(path))
+        for other in record_logs(folder).values():
+            if other != path:
+                for values in iterate(other):
+                    self._see(read_record(values, other))
+        self._log = Log(path, lambda values: self._see(read_record(values, path)))
+        self._mine = self._start(provenance)
         remove_drafts(folder, f"*-{shard_name(shard)}.json*")
 
     def __enter__(self) -> "RunWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
-        if kind is not None and issubclass(kind, SpsError) and not self.count:
-            remove_unused(self.folder, with_folder=self.made_folder)
 
     def close(self) -> None:
-        """Release the shard for other processes."""
+        """Release the shard for other processes; a run without records leaves no files."""
+        path, is_unused = self._log.path, not self.count
         self._log.close()
+        if is_unused and not (self.folder / manifests.NAME).exists():
+            with suppress(OSError):
+                for unused in (path, choices_path(self.folder, self.shard)):
+                    unused.unlink(missing_ok=True)
+                if not record_logs(self.folder):
+                    (self.folder / LOCK).unlink(missing_ok=True)
+                if self._made_folder:
+                    self.folder.rmdir()
 
     @property
     def count(self) -> int:
@@ -109,75 +116,69 @@ class RunWriter:
         Raises:
             WriteError: the record could not be written; earlier records are kept.
             DataError: the record could not be read again.
+            MismatchError: another configuration has begun in this folder meanwhile.
             ValueError: the record belongs to another shard, or is a repetition.
         """
         if not self.is_missing(record.key):
             raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
-        if wrong := impossible(record, self.manifest.samples):
+        if problem := record.problem:
             raise DataError(
-                f"impossible record ({'/'.join(map(str, record.key))}, {wrong}): expected what was "
-                "measured. It was not written; earlier records are kept"
+                f"impossible record ({'/'.join(map(str, record.key))}: {problem}): expected what "
+                "was measured. It was not written; earlier records are kept"
             )
-        values = {"attempt": self.attempts(record.key) + 1, **record.to_json()}
-        if machine is not None:
-            values["machine"] = machine
-        self._log.append(values)
+        of_line = {} if machine is None else {"machine": machine}
+        if self._waiting:
+            self._write_segments()
+        self._log.append({"attempt": self.attempts(record.key) + 1, **record.to_json(), **of_line})
         self._see(record)
 
     def join(self, machine: str, provenance: Mapping[str, Any]) -> None:
-        """Note in the manifest that another machine contributes records from now on."""
-        mine = self._start
-        with Lock(self.folder / LOCK, PATIENCE):
-            there = Manifest.load(self.folder)
-            joined = mine | {
-                "first": self.count,
-                "started": manifests.now(),
-                "provenance": dict(provenance),
-                "machine": machine,
-            }
-            replace(there, segments=(*there.segments, joined)).save(self.folder)
-            self.manifest = replace(self.manifest, segments=(*self.manifest.segments, joined))
+        """Note that another machine contributes records from now on."""
+        self._start(provenance, machine=machine)
 
     def amend(self, **provenance: Any) -> None:
         """Add to the manifest further provenance of this start."""
-        self._change({"provenance": self._start["provenance"] | provenance})
+        self._change({"provenance": self._mine["provenance"] | provenance})
 
     def add_counters(self, cell: str, counts: Mapping[str, float]) -> None:
         """Add what an engine counted over several texts of a cell, and of none alone."""
-        counters = self._start.get("counters", {})
+        counters = self._mine.get("counters", {})
         sums = counters.get(cell, {})
         added = {name: sums.get(name, 0) + count for name, count in counts.items()}
         self._change({"counters": counters | {cell: added}})
 
-    def finish(self) -> None:
-        """Write the log lengths to the manifest, so that a truncated log is detected."""
-        traces = {
-            path.name: sum(1 for _ in iterate(path))
-            for path in sorted(self.folder.glob(f"traces-*-{shard_name(self.shard)}.jsonl"))
+    def _start(self, provenance: Mapping[str, Any], **of_machine: str) -> dict[str, Any]:
+        """Return the segment of a start, which is written with the next record."""
+        segment = {
+            "shard": shard_name(self.shard),
+            "first": self.count,  # number of its first record in the log
+            "started": manifests.now(),
+            "provenance": dict(provenance),
+            **of_machine,
         }
-        self._change({"records": self.count} | ({"traces": traces} if traces else {}))
+        self._waiting.append(segment)
+        return segment
 
     def _change(self, values: dict[str, Any]) -> None:
-        mine = self._start
+        """Change the segment of this start, in the manifest too if it is there."""
+        self._mine |= values
+        if not any(segment is self._mine for segment in self._waiting):
+            self._write_segments()
+
+    def _write_segments(self) -> None:
+        """Write the segments of this process to the manifest, which is created if missing."""
         with Lock(self.folder / LOCK, PATIENCE):
-            there = Manifest.load(self.folder)
-            amended = mine | values
-            segments = tuple(amended if segment == mine else segment for segment in there.segments)
-            replace(there, segments=segments).save(self.folder)
-            segments = tuple(
-                amended if segment == mine else segment for segment in self.manifest.segments
-            )
-            self.manifest = replace(self.manifest, segments=segments)
-
-    @property
-    def _start(self) -> dict[str, Any]:
-        """Return the segment of this process; segments of joined machines come later."""
-        return next(s for s in reversed(self.manifest.segments) if "machine" not in s)
-
-    def _reader(self, path: Path) -> Callable[[dict[str, Any]], None]:
-        """Return a callback that takes the records of a log in order."""
-        numbers, samples = count(), self.manifest.samples
-        return lambda values: self._see(read_record(values, path, next(numbers), samples))
+            if (self.folder / manifests.NAME).exists():
+                theirs = Manifest.load(self.folder)
+                refuse_differences(self.manifest, theirs, self.folder)
+                self.manifest = theirs
+            segments, shard = list(self.manifest.segments), shard_name(self.shard)
+            if not any(segment is self._mine for segment in self._waiting):
+                own = [s["shard"] == shard and "machine" not in s for s in segments]
+                segments[len(own) - 1 - own[::-1].index(True)] = self._mine
+            self.manifest = replace(self.manifest, segments=(*segments, *self._waiting))
+            self.manifest.save(self.folder)
+            self._waiting = []
 
     def _see(self, record: Record) -> None:
         key = record.key
@@ -198,8 +199,8 @@ def open_run(
     """Start a run in `folder`, or resume the existing run.
 
     `resume` continues a run (or starts a missing run); `overwrite` moves the old run aside.
-    A shard that has not begun joins a run of its layout without `resume`. Records lost from a shard
-    (a removed or truncated log) are made again when the shard is resumed.
+    A shard that has not begun joins a run of its layout without `resume`. Records that a log lacks
+    are made again.
 
     Raises:
         UsageError: `resume` with `overwrite`; an invalid shard.
@@ -215,128 +216,19 @@ def open_run(
     folder = Path(os.path.abspath(folder))  # `.` cannot be renamed
     made_folder = not folder.exists()
     make(folder)
-    remove_unused(folder, unlike=manifest)
-    with ExitStack() as locks:
-        locks.enter_context(Lock(folder / LOCK, PATIENCE))
-        if overwrite and (folder / manifests.NAME).exists():
+    if overwrite and (folder / manifests.NAME).exists():
+        with Lock(folder / LOCK, PATIENCE):
             move_aside(folder)
-            make(folder)
-            locks.enter_context(Lock(folder / LOCK, PATIENCE))
-        writer = _enter(folder, manifest, shard, resume)
-        writer.made_folder = made_folder
-        return writer
-
-
-def remove_unused(
-    folder: Path, *, unlike: Manifest | None = None, with_folder: bool = False
-) -> None:
-    """Remove what the start of a run wrote, if no record was ever made and nobody writes.
-
-    Args:
-        unlike: keep a run of its configuration, which may go on.
-        with_folder: remove the folder too, if it is empty then.
-    """
-    try:
-        with ExitStack() as locks:
-            locks.enter_context(Lock(folder / LOCK, PATIENCE))
-            unused = _files_without_records(folder, locks)
-            if unused and unlike is not None:
-                fingerprint = Manifest.load(folder).fingerprint
-                unused = unused if differences(unlike.fingerprint, fingerprint) else []
-            for path in unused:
-                path.unlink(missing_ok=True)
-            if with_folder and unused:
-                (folder / LOCK).unlink(missing_ok=True)
-                folder.rmdir()
-    except (OSError, SpsError):  # another process writes, or the folder may not be changed
-        return
-
-
-def _files_without_records(folder: Path, locks: ExitStack) -> list[Path]:
-    """Return the files of a run that has no record, with its logs locked; empty: it has some."""
-    if not (folder / manifests.NAME).exists():
-        return []
-    manifest, logs = Manifest.load(folder), record_logs(folder)
-    shards = {segment["shard"] for segment in manifest.segments}
-    if shards != set(logs) or any(map(recorded_count, manifest.segments)):
-        return []
-    for log in logs.values():
-        locks.enter_context(Lock(log))
-    if any(log.stat().st_size for log in logs.values()):
-        return []
-    choices = [folder / f"engines-{shard}.json" for shard in shards]
-    files = [*logs.values(), *choices, folder / manifests.NAME]
-    others = {path for path in folder.iterdir() if not path.name.startswith(".")} - set(files)
-    return [] if others else files
-
-
-def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool) -> RunWriter:
-    """Check `mine` against the existing run, open the log, and note the start in the manifest."""
-    manifest = mine
-    remove_drafts(folder, manifests.NAME)
-    if (folder / manifests.NAME).exists():
-        manifest = Manifest.load(folder)
+        make(folder)
+    with Lock(folder / LOCK, PATIENCE):
+        provenance = manifest.provenance
+        remove_drafts(folder, manifests.NAME)
         _refuse_begun(folder, shard, resume)
-        if not resume:
-            logs_of(folder, manifest)
-        refuse_differences(mine, manifest, folder)
-        manifest = _joined(manifest, mine)
-    manifest.save(folder)
-    there = shard_name(shard) in record_logs(folder)
-    writer = RunWriter(folder, manifest, shard)
-    try:
-        begun = [recorded_count(s) for s in manifest.segments if s["shard"] == shard_name(shard)]
-        if begun and not there:
-            writer.loss = f"the records of shard {shard_name(shard)} are gone"
-        elif writer.count < max(begun, default=0):
-            writer.loss = f"of {max(begun)} records or more {writer.count} are left"
-        manifest = _without_lost(manifest, folder, shard, writer.count)
-        segment = {
-            "shard": shard_name(shard),
-            "first": writer.count,  # number of its first record in the log
-            "started": manifests.now(),
-            "provenance": mine.provenance,
-            "differences": differences(mine.fingerprint, manifest.fingerprint),
-        }
-        writer.manifest = replace(manifest, segments=(*manifest.segments, segment))
-        writer.manifest.save(folder)
-    except BaseException:
-        writer.close()
-        raise
-    return writer
-
-
-def _joined(manifest: Manifest, mine: Manifest) -> Manifest:
-    """Return the manifest of a run that continues with the experiment of `mine`."""
-    experiment = dict(manifest.experiment)
-    if mine.experiment.get("paper"):
-        experiment["paper"] = True
-    if "samples" in experiment:
-        noted = [m.experiment.get("samples", {}) for m in (manifest, mine)]
-        tasks = dict.fromkeys(task for ids in noted for task in ids)
-        experiment["samples"] = {
-            task: list(dict.fromkeys(name for ids in noted for name in ids.get(task, ())))
-            for task in tasks
-        }
-    return replace(manifest, experiment=experiment, cells={**manifest.cells, **mine.cells})
-
-
-def _without_lost(manifest: Manifest, folder: Path, shard: Shard, count: int) -> Manifest:
-    """Return the manifest without the starts whose records are lost.
-
-    Starts of other shards in this layout stay: those shards can be resumed themselves.
-    """
-    logs, mine, layout = record_logs(folder), shard_name(shard), f"-of-{shard[1]:02d}"
-
-    def stays(name: str, first: int) -> bool:
-        return first <= count if name == mine else name in logs or name.endswith(layout)
-
-    kept = [segment for segment in manifest.segments if stays(segment["shard"], segment["first"])]
-    segments = [
-        s | {"records": count} if s["shard"] == mine and recorded_count(s) > count else s
-        for s in kept
-    ]
-    return replace(manifest, segments=tuple(segments))
+        if (folder / manifests.NAME).exists():
+            existing = Manifest.load(folder)
+            refuse_differences(manifest, existing, folder)
+            manifest = existing
+        return RunWriter(folder, manifest, shard, provenance, made_folder)
 
 
 def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
@@ -353,9 +245,6 @@ def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
             )
 
 
-NOTED = ("records", "traces")  # counts of a start, in the manifest at its end
-
-
 def merge(folders: Sequence[Path], out: Path) -> Manifest:
     """Merge several runs of the same configuration, for instance shards of other machines.
 
@@ -370,7 +259,9 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     if not folders:
         raise UsageError("no runs to merge: expected one or more. Name their folders")
     runs = {folder: Manifest.load(folder) for folder in folders}
-    _refuse_twice(folders)
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        names = ", ".join(map(str, folders))
+        raise UsageError(f"one run twice ({names}): expected different ones. Name each once")
     first = runs[folders[0]]
     for folder, manifest in runs.items():
         refuse_differences(manifest, first, folder, "Merge runs of one configuration only")
@@ -384,8 +275,7 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     try:
         draft.mkdir(parents=True)
         segments = _merge_logs(runs, first, records_path(draft, WHOLE))
-        cells = {name: cell for run in runs.values() for name, cell in run.cells.items()}
-        merged = replace(first, cells=cells, segments=tuple(segments))
+        merged = replace(first, segments=tuple(segments))
         merged.save(draft)
         draft.rename(out)
         sync(out.parent)
@@ -396,19 +286,6 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     return merged
 
 
-def _refuse_twice(folders: Sequence[Path]) -> None:
-    """Check that no run is named twice under different paths."""
-    places: dict[Path, Path] = {}
-    for folder in folders:
-        place = folder.resolve()
-        if place in places:
-            raise UsageError(
-                f"one run twice ({places[place]}, {folder}): expected different ones. "
-                "Name each once"
-            )
-        places[place] = folder
-
-
 def _merge_logs(runs: dict[Path, Manifest], first: Manifest, out: Path) -> list[dict[str, Any]]:
     """Write every record of `runs` once to `out`; return the segments in the written order.
 
@@ -416,26 +293,23 @@ def _merge_logs(runs: dict[Path, Manifest], first: Manifest, out: Path) -> list[
     """
     once = Once()
     segments: list[dict[str, Any]] = []
-    count = 0
+    latest: dict[str | None, tuple[Path, int]] = {}  # machine -> the last start of its records
     with out.open("xb") as file:
+        count = 0
         for folder, manifest in runs.items():
-            samples = manifest.samples
-            own_prompts = manifest.prompt_ids != first.prompt_ids
-            clock = {"clock": manifest.created} if own_prompts else {}
-            for shard, path in logs_of(folder, manifest).items():
-                starts = [segment for segment in manifest.segments if segment["shard"] == shard]
-                known_counts, number = [recorded_count(segment) for segment in starts], -1
+            clock = {} if manifest.prompt_ids == first.prompt_ids else {"clock": manifest.created}
+            for shard, path in logs_of(folder).items():
                 for number, values in enumerate(iterate(path)):
-                    while starts and starts[0]["first"] <= number:
+                    if not once.is_new(read_record(values, path), path):
+                        continue
+                    machine = values.get("machine")
+                    start = folder, manifest.start_of(shard, number, machine)
+                    if latest.get(machine) != start:
+                        latest[machine] = start
                         place = {"shard": shard_name(WHOLE), "first": count}
-                        start = {k: v for k, v in starts.pop(0).items() if k not in NOTED}
-                        segments.append(clock | start | place)
-                    if once.is_new(read_record(dict(values), path, number, samples), path):
-                        file.write(encode(count, values))
-                        count += 1
-                refuse_loss(path, number + 1, known_counts)
+                        segments.append({**clock, **manifest.segments[start[1]], **place})
+                    file.write(encode(count, values))
+                    count += 1
         file.flush()
         os.fsync(file.fileno())
-    if segments:
-        segments[-1]["records"] = count
     return segments

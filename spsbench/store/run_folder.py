@@ -8,18 +8,23 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, ValidationError, convert
 
 from spsbench.errors import CannotCreateError, DataError, PermissionDeniedError, SpsError
-from spsbench.hardware.files import read_file, sync
+from spsbench.foreign import read_json
+from spsbench.hardware.files import sync
 from spsbench.settings.records import SCHEMA, Key
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
+from spsbench.store.manifest import Count
 
 Shard = tuple[int, int]  # index, number of shards
 WHOLE: Shard = (0, 1)
 LOCK = ".lock"  # held while the manifest or the folder itself is changed
 RECORDS = re.compile(r"records-(\d+-of-\d+)\.jsonl")
+BEGUN = re.compile(r"(records-.*\.jsonl|engines-.*\.json)")  # files before the first record
 
 
 TURN = " turn "  # separates a conversation from the turn in a sample's name
@@ -106,9 +111,10 @@ def make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sync(folder.parent)
-        foreign = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     except OSError as error:
         raise cannot_create(error, folder) from error
+    foreign = {name for name in names if not BEGUN.fullmatch(name)}
     if foreign and "manifest.json" not in foreign:
         raise CannotCreateError(
             f"not a run ({folder}, holds {min(foreign)}): expected an empty folder or a run. "
@@ -148,7 +154,19 @@ def cannot_create(error: OSError | ValueError, folder: Path) -> SpsError:
     )
 
 
-ANEW = "Delete the file, and they are made anew"
+class ChoiceShape(Struct):
+    """The fields of `EngineConfig`; engines of other packages may add more."""
+
+    engine: str = ""
+    reason: str = ""
+    packed: dict[str, str] = {}
+    threads: Annotated[int, Meta(ge=1)] | None = None
+    linears: Count = 0
+    packed_linears: Count = 0
+    beside: Count = 0
+    reading: str = ""
+    cache: Count = 0
+    row_bits: bool = False
 
 
 def choices_path(folder: Path, shard: Shard) -> Path:
@@ -162,24 +180,17 @@ def read_choices(folder: Path, shard: Shard) -> dict[str, dict[str, Any]]:
     Raises:
         DataError: the file cannot be read.
     """
-    from spsbench.store.shapes import ChoiceShape, check_shape  # imports msgspec
-
     path = choices_path(folder, shard)
-    try:
-        read = json.loads(read_file(path))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(
-            f"unreadable choices ({path}: {error}): expected what `sps` wrote. {ANEW}"
-        ) from error
+    choices: dict[str, dict[str, Any]] = read_json(path, "tuning choices that `sps` wrote")
     try:
-        check_shape(read, dict[str, ChoiceShape])
-    except ValueError as error:
+        convert(choices, dict[str, ChoiceShape])
+    except ValidationError as error:
         raise DataError(
-            f"foreign choices ({path}: {error}): expected what `sps` wrote. {ANEW}"
+            f"foreign choices ({path}: {error}): expected what `sps` wrote. Delete the file, and "
+            "they are made anew"
         ) from error
-    choices: dict[str, dict[str, Any]] = read
     return choices
 
 
@@ -218,17 +229,16 @@ def read_audits(folder: Path) -> list[dict[str, Any]]:
     path = folder / AUDITS
     if not path.is_file():
         return []
-    try:
-        values = json.loads(read_file(path))
-        audits = values["audits"]
-        sound = values["schema"] == SCHEMA and all(
-            part in audit for audit in audits for part in PARTS
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        sound = False
+    values = read_json(path, "an audit that sps verify run --keep wrote")
+    audits = values.get("audits") if isinstance(values, dict) else None
+    sound = (
+        isinstance(audits, list)
+        and values.get("schema") == SCHEMA
+        and all(isinstance(audit, dict) and audit.keys() >= set(PARTS) for audit in audits)
+    )
     if not sound:
         raise DataError(
             f"an audit that cannot be read ({path}): expected what sps verify run --keep "
             f"writes, of schema {SCHEMA}. Delete it, and audit again"
         )
-    return list(audits)
+    return list(audits or ())

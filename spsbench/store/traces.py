@@ -9,11 +9,9 @@ from spsbench.errors import DataError, MismatchError, MissingError, PermissionDe
 from spsbench.settings.records import Key
 from spsbench.store import trace_records as forms
 from spsbench.store.log import Log, iterate
-from spsbench.store.manifest import NAME, Manifest
 from spsbench.store.run_folder import Shard, shard_name
 from spsbench.store.trace_records import VERSION, Along, DraftOf, Head, Proposed, Written
 
-AGAIN = "Restore the file from a copy, or continue the command that wrote it with `resume`"
 BEGIN = b'{"n":0,"head":'
 """The first bytes of a trace."""
 
@@ -125,11 +123,6 @@ def files(paths: Sequence[Path]) -> Iterable[Path]:
             yield path
             continue
         inside = sorted(path.glob("traces-*.jsonl")) or sorted(path.glob("texts/traces-*.jsonl"))
-        for folder in (path, path / "texts"):
-            if lost := sorted(noted_in(folder).keys() - {p.name for p in folder.glob("*.jsonl")}):
-                raise MissingError(
-                    f"no {lost[0]} ({folder}): expected the traces that were written there. {AGAIN}"
-                )
         if not inside:
             raise MissingError(
                 f"no traces in {path}: expected traces-*.jsonl. Record them with "
@@ -168,25 +161,10 @@ def read_file(path: Path) -> Traces:
     Raises:
         MissingError, DataError: the file is missing, damaged, or no trace.
     """
-    traces, number = Traces(), -1
+    traces = Traces()
     for number, values in enumerate(iterate(path)):
         take(traces, values, path, number)
-    expected = noted_in(path.parent).get(path.name, 0)
-    if number + 1 < expected:
-        raise DataError(
-            f"{expected - number - 1} lines are missing at the end ({path}, line {number + 2}): "
-            f"expected {expected}. {AGAIN}"
-        )
     return traces
-
-
-def noted_in(folder: Path) -> dict[str, int]:
-    """Return the lines of each file of traces noted in the manifest of a run; empty without a run.
-
-    Raises:
-        DataError: a damaged manifest.
-    """
-    return Manifest.load(folder).traces if (folder / NAME).is_file() else {}
 
 
 def take(traces: Traces, values: dict[str, Any], path: Path, number: int) -> None:

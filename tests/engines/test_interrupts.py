@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from spsbench.parallel.process_group import held
+from spsbench.hardware.signals import held
 
 
 def test_what_comes_meanwhile_goes_to_the_handler_afterwards():

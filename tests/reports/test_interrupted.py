@@ -6,6 +6,7 @@ import json as decoder
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from spsbench.reports.html import html
 from spsbench.reports.run_tables import report_on
@@ -56,7 +57,6 @@ def begun(folder, cells, parts, count, *, fails=(), shard=(0, 1), still=False):
                     no_time = dict.fromkeys(("seconds", "draft_seconds", "target_seconds"), 0.0)
                     made = replace(made, rounds=[r._replace(**no_time) for r in made.rounds])
                 writer.append(failure(of, sample, repeat) if number in fails else made)
-        writer.finish()
     return folder
 
 
@@ -176,7 +176,10 @@ def test_shards_lack_what_others_have_until_they_are_merged(tmp_path):
 
 
 def test_a_manifest_of_an_earlier_version_plans_nothing(tmp_path):
-    run = begun(tmp_path / "run", SWEEP, [{"title": "12 prompts"}], 0)
+    part = {"title": "12 prompts", "limit": 2, "samples": 1, "repeats": 1}
+    run = begun(tmp_path / "run", SWEEP, [part | {"cells": [SWEEP[0].id]}], 1)
+    manifest = Manifest.load(run)
+    structs.replace(manifest, experiment={"title": "", "parts": [part]}).save(run)
     assert progress_of(run) is None
     content = decoder.loads(json(report_on([run])))
     assert "planned" not in content

@@ -1,15 +1,14 @@
 """Which starts are alike: by what times depend on, not by what a start might have used."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from spsbench.store.provenance import settings, timing_conditions, unlike
+from spsbench.store.provenance import machines, timing_conditions, unlike
 from spsbench.store.run_folder import unbegun
 from tests.store import made
 
 
-def segment(first=0, *, differences=(), threads=None, **hardware):
+def segment(first=0, *, threads=None, **hardware):
     provenance = {"hardware": {"cpu": "A", "cores": 2} | hardware}
     if threads is not None:
         provenance["threads"] = threads
@@ -17,7 +16,6 @@ def segment(first=0, *, differences=(), threads=None, **hardware):
         "shard": "00-of-01",
         "first": first,
         "provenance": provenance,
-        "differences": list(differences),
     }
 
 
@@ -27,24 +25,16 @@ def manifest(*segments, **asked):
 
 def test_cores_that_were_not_used_make_no_other_machine():
     before = segment(usable_cores=1), segment(3, usable_cores=2)
-    assert len(settings(manifest(*before))[0].machines) == 1
+    assert len(machines(manifest(*before))) == 1
     assert timing_conditions(segment(threads=1)) == {"cpu": "A", "cores": 2, "threads": 1}
 
 
-def test_machines_within_settings_in_their_order():
-    starts = (
-        segment(threads=2),
-        segment(3, threads=2, cpu="B"),
-        segment(6, threads=2),
-        segment(9, threads=2, differences=["seed: 1, there 0"]),
-    )
-    first, second = settings(manifest(*starts))
-    assert [machine.segments for machine in first.machines] == [{0, 2}, {1}]
-    assert first.segments == {0, 1, 2}
-    assert list(unlike(first.machines)) == ["machine 1: cpu A", "machine 2: cpu B"]
-    assert (second.segments, second.differences) == ({3}, ("seed: 1, there 0",))
-    (only,) = settings(manifest(*starts), {1})
-    assert only.segments == {1}
+def test_machines_in_their_order():
+    starts = segment(threads=2), segment(3, threads=2, cpu="B"), segment(6, threads=2)
+    kinds = machines(manifest(*starts))
+    assert [machine.segments for machine in kinds] == [{0, 2}, {1}]
+    assert list(unlike(kinds)) == ["machine 1: cpu A", "machine 2: cpu B"]
+    assert [machine.segments for machine in machines(manifest(*starts), {1})] == [{1}]
 
 
 @pytest.mark.parametrize(

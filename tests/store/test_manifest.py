@@ -1,8 +1,8 @@
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from spsbench.errors import DataError, MismatchError, MissingError, SpsError
 from spsbench.reports.run_tables import report_on

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import (
+    CannotCreateError,
     DataError,
     InUseError,
     MismatchError,
@@ -13,7 +14,7 @@ from spsbench.store.lock import Lock
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import bandwidth_before
-from spsbench.store.records import check_whole, records
+from spsbench.store.records import records, segmented
 from spsbench.store.run import ATTEMPTS, open_run
 from spsbench.store.run_folder import belongs, record_logs, records_path
 from tests.store import made
@@ -202,32 +203,16 @@ def test_a_log_of_something_else_is_refused(folder, values):
         open_run(folder, made.manifest(), resume=True)
 
 
-def finished(folder, count):
-    with open_run(folder, made.manifest()) as writer:
-        made.write(writer, count)
-        writer.finish()
-
-
-def cut(folder, lines):
+def test_the_lost_end_of_a_log_is_made_again(folder):
+    begin(folder, 5)
     log = folder / "records-00-of-01.jsonl"
-    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:lines]))
-
-
-def test_the_lost_end_of_a_finished_log_is_missed_and_made_again(folder):
-    finished(folder, 5)
-    cut(folder, 3)
-    for read in (lambda: list(records(folder)), lambda: check_whole(folder)):
-        with pytest.raises(DataError):
-            read()
-    with open_run(folder, made.manifest(), resume=True) as writer:
-        assert writer.loss == "of 5 records or more 3 are left"
-        made.write(writer, 4)  # stopped before the end: what there is can be read
-    assert len(list(records(folder))) == 4
-    with open_run(folder, made.manifest(), resume=True) as writer:
-        made.write(writer, 5)
-        writer.finish()
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:3]))
+    assert len(list(records(folder))) == 3
+    for count in (4, 5):
+        with open_run(folder, made.manifest(), resume=True) as writer:
+            made.write(writer, count)
     assert list(records(folder)) == [made.record(n) for n in range(5)]
-    check_whole(folder)
+    assert [placed.segment for placed in segmented(folder)] == [0, 0, 0, 1, 2]
 
 
 def test_what_a_killed_process_was_writing_is_removed_by_the_next_start(folder):
@@ -249,13 +234,25 @@ def test_what_a_killed_process_was_writing_is_removed_by_the_next_start(folder):
 def test_a_start_is_amended_in_the_manifest(folder):
     with open_run(folder, made.manifest()) as writer:
         writer.amend(memory={"weights": {}, "bandwidth": 2e9, "loaded": True})
+        made.write(writer, 1)
         assert bandwidth_before(folder, made.manifest().provenance) is None
         writer.amend(memory={"weights": {}, "bandwidth": 5e9, "loaded": False})
-        known = Manifest.load(folder)
+    known = Manifest.load(folder)
     assert known.segments == writer.manifest.segments
     assert len(known.segments) == 1
     assert known.segments[0]["provenance"]["memory"]["bandwidth"] == 5e9
     assert bandwidth_before(folder, made.manifest().provenance) == 5e9
+
+
+def test_of_two_starts_in_one_second_the_later_one_is_amended(folder, monkeypatch):
+    monkeypatch.setattr("spsbench.store.manifest.now", lambda: "2026-01-01T00:00:00+00:00")
+    begin(folder, 0)
+    for count in (1, 2):
+        with open_run(folder, made.manifest(), resume=True) as writer:
+            made.write(writer, count)
+            writer.add_counters("c4", {"drafted": count})
+    counters = [segment.get("counters") for segment in Manifest.load(folder).segments]
+    assert counters == [{"c4": {"drafted": 1}}, {"c4": {"drafted": 2}}]
 
 
 def refuse_late(folder, **changed):
@@ -270,12 +267,12 @@ def test_a_start_that_is_refused_before_its_first_record_leaves_nothing(tmp_path
     assert not folder.exists()
     folder.mkdir()
     refuse_late(folder)
-    assert [path.name for path in folder.iterdir()] == [".lock"]  # a folder of the user's stays
+    assert list(folder.iterdir()) == []  # a folder of the user's stays
 
 
 def test_a_start_that_was_killed_before_its_first_record_is_in_nobodys_way(tmp_path):
-    open_run(tmp_path, made.manifest()).close()
-    assert (tmp_path / "manifest.json").exists()
+    (tmp_path / "records-00-of-01.jsonl").touch()
+    (tmp_path / "engines-00-of-01.json").write_text("{}")
     with open_run(tmp_path, made.manifest(seed=1)) as writer:
         writer.append(made.record(0))
     assert Manifest.load(tmp_path).fingerprint["seed"] == 1
@@ -299,16 +296,16 @@ def test_a_start_beside_another_that_goes_on_takes_nothing_away(tmp_path):
     with open_run(tmp_path, made.manifest(), shard=(0, 2)) as writer:
         with pytest.raises(UsageError), open_run(tmp_path, made.manifest(), shard=(1, 2)):
             raise UsageError("refused late")
-        with pytest.raises(MismatchError):
-            open_run(tmp_path, made.manifest(seed=1), shard=(1, 2))
+        other = open_run(tmp_path, made.manifest(seed=1), shard=(1, 2))
         record = next(r for r in map(made.record, range(9)) if writer.is_missing(r.key))
         writer.append(record)
+        with other, pytest.raises(MismatchError):
+            other.append(next(r for r in map(made.record, range(9)) if other.is_missing(r.key)))
     assert list(records(tmp_path)) == [record]
 
 
 def test_a_folder_with_anything_else_in_it_is_left_alone(tmp_path):
-    open_run(tmp_path, made.manifest()).close()
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(MismatchError):
-        open_run(tmp_path, made.manifest(seed=1), resume=True)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+    with pytest.raises(CannotCreateError):
+        open_run(tmp_path, made.manifest())
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -7,11 +7,8 @@ import pytest
 
 from spsbench.errors import DataError, MismatchError, MissingError
 from spsbench.store.log import encode
-from spsbench.store.manifest import Manifest
-from spsbench.store.run import open_run
 from spsbench.store.trace_records import DraftOf, Drawn, Head, Proposed, Written
 from spsbench.store.traces import TraceWriter, read_traces
-from tests.store import made
 
 HEAD = Head({"target.id": "t", "target.tokenizer": "aa", "sampling.temperature": 1.0})
 MODEL = DraftOf(name="model d", identity={"drafter": "model", "id": "d"}, sampled=True)
@@ -134,22 +131,3 @@ def test_damage_and_strangers_are_refused(tmp_path):
     empty.mkdir()
     with pytest.raises(MissingError):
         read_traces([empty])
-
-
-def test_the_lost_end_of_traces_of_a_run_is_missed(tmp_path):
-    folder = tmp_path / "run"
-    name = "traces-c0-00-of-01.jsonl"
-    with open_run(folder, made.manifest()) as writer:
-        write(folder / name, ("a", "b"))
-        writer.finish()
-    whole = (folder / name).read_bytes().splitlines(keepends=True)
-    assert Manifest.load(folder).traces == {name: len(whole)}
-    assert len(read_traces([folder]).texts) == 2
-    (folder / name).write_bytes(b"".join(whole[:-3]))
-    for place in (folder, folder / name):
-        with pytest.raises(DataError):
-            read_traces([place])
-    (folder / "traces-c4-00-of-01.jsonl").write_bytes(b"".join(whole))
-    (folder / name).unlink()
-    with pytest.raises(MissingError):
-        read_traces([folder])

@@ -15,6 +15,7 @@ from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import say
 from spsbench.cli.plan.log import check_without_log, formulas, plan_from_log
 from spsbench.errors import Exit, UsageError
+from spsbench.hardware.signals import ENDS_WITHIN, graceful
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_PLANNING
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
@@ -23,7 +24,6 @@ from spsbench.settings.log_options import OF_LOGS
 from spsbench.settings.options import METHOD, SAMPLING
 from spsbench.settings.options import RUN as RUN_PANEL
 from spsbench.spec import Spec
-from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
 PLAN, RUN = "plan.json", "manifest.json"
 EXCLUDED = ("k", "decoder", "random_weights", *CONSTRAINTS)  # K is a range here; own loop only

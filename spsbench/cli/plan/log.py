@@ -11,11 +11,11 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import is_terminal, write
 from spsbench.errors import UsageError
+from spsbench.hardware.signals import ENDS_WITHIN, graceful
 from spsbench.settings.commands import KS
 from spsbench.settings.log_options import OF_LOGS, LogOptions
 from spsbench.settings.options import flag_of, take_record
 from spsbench.settings.records import SCHEMA
-from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
 OF_FORMULAS = ("alpha", "k", "draft_ratio", "row_ratio")
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.process.interrupt import at_once
 from spsbench.cli.verify.form import Form
 from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
+from spsbench.hardware.signals import at_once
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import (

@@ -11,8 +11,8 @@ from spsbench.cli import options as o
 from spsbench.errors import UsageError
 from spsbench.extensions.sandbox.choice import UNDERSTOOD, Name
 from spsbench.extensions.sandbox.levels import ProgramLimits
+from spsbench.hardware.signals import graceful
 from spsbench.settings.options import MACHINE
-from spsbench.store.interrupt import graceful
 
 SANDBOX, SCORES = "Sandbox", "Scores"
 DEFAULT = ProgramLimits()

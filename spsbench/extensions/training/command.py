@@ -11,13 +11,12 @@ import typer
 from spsbench.cli import options as o
 from spsbench.cli.bench import again
 from spsbench.cli.output.terminal import say, write
-from spsbench.cli.process.interrupt import raised
 from spsbench.errors import Exit
 from spsbench.extensions.training.options import OF_DRAFT, OF_HEAD, OF_TRAINED
 from spsbench.hardware.files import clock
 from spsbench.hardware.memory import keep_memory
+from spsbench.hardware.signals import graceful
 from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT
-from spsbench.store.interrupt import graceful
 
 MAX_DEPTHS_SHOWN = 4  # depths in a line
 PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
@@ -86,7 +85,7 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours
     out = Path(options.get("out") or OUT[what])
-    with graceful() as interrupt, raised():
+    with graceful(raises=True) as interrupt:
         try:
             trained = train_drafter(
                 what,

@@ -24,7 +24,7 @@ from spsbench.extensions.training.batches import Batches, OnPolicyTexts, product
 from spsbench.extensions.training.gradients import Gradients, Rules
 from spsbench.extensions.training.students.student import Batch, Student
 from spsbench.extensions.training.teacher import Teacher
-from spsbench.parallel.process_group import held
+from spsbench.hardware.signals import held
 from spsbench.store.atomic import replace_file
 
 RISE = 0.004  # the smallest rise of tau at the last depth that counts

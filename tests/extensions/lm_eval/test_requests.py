@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spsbench.extensions.lm_eval.model import PairModel
+from spsbench.extensions.lm_eval.command import PairModel
 
 
 class Model(PairModel):

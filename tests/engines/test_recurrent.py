@@ -21,7 +21,7 @@ from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.recurrent import RecurrentLM, find_mixers, register
-from spsbench.engines.session.state_cache import Projections, StateCache
+from spsbench.engines.session.state_cache import StateCache
 from spsbench.engines.session.states import feed, keeps_states, stock_cache
 from spsbench.errors import DataError, OutOfMemoryError
 from spsbench.loop.drafter_context import Variant
@@ -351,13 +351,10 @@ def test_states_count_in_the_models_above():
         assert (row - known).abs().max() > 0.1
 
 
-def test_without_shared_projections_a_mixer_has_the_bits_of_one_row(monkeypatch):
+def test_in_a_pass_of_several_rows_a_mixer_has_the_bits_of_single_ones():
     model = made("mamba", dtype=torch.bfloat16)
     text = torch.tensor(tokens(random.Random(2), 5))
     mixer = next(iter(find_mixers(model).values()))
-    assert mixer.projections.inputs == ("in_proj",)
-    assert mixer.projections.output == "out_proj"
-    monkeypatch.setattr(mixer, "projections", Projections())
     results = []
     handle = mixer.register_forward_hook(lambda *call: results.append(call[-1]))
     for sizes in (1, 1, 1, 1, 1), (5,):

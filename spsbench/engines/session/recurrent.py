@@ -35,7 +35,6 @@ from spsbench.engines.eager import (
 from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
 from spsbench.engines.session.masks import Masks, PassInputs
 from spsbench.engines.session.state_cache import (
-    Projections,
     StateCache,
     bytes_of,
     joined,
@@ -240,9 +239,8 @@ def register(model: PreTrainedModel) -> Stateful | None:
     try:
         mixers = find_mixers(model)
         description = _try_blocks(model, list(mixers.values()))
-        shared = {layer: find_projections(model, mixer) for layer, mixer in mixers.items()}
-        for layer, mixer in mixers.items():
-            run_by_rows(mixer, shared[layer])
+        for mixer in mixers.values():
+            run_by_rows(mixer)
     except SpsError:
         raise
     except UnsupportedModelError:
@@ -314,38 +312,6 @@ def find_mixers(model: PreTrainedModel) -> dict[int, nn.Module]:
 
 def _left(running: list[nn.Module]) -> None:
     running.pop()
-
-
-def find_projections(model: PreTrainedModel, mixer: nn.Module) -> Projections:
-    """Return the linear layers of `mixer` that can run once for all rows, by a pass of one token.
-
-    They are those that are called with the mixer's own input, and the one whose result it returns.
-    """
-    calls: list[tuple[str, Any, Any]] = []
-    results: list[tuple[Any, Any]] = []
-    handles = [
-        layer.register_forward_hook(lambda _, x, y, name=name: calls.append((name, x[0], y)))
-        for name, layer in mixer.named_modules()
-        if isinstance(layer, nn.Linear)
-    ]
-
-    def note(_: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        results.append((kwargs["hidden_states"] if "hidden_states" in kwargs else args[0], result))
-
-    handles.append(mixer.register_forward_hook(note, with_kwargs=True))
-    cache = stock_cache(model)
-    try:
-        text = ordinary(rows_of(model), 4)
-        feed(model, text[:3], cache, 1)
-        calls.clear()
-        feed(model, text[3:], cache, 1, 3)
-    finally:
-        for handle in handles:
-            handle.remove()
-    hidden, result = results[-1]
-    last = next((name for name, _, y in calls if y is result), None)
-    inputs = [name for name, x, _ in calls if x is hidden and name != last]
-    return Projections(inputs, last)
 
 
 def _try_blocks(model: PreTrainedModel, mixers: Sequence[nn.Module]) -> Stateful:

@@ -2,12 +2,10 @@
 
 A mixer is the module that reads the states of a layer. In a pass of several rows it runs once for
 each row, as in a pass of one token, and the state after each row is kept until rows are committed.
-All other modules see all rows at once. Linear layers of a mixer that only take its own input, or
-make its result, run once over all rows as well.
+All other modules see all rows at once.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -108,64 +106,9 @@ def gather(layer: Any, rows: Sequence[int]) -> None:
         setattr(layer, name, kept)
 
 
-class Projections:
-    """The linear layers of a mixer that run once over all rows of a pass.
-
-    Attributes:
-        inputs: names of those that take the mixer's own input.
-        output: name of the one whose result is the mixer's; None: there is none.
-    """
-
-    def __init__(self, inputs: Sequence[str] = (), output: str | None = None) -> None:
-        self.inputs, self.output = tuple(inputs), output
-        self._row: Tensor | None = None
-        self._number = 0
-
-    def take_row(self, number: int, row: Tensor) -> None:
-        """Announce the mixer's input of the next row."""
-        self._number, self._row = number, row
-
-    @contextmanager
-    def over(self, mixer: nn.Module, hidden: Tensor) -> Iterator[None]:
-        """Let the linear layers answer for rows of `hidden` [1, m, D] from one product each."""
-        layers = [mixer.get_submodule(name) for name in self.inputs]
-        changed = [(layer, self._looked_up(layer, layer(hidden))) for layer in layers]
-        if self.output is not None:
-            layer = mixer.get_submodule(self.output)
-            changed.append((layer, nn.Identity().forward))  # its inputs are the rows' results
-        hooked = [(layer, vars(layer).get("forward")) for layer, _ in changed]
-        for layer, forward in changed:
-            vars(layer)["forward"] = forward
-        try:
-            yield
-        finally:
-            for layer, before in hooked:
-                vars(layer).pop("forward")
-                if before is not None:
-                    vars(layer)["forward"] = before
-            self._row = None
-
-    def finish(self, mixer: nn.Module, results: Sequence[Any]) -> Any:
-        """Return the mixer's result for all rows."""
-        if self.output is None:
-            return joined(results)
-        return mixer.get_submodule(self.output)(torch.cat(list(results), dim=1))
-
-    def _looked_up(self, layer: nn.Module, whole: Tensor) -> Callable[[Tensor], Tensor]:
-        plain = layer.forward
-
-        def forward(x: Tensor) -> Tensor:
-            if x is not self._row:
-                return plain(x)  # type: ignore[no-any-return]
-            return whole[:, self._number : self._number + 1]
-
-        return forward
-
-
 class ByRows:
     """A base before the class of a mixer: passes over a `StateCache` run row by row."""
 
-    projections: Projections
     layer_idx: int
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -175,29 +118,21 @@ class ByRows:
         cache = next((value for value in values if isinstance(value, StateCache)), None)
         if cache is None or cache.before is None:
             return plain(*args, **kwargs)
-        if len(cache.before) == 1:
-            return cache.steps(self.layer_idx, lambda j: plain(*args, **kwargs))[0]
-        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        shared, mixer, m = self.projections, self, len(cache.before)
+        m = len(cache.before)
 
         def run(j: int) -> Any:
-            here = slice(j, j + 1)
-            shared.take_row(j, row := hidden[:, here])
+            def row(value: Any) -> Any:
+                return rows_of_argument(value, slice(j, j + 1), m)
 
-            def part(value: Any) -> Any:
-                return row if value is hidden else rows_of_argument(value, here, m)
+            return plain(*map(row, args), **{name: row(x) for name, x in kwargs.items()})
 
-            return plain(*map(part, args), **{name: part(x) for name, x in kwargs.items()})
-
-        with shared.over(mixer, hidden):  # type: ignore[arg-type]
-            results = cache.steps(self.layer_idx, run)
-        return shared.finish(mixer, results)  # type: ignore[arg-type]
+        return joined(cache.steps(self.layer_idx, run))
 
 
-def run_by_rows(mixer: nn.Module, shared: Projections) -> None:
+def run_by_rows(mixer: nn.Module) -> None:
     """Have `mixer` run row by row over a `StateCache`; over any other cache nothing changes."""
     kind = type(mixer)
-    mixer.__class__ = type(kind.__name__, (ByRows, kind), {"projections": shared})
+    mixer.__class__ = type(kind.__name__, (ByRows, kind), {})
 
 
 def rows_of_argument(value: Any, rows: slice, m: int) -> Any:

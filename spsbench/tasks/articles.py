@@ -3,14 +3,14 @@
 XSum's test split is one parquet file of the hub, pinned by commit and by checksum, in its cache.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from spsbench.errors import DataError, PermissionDeniedError, UnavailableError, first_line
-from spsbench.tasks.reader import distinct, rows
+from spsbench.errors import DataError
+from spsbench.tasks.reader import cached as cached_file
+from spsbench.tasks.reader import distinct, hub_file, out_of_reach, rows
 
 
 class NewsItem(NamedTuple):
@@ -33,76 +33,11 @@ REPOSITORY = "EdinburghNLP/xsum"
 REVISION = "7d4d486c2f8ef850b1a11aead99b894ff3dd7da9"
 FILE = "data/test-00000-of-00001.parquet"
 SHA256 = "224e9dbc6fed987759c1954603b43cb280b8d475d78893779130aa707d967ed7"
-_SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
-_WAY_OUT = "Take data=mini, name a file with data=PATH, or run once with network"
-
-
-def fetch() -> Path:
-    """Return the path of the test split, from the cache or else from the hub.
-
-    A short check of the connection comes first, so that an unreachable hub costs no minutes of
-    retries.
-
-    Raises:
-        UnavailableError: not cached, and offline, unreachable, or the download failed.
-        DataError: the file's checksum is not the pinned one.
-        PermissionDeniedError: the cache is not writable.
-    """
-    path = cached()
-    if path is None:
-        if (why := out_of_reach()) is not None:
-            raise UnavailableError(
-                f"{REPOSITORY} is not cached and {why}: expected the test split. {_WAY_OUT}"
-            )
-        path = _download()
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != SHA256:
-        raise DataError(
-            f"XSum's test split has another checksum ({path}, sha256 {digest}): expected {SHA256}. "
-            "Delete the file to fetch it again; if that does not help, it was changed at the hub"
-        )
-    return path
 
 
 def cached() -> Path | None:
     """Return the path of the test split if it is in the cache, else None."""
-    from huggingface_hub import try_to_load_from_cache
-
-    path = try_to_load_from_cache(REPOSITORY, FILE, repo_type="dataset", revision=REVISION)
-    return Path(path) if isinstance(path, str) else None
-
-
-def out_of_reach() -> str | None:
-    """Return why nothing can be downloaded now, or None, within three seconds."""
-    from spsbench.models.hub import why_offline
-
-    if (why := why_offline(*_SWITCHES)) is not None:
-        return why
-    return None if _reachable() else "the hub cannot be reached"
-
-
-def _reachable() -> bool:
-    from spsbench.models.hub import reachable
-
-    return reachable()
-
-
-def _download() -> Path:
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(REPOSITORY, FILE, repo_type="dataset", revision=REVISION))
-    except PermissionError as error:
-        raise PermissionDeniedError(
-            f"the hub's cache cannot be written ({error.filename}): expected a folder of yours. "
-            "Set HF_HOME to one"
-        ) from error
-    except Exception as error:  # the client raises kinds of several packages
-        raise UnavailableError(
-            f"{REPOSITORY} could not be downloaded ({first_line(error)}): expected the test "
-            f"split. {_WAY_OUT}"
-        ) from error
+    return cached_file(REPOSITORY, FILE, REVISION)
 
 
 # Generated articles like the training data of the bundled pair (recipes/nano/news.py): a worked
@@ -161,7 +96,7 @@ def _mini(count: int) -> Articles:
 
 
 def _hub() -> Articles:
-    read = _file(fetch())
+    read = _file(hub_file(REPOSITORY, FILE, REVISION, SHA256))
     source = f"{REPOSITORY} at {REVISION[:8]}"
     title = f"XSum test split, {len(read.items):,} articles ({source}; the paper has 11,305)"
     return read._replace(title=title)

@@ -1,7 +1,6 @@
 """pass@k: the chance that one of k programs passes (Chen et al. 2021, arXiv 2107.03374, eq. 1).
 
-There are two intervals: over problems, for other problems of the same kind; over samples, for other
-programs drawn for the same problems.
+Its interval is over problems, for other problems of the same kind.
 """
 
 import math
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 import numpy
 
-from spsbench.metrics.intervals import FEWEST, LEVEL, NORMAL, Estimate, of_means, one_sided
+from spsbench.metrics.intervals import Estimate, of_means
 
 K = (1, 10, 100)  # what papers report
 
@@ -48,42 +47,3 @@ def over_problems(tallies: Sequence[Passes], k: int) -> Estimate:
     if mean is None:
         raise ValueError("pass@k needs at least one problem")
     return mean
-
-
-def over_samples(tallies: Sequence[Passes], k: int) -> Estimate:
-    """Return mean pass@k with its 95 % interval over the programs drawn for the problems.
-
-    The score interval (Wilson 1927) of as many programs as have the standard error that the
-    jackknife finds within the problems. If none pass, or all, the interval of Clopper and Pearson
-    (1934) of one program's chance p: pass@k is at most 1 - (1 - p)^k and at least p, however
-    problems differ. There is no interval for fewer than `FEWEST` programs, or where no problem
-    shows how its programs vary (all of them pass or fail alike, or there are only k).
-
-    Raises:
-        ValueError: no problems, or one with fewer than k programs.
-    """
-    if not tallies:
-        raise ValueError("pass@k needs at least one problem")
-    count = len(tallies)
-    mean = math.fsum(estimate(n, c, k) for n, c in tallies) / count
-    programs, passed = sum(tally.n for tally in tallies), sum(tally.c for tally in tallies)
-    if passed in (0, programs):
-        low, high = one_sided(mean, programs)
-        return Estimate(mean, low, 1 - (1 - high) ** k, count)
-    variance = math.fsum(_variance(tally, k) for tally in tallies) / count**2
-    if programs < FEWEST or not variance:
-        return Estimate(mean, None, None, count)
-    z = NORMAL.inv_cdf((1 + LEVEL) / 2)
-    spare = z * z * variance / (mean * (1 - mean))  # z^2 over the effective number of programs
-    side = z * math.sqrt(variance + z * z * (variance / (mean * (1 - mean)) / 2) ** 2)
-    low, high = ((mean + spare / 2 + end) / (1 + spare) for end in (-side, side))
-    return Estimate(mean, low, high, count)
-
-
-def _variance(tally: Passes, k: int) -> float:
-    """Return the jackknife variance of a problem's pass@k; 0 where none can be estimated."""
-    n, c = tally
-    if n <= k or not 0 < c < n:
-        return 0.0
-    passed, failed = estimate(n - 1, c - 1, k), estimate(n - 1, c, k)  # without one of these
-    return (n - 1) / n * c * (n - c) / n * (failed - passed) ** 2

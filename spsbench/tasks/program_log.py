@@ -18,7 +18,7 @@ from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
 from spsbench.store.log import HeadedLog, encode, iterate
 from spsbench.store.manifest import differences
-from spsbench.tasks.passk import K, Passes, over_problems, over_samples
+from spsbench.tasks.passk import K, Passes, over_problems
 from spsbench.tasks.program_texts import NOTHING, Program, ProgramSample
 from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 from spsbench.version import __version__
@@ -205,8 +205,8 @@ def _same(mine: Settings, theirs: Settings, path: Path) -> None:
         )
 
 
-PassAt = Mapping[int, tuple[Estimate, Estimate] | None]
-"""k -> pass@k with its interval over problems, and over samples; None: too few samples."""
+PassAt = Mapping[int, Estimate | None]
+"""k -> pass@k with its interval over problems; None: too few samples."""
 
 
 def counts(judged: Iterable[Judged]) -> dict[str, int]:
@@ -234,9 +234,7 @@ def pass_at(judged: Sequence[Judged], ks: Iterable[int] = K) -> PassAt:
     """Return pass@k of each k."""
     passes = tallies(judged)
     fewest = min((tally.n for tally in passes), default=0)
-    return {
-        k: (over_problems(passes, k), over_samples(passes, k)) if k <= fewest else None for k in ks
-    }
+    return {k: over_problems(passes, k) if k <= fewest else None for k in ks}
 
 
 def described(settings: Settings) -> str:
@@ -250,25 +248,23 @@ def described(settings: Settings) -> str:
 
 
 def estimate_lines(estimates: PassAt) -> list[str]:
-    """Return a line for each k: `pass@1 0.3700 [0.31, 0.43] over problems, [0.36, 0.38] ...`."""
+    """Return a line for each k: `pass@1 0.3700, 95 % [0.3100, 0.4300] over problems`."""
     lines = []
-    for k, pair in estimates.items():
-        if pair is None:
+    for k, passed in estimates.items():
+        if passed is None:
             lines.append(f"pass@{k} n/a: fewer than {k} samples of a problem")
-        else:
-            problems, samples = (_interval(estimate) for estimate in pair)
-            mean = f"pass@{k} {pair[0].mean:.4f}"
-            lines.append(f"{mean}, 95 % {problems} over problems, {samples} over samples")
+            continue
+        is_known = passed.low is not None and passed.high is not None
+        interval = f"[{passed.low:.4f}, {passed.high:.4f}]" if is_known else "[n/a]"
+        lines.append(f"pass@{k} {passed.mean:.4f}, 95 % {interval} over problems")
     return lines
 
 
 def plain(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
     """Return counts and pass@k as JSON values."""
     estimates = {
-        f"pass@{k}": None
-        if pair is None
-        else {"over_problems": pair[0]._asdict(), "over_samples": pair[1]._asdict()}
-        for k, pair in pass_at(judged, ks).items()
+        f"pass@{k}": passed and {"over_problems": passed._asdict()}
+        for k, passed in pass_at(judged, ks).items()
     }
     values = {"programs": len(judged), "verdicts": counts(judged), "pass": estimates}
     return values | ({"without_program": n} if (n := without(judged)) else {})
@@ -277,12 +273,6 @@ def plain(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
 def in_words(numbers: Mapping[str, int]) -> str:
     """Return the verdicts that occur, in words: `passed 12, failed 3`."""
     return ", ".join(f"{name} {count}" for name, count in numbers.items() if count) or "none"
-
-
-def _interval(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return "[n/a]"
-    return f"[{estimate.low:.4f}, {estimate.high:.4f}]"
 
 
 def with_results(samples: Sequence[ProgramSample], judged: Mapping[Key, Judged]) -> bytes:

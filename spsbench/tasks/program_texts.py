@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError
@@ -20,7 +21,7 @@ from spsbench.tasks.answers import parts_of, without_thinking
 from spsbench.tasks.humaneval import Problem
 from spsbench.tasks.reader import Row, rows
 
-ANSWER_RULE = "code-3"
+ANSWER_RULE = "code-4"
 NOTHING = "no program in the answer"
 _IMPORTED = r"\w[\w.]*( as \w+)?"
 _BEGINS = re.compile(
@@ -62,7 +63,7 @@ def continued(answer: str) -> str | None:
     """Return the first code block that is the body of a function, or None."""
     for block in parts_of(without_thinking(answer)).blocks:
         whole = all(line[0] in " \t#" for line in block.split("\n") if line.strip())
-        defines = any(_BEGINS.match(line) for line in _dedented(block).split("\n"))
+        defines = any(_BEGINS.match(line) for line in dedent(block).split("\n"))
         if whole and not defines and _RETURNS.search(block):
             return block
     return None
@@ -76,7 +77,7 @@ def before(problem: Problem) -> str:
 
 def _candidates(answer: str) -> Iterator[str]:
     blocks, text = parts_of(without_thinking(answer))
-    yield from map(_dedented, blocks)
+    yield from blocks
     lines = text.split("\n")
     start = 0
     while start < len(lines):
@@ -91,13 +92,6 @@ def _candidates(answer: str) -> Iterator[str]:
 def _goes_on(line: str) -> bool:
     begins = _BEGINS.match(line) or _CONSTANT.match(line)
     return not line.strip() or line[0] in " \t)#" or begins is not None
-
-
-def _dedented(block: str) -> str:
-    """Return a block of code without the indentation of the list around it."""
-    first = next((line for line in block.split("\n") if line.strip()), "")
-    margin = first[: len(first) - len(first.lstrip())]
-    return "\n".join(line.removeprefix(margin) for line in block.split("\n"))
 
 
 RULE = "raw-1"

@@ -7,13 +7,13 @@ nothing is skipped or repaired. `fingerprint` names a set of prompts.
 import gzip
 import hashlib
 import io
-import json
-import math
 import zlib
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import IO, Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from spsbench.errors import (
     DataError,
@@ -34,32 +34,16 @@ def parse(line: bytes, where: str) -> dict[str, Any]:
         where: file and line, for messages.
 
     Raises:
-        DataError: not UTF-8, not JSON, cut off, nested too deeply, a number that is not finite, a
-            repeated key, or no object; names the column where it is known.
+        DataError: no JSON in UTF-8, nested too deeply, or no object.
     """
-    text = decoded(line, where)
     try:
-        value = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_refuse, parse_float=_finite
-        )
-    except RecursionError:
-        raise DataError(
-            f"JSON nested too deeply ({where}): expected flat objects. Correct the line"
-        ) from None  # a traceback of a thousand frames is useless
-    except json.JSONDecodeError as error:
+        value: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         torn = "" if line.endswith(b"\n") else "; the file may have been cut off here"
         raise DataError(
-            f"no JSON ({where}:{error.colno}, {error.msg}{torn}): expected one object a line. "
-            "Correct the line"
+            f"no JSON ({where}: {first_line(error)}{torn}): expected one object a line. Correct "
+            "the line"
         ) from error
-    except ValueError as error:
-        raise DataError(
-            f"{error} ({where}): expected plain, finite, unambiguous values. Correct the line"
-        ) from error
-    if not isinstance(value, dict):
-        raise DataError(
-            f"JSON {type(value).__name__} ({where}): expected one object a line. Correct the line"
-        )
     return value
 
 
@@ -76,26 +60,6 @@ def decoded(line: bytes, where: str) -> str:
             f"bytes that are not UTF-8 ({where}:{error.start + 1}): expected UTF-8. "
             "Convert the file, for instance with iconv"
         ) from error
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {twice!r} is there twice")
-    return values
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"the number {constant}")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"the number {text[:20]}, which is too large")
-    return value
 
 
 LINE_LIMIT = 16 << 20  # bytes
@@ -191,21 +155,62 @@ def rows(path: Path, text: str | None = None) -> Generator[Row]:
         ) from error
 
 
-def hub_file(repository: str, file: str) -> Path:
+def cached(repository: str, file: str, revision: str | None = None) -> Path | None:
+    """Return the path of a data set's file in the hub's cache, else None."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(repository, file, repo_type="dataset", revision=revision)
+    return Path(path) if isinstance(path, str) else None
+
+
+def out_of_reach() -> str | None:
+    """Return why nothing can be downloaded now, or None, within three seconds."""
+    from spsbench.models.hub import reachable, why_offline
+
+    why = why_offline("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+    return why or (None if reachable() else "the hub cannot be reached")
+
+
+def hub_file(
+    repository: str, file: str, revision: str | None = None, sha256: str | None = None
+) -> Path:
     """Return the path of a data set's file, from the hub's cache or else from the hub.
 
     Raises:
         UnavailableError: not cached, and offline, unreachable, or the download failed.
+        DataError: the file's checksum is not `sha256`.
+        PermissionDeniedError: the cache is not writable.
     """
     from huggingface_hub import hf_hub_download
 
+    path, action = cached(repository, file, revision), "Name a file with `data` PATH"
+    if path is None and (why := out_of_reach()) is not None:
+        raise UnavailableError(
+            f"{repository} is not cached and {why}: expected {file}. {action}, or run once with "
+            "network"
+        )
     try:
-        return Path(hf_hub_download(repository, file, repo_type="dataset"))
+        if path is None:
+            download = hf_hub_download(repository, file, repo_type="dataset", revision=revision)
+            path = Path(download)
+    except PermissionError as error:
+        raise PermissionDeniedError(
+            f"the hub's cache cannot be written ({error.filename}): expected a folder of yours. "
+            "Set HF_HOME to one"
+        ) from error
     except Exception as error:  # the client raises kinds of several packages
         raise UnavailableError(
-            f"{repository} cannot be had ({first_line(error)}): expected {file}. Name a "
-            "file with `data` PATH, or run once with network"
+            f"{repository} cannot be had ({first_line(error)}): expected {file}. {action}"
         ) from error
+    if sha256 is not None:
+        with path.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        if digest != sha256:
+            raise DataError(
+                f"another checksum of {file} ({path}, sha256 {digest}): expected {sha256}. Delete "
+                "the file to fetch it again; if that does not help, it was changed at the hub"
+            )
+    return path
 
 
 def distinct(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:

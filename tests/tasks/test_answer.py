@@ -1,4 +1,4 @@
-"""The program in an instruct model's answer, by the rule `code-3`."""
+"""The program in an instruct model's answer, by the rule `code-4`."""
 
 from textwrap import indent
 
@@ -33,7 +33,6 @@ DRAFT = "```python\ndef f(x):\n    return x\n```\n"
         f"```python\n{FUNCTION}\n{FUNCTION}```\n\nThis uses `x + 1`.",
         f"````python\n{FUNCTION}````",
         "1. ```python\n   def f(x):\n       return x + 1\n   ```",
-        "```python\ndef f(x):\n    return x + 1```\nIt adds one.",
         f"Write ```f``` so, between ``` marks:\n```python\n{FUNCTION}```",
         f"{FUNCTION}\nFor example:\n```python\nf(1)\n```",  # the fenced block only uses it
         f"def g(x):\n    return x\n\nAnd then:\n\n{FUNCTION}",
@@ -51,8 +50,6 @@ DRAFT = "```python\ndef f(x):\n    return x\n```\n"
         "12. ```python\n" + indent(FUNCTION, "    ") + "    ```\n",
         f"```python\n{FUNCTION}   ```\nIt adds one.",
         f"```python\n{FUNCTION}```".replace("\n", "\r\n"),
-        f"```python\nx = 1\n```python\n{FUNCTION}```",
-        f"```python\n{FUNCTION.rstrip()}```\nFor example:\n```python\nf(1)\n```",
         f"<think>\n{DRAFT}It is wrong.\n</think>\n\n```python\n{FUNCTION}```",
         f"{DRAFT}It is wrong.\n</think>\n\n```python\n{FUNCTION}```",
         f"<think>\n</think>\n{FUNCTION}",

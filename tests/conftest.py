@@ -1,5 +1,6 @@
 """Fixtures of the whole suite: one thread, and tiny random models of four architectures."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -32,6 +33,13 @@ for suite in Path(__file__).parent.glob("extensions/*/suite.py"):  # of extensio
 os.environ.pop("HF_ENDPOINT", None)
 # A shell's background job is born with Ctrl-C ignored, and so would be the commands tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector off what imports and collection made: it stays until the end."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture

@@ -12,6 +12,15 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
@@ -54,21 +63,6 @@ def close(a, b, within=1e-9):
     return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=within)
 
 
-def tree(rng, n):
-    return [rng.randrange(-1, node) for node in range(n)]
-
-
-def grown(rng, lm, fed, nodes, parents):
-    """The logits of `fed` and of a tree after it, the tree fed in one pass or in several."""
-    cuts = sorted({rng.randrange(1, len(nodes) + 1), len(nodes)}) if rng.random() < 0.7 else []
-    start, rows = 0, []
-    for end in cuts or [len(nodes)]:
-        tokens = torch.tensor((fed if start == 0 else []) + nodes[start:end])
-        rows.append(lm.append(tokens, len(tokens), torch.tensor(parents[:end])).logits)
-        start = end
-    return torch.cat(rows)
-
-
 def ancestry(node, parents):
     return [] if node < 0 else [*ancestry(parents[node], parents), node]
 
@@ -101,56 +95,63 @@ def test_any_script_with_windows_equals_passes_without_a_cache(
     any_script(target, session, 1e-4 if plain else 1e-9)
 
 
-def any_script(target, session, within, seeds=2):
-    for seed in range(seeds):
-        rng, lm, text = random.Random(seed), session(target), []
-        for _ in range(10):
-            fed = [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 6))]
-            if not text or rng.random() < 0.5:
-                keep = rng.randrange(len(fed) + 1)
-                logits = lm.append(torch.tensor(fed), keep).logits
-                text += fed
-                assert close(logits, laws(target, text)[len(text) - keep :], within)
-                text = text[: rng.randrange(len(text) + 1)]
-                lm.commit(len(text))
-            else:
-                parents = tree(rng, rng.randrange(1, 6))
-                nodes = [rng.randrange(VOCAB) for _ in parents]
-                logits = grown(rng, lm, fed, nodes, parents)
-                text += fed
-                assert close(logits[: len(fed)], laws(target, text)[-len(fed) :], within)
-                for node in range(len(nodes)):
-                    path = [nodes[i] for i in ancestry(node, parents)]
-                    assert close(logits[len(fed) + node], laws(target, text + path)[-1], within)
-                path = ancestry(rng.randrange(-1, len(nodes)), parents)
-                lm.commit(len(text), path)
-                text += [nodes[i] for i in path]
-            assert lm.length == len(text)
+TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=5)
+NODES = st.lists(st.tuples(st.integers(0, VOCAB - 1), st.integers(1, 4)), min_size=1, max_size=12)
 
 
-DEEP = [-1, 0, 1, 2, 3, 4, 5, 2, 7, 8, 9, -1]  # seven below each other, and a branch of six
-PASSES = {"at once": [12], "depth by depth": [1, 2, 3, 4, 5, 6, 12], "in two": [5, 12]}
+class Script(RuleBasedStateMachine):
+    """Blocks, trees and rewinds of one session in any order."""
+
+    def __init__(self, target, lm, within):
+        super().__init__()
+        self.target, self.lm, self.within, self.text = target, lm, within, []
+
+    def row(self, text):
+        return laws(self.target, text)[-1]
+
+    @rule(tokens=TOKENS, data=st.data())
+    def append(self, tokens, data):
+        keep = data.draw(st.integers(0, len(tokens)))
+        logits = self.lm.append(torch.tensor(tokens), keep).logits
+        self.text += tokens
+        assert close(logits, laws(self.target, self.text)[len(self.text) - keep :], self.within)
+
+    @rule(data=st.data())
+    def go_back(self, data):
+        self.text = self.text[: data.draw(st.integers(0, len(self.text)))]
+        self.lm.commit(len(self.text))
+
+    @precondition(lambda self: self.text)
+    @rule(tokens=TOKENS, nodes=NODES, cuts=st.sets(st.integers(1, 11)), data=st.data())
+    def grow_a_tree(self, tokens, nodes, cuts, data):
+        """In one pass or several; the text goes on along one of its paths."""
+        parents = [max(-1, node - step) for node, (_, step) in enumerate(nodes)]
+        fed, rows, start = [*tokens, *(token for token, _ in nodes)], [], 0
+        for cut in [*sorted(cut for cut in cuts if cut < len(nodes)), len(nodes)]:
+            block = torch.tensor(fed[start : len(tokens) + cut])
+            rows.append(self.lm.append(block, len(block), torch.tensor(parents[:cut])).logits)
+            start = len(tokens) + cut
+        self.text += tokens
+        paths = [ancestry(node, parents) for node in range(len(nodes))]
+        texts = [self.text + [nodes[i][0] for i in path] for path in paths]
+        expected = [*laws(self.target, self.text)[-len(tokens) :], *map(self.row, texts)]
+        assert close(torch.cat(rows), torch.stack(expected), self.within)
+        path = data.draw(st.sampled_from([[], *paths]))
+        self.lm.commit(len(self.text), path)
+        self.text += [nodes[i][0] for i in path]
+
+    @invariant()
+    def its_length_is_the_text_s(self):
+        assert self.lm.length == len(self.text)
 
 
-@architectures
-@pytest.mark.parametrize("passes", PASSES)
-def test_nodes_of_deep_trees_have_their_places(model, session, architecture, passes):
-    target, text = model(architecture), [3, 1, 4]
-    nodes = [(5 * node + 2) % VOCAB for node in range(len(DEEP))]
-    lm, rows, start = session(target), [], 0
-    lm.append(torch.tensor(text), keep=0)
-    lm.commit(len(text))
-    for end in PASSES[passes]:
-        fed = torch.tensor(nodes[start:end])
-        rows.append(lm.append(fed, len(fed), torch.tensor(DEEP[:end])).logits)
-        start = end
-    for node, row in enumerate(torch.cat(rows)):
-        path = [nodes[i] for i in ancestry(node, DEEP)]
-        assert close(row, laws(target, text + path)[-1])
-    path = ancestry(10, DEEP)
-    lm.commit(len(text), path)
-    after = lm.append(torch.tensor([6]), keep=1).logits
-    assert close(after, laws(target, [*text, *(nodes[i] for i in path), 6])[-1:])
+SCRIPTS = settings(
+    max_examples=4, stateful_step_count=12, derandomize=True, database=None, deadline=None
+)
+
+
+def any_script(target, session, within):
+    run_state_machine_as_test(lambda: Script(target, session(target), within), settings=SCRIPTS)
 
 
 @architectures

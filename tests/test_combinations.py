@@ -114,15 +114,6 @@ def another(tmp_path_factory) -> str:
     return str(save(tmp_path_factory.mktemp("another"), model))
 
 
-def test_all_pairs_are_in_some_row():
-    small = {"a": (1, 2, 3), "b": (1, 2), "c": (True, False, None)}
-    rows = rows_of_all_pairs(small, lambda one, other: (one[1], other[1]) != (3, 2))
-    for one, other in combinations(small, 2):
-        expected = {(x, y) for x in small[one] for y in small[other]} - {(3, 2)}
-        assert {(row[one], row[other]) for row in rows} == expected
-    assert len(rows) <= 12
-
-
 def options_of(row: Row, another: str) -> dict[str, object]:
     """Options of `load` for a row, or for some of its values."""
     drafter, draft = DRAFTING[str(row.get("drafting", "the default"))]

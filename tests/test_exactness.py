@@ -155,19 +155,6 @@ def test_every_schedule(schedule):
         assert stopping.emitted < always.emitted - 0.01
 
 
-@pytest.mark.slow
-@every_rule
-@pytest.mark.parametrize("schedule", OURS)
-def test_every_schedule_with_every_rule(name, schedule):
-    made = OURS[schedule]
-    proved(name, Pair(2, 3, ("plain",)), tokens=4, schedule=made())
-    proved(name, Pair(2, 1), tokens=4, schedule=made())
-    proved(name, Pair(3, 4), tokens=3, schedule=made())
-    proved(name, Pair(3, 4), tokens=3, schedule=made(), warp={"temperature": 0.0})
-    alone = {"tokens": 6, "one_round": True}
-    proved(name, Pair(2, 14, ("plain",)), prompt=(0, 1, 0), schedule=made(), **alone)
-
-
 @every_chain_rule
 @pytest.mark.parametrize("k", [3, 4, 5, pytest.param(6, marks=pytest.mark.slow)])
 def test_one_round_of_larger_k(name, k):
@@ -228,16 +215,6 @@ def test_match_is_exact_for_drafts_from_the_text_and_from_earlier_passes(drafter
     assert len(proof.kinds - {"plain"}) > 1 or "tree" in drafter
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("drafter", BY_RULE)
-@pytest.mark.parametrize("warp", [{}, {"temperature": 0.0}, {"top_k": 2}], ids=str)
-def test_and_wherever_the_text_ends(drafter, warp):
-    make = BY_RULE[drafter]
-    for fields in {"eos": frozenset({1})}, {"target_limit": 6}, {"tokens": 6}:
-        setting = {"prompt": (1, 0, 1), "schedule": Constant(3), "tokens": 4, **fields}
-        proved("match", Pair(2, 6), drafter=make, warp=warp, **setting)
-
-
 @pytest.mark.parametrize(
     ("tokens", "parents"),
     [
@@ -296,18 +273,6 @@ def test_block_verification_never_keeps_fewer(seed):
     pair = Pair(3, seed, ("plain", "ties"))
     emitted = {name: prove(case(name, EXACT[name](), pair)).emitted for name in ("sps", "block")}
     assert emitted["block"] > emitted["sps"] - 1e-12
-
-
-@pytest.mark.slow
-@every_rule
-@pytest.mark.parametrize(("vocab", "tokens", "k"), [(2, 5, 3), (2, 5, 4), (3, 4, 2), (3, 4, 3)])
-@pytest.mark.parametrize("kinds", [KINDS, ("plain",)], ids=["mixed", "plain"])
-def test_longer_rounds(name, vocab, tokens, k, kinds):
-    if name == "match" and (vocab, kinds) == (3, ("plain",)):
-        pytest.skip("every node has a draw of its own: several minutes")
-    proved(
-        name, Pair(vocab, 4 if kinds == KINDS else 9, kinds), tokens=tokens, schedule=Constant(k)
-    )
 
 
 def test_one_model_may_serve_as_its_own_draft():

@@ -1,6 +1,5 @@
 """The registry: names are found, and a package of someone else's joins by installing it."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,9 +9,8 @@ import pytest
 
 from spsbench.errors import UsageError
 from spsbench.plugins import plug_in
-from spsbench.registry import BUILT_IN, KINDS, entries, find
+from spsbench.registry import BUILT_IN, KINDS, find
 from spsbench.spec import Spec
-from tests.folders import random_model, save
 
 PROJECT = """
 [build-system]
@@ -78,11 +76,6 @@ def test_an_unknown_name_shows_the_known_ones():
         find("drafters", "beam")
 
 
-def test_entries_are_of_their_kind():
-    for kind in KINDS:
-        assert {entry.kind for entry in entries(kind)} == {kind}
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Another package, installed by pip into a folder of its own."""
@@ -107,32 +100,6 @@ def sps(site, *arguments):
         text=True,
         check=False,
     )
-
-
-@pytest.mark.slow  # in this process: test_plug_ins_of_other_packages_are_in_the_table
-def test_an_installed_package_is_listed(site):
-    done = sps(site, "list", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    rows = {(row["kind"], row["name"]): row for row in json.loads(done.stdout)}
-    assert rows["drafters", "repeat"]["summary"] == "from their-plug-ins"
-    assert rows["drafters", "model"]["path"].startswith("spsbench.")
-    assert rows["verifiers", "theirs"]["guarantee"] == "lossy"
-    broken = rows["verifiers", "broken"]["guarantee"]
-    assert broken.startswith("cannot be loaded: AttributeError")
-
-
-@pytest.mark.slow
-def test_an_installed_package_drafts_and_verifies(site, tmp_path):
-    target = save(tmp_path / "target", random_model())
-    parts = ["--drafter", "repeat:times=3", "--verifier", "theirs"]
-    done = sps(site, "generate", "the cat", "--target", str(target), "-n", "8", "--json", *parts)
-    assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
-    assert made["rounds"][0]["drafted"] == 3
-    assert made["settings"]["drafter"] == {"name": "repeat", "args": [["times", 3]]}
-    refused = sps(site, "generate", "x", "--target", str(target), "--drafter", "repeat:times=x")
-    assert refused.returncode == 2
-    assert "times is 'x': expected int" in refused.stderr
 
 
 @pytest.mark.parametrize(

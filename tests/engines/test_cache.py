@@ -1,7 +1,5 @@
 """The preallocated cache against plain lists: growth, rewinds, gathered rows, and no new memory."""
 
-import random
-
 import pytest
 import torch
 
@@ -23,27 +21,6 @@ def held(past, layer):
     keys = own.keys[0, 1, : own.length, 2] - 1000 * layer
     assert torch.equal(own.values[0, 0, : own.length, 0], -keys - 1000 * layer)
     return [int(k) for k in keys]
-
-
-def test_any_script_of_appends_and_commits_equals_a_list():
-    for seed in range(10):
-        rng, past, text = random.Random(seed), PreallocatedCache(1500), []
-        for step in range(40):
-            new = [rng.randrange(900) for _ in range(rng.randrange(1, 400))][: 1500 - len(text)]
-            for layer in 0, 1:
-                keys, values = past.update(*states(new, layer), layer)
-                assert keys.shape == values.shape == (1, 2, len(text + new), 3)
-            text += new
-            assert held(past, 0) == held(past, 1) == text
-            length = rng.randrange(len(text) + 1)
-            rows = sorted(
-                rng.sample(range(length, len(text)), k=rng.randrange(len(text) - length + 1))
-            )
-            if step % 2:
-                rows = []
-            past.keep(length, rows)
-            text = text[:length] + [text[row] for row in rows]
-            assert past.get_seq_length() == len(text)
 
 
 def test_the_room_doubles_and_ends_at_the_context():

@@ -22,7 +22,7 @@ from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.recurrent import RecurrentLM, find_mixers, register
 from spsbench.engines.session.state_cache import StateCache
-from spsbench.engines.session.states import feed, keeps_states, stock_cache
+from spsbench.engines.session.states import keeps_states
 from spsbench.errors import DataError, OutOfMemoryError
 from spsbench.loop.drafter_context import Variant
 from spsbench.loop.noise import PhiloxStream
@@ -159,17 +159,6 @@ def test_rows_beyond_those_whose_states_are_kept_are_read_again(monkeypatch):
     assert (
         lm.append(torch.tensor(text[4:5]), 1).logits[0] - known.row(text[:5])
     ).abs().max() < 1e-9
-
-
-def test_many_tokens_with_few_logits_go_as_a_prefill_and_rows(monkeypatch):
-    monkeypatch.setattr(recurrent, "KEPT", 4)
-    model, text = made("lfm2"), tokens(random.Random(3), 9)
-    lm = RecurrentLM(model, layers=(0, 1))
-    scores = lm.append(torch.tensor(text), keep=2)
-    known = Oracle(model, text[:1])
-    assert (scores.logits - known.rows(text)[-2:]).abs().max() < 1e-9
-    assert lm._blocks == [(0, 7)]
-    assert all(len(states) == 9 for states in scores.hidden.values())
 
 
 WARPS = [Warp(0), Warp(), Warp(0.7, top_k=5)]
@@ -331,24 +320,6 @@ def test_a_planted_bug_is_seen(bug, monkeypatch):
         )
         kind = RecurrentLM
     assert max(gap_of("qwen3_5_text", 3, accepted, kind) for accepted in range(4)) > 1e-4
-
-
-def test_states_count_in_the_models_above():
-    for family in list(FAMILIES)[:QUICK]:
-        model, text = made(family), torch.tensor(tokens(random.Random(1), 9))
-        cache = stock_cache(model)
-        feed(model, text[:8], cache, 1)
-        known = Oracle(model, text[:1].tolist()).row(text.tolist())
-        for layer in cache.layers:
-            for states in (
-                getattr(layer, "recurrent_states", {}),
-                getattr(layer, "conv_states", {}),
-            ):
-                for state in states.values():
-                    if state is not None:
-                        state.zero_()
-        row = feed(model, text[8:], cache, 1, 8).logits[0, -1]
-        assert (row - known).abs().max() > 0.1
 
 
 def test_in_a_pass_of_several_rows_a_mixer_has_the_bits_of_single_ones():

@@ -1,19 +1,15 @@
 """From a cell to parts: what is refused before a model is touched, and what is put together."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import pytest
 import torch
 
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Drafter, Drawn, Schedule
-from spsbench.methods.build import build
-from spsbench.methods.decoders.native import NativeDecoder
+from spsbench.loop.types import Drafter, Drawn
 from spsbench.methods.resolve import resolve, warp
-from spsbench.methods.schedules.by_history import Constant
-from spsbench.models.cache import Loaded, ModelCache
-from spsbench.plugins import arguments
+from spsbench.models.cache import ModelCache
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
@@ -64,66 +60,10 @@ def test_what_cannot_be_built_is_refused(changes):
     assert "\n" not in str(refused.value)
 
 
-@dataclass
-class Part(Schedule):
-    whole: int = 1
-    real: float = 1.0
-    flag: bool = False
-    word: str = "a"
-
-    def __post_init__(self):
-        if self.whole < 0:
-            raise ValueError(f"whole is {self.whole}: expected 0 or more")
-
-    def k(self, history):
-        return self.whole
-
-    def go_on(self, p):
-        return torch.ones((), dtype=torch.bool)
-
-
-def test_arguments_are_read_as_the_part_declares_them():
-    spec = Spec.parse("part:whole=2,real=3,flag=true,word=b")
-    typed = arguments(spec, Part)
-    assert typed == {"whole": 2, "real": 3.0, "flag": True, "word": "b"}
-    assert type(typed["real"]) is float
-
-
 @pytest.mark.needs_fast
 def test_the_warp_is_that_of_the_cell():
     made = warp(SAMPLED.but(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1))
     assert asdict(made) == asdict(Warp(0.5, 3, 0.9, 0.1))
-
-
-@pytest.mark.needs_fast
-def test_parts_are_put_together_over_the_models():
-    target, draft = random_model(), random_model(noise=0.1)
-    loaded = Loaded(target, draft, byte_tokenizer(), 280, frozenset(), None)
-    cell = resolve(SAMPLED.but(schedule=Spec("constant", (("lookahead", 3),))))
-    first, second = build(cell, loaded), build(cell, loaded)
-    assert isinstance(first, NativeDecoder)
-    assert first.schedule == Constant(3)
-    assert first.target.vocab_size == 280
-    assert first.drafter.limit == 512
-    assert first.target is not second.target
-
-
-@pytest.mark.needs_fast
-def test_models_are_loaded_for_each_other(tmp_path, said):
-    target = save(tmp_path / "target", random_model())
-    draft = save(tmp_path / "draft", random_model(noise=0.1))
-    cell = Cell(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
-    loaded = ModelCache(Access(offline=True)).load(cell)
-    assert loaded.draft is not None
-    assert loaded.folder == target
-    assert loaded.vocab_size == len(byte_tokenizer())
-    assert loaded.eos == {loaded.tokenizer.eos_token_id}
-    assert loaded.target.dtype == torch.float32
-    assert not loaded.target.training
-    assert said == []
-
-    alone = ModelCache(Access(offline=True)).load(cell.but(draft=None))
-    assert alone.draft is None
 
 
 def test_models_of_different_tokens_are_refused(tmp_path):

@@ -364,11 +364,6 @@ def test_a_text_that_is_left_open_is_cut(pair):
     assert text.record.closed is None
 
 
-def test_expressions_are_never_closed(pair):
-    text = pair.generate("x", regex="[a-z]*;", temperature=0.0, max_new_tokens=8)
-    assert text.finish == "length"
-
-
 def test_a_pattern_whose_end_is_not_found_is_left_alone(pair):
     how = {"json_schema": {"type": "string", "pattern": "@[a-z]+\\.org$"}, "max_new_tokens": 12}
     assert opened(pair, how)._tokens is not None

@@ -65,11 +65,6 @@ def test_a_damaged_file_is_as_none_and_the_usual_costs_hold(cache, cell, content
     assert wide["row"] < narrow["row"]
 
 
-def test_other_schedules_keep_their_arguments(cache):
-    cell = make_cell(target="nano", schedule="payoff:row=0.3")
-    assert with_costs(cell) is cell
-
-
 def test_medians_become_costs_in_plain_passes():
     rows = (0.1, 0.2, 0.3, 0.8)  # 12 = 10 + 1 of the round + 1 a row, until rows take longer
     seconds = [(0.0, 10.0), (1.5, 12.0), (2.0, 13.0), (2.5, 14.0), (3.0, 19.0)]

@@ -10,7 +10,6 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.loop.sampling import Warp
-from spsbench.loop.text import common_prefix
 from spsbench.loop.types import (
     Purpose,
 )
@@ -84,10 +83,6 @@ def shared(lm):
 
 def strings(lm, sampled=False):
     return StringDrafter(lm, ByText(both().target, both().draft), sampled)
-
-
-def test_what_is_shared():
-    assert both().overlap.pairs == SHARED
 
 
 def proved(verifier, drafter, **fields):
@@ -270,14 +265,3 @@ def test_strings_become_as_many_of_the_targets_tokens_as_were_asked_for():
         schedule=Constant(4),
     )
     assert set(seen[:-4]) == {4}
-
-
-def test_common_beginnings():
-    for one, other, length in (
-        ([], [1], 0),
-        ([1, 2, 3], [1, 2, 3], 3),
-        ([1, 2, 3, 4], [1, 2, 9, 4], 2),
-        ([9], [1], 0),
-        (list(range(99)), list(range(77)), 77),
-    ):
-        assert common_prefix(one, other) == length

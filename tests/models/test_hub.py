@@ -234,18 +234,6 @@ def test_a_hub_that_never_answers(tmp_path):
     assert "secret" not in answer["line"]
 
 
-def test_checks_import_nothing_heavy():
-    script = """
-import sys
-import spsbench.cli.doctor, spsbench.hardware.environment
-import spsbench.models.folder, spsbench.models.hub
-print([name for name in ("torch", "transformers", "huggingface_hub") if name in sys.modules])
-"""
-    run = [sys.executable, "-c", script]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 def test_going_offline_too_late(address, tmp_path):
     script = """
 from spsbench.models import hub

@@ -76,8 +76,12 @@ compilers = pytest.mark.parametrize("compiler", ["gcc", "clang"])
 processors = pytest.mark.parametrize("march", ["native", "x86-64-v3", "x86-64"])
 
 
-def built(folder, *command, fault=None):
-    """The program with all kernels, compiled in `folder`."""
+def built(folder, *command, fault=None, evex=()):
+    """The program with all kernels, compiled in `folder`.
+
+    `evex`: flags of AVX-VNNI for the dot products, whose instructions are then put into the
+    encoding of AVX-512 (EVEX in place of VEX): nothing else differs.
+    """
     if shutil.which(command[0]) is None:
         pytest.skip(f"needs {command[0]}")
     if any("x86-64" in flag for flag in command) and os.uname().machine != "x86_64":
@@ -90,6 +94,13 @@ def built(folder, *command, fault=None):
         assert right in text
         (folder / name).write_text(text.replace(right, wrong, 1))
     sources = [path.name for path in (*SOURCES, PROGRAM)]
+    if evex:
+        dots = [*command, *evex, "-fopenmp", "-Wno-psabi", "-S", "coded_dots.c"]
+        subprocess.run(dots, cwd=folder, check=True, timeout=600)
+        text = (folder / "coded_dots.s").read_text()
+        assert "{vex} vpdpbusd" in text
+        (folder / "coded_dots.s").write_text(text.replace("{vex} ", ""))
+        sources[sources.index("coded_dots.c")] = "coded_dots.s"
     whole = [*command, "-fopenmp", *WARNINGS, *sources, "-o", "program", "-lm"]
     done = subprocess.run(whole, cwd=folder, capture_output=True, text=True, timeout=600)
     if "cannot find" in done.stderr:
@@ -108,6 +119,15 @@ def ran(*command):
 @processors
 def test_kernels_are_plain_loops(compiler, march, tmp_path):
     done = ran(built(tmp_path, compiler, *FAST, f"-march={march}"))
+    assert done.returncode == 0, done.stdout
+
+
+@slow
+def test_dot_products_for_avx_vnni_are_plain_loops(tmp_path):
+    flags = Path("/proc/cpuinfo").read_text().split()
+    if not {"avx512_vnni", "avx512vl"} <= set(flags):
+        pytest.skip("needs a processor with AVX-512 VNNI")
+    done = ran(built(tmp_path, "gcc", *FAST, "-march=x86-64-v3", evex=["-mavxvnni"]), "few")
     assert done.returncode == 0, done.stdout
 
 

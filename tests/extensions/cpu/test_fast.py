@@ -21,7 +21,7 @@ from spsbench.engines.session.session import FastLM
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.packing.layouts import LAYOUTS, layouts
 from spsbench.extensions.cpu.packing.tuning import preferred
-from spsbench.extensions.cpu.thread_choice import LARGE, MARGIN, best_threads, with_threads
+from spsbench.extensions.cpu.thread_choice import LARGE, MARGIN, with_threads
 from spsbench.hardware import contention
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of
@@ -103,13 +103,6 @@ def test_beside_others_fewer_threads_are_the_rule():
     for all_threads, wanted in (5.0, 6), (4.6, 6), (4.0, 8):
         assert preferred({8: all_threads, 6: 5.0, 4: 7.0, 1: 9.0}, 6, MARGIN) == wanted
     assert preferred({8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, 6, MARGIN) == 4
-
-
-def test_alone_threads_change_only_for_a_clear_gain():
-    for times, wanted in ([8, 4, 1], 1), ([8, 5, 7.9], 4), ([8, 7.9, 7.8], 8):
-        assert preferred(dict(zip((8, 4, 1), times, strict=True)), 8, MARGIN) == wanted
-    with threads(8):  # a large model is not tried
-        assert [best_threads(FastLM(tiny("llama")), LARGE, free) for free in (8, 5)] == [None, 5]
 
 
 def test_a_model_makes_way_for_others(monkeypatch):

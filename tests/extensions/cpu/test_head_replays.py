@@ -211,17 +211,6 @@ def test_a_program_that_differs_is_given_up(target, tmp_path):
     assert "differs" in replay(site).refused
 
 
-def test_moved_weights_are_followed(target, tmp_path):
-    site = site_of("eagle3", target, tmp_path)
-    network = site.drafter()._frontier.network
-    drafts(site, target, Warp(1.0), Constant(K), 1)
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight.data = weight.data.clone() * 0.9
-    wanted = drafts(site, target, Warp(1.0), Stepwise(K), 2, OwnCode)
-    assert_same(drafts(site, target, Warp(1.0), Constant(K), 2), wanted)
-
-
 def test_two_texts_at_once_do_not_share_a_pass(target):
     """A pass within a pass, of a thread or a hook, runs the network's own code."""
     replay, seen = NetworkReplay([target]), []

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers.activations import GELUTanh, SiLUActivation
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
 from spsbench.engines.quantization.codes import FORMATS, Codes
 from spsbench.engines.quantization.layers import QuantisedLinear
@@ -112,6 +114,8 @@ OVER_CODES = {
 }
 OTHERS = {
     "rms norm": (norm(LlamaRMSNorm, RmsNorm), KINDS, ODD),
+    "rms norm, late": (norm(Olmo2RMSNorm, RmsNorm), KINDS, ODD),
+    "rms norm, plus": (norm(GemmaRMSNorm, RmsNorm), KINDS, ODD),
     "layer norm": (norm(nn.LayerNorm, LayerNorm), KINDS, ODD),
     "silu": (activation(SiLUActivation), KINDS, ODD),
     "gelu": (activation(GELUTanh), KINDS, ODD),

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from spsbench.engines.eager import ordinary
 from spsbench.extensions.cpu.packing.layouts import LAYOUTS
 from spsbench.extensions.cpu.packing.logit_check import LogitCheck, _in_float32
 from tests.extensions.cpu.laid_out import laid_out
@@ -99,11 +98,3 @@ def test_a_model_that_is_all_noise_is_left_as_it_is():
     check = LogitCheck(model)
     check.refine(model)
     assert not check.holds(model)
-
-
-def test_probes_are_ordinary_tokens():
-    ids = ordinary(49152, 12)
-    assert ids.min() > 100
-    assert ids.max() < 49152 - 100
-    assert len(set(ordinary(12, 9).tolist())) == 9
-    assert ordinary(1, 3).tolist() == [0, 0, 0]

@@ -5,67 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from spsbench.engines.quantization.codes import FORMATS, Codes
-from spsbench.engines.quantization.layers import QuantisedLinear
-from spsbench.engines.session.engine_config import threads
 from spsbench.extensions.cpu.kernels import operators
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.kernels.operators import NONE, in_c, run
-from spsbench.extensions.cpu.packing.coded_panels import CODE_LAYOUTS
-from spsbench.extensions.cpu.packing.panels import PanelLinear, product
-from spsbench.extensions.cpu.replay.attention import kernel_attend
+from spsbench.extensions.cpu.packing.panels import PanelLinear
 from tests.extensions.cpu.laid_out import forget, random
 
 needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
-
-
-@needs_c
-@dtypes
-@pytest.mark.parametrize("biased", [True, False])
-def test_products(biased, dtype):
-    bias = random(70, dtype=dtype) if biased else None
-    layer = PanelLinear(random(70, 64, dtype=dtype), bias)
-    for shape in (64,), (1, 3, 64), (2, 5, 64), (1, 0, 64):
-        x = random(*shape, dtype=dtype)
-        for count in 1, 2:
-            with threads(count):
-                assert torch.equal(layer(x), product(x, layer.weight, layer.bias, 70))
-    turned = random(64, 3, dtype=dtype).t()
-    assert torch.equal(layer(turned), layer(turned.contiguous()))
-
-
-@needs_c
-@dtypes
-@pytest.mark.parametrize("name", [*FORMATS, "over minima"])
-def test_products_over_codes(name, dtype, monkeypatch):
-    codes = Codes.of(random(70, 96, dtype=torch.float32), FORMATS.get(name, FORMATS["int4"]))
-    if name not in FORMATS:
-        codes = codes._replace(numbers=codes.numbers + 8, minima=codes.scales * 3)
-    for kind in [kind for kind in CODE_LAYOUTS.values() if not kind.refuses(dtype)]:
-        for bias in None, random(70, dtype=dtype):
-            layer = kind(QuantisedLinear(codes, bias))
-            inputs = [random(*shape, 96, dtype=dtype) for shape in ((), (1, 3), (2, 9), (1, 0))]
-            ours = [layer(x) for x in inputs]
-            with monkeypatch.context() as python:
-                python.setattr(operators, "in_c", lambda name: None)
-                assert all(map(torch.equal, ours, (layer(x) for x in inputs)))
-            with pytest.raises(RuntimeError):
-                layer(inputs[1][..., :64])
-
-
-@needs_c
-@dtypes
-@pytest.mark.parametrize("sinks", [True, False])
-@pytest.mark.parametrize("tokens", [1, 5])
-def test_attention(tokens, sinks, dtype):
-    query = random(1, tokens, 6, 32, dtype=dtype).transpose(1, 2)
-    key, value = random(2, 1, 3, 40, 32, dtype=dtype)[:, :, :, :23]
-    mask = random(1, 1, tokens, 24, dtype=dtype)[..., :23] if tokens > 1 else None
-    extra = random(6, dtype=dtype) if sinks else None
-    found = run("attend", query, key, value, mask, extra, 0.3, 2.5)
-    assert torch.equal(found, kernel_attend(query, key, value, mask, extra, 0.3, 2.5))
-    assert found.shape == (1, tokens, 6, 32)
 
 
 @needs_c

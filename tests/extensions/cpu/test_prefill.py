@@ -153,14 +153,6 @@ def test_a_stretched_program_that_is_wrong_is_not_used(monkeypatch):
     assert way(model).groups
 
 
-def test_layers_run_in_one_call():
-    model = model_of("llama")
-    read(model, PROMPT)
-    programs = way(model).programs
-    assert programs.joins
-    assert (0, len(model.model.layers)) in programs._weights
-
-
 def test_layers_whose_inputs_a_model_changes_run_one_by_one(monkeypatch):
     model = model_of("llama")
     read(model, PROMPT)
@@ -174,22 +166,6 @@ def test_layers_whose_inputs_a_model_changes_run_one_by_one(monkeypatch):
     assert not programs.joins
     assert not torch.equal(changed, joined)
     assert torch.equal(read(model, PROMPT), changed)
-
-
-def test_layers_without_programs_run_larger_operators(monkeypatch):
-    model = model_of("llama")
-    whole = read(model, PROMPT)
-    monkeypatch.setattr(Prefill, "_captured", lambda self, layers: None)
-    other = model_of("llama")
-    assert torch.equal(read(other, PROMPT), whole)
-    assert way(other).groups
-
-
-def test_a_prefill_within_another_pass_runs_the_models_own_code():
-    model = model_of("llama")
-    whole, replay = read(model, PROMPT), prepared(model).replay
-    with replay._one:
-        assert torch.equal(read(model, PROMPT), whole)
 
 
 def test_hooks_hear_every_prompt():

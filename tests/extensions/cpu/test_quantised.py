@@ -165,19 +165,6 @@ def test_the_audit_scores_the_same_numbers():
     assert not torch.allclose(torch.from_numpy(full), own, rtol=0, atol=0.1)
 
 
-def test_it_is_part_of_the_cell():
-    plain, other = make_cell(), make_cell(weights="int8")
-    assert plain.id != other.id
-    assert str(other.target) == "nano int8"
-    assert other.draft.quantised == "int8"
-    apart = make_cell(weights="int8", draft_weights="checkpoint").draft
-    assert apart.quantised is None
-    drawn = make_cell(weights="int4", random_weights=True).target
-    assert drawn.random
-    assert drawn.quantised == "int4"
-    assert drawn.weights == "random-int4"
-
-
 def test_a_target_s_own_copy_drafts():
     models = make_cell(target="nano", draft="self:int4").models
     assert [str(model) for model in models] == ["nano", "nano int4"]

@@ -11,12 +11,10 @@ from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.packing import tuning
 from spsbench.extensions.cpu.packing.coded_panels import QuantisedPanels, kernel_of
 from spsbench.extensions.cpu.packing.tuning import (
-    MARGIN,
     PREFETCHES,
     USUAL,
     Prefetch,
     measured_prefetch,
-    preferred,
     prefetch_arguments,
     prefetch_of,
     select_prefetch,
@@ -53,11 +51,6 @@ def test_it_is_measured_once_and_kept(measured):
     assert measured_prefetch(torch.float32) == prefetch_of(torch.float32) == FAR
     assert measured == [torch.float32]
     assert prefetch_of(torch.bfloat16) == USUAL
-
-
-def test_the_usual_way_stays_where_none_is_clearly_faster():
-    assert preferred(times(FAR, 0.99), USUAL, MARGIN) == USUAL
-    assert preferred(times(FAR, 0.9), USUAL, MARGIN) == FAR
 
 
 def test_every_way_is_measured():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spsbench.errors import DataError, UsageError
+from spsbench.errors import DataError
 from spsbench.extensions.training.acceptance import Acceptance, Gain, Share, foreseen
 from spsbench.extensions.training.batches import Batches, OnPolicyTexts
 from spsbench.extensions.training.generation import continue_texts
@@ -88,20 +88,6 @@ def test_a_loss_that_is_no_number_keeps_what_was_there(course):
     with pytest.raises(DataError):
         made.run()
     assert [step for step, _ in checkpoints_in(made.folder)] == [2, 4]
-
-
-def test_too_little_time_for_a_look_is_said_at_once(course):
-    made = course(rules=replace(RULES, steps=None, minutes=1e-6))
-    with pytest.raises(UsageError):
-        made.run()
-
-
-def test_the_probe_leaves_no_trace(course):
-    made = course(rules=replace(RULES, steps=None))
-    before = small.weights(made)
-    made._affordable(made._gradients())
-    assert made.step == 0
-    assert all(torch.equal(before[n], w) for n, w in made.student.network.state_dict().items())
 
 
 class Poor:

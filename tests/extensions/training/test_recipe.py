@@ -28,25 +28,6 @@ def test_training_lowers_the_loss_and_resumes_with_the_same_weights(tmp_path):
     assert first.draft_loss < 0.8 * first.target_loss
 
 
-def test_measure_by_hand():
-    laws = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]])
-
-    def constant(law):
-        def model(input_ids, use_cache):
-            return type("Output", (), {"logits": law.log().expand(*input_ids.shape, 3)})
-
-        return model
-
-    ids = torch.tensor([0, 1, 2, 0, 0, 1, 2, 1, 0])
-    found = measure(*map(constant, laws), ids, 8)
-    assert found.tokens == 8
-    assert found.alpha == pytest.approx(0.6)
-    assert found.by_position == pytest.approx([0.6] * 8)
-    assert found.target_loss == pytest.approx(-laws[0].log()[ids[1:]].mean().item())
-    with pytest.raises(ValueError):
-        measure(*map(constant, laws), ids, 9)
-
-
 @pytest.mark.slow
 def test_the_recipe_writes_a_pair_that_loads(tmp_path):
     corpus = Corpus(

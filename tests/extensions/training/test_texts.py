@@ -94,17 +94,10 @@ def test_texts_of_another_tokenizer_are_refused(target, tmp_path):
         read_head(tmp_path / "other.jsonl")
 
 
-def test_a_target_that_ends_at_once_gives_no_text(tmp_path):
+@pytest.mark.parametrize("text", [[0], [2, 290]], ids=["ends at once", "no token"])
+def test_texts_that_teach_nothing_are_refused(text, tmp_path):
     path = tmp_path / "texts.jsonl"
-    rows = {"batch": 0, "texts": [{"prompt": [1], "text": [0]}]}
-    path.write_text(json.dumps({"schema": 1, **MADE}) + "\n" + json.dumps(rows) + "\n")
-    with pytest.raises(DataError):
-        read(path, None, str)
-
-
-def test_tokens_that_are_none_are_refused(tmp_path):
-    path = tmp_path / "texts.jsonl"
-    rows = {"batch": 0, "texts": [{"prompt": [1], "text": [2, 290]}]}
+    rows = {"batch": 0, "texts": [{"prompt": [1], "text": text}]}
     path.write_text(json.dumps({"schema": 1, **MADE}) + "\n" + json.dumps(rows) + "\n")
     with pytest.raises(DataError):
         read(path, None, str)

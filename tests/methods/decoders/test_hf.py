@@ -139,13 +139,6 @@ def test_it_ends_at_an_end_token(target):
     assert rounds[-1].finish == "eos"
 
 
-def test_a_stop_string_cuts_inside_a_block(target):
-    plain = native(target, Limits(40))
-    rounds = run(HfDecoder(target, target, 4), Limits(40), stop=lambda out: len(out) == 7)
-    assert output(rounds) == plain[:7]
-    assert rounds[-1].finish == "stop"
-
-
 def test_sampling_is_the_cells_and_seeded(target, draft):
     warp, limits = Warp(temperature=0.7, top_p=0.9), Limits(24)
     before = torch.get_rng_state()

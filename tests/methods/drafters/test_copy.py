@@ -53,12 +53,6 @@ def test_fewer_agreeing_tokens_than_asked_for_are_not_enough():
     assert tokens_of(drafter, [*prompt, 6, 7], 3) == [8, 9, 1]
 
 
-def test_marks_that_are_not_there_mark_nothing():
-    drafter = CopyDrafter("Begin", "End", decode=decode)
-    drafter.begin(MARKED, PREFILL)
-    assert tokens_of(drafter, [*MARKED, 4], 2) == [5, 6]
-
-
 def test_of_several_first_marks_the_last_counts():
     text = [1, 2, 7, 10, 1, 2, 8, 9, 10]  # Fix : a Answer Fix : mat . Answer
     drafter = CopyDrafter("Fix :", "Answer", decode=decode)

@@ -16,7 +16,7 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Draft, Drafter, Drawn, Limits
 from spsbench.methods.drafters.chains import ChainsDrafter
-from spsbench.methods.drafters.shaped import ShapedDrafter, TreeDrafter, parents_of
+from spsbench.methods.drafters.shaped import ShapedDrafter, TreeDrafter
 from spsbench.methods.drafters.topk import TopkDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
@@ -211,12 +211,6 @@ def test_a_sure_law_has_one_child():
     for name in "iid", "distinct", "chains", "ragged":
         _, rounds, _, _ = run(MAKE[name], warp=Warp(0))
         assert all(r.drafted == r.depth for r in rounds), name
-
-
-def test_plans_tell_how_siblings_are_drawn():
-    assert parents_of("2x1") == [-1, -1, 0, 1]
-    assert plan_of(Spec.parse("tree:shape=4,siblings=iid")).drawn is Drawn.IID
-    assert plan_of(Spec("tree")).drawn is Drawn.POINT
 
 
 SHORT = {"schedule": Constant(1), "tokens": 2, "one_round": True}

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from spsbench.loop.types import Round
-from spsbench.methods.schedules.by_history import Goodput, costs_of_rows
+from spsbench.methods.schedules.by_history import costs_of_rows
 from spsbench.methods.schedules.by_payoff import Payoff
 
 AVX2, AVX512 = {"draft": 0.06, "row": 0.18, "fixed": 0.06}, {"draft": 0.06, "row": 0.02}
@@ -103,11 +103,6 @@ def test_costs_of_rows_are_a_number_each_or_a_list_that_goes_on():
     assert costs_of_rows("0.1-0.125-0.375", 5) == [0.0, 0.1, 0.125, 0.375, 0.625, 0.875]
     assert costs_of_rows("0.1-0.2-0.3", 1) == [0.0, 0.1]
     assert costs_of_rows(1e-05, 1) == [0.0, 1e-05]
-
-
-def test_goodput_has_the_same_costs():
-    sure = [turn(4, 4)] * 40
-    assert Goodput(draft=0.01, row="0.02-0.05-0.07-0.1-9").k(sure) == 4
 
 
 def test_a_model_that_cannot_pay_is_not_asked_at_first():

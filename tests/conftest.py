@@ -42,6 +42,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
+def pytest_sessionfinish() -> None:
+    """Let what is imported for the summary see all that is alive."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def said() -> Iterator[list[str]]:
     """The lines that a user would be told, each different one once."""

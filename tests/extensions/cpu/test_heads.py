@@ -1,7 +1,5 @@
 """Heads in packed networks, and over packed targets."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -11,7 +9,7 @@ from tests.extensions.cpu.laid_out import without_compiler
 from tests.heads import writers
 from tests.heads.families import FIRST, TEXT
 from tests.heads.head_faults import FAMILIES, ROWS, SOME, VOCAB, along, compared, in_pieces, sound
-from tests.heads.stage import WAYS, HeadSite, texts_of
+from tests.heads.stage import HeadSite
 from tests.oracles.models import tiny
 
 pytestmark = pytest.mark.numeric
@@ -62,10 +60,3 @@ def test_hidden_states_of_the_fast_engine_are_those_of_the_model(tmp_path):
         lambda m, layers: engine.session(model, layers=layers),
     )
     assert seen.worst < 1e-9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2", "qwen3"])
-def test_greedy_texts(tmp_path, architecture):
-    prepare = partial(Fast().prepare, threads=1)
-    assert len(texts_of(architecture, tmp_path, WAYS, 300, prepare, Fast().session)) > 1

@@ -83,15 +83,6 @@ def test_its_text_is_the_targets_and_more_than_chance_is_kept(kind):
     assert told["alpha"][0][0] > 0.3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_schedule_sees_how_sure_a_head_is_at_temperature_0(kind):
-    """A one-hot law is always sure."""
-    schedule = "confidence:t=0.9,most=5"
-    pair = spsbench.load(drafter=kind, schedule=schedule, temperature=0.0, offline=True)
-    made = pair.generate(TEXT, max_new_tokens=24)
-    assert min(each.drafted for each in made.rounds[:-1]) == 0
-
-
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_head_for_other_weights_of_its_target_is_said(changed, tmp_path):
     told: list[str] = []

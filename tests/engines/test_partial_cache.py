@@ -183,25 +183,6 @@ def test_the_law_of_texts_is_the_target_s(tokens):
     assert {"none", "all"} <= proof.kinds
 
 
-def test_without_a_loop_a_session_of_its_own_is_fed():
-    model, part = tiny("llama"), CachePart(4, 1)
-    target, expected = pair_of(model, "eager", part)
-    alone = partial_session(model, lambda: EagerLM(model), part, None)
-    target.append(torch.tensor(TEXT[:8]), keep=0)
-    for drafter in (PartialDrafter(expected), PartialDrafter(alone)):
-        drafter.begin(TEXT[:9], None)
-    for end in (9, 10, 13):
-        target.append(torch.tensor(TEXT[target.length : end - 1]), keep=0)
-        context = Context(TEXT[:end], lambda logits: logits.softmax(-1), None)
-        noise = PhiloxStream(0).round(end)
-        one, other = (
-            PartialDrafter(lm).draft(context, 3, noise, lambda p: torch.ones((), dtype=torch.bool))
-            for lm in (expected, alone)
-        )
-        assert one.tokens.tolist() == other.tokens.tolist()
-        torch.testing.assert_close(one.probs, other.probs, rtol=0, atol=1e-9)
-
-
 class Repeating(Drafter):
     """Drafts by rule: the tokens that a draft without it has, but for one that is wrong."""
 

@@ -1,7 +1,6 @@
 """The loop: how a generation ends, what is counted, what is in the caches, what is refused."""
 
 import random
-from dataclasses import replace
 
 import numpy
 import pytest
@@ -15,7 +14,7 @@ from spsbench.loop.decode import NonFiniteError, PairingError, decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Drawn, Limits
-from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
+from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
@@ -392,13 +391,6 @@ def test_logits_that_are_no_numbers_end_it_with_the_model_and_place(value, warp,
         assert f"from the {model} at position" in str(caught.value)
 
 
-def test_one_session_serves_prompt_after_prompt():
-    target, drafter = session(), ModelDrafter(session(PAIR.p))
-    for prompt in (0, 1), (3, 2, 1), (0,), (0, 1):
-        shared = run(prompt, target=target, drafter=drafter)
-        assert output(shared) == output(run(prompt))
-
-
 def test_an_abandoned_generation_leaves_the_session_usable():
     target, drafter = session(), ModelDrafter(session(PAIR.p))
     parts = {"target": target, "drafter": drafter, "verifier": Sps(), "schedule": Constant(3)}
@@ -418,17 +410,3 @@ def test_no_global_generator_is_read_or_moved():
     torch.manual_seed(1)
     random.seed(1)
     assert output(run()) == first
-
-
-def test_rounds_are_yielded_one_by_one():
-    target = session()
-    parts = {"target": target, "drafter": NoDrafter(), "verifier": Sps(), "warp": Warp()}
-    rest = {"schedule": Constant(0), "noise": PhiloxStream(0), "limits": Limits(5)}
-    rounds = decode([0, 1], **parts, **rest)
-    assert target.length == 0
-    for made in range(1, 6):
-        turn = next(rounds)
-        assert len(turn.tokens) == 1
-        assert turn.seconds > 0
-        assert target.length == 1 + made
-    assert replace(Limits(5), max_new_tokens=3).max_new_tokens == 3

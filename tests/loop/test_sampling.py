@@ -225,27 +225,6 @@ def test_one_hot_laws_over_many_tokens_are_those_over_few(dtype):
     assert torch.equal(warp(logits[None, :2]), exact[None, :2])
 
 
-def test_many_tokens_without_rows_with_gradients_and_without_weight():
-    """Shapes and kinds that few tokens take as well."""
-    for warp in Warp(0.0), Warp(0.7, top_p=0.9):
-        assert warp(torch.empty(0, MANY)).shape == (0, MANY)
-    law = torch.ones(2, MANY, requires_grad=True)
-    assert sample(law, torch.tensor([0.0, 0.5])).tolist() == [0, MANY // 2]
-    assert sample(torch.empty(0, MANY), torch.empty(0)).dtype == torch.int64
-    assert 0 <= int(sample(torch.zeros(MANY), torch.tensor(0.3))) < MANY
-    with pytest.raises(ValueError):
-        sample(torch.ones(1, MANY), torch.tensor([0.0, 0.5]))
-
-
-def test_a_nucleus_ends_at_the_mass_whatever_way_it_is_found():
-    """A round mass of equal tokens: sums and bound are in the law's own numbers."""
-    law = torch.zeros(100).softmax(-1)
-    for top_p in 0.1, 0.25, 0.5:
-        kept = sampling.nucleus(law.clone(), top_p)
-        assert torch.equal(kept > 0, sampling.nucleus(law.requires_grad_(), top_p).detach() > 0)
-        law = law.detach()
-
-
 # Children of one node: independent, or each from what those before it left.
 
 

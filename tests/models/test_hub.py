@@ -232,26 +232,3 @@ def test_a_hub_that_never_answers(tmp_path):
     assert answer["error"] == "UnavailableError"
     assert "cannot be reached" in answer["line"]
     assert "secret" not in answer["line"]
-
-
-def test_going_offline_too_late(address, tmp_path):
-    script = """
-from spsbench.models import hub
-import huggingface_hub.constants
-try:
-    hub.go_offline()
-except Exception as error:
-    print(error)
-"""
-    for offline, printed in (("0", "huggingface_hub was imported before"), ("1", "")):
-        environment = os.environ | {"HF_HUB_OFFLINE": offline, "HF_HOME": str(tmp_path)}
-        environment.pop("TRANSFORMERS_OFFLINE", None)
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.startswith(printed)
-        assert bool(done.stdout) == bool(printed)

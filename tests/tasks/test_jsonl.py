@@ -137,6 +137,11 @@ def test_a_row_of_another_kind_is_named(tmp_path, row):
     assert "\n" not in str(caught.value)
 
 
+def test_a_task_without_a_path_is_refused():
+    with pytest.raises(ValueError):
+        Jsonl("")
+
+
 def test_the_prompt_version_changes_with_any_prompt(tmp_path):
     before = Jsonl(written(tmp_path, {"id": 1, "prompt": "a"})).prompt_version
     assert Jsonl(written(tmp_path, {"id": 1, "prompt": "b"})).prompt_version != before

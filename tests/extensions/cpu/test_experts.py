@@ -123,12 +123,6 @@ def test_distinct_experts_of_a_pass_are_counted(name, engine):
     assert len(set(wanted)) == 2
 
 
-def test_a_model_without_experts_counts_none():
-    model = random_model("opt", 0)
-    Eager().prepare(model)
-    assert Eager().session(model).append(IDS, keep=1).experts is None
-
-
 def test_rounds_tell_how_many_experts_they_took():
     lm = Fast().session(prepared(random_model("mixtral", 0)))
     rounds = rounds_of(lm, tokens=4, prompt=IDS[:4].tolist())

@@ -14,8 +14,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from spsbench.engines.session.engine_config import threads
 from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.kernels.native import NoKernelError, kernel, missing
-from spsbench.extensions.cpu.packing import tuning
-from spsbench.extensions.cpu.packing.panels import product, to_panels
 from spsbench.extensions.cpu.replay.attention import kernel_attend, takes
 from spsbench.extensions.cpu.warp import KernelWarp, WarpInC
 from spsbench.loop.sampling import Warp, sample
@@ -65,16 +63,6 @@ def off(found, exact):
     return float((found.double() - exact).abs().max() / exact.abs().max())
 
 
-@dtypes
-def test_how_weights_are_asked_for_changes_no_bit(processor, dtype, monkeypatch):
-    weight, x = random(100, 96, dtype=dtype), random(1, 13, 96, dtype=dtype)
-    panels, made = to_panels(weight), []
-    for way in tuning.PREFETCHES:
-        monkeypatch.setitem(tuning._current, dtype, way)
-        made.append(product(x, panels, None, 100))
-    assert all(torch.equal(one, made[0]) for one in made)
-
-
 def caches(heads, n, width, dtype):
     """Keys and values as views of larger buffers."""
     made = random(2, 1, heads, n + 9, width, dtype=dtype)
@@ -119,30 +107,6 @@ def test_capped_scores_and_sinks_are_those_of_their_formulas(processor, dtype):
             exact = exact.softmax(-1)[..., :n] @ wide[1]
             made = kernel_attend(query, key, value, None, given, scale, most)
             assert off(made, exact.transpose(1, 2)) < 2 * WITHIN[dtype]
-
-
-def least_share(n, width, dtype):
-    """What each key in turn gets of a row that asks for it alone, at least; 1 if none is lost.
-
-    NaN where a sum is of nothing.
-    """
-    generator = torch.Generator().manual_seed(n)
-    key = torch.randn(1, 1, n, width, generator=generator)
-    key = (key / key.norm(dim=-1, keepdim=True)).to(dtype)
-    value = torch.zeros_like(key)
-    shares = []
-    for place in {0, 1, 15, 16, 255, 256, *range(n - 20, n)}:
-        value.zero_()[:, :, place] = 1
-        row = key[:, :, place, None].flatten(2, 3)[:, :, None]
-        found = kernel_attend(row, key, value, None, None, 1000.0, 0.0)
-        shares.append(found.min())
-    return float(torch.stack(shares).min())
-
-
-@dtypes
-@pytest.mark.parametrize(("n", "width"), [(301, 16), (317, 80), (511, 48), (700, 64)])
-def test_no_key_of_a_long_context_is_lost(processor, dtype, n, width):
-    assert least_share(n, width, dtype) > 0.99
 
 
 @dtypes

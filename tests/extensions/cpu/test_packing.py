@@ -9,7 +9,6 @@ from transformers.pytorch_utils import Conv1D
 
 from spsbench.engines.linear_layers import (
     PackedEmbedding,
-    Slot,
     embeddings,
     exchange,
     restore,
@@ -122,16 +121,6 @@ def test_a_packed_model_computes_the_same_and_can_be_restored(layout, dtype, arc
 
 
 @each_layout
-def test_tied_embeddings_are_in_memory_once(layout):
-    model = tiny("llama", vocab=512, dtype=torch.float32, tie_word_embeddings=True)
-    assert model.model.embed_tokens.weight is model.lm_head.weight
-    before = laws(model, [5, 400, 511])
-    pack_everything(model, layout)
-    assert type(model.model.embed_tokens) is PackedEmbedding
-    torch.testing.assert_close(laws(model, [5, 400, 511]), before, rtol=1e-4, atol=1e-4)
-
-
-@each_layout
 def test_what_was_tied_is_tied_again(layout):
     model = tiny("llama", vocab=512, dtype=torch.float32, tie_word_embeddings=True)
     pack_everything(model, layout)
@@ -155,13 +144,6 @@ def test_layers_that_hang_twice_or_are_watched_are_left_alone():
     watched.register_forward_pre_hook(lambda module, given: None)
     model = nn.Sequential(shared, watched, nn.Sequential(shared, plain))
     assert [slot.layer for slot in slots(model)] == [plain]
-
-
-def test_a_released_layer_keeps_no_weight():
-    holder = nn.Sequential(nn.Linear(32, 32))
-    slot = Slot(holder, "0", holder[0])
-    exchange(slot, PanelLinear(slot.weight, slot.layer.bias), [])
-    assert slot.layer.weight is None
 
 
 def test_without_a_compiler_no_layout_is_left(tmp_path):

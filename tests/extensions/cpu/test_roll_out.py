@@ -88,14 +88,6 @@ def test_a_roll_out_draws_by_inverse_cdf():
     assert drawn != sample(Warp(0.9)(logits).expand(400, -1), grid).tolist()
 
 
-def test_uniforms_in_other_numbers_are_read_as_what_they_are():
-    model, u = warmed(), uniforms(10)[::2].float()
-    lm = opened(model)
-    found = lm.roll_out(begun(lm), u, Warp())
-    other = opened(model)
-    assert torch.equal(found[0], other.roll_out(begun(other), u.double().contiguous(), Warp())[0])
-
-
 @pytest.mark.parametrize("why", ["unchecked", "window", "layers", "context"])
 def test_a_roll_out_that_cannot_be_is_none_and_feeds_nothing(why):
     more = {"max_position_embeddings": 11} if why == "context" else {}

@@ -118,15 +118,6 @@ def test_what_does_not_rise_or_will_not_pay_is_stopped_and_goes_on(course, chang
     assert again.step > made.step
 
 
-def test_a_stop_is_obeyed_although_every_step_is_looked_at(course):
-    made = course(rules=replace(RULES, evaluations=8), stop=lambda: True)
-    assert not made.run()
-    assert made.step == 1
-    again = course(rules=replace(RULES, evaluations=8))
-    assert again.run()
-    assert [look.step for look in again.looks] == list(range(9))
-
-
 @pytest.mark.parametrize("step", [4, 5], ids=["in a look", "in a step"])
 def test_what_was_interrupted_goes_on_with_the_same_bits(step, course, assert_as_uninterrupted):
     def interrupted(batch):

@@ -51,15 +51,6 @@ def test_greedy_text_is_that_of_the_native_loop(target, draft, k):
     assert all(done.seconds > 0 for done in rounds)
 
 
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_k_is_the_tokens_drafted_a_round(target, k):
-    """The target drafts for itself, so that every round but the last makes K + 1 tokens."""
-    rounds = run(HfDecoder(target, target, k), Limits(30))
-    assert {len(done.tokens) for done in rounds[:-1]} == {k + 1}
-    assert {done.accepted for done in rounds[:-1]} == {k}
-    assert sum(len(done.tokens) for done in rounds) == 30
-
-
 @pytest.mark.parametrize("k", [0, 3])
 def test_the_models_own_settings_change_no_text(target, draft, k):
     """What a `generation_config.json` asks for is no part of the cell, and native leaves it out."""

@@ -120,8 +120,7 @@ class Benchmark(Conductor):
     ) -> Manifest:
         """Return the description of the run, with digests of its prompts."""
         manifest = Manifest(
-            experiment=experiment.described()
-            | {"samples": samples_known(experiment), "prompts": prompts_known(experiment)},
+            experiment=experiment.described() | samples_known(experiment),
             cells={cell.id: cell.to_json() for cell in experiment.cells},
             fingerprint=identity,
             provenance=conditions,
@@ -291,21 +290,16 @@ class Benchmark(Conductor):
         return Exit.OK if unasked else scored
 
 
-def prompts_known(experiment: Experiment) -> dict[str, str]:
-    """Return task -> digest of its prompts, before they are cut to a context."""
-    return {
-        str(part.spec): digest_of(sample.prompt for sample in uncut(part))
-        for part in experiment.parts
-    }
-
-
-def samples_known(experiment: Experiment) -> dict[str, list[str]]:
-    """Return task -> ids of its samples; records of other samples are foreign."""
+def samples_known(experiment: Experiment) -> dict[str, Any]:
+    """Return task -> ids of its samples, and task -> digest of its uncut prompts."""
     ids: dict[str, list[str]] = {}
+    prompts: dict[str, str] = {}
     for part in experiment.parts:  # parts may share a task
-        of_task = ids.setdefault(str(part.spec), [])
-        of_task += [sample.id for sample in uncut(part) if sample.id not in of_task]
-    return ids
+        task, samples = str(part.spec), uncut(part)
+        of_task = ids.setdefault(task, [])
+        of_task += [sample.id for sample in samples if sample.id not in of_task]
+        prompts[task] = digest_of(sample.prompt for sample in samples)
+    return {"samples": ids, "prompts": prompts}
 
 
 def score_apart(folder: Path) -> int:

@@ -6,8 +6,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from spsbench.benchmark.generation import Generation, warm_depths
 from spsbench.benchmark.target_laws import distance
@@ -25,6 +24,9 @@ from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.tasks.drawing import take_samples
 from spsbench.tasks.reader import digest_of
+
+Room = Any
+"""`cache.Loaded` or its outline: the tokenizer, limit and clock that prompts depend on."""
 
 DIGESTED = 100  # prompts of a part, or up to twice as many: rendering each takes milliseconds
 
@@ -48,7 +50,7 @@ def prompt_of(
 
 
 def prompt_ids(
-    models: "Room", cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
+    models: Room, cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
 ) -> list[int]:
     """Return the tokens of a prompt; under `cell.chat` in the template, after a system message.
 
@@ -60,7 +62,7 @@ def prompt_ids(
     return encode_chat(models.tokenizer, messages_of(cell, prompt, before), clock=models.clock)
 
 
-def digest_of_ids(models: "Room", cell: Cell, samples: Sequence[Sample]) -> str:
+def digest_of_ids(models: Room, cell: Cell, samples: Sequence[Sample]) -> str:
     """Return a digest of the tokens of some prompts, evenly spread; later turns are left out."""
     prompts = [sample.prompt for sample in samples if sample.after is None]
     chosen = prompts[:: max(1, len(prompts) // DIGESTED)]
@@ -122,22 +124,6 @@ FAILURES = (
     UnansweredError,
     RefusedPromptError,
 )  # errors of one sample; other errors end the run
-
-
-class Room(Protocol):
-    """The models that the tokens of a prompt depend on: `cache.Loaded`, or its outline."""
-
-    @property
-    def tokenizer(self) -> Any:
-        """Return the target's tokenizer."""
-
-    @property
-    def limit(self) -> int | None:
-        """Return the shortest context, in tokens; None = unlimited."""
-
-    @property
-    def clock(self) -> datetime | None:
-        """Return the time that a chat template is told; None = now."""
 
 
 class Job(NamedTuple):

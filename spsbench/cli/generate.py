@@ -12,7 +12,6 @@ from spsbench.hardware.signals import at_once
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.execution import OF_ACCESS
 from spsbench.settings.request import CellRequest
-from spsbench.store.atomic import check_replaceable
 
 LIMIT = 10_000_000  # bytes; far more than any context holds
 WAYS = "PROMPT, --prompt-file FILE or text on stdin"
@@ -39,14 +38,8 @@ def generate(
 
     The text goes to stdout, everything else to stderr.
     """
-    page = format == "html"
-    if page and json:
-        raise UsageError("--json with --format html: expected one of the two")
-    if out is not None and not page:
-        raise UsageError(f"--out {out} without --format html: expected both or none")
-    if out is not None:
-        check_replaceable(out)
-    json = o.wants_json(format, json)
+    form = o.page_format(format, json, out)
+    page, json = form == "html", form == "json"
     if options.get("k") == 0 and compare:
         raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
     if system is not None and not chat:

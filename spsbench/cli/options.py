@@ -14,6 +14,7 @@ from spsbench.errors import UsageError
 from spsbench.plugins import plug_in
 from spsbench.settings.options import Setting
 from spsbench.spec import Spec
+from spsbench.store.atomic import check_replaceable
 
 PROMPT, OUTPUT = "Prompt", "Output"
 ON_SCREEN = {Spec: str, tuple: list[str]}  # how a kind is typed in on the command line
@@ -186,6 +187,21 @@ Plot = Annotated[
 def wants_json(format: str, json: bool) -> bool:
     """Return whether `--format json` or its short form was given."""
     return json or format == "json"
+
+
+def page_format(format: str, json: bool, out: Path | None) -> str:
+    """Return table, json or html.
+
+    Raises:
+        SpsError: two formats, or a file that no page goes to, or that cannot be replaced.
+    """
+    if json and format == "html":
+        raise UsageError("--json with --format html: expected one of the two")
+    if out is not None and format != "html":
+        raise UsageError(f"--out {out} without --format html: expected both or none")
+    if out is not None:
+        check_replaceable(out)
+    return "json" if json else format
 
 
 def report_format(format: str, json: bool) -> str:

@@ -6,16 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.verify.form import Form
 from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.hardware.signals import at_once
-from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import OF_CELL
-from spsbench.settings.commands import (
-    OF_AUDIT,
-    OF_REPLAY,
-)
+from spsbench.settings.commands import OF_AUDIT, OF_REPLAY
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import OF_ACCESS, access_of
 from spsbench.settings.options import METHOD, convert_options, take_options
@@ -33,19 +28,6 @@ verify = typer.Typer(
     help="Verify that the output distribution is the target's. Exits 0 held, 7 bias "
     "found, 6 not valid.",
 )
-
-
-def meaning(cell: Cell) -> Cell:
-    """Return `cell`; random weights are rejected.
-
-    Raises:
-        UsageError: the weights are random.
-    """
-    if cell.random:
-        raise UsageError(
-            "--weights random: expected trained weights, since random ones write no meaningful text"
-        )
-    return cell
 
 
 @verify.command("rules")
@@ -103,7 +85,7 @@ def run(
     """Audit the records of a run: score every token again with the target, and test for bias."""
     access, audit = access_of(options)
     convert_options(OF_REPLAY, audit)
-    form = Form.of(format, json, out, plot=plot, run=folder, keep=keep)
+    form = o.page_format(format, json, out)
 
     from spsbench.models.prepare import check_environment, check_packages
 
@@ -117,7 +99,7 @@ def run(
 
     with alive(f"auditing {folder}"):
         audits = list(verify_run(folder, access, **audit))
-    raise typer.Exit(publish(audits, form))
+    raise typer.Exit(publish(audits, form, out, plot, run=folder, keep=keep))
 
 
 @verify.command("pair")
@@ -134,13 +116,15 @@ def pair(
 
     At temperature 0 each text is identical to the target's, a rounding tie, or a bug.
     """
-    form = Form.of(format, json, out, plot=plot)
+    form = o.page_format(format, json, out)
     if options.get("k") == 0:
         raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
     audit = take_options(options, OF_AUDIT)
     convert_options(OF_AUDIT, audit)
     request = CellRequest.of(options)
-    cell = meaning(request.cell)
+    cell = request.cell
+    if cell.random:
+        raise UsageError("--weights random: expected trained weights, to write a meaningful text")
     if cell.max_new_tokens < 1:
         raise UsageError("--max-new-tokens is 0: expected 1 or more")
     if cell.temperature == 0 and plot is not None:
@@ -155,4 +139,4 @@ def pair(
 
     with alive("auditing the pair"):
         verified = pair.verify(**audit)
-    raise typer.Exit(publish([verified], form))
+    raise typer.Exit(publish([verified], form, out, plot))

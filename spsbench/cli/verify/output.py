@@ -3,6 +3,7 @@
 import json as js
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
@@ -11,7 +12,6 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.publish import publish as show
 from spsbench.cli.output.publish import save_plot
 from spsbench.cli.output.terminal import one_line, say, write
-from spsbench.cli.verify.form import Form
 from spsbench.errors import Exit, UsageError
 from spsbench.reports.audits import audit_section, wealth_figure
 from spsbench.reports.figures import Figure
@@ -29,18 +29,29 @@ CODES = {
 }
 
 
-def publish(audited: Sequence[Held], form: Form) -> int:
-    """Print, plot and store the results; return the exit code of the worst."""
+def publish(
+    audited: Sequence[Held],
+    format: str,
+    out: Path | None,
+    plot: Path | None,
+    *,
+    run: Path | None = None,
+    keep: bool = False,
+) -> int:
+    """Print, plot and store the results; return the exit code of the worst.
+
+    `run` is the run whose page contains the results, and whose folder may keep them.
+    """
     codes = [CODES[audit.result.verdict] for audit in audited]
     audits = [values(audit) for audit in audited]
     code = next((c for c in (Exit.BIAS, Exit.NOT_VALID) if c in codes), Exit.OK)
-    if form.plot is not None:
-        save_plot(figure(audits), form.plot)
-    if form.keep and form.run is not None:
-        say(f"kept in {write_audits(form.run, audits)}: reports of the run show it")
-    if form.name == "html":
-        page(audits, form)
-    elif form.name == "json":
+    if plot is not None:
+        save_plot(figure(audits), plot)
+    if keep and run is not None:
+        say(f"kept in {write_audits(run, audits)}: reports of the run show it")
+    if format == "html":
+        show(report_of(audits, run), "html", out)
+    elif format == "json":
         content = {"schema": SCHEMA, "exit": int(code), "audits": audits}
         write(js.dumps(content, indent=2, allow_nan=False) + "\n")
     else:
@@ -51,20 +62,17 @@ def publish(audited: Sequence[Held], form: Form) -> int:
     return code
 
 
-def page(audits: Sequence[Mapping[str, Any]], form: Form) -> None:
-    """Write the page of audits; the audits of a run are shown in the page of the run.
+def report_of(audits: Sequence[Mapping[str, Any]], run: Path | None) -> Report:
+    """Return the page of audits; the audits of a run are shown in the page of the run.
 
     Raises:
-        SpsError: a run that is damaged, a file that cannot be written.
+        SpsError: a run that is damaged.
     """
-    if form.run is None:
-        sections = [audit_section(audit) for audit in audits]
-        report = Report("Audit of a pair", [], sections=sections)
-    else:
-        run_report = known_categories(report_on([form.run], by_group=True))
-        title = run_report.tables[0].title.run
-        report = replace(run_report, sections=[audit_section(audit, title) for audit in audits])
-    show(report, "html", form.out)
+    if run is None:
+        return Report("Audit of a pair", [], sections=[audit_section(audit) for audit in audits])
+    report = known_categories(report_on([run], by_group=True))
+    title = report.tables[0].title.run
+    return replace(report, sections=[audit_section(audit, title) for audit in audits])
 
 
 def values(audited: Held) -> dict[str, Any]:

@@ -6,29 +6,25 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from io import StringIO
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from spsbench.audit.exact.cases import LOOKAHEAD
 from spsbench.audit.exact.pairings import Pairing, pairings
 from spsbench.audit.exact.rules import RuleRow, rows_of
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import progress
-from spsbench.cli.output.terminal import is_terminal, one_line, say, write
+from spsbench.cli.output.terminal import is_terminal, say, write
 from spsbench.errors import Exit
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.files import clock
 from spsbench.loop.types import Guarantee
+from spsbench.reports.figures import TextTable
+from spsbench.reports.table import drawn
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
 
 WIDTH = 160
-NAMES = ("verifier", "drafter", "schedule", "claims", "verdict")
-HEADINGS = (*NAMES, "K to", "total variation", "where")
-RIGHT = ("K to", "total variation")
+NAMES = ("verifier", "drafter", "schedule", "claims", "verdict", "where")
+HEADINGS = (*NAMES, "K to", "total variation")
 EVERY = 60.0  # seconds between two lines without a terminal
 NAMED = 2  # pairings in such a line
 FEW = 4  # processes: the start of one costs as much as five pairings
@@ -92,7 +88,7 @@ def enumerate_rules(
         listed = [asdict(row) | {"verdict": row.verdict} for row in rows]
         write(js.dumps({"schema": SCHEMA, "exit": int(code), "rows": listed}, indent=2) + "\n")
     else:
-        write(drawn(rows))
+        write(rendered(rows))
     return code
 
 
@@ -137,36 +133,32 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
     return "; ".join(parts)
 
 
-def drawn(rows: Sequence[RuleRow]) -> str:
-    """Return the table, without colours."""
-    grid = Table(title="Verifier x drafter x schedule, by enumeration of every uniform")
-    for heading in HEADINGS:
-        grid.add_column(heading, justify="right" if heading in RIGHT else "left")
+def rendered(rows: Sequence[RuleRow]) -> str:
+    """Return the table and its remarks, without colours."""
     errors = list(dict.fromkeys(row.error for row in rows if row.error))
+    cells = []
     for row in rows:
-        distance = "n/a" if row.distance is None else f"{row.distance:.3g}"
-        upto = "n/a" if row.distance is None else str(row.lookahead)
         where = row.left_out or (row.worst if row.wrong else "")
         if row.error:
             where = f"error {errors.index(row.error) + 1}, below"
-        names = (row.verifier, row.drafter, row.schedule, row.guarantee, row.verdict)
-        grid.add_row(*(Text(one_line(cell)) for cell in (*names, upto, distance, where)))
-    file = StringIO()
-    console = Console(file=file, width=WIDTH, color_system=None, legacy_windows=False)
-    console.print(grid)
-    for number, error in enumerate(errors, 1):
-        count = sum(row.error == error for row in rows)
-        line = f"error {number}, in {count} of {len(rows)} pairings: {error}"
-        console.print(Text(one_line(line)))
-    for reason in dict.fromkeys(row.refused for row in rows if row.refused):
-        console.print(Text(one_line(with_flags(f"refused: {reason}"))))
-    for row in rows:
-        if row.verdict == "BIASED" and row.example:
-            name = f"{row.verifier} x {row.drafter} x {row.schedule}"
-            console.print(Text(one_line(f"BIASED: {name}, {row.worst}: {row.example}")))
-    for verifier in dict.fromkeys(row.verifier for row in rows if row.smallest):
-        row = next(row for row in rows if row.smallest and row.verifier == verifier)
-        console.print(Text(one_line(f"smallest case of {verifier} x {row.drafter}:")))
-        for line in row.smallest:
-            console.print(Text(f"  {one_line(line)}"))
-    return file.getvalue()
+        known = row.distance is not None
+        figures = (str(row.lookahead), f"{row.distance:.3g}") if known else ("n/a", "n/a")
+        names = row.verifier, row.drafter, row.schedule, row.guarantee, row.verdict, where
+        cells.append((*names, *figures))
+    remarks = [
+        f"error {number}, in {sum(row.error == error for row in rows)} of {len(rows)} pairings: "
+        f"{error}"
+        for number, error in enumerate(errors, 1)
+    ]
+    refusals = dict.fromkeys(row.refused for row in rows if row.refused)
+    remarks += [with_flags(f"refused: {reason}") for reason in refusals]
+    remarks += [
+        f"BIASED: {row.verifier} x {row.drafter} x {row.schedule}, {row.worst}: {row.example}"
+        for row in rows
+        if row.verdict == "BIASED" and row.example
+    ]
+    for row in {row.verifier: row for row in reversed(rows) if row.smallest}.values():
+        remarks.append(f"smallest case of {row.verifier} x {row.drafter}:")
+        remarks += [f"  {line}" for line in row.smallest]
+    title = "Verifier x drafter x schedule, by enumeration of every uniform"
+    return drawn(TextTable(title, HEADINGS, cells, remarks, names=len(NAMES)), WIDTH)

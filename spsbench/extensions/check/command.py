@@ -19,7 +19,7 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import write
 from spsbench.errors import Exit, MissingError, UsageError
 from spsbench.extensions.check.options import OF_CHECK
-from spsbench.store.atomic import check_replaceable, replace_file
+from spsbench.store.atomic import replace_file
 from spsbench.version import __version__
 
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
@@ -44,16 +44,11 @@ def check(
     """
     if url is None and options.get("resume") is None:
         raise UsageError("expected the URL of a server, or --resume FILE")
-    if json and format == "html":
-        raise UsageError("--json with --format html: expected one of the two")
-    if out is not None and format != "html":
-        raise UsageError("--out without --format html: expected both. Add --format html")
+    form = o.page_format(format, json, out)
     if out is not None and not out.absolute().parent.is_dir():
         raise MissingError(f"no folder for --out ({out.parent}): expected one. Make it first")
-    if out is not None:
-        check_replaceable(out)
     result = examined(url, options)
-    show(result, "json" if json else format, out)
+    show(result, form, out)
     raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
 
 

@@ -260,6 +260,16 @@ class Tally:
         width = len(AT) + 2 * self.slots + 2 * SIBLINGS + self.k
         return np.frombuffer(self._values, dtype=np.float64).reshape(-1, width)
 
+    @property
+    def by_position(self) -> Floats:
+        """Return draft tokens kept at each position of a round, then those tested."""
+        return np.asarray(self.rows[:, len(AT) : len(AT) + 2 * self.slots].sum(0))
+
+    @property
+    def by_depth(self) -> Floats:
+        """Return the rounds that drafted at least 1, 2, ... K tokens."""
+        return np.asarray(self.rows[:, self.rows.shape[1] - self.k :].sum(0))
+
     def jackknife(self, rows: Floats) -> Jackknife:
         """Return sums by sample, of `rows` or of `quietly(rows)`."""
         return Jackknife(rows, numbered([sample for sample, _ in self.keys]))

@@ -88,8 +88,10 @@ class Prediction:
 
     Args:
         baseline: the prediction of ArS over the same texts, added before; None: this one is.
+        arm: drafter in the costs; the default is that of the candidate.
         batch: texts that make their rounds together.
-        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
+        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced;
+            infinity: the intervals are those of the mean.
         exact: whether counts are exact for these texts, so that only times are estimates.
         operations: of a drafted token over those of a row of the target; 0 for drafts by rule.
         factor: part of the gain that is left to prompts that did not choose this K.
@@ -98,8 +100,9 @@ class Prediction:
     candidate: Candidate
     costs: Costs
     baseline: "Prediction | None" = None
+    arm: str = ""
     batch: int = 1
-    new_prompts: int | None = None
+    new_prompts: float | None = None
     exact: bool = True
     operations: float = 0.0
     factor: float = 1.0
@@ -109,6 +112,7 @@ class Prediction:
 
     def __post_init__(self) -> None:
         k = self.candidate.k or 0
+        self.arm = self.arm or self.candidate.draft
         self.tally = Tally(k, 0, k)
         self._acceptance = np.zeros(2)
         self._parts = price(np.zeros((0, 3), np.int64), np.zeros(0), self.costs, PLAIN, None)
@@ -122,8 +126,8 @@ class Prediction:
             key: numbers of its sample and repeat.
         """
         sizes, weights = expected.sizes(context, alike=len(self.costs.passes.contexts) == 1)
-        arm, rule = self.candidate.draft, self.candidate.verifier
-        seconds = price(sizes, weights, self.costs, arm, rule, self.batch)
+        rule = self.candidate.verifier
+        seconds = price(sizes, weights, self.costs, self.arm, rule, self.batch)
         for size, weight in zip(map(tuple, sizes.tolist()), weights.tolist(), strict=True):
             self._sizes[size] = self._sizes.get(size, 0.0) + weight
         self._parts = self._parts + seconds
@@ -135,7 +139,7 @@ class Prediction:
 
     def add_plain(self, length: int, context: int, key: tuple[int, int]) -> None:
         """Add the rounds of ArS: one a token."""
-        nothing = Coins(np.zeros((length, 0)), np.zeros(length, np.int64))
+        nothing = Coins(np.zeros((length, 0), np.bool_), np.zeros(length, np.int64))
         self.add(rounds(nothing, 0, nothing.longest), context, key)
 
     @cached_property
@@ -203,12 +207,15 @@ class Prediction:
 
     def speedup_in(self, batch: int) -> Estimate:
         """Return the speed-up over ArS in batches of a size; tau does not depend on it."""
+        if batch == self.batch:
+            return self.speedup
         gained = widened(self._tau, self._gained(batch))
         return times(clamp_to_tau(gained, self._tau), self._left)
 
     def gain(self) -> float:
         """Return the mean speed-up over these texts."""
-        return (self.baseline or self).sums.seconds / self.sums.seconds
+        plain, sums = (self.baseline or self).sums, self.sums
+        return plain.seconds / plain.tokens / (sums.seconds / sums.tokens)
 
     def by_prompt(self) -> Floats:
         """Return [prompts, 2] seconds of ArS and of the candidate."""
@@ -222,10 +229,10 @@ class Prediction:
         """Return [turns] seconds of all texts, where each batch has so many."""
         if batch == self.batch:
             return np.asarray(self._parts.sum(0))
-        arm, rule = self.candidate.draft, self.candidate.verifier
         sizes = np.array(list(self._sizes), np.int64).reshape(-1, 3)
         weights = np.array(list(self._sizes.values()))
-        return np.asarray(price(sizes, weights, self.costs, arm, rule, batch).sum(0))
+        rule = self.candidate.verifier
+        return np.asarray(price(sizes, weights, self.costs, self.arm, rule, batch).sum(0))
 
     @property
     def _left(self) -> float:
@@ -366,7 +373,7 @@ def times(estimate: Estimate, factor: float) -> Estimate:
 
 
 def predicted(
-    of_mean: Estimate, texts: int, new_prompts: int | None, variance: float, rounds: float
+    of_mean: Estimate, texts: int, new_prompts: float | None, variance: float, rounds: float
 ) -> Estimate:
     """Return an interval for the figure that other prompts will have, from that of the mean.
 
@@ -375,7 +382,7 @@ def predicted(
 
     Args:
         texts: traced prompts.
-        new_prompts: other prompts; None: as many.
+        new_prompts: other prompts; None: as many; infinity: the interval of the mean.
         variance: of the number of rounds, given the traced texts, summed over them.
         rounds: expected number of rounds, summed likewise.
     """

@@ -22,6 +22,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -53,7 +54,7 @@ class Coins:
         passes: [L] most slots whose distribution is computed; None: of all that are requested.
     """
 
-    kept: Floats
+    kept: Floats | NDArray[np.bool_]
     longest: Ints
     overlap: Floats | None = None
     slot_by_slot: bool = True
@@ -98,7 +99,7 @@ class Coins:
             proposed: [L] tokens of the proposal, of which a shorter draft is the beginning.
         """
         matching = np.asarray(hits, np.int64)[:, None]
-        return cls((np.arange(most) < matching).astype(float), np.asarray(proposed, np.int64))
+        return cls(np.arange(most) < matching, np.asarray(proposed, np.int64))
 
 
 def coins_of(
@@ -133,7 +134,7 @@ class Rounds:
     variance: float = 0.0  # of the number of rounds
     simulations: int | None = None  # None: exact; else the number of simulated generations
 
-    @property
+    @cached_property
     def drafted(self) -> Ints:
         """Return [S] drafted tokens."""
         return np.minimum(self.requested, self.coins.longest[self.starts])
@@ -155,31 +156,33 @@ class Rounds:
         if passes is not None:
             computed = np.minimum(computed, passes[self.starts])
         steps = (context + self.starts) // (UNLIMITED if alike else STEP)
-        span = int(steps.max(initial=0)) + 1
-        most = int(computed.max(initial=0)) + 1
-        keys, places = np.unique((computed * most + drafted) * span + steps, return_inverse=True)
-        weights = np.zeros(len(keys))
-        np.add.at(weights, places.reshape(-1), self.weights)
-        return np.stack([keys // span // most, keys // span % most, keys % span], 1), weights
+        first, most = int(steps.min(initial=UNLIMITED)), int(computed.max(initial=0)) + 1
+        span = int(steps.max(initial=0)) - first + 1
+        sums = np.bincount((computed * most + drafted) * span + steps - first, weights=self.weights)
+        keys = np.flatnonzero(sums)
+        sizes = np.stack([keys // span // most, keys // span % most, keys % span + first], 1)
+        return sizes, np.asarray(sums[keys], np.float64)
 
+    @cached_property
     def slots(self) -> tuple[Floats, Floats]:
         """Return [S, N] expected times that each slot is kept, and tested within the text."""
         drafted, weights = self.drafted[:, None], self.weights[:, None]
         places = np.arange(int(drafted.max(initial=0)))
-        kept = self.coins.kept[self.starts, : len(places)] * (places < drafted)
-        before = np.concatenate([np.ones((len(kept), 1)), kept], axis=1)[:, : len(places)]
+        kept = weights * (self.coins.kept[self.starts, : len(places)] * (places < drafted))
+        before = np.concatenate([weights, kept], axis=1)[:, : len(places)]
         rest = len(self.coins.longest) - self.starts[:, None]
-        return weights * kept, weights * before * (places < np.minimum(drafted, rest))
+        return kept, before * (places < np.minimum(drafted, rest))
 
-    def emitted(self) -> float:
-        """Return the expected tokens: one a round, and what is kept before the end of the text."""
-        kept, _ = self.slots()
+    @cached_property
+    def emitted(self) -> Floats:
+        """Return [S] expected tokens: one a round, and what is kept before the text's end."""
+        kept, _ = self.slots
         rest = len(self.coins.longest) - 1 - self.starts[:, None]
-        return float(self.weights.sum() + (kept * (np.arange(kept.shape[1]) < rest)).sum())
+        return np.asarray(self.weights + (kept * (np.arange(kept.shape[1]) < rest)).sum(1))
 
     def acceptance(self) -> tuple[float, float]:
         """Return expected acceptances and tests: of a sampled draft its overlap, under any rule."""
-        kept, tested = self.slots()
+        kept, tested = self.slots
         if self.coins.overlap is None:
             return float(kept.sum()), float(tested.sum())
         places = self.starts[:, None] + np.arange(tested.shape[1])
@@ -192,12 +195,16 @@ class Rounds:
         Args:
             seconds: [parts, turns] of all rounds (`price`).
         """
-        accepted, drafted = float(self.slots()[0].sum()), float(self.weights @ self.drafted)
-        slotwise, count, tokens = self.coins.slot_by_slot, float(self.weights.sum()), self.emitted()
+        accepted, drafted = float(self.slots[0].sum()), float(self.weights @ self.drafted)
+        slotwise, count, tokens = (
+            self.coins.slot_by_slot,
+            float(self.weights.sum()),
+            float(self.emitted.sum()),
+        )
         agreed, looked_at = self.acceptance()
         sampled = slotwise and self.coins.overlap is not None
         by_turn = seconds.sum(0)
-        whole, shares = float(np.median(by_turn)), np.median(seconds / by_turn, 1)
+        whole, shares = float(median(by_turn)), median(seconds / by_turn)
         return Totals(
             tokens=tokens,
             rounds=count,
@@ -223,12 +230,19 @@ class Rounds:
 
     def by_position(self, slots: int) -> list[float]:
         """Return draft tokens kept at each of the first `slots` of a round, then those tested."""
-        sums = np.stack([np.pad(of.sum(0), (0, slots))[:slots] for of in self.slots()])
+        sums = np.zeros((2, slots))
+        for row, tokens in zip(sums, self.slots, strict=True):
+            row[: tokens.shape[1]] = tokens.sum(0)[:slots]
         return [float(n) for n in (sums * self.coins.slot_by_slot).flat]
 
     def by_depth(self, most: int) -> list[float]:
         """Return the rounds that drafted at least 1, 2, ... `most` tokens."""
-        return [float(self.weights @ (self.drafted > n)) for n in range(most)]
+        return [float(n) for n in self.weights @ (self.drafted[:, None] > np.arange(most))]
+
+
+def median(turns: Floats) -> Floats:
+    """Return the [...] medians of [..., T] turns; arithmetic costs have one turn."""
+    return np.asarray(turns[..., 0] if turns.shape[-1] == 1 else np.median(turns, -1))
 
 
 def price(
@@ -247,19 +261,20 @@ def rounds(coins: Coins, k: int, room: Ints) -> Rounds:
     length, requested = len(coins.longest), np.minimum(k, room)
     drafted = np.minimum(requested, coins.longest)[:, None]
     kept = coins.kept[:, :k] * (np.arange(k) < drafted)
+    if kept.dtype == np.bool_:
+        advances, walk, position = (kept.sum(1) + 1).tolist(), [], 0
+        while position < length:
+            walk.append(position)
+            position += advances[position]
+        return Rounds(coins, np.array(walk, np.int64), requested[walk], np.ones(len(walk)))
     reached = np.concatenate([np.ones((length, 1)), kept], axis=1)
     outcomes = reached - np.concatenate([kept, np.zeros((length, 1))], axis=1)  # [L, K + 1]
     weights, variance = np.zeros(length + k + 1), 0.0
     weights[0] = 1.0
-    if not ((outcomes > 0) & (outcomes < 1)).any():
-        position, advances = 0, (outcomes.argmax(1) + 1).tolist()
-        while position < length:
-            weights[position] = 1.0
-            position += advances[position]
-    else:
-        for t in range(length):
-            if weights[t]:
-                weights[t + 1 : t + k + 2] += weights[t] * outcomes[t]
+    for t in range(length):
+        if weights[t]:
+            weights[t + 1 : t + k + 2] += weights[t] * outcomes[t]
+    if ((outcomes > 0) & (outcomes < 1)).any():
         mean, square = np.zeros(length + k + 1), np.zeros(length + k + 1)  # of rounds from t on
         for t in reversed(range(length)):
             ahead = float(outcomes[t] @ mean[t + 1 : t + k + 2])

@@ -50,6 +50,8 @@ class Request:
     created: float | None = None
     recorded: Mapping[str, Sequence[int]] = field(default_factory=dict)  # tokens that another
     # engine's drafter had right at each position, by its name
+    budget: int | None = None  # most tokens of the answer; None: unknown
+    ended_by_limit: bool = False  # so that the budget is the answer's length
     first: int = 1  # token that the first round begins at; a server's prompt pass gives token 0
     fields: str = ""  # of the line
 
@@ -285,6 +287,7 @@ def _request(choice: object, holders: Sequence[Mapping[str, Any]], **values: Any
         text=text if ids is not None else None,
         logprobs=logprobs,
         top_logprobs=top,
+        ended_by_limit=any(holder.get("finish_reason") == "length" for holder in holders),
         created=next((t for h in holders if (t := number(h, "created")) is not None), None),
         **values,
     )

@@ -7,29 +7,33 @@ token and r that of a further row, both in plain passes:
     speed-up  = E[tokens] / (1 + K (c + r))                   Theorem 3.8 at r = 0
     work      = (K c + K + 1) / E[tokens]                     Theorem 3.11, operations over plain
 
-Theorem 3.11 counts operations: its c is a ratio of operations, for which the ratio of costs stands.
+Each is the prediction of one round of K slots, priced by ratios. Theorem 3.11 counts operations:
+its c is a ratio of operations, for which the ratio of costs stands.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spsbench.errors import UsageError
+from spsbench.metrics.costs import Costs
+from spsbench.planning.forecast.predictions import ARS, Candidate, Prediction
+from spsbench.planning.forecast.rounds import of_alpha
 from spsbench.reports.figures import TextTable
 
 
-def tokens(alpha: float, k: int) -> float:
-    """Return the expected tokens of a round."""
-    return float(k + 1) if alpha == 1 else (1 - alpha ** (k + 1)) / (1 - alpha)
-
-
-def speedup(alpha: float, k: int, draft: float, row: float) -> float:
-    """Return the expected speed-up over plain sampling."""
-    return tokens(alpha, k) / (1 + k * (draft + row))
-
-
-def work(alpha: float, k: int, draft: float) -> float:
-    """Return the operations over those of plain sampling."""
-    return (k * draft + k + 1) / tokens(alpha, k)
+def formula(alpha: float, k: int, draft: float, row: float) -> Prediction:
+    """Return the prediction of one round at an acceptance rate."""
+    costs = Costs.of_ratios(row, {"model": draft})
+    baseline = Prediction(candidate=ARS, costs=costs)
+    baseline.add_plain(1, 0, (0, 0))
+    prediction = Prediction(
+        candidate=Candidate(draft="model", verifier="sps", k=k),
+        costs=costs,
+        baseline=baseline,
+        operations=draft,
+    )
+    prediction.add(of_alpha(alpha, k), 0, (0, 0))
+    return prediction
 
 
 def rates_of(text: str) -> list[float]:
@@ -54,16 +58,17 @@ def formula_values(
     rates: Sequence[float], ks: Sequence[int], draft: float, row: float
 ) -> dict[str, Any]:
     """Return E[tokens], speed-up and work as lists [alpha][K], and the best K; None without one."""
-    gains = [[speedup(alpha, k, draft, row) for k in ks] for alpha in rates]
+    by_rate = [[formula(alpha, k, draft, row) for k in ks] for alpha in rates]
+    gains = [[prediction.gain() for prediction in by_k] for by_k in by_rate]
     return {
         "alpha": list(rates),
         "k": list(ks),
         "draft_ratio": draft,
         "row_ratio": row,
-        "expected_tokens": [[tokens(alpha, k) for k in ks] for alpha in rates],
+        "expected_tokens": [[prediction.tau.mean for prediction in by_k] for by_k in by_rate],
         "speedup": gains,
         "best_k": [ks[by_k.index(max(by_k))] if max(by_k) > 1 else None for by_k in gains],
-        "work": [[work(alpha, k, draft) for k in ks] for alpha in rates],
+        "work": [[prediction.work for prediction in by_k] for by_k in by_rate],
     }
 
 

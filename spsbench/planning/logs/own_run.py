@@ -58,6 +58,7 @@ def run_requests(folder: Path, access: Access) -> Iterator[Request]:
             probabilities=None if text is None else np.asarray(text.q, np.float64),
             temperature=cell.temperature,
             group=str(cell.task),
+            budget=cell.max_new_tokens,
             first=int(cell.elsewhere),
         )
 

@@ -1,24 +1,23 @@
 """`spsbench.planning.logs.plan_log`: the library's and the command's way into plans from logs."""
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.hardware.files import read_file
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore
-from spsbench.planning.logs.answer import LogAnswer
-from spsbench.planning.logs.conduct import USUAL, LogPlan, RuleDraft, prompts_by_id
-from spsbench.planning.logs.prices import (
-    Measured,
-    Price,
-    Ratios,
-    parse_roofline,
-    priced_batches,
-    read_prices,
-)
+from spsbench.metrics.costs import PLAIN, Costs, line
+from spsbench.metrics.costs_file import read_costs
 from spsbench.planning.logs.requests import FileEncoder, LogReader, Tokens
+from spsbench.planning.logs.roofline import parse_roofline, roofline_costs, words
+from spsbench.planning.logs.tables import ASSUMED_DRAFT, ASSUMED_ROW, LogAnswer
+from spsbench.planning.logs.texts import LOOK_UP, USUAL, LogPlan, RuleDraft, prompts_by_id
 from spsbench.settings.cell import WARP, WarpSettings
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import KS, MAX_BATCH, OF_PLANNING
@@ -27,6 +26,7 @@ from spsbench.settings.log_options import OF_LOGS, LogOptions
 from spsbench.settings.options import convert_options, parse_range, take_options, take_record
 from spsbench.spec import K_MAX
 
+COSTS_BYTES = 256 << 20
 RULES = ("sps", "block", "match")
 OF_MODELS = ("dtype", "draft_dtype", "device", "draft_device", "weights", "draft_weights", "engine")
 OF_PLANS = ("k", "batch", "costs", "prompts", "every")
@@ -82,9 +82,11 @@ def plan_log(
             raise UsageError(
                 f"verifier {rule} with a log: expected {', '.join(RULES)}. Leave it out"
             )
-    models = frozenset(map(str, listed["draft"]))
+    models = list(map(str, listed["draft"]))
     batches = _range("batch", planned["batch"], MAX_BATCH) if "batch" in planned else [1]
-    prices, ms = prices_of(log_options, planned.get("costs"), batches, models)
+    costs, about, operations, ms = costs_of(
+        log_options, planned.get("costs"), batches, models, max(ks)
+    )
     paths = [Path(file) for file in _list(log)]
     for path in paths:
         if str(path) != "-" and not path.exists():
@@ -112,12 +114,14 @@ def plan_log(
         rules=rules,
         warp=warp,
         tokens=Tokens(encoder, size),
-        prices=prices,
+        costs=costs,
+        batches=batches,
+        operations=operations,
         texts=log_options.texts,
         watch=lambda count: watch(reader),
         stop=stop,
     )
-    return LogAnswer(plan.run(), ms, every=planned.get("every", False))
+    return LogAnswer(plan.run(), about, ms, every=planned.get("every", False))
 
 
 def _list(value: Any) -> list[Any]:
@@ -131,38 +135,68 @@ def _range(name: str, value: Any, high: int) -> list[int]:
         raise UsageError(f"{name} {error}") from error
 
 
-def prices_of(
-    log_options: LogOptions, costs: Path | None, batches: Sequence[int], models: frozenset[str]
-) -> tuple[list[Price], float | None]:
-    """Return the costs of rounds in each batch, and the milliseconds of a plain token if known.
+def costs_of(
+    log_options: LogOptions,
+    path: Path | None,
+    batches: Sequence[int],
+    models: Sequence[str],
+    most: int,
+) -> tuple[Costs, str, float, float | None]:
+    """Return costs of rounds, what they are, operations of a drafted token, and ms if known.
+
+    Without named costs those of the assumption, in no words. The milliseconds are those of a plain
+    token.
 
     Raises:
         UsageError: two sources of costs, or batches that they do not know.
     """
-    table, ms = (None, None) if costs is None else read_prices(costs)
-    by_ratios = log_options.draft_ratio is not None or log_options.row_ratio is not None
+    table, ms = (None, None) if path is None else read_table(path)
+    draft, row = log_options.draft_ratio, log_options.row_ratio
+    by_ratios = draft is not None or row is not None
     if (table is not None) + by_ratios + (log_options.roofline is not None) > 1:
         raise UsageError(
             "costs, roofline and ratios: expected one of them to price rounds. Leave the others out"
         )
     if log_options.roofline is not None:
-        return list(priced_batches(batches, parse_roofline(log_options.roofline), models)), ms
+        fields = parse_roofline(log_options.roofline)
+        runs_model = {LOOK_UP: False, **dict.fromkeys(models, True)}
+        costs = roofline_costs(fields, runs_model, batches, most)
+        return costs, words(fields), fields["draft_params"] / fields["params"], ms
     if list(batches) != [1]:
         raise UsageError(
             "batch with a log: expected a roofline, which knows what a batch costs. Name one, as "
             "h100,params=8e9, or leave batch out"
         )
     if table is not None:
-        return [Measured(table)], ms
+        look_up = replace(table.arm(PLAIN), draft=line(0.0, 0.0))
+        costs = replace(table, arms={LOOK_UP: look_up, **table.arms})
+        return costs, "Rounds are priced by the measured table of costs.", 0.0, ms
+    about = ""
     if by_ratios:
-        return [
-            Ratios(
-                draft=log_options.draft_ratio or 0.0,
-                row=log_options.row_ratio or 0.0,
-                models=models,
-            )
-        ], ms
-    return [], ms
+        draft, row = draft or 0.0, row or 0.0
+        by_model = f"a drafted token of a model costs {draft:g}, " if models else ""
+        about = f"In passes of plain sampling {by_model}a further row {row:g}; a look-up is free."
+    else:
+        draft, row = ASSUMED_DRAFT, ASSUMED_ROW
+    costs = Costs.of_ratios(row or 0.0, {LOOK_UP: 0.0, **dict.fromkeys(models, draft or 0.0)})
+    return costs, about, (draft or 0.0) if about else 0.0, ms
+
+
+def read_table(path: Path) -> tuple[Costs | None, float | None]:
+    """Return our table of costs, or the milliseconds a token of a `vllm bench serve` result.
+
+    Raises:
+        SpsError: neither of the two.
+    """
+    try:
+        values = json.loads(read_file(path, COSTS_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"no costs ({path}: {error}): expected a costs.json of a plan") from error
+    for field in ("median_tpot_ms", "mean_tpot_ms"):
+        ms = values.get(field) if isinstance(values, dict) else None
+        if isinstance(ms, int | float) and 0 < ms < math.inf:
+            return None, float(ms)
+    return read_costs(path), None
 
 
 def encoder_of(name: str | None, access: Access) -> tuple[FileEncoder | None, int | None]:

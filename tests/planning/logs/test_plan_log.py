@@ -3,12 +3,15 @@
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import spsbench
 from spsbench.errors import DataError, UsageError
+from spsbench.metrics.costs_file import dumps
+from spsbench.planning.forecast.predictions import predict
 from spsbench.planning.forecast.rounds import Coins, room_of, rounds
 from spsbench.planning.logs.plan_log import encoder_of, plan_log
 from spsbench.settings.execution import Access
@@ -16,6 +19,7 @@ from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from spsbench.store.traces import read_traces
 from tests.oracles.servers import PROMPTS
+from tests.planning.forecast.made import arm, costs
 from tests.serving.stub import Engine, Stub, serving
 
 pytest_plugins = ()
@@ -54,33 +58,41 @@ def taus(answer):
     }
 
 
-def test_a_log_says_what_the_run_s_own_traces_say(run, tmp_path):
-    """A draft model read anew, with logged log-probabilities: as traced in the run itself."""
-    found = taus(plan_log(run, draft=["nano-draft"], k="1..4"))
-    served = taus(plan_log(as_lines(run, tmp_path), draft=["nano-draft"], k="1..4"))
+def test_a_run_as_a_log_is_predicted_as_its_traces_are(run, tmp_path):
+    """A draft model that reads the texts anew: the same rounds, drafts and speed-ups."""
     traces = read_traces([run])
-    (name,) = traces.drafts
-    for rule in ("sps", "block", "match"):
-        for k in (1, 2, 3, 4):
-            for first, taus_of_log in ((0, found), (1, served)):
-                expected = tokens = 0.0
-                for text, trace in traces.of(name):
-                    coins = Coins.sampled(trace.p[first:], text.q[first:], rule, k)
-                    tokens += len(text.q) - first
-                    expected += rounds(coins, k, room_of(len(text.q) - first)).weights.sum()
-                tau = pytest.approx(tokens / expected, rel=1e-5)
-                assert taus_of_log["nano-draft", rule, k] == tau
+    ((name, draft),) = traces.drafts.items()
+    table = costs(arms={"none": arm(0.0), "nano-draft": arm(2.0)})
+    path = tmp_path / "costs.json"
+    path.write_text(dumps(table))
+    table = replace(table, arms={**table.arms, name: table.arms["nano-draft"]})
+    of_log = plan_log(run, draft=["nano-draft"], k="1..4", costs=path).plan.rows
+    served = taus(plan_log(as_lines(run, tmp_path), draft=["nano-draft"], k="1..4"))
+    for candidate, row in of_log.items():
+        traced = replace(candidate, draft=name)
+        (of_trace,) = predict([traced], draft, traces.of(name), table)
+        for figure in ("tau", "speedup", "ms"):
+            mine, other = (getattr(each, figure).mean for each in (row.prediction, of_trace))
+            assert mine == pytest.approx(other, rel=1e-5), (candidate, figure)
+        assert row.prediction.drafted == pytest.approx(of_trace.drafted, rel=1e-5)
+        expected = tokens = 0.0  # of a server, whose pass over the prompt gives the first token
+        for text, trace in traces.of(name):
+            coins = Coins.sampled(trace.p[1:], text.q[1:], candidate.verifier, candidate.k)
+            tokens += len(text.q) - 1
+            expected += rounds(coins, candidate.k, room_of(len(text.q) - 1)).weights.sum()
+        key = "nano-draft", candidate.verifier, candidate.k
+        assert served[key] == pytest.approx(tokens / expected, rel=1e-5)
 
 
 def test_a_run_is_a_log(run, tmp_path):
     mine = plan_log(run, k="1..4")
     other = plan_log(as_lines(run, tmp_path), k="1..4")
-    assert mine.plan.replay.tokens == other.plan.replay.tokens
-    assert (mine.plan.of_servers, other.plan.of_servers) == (0, other.plan.replay.requests)
+    assert mine.plan.written == other.plan.written
+    assert (mine.plan.of_servers, other.plan.of_servers) == (0, other.plan.requests)
     manifest = Manifest.load(run)
     plain = [c.id for c in manifest.configurations(run).values() if c.k == 0]
     tokens = sum(len(r.tokens) for r in records(run) if r.cell in plain)
-    assert mine.plan.replay.tokens == tokens
+    assert mine.plan.written == tokens
 
 
 CONTRARY = {"batch": "1,8", "roofline": "h100,params=1e9"}  # to a ratio
@@ -193,7 +205,7 @@ def test_a_run_of_a_server_is_a_log_where_its_rule_is_known(bench, method, tempe
             plan_log(folder, drafter=["ngram"], k="2")
         return
     answer = plan_log(folder, drafter=["ngram"], k="2")
-    assert answer.plan.replay.requests == answer.plan.of_servers == PROMPTS
+    assert answer.plan.requests == answer.plan.of_servers == PROMPTS
     assert answer.plan.without_prompt == 0
 
 
@@ -242,9 +254,9 @@ def test_a_log_of_a_server_gives_the_counts_of_vllm(tmp_path, longest, k, length
     path = tmp_path / "log"
     path.write_text("\n".join(lines))
     answer = plan_log(path, drafter=[f"ngram:n={longest},min_n=1,match=first"], k=str(k))
-    ((sums,),) = answer.plan.replay.sums.values()
-    assert sums.drafts == total["drafts"]
-    assert sums.drafted == pytest.approx(total["drafted"] / total["rounds"])
+    (found,) = answer.plan.rows.values()
+    assert found.prediction.tally.by_depth[0] == total["drafts"]
+    assert found.prediction.drafted == pytest.approx(total["drafted"] / total["rounds"])
     (row,) = answer.values()["rows"]
     assert row["tau"]["mean"] == pytest.approx(12 * (length - 1) / total["rounds"])
     assert row["acceptance_length"] == pytest.approx(1 + total["kept"] / total["drafts"])
@@ -258,7 +270,8 @@ def test_without_costs_k_is_chosen_by_an_assumption_that_is_named(tmp_path):
     rows = [[draw.randrange(4) for _ in range(60)] for _ in range(9)]
     path.write_text("\n".join(json.dumps({"token_ids": row}) for row in rows))
     answer = plan_log(path, drafter=["ngram:n=2,min_n=1"])
-    ((_, sums),) = answer.rows
-    assert sums.k < max(answer.plan.ks)
+    (best,) = answer.rows
+    k = best.prediction.candidate.k
+    assert k < max(answer.plan.ks)
     assert "0.05" in answer.sentence()
-    assert f'"num_speculative_tokens": {sums.k}' in answer.pasted()[0]
+    assert f'"num_speculative_tokens": {k}' in answer.pasted()[0]

@@ -1,0 +1,373 @@
+"""The answer of a log: tables, plot and sentence of the candidates along its texts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from spsbench.metrics.intervals import Estimate
+from spsbench.planning.forecast.predictions import Candidate
+from spsbench.planning.forecast.recommendation import NOTICED
+from spsbench.planning.logs.settings_to_paste import engine_settings
+from spsbench.planning.logs.texts import DEPTHS, NO_MODEL, Extreme, LogPlan, LogRow
+from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, TextTable
+from spsbench.reports.table import Bar
+
+SHOWN = 5  # methods in detailed tables
+TITLE = "Plan from logs"
+ASSUMED_DRAFT, ASSUMED_ROW = 0.1, 0.05  # by which K is chosen where no costs are named
+ASSUMPTION = (
+    f"here a further row is assumed to cost {ASSUMED_ROW:g}, and a drafted token of a model "
+    f"{ASSUMED_DRAFT:g}, of a plain pass"
+)
+
+
+@dataclass(frozen=True)
+class LogAnswer:
+    """What a replayed log says.
+
+    Args:
+        plan: after `LogPlan.run`.
+        costs: the costs in words; empty: none were named, and K is chosen by an assumption.
+        ms: milliseconds of a plain token, where a file of costs told them.
+        every: whether detailed tables show all methods, not the best `SHOWN`.
+    """
+
+    plan: LogPlan
+    costs: str = ""
+    ms: float | None = None
+    every: bool = False
+
+    @cached_property
+    def methods(self) -> list[list[LogRow]]:
+        """Return the rows of each method by K, the best method first."""
+        methods: dict[str, list[LogRow]] = {}
+        for candidate, row in self.plan.rows.items():
+            methods.setdefault(candidate.method, []).append(row)
+        return sorted(methods.values(), key=lambda rows: -max(map(gain, rows)))
+
+    @cached_property
+    def rows(self) -> list[LogRow]:
+        """Return every method at its best K, the best first."""
+        return [max(rows, key=gain) for rows in self.methods]
+
+    @property
+    def detailed(self) -> list[list[LogRow]]:
+        """Return the methods of detailed tables by K, the best first."""
+        return self.methods if self.every else self.methods[:SHOWN]
+
+    @property
+    def batches(self) -> Sequence[int]:
+        """Return the batches whose speed-ups are known."""
+        return self.plan.batches if self.costs else ()
+
+    def sentence(self) -> str:
+        """Return what to do, in a sentence or two."""
+        row = self._advised
+        candidate, value = row.prediction.candidate, tau(row)
+        start = (
+            f"{candidate.draft}, K = {candidate.k}, would have made {bound(row)}{spread(value)} "
+            f"tokens a round on these {row.requests:,} requests."
+        )
+        if not self.costs:
+            return (
+                f"{start} It gains where a round costs less than {value.mean:.2f} plain passes, "
+                f"its drafting included. Costs decide on K: {ASSUMPTION}. Name yours by "
+                "`row_ratio`, `roofline` or `costs`."
+            )
+        gained = row.prediction.speedup
+        if gained.mean < NOTICED:
+            return f"Do not speculate by these costs: {gained.mean:.2f}x at best. {start}"
+        sure = gained.low is not None and gained.low > 1
+        advice = "Speculate" if sure else "Not decided"
+        milliseconds = (
+            f" A token that takes {self.ms:.2f} ms would take {self.ms / gained.mean:.2f} ms."
+            if self.ms is not None
+            else ""
+        )
+        return (
+            f"{advice}: {candidate.draft}, K = {candidate.k}: {spread(gained, 'x')} predicted. "
+            f"{start}{milliseconds}"
+        )
+
+    @property
+    def _advised(self) -> LogRow:
+        """Return the best row that can be chosen: no upper bound, nothing that was recorded."""
+        for row in self.rows:
+            candidate = row.prediction.candidate
+            if candidate.bound != "at most" and "recorded:" not in candidate.draft:
+                return row
+        return self.rows[0]
+
+    def tables(self) -> list[TextTable]:
+        """Return all tables: methods, K, groups, slots, depths, requests."""
+        return [
+            self._by_method(),
+            self._by_k(),
+            *self._by_group(),
+            self._by_slot(),
+            self._by_depth(),
+            self._requests(),
+        ]
+
+    def _by_method(self) -> TextTable:
+        unlike = len({row.requests for row in self.rows}) > 1
+        cells = []
+        for row in self.rows:
+            kept, length = row.kept_share, row.acceptance_length
+            cells.append(
+                [
+                    *name(row),
+                    str(row.prediction.candidate.k),
+                    bound(row) + spread(tau(row)),
+                    "n/a" if length is None else f"{length:.2f}",
+                    "n/a" if kept is None else f"{100 * kept:.0f} %",
+                    f"{row.prediction.work:.2f}",
+                    *[f"{row.requests:,}"] * unlike,
+                    *(
+                        bound(row) + spread(row.prediction.speedup_in(size), "x")
+                        for size in self.batches
+                    ),
+                ]
+            )
+        batched = len(self.batches) > 1
+        speedups = [f"batch {size}" if batched else "speed-up" for size in self.batches]
+        figures = ["K", "tau", "vLLM's", "kept", "work", *["requests"] * unlike, *speedups]
+        heads = ["drafter", "rule", *figures]
+        title = "From the log: each drafter at its best K"
+        return TextTable(title, heads, cells, self.remarks(), names=2)
+
+    def _by_k(self) -> TextTable:
+        cells = [
+            [*name(rows[0]), *(f"{tau(row).mean:.2f}" for row in rows)] for rows in self.detailed
+        ]
+        heads = ["drafter", "rule", *(f"K = {k}" for k in self.plan.ks)]
+        return TextTable("Tokens a round by K", heads, cells, names=2)
+
+    def _by_group(self) -> Iterator[TextTable]:
+        groups = sorted(self._advised.by_group)
+        if len(groups) < 2:
+            return
+        cells = [
+            [
+                *name(row),
+                str(row.prediction.candidate.k),
+                *(f"{row.groups.get(group, 1.0):.2f}" for group in groups),
+            ]
+            for row in self.rows
+        ]
+        heads = ["drafter", "rule", "K", *groups]
+        yield TextTable("Tokens a round by group", heads, cells, names=2)
+
+    def _by_slot(self) -> TextTable:
+        most = max(self.plan.ks)
+        cells = [
+            [
+                *name(rows[-1]),
+                *(
+                    f"{100 * kept / tested:.0f} %" if tested else "n/a"
+                    for kept, tested in rows[-1].by_slot.T
+                ),
+            ]
+            for rows in self.detailed
+        ]
+        return TextTable(
+            f"Kept of the tested tokens, by place in the draft (K = {most})",
+            ["drafter", "rule", *map(str, range(1, most + 1))],
+            cells,
+            names=2,
+        )
+
+    def _by_depth(self) -> TextTable:
+        ends = [*DEPTHS[1:], None]
+        heads = [
+            f"from {first}" if end is None else f"{first} to {end - 1}"
+            for first, end in zip(DEPTHS, ends, strict=True)
+        ]
+        cells = [
+            [
+                row.prediction.candidate.draft,
+                str(row.prediction.candidate.k),
+                *(f"{emitted / n:.2f}" if n else "n/a" for n, emitted in row.by_depth),
+            ]
+            for row in self.rows[: None if self.every else SHOWN]
+        ]
+        return TextTable("Tokens a round by place in the answer", ["drafter", "K", *heads], cells)
+
+    def _requests(self) -> TextTable:
+        row = self._advised
+        most = sorted(row.most, reverse=True)
+        least = sorted(Extreme(-e.tau, e.request, e.tokens) for e in row.least)
+        cells = [
+            [word, extreme.request, f"{extreme.tau:.2f}", str(extreme.tokens)]
+            for word, extremes in (("most", most), ("least", least))
+            for extreme in extremes
+        ]
+        candidate = row.prediction.candidate
+        return TextTable(
+            f"Requests that gain most and least with {candidate.draft}, K = {candidate.k}",
+            ["gains", "request", "tau", "tokens"],
+            cells,
+            names=2,
+        )
+
+    def remarks(self) -> list[str]:
+        """Return what the figures rest on, and what was left out."""
+        plan, candidates = self.plan, self.plan.rows
+        formats = ", ".join(plan.reader.formats)
+        lines = [
+            f"{plan.requests:,} requests, {plan.written:,} tokens ({formats}); intervals are "
+            "over requests. Every exact rule keeps the same tokens of a draft by rule.",
+            "tau: tokens a round, over all rounds. vLLM's: its mean acceptance length, accepted "
+            "tokens a round with a draft, and one; rounds without a draft are left out.",
+            "kept: of the drafted tokens whose places the answers have. work: operations over "
+            "plain sampling's, a row of the target each, and the draft's.",
+        ]
+        if plan.of_servers:
+            lines.append(
+                f"{plan.of_servers:,} requests as vLLM serves them: the pass over the prompt gives "
+                "the first token without a draft, and is no round."
+            )
+        if plan.without_prompt:
+            lines.append(
+                f"{plan.without_prompt:,} of {plan.requests:,} requests have no prompt, from "
+                "which drafters copy (`prompts`): more would be kept with them."
+            )
+        lines += [f"{n:,} left out: {why}." for why, n in plan.reader.left_out.most_common()]
+        lines += [f"{n:,} texts not read: {why}." for why, n in plan.unread.most_common()]
+        lines += [f"{n:,} without sps and block: {why}." for why, n in plan.without_q.most_common()]
+        if plan.without_q and any(candidate.verifier == "match" for candidate in candidates):
+            lines.append("match is a lower bound for sps: p(x) is at most min(1, p(x) / q(x)).")
+        if plan.models and plan.assumed:
+            lines.append(
+                f"{plan.assumed:,} requests name no temperature: "
+                f"{plan.warp.temperature:g} was assumed (`temperature`)."
+            )
+        if plan.tokens.compared:
+            lines.append(
+                f"The tokenizer reads {plan.tokens.different:,} of {plan.tokens.compared:,} "
+                "answers otherwise than their logged ids; ids were taken."
+            )
+        if any("shared=true" in candidate.draft for candidate in candidates):
+            lines.append("shared=true looks up earlier answers of the log, in its order.")
+        return [*lines, *filter(None, [self.costs])]
+
+    def pasted(self) -> list[str]:
+        """Return settings of engines for the advised method."""
+        candidate = self._advised.prediction.candidate
+        model = candidate.verifier not in NO_MODEL
+        return engine_settings(candidate.draft, candidate.k or 0, model=model)
+
+    def figure(self) -> Figure:
+        """Return tau, and the speed-up where costs are known, by K."""
+
+        def curves(figure: Any) -> list[Curve | Level]:
+            return [
+                Curve(name=", ".join(name(rows[0])), points=points(rows, figure), line=line)
+                for line, rows in enumerate(self.methods)
+            ]
+
+        taus = tuple(curves(tau))
+        panels = [Panel(title="Tokens a round", x="K", y="tau", items=taus, whole=True)]
+        if self.costs:
+            gains = (
+                *curves(lambda row: row.prediction.speedup),
+                Level(name="plain sampling", y=1.0),
+            )
+            panels.append(Panel(title="Speed-up", x="K", y="over plain", items=gains, whole=True))
+        return Figure(title=TITLE, panels=tuple(panels))
+
+    def bars(self) -> list[Bar]:
+        """Return a bar for each method at its best K: its speed-up, or tau without costs."""
+        priced = bool(self.costs)
+        heading = "speed-up over plain sampling, predicted" if priced else "tokens a round"
+        return [
+            Bar(
+                heading,
+                f"K = {row.prediction.candidate.k}, {', '.join(name(row))}",
+                row.prediction.speedup if priced else tau(row),
+                "",
+                "x" if priced else "",
+            )
+            for row in self.rows
+        ]
+
+    def section(self) -> Section:
+        """Return the answer for a page."""
+        return Section(
+            title=TITLE,
+            status="good" if gain(self._advised) >= NOTICED else "open",
+            line=self.sentence(),
+            notes=tuple(self.pasted()),
+            figures=(self.figure(),),
+            tables=tuple(self.tables()),
+            answers=True,
+        )
+
+    def values(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "answer": self.sentence(),
+            "requests": self.plan.requests,
+            "tokens": self.plan.written,
+            "left_out": dict(self.plan.reader.left_out),
+            "rows": [self._values(candidate, row) for candidate, row in self.plan.rows.items()],
+            "notes": self.remarks(),
+            "settings": self.pasted(),
+        }
+
+    def _values(self, candidate: Candidate, row: LogRow) -> dict[str, Any]:
+        return {
+            "drafter": candidate.draft,
+            "rule": candidate.verifier,
+            "bound": candidate.bound,
+            "k": candidate.k,
+            "tau": limits(tau(row)),
+            "acceptance_length": row.acceptance_length,
+            "kept": row.kept_share,
+            "work": row.prediction.work,
+            "speedup": {
+                str(size): limits(row.prediction.speedup_in(size)) for size in self.batches
+            },
+            "groups": dict(row.groups),
+        }
+
+
+def gain(row: LogRow) -> float:
+    """Return the mean speed-up, by the costs or by the assumption."""
+    return row.prediction.gain()
+
+
+def tau(row: LogRow) -> Estimate:
+    """Return the tokens a round, with an interval over requests."""
+    return row.prediction.tau
+
+
+def name(row: LogRow) -> tuple[str, str]:
+    """Return drafter and rule."""
+    return row.prediction.candidate.draft, row.prediction.candidate.verifier
+
+
+def bound(row: LogRow) -> str:
+    """Return `at least ` or `at most ` before a figure that the log only bounds."""
+    word = row.prediction.candidate.bound
+    return f"{word} " if word else ""
+
+
+def points(rows: Sequence[LogRow], figure: Any) -> tuple[Point, ...]:
+    """Return a point for each K."""
+    values = [(row.prediction.candidate.k or 0, figure(row)) for row in rows]
+    return tuple(Point(k, value.mean, value.low, value.high) for k, value in values)
+
+
+def spread(estimate: Estimate, unit: str = "") -> str:
+    """Format a figure with its interval: `1.53 (1.48 to 1.58)`."""
+    value = f"{estimate.mean:.2f}{unit}"
+    if estimate.low is None or estimate.high is None:
+        return value
+    return f"{value} ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def limits(estimate: Estimate) -> dict[str, float | None]:
+    """Return plain values of a figure and its interval."""
+    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}

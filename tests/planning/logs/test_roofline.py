@@ -1,0 +1,59 @@
+"""Costs of rounds by rooflines, and the closed forms."""
+
+from fractions import Fraction
+
+import pytest
+
+from spsbench.errors import UsageError
+from spsbench.planning.logs.formulas import formula, rates_of
+from spsbench.planning.logs.roofline import parse_roofline, roofline_costs, seconds
+
+
+def test_a_roofline_is_flat_until_it_computes():
+    fields = parse_roofline("bandwidth=1e12,flops=1e15,params=1e9")
+    costs = roofline_costs(fields, {"ngram": False}, [1, 1000], 8)
+
+    def passes(drafted, batch):
+        plain = costs.round("none", 0, 0, 100, batch=batch).sum()
+        return costs.round("ngram", 8, drafted, 100, batch=batch).sum() / plain
+
+    assert [passes(n, 1) for n in range(9)] == [1.0] * 9
+    assert [passes(n, 1000) for n in range(3)] == pytest.approx([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_rounds_of_a_roofline_take_its_seconds_at_every_context(batch):
+    fields = parse_roofline("h100,params=8e9,kv_bytes=131072,draft_params=5e8")
+    costs = roofline_costs(fields, {"model": True}, [batch], 8)
+    for drafted in (1, 4, 8):
+        for step in (0, 7, 90, 2000):
+            context = step * 16 + 8
+            by_hand = seconds(fields, 8e9, drafted + 1, context, batch)
+            by_hand += 8 * seconds(fields, 5e8, 1, 0, batch)
+            round_seconds = costs.round("model", 8, drafted, context, batch=batch).sum()
+            assert round_seconds == pytest.approx(by_hand, rel=1e-9)
+
+
+@pytest.mark.parametrize("text", ["h100", "params=8e9", "h101,params=8e9", "h100,params=x"])
+def test_rooflines_that_are_none(text):
+    with pytest.raises(UsageError):
+        parse_roofline(text)
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_closed_forms_against_fractions(k):
+    alpha, draft = Fraction(7, 10), Fraction(1, 20)
+    expected = sum(alpha**i for i in range(k + 1))
+    prediction = formula(0.7, k, 0.05, 0.0)
+    assert prediction.tau.mean == pytest.approx(float(expected))
+    assert formula(1.0, k, 0.05, 0.0).tau.mean == k + 1
+    assert prediction.gain() == pytest.approx(float(expected / (1 + k * draft)))
+    theorem = (1 - alpha) * (k * draft + k + 1) / (1 - alpha ** (k + 1))
+    assert prediction.work == pytest.approx(float(theorem))
+
+
+def test_rates():
+    assert rates_of("0.5,1") == [0.5, 1.0]
+    for text in ("", "1.1", "x", "nan"):
+        with pytest.raises(UsageError):
+            rates_of(text)

@@ -10,11 +10,12 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from tests.oracles.models import ARCHITECTURES
 from tests.oracles.sessions import over_caches
+from tests.variants import first
 
 pytestmark = pytest.mark.numeric
 
 
-architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
+architectures = pytest.mark.parametrize("architecture", first(2, ARCHITECTURES))
 
 
 @architectures

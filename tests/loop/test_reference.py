@@ -23,6 +23,7 @@ from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import output, rounds_of
 from tests.oracles.models import ARCHITECTURES, laws
 from tests.oracles.written_rules import case
+from tests.variants import first
 
 PROMPT = [1, 2, 3, 1, 2]
 TOKENS = 20
@@ -88,7 +89,7 @@ def rounds(target, drafter, k, warp, seed, tokens=TOKENS):
     return rounds_of(EagerLM(target), drafter, tokens, prompt=PROMPT, k=k, warp=warp, seed=seed)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", first(2, ARCHITECTURES))
 @pytest.mark.parametrize("warp", WARPS, ids=str)
 @pytest.mark.parametrize("k", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_the_loop_repeats_algorithm_2(model, architecture, warp, k):
@@ -99,7 +100,7 @@ def test_the_loop_repeats_algorithm_2(model, architecture, warp, k):
     assert PROMPT + output(made) == expected
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", first(2, ARCHITECTURES))
 @pytest.mark.parametrize("warp", WARPS, ids=str)
 def test_no_draft_repeats_algorithm_1(model, architecture, warp):
     target = model(architecture)
@@ -112,7 +113,7 @@ def test_no_draft_repeats_algorithm_1(model, architecture, warp):
         assert len(made) == TOKENS
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", first(2, ARCHITECTURES))
 def test_the_pairs_above_meet_every_branch(model, architecture):
     """Recovered and bonus tokens and partial acceptance, or the comparisons prove little."""
     target, draft = model(architecture), model(architecture, noise=0.05)

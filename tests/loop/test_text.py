@@ -1,10 +1,10 @@
 """Tokens to text: bytes over several tokens, stop strings, origins."""
 
-import random
-
 import numpy
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spsbench.errors import DataError
 from spsbench.loop.text import (
@@ -78,10 +78,10 @@ def test_the_prompt_is_not_repeated(tokenizer):
     assert "".join(streamed(tokenizer, ids, prompt)) == " the mat"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_stream_is_the_whole_text(tokenizer, seed):
-    draw = random.Random(seed)
-    text = "".join(draw.choice("the cat é→日👩\u200d💻 \n\t") for _ in range(40))
+@settings(max_examples=20, derandomize=True, database=None, deadline=None)
+@given(text=st.text("the cat é→日👩\u200d💻 \n\t", max_size=40))
+def test_the_stream_is_the_whole_text(text):
+    tokenizer = byte_tokenizer()
     assert "".join(streamed(tokenizer, tokenizer.encode(text))) == text
 
 
@@ -192,15 +192,16 @@ def test_stop_strings_and_the_transcript_agree(tokenizer):
     assert transcript.text == "the cat sat "
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_token_by_token_is_the_whole_text_cut_at_the_earliest_stop(seed):
-    draw = random.Random(seed)
+def words(most):
+    return st.text("ab", min_size=1, max_size=most)
 
-    def word(most):
-        return "".join(draw.choice("ab") for _ in range(draw.randint(1, most)))
 
-    texts = [word(3) for _ in range(draw.randint(1, 12))]
-    stops = [word(5) for _ in range(draw.randint(0, 3))]
+@settings(max_examples=200, derandomize=True, database=None, deadline=None)
+@given(
+    st.lists(words(3), min_size=1, max_size=12),
+    st.lists(words(5), max_size=3),
+)
+def test_token_by_token_is_the_whole_text_cut_at_the_earliest_stop(texts, stops):
     shown, transcript = written(texts, *stops)
 
     # The generation ends with the token that completes a stop, so only that prefix counts.

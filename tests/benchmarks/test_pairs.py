@@ -4,9 +4,8 @@ import json
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GPT2Config, LlamaConfig, Qwen2Config
+from transformers import GPT2Config, LlamaConfig, Qwen2Config
 
-from pairs.exports import GPT2, LLAMA, arranged, renamed
 from pairs.random_pairs import (
     PROMPT_TOKENS,
     PROMPTS,
@@ -15,7 +14,6 @@ from pairs.random_pairs import (
     first_layers,
     later_outputs,
     make,
-    numbered_tokenizer,
     random_target,
     rescale,
 )
@@ -79,29 +77,3 @@ def test_a_pair_agrees_as_measured_when_our_loop_runs_it(tmp_path, kind, capsys)
         whole = generation.record.rounds[:-1]  # the budget cuts the last one
         emitted, rounds = emitted + sum(r.emitted for r in whole), rounds + len(whole)
     assert emitted / rounds == pytest.approx(facts["tau"], rel=0.2)  # near-ties in bfloat16
-
-
-def test_a_qwen_s_tokenizer_is_no_longer_than_its_head(tmp_path):
-    """transformers reads it as a class that adds a token where it is missing."""
-    config("qwen2").save_pretrained(tmp_path)
-    numbered_tokenizer(VOCAB).save_pretrained(tmp_path)
-    assert len(AutoTokenizer.from_pretrained(tmp_path)) == VOCAB
-
-
-def test_gguf_names_and_layouts():
-    assert renamed("transformer.h.3.attn.c_attn.bias", GPT2) == "blk.3.attn_qkv.bias"
-    assert renamed("transformer.ln_f.weight", GPT2) == "output_norm.weight"
-    assert renamed("model.layers.0.mlp.up_proj.weight", LLAMA) == "blk.0.ffn_up.weight"
-    assert renamed("model.norm.weight", LLAMA) == "output_norm.weight"
-    with pytest.raises(KeyError):
-        renamed("model.layers.0.unheard.of", LLAMA)
-    conv = torch.arange(6.0).view(2, 3)
-    assert arranged("h.0.attn.c_attn.weight", conv, {"model_type": "gpt2"}).shape == (3, 2)
-    heads = {"model_type": "llama", "num_attention_heads": 2, "num_key_value_heads": 1}
-    rows = torch.arange(8.0)[:, None]  # two heads of four: halves become neighbours
-    query = arranged("layers.0.self_attn.q_proj.weight", rows, heads)
-    assert query[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
-    other = arranged("layers.0.self_attn.q_proj.weight", rows, heads | {"model_type": "qwen2"})
-    assert other is rows  # whose halves stay halves
-    value = arranged("layers.0.self_attn.v_proj.weight", rows, heads)
-    assert value is rows

@@ -8,11 +8,8 @@ from spsbench.benchmark.bench import planned
 from spsbench.messages import lines_to
 from spsbench.models.prepare import note_default_drafters
 from spsbench.planning.plan import plan
-from spsbench.settings.cell_from_options import OF_CELL, make_cell
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access
-from spsbench.settings.grid import describe_defaults
-from spsbench.settings.models import DEFAULT_DRAFTER, ModelSpec
-from spsbench.settings.options import SAMPLING
 from spsbench.settings.sweep import sweep
 
 OWN = "hybrid:first=suffix,then=eagle3 smollm2-eagle3 int8 under schedule payoff:costs=here"
@@ -59,26 +56,3 @@ def test_a_plan_names_what_it_compares(monkeypatch):
     plan("xsum", target="nano", offline=True, say=lines.append)
     (line,) = [line for line in lines if line.startswith("note: drafting with")]
     assert line.startswith("note: drafting with model nano-draft and ngram (prompt lookup)")
-
-
-def test_help_names_no_default_that_a_model_replaces():
-    assert DEFAULT_DRAFTER
-    assert "the target's own if it is bundled" in (OF_CELL["drafter"].option.default_text or "")
-    own = [name for name, each in OF_CELL.items() if each.option.group == SAMPLING]
-    assert {name for name in own if "in a chat" in (OF_CELL[name].option.default_text or "")} == {
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-    }
-
-
-@pytest.mark.parametrize(
-    ("applied", "end"),
-    [
-        ({"top_p": 0.9}, "`top_p` on the command line wins"),
-        ({"temperature": 0.2, "top_p": 0.9}, "`temperature` and `top_p` on the command line win"),
-    ],
-)
-def test_flags_win_together_or_one_wins(applied, end):
-    assert describe_defaults(ModelSpec("m"), applied).endswith(end)

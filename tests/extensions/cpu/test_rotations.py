@@ -87,16 +87,6 @@ def fed(lm, count):
     return torch.cat(steps)
 
 
-def test_a_replayed_layer_is_the_model_s_own():
-    """That it rotates by it is seen below, where it errs."""
-    model, tape, lm = session()
-    found = fed(lm, 6)
-    assert tape.refused is None
-    assert tape.programs
-    within = 0.05 * found.abs().max()
-    assert (found - laws(model, list(range(1, 10)))[3:]).abs().max() <= within
-
-
 def test_a_rotation_that_errs_is_found_out(monkeypatch):
     def errs(stock, q, k, cos, sin):
         return LLAMA(q, k, sin, cos)

@@ -8,10 +8,6 @@ import torch
 from spsbench.extensions.cpu.kernels.native import KINDS, missing
 from spsbench.extensions.cpu.warp import KernelWarp
 from spsbench.loop.sampling import MANY, Warp, peaks
-from spsbench.methods.resolve import warp
-from spsbench.settings.cell import Cell
-from spsbench.settings.models import ModelSpec
-from spsbench.spec import Spec
 
 pytestmark = [
     pytest.mark.numeric,
@@ -131,8 +127,3 @@ def test_a_field_that_the_kernel_does_not_know_is_left_to_torch():
     assert torch.equal(flat(logits), flat._laws(logits))
     off = FlatWarp(0.7, top_p=0.9)
     assert torch.equal(off(logits), KernelWarp(0.7, top_p=0.9)(logits))
-
-
-def test_the_engine_of_the_target_makes_the_laws():
-    assert type(warp(Cell(target=ModelSpec("t")))) is KernelWarp
-    assert type(warp(Cell(target=ModelSpec("t", engine=Spec("eager"))))) is Warp

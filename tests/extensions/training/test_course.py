@@ -171,14 +171,6 @@ def test_a_loss_of_tokens_asks_no_more_of_the_target_than_the_student_reads(kind
         assert torch.equal(weight.grad, expected[name]), name
 
 
-@pytest.mark.parametrize(
-    ("share", "due"), [(0.25, [3, 7]), (0.5, [1, 3, 5, 7]), (1.0, [*range(8)])]
-)
-def test_a_share_of_the_steps_is_spread_evenly(share, due):
-    own = OnPolicyTexts(share, write, torch.device("cpu"))
-    assert [step for step in range(8) if own.is_due(step)] == due
-
-
 def test_the_target_judges_what_the_student_wrote(course, texts):
     """The gradient is that of a batch which has the student's texts in it from the start."""
     made = course("draft", on_policy=OnPolicyTexts(1.0, write, torch.device("cpu")))

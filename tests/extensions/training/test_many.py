@@ -4,16 +4,14 @@ import json
 
 import torch
 
-from spsbench.extensions.training import batches, conduct
+from spsbench.extensions.training import conduct
 from spsbench.extensions.training.folder import Folder
 from spsbench.extensions.training.generation import continue_texts
 from spsbench.extensions.training.options import HeadTraining
-from spsbench.extensions.training.prompts import Overlap, asks_itself, prompts_of
 from spsbench.loop.sampling import Warp
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
 from tests.extensions.training import small
-from tests.folders import byte_tokenizer
 
 PROMPTS = [[1, 2, 3], [5] * 9, [7, 8], [10, 20, 3, 4], [6], [9, 9]]
 
@@ -53,29 +51,6 @@ def test_texts_follow_the_law(model):
     law = Warp(0.7)(model(torch.tensor([[1, 2, 3]])).logits[0, -1])
     seen = torch.bincount(drawn, minlength=small.VOCAB) / count
     assert ((seen - law).abs() < 5 * (law * (1 - law) / count).sqrt() + 1e-3).all()
-
-
-def test_prompts_of_several_files_and_ones_own(tmp_path):
-    for name in "ab":
-        (tmp_path / f"{name}.txt").write_text(f"the {name} cat sat\n\n{name}")
-    files = tuple(str(tmp_path / f"{name}.txt") for name in "ab")
-    asked = HeadTraining(prompts=(*files, "self"))
-    assert asks_itself(asked)
-    assert not asks_itself(HeadTraining(prompts=files))
-    assert asks_itself(HeadTraining())
-    found = prompts_of(asked, byte_tokenizer(), False, Overlap(()))
-    assert len(found) == 4
-    assert sorted(map(len, found)) == list(map(len, found))
-
-
-def test_products_are_narrow_only_where_asked():
-    rows = torch.ones(2, 4)
-    layer = torch.nn.Linear(4, 4)
-    for numbers in (batches.BFLOAT16, batches.FLOAT32):
-        with batches.products(torch.device("cpu"), numbers):
-            assert layer(rows).dtype == getattr(torch, numbers)
-    assert batches.quicker(torch.device("cuda")) == batches.BFLOAT16
-    assert batches.quicker(torch.device("meta")) == batches.FLOAT32
 
 
 def test_a_resume_keeps_the_numbers_it_was_begun_with(monkeypatch, tmp_path, said):

@@ -148,12 +148,6 @@ def test_a_schedule_that_names_no_number_for_the_rule_is_refused():
         rounds_of(TableLM(PAIR.q, 3), drafter, 4, warp=Warp(), schedule=RuleAlone("few"))
 
 
-def test_a_short_find_serves_where_the_other_has_none():
-    drafter = hybrid(SuffixDrafter(), SuffixDrafter(min_n=9), least=3)
-    drafter.begin([0, 1, 0], PREFILL)
-    assert asked(drafter, [0, 1, 0], 4).tokens.tolist() == [1]
-
-
 @pytest.mark.parametrize(
     ("spec", "plan"),
     [

@@ -20,7 +20,6 @@ from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError, SpsError, UnavailableError
 from spsbench.extensions.check import greedy as g
 from spsbench.extensions.check.journal import REFUSED, Journal
-from spsbench.extensions.check.json_answers import JsonResult, json_answers
 from spsbench.extensions.check.laws import LawResult
 from spsbench.extensions.check.library import load_weights
 from spsbench.extensions.check.modes import Modes, numbered
@@ -54,7 +53,7 @@ class Checked:
     acceptance: Acceptance | None = None
     levels: list[Level] = field(default_factory=list)
     ratios: list[Ratios] = field(default_factory=list)
-    json: JsonResult | None = None
+    json: str | None = None  # the share of JSON in the answers under schemas
     modes: dict[str, g.ServerGreedy] = field(default_factory=dict)  # by part: mixed, stop, cache
     refused: list[str] = field(default_factory=list)  # modes whose requests the server refuses
     answers: int = 0  # of the server, in which drafts may be counted
@@ -112,22 +111,15 @@ class Check:
             if "law" in parts:
                 checked.law = await Sampled(texts, self.draft, stop).law()
             after = counters(await texts.page("/metrics"))
-            timed: list[Answer] = []
+            timing = Timing(texts)
             if "speed" in parts:
-                timing = Timing(
-                    plan,
-                    texts.journal,
-                    texts.servers,
-                    prompt=texts.prompt,
-                    remark=texts.remark,
-                    progress=texts.report,
-                    answers=timed,
-                )
                 checked.levels, checked.ratios = await timing.run()
                 if not texts.answers:  # no other texts: those that were timed tell of their drafts
                     after = counters(await texts.page("/metrics"))
-            checked.answers = len(texts.answers or timed)
-            checked.acceptance = of_answers(texts.answers or timed) or between(before, after)
+            checked.answers = len(texts.answers or timing.answers)
+            checked.acceptance = of_answers(texts.answers or timing.answers) or between(
+                before, after
+            )
             for name, server in texts.servers.items():
                 for reason, count in server.client.failures.items():
                     texts.remark(f"{name}: {count} attempts failed ({reason}), tried again")
@@ -141,7 +133,7 @@ class Check:
             try:
                 self._check_not_refused(part)
                 if part == "json":
-                    checked.json, compared = await json_answers(self.texts)
+                    checked.json, compared = await modes.json()
                     checked.modes |= {} if compared is None else {part: compared}
                 elif part == "mixed":
                     checked.modes[part] = await modes.mixed(greedy)

@@ -1,14 +1,17 @@
 """Modes in which greedy text must not change: parts of a check that are asked by name.
 
 `mixed`: greedy texts that share their batches with sampled ones equal those of greedy batches.
-`stop`: a text with a stop string is the plain text up to that string. `cache`: the second answer to
-a long prompt equals the first, which a prefix cache must not change.
+`json`: greedy answers under schemas equal the baseline's. `stop`: a text with a stop string is the
+plain text up to that string. `cache`: the second answer to a long prompt equals the first, which a
+prefix cache must not change.
 """
 
+import json
 import re
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from spsbench.audit.statistical.comparison import Compared, GreedyKind
@@ -21,14 +24,67 @@ from spsbench.extensions.check.greedy import (
     shared_texts,
     third_is_a_bug,
 )
-from spsbench.extensions.check.texts import OWN, Texts
-from spsbench.serving.answers import Answer
+from spsbench.extensions.check.texts import BASE, OWN, Texts
+from spsbench.foreign import FieldError, parse_json
+from spsbench.serving.engines import Answer, Ask
 
 LONG = 1600  # characters of a long prompt: several blocks of a prefix cache
 LONG_PROMPTS = 4
 WORD = re.compile(r"\s?\S{1,20}")
+JSON_TOKENS = 192  # of an answer under a schema
+UNSEEN_IN_JSON = (
+    "stated probabilities come after the server's mask: bets on them hold although a mask is "
+    "wrong, and the law under a schema cannot be told by weights without the server's own masks"
+)
 QUOTED = 20  # characters of the end of a text
 CACHED = re.compile(r"^\S*prefix_cache_hits(?:_total)?(?:{[^}]*})?\s+([0-9.eE+]+)$", re.MULTILINE)
+
+
+def object_of(**properties: Any) -> dict[str, Any]:
+    """Return the schema of an object with these properties, all required."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+SHORT = {"type": "string", "maxLength": 30}
+SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "person": object_of(name=SHORT, age={"type": "integer", "minimum": 0, "maximum": 120}),
+    "tool call": object_of(
+        name={"enum": ["search", "get_weather"]}, arguments=object_of(query=SHORT)
+    ),
+    "extraction": object_of(places={"type": "array", "items": SHORT, "maxItems": 4}),
+    "sentiment": object_of(
+        sentiment={"enum": ["positive", "neutral", "negative"]}, reason={**SHORT, "maxLength": 80}
+    ),
+    "recursive": {
+        "$ref": "#/$defs/node",
+        "$defs": {
+            "node": object_of(
+                name=SHORT,
+                children={"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2},
+            )
+        },
+    },
+}
+ASKED: Mapping[str, str] = {
+    "person": "Invent {}. Answer in JSON with name and age.",
+    "tool call": "Tools: search(query), get_weather(query). Find out about {}. Answer with one "
+    "call in JSON, with name and arguments.",
+    "extraction": "List in JSON the places where one meets {}.",
+    "sentiment": "Answer in JSON with the sentiment, and a short reason, of: I met {} today.",
+    "recursive": "Draw {} as a small tree in JSON: name and children.",
+}
+WHO = ("baker", "pilot", "teacher", "nurse", "painter", "farmer", "sailor", "judge")
+WHERE = ("Lisbon", "Oslo", "Vienna", "Cairo", "Lima")
+JSON_PROMPTS: tuple[tuple[str, str], ...] = tuple(
+    (name, ASKED[name].format(f"a {who} from {where}"))
+    for (who, where), name in product(product(WHO, WHERE), SCHEMAS)
+)
+"""Schema and prompt of each request."""
 
 
 def long_prompt(prompts: Sequence[str], index: int) -> str:
@@ -98,6 +154,34 @@ class Modes:
     def __init__(self, texts: Texts) -> None:
         self.texts, self.plan = texts, texts.plan
 
+    async def json(self) -> tuple[str, ServerGreedy | None]:
+        """Ask each server for JSON under schemas; return the shares, and the comparison if any.
+
+        Raises:
+            RefusedError: a server takes no schema, or no chat.
+        """
+        answers, shares = {}, []
+        for name, server in self.texts.servers.items():
+            asks = [
+                Ask(
+                    *(prompt, JSON_TOKENS, 0.0, self.plan.seed + number, server.top),
+                    chat=True,
+                    ignore_eos=False,
+                    constraint=("json_schema", json.dumps(SCHEMAS[schema])),
+                )
+                for number, (schema, prompt) in enumerate(JSON_PROMPTS)
+            ]
+            keyed = [(f"json/0/{number}", ask) for number, ask in enumerate(asks)]
+            answers[name] = await self.texts.asked(name, keyed)
+            count = sum(map(is_json, answers[name]))
+            shares.append(f"{name}: {count} of {len(asks)} answers are JSON")
+        if BASE not in answers:
+            return "; ".join(shares), None
+        names = [f"{schema} {number}" for number, (schema, _) in enumerate(JSON_PROMPTS)]
+        compared = against_baseline(names, answers[BASE], answers[OWN])
+        planted = third_is_a_bug(answers[BASE][0].stated, answers[BASE][0].keys)
+        return "; ".join(shares), ServerGreedy("the baseline's JSON", compared, planted)
+
     async def mixed(self, alone: Sequence[Answer]) -> ServerGreedy:
         """Compare greedy texts, each asked beside a sampled one, with those of greedy batches."""
         asks = []
@@ -152,6 +236,15 @@ class Modes:
     def long(self, index: int) -> str:
         """Return a long prompt, in rotation."""
         return long_prompt(self.plan.texts, index % min(LONG_PROMPTS, len(self.plan.texts)))
+
+
+def is_json(answer: Answer) -> bool:
+    """Return whether an answer is JSON; one that was cut is none."""
+    try:
+        parse_json(answer.text.encode())
+    except (FieldError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def numbered(texts: Sequence[Answer]) -> list[str]:

@@ -4,15 +4,14 @@ Names and texts come from servers: what is shown has no invisible characters, an
 """
 
 import math
-from collections import Counter
 from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check.check import Checked
 from spsbench.extensions.check.greedy import described
 from spsbench.extensions.check.journal import finite
-from spsbench.extensions.check.json_answers import UNSEEN
 from spsbench.extensions.check.laws import LawResult
+from spsbench.extensions.check.modes import UNSEEN_IN_JSON
 from spsbench.metrics.intervals import Estimate
 from spsbench.reports.figures import Section, Status, TextTable
 from spsbench.reports.html import static_page
@@ -48,7 +47,7 @@ def sentence(checked: Checked) -> str:
         parts.append(f"greedy text {checked.greedy.line}")
     parts += [f"{part} {mode.line}" for part, mode in checked.modes.items()]
     if checked.json is not None:
-        parts.append(f"json: {checked.json.line}")
+        parts.append(f"json: {checked.json}")
     parts += [f"{part}: refused" for part in checked.refused]
     if checked.ratios:
         best = checked.ratios[0]
@@ -89,14 +88,6 @@ def tables(checked: Checked) -> list[TextTable]:
             differing = [text for text in greedy.compared if text.position is not None]
             rows = [(printable(described(text)),) for text in differing[:MANY]]
             listed.append(TextTable(TITLES.get(title, title), (greedy.line,), rows))
-    if checked.json is not None:
-        answers = [
-            (name, str(kind), str(count))
-            for name, kinds in checked.json.kinds.items()
-            for kind, count in Counter(kinds).most_common()
-        ]
-        title = "Answers under five schemas"
-        listed.append(TextTable(title, ("texts of", "answers", "number"), answers, names=2))
     listed.append(_acceptance(checked.acceptance))
     if checked.levels:
         listed.append(_speed(checked))
@@ -200,7 +191,7 @@ def notes(checked: Checked) -> list[str]:
             lines.append(f"control: {texts}, e-value 10^{peak:.1f}")
         lines.append(f"not seen from here: {law.to_json()['unseen']}")
     if checked.json is not None:
-        lines.append(f"json, not seen from here: {UNSEEN}")
+        lines.append(f"json, not seen from here: {UNSEEN_IN_JSON}")
     return list(map(printable, lines))
 
 
@@ -221,7 +212,7 @@ def as_json(checked: Checked) -> dict[str, Any]:
         "refused": checked.refused,
         "acceptance": checked.acceptance.to_json() if checked.acceptance else None,
         "speed": [level.to_json() for level in checked.levels],
-        "json": checked.json.to_json() if checked.json else None,
+        "json": {"line": checked.json} if checked.json else None,
         "against_baseline": [ratios.to_json() for ratios in checked.ratios],
         "notes": notes(checked),
         "seconds": checked.seconds,

@@ -12,7 +12,6 @@ from spsbench.errors import DataError, UnavailableError
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.options import CheckOptions
 from spsbench.extensions.check.speed import miscount
-from spsbench.extensions.check.timing import gathered
 from spsbench.extensions.check.weights import Weights
 from spsbench.messages import ignore
 from spsbench.serving.api_key import BASELINE_KEY, KEY
@@ -247,3 +246,10 @@ def server_of(client: Client, values: Mapping[str, Any]) -> Server:
         TypeError, ValueError, KeyError: other values.
     """
     return Server(client, **{name: read(values[name]) for name, read in SERVER_FIELDS.items()})
+
+
+async def gathered(jobs: Sequence[Any]) -> list[Any]:
+    """Wait for all jobs; the first error cancels the others."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(job) for job in jobs]
+    return [task.result() for task in tasks]

@@ -2,46 +2,35 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from spsbench.errors import UnavailableError
-from spsbench.extensions.check.journal import Journal
-from spsbench.extensions.check.options import CheckOptions
 from spsbench.extensions.check.speed import Block, Level, Ratios, Timed, level, miscount, ratios
-from spsbench.serving.engines import Answer, Ask, Server
+from spsbench.extensions.check.texts import OWN, Texts, gathered
+from spsbench.serving.engines import Answer, Ask
 
 BLOCKS = 2  # of each server at each concurrency
 
 
 class Timing:
-    """The timing of one check; servers are given by name, the audited one first."""
+    """The timing of one check; `answers` are those of the audited server."""
 
-    def __init__(
-        self,
-        plan: CheckOptions,
-        journal: Journal,
-        servers: Mapping[str, Server],
-        *,
-        prompt: Callable[[int], str],
-        remark: Callable[[str], None],
-        progress: Callable[[str, int, int], None],
-        answers: list[Answer],
-    ) -> None:
-        self.plan, self.journal, self.servers = plan, journal, servers
-        self._prompt, self._remark, self._progress = prompt, remark, progress
-        self._answers = answers  # of the audited server, for its counts of drafts
+    def __init__(self, texts: Texts) -> None:
+        self.texts, self.plan, self.servers = texts, texts.plan, texts.servers
+        self.answers: list[Answer] = []
 
     async def run(self) -> tuple[list[Level], list[Ratios]]:
         """Return the figures of each server, and the ratios to the baseline, by concurrency."""
         levels: list[Level] = []
         to_baseline: list[Ratios] = []
         for place, concurrency in enumerate(self.plan.levels):
-            self._progress(f"speed, {concurrency} at a time", place, len(self.plan.levels))
+            part = f"speed, {concurrency} at a time"
+            self.texts.report(part, place, len(self.plan.levels))
             blocks: dict[str, list[Block]] = {name: [] for name in self.servers}
             for name in self.servers:  # warm up
-                if f"{name}/block/{concurrency}/0" not in self.journal:
+                if f"{name}/block/{concurrency}/0" not in self.texts.journal:
                     await self._block(name, concurrency, min(concurrency, 2))
             for number in range(BLOCKS):
                 for name in list(self.servers)[:: 1 if number % 2 == 0 else -1]:
@@ -57,11 +46,11 @@ class Timing:
         return levels, to_baseline
 
     async def _kept_block(self, name: str, concurrency: int, number: int) -> Block:
-        key = f"{name}/block/{concurrency}/{number}"
-        if key in self.journal:
-            return self.journal.read(key, block_of)
+        key, journal = f"{name}/block/{concurrency}/{number}", self.texts.journal
+        if key in journal:
+            return journal.read(key, block_of)
         block = await self._block(name, concurrency, self.plan.requests)
-        self.journal.keep(key, [asdict(answer) if answer else None for answer in block])
+        journal.keep(key, [asdict(answer) if answer else None for answer in block])
         return block
 
     async def _block(self, name: str, concurrency: int, count: int) -> Block:
@@ -73,16 +62,17 @@ class Timing:
         async def time_one(i: int) -> Timed | None:
             async with gate:
                 at = time.perf_counter() - began
-                ask = Ask(self._prompt(i), plan.max_new_tokens, 0.0, plan.seed, 0, True, plan.chat)
+                prompt, seed = self.texts.prompt(i), plan.seed
+                ask = Ask(prompt, plan.max_new_tokens, 0.0, seed, 0, True, plan.chat)
                 try:
                     answer = await server.answer(ask)
                 except UnavailableError as error:
                     failures.append(error)
                     return None
-            if name == next(iter(self.servers)):
-                self._answers.append(answer)
+            if name == OWN:
+                self.answers.append(answer)
             if line := miscount(answer, ask.tokens):
-                self._remark(f"{name}: {line}, so that its speed is n/a")
+                self.texts.remark(f"{name}: {line}, so that its speed is n/a")
             return Timed.of(answer, i % len(plan.texts), at, ask.tokens)
 
         block: Block = await gathered([time_one(i) for i in range(count)])
@@ -94,10 +84,3 @@ class Timing:
 def block_of(values: Sequence[dict[str, Any] | None]) -> Block:
     """Read a kept block."""
     return [Timed.from_json(value) if value is not None else None for value in values]
-
-
-async def gathered(jobs: Sequence[Any]) -> list[Any]:
-    """Wait for all jobs; the first error cancels the others."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(job) for job in jobs]
-    return [task.result() for task in tasks]

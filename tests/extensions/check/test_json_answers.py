@@ -6,37 +6,20 @@ import numpy as np
 import pytest
 
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.extensions.check import json_answers, page
+from spsbench.extensions.check import modes, page
 from spsbench.extensions.check.check import examine, run_check
 from spsbench.extensions.check.journal import Journal
-from spsbench.extensions.check.json_answers import PROMPTS, SCHEMAS, AnswerKind, classify
-from spsbench.serving.answers import Answer
+from spsbench.extensions.check.modes import JSON_PROMPTS, SCHEMAS
 from spsbench.serving.http import Limits
 from tests.extensions.check.stubs import Plan
 from tests.serving.stub import TARGET, Engine, Stub, serving
-
-pytest.importorskip("jsonschema")
 
 FEW = 6
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(json_answers, "PROMPTS", PROMPTS[:FEW])
-
-
-@pytest.mark.parametrize(
-    ("text", "finish", "kind"),
-    [
-        ('{"name": "Ada", "age": 36}', "stop", AnswerKind.VALID),
-        ('{"name": "Ada", "age": 360}', "stop", AnswerKind.VIOLATING),
-        ("Ada is 36.", "stop", AnswerKind.NO_JSON),
-        ('{{"name": "Ada", "age": 36}', "stop", AnswerKind.NO_JSON),
-        ('{"name": "Ad', "length", AnswerKind.CUT),
-    ],
-)
-def test_an_answer_is_of_one_kind(text, finish, kind):
-    assert classify(Answer(text, [], [], [], finish), SCHEMAS["person"]) is kind
+    monkeypatch.setattr(modes, "JSON_PROMPTS", JSON_PROMPTS[:FEW])
 
 
 def plan(own, base=None):
@@ -53,9 +36,9 @@ def test_the_same_greedy_answers_hold_and_are_asked_as_chats_under_schemas():
     checked = beside(own, Stub(Engine()))
     assert checked.verdict is AuditVerdict.HELD
     assert sum(checked.modes["json"].counts.values()) == FEW
-    assert f"server: 0 of {FEW} valid; baseline: 0 of {FEW} valid" in page.sentence(checked)
+    assert f"server: 0 of {FEW} answers are JSON; baseline: 0 of" in page.sentence(checked)
     assert any("after the server's mask" in line for line in page.notes(checked))
-    assert page.as_json(checked)["json"]["kinds"].keys() == {"server", "baseline"}
+    assert page.as_json(checked)["json"]["line"] == checked.json
     bodies = [body for body in own.asked if "messages" in body and body["max_tokens"] > 100]
     assert {body["temperature"] for body in bodies} == {0.0}
     assert len(bodies) == FEW
@@ -74,7 +57,7 @@ def test_without_a_baseline_nothing_is_audited():
 
 
 def test_the_first_refusal_ends_the_mode_says_why_and_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_answers, "PROMPTS", PROMPTS)
+    monkeypatch.setattr(modes, "JSON_PROMPTS", JSON_PROMPTS)
 
     def refuses(number, http):
         if "messages" not in stub.asked[number - 1]:

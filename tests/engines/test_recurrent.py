@@ -17,7 +17,6 @@ from spsbench.audit.exact.enumeration import prove
 from spsbench.checkpoints.config import check_shareable
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.session import recurrent, state_cache
-from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.recurrent import RecurrentLM, find_mixers, register
@@ -395,21 +394,6 @@ def test_a_trial_that_fails_is_told(monkeypatch):
     with pytest.raises(UnsupportedModelError):
         register(model)
     assert recurrent.stateful(model) is None
-
-
-def test_layers_with_states_have_no_keys():
-    width = 2 * 2 * 8 * 8  # keys and values, heads, width, float64
-    assert token_bytes(made("mamba")) == 0
-    assert token_bytes(made("qwen3_5_text")) == width
-    assert token_bytes(made("falcon_h1")) == 2 * width
-
-
-@pytest.mark.parametrize("family", first(1, FAMILIES))
-def test_a_trial_in_half_precision_finds_what_float32_does(family):
-    precise = recurrent.stateful(made(family, dtype=torch.float32))
-    low = recurrent.stateful(made(family, dtype=torch.bfloat16))
-    assert low.reads_blocks == precise.reads_blocks
-    assert (low.gap > recurrent.OF_ROUNDING) == (precise.gap > recurrent.OF_ROUNDING)
 
 
 @pytest.mark.parametrize("family", ["qwen3_5_text", "mamba"])

@@ -46,21 +46,6 @@ def test_each_moment_is_divided_among_the_requests_in_flight(
     assert rows["b"][2:] == (5.0, 2 / 2 + 3)
 
 
-def test_a_pause_between_attempts_is_nobodys_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("spsbench.loop.batch.time", SimpleNamespace(perf_counter=lambda: now[0]))
-    batch = RequestBatch(1)
-
-    async def request() -> None:
-        for seconds in 1, 2:
-            with batch.in_flight():
-                now[0] += seconds
-            now[0] += 10
-
-    (row,) = batch.run([lambda: batch.answer(request)])
-    assert row[2:] == (3.0, 3.0)
-
-
 def test_a_row_that_raises_cancels_the_requests_of_the_others() -> None:
     batch, cancelled, left = RequestBatch(2), list[str](), list[str]()
 
@@ -110,12 +95,3 @@ def test_what_rows_share_is_made_once_and_its_failure_is_that_of_each() -> None:
     assert [row.result for row in batch.run([tried] * 3)] == [7] * 3
     assert [row.result for row in batch.run([tried] * 2)] == ["again"] * 2
     assert len(made) == 2
-
-
-def test_outside_of_rows_a_request_is_made_alone() -> None:
-    async def request() -> int:
-        with batch.in_flight():
-            return 3
-
-    batch = RequestBatch(2)
-    assert batch.answer(request) == 3

@@ -149,19 +149,6 @@ def test_a_mask_that_reading_contradicts_is_an_error_not_an_end(pair, monkeypatc
             pair.generate("x", json_schema=PERSON, **HOW | WAYS[way])
 
 
-def test_an_automaton_goes_on_after_a_path_without_an_end(pair):
-    automaton = opened(pair, {"regex": "ab|ac[^\\s\\S]"})
-    a, b, c = (pair.loaded.tokenizer.convert_tokens_to_ids(x) for x in "abc")
-    before = automaton.allowed()
-    assert automaton.advance(a)
-    assert automaton.advance(b)
-    ends = automaton.allowed()
-    assert bool(ends[list(pair.loaded.eos)].all())
-    assert not automaton.advance(c)
-    automaton.back(2)
-    assert bool((automaton.allowed() == before).all())
-
-
 def opened(pair, constraint):
     cell = make_cell(**constraint)
     made = grammar.open_constraint(cell, pair.loaded, 1)
@@ -199,16 +186,6 @@ def test_an_end_that_is_a_letter_ends_no_text_that_goes_on(pair):
     word = make_cell(regex="[ab]b")
     automaton = grammar.open_constraint(word, loaded, 1)._automaton
     assert not automaton.allowed()[letter]
-
-
-def test_tokenizers_without_tokens_or_ends_are_refused(pair):
-    loaded = pair.loaded
-    slow = SimpleNamespace(tokenizer=SimpleNamespace(), vocab_size=3, eos=frozenset({1}))
-    with pytest.raises(DataError):
-        grammar.Tokens(slow)
-    endless = SimpleNamespace(tokenizer=loaded.tokenizer, vocab_size=3, eos=frozenset())
-    with pytest.raises(DataError):
-        grammar.Tokens(endless)
 
 
 @pytest.mark.parametrize(
@@ -259,12 +236,6 @@ def test_a_schema_is_a_dict_a_text_a_file_or_a_class(tmp_path):
     assert cell.from_json(cell.to_json()) == cell
     assert make_cell().id != cell.id
     assert cell.json_schema.index('"y"') < cell.json_schema.index('"x"')
-
-
-def test_a_grammar_is_a_file_or_a_text(tmp_path):
-    path = tmp_path / "list.lark"
-    path.write_text(LARK)
-    assert make_cell(grammar=str(path)).id == make_cell(grammar=LARK).id
 
 
 def test_plans_audits_and_the_grammar_drafter_refuse_in_a_sentence(pair):

@@ -248,20 +248,3 @@ def test_beyond_the_drafts_context_the_target_goes_on_alone(make):
     lm = TableLM(DRAFT.p, 4, limit=30)
     assert len(run(make(lm), Sps() if make is shared else Match(), tokens=40)) == 40
     assert lm.length <= 30
-
-
-def test_strings_become_as_many_of_the_targets_tokens_as_were_asked_for():
-    seen = []
-
-    class Counted(StringDrafter):
-        def draft(self, *given):
-            made = super().draft(*given)
-            seen.append(len(made.tokens))
-            return made
-
-    run(
-        Counted(TableLM(DRAFT.p, 4), ByText(both().target, both().draft)),
-        Match(),
-        schedule=Constant(4),
-    )
-    assert set(seen[:-4]) == {4}

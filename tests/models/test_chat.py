@@ -100,15 +100,6 @@ def test_a_template_that_tokenizers_do_not_read_makes_no_chat(tmp_path):
     assert chat.has_template(spec, access)
 
 
-def test_random_weights_and_models_without_the_file_name_none(tmp_path):
-    named(tmp_path, temperature=0.5)
-    drawn = ModelSpec(str(tmp_path), weights="random")
-    assert own_sampling(drawn, Access(offline=True)) == {}
-    (tmp_path / GENERATION).unlink()
-    assert own_sampling(ModelSpec(str(tmp_path)), Access(offline=True)) == {}
-    assert own_sampling(ModelSpec("nano"), Access(offline=True)) == {}
-
-
 def test_a_fetched_model_names_the_sampling_of_its_card_also_where_it_was_fetched_before(
     tmp_path, monkeypatch
 ):

@@ -54,19 +54,6 @@ def test_a_file_becomes_a_folder_once(file, said):
     assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
 
 
-def test_a_file_is_called_by_its_type_and_not_by_its_largest_tensor(tmp_path):
-    assert read_header(write(tmp_path / "a.gguf", general_file__type=15)).packing == "Q4_K_M"
-    assert read_header(write(tmp_path / "b.gguf", general_file__type=0)).packing == "Q8_0"
-
-
-@pytest.mark.parametrize("architecture", ["qwen2moe", "qwen3moe"])
-def test_architectures_of_mixtures_have_the_names_of_llama_cpp(tmp_path, architecture, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(DataError) as caught:  # it lacks the experts
-        find(write(tmp_path / "a.gguf", architecture=architecture))
-    assert "of the architecture" not in str(caught.value)
-
-
 def test_what_an_unpacking_that_was_killed_left_is_removed(file):
     made = find(file)
     (made / "gguf.json").unlink()

@@ -110,18 +110,6 @@ def test_copies_that_transformers_itself_would_read_are_refused(llama, tmp_path)
         load(made, trust_remote_code=True)
 
 
-def test_files_that_are_not_read_do_not_count(llama, tmp_path):
-    made = shutil.copytree(llama, tmp_path / "mistral")
-    shutil.copy(made / "model.safetensors", made / "consolidated.safetensors")
-    assert weight_bytes(made, "float32") == weight_bytes(llama, "float32")
-
-
-def test_loading_is_silent(llama, capfd):
-    load(llama)
-    load_tokenizer(llama, trust_remote_code=False)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_dtypes_and_attention(llama, gpt2):
     assert load(llama, dtype="bfloat16").dtype == torch.bfloat16
     assert load(llama, dtype="float64").dtype == torch.float64

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from spsbench.models.translation.translator import WINDOW, ByText, Reader
-from spsbench.models.translation.vocabulary import Tokens, Vocabularies, Vocabulary
+from spsbench.models.translation.translator import ByText, Reader
+from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
 from tests.tongues import TONGUES
 
 TEXTS = (
@@ -92,13 +92,6 @@ def test_a_text_that_grows_has_the_tokens_of_the_whole(name):
     assert sum(asked) < 0.5 * sum(len(text) * i / 40 for i in range(40))
 
 
-def test_without_ends_a_text_is_cut_whole():
-    reader = Reader(lambda text: Tokens([ord(c) for c in text], None))
-    for part in ("ab" * WINDOW, "cd", "", "e" * WINDOW):
-        reader.extend(part)
-    assert reader.ids == [ord(c) for c in reader.text]
-
-
 PAIRS = [(a, b) for a, b in product(LOSSLESS, TONGUES) if a != b]
 
 
@@ -128,15 +121,6 @@ def test_what_was_drafted_comes_back_as_the_same_text(target, draft):
         assert joined[len(plain(target, before)) :] == both.back(new)
 
 
-def test_tokens_before_the_draft_stay_as_they_are():
-    """Where both together would be cut otherwise, what follows is cut alone."""
-    target, draft = vocabulary("bytes"), vocabulary("bytes, single digits")
-    both = ByText(target, draft)
-    assert plain("bytes", "the")[0] != plain("bytes", "t")[0]
-    both.follow(plain("bytes", "t"))
-    assert spelled("bytes", both.back(plain("bytes, single digits", "he cat"))) == b"he cat"
-
-
 @pytest.mark.parametrize("draft", ["bytes, single digits", "marks"])
 def test_a_character_that_is_not_whole_yet(draft):
     """Its bytes are fed as such, and those that are missing come back as such."""
@@ -155,13 +139,6 @@ def test_a_character_that_is_not_whole_yet(draft):
     assert spelled("bytes", both.back(pieces)) == missing + b" sat"
     whole = both.follow(ids)
     assert spelled(draft, whole[len(vocabulary(draft).first) :]).endswith(b"the cat " + face)
-
-
-def test_a_part_of_a_character_that_the_draft_cannot_write():
-    both = ByText(vocabulary("bytes"), vocabulary("words"))
-    ids = plain("bytes", "cat \U0001f469")
-    assert both.follow(ids[:-1]) is None
-    assert both.follow(ids) is not None
 
 
 def test_bytes_that_are_no_text_do_no_harm():

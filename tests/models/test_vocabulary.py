@@ -5,7 +5,7 @@ from tokenizers import normalizers
 from transformers import PreTrainedTokenizerFast
 
 from spsbench.errors import DataError
-from spsbench.models.tokenizers import check_same, common_size, probes, tokens_beyond
+from spsbench.models.tokenizers import check_same, common_size, tokens_beyond
 
 
 def test_same(tokenizer):
@@ -51,11 +51,6 @@ def test_texts_are_compared_where_rules_cannot_be(tokenizer):
     ours.__class__ = theirs.__class__ = InPython
     with pytest.raises(DataError):
         check_same(ours, theirs)
-
-
-def test_probes():
-    texts = probes(["<s>"])
-    assert len(texts) == len(set(texts)) == 200
 
 
 def test_padding_rows_are_no_tokens(tokenizer):

@@ -11,7 +11,6 @@ from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.packing import experts
 from spsbench.extensions.cpu.packing.experts import PackedExperts, route
-from tests.decoding import rounds_of
 from tests.extensions.cpu.architectures import MODELS, random_model
 from tests.extensions.cpu.laid_out import laid_out
 
@@ -121,12 +120,6 @@ def test_distinct_experts_of_a_pass_are_counted(name, engine):
     assert counts(engine.session(model)) == wanted
     assert wanted[0] == MODELS[name].get("num_experts_per_tok", 2)
     assert len(set(wanted)) == 2
-
-
-def test_rounds_tell_how_many_experts_they_took():
-    lm = Fast().session(prepared(random_model("mixtral", 0)))
-    rounds = rounds_of(lm, tokens=4, prompt=IDS[:4].tolist())
-    assert [done.experts for done in rounds] == [2.0] * 4
 
 
 def test_experts_that_come_out_wrong_stay_stock(monkeypatch):

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 import resource
 from dataclasses import replace
 
@@ -14,15 +13,13 @@ from spsbench.engines.linear_layers import Packed, slots
 from spsbench.engines.session.engine_config import (
     EngineConfig,
     engine_config_of,
-    threads,
 )
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.packing.layouts import LAYOUTS, layouts
 from spsbench.extensions.cpu.packing.tuning import preferred
-from spsbench.extensions.cpu.thread_choice import LARGE, MARGIN, with_threads
-from spsbench.hardware import contention
+from spsbench.extensions.cpu.thread_choice import MARGIN
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of
 from tests.extensions.cpu.laid_out import known as earlier
@@ -104,18 +101,6 @@ def test_beside_others_fewer_threads_are_the_rule():
     for all_threads, wanted in (5.0, 6), (4.6, 6), (4.0, 8):
         assert preferred({8: all_threads, 6: 5.0, 4: 7.0, 1: 9.0}, 6, MARGIN) == wanted
     assert preferred({8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, 6, MARGIN) == 4
-
-
-def test_a_model_makes_way_for_others(monkeypatch):
-    monkeypatch.setattr(contention, "at_work", lambda: 3.2)
-    with threads(8):
-        choice = with_threads(EngineConfig(engine="fast"), FastLM(tiny("llama")), LARGE)
-    left = contention.threads_left(8, 3.2, os.cpu_count() or 1, contention.quota())
-    assert (choice.threads, choice.beside) == (None if left == 8 else left, 3)
-    shown = replace(choice, threads=5)
-    assert str(shown).endswith("threads 5 beside 3 at work")
-    monkeypatch.setenv("OMP_NUM_THREADS", "8")  # the user has said how many
-    assert Fast().prepare(tiny("llama"))["beside"] == 0
 
 
 def test_a_session_runs_with_its_own_threads_and_puts_them_back():

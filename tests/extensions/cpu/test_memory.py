@@ -46,12 +46,6 @@ def test_a_system_that_promises_no_memory_gives_the_usual(monkeypatch):
         assert empty((4,), torch.float32).fill_(1).sum() == 4
 
 
-def test_a_system_without_huge_pages_gives_small_ones(monkeypatch):
-    monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
-    with huge_pages(MIB):
-        assert empty((4,), torch.float32).fill_(1).sum() == 4
-
-
 def test_memory_is_given_back_with_the_last_tensor():
     before = resident()
     with huge_pages(64 * MIB):

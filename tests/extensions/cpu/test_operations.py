@@ -14,9 +14,7 @@ from spsbench.extensions.cpu.kernels.operators import in_c
 from spsbench.extensions.cpu.packing.panels import PanelLinear
 from spsbench.extensions.cpu.replay.fused_modules import (
     Activation,
-    LayerNorm,
     exchange_activations,
-    exchange_norms,
 )
 from spsbench.extensions.cpu.replay.graph_capture import capture
 from spsbench.extensions.cpu.replay.layer_program import Program, Weights
@@ -169,14 +167,6 @@ def test_activations(kind, dtype):
     wide = torch.linspace(-2, 2, 9, dtype=torch.float64)
     assert torch.allclose(model(wide), ACTIVATIONS[kind](wide))
     assert type(copy.deepcopy(model)[0]) is kind
-
-
-def test_only_layer_norms_over_rows_with_a_bias_are_exchanged():
-    norms = torch.nn.LayerNorm(8), torch.nn.LayerNorm((2, 8)), torch.nn.LayerNorm(4, bias=False)
-    model = torch.nn.Sequential(*norms).requires_grad_(False)
-    exchange_norms(model)
-    assert [type(module).__name__ for module in model] == ["LayerNorm"] * 3
-    assert [isinstance(module, LayerNorm) for module in model] == [True, False, False]
 
 
 @dtypes

@@ -7,8 +7,6 @@ from spsbench.engines.quantization.layers import quantise
 from spsbench.engines.session.engine_config import engine_config_of, prepared
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels.native import KINDS
-from spsbench.extensions.cpu.replay.merged_products import _Together
-from spsbench.extensions.cpu.replay.prefill import Prefill
 from spsbench.extensions.cpu.replay.stretched import Stretched, StretchedPrograms
 from tests import variants
 from tests.extensions.cpu.laid_out import laid_out
@@ -106,36 +104,9 @@ def test_the_first_prompt_of_a_session_runs_programs_with_hidden_states_too(
     assert way(model, hidden=True).programs.joins
 
 
-def test_hidden_states_that_differ_in_a_trial_are_not_used(monkeypatch):
-    right = Prefill._feed
-
-    def wrong(self, ids, cache, mask=None, layers=()):
-        out = right(self, ids, cache, mask, layers)
-        if mask is not None and layers:
-            out.hidden_states = tuple(2 * each for each in out.hidden_states)
-        return out
-
-    monkeypatch.setattr(Prefill, "_feed", wrong)
-    model = model_of("llama")
-    read(model, PROMPT)
-    Fast().session(model, layers=(1, 3)).append(torch.arange(PROMPT) % 96, keep=0)
-    assert way(model).programs is not None
-    assert way(model, hidden=True).programs is None
-
-
 def test_a_prompt_in_chunks_is_one_prompt():
     model = model_of("llama")
     assert torch.equal(read(model, 400), read(model, 200, 150, 50))
-
-
-def test_what_differs_in_a_trial_is_not_used(monkeypatch):
-    stock = read(model_of("llama"), PROMPT)
-    monkeypatch.setattr(_Together, "_all", lambda self, x: [2 * part(x) for part in self.parts])
-    model = model_of("llama")
-    monkeypatch.setattr(prepared(model).replay, "begin", lambda *given: False)
-    assert torch.equal(read(model, PROMPT), stock)
-    assert way(model).programs is None
-    assert not way(model).groups
 
 
 def test_a_stretched_program_that_is_wrong_is_not_used(monkeypatch):

@@ -7,7 +7,6 @@ import torch
 
 from spsbench.engines.quantization.layers import quantise
 from spsbench.extensions.cpu.fast import Fast
-from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.packing import tuning
 from spsbench.extensions.cpu.packing.coded_panels import QuantisedPanels, kernel_of
 from spsbench.extensions.cpu.packing.tuning import (
@@ -17,9 +16,7 @@ from spsbench.extensions.cpu.packing.tuning import (
     measured_prefetch,
     prefetch_arguments,
     prefetch_of,
-    select_prefetch,
 )
-from tests.extensions.cpu.laid_out import known
 from tests.oracles.models import tiny
 
 pytestmark = pytest.mark.skipif(
@@ -51,15 +48,6 @@ def test_it_is_measured_once_and_kept(measured):
     assert measured_prefetch(torch.float32) == prefetch_of(torch.float32) == FAR
     assert measured == [torch.float32]
     assert prefetch_of(torch.bfloat16) == USUAL
-
-
-def test_every_way_is_measured():
-    before = torch.get_num_threads()
-    for dtype in native.KINDS:
-        found = MEASURE(dtype, tuning._product, (1, 2))
-        assert list(found) == list(PREFETCHES)
-        assert all(value > 0 for value in found.values())
-    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4", "int4-64"])
@@ -96,15 +84,6 @@ def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(measured):
     assert again == first
     assert measured == [torch.float32]
     assert prefetch_of(torch.float32) == FAR
-
-
-def test_a_run_of_an_older_version_reads_as_usual():
-    model = tiny("llama", dtype=torch.float32)
-    told = known(model).to_json()
-    del told["reading"]
-    assert Fast().prepare(model, known=told)["reading"] == USUAL.name
-    select_prefetch(torch.float32, "of another version")
-    assert prefetch_of(torch.float32) == USUAL
 
 
 def test_without_a_kernel_there_is_nothing_to_measure(measured):

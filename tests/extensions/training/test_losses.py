@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spsbench.errors import UsageError
-from spsbench.extensions.training.losses import LOSSES, Laws, feature, loss_of
+from spsbench.extensions.training.losses import LOSSES, Laws, loss_of
 from spsbench.loop.sampling import Warp
 from spsbench.spec import Spec
 
@@ -74,11 +74,6 @@ def test_no_gradient_is_lost_where_top_p_leaves_tokens_out(name):
     loss_of(Spec.parse(name))(replace(laws, log_p=log_p)).sum().backward()
     assert log_p.grad.isfinite().all()
     assert log_p.grad.abs().sum() > 0
-
-
-def test_feature_regression_is_smooth_l1():
-    found = feature(torch.tensor([[0.0, 3.0]]), torch.tensor([[0.5, 0.0]]))
-    assert found.tolist() == [(0.5 * 0.25 + 2.5) / 2]
 
 
 @pytest.mark.parametrize("said", ["mse", "jsd:beta=2", "kl:beta=0.5", "top-k:k=0", "jsd:beta=true"])

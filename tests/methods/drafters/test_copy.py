@@ -45,21 +45,6 @@ def test_as_many_tokens_as_it_takes_must_agree():
     assert tokens_of(drafter, [*prompt, 1, 2, 3], 2) == [4, 2]
 
 
-def test_fewer_agreeing_tokens_than_asked_for_are_not_enough():
-    prompt = [5, 6, 7, 8, 9, 1]
-    drafter = CopyDrafter(least=2)
-    drafter.begin(prompt, PREFILL)
-    assert tokens_of(drafter, [*prompt, 6], 3) == []
-    assert tokens_of(drafter, [*prompt, 6, 7], 3) == [8, 9, 1]
-
-
-def test_of_several_first_marks_the_last_counts():
-    text = [1, 2, 7, 10, 1, 2, 8, 9, 10]  # Fix : a Answer Fix : mat . Answer
-    drafter = CopyDrafter("Fix :", "Answer", decode=decode)
-    drafter.begin(text, PREFILL)
-    assert tokens_of(drafter, text, 5) == [8, 9]
-
-
 def test_an_empty_source_and_bad_arguments():
     drafter = CopyDrafter("Answer :", decode=decode)
     drafter.begin(MARKED, PREFILL)

@@ -2,11 +2,8 @@
 
 from fractions import Fraction
 
-from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.loop.types import Round
-from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_utility import Phase, Utility
-from tests.decoding import rounds_of
 
 
 def turn(k, tokens, seconds=1.0):
@@ -73,12 +70,3 @@ def test_given_costs_make_the_clock_irrelevant():
 
     assert ks(0.0) == ks(5.0)
     assert max(ks(1.0)) == 3
-
-
-def test_a_text_of_the_loop_follows_its_phases():
-    pair = Pair(3, 2, ("plain",))
-    schedule = Utility(start=1, test=2, hold=3, draft=0.01, most=2)
-    drafter = ModelDrafter(TableLM(pair.p, 3))
-    rounds = rounds_of(TableLM(pair.q, 3), drafter, 24, prompt=(0, 1), schedule=schedule)
-    assert [turn.drafted for turn in rounds][:4] == [0, 0, 1, 1]
-    assert max(turn.drafted for turn in rounds) == 2

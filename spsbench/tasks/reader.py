@@ -13,8 +13,6 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
-import msgspec
-
 from spsbench.errors import (
     DataError,
     MissingError,
@@ -22,6 +20,7 @@ from spsbench.errors import (
     UnavailableError,
     first_line,
 )
+from spsbench.foreign import FieldError, parse_json
 from spsbench.hardware.files import open_file
 from spsbench.settings.task import Fits, Task
 
@@ -37,12 +36,13 @@ def parse(line: bytes, where: str) -> dict[str, Any]:
         DataError: no JSON in UTF-8, nested too deeply, or no object.
     """
     try:
-        value: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        value = parse_json(line, strict=False)  # half a surrogate pair is a model's, not the file's
+        if not isinstance(value, dict):
+            raise FieldError(f"JSON, but a {type(value).__name__}")
+    except FieldError as error:
         torn = "" if line.endswith(b"\n") else "; the file may have been cut off here"
         raise DataError(
-            f"no JSON ({where}: {first_line(error)}{torn}): expected one object a line. Correct "
-            "the line"
+            f"{error} ({where}{torn}): expected one JSON object a line. Correct the line"
         ) from error
     return value
 

@@ -61,7 +61,7 @@ def test_marks_and_line_ends_of_other_systems_are_read_over(tmp_path):
     "line",
     [
         *(b'{"id": "\xff"}\n', b'{"id": 1, "prompt": "a', b'{"id": 1,}\n', b"[1, 2]\n", b"null\n"),
-        *(b'{"id": NaN}\n', b'{"id": -Infinity}\n', b'{"id": 1e999}\n'),
+        b'{"id": ' + b"9" * 5000 + b"}\n",
         *(b'{"a": ' + b"[" * 100_000 + b"\n", b'{"a":' * 100_000 + b"\n"),
     ],
     ids=lambda line: repr(line[:20]),

@@ -95,11 +95,7 @@ class Scoring:
                 f"{self.batch.partial} problems ({target}): expected a program of every problem. "
                 "Finish the file or run, or pass `allow_partial`, which prints no pass@k"
             )
-        self._held = held = choose(
-            options.sandbox,
-            options.limits,
-            understood=options.understood,
-        )
+        self._held = held = choose(options.sandbox, options.limits, understood=options.understood)
         if held.name == "none":
             log.info("note: nothing is isolated: these programs run with your rights")
         self.settings: dict[str, Any] = {  # verdicts of other settings are kept apart
@@ -119,37 +115,25 @@ class Scoring:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Judge the programs that have no verdict yet, until all have one or `stop` is true."""
-        options = self.options
+        options, held = self.options, self._held
         with VerdictLog(self._log, self.settings, overwrite=options.overwrite) as verdicts:
-            self._judge(verdicts, watch, stop)
+            missing = verdicts.missing(self.batch.programs)
+            if held.level is not None and missing:
+                count, place = options.workers or usable_cores(), f"{held.name} ({held.words})"
+                log.info(f"{len(missing)} programs, {count} at a time, sandbox {place}")
+                watch(pace := JudgingProgress(len(missing)))
+
+                def report(program: Program, outcome: Outcome) -> None:
+                    verdicts.append(program, outcome)
+                    pace.add(outcome.verdict)
+                    watch(pace)
+
+                judge(missing, held.level, options.limits, workers=count, report=report, stop=stop)
             self.judged = dict(verdicts.judged)
         if self.samples and not stop():
             results = options.target.with_name(f"{options.target.name}_results.jsonl")
             replace_file(results, with_results(self.samples, self.judged))
             log.info(f"results are in {results}")
-
-    def _judge(
-        self,
-        verdicts: VerdictLog,
-        watch: Callable[[JudgingProgress], None],
-        stop: Callable[[], bool],
-    ) -> None:
-        missing, held, options = verdicts.missing(self.batch.programs), self._held, self.options
-        if held.level is None or not missing:
-            return
-        workers = options.workers or usable_cores()
-        log.info(
-            f"{len(missing)} programs, {workers} at a time, sandbox {held.name} ({held.words})"
-        )
-        pace = JudgingProgress(len(missing))
-        watch(pace)
-
-        def report(program: Program, outcome: Outcome) -> None:
-            verdicts.append(program, outcome)
-            pace.add(outcome.verdict)
-            watch(pace)
-
-        judge(missing, held.level, options.limits, workers=workers, report=report, stop=stop)
 
     def write_figures(self) -> str:
         """Write the figures to the folder of the verdicts, and return them as JSON."""
@@ -175,11 +159,8 @@ class Scoring:
         judged = [self.judged[program.key] for program in batch.programs]
         lines = [f"{self.options.target.name}: {len(judged)} programs of {batch.problems} problems"]
         lines += [program_log.in_words(program_log.counts(judged))]
-        lines += (
-            [batch.partial]
-            if batch.partial
-            else program_log.estimate_lines(program_log.pass_at(judged, self._ks))
-        )
+        estimates = program_log.pass_at(judged, () if batch.partial else self._ks)
+        lines += [batch.partial] if batch.partial else program_log.estimate_lines(estimates)
         return [*lines, program_log.described(self.settings)]
 
     def report(self) -> Report:

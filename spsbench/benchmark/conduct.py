@@ -98,7 +98,10 @@ class Benchmark(Conductor):
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
                 return Run(folder, writer.count)
-            self._measure_memory_again(experiment, writer, conditions["memory"])
+            measured = conditions["memory"]
+            if measured and measured["loaded"]:
+                log.info("note: memory was measured under load: it is measured again")
+                writer.amend(memory=measured_again(measured, experiment.threads))
         scored = self._judge(experiment, folder)
         if experiment.no_texts:
             withhold_texts(folder, place.slice)
@@ -127,14 +130,6 @@ class Benchmark(Conductor):
         )
         manifest.experiment["prompt_ids"] = self._prompt_ids(experiment, manifest.clock)
         return manifest
-
-    def _measure_memory_again(
-        self, experiment: Experiment, writer: RunWriter, measured: dict[str, Any] | None
-    ) -> None:
-        """Replace a measurement of the memory that was made under load."""
-        if measured and measured["loaded"]:
-            log.info("note: memory was measured under load: it is measured again")
-            writer.amend(memory=measured_again(measured, experiment.threads))
 
     def estimate(self, experiment: Experiment) -> Iterator[str]:
         """Yield the estimated cost of the run, a line a cell; writes nothing.

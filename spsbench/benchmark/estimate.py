@@ -118,22 +118,6 @@ def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
     )
 
 
-class Time(NamedTuple):
-    """The time of rounds, and the number of tokens that the rounds made."""
-
-    seconds: float
-    tokens: float
-
-    @property
-    def per_token(self) -> float:
-        """Return seconds a token; never 0."""
-        return max(self.seconds, 1e-12) / self.tokens
-
-    def plus(self, other: "Time") -> "Time":
-        """Return the sum of both."""
-        return Time(self.seconds + other.seconds, self.tokens + other.tokens)
-
-
 class RunProgress:
     """Progress of a run: finished records, tokens a second, and current tau and speed-up."""
 
@@ -143,8 +127,8 @@ class RunProgress:
         self._tokens = self._drafted_rounds = self._drafted_tokens = 0.0
         bases = {cell.id: baseline(cell, cells) for cell in cells if cell.k != 0}
         self._base = {name: base.id for name, base in bases.items() if base is not None}
-        self._times: dict[str, dict[tuple[str, int], Time]] = {cell.id: {} for cell in cells}
-        self._pairs: dict[str, tuple[Time, Time]] = {}  # over common generations
+        self._times: dict[str, dict[tuple[str, int], tuple[float, float]]]  # seconds, tokens
+        self._times = {cell.id: {} for cell in cells}
 
     def add(self, cell: Cell, record: Record) -> None:
         """Count one record."""
@@ -156,17 +140,7 @@ class RunProgress:
             self._drafted_rounds += sums.rounds
             self._drafted_tokens += sums.round_tokens
         if not {*record.flags} - {LOADED} and record.rounds and cell.id in self._times:
-            key = record.sample, record.repeat
-            self._times[cell.id][key] = Time(sums.seconds, sums.tokens)
-            for name, base in self._base.items():
-                if cell.id in (name, base):
-                    self._pair(name, base, key)
-
-    def _pair(self, name: str, base: str, key: tuple[str, int]) -> None:
-        times, other = self._times[name].get(key), self._times[base].get(key)
-        if times is not None and other is not None:
-            old, new = self._pairs.get(name, (Time(0, 0), Time(0, 0)))
-            self._pairs[name] = old.plus(other), new.plus(times)
+            self._times[cell.id][record.sample, record.repeat] = sums.seconds, sums.tokens
 
     def _gained(self) -> str:
         """Return the speed-up by the rule of the final table: over generations that both arms have.
@@ -174,11 +148,19 @@ class RunProgress:
         For several cells, the least and the greatest value, in words that do not suggest an
         interval.
         """
-        gained = [old.per_token / new.per_token for old, new in self._pairs.values()]
-        if len(gained) == 1:
-            return f"speed-up {gained[0]:.2f}x so far"
-        least, greatest = f"{min(gained):.2f}x", f"{max(gained):.2f}x"
-        return f"speed-up so far {least} (least of {len(gained)} cells) to {greatest} (greatest)"
+        speedups = []
+        for name, base in self._base.items():
+            times, others = self._times[name], self._times[base]
+            if shared := times.keys() & others.keys():
+                new, old = (
+                    map(sum, zip(*(t[key] for key in shared), strict=True)) for t in (times, others)
+                )
+                (seconds, tokens), (plain_seconds, plain_tokens) = new, old
+                speedups.append(plain_seconds / plain_tokens / (max(seconds, 1e-12) / tokens))
+        if len(speedups) < 2:
+            return "".join(f"speed-up {speedup:.2f}x so far" for speedup in speedups)
+        least, greatest = f"{min(speedups):.2f}x", f"{max(speedups):.2f}x"
+        return f"speed-up so far {least} (least of {len(speedups)} cells) to {greatest} (greatest)"
 
     def __str__(self) -> str:
         """Format as `312/800, 410 tokens/s, tau 3.10, speed-up 1.90x so far, 0:04:10 to go`."""
@@ -186,8 +168,7 @@ class RunProgress:
         parts = [f"{self.done}/{self.total}", f"{rate(self._tokens / passed)} tokens/s"]
         if self._drafted_rounds:
             parts.append(f"tau {self._drafted_tokens / self._drafted_rounds:.2f}")
-        if self._pairs:
-            parts.append(self._gained())
+        parts += filter(None, [self._gained()])
         if self.failed:
             parts.append(f"{self.failed} failed")
         if self.done:

@@ -207,8 +207,11 @@ def make(
     try:
         said = answers.before(cell.id, sample, repeat) if answers is not None else []
         prompt = prompt_of(models, cell, sample.prompt, said)
-        if said and models.limit is not None:
-            check_room(len(prompt) + cell.max_new_tokens, models.limit)
+        count = len(prompt) + cell.max_new_tokens
+        if said and models.limit is not None and count > models.limit:
+            raise UnansweredError(
+                f"the conversation needs {count} tokens: the context holds {models.limit}"
+            )
         generation = Generation(
             cell, models, prompt, sample.id, repeat, batch, json_schema=sample.json_schema
         )
@@ -236,16 +239,6 @@ def make(
         group=sample.group,
         flags=("first",) * first + ("loaded",) * disturbed,
     )
-
-
-def check_room(count: int, limit: int) -> None:
-    """Refuse a conversation longer than the context.
-
-    Raises:
-        UnansweredError: the conversation is longer.
-    """
-    if count > limit:
-        raise UnansweredError(f"the conversation needs {count} tokens: the context holds {limit}")
 
 
 def peak_memory_mib() -> float:

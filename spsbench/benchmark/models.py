@@ -82,10 +82,9 @@ def sensible(cells: Sequence[Cell]) -> list[Cell]:
     left: list[Cell] = []
     refused: dict[str, list[str]] = {}  # reason -> methods
     for cell in cells:
-        single = cell
-        here = not cell.elsewhere
-        if here and cell.draft and plan_of(cell.drafter).weights is Weights.NONE:
-            single = cell.but(draft=None)
+        drafts = cell.draft and not cell.elsewhere
+        alone = drafts and plan_of(cell.drafter).weights is Weights.NONE
+        single = cell.but(draft=None) if alone else cell
         try:
             resolve(single)
             left.append(single)
@@ -100,15 +99,8 @@ def sensible(cells: Sequence[Cell]) -> list[Cell]:
 
 def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
     """Return the folder of every model of some cells."""
-    folders: dict[ModelSpec, Path] = {}
-    for model in dict.fromkeys(model for cell in cells for model in cell.models):
-        if model.served:
-            continue
-        if model.random:
-            folders[model] = locate_shape(model, access)
-        else:
-            folders[model] = locate(model, access)
-    return folders
+    models = dict.fromkeys(model for cell in cells for model in cell.models if not model.served)
+    return {m: locate_shape(m, access) if m.random else locate(m, access) for m in models}
 
 
 def memory(

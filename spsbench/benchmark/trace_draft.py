@@ -4,7 +4,6 @@ A schedule that reads the draft's distributions is traced by its stops along the
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,16 +57,16 @@ def proposed(
 
 
 def first_laws(
-    drafter: Drafter, prompt: Sequence[int], tokens: Sequence[int], rows: Tensor, warp: Warp, k: int
+    drafter: Drafter, prompt: Sequence[int], tokens: Sequence[int], rows: Tensor, warp: Warp
 ) -> Tensor | None:
-    """Return [n, V] distributions of the first of `k` slots after each position of a text.
+    """Return [n, V] distributions of the first slot after each position of a text.
 
     n may be less than the number of tokens, where the draft's context is full. None: the drafter
     returns no draft at some positions.
     """
     ends = len(tokens) if drafter.limit is None else max(drafter.limit - len(prompt), 0)
     laws = []
-    for draft in drafts_along(drafter, prompt, tokens[:ends], rows, warp, k):
+    for draft in drafts_along(drafter, prompt, tokens[:ends], rows, warp, 1):
         if draft.probs is None or len(draft.tokens) == 0:
             return None
         laws.append(draft.probs[0])
@@ -118,7 +117,6 @@ def stopped(schedule: Schedule, sure: Tensor, length: int, most: int) -> NDArray
 
 MAX_LOOKAHEAD = 64  # tokens requested from a deterministic draft
 DEAR = 8  # tokens requested from a deterministic draft that runs a model
-FEW = 2  # tokens of a second request, to check that shorter drafts are prefixes
 
 
 class DraftTracer:
@@ -146,8 +144,7 @@ class DraftTracer:
             exact=has_laws(self.drafter) if self.sampled else self.drafter.text_alone,
             most=0 if self.sampled else self.most,
         )
-        self._checked = False
-        self._silent = False
+        self._silent = self.sampled and not self.drafter.text_alone
 
     @property
     def unfit(self) -> str | None:
@@ -163,7 +160,8 @@ class DraftTracer:
     def along(self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]) -> Along | None:
         """Return the draft's trace along a text; None: the draft turned out to be `unfit`."""
         if not self.sampled:
-            return self._looked_up(prompt, tokens, laws)
+            rows = torch.cat([law.logits for law in laws])
+            return proposed(self.drafter, prompt, tokens, rows, self.warp, self.most)
         if not has_laws(self.drafter):
             return self._asked(prompt, tokens, laws)
         self.drafter.begin(prompt, Scores(laws[0].logits[:0], {}))
@@ -174,13 +172,7 @@ class DraftTracer:
     ) -> Along | None:
         """Return a trace by the first slot's distribution, an estimate for later slots."""
         rows, q = (torch.cat([law[i] for law in laws]) for i in (0, 1))
-        arguments = self.drafter, prompt, tokens, rows, self.warp
-        draft_laws = first_laws(*arguments, 1)
-        if not self._checked and draft_laws is not None:
-            self._checked = True
-            more = first_laws(*arguments, FEW + 1)
-            if more is None or not torch.allclose(more, draft_laws, atol=1e-5):
-                draft_laws = None
+        draft_laws = first_laws(self.drafter, prompt, tokens, rows, self.warp)
         if draft_laws is None:
             self._silent = True
             return None
@@ -233,20 +225,6 @@ class DraftTracer:
         if q.shape[-1] == size:
             return Laws(logits, q)
         return Laws(logits[:, :size], self.warp(logits[:, :size]))
-
-    def _looked_up(
-        self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]
-    ) -> Proposed:
-        rows = torch.cat([law.logits for law in laws])
-        arguments = self.drafter, prompt, tokens, rows, self.warp
-        proposals = proposed(*arguments, self.most)
-        if not self._checked:
-            self._checked = True
-            fewer = proposed(*arguments, FEW)
-            same = (fewer.proposed == np.minimum(proposals.proposed, FEW)).all()
-            if not (same and (fewer.hits == np.minimum(proposals.hits, FEW)).all()):
-                self.of = replace(self.of, exact=False)
-        return proposals
 
 
 COLUMNS = ("p", "overlap", "entropy", "peak", "agrees")

@@ -58,7 +58,7 @@ class HybridDrafter(Drafter):
         self._first, self._then, self._least = first, then, least
         self._vocab_size = vocab_size
         self.drawn = Drawn.IID if is_sampled((first, then)) else Drawn.POINT
-        self.tree, self.text_alone = first.tree or then.tree, first.text_alone & then.text_alone
+        self.tree, self.text_alone = first.tree or then.tree, False  # K decides who drafts
         self.layers = tuple(sorted({*first.layers, *then.layers}))
         self.known_ids = then.known_ids
         limits = (first.limit, then.limit)  # of the one that reaches further

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -100,6 +100,33 @@ def costs_of_rows(row: float | str, most: int) -> list[float]:
     return [*costs, *beyond][: most + 1]
 
 
+class AcceptanceSums(NamedTuple):
+    """Running sums of kept and of tested tokens; later rounds weigh more."""
+
+    kept: float = 0.0
+    tested: float = 0.0
+
+    def after(self, counts: tuple[int, int], decay: float) -> "AcceptanceSums":
+        """Return the sums after a round."""
+        return AcceptanceSums(decay * self.kept + counts[0], decay * self.tested + counts[1])
+
+    def alpha(self, prior: float, weight: float) -> float:
+        """Return the acceptance rate, above 0 and below 1 like the prior of `weight` tokens."""
+        return (prior * weight + self.kept) / (weight + self.tested)
+
+
+def best_k(alpha: float, costs: Sequence[float]) -> int:
+    """Return the K of most tokens for its cost; the smaller of two that are equally good.
+
+    Args:
+        alpha: the chance that a tested token is kept.
+        costs: of rounds of K = 0, 1, 2, ...
+    """
+    tokens = expected_tokens(alpha, range(len(costs))).tolist()
+    rates = [n / cost for n, cost in zip(tokens, costs, strict=True)]
+    return rates.index(max(rates))
+
+
 class RunningAcceptance:
     """The share of tested tokens that were kept, weighted towards the newest rounds.
 
@@ -109,20 +136,16 @@ class RunningAcceptance:
     """
 
     def __init__(self, decay: float, alpha: float) -> None:
-        """Check both numbers."""
         check_inside("decay", decay)
         check_inside("alpha", alpha)
-        self._alpha, self._decay = alpha, decay
-        self._sums: Fold[tuple[float, float]] = Fold((0.0, 0.0), self._add)
+        self._alpha = alpha
+        self._sums: Fold[AcceptanceSums] = Fold(
+            AcceptanceSums(), lambda sums, turn: sums.after(outcome(turn), decay)
+        )
 
     def __call__(self, history: Sequence[Round]) -> float:
         """Return the estimate after `history`, above 0 and below 1 like the prior."""
-        kept, tested = self._sums(history)
-        return (self._alpha * PRIOR + kept) / (PRIOR + tested)
-
-    def _add(self, sums: tuple[float, float], turn: Round) -> tuple[float, float]:
-        kept, tested = outcome(turn)
-        return self._decay * sums[0] + kept, self._decay * sums[1] + tested
+        return self._sums(history).alpha(self._alpha, PRIOR)
 
 
 @dataclass
@@ -212,13 +235,7 @@ class Goodput(Schedule):
         self._by_context: dict[int, list[float]] = {}
 
     def k(self, history: Sequence[Round]) -> int:
-        alpha, best, chosen = self._acceptance(history), 0.0, 0
-        costs = self._costs(self._written(history))  # of a round of each K
-        tokens = expected_tokens(alpha, range(len(costs))).tolist()
-        for k, cost in enumerate(costs):
-            if tokens[k] / cost > best:
-                best, chosen = tokens[k] / cost, k
-        return chosen
+        return best_k(self._acceptance(history), self._costs(self._written(history)))
 
     def _costs(self, written: int) -> list[float]:
         """Return the cost of a round of each K, from 0, after `written` tokens."""

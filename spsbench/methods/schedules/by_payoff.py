@@ -9,29 +9,19 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from spsbench.loop.types import Round, Schedule
-from spsbench.methods.schedules.by_history import Fold, costs_of_rows, outcome
-from spsbench.metrics.rates import expected_tokens
+from spsbench.methods.schedules.by_history import (
+    AcceptanceSums,
+    Fold,
+    best_k,
+    costs_of_rows,
+    outcome,
+)
 from spsbench.plugins import check_inside, check_most, check_positive, check_ranges
 
 PRIOR = 3.0  # tokens
 RULE_ALPHA = 0.6  # acceptance of drafts by rule before any was tested
 BACK_OFF = 3  # times that the rounds without the model are doubled, while its drafts do not pay
 MOST_ROUNDS = 1 << 16
-
-
-class AcceptanceSums(NamedTuple):
-    """Running sums of kept and of tested tokens; later rounds weigh more."""
-
-    kept: float = 0.0
-    tested: float = 0.0
-
-    def after(self, counts: tuple[int, int], decay: float) -> "AcceptanceSums":
-        """Return the sums after a round."""
-        return AcceptanceSums(decay * self.kept + counts[0], decay * self.tested + counts[1])
-
-    def alpha(self, prior: float) -> float:
-        """Return the acceptance rate, above 0 and below 1 like the prior."""
-        return (PRIOR * prior + self.kept) / (PRIOR + self.tested)
 
 
 class State(NamedTuple):
@@ -83,33 +73,26 @@ class Payoff(Schedule):
             check_inside(name, getattr(self, name))
         if self.costs not in ("", "here"):
             raise ValueError(f"costs is {self.costs!r}: expected here, or draft, row and fixed")
+        self._costs = [
+            1.0 + (self.fixed if k else 0.0) + k * self.draft + rows
+            for k, rows in enumerate(self._rows)
+        ]
         start = State()
-        if not self._pays(start.model):
+        if not self._best(start.model):
             start = State(wait=self.hold, misses=1)
         self._state: Fold[State] = Fold(start, self._after)
 
     def k(self, history: Sequence[Round]) -> int:
         state = self._state(history)
-        if state.wait:
-            return 0
-        return 1 if state.misses else max(1, self._best(state.model.alpha(self.alpha)))
+        return 0 if state.wait else 1 if state.misses else max(1, self._best(state.model))
 
     def rule_k(self, history: Sequence[Round]) -> int:
-        return self._best(self._state(history).rule.alpha(RULE_ALPHA), by_rule=True)
+        alpha = self._state(history).rule.alpha(RULE_ALPHA, PRIOR)
+        return best_k(alpha, [1.0 + rows for rows in self._rows])
 
-    def _best(self, alpha: float, *, by_rule: bool = False) -> int:
-        """Return the K of most tokens for its cost; the smaller of two that are equally good."""
-        best, chosen = 0.0, 0
-        fixed, each = (0.0, 0.0) if by_rule else (self.fixed, self.draft)
-        tokens = expected_tokens(alpha, range(len(self._rows))).tolist()
-        for k, rows in enumerate(self._rows):
-            rate = tokens[k] / (1.0 + (fixed if k else 0.0) + k * each + rows)
-            if rate > best:
-                best, chosen = rate, k
-        return chosen
-
-    def _pays(self, model: AcceptanceSums) -> bool:
-        return self._best(model.alpha(self.alpha)) > 0
+    def _best(self, model: AcceptanceSums) -> int:
+        """Return the best K of the model; 0: its drafts do not pay."""
+        return best_k(model.alpha(self.alpha, PRIOR), self._costs)
 
     def _after(self, state: State, turn: Round) -> State:
         counts, nothing = outcome(turn), (0, 0)
@@ -122,7 +105,7 @@ class Payoff(Schedule):
         if not by_model:
             return state
         model = state.model.after(counts, self.decay)
-        if self._pays(model):
+        if self._best(model):
             return state._replace(model=model, misses=0)
         hold = self.hold << min(state.misses, BACK_OFF)
         return state._replace(model=model, wait=hold, misses=min(state.misses + 1, BACK_OFF))

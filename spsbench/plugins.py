@@ -234,7 +234,7 @@ def parameters(maker: Any) -> Mapping[str, inspect.Parameter]:
         of_open = dict(_signature(maker.open))
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in of_open.values()):
             return dict(list(of_open.items())[1:])
-    return _signature(maker)
+    return {name: value for name, value in _signature(maker).items() if name != "lm"}
 
 
 @cache

@@ -156,13 +156,12 @@ def decode(
         seconds, processor = time.perf_counter() - began, time.process_time() - worked
         counts = len(draft.tokens), ruling.tested, len(ruling.path)
         done = Round(*counts, tokens, ruling.overlap, seconds, finish, ruling.laws, tree, processor)
-        times = drafting.lap(), scoring.lap()
         history.append(
             done._replace(
                 experts=scores.experts,
                 by_rule=draft.by_rule,
-                draft_seconds=times[0],
-                target_seconds=times[1],
+                draft_seconds=drafting.lap(),
+                target_seconds=scoring.lap(),
             )
         )
         yield history[-1]

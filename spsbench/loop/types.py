@@ -306,8 +306,9 @@ class Drafter(Protocol):
 
     @classmethod
     def open(cls, context: DrafterContext, *args: Any, **arguments: Any) -> Self:
-        """Make a drafter from the parts that its plan requests, and the spec's arguments."""
-        return cls(*args, **arguments)
+        """Make a drafter from the parts that its plan requests, `lm` first, and the arguments."""
+        models = (context.session(),) if cls.weights is Weights.MODEL else ()
+        return cls(*models, *args, **arguments)
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Start on a new prompt; `prefill` holds the target's hidden states of `prompt[:-1]`."""

@@ -1,12 +1,12 @@
 """Several independent chains of a draft model as one trie (SpecTr: Sun et al. 2023, 2310.15141)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import DrafterContext, Weights
+from spsbench.loop.drafter_context import Weights
 from spsbench.loop.sampling import sample, send, unsharpened
 from spsbench.loop.types import (
     LM,
@@ -49,10 +49,6 @@ class ChainsDrafter(Drafter):
     @classmethod
     def plan(cls, *args: Any, share: bool = False, **more: Any) -> Plan:
         return Plan(Drawn.POINT if share else Drawn.IID, True, cls.weights)
-
-    @classmethod
-    def open(cls, context: DrafterContext, n: int = 3, share: bool = False) -> Self:
-        return cls(context.session(), n, share)
 
     def __init__(self, lm: LM, n: int = 3, share: bool = False) -> None:
         check_ranges(self, n=n)

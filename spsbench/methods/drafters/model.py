@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import DrafterContext, Weights
+from spsbench.loop.drafter_context import Weights
 from spsbench.loop.sampling import Warp, sample, unsharpened
 from spsbench.loop.types import (
     LM,
@@ -114,10 +113,6 @@ class ModelDrafter(ChainDrafter):
 
     drawn = Drawn.IID
     weights = Weights.MODEL
-
-    @classmethod
-    def open(cls, context: DrafterContext) -> Self:
-        return cls(context.session())
 
     def __init__(self, lm: LM) -> None:
         super().__init__(ChainFrontier(lm))

@@ -7,7 +7,7 @@ follows these rows from the newest token on.
 
 from collections import ChainMap
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -50,33 +50,35 @@ class RecyclingDrafter(Drafter):
         width: candidates kept of a token.
         nodes: of a tree; 0 = a chain. Which ranks a tree branches into follows from how often
             each was right in this text.
-        earlier: rows of generations for other prompts, to begin with; None = none.
+        shared: begin with the rows of generations for other prompts.
     """
 
     drawn, text_alone = Drawn.POINT, False
     ranges: ClassVar = {"width": (1, WIDEST), "nodes": (0, WIDEST)}
 
     @classmethod
-    def plan(cls, width: int = 8, nodes: int = 0, shared: bool = False) -> Plan:
-        return Plan(Drawn.POINT, tree=cls(width, nodes).tree)
+    def plan(cls, *args: Any, nodes: int = 0, **more: Any) -> Plan:
+        return Plan(Drawn.POINT, tree=nodes > 0)
 
     @classmethod
-    def open(
-        cls, context: DrafterContext, width: int = 8, nodes: int = 0, shared: bool = False
-    ) -> Self:
-        return cls(width, nodes, context.memory(EarlierRows) if shared else None)
+    def open(cls, context: DrafterContext, *args: Any, **arguments: Any) -> Self:
+        drafter = cls(*args, **arguments)
+        if drafter.shared:
+            drafter.earlier = context.memory(EarlierRows)
+        return drafter
 
-    def __init__(self, width: int = 8, nodes: int = 0, earlier: EarlierRows | None = None) -> None:
+    def __init__(self, width: int = 8, nodes: int = 0, shared: bool = False) -> None:
         check_ranges(self, width=width, nodes=nodes)
         self._width, self._nodes, self.tree = width, nodes, nodes > 0
-        self._earlier = earlier
+        self.shared = shared
+        self.earlier: EarlierRows | None = None
         self._rows: ChainMap[int, list[int]] = ChainMap()  # token -> candidates, likeliest first
         self._hits: list[int] = []  # by rank, and of tokens that were looked up at all
         self._looked_up = 0
         self._known = 0  # tokens of the text when the last draft was made
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._rows = ChainMap() if self._earlier is None else self._earlier.begin(prompt)
+        self._rows = ChainMap() if self.earlier is None else self.earlier.begin(prompt)
         self._hits = [0] * self._width
         self._looked_up, self._known = 0, len(prompt)
 

@@ -6,13 +6,12 @@ The best tree for an acceptance vector is found by dynamic programming (section 
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.hardware.files import read_file
-from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import LM, Plan
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as
 from spsbench.plugins import check_ranges
@@ -49,18 +48,6 @@ class SequoiaDrafter(ShapedDrafter):
     ) -> Plan:
         chances(accept)
         return Plan(drawn_as(siblings), True, cls.weights)
-
-    @classmethod
-    def open(
-        cls,
-        context: DrafterContext,
-        nodes: int = 32,
-        depth: int = 8,
-        accept: str | float = ACCEPTED,
-        siblings: str = "top",
-        file: str = "",
-    ) -> Self:
-        return cls(context.session(), nodes, depth, accept, siblings, file)
 
     def __init__(
         self,

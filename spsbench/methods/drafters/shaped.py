@@ -8,12 +8,12 @@ never on values.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import DrafterContext, Weights
+from spsbench.loop.drafter_context import Weights
 from spsbench.loop.sampling import independent, send, unsharpened, without_replacement
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import (
@@ -148,12 +148,6 @@ class TreeDrafter(ShapedDrafter):
     ) -> Plan:
         parents_of(shape)
         return Plan(drawn_as(siblings), True, cls.weights)
-
-    @classmethod
-    def open(
-        cls, context: DrafterContext, shape: str | int = "3x2x1", siblings: str = "top"
-    ) -> Self:
-        return cls(context.session(), shape, siblings)
 
     def __init__(self, lm: LM, shape: str | int = "3x2x1", siblings: str = "top") -> None:
         super().__init__(lm, parents_of(shape), drawn_as(siblings))

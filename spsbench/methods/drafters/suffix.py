@@ -7,7 +7,7 @@ likeliest paths; the draft with the most expected kept tokens is taken.
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Context, Draft, Drawn, GoOn, Noise, Plan, Scores
@@ -47,31 +47,15 @@ class SuffixDrafter(RuleDrafter):
     }
 
     @classmethod
-    def plan(
-        cls,
-        factor: float = 1.0,
-        offset: int = 0,
-        least: float = 0.1,
-        min_n: int = 1,
-        nodes: int = 0,
-        shared: bool = False,
-    ) -> Plan:
-        cls(factor, offset, least, min_n, nodes)
+    def plan(cls, *args: Any, nodes: int = 0, **more: Any) -> Plan:
         return Plan(Drawn.POINT, tree=nodes > 0)
 
     @classmethod
-    def open(
-        cls,
-        context: DrafterContext,
-        factor: float = 1.0,
-        offset: int = 0,
-        least: float = 0.1,
-        min_n: int = 1,
-        nodes: int = 0,
-        shared: bool = False,
-    ) -> Self:
-        earlier = context.memory(EarlierTexts) if shared else None
-        return cls(factor, offset, least, min_n, nodes, earlier)
+    def open(cls, context: DrafterContext, *args: Any, **arguments: Any) -> Self:
+        drafter = cls(*args, **arguments)
+        if drafter.shared:
+            drafter.earlier = context.memory(EarlierTexts)
+        return drafter
 
     def __init__(
         self,
@@ -80,20 +64,21 @@ class SuffixDrafter(RuleDrafter):
         least: float = 0.1,
         min_n: int = 1,
         nodes: int = 0,
-        earlier: EarlierTexts | None = None,
+        shared: bool = False,
     ) -> None:
         check_ranges(self, factor=factor, offset=offset, least=least, min_n=min_n, nodes=nodes)
         self._factor, self._offset, self._least = factor, offset, least
         self._min_n, self._nodes, self.tree = min_n, nodes, nodes > 0
-        self._earlier = earlier
+        self.shared = shared
+        self.earlier: EarlierTexts | None = None
         self._own = SuffixAutomaton()
         self._read = 0  # tokens of the text that are in `_own`
         self._met = ROOT, 0  # the longest end of the text that is in an earlier one
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self._own, self._read, self._met = SuffixAutomaton(), 0, (ROOT, 0)
-        if self._earlier is not None:
-            self._earlier.begin(prompt)
+        if self.earlier is not None:
+            self.earlier.begin(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         if not self.tree:
@@ -130,16 +115,16 @@ class SuffixDrafter(RuleDrafter):
         new = x[self._read :]
         self._own.add(new)
         self._read = len(x)
-        if self._earlier is not None:
-            self._earlier.watch(x)
+        if self.earlier is not None:
+            self.earlier.watch(x)
             for token in new:
-                self._met = self._earlier.automaton.step(*self._met, token)
+                self._met = self.earlier.automaton.step(*self._met, token)
 
     def _ends(self, k: int) -> Iterator[tuple[SuffixAutomaton, int, int]]:
         """Yield places of the text's suffixes (automaton, state, depth to draft), longest first."""
         places = [(self._own, self._own.earlier())]
-        if self._earlier is not None:
-            places.append((self._earlier.automaton, self._met))
+        if self.earlier is not None:
+            places.append((self.earlier.automaton, self._met))
         for automaton, (longest, met) in places:
             for state, length in islice(automaton.suffixes(longest, met), SUFFIXES):
                 if length >= self._min_n:

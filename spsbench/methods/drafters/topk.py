@@ -1,12 +1,12 @@
 """Best-first trees by the draft model's confidence (EAGLE-2: Li et al. 2024, arXiv 2406.16858)."""
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import DrafterContext, Weights
+from spsbench.loop.drafter_context import Weights
 from spsbench.loop.sampling import unsharpened
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Scores, always
 from spsbench.methods.drafters.frontier import Frontier, frontier_over
@@ -41,10 +41,6 @@ class TopkDrafter(Drafter):
     tree = True
     weights = Weights.MODEL
     ranges: ClassVar = {"width": (1, MAX_NODES), "depth": (0, MAX_NODES), "nodes": (1, MAX_NODES)}
-
-    @classmethod
-    def open(cls, context: DrafterContext, width: int = 8, depth: int = 0, nodes: int = 32) -> Self:
-        return cls(context.session(), width, depth, nodes)
 
     def __init__(self, lm: LM | Frontier, width: int = 8, depth: int = 0, nodes: int = 32) -> None:
         check_ranges(self, width=width, depth=depth, nodes=nodes)

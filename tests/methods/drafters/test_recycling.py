@@ -81,11 +81,13 @@ def test_a_new_text_knows_nothing_of_the_last():
 def test_rows_of_other_prompts_may_serve_but_never_those_of_the_same():
     earlier = EarlierRows()
     for prompt, later in (([1], 2), ([4], 5)):
-        drafter = RecyclingDrafter(width=2, earlier=earlier)
+        drafter = RecyclingDrafter(width=2)
+        drafter.earlier = earlier
         drafter.begin(prompt, PREFILL)
         asked(drafter, prompt, 4)
         asked(drafter, [*prompt, later], 4, step([], [[later, 0]]))
-    again = RecyclingDrafter(width=2, earlier=earlier)
+    again = RecyclingDrafter(width=2)
+    again.earlier = earlier
     again.begin([6, 1], PREFILL)
     assert asked(again, [6, 1], 1).tokens.tolist() == [2]
     again.begin([1], PREFILL)

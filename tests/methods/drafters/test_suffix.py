@@ -84,10 +84,12 @@ def test_a_tree_holds_several_continuations():
 
 def test_earlier_outputs_serve_where_they_know_more():
     earlier = EarlierTexts()
-    first = SuffixDrafter(earlier=earlier)
+    first = SuffixDrafter()
+    first.earlier = earlier
     first.begin([1, 2], PREFILL)
     tokens_of(first, [1, 2, 30, 31, 32, 33, 34], 4)
-    second = SuffixDrafter(earlier=earlier)
+    second = SuffixDrafter()
+    second.earlier = earlier
     second.begin([8, 9], PREFILL)
     assert tokens_of(second, [8, 9, 31, 32], 4) == [33, 34]
     second.begin([1, 2], PREFILL)  # its own former answer, that went on with 33, is not used

@@ -2,14 +2,16 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Drawn, Weights
-from spsbench.loop.types import Guarantee
+from spsbench.loop.types import Guarantee, Round
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.planning.forecast.predictions import RULES, Candidate
+from spsbench.planning.forecast.rounds import simulated
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import TARGET, make_cell, own_copy, parts_of
@@ -162,7 +164,8 @@ def candidate_of(cell: Cell) -> Candidate:
     """Return the candidate of a cell."""
     schedule = None
     if cell.k is None:
-        schedule = str(cell.schedule), make("schedules", cell.schedule)
+        simulate = partial(simulated, make("schedules", cell.schedule), Round)
+        schedule = str(cell.schedule), simulate
     return Candidate(draft=drafting(cell), verifier=str(cell.verifier), k=cell.k, schedule=schedule)
 
 

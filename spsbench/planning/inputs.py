@@ -1,11 +1,7 @@
-"""Existing traces and costs as inputs of a plan: reading, checks, and plans without models.
-
-A plan without models is redrawn from its folder, or made from a trace and a table of costs.
-"""
+"""Existing traces and costs as inputs of a plan, and plans of them alone, without models."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +12,11 @@ from spsbench.methods.resolve import plan_of, resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.planning.candidates import SAMPLED, candidate_of, named, replayable
-from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches
-from spsbench.planning.forecast.recommendation import Forecasts, Traced, forecast_all
+from spsbench.planning.forecast.batch_gains import forecast_batches
+from spsbench.planning.forecast.recommendation import Forecasts, Measured, forecast_all
 from spsbench.planning.measure import differing
-from spsbench.planning.plan_folder import PlanFile, check_whole, incomplete, load
-from spsbench.planning.report import Planned, measured, missing
+from spsbench.planning.plan_folder import check_whole, incomplete, load
+from spsbench.planning.report import Planned, real_rounds
 from spsbench.settings.cell import WARP, Cell, WarpSettings, constant
 from spsbench.settings.commands import Planning
 from spsbench.settings.labels import drafting
@@ -183,131 +179,84 @@ def check_priced(names: Sequence[str], costs: Costs, where: str) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ForecastInputs:
-    """The input of a forecast: costs, cells, and texts with traces; without texts, no forecasts.
+def forecasts_of(
+    cells: Iterable[Cell],
+    traces: Traces,
+    costs: Costs,
+    new_prompts: int | None,
+    notify: Callable[[int, int], None] = lambda done, total: None,
+) -> Forecasts:
+    """Return the forecasts of the cells whose rule and draft the traces can predict.
 
-    Attributes:
-        cells: cells that can be forecast.
-        traced: name of the draft -> identity of the draft, and its texts.
+    Args:
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
-    """
-
-    costs: Costs
-    cells: Sequence[Cell]
-    traced: Traced = field(default_factory=dict)
-    new_prompts: int | None = None
-
-    def forecasts(self, notify: Callable[[int, int], None] = lambda done, total: None) -> Forecasts:
-        """Return the forecasts of all candidates; `told` is called with (done, total).
-
-        Raises:
-            DataError: the costs lack a candidate.
-        """
-        candidates = map(candidate_of, self.cells)
-        return forecast_all(candidates, self.traced, self.costs, notify, self.new_prompts)
-
-    def batches(self, sizes: Sequence[int], forecasts: Forecasts) -> BatchForecasts | None:
-        """Return the forecasts of `batch`; None without it.
-
-        Raises:
-            UsageError, DataError: as `forecast_batches`.
-        """
-        return forecast_batches(sizes, forecasts) if sizes else None
-
-
-def traced_of(traces: Traces) -> Traced:
-    """Return name of the draft -> identity of the draft, and its texts."""
-    return {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
-
-
-def again(folder: Path, planning: Planning) -> Planned:
-    """Return the plan in a folder under the current hypothetical costs.
+        notify: is called with the candidates done and all of them.
 
     Raises:
-        SpsError: no plan, an unfinished plan, or damage.
+        DataError: the costs lack a candidate.
     """
-    plan_file, forecast_inputs = inputs(folder, planning)
-    cells = named(plan_file.cells)
-    todo = incomplete(folder, plan_file)
-    real = plan_file.confirm is not None and not planning.factors and not todo
-    run = folder / str(plan_file.confirm), list(cells.values())
-    forecasts = forecast_inputs.forecasts()
+    traced = {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
+    candidates = map(candidate_of, filter(replayable, cells))
+    return forecast_all(candidates, traced, costs, notify, new_prompts)
+
+
+def open_plan(
+    planning: Planning, options: Mapping[str, Any], folder: Path | None = None
+) -> Planned:
+    """Return a plan of what was measured before: that of a folder, or of traces and costs.
+
+    Hypothetical factors of `planning` change the costs; figures of real rounds are then left out.
+
+    Args:
+        options: `drafter`, `draft`, `verifier` and `schedule` filter the candidates of traces;
+            other options are checked.
+
+    Raises:
+        SpsError: files are missing, damaged, or do not match; an unfinished plan.
+    """
+    measured_figures: dict[str, Measured] = {}
+    reasons: dict[str, str] = {}
+    todo, unmeasured = "", planning.unmeasured
+    new_prompts: int | None = planning.held_back
+    if folder is None:
+        paths = [Path(path) for path in planning.trace]
+        traces = read_whole_traces(paths)
+        if planning.costs is None:
+            raise DataError("no costs: expected a table of them. Name one with `costs`")
+        costs = read_costs(planning.costs).scaled(**planning.factors)
+        cells = named(cells_of_trace(traces, costs, options, planning))
+        about = f"{', '.join(map(str, paths))} under {planning.costs}"
+    else:
+        plan_file = load(folder)
+        check_whole(folder)
+        todo = incomplete(folder, plan_file)
+        costs_path = folder / plan_file.costs
+        if not costs_path.exists() or (todo and plan_file.confirm is None):
+            missing_step = todo or "Go on with it: `resume`"
+            raise DataError(
+                f"no forecasts yet ({folder}): expected a plan that was finished. {missing_step}"
+            )
+        traces = read_traces([folder / name for name in plan_file.texts])
+        costs = read_costs(costs_path).scaled(**{**plan_file.factors, **planning.factors})
+        cells = named(plan_file.cells)
+        if plan_file.confirm is not None and not planning.factors and not todo:
+            confirmed = folder / plan_file.confirm
+            measured_figures, reasons = real_rounds(confirmed, list(cells.values()))
+        unmeasured = unmeasured or "the plan was made without real rounds"
+        new_prompts = plan_file.new_prompts
+        about = f"{plan_file.identity['target.id']}, {plan_file.identity['task']}"
+    forecasts = forecasts_of(cells.values(), traces, costs, new_prompts)
     return Planned(
         folder=folder,
         forecasts=forecasts,
-        batches=forecast_inputs.batches(planning.batch_sizes(), forecasts),
+        batches=forecast_batches(planning.batch_sizes(), forecasts),
         cells=cells,
-        measured=measured(*run) if real else {},
-        missing=missing(*run) if real else {},
-        unmeasured=planning.unmeasured or "the plan was made without real rounds",
-        about=f"{plan_file.identity['target.id']}, {plan_file.identity['task']}",
+        measured=measured_figures,
+        missing=reasons,
+        unmeasured=unmeasured,
+        about=about,
         every=planning.every,
         incomplete=todo,
-    )
-
-
-def inputs(folder: Path, planning: Planning) -> tuple[PlanFile, ForecastInputs]:
-    """Return the contents of a plan and the input of its forecasts.
-
-    Raises:
-        SpsError: no plan, an unfinished plan, or damage.
-    """
-    plan_file = load(folder)
-    check_whole(folder)
-    costs_file = folder / plan_file.costs
-    todo = incomplete(folder, plan_file)
-    if not costs_file.exists() or (todo and plan_file.confirm is None):
-        todo = todo or "Go on with it: `resume`"
-        raise DataError(f"no forecasts yet ({folder}): expected a plan that was finished. {todo}")
-    texts = [folder / name for name in plan_file.texts]
-    traces = read_traces(texts)
-    costs = read_costs(costs_file).scaled(**{**plan_file.factors, **planning.factors})
-    cells = list(filter(replayable, named(plan_file.cells).values()))
-    return plan_file, ForecastInputs(
-        costs=costs, cells=cells, traced=traced_of(traces), new_prompts=plan_file.new_prompts
-    )
-
-
-def of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
-    """Return a plan from a trace and a table of costs, of this machine or another.
-
-    Raises:
-        SpsError: files are missing, damaged, or do not match.
-    """
-    paths, forecast_inputs = inputs_of_files(planning, options)
-    forecasts = forecast_inputs.forecasts()
-    return Planned(
-        folder=None,
-        forecasts=forecasts,
-        batches=forecast_inputs.batches(planning.batch_sizes(), forecasts),
-        cells=named(forecast_inputs.cells),
-        measured={},
-        unmeasured=planning.unmeasured,
-        about=f"{', '.join(map(str, paths))} under {planning.costs}",
-        every=planning.every,
-    )
-
-
-def inputs_of_files(
-    planning: Planning, options: Mapping[str, Any]
-) -> tuple[list[Path], ForecastInputs]:
-    """Return the paths of the traces, and the input of the forecasts.
-
-    Raises:
-        SpsError: files are missing, damaged, or do not match.
-    """
-    paths = [Path(path) for path in planning.trace]
-    traces = read_whole_traces(paths)
-    if planning.costs is None:
-        raise DataError("no costs: expected a table of them. Name one with `costs`")
-    costs = read_costs(planning.costs).scaled(**planning.factors)
-    cells = named(cells_of_trace(traces, costs, options, planning))
-    return paths, ForecastInputs(
-        costs=costs,
-        cells=list(cells.values()),
-        traced=traced_of(traces),
-        new_prompts=planning.held_back,
     )
 
 

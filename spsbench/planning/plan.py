@@ -169,9 +169,9 @@ def plan(
         if dry_run:
             return ["nothing would be measured: texts and costs are given (`trace`, `costs`)"]
 
-        from spsbench.planning.inputs import of_files
+        from spsbench.planning import inputs
 
-        return of_files(planning, chosen)
+        return inputs.open_plan(planning, chosen)
     table = Sweep(task=task or TASK)
     cells = rough(chosen)
     if pair is not None:
@@ -251,7 +251,7 @@ def shared_models(options: Mapping[str, Any]) -> SharedModels | None:
     return SharedModels(access, ModelCache(access))
 
 
-def drawn_again(folder: Path, **options: Any) -> Any:
+def open_plan(folder: Path, **options: Any) -> Any:
     """Load a plan from its folder, without models; options like `draft_cost` replace its values.
 
     Raises:
@@ -265,9 +265,9 @@ def drawn_again(folder: Path, **options: Any) -> Any:
             "`draft_cost`, `every`, `plot`. Leave the rest out"
         )
 
-    from spsbench.planning.inputs import again
+    from spsbench.planning import inputs
 
-    return again(folder, planning)
+    return inputs.open_plan(planning, {}, folder)
 
 
 def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def check_whole(folder: Path) -> None:
         )
 
 
-def open_plan(
+def begin_plan(
     folder: Path, identity: Mapping[str, Any], *, resume: bool, overwrite: bool
 ) -> PlanFile | None:
     """Create the folder, or return the existing plan to resume.

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,15 @@ from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import read_costs
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.planning.candidates import by_draft, candidate_of, named, replayable
-from spsbench.planning.forecast.batch_gains import check_batches
+from spsbench.planning.forecast.batch_gains import check_batches, forecast_batches
 from spsbench.planning.forecast.recommendation import Forecasts, Measured
 from spsbench.planning.inputs import (
-    ForecastInputs,
     check_head,
     check_priced,
     contexts_of,
+    forecasts_of,
     measured_costs,
     read_whole_traces,
-    traced_of,
 )
 from spsbench.planning.measure import measure, setting_of
 from spsbench.planning.measure_batches import measure_batches, with_batches
@@ -36,14 +35,14 @@ from spsbench.planning.plan_folder import (
     TEXTS,
     PlanFile,
     Prompts,
+    begin_plan,
     lines_of,
     lost_lines,
-    open_plan,
     prompts_of,
     write_prompts,
 )
 from spsbench.planning.progress import Count, Counted, PlanProgress
-from spsbench.planning.report import Planned, measured, missing
+from spsbench.planning.report import Planned, real_rounds
 from spsbench.settings.cell import SAMPLING_FIELDS, Cell, short_hash
 from spsbench.settings.commands import Planning
 from spsbench.settings.execution import OutputFolder, Workers
@@ -99,53 +98,48 @@ class Planner(Conductor):
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
+        self._begin()
+        prompts = self._prompts()
+        traces = self._earlier or self._traces(prompts.traced)
+        if traces is None or self.stop():
+            return None
+        cells = self._predictable(traces)
+        costs = self._costs(prompts.traced, traces)
+        forecasts = self._forecasts(cells, traces, costs)
+        figures, reasons = self._real_rounds(self._best(forecasts), prompts, traces)
+        if self.stop():
+            return None
+        runs = [name for name in ("" if self._earlier else TEXTS, self._confirm) if name]
+        self._note(lines_of(self.folder, runs), finished=True)
+        return Planned(
+            folder=self.folder,
+            forecasts=forecasts,
+            batches=forecast_batches(self.planning.batch_sizes(), forecasts),
+            cells=named(self.cells),
+            measured=figures,
+            missing=reasons,
+            unmeasured=self.planning.unmeasured,
+            about=f"{self._plain.target}, {self.task.title}",
+            every=self.planning.every,
+        )
+
+    def _begin(self) -> None:
+        """Read given traces, and create the folder or go on with the plan in it."""
         self.use_threads(self.access.threads)
-        identity = self._identity()
-        folder = self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}"
+        self._fields = self._identity()
+        folder = self.place.out or RESULTS / f"plan-{short_hash(self._fields, 8)}"
         self.folder = folder.absolute()
-        earlier_traces = self._earlier_traces()
+        self._earlier = self._earlier_traces()
         again, over = self.place.resume, self.place.overwrite
-        before = open_plan(self.folder, identity, resume=again, overwrite=over)
+        before = begin_plan(self.folder, self._fields, resume=again, overwrite=over)
         self._new_prompts = before.new_prompts if before else None
         self._home = Path((before.home if before else None) or self.folder)
         if before and (lines := lost_lines(self.folder, before)):
             log.info(f"note: the end of a log is lost, and is made again: {lines}")
-        had_finished = before is not None and before.finished
-        had_confirm = before.confirm if before else None
-        had_lines = before.lines if before else {}
-        self._note(identity, had_confirm, had_lines, finished=had_finished)
-
-        prompts = self._prompts()
-        self._new_prompts = len(prompts.held_back) or None
-        traces = self._traces(prompts.traced) if earlier_traces is None else earlier_traces
-        if traces is None or self.stop():
-            return None
-        if not any(replayable(cell) and drafting(cell) in traces.drafts for cell in self.cells):
-            raise UsageError(
-                "nothing to predict: expected a draft that a text can tell something of. Add "
-                "`drafter` ngram or a draft model, or measure these with sps bench"
-            )
-        costs = self._costs(prompts.traced, traces)
-        inputs = self._inputs(traces, costs)
-        forecasts = inputs.forecasts(
-            lambda done, total: self._show("replay", self._count.at(done, total))
-        )
-        batches = inputs.batches(self.planning.batch_sizes(), forecasts)
-        traced_samples = {sample for _, sample, _ in traces.texts}
-        fresh = [prompt for prompt in prompts.held_back if prompt.id not in traced_samples]
-        best = self._best(forecasts)
-        confirm = None
-        if best and not self.planning.unmeasured and prompts.held_back:
-            confirm = CONFIRM + short_hash({"cells": sorted(cell.id for cell in best)}, 8)
-            had_finished = had_finished and confirm == had_confirm
-            self._note(identity, confirm, had_lines, finished=had_finished)
-        real = self._confirm(best, confirm, fresh or prompts.held_back)
-        if self.stop():
-            return None
-        runs = [] if earlier_traces is not None else [TEXTS]
-        runs += [] if confirm is None else [confirm]
-        self._note(identity, confirm, lines_of(self.folder, runs), finished=True)
-        return replace(self._planned(forecasts, real, confirm), batches=batches)
+        self._confirm = before.confirm if before else None
+        self._lines = before.lines if before else {}
+        self._finished = before is not None and before.finished
+        self._note(self._lines, finished=self._finished)
 
     def _identity(self) -> dict[str, Any]:
         """Return the fields that must not change when a plan resumes: texts and their sources."""
@@ -165,22 +159,15 @@ class Planner(Conductor):
             "costs": None if planning.costs is None else str(planning.costs),
         }
 
-    def _note(
-        self,
-        identity: Mapping[str, Any],
-        confirm: str | None,
-        lines: Mapping[str, int],
-        *,
-        finished: bool,
-    ) -> None:
+    def _note(self, lines: Mapping[str, int], *, finished: bool) -> None:
         texts = [str(Path(path).absolute()) for path in self.planning.trace] or [TEXTS]
         costs = self.planning.costs
         PlanFile(
             cells=self.cells,
-            identity=identity,
+            identity=self._fields,
             texts=texts,
             costs=COSTS if costs is None else str(costs.absolute()),
-            confirm=confirm,
+            confirm=self._confirm,
             factors=self.planning.factors,
             home=str(self._home),
             lines=lines,
@@ -201,7 +188,7 @@ class Planner(Conductor):
             repeats=1,
         )
         planning = self.planning
-        return prompts_of(
+        prompts = prompts_of(
             self.spec,
             self.task,
             fitting(part, self._models),
@@ -209,6 +196,8 @@ class Planner(Conductor):
             planning.held_back if planning.confirm else 0,
             planning.sample_seed,
         )
+        self._new_prompts = len(prompts.held_back) or None
+        return prompts
 
     def _show(self, phase: str, inner: Counted) -> None:
         self.watch(self._phases.show(phase, inner))
@@ -331,13 +320,25 @@ class Planner(Conductor):
                 break
         return tokens[:LONGEST]
 
-    def _inputs(self, traces: Traces, costs: Costs) -> ForecastInputs:
-        cells = [
-            cell for cell in self.cells if replayable(cell) and drafting(cell) in traces.drafts
-        ]
-        return ForecastInputs(
-            costs=costs, cells=cells, traced=traced_of(traces), new_prompts=self._new_prompts
-        )
+    def _predictable(self, traces: Traces) -> list[Cell]:
+        """Return the candidates that the traces can predict.
+
+        Raises:
+            UsageError: there is none.
+        """
+        cells = [c for c in self.cells if replayable(c) and drafting(c) in traces.drafts]
+        if not cells:
+            raise UsageError(
+                "nothing to predict: expected a draft that a text can tell something of. Add "
+                "`drafter` ngram or a draft model, or measure these with sps bench"
+            )
+        return cells
+
+    def _forecasts(self, cells: Sequence[Cell], traces: Traces, costs: Costs) -> Forecasts:
+        def notify(done: int, total: int) -> None:
+            self._show("replay", self._count.at(done, total))
+
+        return forecasts_of(cells, traces, costs, self._new_prompts, notify)
 
     def _best(self, forecasts: Forecasts) -> list[Cell]:
         """Return the best cell of each method, and cells of methods without a prediction."""
@@ -347,16 +348,21 @@ class Planner(Conductor):
         best = [by_name[str(f.candidate)] for f in forecasts.by_method[: self.planning.confirm]]
         return best + self._unpredicted(forecasts)
 
-    def _confirm(
-        self, best: Sequence[Cell], name: str | None, samples: Sequence[Sample]
-    ) -> dict[str, Measured]:
-        """Run real rounds of some cells in a folder of the plan; None: no real rounds."""
-        if name is None:
-            return {}
+    def _real_rounds(
+        self, best: Sequence[Cell], prompts: Prompts, traces: Traces
+    ) -> tuple[dict[str, Measured], dict[str, str]]:
+        """Run real rounds of some cells on the prompts held back, in a folder of the plan."""
+        earlier, self._confirm = self._confirm, None
+        if not best or self.planning.unmeasured or not prompts.held_back:
+            return {}, {}
         self._phase = "real rounds"
-        part = self._part(samples, HELD_BACK, [self._plain, *best], best)
-        run = self._run(part, self.folder / name)
-        return measured(self.folder / name, best) if run else {}
+        self._confirm = CONFIRM + short_hash({"cells": sorted(cell.id for cell in best)}, 8)
+        self._note(self._lines, finished=self._finished and self._confirm == earlier)
+        traced = {sample for _, sample, _ in traces.texts}
+        fresh = [prompt for prompt in prompts.held_back if prompt.id not in traced]
+        part = self._part(fresh or prompts.held_back, HELD_BACK, [self._plain, *best], best)
+        run = self._run(part, self.folder / self._confirm)
+        return real_rounds(self.folder / self._confirm, self.cells) if run else ({}, {})
 
     def _unpredicted(self, forecasts: Forecasts) -> list[Cell]:
         """Return one cell of each method that traces cannot predict, for a measurement alone."""
@@ -369,20 +375,3 @@ class Planner(Conductor):
         for method in list(unpredicted)[MOST_UNPREDICTED:]:
             log.info(f"note: {method} is neither predicted nor measured: sps bench measures it")
         return list(unpredicted.values())[:MOST_UNPREDICTED]
-
-    def _planned(
-        self,
-        forecasts: Forecasts,
-        real: Mapping[str, Measured],
-        confirm: str | None,
-    ) -> Planned:
-        return Planned(
-            folder=self.folder,
-            forecasts=forecasts,
-            cells=named(self.cells),
-            measured=real,
-            missing={} if confirm is None else missing(self.folder / confirm, self.cells),
-            unmeasured=self.planning.unmeasured,
-            about=f"{self._plain.target}, {self.task.title}",
-            every=self.planning.every,
-        )

@@ -334,38 +334,28 @@ def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
     return words
 
 
-def measured(folder: Path, cells: Sequence[Cell]) -> dict[str, Measured]:
-    """Return the figures of real rounds, by candidate."""
+def real_rounds(folder: Path, cells: Sequence[Cell]) -> tuple[dict[str, Measured], dict[str, str]]:
+    """Return by candidate the figures of real rounds, or the reason why they are missing."""
     names = {bare(cell): str(candidate_of(cell)) for cell in cells}
-    by_candidate: dict[str, Measured] = {}
-    for row in tables(folder)[0].whole:
-        name = names.get(bare(row.cell))
-        gained, marked = row.at_any_load("speedup")
-        ms, _ = row.at_any_load("mean_token_time_ms")
-        if name is not None and gained and ms and row.block_efficiency:
-            by_candidate[name] = Measured(gained, row.block_efficiency, ms, marked)
-    foretold = taus(folder, cells)
-    return {
-        name: figures._replace(foretold=foretold.get(name))
-        for name, figures in by_candidate.items()
-    }
-
-
-def missing(folder: Path, cells: Sequence[Cell]) -> dict[str, str]:
-    """Return the reasons for missing figures of candidates that ran, by candidate."""
-    names = {bare(cell): str(candidate_of(cell)) for cell in cells}
+    of_traces = taus(folder, cells)
+    figures: dict[str, Measured] = {}
     reasons: dict[str, str] = {}
     for row in tables(folder)[0].whole:
-        name, gained = names.get(bare(row.cell)), row.at_any_load("speedup")[0]
-        if name is None or gained is not None:
+        name = names.get(bare(row.cell))
+        gained, loaded = row.at_any_load("speedup")
+        ms, _ = row.at_any_load("mean_token_time_ms")
+        if name is None:
             continue
-        if not row.n:
+        if gained is not None and ms and row.block_efficiency:
+            foretold = of_traces.get(name)
+            figures[name] = Measured(gained, row.block_efficiency, ms, loaded, foretold)
+        elif not row.n:
             reasons[name] = f"{row.failures} of its generations failed, and none succeeded"
         elif not row.timed + row.loaded:
             reasons[name] = "all of its timings are of first calls"
-        else:
+        elif gained is None:
             reasons[name] = "no prompt was timed with it and with ArS"
-    return reasons
+    return figures, reasons
 
 
 def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:

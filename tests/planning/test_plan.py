@@ -10,7 +10,7 @@ import pytest
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.planning.candidates import cells_of
 from spsbench.planning.forecast.recommendation import Verdict
-from spsbench.planning.plan import drawn_again, plan
+from spsbench.planning.plan import open_plan, plan
 from spsbench.planning.report import Planned, command
 from spsbench.reports.html import html
 from spsbench.reports.text import json as as_json
@@ -89,17 +89,17 @@ def test_predicted_counts_are_those_of_real_rounds(made):
 
 def test_it_is_drawn_again_without_models(made, monkeypatch):
     monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
-    same = drawn_again(made.folder)
+    same = open_plan(made.folder)
     assert str(same.answer) == str(made.answer)
     assert as_json(same.report) == as_json(made.report).replace(made.about, same.about)
-    free = drawn_again(made.folder, draft_cost=0.001)
+    free = open_plan(made.folder, draft_cost=0.001)
     assert free.forecasts.best.speedup.mean > same.forecasts.best.speedup.mean
     assert not free.measured  # what is as if cannot have been measured
     assert any(
         "Nothing was measured: the costs are as if" in r for r in free.report.tables[0].remarks
     )
     with pytest.raises(UsageError):
-        drawn_again(made.folder, temperature=1.0)
+        open_plan(made.folder, temperature=1.0)
 
 
 def test_it_goes_on_where_it_stopped(made, pair, tmp_path):
@@ -113,7 +113,7 @@ def test_it_goes_on_where_it_stopped(made, pair, tmp_path):
 
     assert plan(stop=stop, command="sps plan --resume", **asked) is None
     with pytest.raises(DataError):
-        drawn_again(tmp_path / "two")
+        open_plan(tmp_path / "two")
     with pytest.raises(MismatchError):
         plan(**asked)
     with pytest.raises(MismatchError):
@@ -144,7 +144,7 @@ def test_a_plan_that_was_stopped_in_its_real_rounds_says_so(made, pair, tmp_path
     (log,) = (p for p in folder.glob("confirm-*/records-*") if p.parent not in before)
     count = log.read_bytes().count(b"\n")
     told = f"Incomplete: {count} of 12 generations of the real rounds are made. Go on with: "
-    shown = drawn_again(folder)
+    shown = open_plan(folder)
     assert shown.answer.verdict is Verdict.UNDECIDED
     remarks = shown.report.tables[0].remarks
     assert told + command in remarks[1]
@@ -166,7 +166,7 @@ def test_the_lost_end_of_a_finished_plan_is_missed_and_made_again(made, pair, tm
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[: len(lines) // 2]))
     with pytest.raises(DataError):
-        drawn_again(cut)
+        open_plan(cut)
     with pytest.raises(DataError):
         plan(trace=[str(cut)], costs=cut / "costs.json")
     plan(out=cut, resume=True, **pair, **SMALL, drafter=["model", "ngram"], confirm=1)
@@ -287,10 +287,10 @@ def test_self_int4_is_a_candidate_beside_others():
 
 def test_no_plan_no_picture(tmp_path):
     with pytest.raises(MissingError):
-        drawn_again(tmp_path)
+        open_plan(tmp_path)
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(DataError):
-        drawn_again(tmp_path)
+        open_plan(tmp_path)
 
 
 def test_a_head_drafts_by_its_own_drafter_alone():

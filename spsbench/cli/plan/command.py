@@ -213,13 +213,13 @@ def run_plan(
         SpsError: models, data, files or a folder that cannot be used.
     """
     from spsbench.cli.output.publish import publish, save_plot, show_chart
-    from spsbench.planning.plan import check_fit, drawn_again
+    from spsbench.planning.plan import check_fit, open_plan
     from spsbench.planning.plan import plan as make_plan
 
     if fit is not None:
         check_fit(fit)
     if folder is not None:
-        plan = drawn_again(folder, **options)
+        plan = open_plan(folder, **options)
     else:
         with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
             callbacks: dict[str, Any] = {"watch": watch, "fit": fit, "command": resume_command()}

@@ -193,16 +193,18 @@ class BatchForecasts:
         }
 
 
-def forecast_batches(sizes: Sequence[int], forecasts: Forecasts) -> BatchForecasts:
+def forecast_batches(sizes: Sequence[int], forecasts: Forecasts) -> BatchForecasts | None:
     """Return the best candidate by batch, from forecasts of single texts and costs of batches.
 
     Args:
-        sizes: texts of a batch, rising.
+        sizes: texts of a batch, rising; none: nothing is returned.
 
     Raises:
         UsageError: no candidate has a constant K.
         DataError: the costs have no batches, smaller ones only, or lack a draft.
     """
+    if not sizes:
+        return None
     costs = forecasts.costs
     check_batches(sizes, costs)
     batch_costs = costs.batches

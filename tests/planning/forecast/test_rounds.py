@@ -21,6 +21,8 @@ from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.metrics.costs import Costs
+from spsbench.planning.candidates import candidate_of
+from spsbench.planning.forecast.predictions import tau_of
 from spsbench.planning.forecast.rounds import (
     Coins,
     Rounds,
@@ -32,7 +34,9 @@ from spsbench.planning.forecast.rounds import (
 )
 from spsbench.plugins import make
 from spsbench.registry import entries
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.spec import Spec
+from tests.oracles.forecasts import DRAFT, texts
 from tests.oracles.written_rules import case
 from tests.parts import ByHistory
 
@@ -213,6 +217,14 @@ def test_each_schedule_makes_the_rounds_that_the_loop_would_make(name: str) -> N
         numbers.append(len(history))
     expected = simulated(schedule, Round, chances, room, repeats)
     assert expected.weights.sum() == pytest.approx(np.mean(numbers), rel=0.05)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_cell_with_a_schedule_is_predicted(name: str) -> None:
+    cell = make_cell(schedule=Spec.parse(name))
+    traced = texts(0.8, 2, 30)
+    tau = tau_of(candidate_of(cell), DRAFT, traced)
+    assert 1 <= tau <= 30
 
 
 def test_the_ceiling_is_below_every_constant() -> None:

@@ -19,7 +19,7 @@ from spsbench.loop.types import Drawn
 from spsbench.methods.drafters.copy import CopyDrafter
 from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.lookahead import LookaheadDrafter
-from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
+from spsbench.methods.drafters.model import NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.recycling import RecyclingDrafter
 from spsbench.methods.drafters.suffix import SuffixDrafter
@@ -247,10 +247,3 @@ def test_block_verification_keeps_more_on_the_paper_s_example():
         proof = prove(Case(EXACT[name](), RULES[name](), q, p, 2))
         assert proof.exact
         assert proof.emitted - 1 == pytest.approx(expected, abs=1e-12)
-
-
-def test_one_model_may_serve_as_its_own_draft():
-    pair = Pair(3, 2, ("equal",))
-    proof = prove(case("sps", EXACT["sps"](), pair, drafter=ModelDrafter))
-    assert proof.exact
-    assert "some" not in proof.kinds

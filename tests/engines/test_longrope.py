@@ -8,8 +8,8 @@ from transformers import GenerationConfig, Phi3Config
 
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.engines import eager
-from spsbench.engines.eager import Eager, EagerLM
-from spsbench.engines.session.longrope import border_of, bordered
+from spsbench.engines.eager import EagerLM
+from spsbench.engines.session.longrope import bordered
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.verifiers.match import Match
 from spsbench.plugins import make
@@ -105,9 +105,3 @@ def test_a_row_is_that_of_a_text_that_ends_with_it(pair):
     lm.commit(len(text) + 1, [0, 2, 5])
     after = lm.append(torch.tensor([4]), keep=1).logits[0]
     torch.testing.assert_close(after, alone([*text, 8, 3, 7, 5, 4]))
-
-
-def test_models_of_one_set_are_left_as_they_are(pair):
-    assert border_of(pair[0]) == BORDER
-    assert border_of(tiny("llama")) is None
-    assert type(Eager().session(tiny("gpt2"))) is EagerLM

@@ -45,11 +45,6 @@ def test_the_mask_is_causal_up_to_the_nodes():
     assert set(mask.unique().tolist()) == {0.0, lowest}
 
 
-def test_a_chain_of_nodes_is_a_causal_mask():
-    mask = additive_mask(torch.tensor([-1, 0, 1]), 4, 3, torch.float64)[0, 0]
-    assert torch.equal(mask == 0, torch.ones(4, 7).tril(3).bool())
-
-
 def walked(tokens, parents, wanted):
     """The path to the children that equal what each row wants."""
     tables = tree_of(parents).tables(tokens.device)

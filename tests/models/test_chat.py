@@ -91,15 +91,6 @@ def test_top_k_is_read_as_others_write_it(tmp_path, value, meant):
     assert (found, type(found)) == (meant, int)
 
 
-def test_a_template_that_tokenizers_do_not_read_makes_no_chat(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "chat_template.json").write_text('{"chat_template": "{{ messages }}"}')
-    spec, access = ModelSpec(str(tmp_path)), Access(offline=True)
-    assert not chat.has_template(spec, access)
-    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
-    assert chat.has_template(spec, access)
-
-
 def test_a_fetched_model_names_the_sampling_of_its_card_also_where_it_was_fetched_before(
     tmp_path, monkeypatch
 ):

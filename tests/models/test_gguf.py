@@ -54,15 +54,6 @@ def test_a_file_becomes_a_folder_once(file, said):
     assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
 
 
-def test_what_an_unpacking_that_was_killed_left_is_removed(file):
-    made = find(file)
-    (made / "gguf.json").unlink()
-    left = made.with_name(f".{made.name}.{2**30}")
-    left.mkdir()
-    find(file)
-    assert [path.name for path in made.parent.iterdir()] == [made.name]
-
-
 def test_blocks_are_kept_as_they_are(tmp_path, monkeypatch):
     """The same bytes, so the law of the dequantised numbers, whoever multiplies."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

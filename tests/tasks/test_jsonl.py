@@ -137,9 +137,12 @@ def test_a_row_of_another_kind_is_named(tmp_path, row):
     assert "\n" not in str(caught.value)
 
 
-def test_a_task_without_a_path_is_refused():
-    with pytest.raises(ValueError):
-        Jsonl("")
+def test_no_path_and_no_token_are_refused_and_one_token_is_taken(tmp_path):
+    path = written(tmp_path, {"prompt": "a"})
+    assert Jsonl(path, max_new_tokens=1).max_new_tokens == 1
+    for given in {"path": ""}, {"path": path, "max_new_tokens": 0}:
+        with pytest.raises(ValueError):
+            Jsonl(**given)
 
 
 def test_the_prompt_version_changes_with_any_prompt(tmp_path):

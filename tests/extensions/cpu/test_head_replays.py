@@ -9,7 +9,6 @@ from spsbench.engines.quantization.layers import quantise
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.kernels.operators import in_c
-from spsbench.extensions.cpu.replay.network_replay import NetworkReplay
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.methods.schedules.by_history import Constant
@@ -209,20 +208,6 @@ def test_a_program_that_differs_is_given_up(target, tmp_path):
     site = site_of("eagle3", target, tmp_path)
     drafts(site, target, Warp(1.0), Stepwise(2), 1, Differing)
     assert "differs" in replay(site).refused
-
-
-def test_two_texts_at_once_do_not_share_a_pass(target):
-    """A pass within a pass, of a thread or a hook, runs the network's own code."""
-    replay, seen = NetworkReplay([target]), []
-
-    def plain(given, mask, cache):
-        if not seen:
-            seen.append(replay.run("inner", lambda *own: own[0][0] + 1, given))
-        return given[0][None] + 0
-
-    x = torch.ones(1, 3)
-    assert torch.equal(replay.run("outer", plain, [x]), x[None])
-    assert torch.equal(seen[0], x + 1)
 
 
 @pytest.mark.parametrize("family", ["eagle", "eagle3"])

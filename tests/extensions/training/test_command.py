@@ -82,23 +82,6 @@ def test_ctrl_c_ends_a_step_and_the_training_goes_on(sps, target, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_a_training_that_goes_on_keeps_its_costs(sps, target, tmp_path, quickly):
-    out = tmp_path / "out"
-    flags = ("--target", target, "--out", str(out), "--kind", "mlp", *SMALL)
-    flags += ("--cost-seconds", "0.01", "--worth", "0")
-    ran = sps("train", "head", *flags)
-    assert ran.code == Exit.OK, ran.err
-    costs, best = (out / "costs.json").read_bytes(), ran.err.splitlines()[-2]
-    for path in (out / "checkpoints").glob("*"):
-        path.unlink()
-    ran = sps("train", "head", *flags, "--resume")
-    assert ran.code == Exit.OK, ran.err
-    assert "costs as they were when it began to learn" in ran.err
-    assert ran.err.splitlines()[-2] == best
-    assert (out / "costs.json").read_bytes() == costs
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["eagle", "medusa", "mlp", "draft", "blockwise", "falcon"])
 def test_every_kind_is_read_again(sps, target, kind, tmp_path):
     flags = ("--target", target, "--out", str(tmp_path / "out"), *SMALL)

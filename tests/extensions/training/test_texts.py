@@ -56,17 +56,6 @@ def test_a_text_is_drawn_from_the_target(target):
     assert [text for _, text in made.batch(0)] == [expected] * 3
 
 
-@pytest.mark.slow
-def test_a_chat_model_asks_itself(target):
-    made = writer(target, HeadTraining(count=4, tokens=5, prompt_tokens=6), chat=True)
-    tokenizer = byte_tokenizer(TEMPLATE)
-    assert tokenizer.decode(prompts.user_mark(tokenizer)) == "user: "
-    for prompt, _ in made.batch(0):
-        said = tokenizer.decode(prompt)
-        assert said.startswith("user: ")
-        assert said.endswith("\nassistant: ")
-
-
 def test_what_was_stopped_goes_on_and_is_the_same_file(target, tmp_path):
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     assert write_texts(whole, MADE, writer(target), lambda: False)

@@ -10,7 +10,7 @@ import torch
 from transformers import GenerationConfig
 
 from spsbench.engines.eager import EagerLM
-from spsbench.errors import DataError, UsageError
+from spsbench.errors import DataError
 from spsbench.loop.decode import never
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -167,12 +167,6 @@ def test_rows_of_padding_are_never_drawn(target, draft):
         rounds = run(HfDecoder(target, draft if k else None, k, vocab_size=kept), Limits(40))
         assert max(output(rounds)) < kept
     assert max(output(run(HfDecoder(target, None, 0), Limits(40)))) == kept
-
-
-def test_models_of_different_rows_are_refused(target, model):
-    other = model("llama", vocab=VOCAB + 8, dtype=torch.float32)
-    with pytest.raises(UsageError):
-        HfDecoder(target, other, 2)
 
 
 def test_a_warp_that_it_cannot_honour_is_refused(target):

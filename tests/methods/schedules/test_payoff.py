@@ -103,9 +103,3 @@ def test_costs_of_rows_are_a_number_each_or_a_list_that_goes_on():
     assert costs_of_rows("0.1-0.125-0.375", 5) == [0.0, 0.1, 0.125, 0.375, 0.625, 0.875]
     assert costs_of_rows("0.1-0.2-0.3", 1) == [0.0, 0.1]
     assert costs_of_rows(1e-05, 1) == [0.0, 1e-05]
-
-
-def test_a_model_that_cannot_pay_is_not_asked_at_first():
-    schedule = Payoff(draft=0.9, row=0.3)
-    assert schedule.k([]) == 0
-    assert schedule.rule_k([]) > 0

@@ -155,15 +155,6 @@ def test_a_fit_finds_what_made_the_trace(tmp_path):
     assert bool(disco.go_on(p)) == bool(values.chances(np.array([entropy]), np.array([0.7])) > 0.3)
 
 
-def test_labels_that_are_all_alike_give_finite_numbers():
-    entropies, peaks, _ = made(200)
-    for label in (0.0, 1.0):
-        values = fit(entropies, peaks, np.full(200, label)).classifier
-        assert np.isfinite(list(vars(values).values())).all()
-    same = fit(np.ones(200), np.ones(200), np.full(200, 0.3)).classifier
-    assert same.chances(np.ones(1), np.ones(1))[0] == pytest.approx(0.3, abs=1e-6)
-
-
 def test_what_cannot_be_fitted_read_or_written_is_refused(tmp_path):
     entropies, peaks, kept = made(200)
     for wrong in (
@@ -180,8 +171,3 @@ def test_what_cannot_be_fitted_read_or_written_is_refused(tmp_path):
             read_classifier(file)
     with pytest.raises(MissingError):
         write_classifier(tmp_path / "none" / "c.json", fit(entropies, peaks, kept))
-
-
-def test_an_entropy_of_zeros_is_none():
-    p = torch.tensor([1.0, 0.0])
-    assert bool(Entropy(t=1.0).go_on(p))

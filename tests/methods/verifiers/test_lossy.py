@@ -19,9 +19,6 @@ from spsbench.methods.verifiers.set_acceptance import TopK, Typical, longest
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.plugins import make
 from spsbench.registry import entries
-from spsbench.reports.remarks import _warnings
-from spsbench.settings.cell_from_options import make_cell
-from spsbench.settings.labels import method
 from spsbench.spec import Spec
 
 RULES = [
@@ -219,13 +216,6 @@ def test_they_are_labelled_and_refuse_what_has_no_law():
         assert (rule.refuses(Drawn.POINT, False) is not None) is divides
         assert (rule.refuses(Drawn.IID, True) is not None) is divides
         assert rule.refuses(Drawn.IID, False) is None
-
-
-def test_tables_label_a_lossy_rule():
-    cell, exact = make_cell(verifier="lenient:l=0.4"), make_cell(verifier="block")
-    assert "(lossy)" in method(cell)
-    assert "(lossy)" not in method(exact)
-    assert len([*_warnings([cell, exact])]) == 1
 
 
 EVEN = torch.full((5, 8), 1 / 8)

@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from spsbench.engines.experts import (
-    count_experts_in,
-    counts_experts,
-    mean_experts,
-    watch_experts,
-)
+from spsbench.engines.experts import count_experts_in, counts_experts, mean_experts, watch_experts
 from spsbench.engines.quantization.layers import dequantise
 from spsbench.engines.session.joint import JointCache, SequenceSlice, attending
 from spsbench.engines.session.longrope import bordered
@@ -68,11 +63,7 @@ class EagerLM:
     joins: ClassVar[bool] = True
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        vocab_size: int | None = None,
-        layers: Sequence[int] = (),
+        self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> None:
         config = model.config.get_text_config()
         self.model, self.device = model, model.device  # `model.device` searches on each access

@@ -16,11 +16,7 @@ from transformers import PreTrainedModel, StaticCache
 
 from spsbench.engines.eager import KINDS, EagerLM, UnsupportedModelError, check_rollback, slides
 from spsbench.engines.quantization.layers import dequantise
-from spsbench.engines.session.engine_config import (
-    EngineConfig,
-    engine_config_of,
-    set_engine_config,
-)
+from spsbench.engines.session.engine_config import EngineConfig, engine_config_of, set_engine_config
 from spsbench.engines.session.longrope import border_of, bordered
 from spsbench.engines.session.masks import PassInputs
 from spsbench.loop.sampling import send

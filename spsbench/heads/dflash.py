@@ -28,14 +28,7 @@ from spsbench.checkpoints.weights import TensorHeader
 from spsbench.errors import DataError, UsageError
 from spsbench.heads.eagle3 import ids
 from spsbench.heads.files import MANY, Files, part, whole
-from spsbench.heads.layers import (
-    Layer,
-    LayerShape,
-    Rotary,
-    as_filed,
-    layer_shape,
-    layers_in,
-)
+from spsbench.heads.layers import Layer, LayerShape, Rotary, as_filed, layer_shape, layers_in
 from spsbench.heads.network import HeadModule, Marginal, Target
 
 COUPLINGS = ("vanilla", "gated", "rnn")

@@ -204,12 +204,7 @@ class FirstLayer(nn.Module):
         self.mlp = Mlp(shape)
 
     def forward(
-        self,
-        features: Tensor,
-        embedded: Tensor,
-        places: Positions,
-        cache: Cache,
-        sees: Any,
+        self, features: Tensor, embedded: Tensor, places: Positions, cache: Cache, sees: Any
     ) -> Tensor:
         """Map [m, H] features and embeddings to [m, H]."""
         normed = self.hidden_norm(features)

@@ -111,13 +111,7 @@ FAMILIES = (
     ),
     Family("peagle", "speculators", "eagle3", LAYERS),
     Family("eagle", "EAGLE", "eagle", LAYERS, marks=("fc.weight", ATTENDS)),
-    Family(
-        "falcon",
-        "Falcon",
-        "falcon",
-        LAYERS,
-        marks=("lstm.weight_ih_l0", ATTENDS),
-    ),
+    Family("falcon", "Falcon", "falcon", LAYERS, marks=("lstm.weight_ih_l0", ATTENDS)),
     Family(
         "medusa",
         "Medusa",

@@ -110,11 +110,7 @@ def pickled(path: Path, device: str) -> dict[str, Any]:
 
 
 def whole(
-    config: Mapping[str, Any],
-    key: str,
-    where: str,
-    default: int | None = None,
-    most: int = 1 << 28,
+    config: Mapping[str, Any], key: str, where: str, default: int | None = None, most: int = 1 << 28
 ) -> int:
     """Return a size from 1 to `most` from the config."""
     value = config.get(key)

@@ -202,12 +202,7 @@ class Ruling(NamedTuple):
 
 
 def read(
-    draft: Draft,
-    q: Tensor,
-    verdict: Verdict,
-    position: int,
-    laws: bool = False,
-    likeliest: int = 0,
+    draft: Draft, q: Tensor, verdict: Verdict, position: int, laws: bool = False, likeliest: int = 0
 ) -> Ruling:
     """Fetch a verdict, its tokens, the overlap of the laws and their finiteness in one transfer."""
     p_mass = q.new_zeros(()) if draft.probs is None else draft.probs.sum()

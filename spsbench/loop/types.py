@@ -92,11 +92,7 @@ class Draft:
         parents = None if self.parents is None else self.parents[:nodes]
         scored_only = max(0, self.scored_only - (len(self.tokens) - nodes))
         return replace(
-            self,
-            tokens=self.tokens[:nodes],
-            probs=probs,
-            parents=parents,
-            scored_only=scored_only,
+            self, tokens=self.tokens[:nodes], probs=probs, parents=parents, scored_only=scored_only
         )
 
     def within(self, nodes: int | None) -> "Draft":

@@ -13,13 +13,7 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.types import Limits
 from spsbench.methods.build import build
 from spsbench.methods.resolve import resolve, warp
-from spsbench.methods.round_costs import (
-    DIGITS,
-    RoundCosts,
-    asks_for_costs,
-    keep_costs,
-    known_costs,
-)
+from spsbench.methods.round_costs import DIGITS, RoundCosts, asks_for_costs, keep_costs, known_costs
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import AUTO, Cell, constant
 from spsbench.settings.cell_from_options import HYBRID, part

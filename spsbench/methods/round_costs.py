@@ -14,12 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.hardware.environment import (
-    cpu_kind,
-    instruction_set,
-    package_version,
-    usable_cores,
-)
+from spsbench.hardware.environment import cpu_kind, instruction_set, package_version, usable_cores
 from spsbench.hardware.files import beside, own_folder, read_file
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec

@@ -229,11 +229,7 @@ def _download(ref: ModelSpec, access: Access) -> Path:
 
 
 def _weights(
-    ref: ModelSpec,
-    address: str,
-    sizes: dict[str, int],
-    access: Access,
-    get: Callable[[str], Path],
+    ref: ModelSpec, address: str, sizes: dict[str, int], access: Access, get: Callable[[str], Path]
 ) -> list[str]:
     """Return the names of the weight files and their index: of a model, or of a drafter's head."""
     head, pickled_head = HEADS

@@ -113,10 +113,7 @@ def _parse_arguments(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def fitted(
-    cell: Cell,
-    loaded: Loaded,
-    prompt: list[int] | EnginePrompt,
-    truncate: bool,
+    cell: Cell, loaded: Loaded, prompt: list[int] | EnginePrompt, truncate: bool
 ) -> list[int] | EnginePrompt:
     """Return `prompt` if it fits the target's context with the new tokens."""
     if loaded.target is None or isinstance(prompt, EnginePrompt):

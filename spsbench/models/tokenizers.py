@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import (
-    AutoTokenizer,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from spsbench.checkpoints.config import CONFIG_LIMIT, read_object
 from spsbench.errors import DataError

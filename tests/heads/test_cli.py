@@ -54,11 +54,7 @@ WRITTEN = {
         for name in WRITTEN
     ],
 )
-def test_the_drafter_follows(
-    sps,
-    made,
-    head,
-):
+def test_the_drafter_follows(sps, made, head):
     plain = ("generate", "the cat", "-n", "16", "--target", made["target"], "--temperature", "0")
     plain += ("--engine", "eager", "--json")
     ars = json.loads(sps(*plain, "-k", "0").out)
@@ -85,11 +81,7 @@ def test_trees_and_other_calls_of_a_pair(made):
 
 
 @pytest.mark.slow
-def test_a_run_with_two_heads_goes_on(
-    sps,
-    made,
-    tmp_path,
-):
+def test_a_run_with_two_heads_goes_on(sps, made, tmp_path):
     task, out = tmp_path / "p.jsonl", tmp_path / "run"
     task.write_text('{"id": "a", "prompt": "the cat"}\n')
     given = ("bench", f"jsonl:path={task}", "--target", made["target"])
@@ -124,14 +116,7 @@ def test_a_run_with_two_heads_goes_on(
         ("eagle3", ("--draft-dtype", "int3"), 2, "no dtype 'int3' (--draft-dtype)"),
     ],
 )
-def test_what_does_not_fit_is_a_line(
-    sps,
-    made,
-    head,
-    flags,
-    code,
-    says,
-):
+def test_what_does_not_fit_is_a_line(sps, made, head, flags, code, says):
     ran = sps("generate", "x", "--target", made["target"], "--draft", made[head], *flags)
     assert ran.code == code, ran.err
     last = ran.err.splitlines()[-1]

@@ -42,10 +42,7 @@ FAMILIES = {
     "dspark": lambda f, t: writers.block_speculators(f, t, coupling="rnn"),
 }
 DRAWN = {"sampled": True}  # DFlash drafts by rule otherwise
-CHAINS = (
-    *((rule, DRAWN) for rule in (Sps(), Block(), Match())),
-    (Match(), {"sampled": False}),
-)
+CHAINS = (*((rule, DRAWN) for rule in (Sps(), Block(), Match())), (Match(), {"sampled": False}))
 TREES = (
     *((rule, {"siblings": s}) for rule in (Recursive(), Traversal()) for s in ("iid", "distinct")),
     (Match(), {"siblings": "top"}),

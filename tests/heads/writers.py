@@ -89,10 +89,7 @@ def eagle(folder: Path, target: PreTrainedModel, pickle: bool = False, **more: A
 
 def first_layer(config: Mapping[str, Any], at: str) -> dict[str, tuple[int, ...]]:
     wide = config["hidden_size"]
-    return {
-        f"{at}.hidden_norm.weight": (wide,),
-        **layer(config, at, 2 * wide, normed=True),
-    }
+    return {f"{at}.hidden_norm.weight": (wide,), **layer(config, at, 2 * wide, normed=True)}
 
 
 def eagle3_shapes(

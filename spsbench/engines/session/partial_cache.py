@@ -202,10 +202,7 @@ class PartialFastLM(PartialLM, FastLM):
         """Return None: `commit` cannot take back only some of the drafted tokens."""
 
 
-KINDS: dict[type, type[PartialLM]] = {
-    EagerLM: PartialLM,
-    FastLM: PartialFastLM,
-}
+KINDS: dict[type, type[PartialLM]] = {EagerLM: PartialLM, FastLM: PartialFastLM}
 
 
 def partial_session(

@@ -103,12 +103,7 @@ class ChainsDrafter(Drafter):
         return Draft(torch.tensor(tokens), probs, torch.tensor(parents))
 
     def _going(
-        self,
-        law: Tensor,
-        sure: Tensor,
-        at: Sequence[int],
-        ends: dict[int, list[int]],
-        go_on: GoOn,
+        self, law: Tensor, sure: Tensor, at: Sequence[int], ends: dict[int, list[int]], go_on: GoOn
     ) -> list[tuple[int, int]]:
         """Return the (row, chain) of each chain that continues, by the law after its last node."""
         there = (law > 0).sum(-1).tolist()

@@ -76,11 +76,7 @@ class ChainDrafter(Drafter):
 
 
 def rolled_out(
-    frontier: Frontier,
-    logits: Tensor,
-    warp: Callable[[Tensor], Tensor],
-    u: Tensor,
-    first: int,
+    frontier: Frontier, logits: Tensor, warp: Callable[[Tensor], Tensor], u: Tensor, first: int
 ) -> tuple[Tensor, Tensor] | None:
     """Draw up to n tokens by `u` [n], one at least; `logits` [1, V] are of the newest pass.
 

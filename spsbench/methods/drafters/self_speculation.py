@@ -46,10 +46,7 @@ class SelfDrafter(ModelDrafter):
     """A drafter that samples from the target with some layers skipped; `open` has the arguments."""
 
     uses_target = True
-    ranges: ClassVar = {
-        "window": (1, MAX_CACHE_TOKENS),
-        "sinks": (0, MAX_CACHE_TOKENS),
-    }
+    ranges: ClassVar = {"window": (1, MAX_CACHE_TOKENS), "sinks": (0, MAX_CACHE_TOKENS)}
 
     @classmethod
     def plan(
@@ -153,11 +150,7 @@ class TwoLevelDrafter(PartialDrafter):
         return Draft(torch.tensor(text[begin:]), torch.stack(laws))
 
 
-def part_of(
-    skip: Numbers,
-    window: int | None,
-    sinks: int | None,
-) -> CachePart | None:
+def part_of(skip: Numbers, window: int | None, sinks: int | None) -> CachePart | None:
     """Return the part of the cache that a draft reads; None: layers are left out instead."""
     if window is None and sinks is None:
         return None

@@ -99,8 +99,7 @@ class Payoff(Schedule):
         by_model = turn.drafted != 0 and not turn.by_rule
         waited = max(0, state.wait - 1)
         state = state._replace(
-            rule=state.rule.after(counts if turn.by_rule else nothing, self.decay),
-            wait=waited,
+            rule=state.rule.after(counts if turn.by_rule else nothing, self.decay), wait=waited
         )
         if not by_model:
             return state

@@ -51,12 +51,7 @@ def is_unpacked(folder: Path) -> bool:
     return all((folder / name).is_file() for name in (ORIGIN, KEPT))
 
 
-def unpack(
-    file: Path,
-    folder: Path,
-    *,
-    more: Mapping[str, str] | None = None,
-) -> None:
+def unpack(file: Path, folder: Path, *, more: Mapping[str, str] | None = None) -> None:
     """Write the model in `file` as float32 safetensors with its tokenizer; all of it or nothing.
 
     Args:

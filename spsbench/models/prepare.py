@@ -13,7 +13,7 @@ from typing import Any
 from spsbench.checkpoints.config import check_divisible, expanded, read_config
 from spsbench.errors import DataError, MissingError, SpsError, UsageError
 from spsbench.hardware.environment import bad_temporary, bad_threads, bound_spinning
-from spsbench.hardware.ranks import RANK_TIMEOUT, MissingRanksError, ranks
+from spsbench.hardware.ranks import RANK_TIMEOUT, missing_ranks, ranks
 from spsbench.heads.families import family_of, head_part, recognised
 from spsbench.models import hub
 from spsbench.models.folder import check_folder, local_folder, locate, named
@@ -160,7 +160,7 @@ def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> N
         if folder is not None:
             check_divisible(read_config(folder), model.ranks, folder)
     if shared and ranks().size == 1:
-        raise MissingRanksError(str(shared[0]), shared[0].ranks, shared[0].device)
+        raise missing_ranks(str(shared[0]), shared[0].ranks)
     if shared:
         from spsbench.parallel.process_group import connect
 

@@ -1,8 +1,8 @@
 """The processes that torchrun started, as one torch process group with a timeout.
 
-torchelastic launches ranks and ends the others when one fails (`cli/process/ranks.py`). A rank that
-has ended is noticed by its closed connection, one that stands still by the timeout of the group;
-either is raised as `LostRankError`, one line, in whatever words torch reports it.
+torchrun launches ranks and ends the others when one fails. A rank that has ended is noticed by its
+closed connection, one that stands still by the timeout of the group; either is raised as
+`LostRankError`, one line, in whatever words torch reports it.
 
 `connect` joins the group.
 """
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.hardware.ranks import LOST, RANK_TIMEOUT, Ranks, ranks
+from spsbench.hardware.ranks import RANK_TIMEOUT, Ranks, ranks
 
 MEETING = 300.0  # seconds in which all ranks of a command must have joined
 UNLIMITED = 30 * 86400.0  # seconds: a program of the user's may load its model whenever it likes
@@ -143,7 +143,7 @@ def lost_rank_as_error() -> Iterator[None]:
 def lost_rank(how: str) -> str:
     """Return the line for a rank that has ended, and how that shows."""
     return (
-        f"{LOST} ({how}): expected all {ranks().size} of them to live. "
+        f"a rank has ended ({how}): expected all {ranks().size} of them to live. "
         "Look at what the other one says, and start again"
     )
 

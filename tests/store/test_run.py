@@ -279,19 +279,6 @@ def test_a_start_that_was_killed_before_its_first_record_is_in_nobodys_way(tmp_p
     assert list(records(tmp_path)) == [made.record(0)]
 
 
-def test_a_start_with_a_record_stays(tmp_path):
-    def stop_after_one():
-        with open_run(tmp_path, made.manifest()) as writer:
-            writer.append(made.record(0))
-            raise UsageError("refused late")
-
-    with pytest.raises(UsageError):
-        stop_after_one()
-    assert list(records(tmp_path)) == [made.record(0)]
-    with pytest.raises(MismatchError):
-        open_run(tmp_path, made.manifest(seed=1), resume=True)
-
-
 def test_a_start_beside_another_that_goes_on_takes_nothing_away(tmp_path):
     with open_run(tmp_path, made.manifest(), shard=(0, 2)) as writer:
         with pytest.raises(UsageError), open_run(tmp_path, made.manifest(), shard=(1, 2)):

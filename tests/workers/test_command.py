@@ -1,15 +1,12 @@
-"""`sps ... --parallel`: the command starts its ranks itself, and ends with them."""
+"""`sps ... --parallel` over ranks that torchrun has started."""
 
 import os
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.hardware.ranks import MissingRanksError
 from spsbench.models.prepare import check_ranks
 from spsbench.settings.cell_from_options import make_cell
 from tests.cli.forked import Forked
@@ -20,11 +17,6 @@ PATIENCE = 250  # seconds; a busy machine may need a minute to import torch
 SPS = (sys.executable, "-m", "spsbench")
 ASKED = ("generate", "--dtype", "float64", "--seed", "3", "--no-stats", "--threads", "1")
 OVER_TWO = ("--parallel", "tp:2")
-
-
-def ran(*arguments, text):
-    command = [*SPS, *ASKED, *arguments]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.slow
@@ -44,55 +36,24 @@ def test_two_ranks_that_were_started_write_the_text_of_one():
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
-def test_the_command_writes_the_text_of_one_rank():
-    """Its prompt comes from standard input, which rank 0 alone reads."""
-    asked = ("-", "--max-new-tokens", "20")
-    alone, together = ran(*asked, text="def f("), ran(*asked, *OVER_TWO, text="def f(")
-    assert (alone.returncode, together.returncode) == (0, 0), together.stderr
-    assert together.stdout == alone.stdout
-    assert said_in(together) == said_in(alone), "rank 1 is silent"
-
-
-def said_in(done):
-    """Return the lines of a command but for those that depend on how busy the machine is."""
-    lines = done.stderr.splitlines()
-    return [line for line in lines if not line.endswith("...") and "machine is busy" not in line]
-
-
-def rank_of(pid):
-    words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-    return next((word[5:] for word in words if word.startswith("RANK=")), "")
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-@pytest.mark.parametrize(
-    ("rank", "hit", "line"),
-    [
-        ("0", signal.SIGKILL, "rank 0 failed: it was ended by SIGKILL"),
-        ("1", signal.SIGKILL, "rank 1 failed: it was ended by SIGKILL"),
-        ("0", signal.SIGSTOP, "a rank has not answered for 5 s (rank 1 waits"),
-        ("1", signal.SIGSTOP, "error: a rank has not answered for 5 s (rank 0 waits"),
-    ],
-)
-def test_a_rank_that_is_killed_or_stopped_ends_the_command_in_a_line(rank, hit, line, tmp_path):
-    out = tmp_path / "out"
-    command = [*SPS, *ASKED, "x", "--max-new-tokens", "900", "--ignore-eos", *OVER_TWO]
-    command += ["--rank-timeout", "5"]
-    with out.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.PIPE, text=True)
-        wait_until(lambda: out.stat().st_size)
-        tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
-        children = " ".join(each.read_text() for each in tasks).split()
-        victims = [pid for pid in children if rank_of(pid) == rank]
-        os.kill(int(victims[0]), hit)
-        _, told = process.communicate(timeout=60)
-    assert process.returncode == 69
-    lines = [line for line in told.splitlines() if line.startswith("error:")]
-    assert len(lines) == 1
-    assert line in lines[0]
-    assert not [pid for pid in children if Path(f"/proc/{pid}").exists() and rank_of(pid)]
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_stopped_ends_the_other_in_a_line(rank, number):
+    asked = (*ASKED, "x", "--max-new-tokens", "900", "--ignore-eos", "--rank-timeout", "5")
+    port = free_port()
+    both = [
+        Forked(*asked, "--parallel", "tp", env=os.environ | variables_of(n, 2, port))
+        for n in (0, 1)
+    ]
+    os.read(both[0]._out, 1)  # the loop runs
+    both[rank].send_signal(number)
+    other = both[1 - rank]
+    assert wait_until(lambda: other.poll() is not None)
+    both[rank].kill()
+    _, err = other.communicate()
+    assert other.returncode == 69
+    if rank == 1:
+        assert len([line for line in err.decode().splitlines() if line.startswith("error:")]) == 1
 
 
 def test_what_ranks_cannot_be(monkeypatch):
@@ -125,6 +86,6 @@ def test_ranks_without_an_address_are_one_line():
 
 
 def test_a_library_without_ranks_says_how_to_start_them():
-    with pytest.raises(MissingRanksError) as caught:
+    with pytest.raises(UsageError) as caught:
         check_ranks(make_cell(parallel="tp:2").models)
-    assert caught.value.size == 2
+    assert "torchrun --nproc-per-node 2" in str(caught.value)

@@ -1,19 +1,19 @@
 """Errors of a command: each becomes one line on stderr and an exit code."""
 
 import errno
+import json
 import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 from typing import TextIO
 
 import typer
 
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import one_line
-from spsbench.cli.process.launch import is_reported_by_launcher, start, write_error_file
 from spsbench.errors import (
     CannotCreateError,
     Exit,
@@ -23,7 +23,7 @@ from spsbench.errors import (
     is_out_of_memory,
     is_panic,
 )
-from spsbench.hardware.ranks import MissingRanksError, ranks
+from spsbench.hardware.ranks import ranks
 
 LONGEST = 80  # characters of a name that a line shows
 SIGPIPE = 141  # as the shell reports a program whose reader has gone
@@ -40,8 +40,6 @@ def exit_code(command: Callable[[], object]) -> int:
         code = Exit.INTERRUPTED
     except BrokenPipeError:
         code = SIGPIPE
-    except MissingRanksError as missing:
-        code = exit_code(partial(start, missing))
     except BaseException as error:  # a panic in Rust is no Exception
         code = report(error)
     if code in (SIGPIPE, Exit.CANNOT_WRITE):
@@ -63,10 +61,16 @@ def report(error: BaseException) -> int:
         line += save_traceback(error)
     if ranks().size > 1:
         write_error_file(line)
-        if is_reported_by_launcher(line):
-            return code
     print(f"error: {one_line(line)}", file=sys.stderr)
     return code
+
+
+def write_error_file(line: str) -> None:
+    """Write the error of this rank to the file that torchrun reads."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        extra = {"timestamp": str(int(time.time()))}
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"message": {"message": line, "extraInfo": extra}}, file)
 
 
 def described(error: BaseException) -> tuple[str, int]:

@@ -1,12 +1,11 @@
-"""Commands over several ranks: torchelastic starts the ranks, and rank 0 runs the command."""
+"""Commands over several ranks: torchrun starts the ranks, and rank 0 runs the command."""
 
 import os
 import signal
 from collections.abc import Callable
 from typing import NoReturn
 
-from spsbench.cli.process.failures import debugging, described, exit_code
-from spsbench.cli.process.launch import write_error_file
+from spsbench.cli.process.failures import debugging, described, exit_code, write_error_file
 from spsbench.errors import Exit
 from spsbench.hardware.ranks import ranks
 
@@ -28,7 +27,7 @@ def meet() -> None:
 
 
 def run_other_rank() -> int:
-    """Serve rank 0 silently to its end; an error is written for torchelastic."""
+    """Serve rank 0 silently to its end; an error is written for torchrun."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides, and its end ends the others
     if not debugging():
         nowhere = os.open(os.devnull, os.O_RDWR)

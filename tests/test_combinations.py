@@ -16,11 +16,11 @@ from spsbench.errors import PlugInError, SpsError
 from spsbench.loop.types import Guarantee
 from spsbench.messages import ignore
 from spsbench.methods.resolve import resolve
-from spsbench.models.prepare import prepare, with_head_drafter
+from spsbench.models.prepare import facts_of, prepare
 from spsbench.plugins import plug_in
 from spsbench.registry import entries
-from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import access_of
+from spsbench.settings.grid import Grid
 from spsbench.spec import Spec
 from tests.folders import random_model, save
 from tests.variants import first
@@ -129,7 +129,7 @@ def refusal(row: Row, another: str) -> str | None:
     """The line by which a row is refused before anything is loaded."""
     access, of_cell = access_of(options_of(row, another))
     try:
-        cell = with_head_drafter(make_cell(**of_cell), of_cell, access)
+        cell = Grid.of(of_cell).one(facts_of(access))
         prepare(cell, access)
         resolve(cell)
     except SpsError as error:

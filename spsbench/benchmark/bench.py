@@ -5,11 +5,9 @@ from typing import Any, Unpack
 
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, ignore, lines_to
-from spsbench.models.chat import sampling_lookup, template_lookup
-from spsbench.models.prepare import note_default_drafters, prepare_tables, with_head_drafters
+from spsbench.models.prepare import facts_of, note_default_drafters, prepare_cells
 from spsbench.settings.execution import Access, OutputFolder, Workers, access_of
-from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
-from spsbench.settings.grid import cells_of
+from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, may_need_hub, plan
 from spsbench.settings.keywords import BenchOptions
 from spsbench.settings.options import convert_options, take_options, take_record
 from spsbench.settings.sweep import Sweep, sweep
@@ -59,17 +57,14 @@ def bench(
 
 def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment:
     """Return the experiment of some tables, and check the environment; no model is loaded."""
-    tables = [with_head_drafters(table, access) for table in tables]
-    prepare_tables(tables, access)
-    experiment = plan(
-        tables,
-        threads=access.threads,
-        templates=template_lookup(access),
-        own_sampling=sampling_lookup(access),
-        **whole,
+    facts = facts_of(access)
+    rough = [table.rough(facts) for table in tables]
+    prepare_cells(
+        [cell for cells in rough for cell in cells], access, any(map(may_need_hub, tables))
     )
-    for table in tables:
-        note_default_drafters(cells_of(table), table.cells)
+    experiment = plan(tables, facts, threads=access.threads, **whole)
+    for table, cells in zip(tables, rough, strict=True):
+        note_default_drafters(cells, table.axes)
     return experiment
 
 

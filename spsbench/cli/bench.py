@@ -23,9 +23,8 @@ from spsbench.settings.execution import (
     Workers,
 )
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment
-from spsbench.settings.options import RUN, WORK, repeated, take_options, take_record
+from spsbench.settings.options import RUN, WORK, take_options, take_record
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
-from spsbench.spec import K_MAX
 from spsbench.store.progress import progress_of
 from spsbench.store.run_folder import check_writable
 
@@ -75,9 +74,6 @@ def bench(
     from spsbench.benchmark.bench import planned
 
     experiment = planned(tables, access, title=title, **above | whole)
-    for table in tables:
-        for number in repeated(table.k or "4", low=0, high=K_MAX):
-            note(f"K={number} is named more than once in {table.k!r}: it is run once")
     say(f"K: {', '.join(dict.fromkeys(str(c.k) for c in experiment.cells if c.k)) or 'none'}")
 
     name = config.stem if config else experiment.parts[0].spec.short
@@ -119,7 +115,7 @@ def read(config: Path | None, flags: dict[str, Any]) -> tuple[str, dict[str, Any
 
 def files_of(table: Sweep) -> list[str]:
     """Return the plug-ins of a table that are named by their files."""
-    named = [value for values in table.cells.values() for value in values]
+    named = [value for values in table.axes.values() for value in values]
     names = [value.name for value in named if getattr(value, "path", None)]
     return [*names, table.task] if table.task.partition(":")[0].endswith(".py") else names
 

@@ -10,8 +10,8 @@ from spsbench.cli.output.terminal import is_terminal, say
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
 from spsbench.hardware.signals import at_once
 from spsbench.settings.cell_from_options import OF_CELL
-from spsbench.settings.execution import OF_ACCESS
-from spsbench.settings.request import CellRequest
+from spsbench.settings.execution import OF_ACCESS, access_of
+from spsbench.settings.grid import Grid
 
 LIMIT = 10_000_000  # bytes; far more than any context holds
 WAYS = "PROMPT, --prompt-file FILE or text on stdin"
@@ -46,12 +46,14 @@ def generate(
         raise UsageError("--system without --chat: expected both or none")
     if page and options.get("decoder") is None:
         options["decoder"] = LAWS
-    request = CellRequest.of(options)
+    access, of_cell = access_of(options)
+    grid = Grid.of(of_cell)
+    cell = grid.one()
     with at_once():
         from spsbench.models.prepare import prepare_ranks
         from spsbench.pair.load import open_pair
 
-    prepare_ranks(request.cell, request.access)  # before stdin is read
+    prepare_ranks(cell, access)  # before stdin is read
     text = read_prompt(prompt, prompt_file)
     if text is None and not chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")
@@ -60,7 +62,7 @@ def generate(
         raise UsageError(f"{flag} in a conversation: expected a prompt. Give {WAYS}")
 
     with at_once():
-        pair = open_pair(request)
+        pair = open_pair(grid, access)
     quiet = json or page
     screen = Screen(Paint.NONE if quiet else paint(color))
     if not quiet and (legend := screen.legend()):

@@ -77,7 +77,8 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def _parameter(setting: Setting, many: bool, fields: Mapping[str, str]) -> inspect.Parameter:
-    kind = str if setting.option.parse else ON_SCREEN.get(setting.kind, setting.kind)
+    usual = str if setting.option.parse else setting.kind
+    kind = ON_SCREEN.get(setting.kind, usual)
     if many and get_origin(kind) is not list:
         kind = list[kind]  # type: ignore[valid-type]
     default = setting.option.default_text

@@ -26,7 +26,6 @@ from spsbench.models.folder import locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.settings.cell import WARP
 from spsbench.settings.execution import Access
-from spsbench.settings.grid import OwnSampling
 from spsbench.settings.models import ModelSpec
 
 RENDERED_LIMIT = 4 << 20  # characters of one rendered chat
@@ -118,7 +117,7 @@ def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
     return {name: values[name] for name in WARP if values.get(name) is not None}
 
 
-def sampling_lookup(access: Access) -> OwnSampling:
+def sampling_lookup(access: Access) -> Callable[[ModelSpec], dict[str, Any]]:
     """Return `own_sampling` under this access, reading each model's file once."""
     return cache(partial(own_sampling, access=access))
 

@@ -4,11 +4,10 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Iterable, Sequence
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from spsbench.checkpoints.config import check_divisible, expanded, read_config
 from spsbench.errors import DataError, MissingError, SpsError, UsageError
@@ -16,37 +15,23 @@ from spsbench.hardware.environment import bad_temporary, bad_threads, bound_spin
 from spsbench.hardware.ranks import RANK_TIMEOUT, missing_ranks, ranks
 from spsbench.heads.families import family_of, head_part, recognised
 from spsbench.models import hub
+from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.models.folder import check_folder, local_folder, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.plugins import is_ours
 from spsbench.settings.cell import CONSTANT, Cell
 from spsbench.settings.cell_from_options import SELF
 from spsbench.settings.execution import Access
-from spsbench.settings.experiment import may_need_hub
-from spsbench.settings.grid import base_cells, cells_of
+from spsbench.settings.facts import ModelFacts
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import CHECKPOINT, ModelSpec
-from spsbench.settings.request import CellRequest
-from spsbench.settings.sweep import Sweep
-from spsbench.spec import Spec
 
 
-def prepare_request(request: CellRequest) -> Cell:
-    """Check what a request needs, as `prepare` does; return its cell, with a head's drafter."""
-    cell = with_head_drafter(request.cell, request.options, request.access)
-    prepare(cell, request.access)
-    return cell
-
-
-def with_head_drafter(cell: Cell, options: Mapping[str, Any], access: Access) -> Cell:
-    """Return a cell with the drafter that its head needs, unless `options` name a drafter."""
-    draft, name = cell.draft, options.get("draft")
-    if name is None or options.get("drafter") is not None or draft is None:
-        return cell
-    if name.startswith(SELF):
-        return cell
-    family = family_at(ModelSpec(draft.id, draft.revision), access)
-    return cell.but(drafter=Spec(family)) if family else cell
+def facts_of(access: Access) -> ModelFacts:
+    """Return what files say of models under this access, each asked once."""
+    return ModelFacts(
+        template_lookup(access), sampling_lookup(access), cache(partial(family_at, access=access))
+    )
 
 
 def note_default_drafters(cells: Iterable[Cell], options: Container[str]) -> None:
@@ -68,29 +53,10 @@ def _drafting(cell: Cell) -> str:
     return words if schedule.name == CONSTANT else f"{words} under schedule {schedule}"
 
 
-def with_head_drafters(table: Sweep, access: Access) -> Sweep:
-    """Return a table whose cells are made, with the drafter that each of its heads needs."""
-    table = replace(table, bases=base_cells(table))
-    if "drafter" in table.cells:
-        return table
-    revisions = table.cells.get("draft_revision", (None,))
-    heads = heads_in(table.cells.get("draft", ()), revisions[0], access)
-
-    def of_head(cell: Cell) -> Cell:
-        draft = cell.draft
-        drafter = None if draft is None else heads.get(draft.id)
-        return cell if drafter is None else cell.but(drafter=Spec(drafter))
-
-    return replace(table, bases=tuple(tuple(map(of_head, cells)) for cells in table.bases))
-
-
-def heads_in(drafts: Iterable[str], revision: str | None, access: Access) -> dict[str, str]:
+def heads_in(drafts: Iterable[str], revision: str | None, facts: ModelFacts) -> dict[str, str]:
     """Return the drafters of those `drafts` that are heads."""
-    return {
-        draft: family
-        for draft in drafts
-        if not draft.startswith(SELF) and (family := family_at(ModelSpec(draft, revision), access))
-    }
+    models = {draft: ModelSpec(draft, revision) for draft in drafts if not draft.startswith(SELF)}
+    return {draft: name for draft, model in models.items() if (name := facts.family(model))}
 
 
 def family_at(draft: ModelSpec, access: Access) -> str | None:
@@ -215,12 +181,6 @@ def prepare_ranks(cell: Cell, access: Access) -> None:
     """Check the models of a cell before its ranks start, if the cell needs ranks."""
     if cell.ranks > ranks().size == 1:
         prepare(cell, access)
-
-
-def prepare_tables(tables: Sequence[Sweep], access: Access) -> None:
-    """Check a benchmark as `prepare_cells` does; its data may come from the hub."""
-    cells = [cell for table in tables for cell in cells_of(table)]
-    prepare_cells(cells, access, any(map(may_need_hub, tables)))
 
 
 def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:

@@ -4,9 +4,10 @@ from typing import Any, Unpack
 
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, lines_to
-from spsbench.models.prepare import note_default_drafters, prepare_request
+from spsbench.models.prepare import facts_of, note_default_drafters, prepare
+from spsbench.settings.execution import Access, access_of
+from spsbench.settings.grid import Grid
 from spsbench.settings.keywords import LoadOptions
-from spsbench.settings.request import CellRequest
 
 
 def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
@@ -26,16 +27,19 @@ def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
         SpsError: the message names the error and its remedy.
     """
     with lines_to(say):
-        return open_pair(CellRequest.of(options), say)
+        access, of_cell = access_of(options)
+        return open_pair(Grid.of(of_cell), access, say)
 
 
-def open_pair(request: CellRequest, say: Say | None = None) -> Any:
-    """Check the models of a request, then import what runs them, and load them: see `load`."""
-    cell = prepare_request(request)
+def open_pair(grid: Grid, access: Access, say: Say | None = None) -> Any:
+    """Check the models of a grid of one, then import what runs them, and load them: see `load`."""
+    facts = facts_of(access)
+    cell = grid.one(facts)
+    prepare(cell, access)
     with importing_libraries():
         from spsbench.pair.pair import Pair
-    pair = Pair(cell, request.options, request.access, say)
-    note_default_drafters([cell], request.options)
+    pair = Pair(cell, grid, access, facts, say)
+    note_default_drafters([cell], grid.axes)
     return pair
 
 

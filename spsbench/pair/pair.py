@@ -29,17 +29,16 @@ from spsbench.methods.measured_costs import learn_costs
 from spsbench.methods.resolve import check_weights, plan_of, settled
 from spsbench.methods.round_costs import asks_for_costs
 from spsbench.models.cache import Loaded, pair_warnings, stop_warnings
-from spsbench.models.chat import sampling_lookup
-from spsbench.models.prepare import with_head_drafter
 from spsbench.models.prompts import Prompt, batch_of, fitted, ids_of, is_chat
 from spsbench.models.tokenizers import markup_note
 from spsbench.pair.text import Comparison, Text, compare, text_of
 from spsbench.planning.plan import plan
 from spsbench.planning.report import Planned
 from spsbench.settings.cell import WARP, Cell
-from spsbench.settings.cell_from_options import make_cell, own_copy
+from spsbench.settings.cell_from_options import chat_sampling, describe_defaults, own_copy
 from spsbench.settings.execution import Access
-from spsbench.settings.grid import describe_defaults, own_defaults
+from spsbench.settings.facts import ModelFacts
+from spsbench.settings.grid import Grid
 from spsbench.settings.keywords import BenchOptions, CellOptions, PlanOptions, VerifyOptions
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -54,23 +53,22 @@ class Pair:
     that call; models that are loaded already are not loaded anew.
 
     Args:
-        cell: the configuration that `options` describe, not yet resolved.
-        options: options of cells, as `settings.cell_from_options` lists them.
+        cell: the configuration of `grid`, not yet resolved.
+        grid: the options that were given, each with one value.
         access: download and loading options of models.
+        facts: what files say of models.
         say: receives each message for the user, of every call.
     """
 
     def __init__(
-        self, cell: Cell, options: Mapping[str, Any], access: Access, say: Say | None = None
+        self, cell: Cell, grid: Grid, access: Access, facts: ModelFacts, say: Say | None = None
     ) -> None:
-        self._options, self.access, self._say = options, access, say
-        self._unresolved = cell
+        self._grid, self.access, self._facts, self._say = grid, access, facts, say
         self.cell, self.loaded, self.model_cache = load_cell(cell, access)
         if asks_for_costs(cell):
             learn_costs(cell, self.loaded)
             with no_lines():
                 self.cell = settled(cell, self.model_cache.vocabularies)
-        self._own = sampling_lookup(access)
         self._logged: set[str] = set()
         self._log_notes(chat=True)
 
@@ -258,7 +256,7 @@ class Pair:
         Returns:
             The plan's `answer`, `command` and `report`; None after a stop.
         """
-        base = {n: v for n, v in self._options.items() if n not in ("k", "schedule", "verifier")}
+        base = {n: v for n, v in self._grid.given.items() if n not in ("k", "schedule", "verifier")}
         given = {name: value for name, value in options.items() if value is not None}
         callbacks: dict[str, Any] = {"say": self._say, "watch": watch, "stop": stop}
         made: Planned | None = plan(task, pair=self, **callbacks, **base | given)
@@ -301,12 +299,20 @@ class Pair:
 
     def _changed(self, options: Mapping[str, Any], chat: bool) -> Cell | None:
         """Return the cell of a call that changes the pair's own, not yet resolved; else None."""
-        cell, merged = self._unresolved, self._options
+        grid = self._grid
         if changes := any(value is not None for value in options.values()):
-            merged = self._under(options)
-            cell = with_head_drafter(make_cell(**merged), merged, self.access)
-        sampling = self._sampling_of_chat(cell, merged) if chat else {}
-        return cell.but(**sampling) if changes or sampling else None
+            grid = Grid.of(self._under(options))
+        if not changes and not chat:
+            return None
+        cell = grid.one(self._facts, chat=chat)
+        applied = chat_sampling(cell.target, self._facts, grid.axes) if chat else {}
+        if applied:
+            self._log_once(describe_defaults(cell.target, applied))
+        elif chat and not any(name in grid.axes for name in WARP):
+            self._log_once(
+                f"chat: temperature 1, as the generation_config of {cell.target} names none"
+            )
+        return cell if changes or applied else None
 
     def engines(self) -> dict[str, str]:
         """Return the engine of each model and the reason for the choice."""
@@ -324,17 +330,6 @@ class Pair:
         """Return a digest of the files of each model in a local folder."""
         return model_digests(self.cell)
 
-    def _sampling_of_chat(self, cell: Cell, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the sampling parameters that a chat takes from its target, and log them."""
-        named = {name: value for name, value in options.items() if value is not None}
-        target = cell.target
-        defaults = own_defaults(target, self._own, named)
-        if defaults:
-            self._log_once(describe_defaults(target, defaults))
-        elif not any(name in named for name in WARP):
-            self._log_once(f"chat: temperature 1, as the generation_config of {target} names none")
-        return defaults
-
     def _log_once(self, line: str) -> None:
         if line not in self._logged:
             self._logged.add(line)
@@ -347,21 +342,13 @@ class Pair:
 
     def _under(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Merge the options of the call into those of `load`; the call takes precedence."""
-        changes = {name: value for name, value in options.items() if value is not None}
-        base = dict(self._options)
-        if "k" in changes:
-            base.pop("schedule", None)
-        if "schedule" in changes:
-            base.pop("k", None)
-        drafter = changes.get("drafter")
+        changes = {name: (value,) for name, value in options.items() if value is not None}
+        grid, (drafter,) = self._grid, changes.get("drafter", (None,))
         if isinstance(drafter, str | Spec) and "draft" not in changes:
             spec = drafter if isinstance(drafter, Spec) else Spec.parse(drafter)
-            # the pair's draft model has a rest
             if own_copy(spec) or plan_of(spec).weights is Weights.NONE:
-                base = {
-                    n: v for n, v in base.items() if n != "draft" and not n.startswith("draft_")
-                }
-        return base | changes
+                grid = grid.without("draft")  # it has a rest
+        return grid.under(changes).given
 
 
 def finished(generation: Generation) -> Text:

@@ -4,7 +4,8 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -12,16 +13,19 @@ from spsbench.errors import MissingError, PermissionDeniedError, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore, takes_say
 from spsbench.metrics.classifier import Fitted, fit, write_classifier
-from spsbench.models.chat import sampling_lookup, template_lookup
-from spsbench.models.prepare import heads_in, note_default_drafters, prepare_cells
+from spsbench.models.prepare import facts_of, heads_in, note_default_drafters, prepare_cells
 from spsbench.plugins import make
-from spsbench.settings.cell_from_options import OF_CELL, make_cell
+from spsbench.settings.cell_from_options import (
+    OF_CELL,
+    chat_sampling,
+    describe_defaults,
+    make_cell,
+)
 from spsbench.settings.commands import LISTS, TASK, Planning
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.constraint import marked
-from spsbench.settings.execution import HERE, Access, OutputFolder, Workers, access_of
-from spsbench.settings.experiment import may_need_hub, task_spec
-from spsbench.settings.grid import describe_defaults, in_chat, own_defaults
+from spsbench.settings.execution import HERE, OutputFolder, Workers, access_of
+from spsbench.settings.experiment import in_chat, may_need_hub, task_spec
 from spsbench.settings.options import convert_options, take_record
 from spsbench.settings.sweep import Sweep
 from spsbench.spec import Spec
@@ -178,20 +182,18 @@ def plan(
         access = pair.access
     prepare_cells(cells, access, may_need_hub(table))
     spec = task_spec(table)
-    plain, target = make("tasks", spec), cells[0].target
+    plain, target, facts = make("tasks", spec), cells[0].target, facts_of(access)
     asking = in_chat(
         plain,
         spec,
         [target],
         chat=planning.chat,
         system=planning.system,
-        templates=template_lookup(access),
+        template=facts.template,
     )[target]
-    if asking is not None:
-        model_defaults = sampling_lookup(access)
-        if applied := own_defaults(target, model_defaults, chosen):
-            log.info(describe_defaults(target, applied))
-            chosen |= applied
+    if asking is not None and (applied := chat_sampling(target, facts, chosen)):
+        log.info(describe_defaults(target, applied))
+        chosen |= applied
     prompted_task = plain if asking is None else asking
     for name in ("max_new_tokens", "stop"):
         chosen.setdefault(name, getattr(prompted_task, name))
@@ -207,7 +209,7 @@ def plan(
         chosen,
         planning.k,
         settle=lambda cell: settled(cell, model_cache.vocabularies),
-        heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), access),
+        heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), facts),
     )
     note_default_drafters(cells, chosen)
     if fit is not None and not planning.trace:
@@ -234,21 +236,14 @@ def plan(
     return planner.run()
 
 
-class SharedModels(NamedTuple):
-    """Models that several plans use."""
-
-    access: Access
-    model_cache: Any
-
-
-def shared_models(options: Mapping[str, Any]) -> SharedModels | None:
+def shared_models(options: Mapping[str, Any]) -> SimpleNamespace | None:
     """Return the `pair` of several plans with these options; None where no model is needed."""
     if options.get("trace") and options.get("costs") is not None:
         return None
     with importing_libraries():
         from spsbench.models.cache import ModelCache
     access = access_of(options)[0]
-    return SharedModels(access, ModelCache(access))
+    return SimpleNamespace(access=access, model_cache=ModelCache(access))
 
 
 def open_plan(folder: Path, **options: Any) -> Any:

@@ -7,7 +7,7 @@ model nor torch.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from spsbench.errors import UsageError
@@ -22,6 +22,7 @@ from spsbench.settings.cell import (
     Cell,
     constant,
 )
+from spsbench.settings.facts import NOTHING, ModelFacts
 from spsbench.settings.models import (
     BLOCKS,
     CHECKPOINT,
@@ -117,6 +118,7 @@ RANDOM_WEIGHTS = Setting(
 TARGET = {setting.field: setting for setting in _of_target()}
 """Field of the target's `ModelSpec` -> its setting."""
 DRAFT = {setting.field: setting for setting in _of_draft()}
+DRAFTING = (*(setting.name for setting in DRAFT.values()), "drafter", "verifier", "schedule")
 
 FIELDS = {setting.name: setting for setting in settings_of(Cell)}
 OF_CELL: Mapping[str, Setting] = {
@@ -132,41 +134,85 @@ OF_CELL: Mapping[str, Setting] = {
 """Name -> setting, of all options of a cell."""
 
 
-PLAIN = [FIELDS[name] for name in ("verifier", "decoder", *SAMPLING_FIELDS)]
-"""Settings that are copied into the cell unchanged."""
+CELL_FIELDS = tuple(field.name for field in fields(Cell))
 
 
 def make_cell(**options: Any) -> Cell:
-    """Make the cell that these options describe; None counts as not given.
+    """Make the cell that these options describe; None counts as not given. Raises like `fill`."""
+    return fill(convert_options(OF_CELL, options))
+
+
+def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING, *, chat: bool = False) -> Cell:
+    """Make the cell that these typed options describe; what is left out gets its default.
 
     A bundled target brings its draft, its heads, or a drafter with a schedule; another one without
     `draft` drafts by prompt lookup.
     `k` 0 is auto-regressive sampling. `k` is for the schedule `constant`; another names its own.
 
+    Args:
+        given: values by name; those of a `Cell` that are no options (`task`, `batch`) are taken.
+        facts: asked for the drafter of a named draft, and in a chat for the target's own sampling.
+        chat: whether the sampling that is not given is the target's own.
+
     Raises:
-        UsageError: an unknown name, a value of another type or out of range, or two values that
-            contradict each other.
+        UsageError: two values that contradict each other.
     """
-    values = with_default_drafter(own_drafted(convert_options(OF_CELL, options)))
-    k, schedule = values.get("k"), values.get("schedule")
+    values = _with_default_drafter(_own_drafted(given))
+    k, schedule, decoder = values.get("k"), values.get("schedule"), values.get("decoder")
     if k is not None and schedule is not None:
         raise UsageError(f"`k` {k} with `schedule` {schedule}: expected one of the two")
-    decoder = values.get("decoder")
     if decoder is not None and decoder.name in ELSEWHERE:
-        return cell_elsewhere(values)
-    drafter, draft_id = drafting(values)
-    target = target_of(values)
-    return Cell(
-        target=target,
-        draft=draft_of(values, draft_id, target) if draft_id else None,
-        drafter=drafter,
-        schedule=schedule or constant(lookahead(drafter) if k is None else k),
-        **{setting.name: values.get(setting.name, setting.default) for setting in PLAIN},
+        target, method = _elsewhere(values)
+    else:
+        drafter, draft = _drafting(values, facts)
+        target = target_of(values)
+        method = {
+            "draft": draft_of(values, draft, target) if draft else None,
+            "drafter": drafter,
+            "schedule": schedule or constant(lookahead(drafter) if k is None else k),
+        }
+    sampling = chat_sampling(target, facts, values) if chat else {}
+    others = {name: value for name, value in values.items() if name in CELL_FIELDS}
+    return Cell(**sampling | others | method | {"target": target})
+
+
+def chat_sampling(target: ModelSpec, facts: ModelFacts, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sampling that a chat takes from its model: without what is `named` already.
+
+    Args:
+        named: options, or lists of them, by name. At temperature 0 no other one matters.
+
+    Raises:
+        UsageError: a value of the model that is out of range, and that nothing named replaces.
+    """
+    if named.get("temperature") in (0, (0,)):
+        return {}
+    return {
+        name: OF_CELL[name].convert(_usual(name, value), f"{name} (generation_config of {target})")
+        for name, value in facts.sampling(target).items()
+        if name not in named
+    }
+
+
+def _usual(name: str, value: object) -> object:
+    """Return a value in the words of options: for `top_k`, vLLM's -1 is off and 50.0 is 50."""
+    if name == "top_k" and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return 0 if name == "top_k" and value == -1 else value
+
+
+def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
+    """Describe what `chat_sampling` applied in a line."""
+    words = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in applied.items())
+    fields = " and ".join(f"`{name}`" for name in applied)
+    verb = "wins" if len(applied) == 1 else "win"
+    return (
+        f"chat: {words} from the generation_config of {model}; {fields} on the command line {verb}"
     )
 
 
-def cell_elsewhere(values: Mapping[str, Any]) -> Cell:
-    """Return the cell of a decoder whose engine has the models and drafts as it is set up.
+def _elsewhere(values: Mapping[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
+    """Return target and method of a decoder whose engine has the models and drafts as it is set up.
 
     The target is the engine's, unless `target` names the same model here, for its tokenizer.
 
@@ -176,35 +222,27 @@ def cell_elsewhere(values: Mapping[str, Any]) -> Cell:
     from spsbench.serving.address import checked  # needed for servers only
 
     decoder: Spec = values["decoder"]
-    args = dict(decoder.args)
+    args, k = dict(decoder.args), values.get("k")
     for name in ("url", "baseline"):
         if name in args:
             checked(str(args[name]))
-    for name in ("draft", "drafter", "verifier", "schedule"):
-        if values.get(name) is not None:
-            raise UsageError(
-                f"`{name}` with `decoder` {decoder.name}: expected none, since the engine drafts "
-                "as it is set up. Leave it out"
-            )
-    k = values.get("k")
-    if k and "url" in args:
+    refused = [name for name in ("draft", "drafter", "verifier", "schedule") if name in values]
+    if refused or (k and "url" in args):
+        name, why = f"`k` {k}", "the server sets it"
+        if refused:
+            name, why = f"`{refused[0]}`", "the engine drafts as it is set up"
         raise UsageError(
-            f"`k` {k} with `decoder` {decoder.name}: expected none, since the server sets it. "
-            "Leave it out"
+            f"{name} with `decoder` {decoder.name}: expected none, since {why}. Leave it out"
         )
-    schedule = (
-        ENGINES_OWN if "url" in args and k is None else constant(DEFAULT_K if k is None else k)
-    )
     target = target_of(values)
     if "target" not in values:
         model = args.get("model") or args.get("path") or args.get("url", decoder.name)
         target = replace(target, id=str(model).rstrip("/").rpartition("/")[2], weights=SERVED)
-    return Cell(
-        target=target,
-        drafter=Spec("none") if k == 0 else ENGINES_OWN,
-        schedule=schedule,
-        **{setting.name: values.get(setting.name, setting.default) for setting in PLAIN},
-    )
+    engines = "url" in args and k is None
+    return target, {
+        "drafter": Spec("none") if k == 0 else ENGINES_OWN,
+        "schedule": ENGINES_OWN if engines else constant(DEFAULT_K if k is None else k),
+    }
 
 
 def own_copy(drafter: Spec | None) -> str | None:
@@ -215,7 +253,7 @@ def own_copy(drafter: Spec | None) -> str | None:
     return f"{SELF}{part}" if key == ALONE["self"] and part in QUANTISED else None
 
 
-def own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
+def _own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with drafter `self:int4` rewritten to draft `self:int4`.
 
     Raises:
@@ -233,7 +271,7 @@ def own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**others, "draft": copy}
 
 
-def with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
+def _with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
     """Return the options with drafter and schedule of a target that has own ones by default."""
     target = values.get("target", TARGET["id"].default)
     named = "draft" in values or "drafter" in values or values.get("k") == 0
@@ -245,7 +283,7 @@ def with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "drafter": drafter, **of_schedule}
 
 
-def drafting(values: Mapping[str, Any]) -> tuple[Spec, str | None]:
+def _drafting(values: Mapping[str, Any], facts: ModelFacts) -> tuple[Spec, str | None]:
     """Return the drafter, and the id of its draft model if it has one."""
     drafter: Spec | None = values.get("drafter")
     draft: str | None = values.get("draft")
@@ -259,6 +297,9 @@ def drafting(values: Mapping[str, Any]) -> tuple[Spec, str | None]:
     elif draft is None and drafter is not None:
         names = (DEFAULT_HEAD.get((target, part.name)) for part in parts_of(drafter))
         draft = next(filter(None, names), None)
+    elif drafter is None and draft is not None and not draft.startswith(SELF):
+        family = facts.family(ModelSpec(draft, values.get("draft_revision")))
+        drafter = Spec(family) if family else None
     lone = [setting.name for setting in DRAFT.values() if setting.name in values]
     if draft is None and lone:
         raise UsageError(f"`{lone[0]}` without a draft model: expected one. Name it with `draft`")

@@ -1,7 +1,7 @@
 """Experiments: files in TOML, whose tables expand to tasks and cells."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -12,16 +12,10 @@ from spsbench.foreign import read_toml
 from spsbench.plugins import make, plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell import SEED_MAX, Cell
-from spsbench.settings.grid import (
-    OwnSampling,
-    describe_defaults,
-    grid,
-    in_chat,
-    instructed,
-    own_defaults,
-)
+from spsbench.settings.cell_from_options import chat_sampling, describe_defaults
+from spsbench.settings.facts import NOTHING, ModelFacts
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import RUN, SIZE, Option, Setting, between, options_of
+from spsbench.settings.options import RUN, SIZE, Option, Setting, between, located, options_of
 from spsbench.settings.sweep import MAX_SAMPLES, Sweep
 from spsbench.settings.task import Task
 from spsbench.sources import fixed
@@ -137,17 +131,15 @@ OF_EXPERIMENT: Mapping[str, Setting] = options_of(Experiment)
 
 def plan(
     tables: Sequence[Sweep],
+    facts: ModelFacts = NOTHING,
     *,
     threads: int | None = None,
-    templates: Callable[[ModelSpec], bool] = lambda model: False,
-    own_sampling: OwnSampling = lambda model: {},
     **options: Any,
 ) -> Experiment:
     """Make the tasks and expand the tables; reads data but loads no model.
 
     Args:
-        templates: whether a model has a chat template, for `chat = auto`.
-        own_sampling: the sampling that a model names itself, for what a chat leaves open.
+        facts: what files say of the models, for chats and heads.
         options: `seed`, `warmup`, `title`, `no_texts`.
 
     Raises:
@@ -161,13 +153,11 @@ def plan(
     tasks: dict[Spec, Task] = {}
     parts: list[Part] = []
     for table in tables:
-        spec = task_spec(table)
-        if spec not in tasks:
-            tasks[spec] = make("tasks", spec)
-        seed = values.get("seed", 0)
-        parts += parts_of(
-            table, spec, tasks[spec], seed=seed, templates=templates, own_sampling=own_sampling
-        )
+        with located(table.where):
+            spec = task_spec(table)
+            if spec not in tasks:
+                tasks[spec] = make("tasks", spec)
+            parts += parts_of(table, spec, tasks[spec], facts, values.get("seed", 0))
     if values.get("no_texts"):
         _check_no_texts(tables, parts)
     return Experiment(parts=tuple(parts), threads=threads, **values)
@@ -216,41 +206,24 @@ def may_need_hub(table: Sweep) -> bool:
     return bool(plug_in("tasks", spec).online(dict(spec.args)))
 
 
-def parts_of(
-    table: Sweep,
-    spec: Spec,
-    task: Task,
-    *,
-    seed: int,
-    templates: Callable[[ModelSpec], bool],
-    own_sampling: OwnSampling,
-) -> Iterator[Part]:
+def parts_of(table: Sweep, spec: Spec, task: Task, facts: ModelFacts, seed: int) -> Iterator[Part]:
     """Make one part of a table, or two where only some of its models use their chat template.
 
     Raises:
         UsageError: a value out of range, or a chat that is not possible.
     """
-    raw = grid(table, spec, task, seed=seed)
     chats = in_chat(
-        task,
-        spec,
-        (cell.target for cell in raw),
-        chat=table.chat,
-        system=table.system,
-        templates=templates,
+        task, spec, table.targets, chat=table.chat, system=table.system, template=facts.template
     )
-    plain = tuple(cell for cell in raw if chats[cell.target] is None)
-    if plain:
-        yield part_of(table, spec, task, plain)
-    asking = next((asked_task for asked_task in chats.values() if asked_task is not None), None)
-    if asking is not None:
-        every = grid(table, spec, asking, seed=seed, chat=True, own_sampling=own_sampling)
-        for model in (model for model, asked_task in chats.items() if asked_task is not None):
-            applied = {} if table.setting else own_defaults(model, own_sampling, table.cells)
-            if applied:
-                log.info(describe_defaults(model, applied))
-        cells = tuple(cell for cell in every if chats[cell.target] is not None)
-        yield part_of(table, spec, asking, cells)
+    cells = list(table.cells(spec, task, chats.__getitem__, facts, seed))
+    for model in (model for model, chat_task in chats.items() if chat_task and not table.setting):
+        if applied := chat_sampling(model, facts, table.axes):
+            log.info(describe_defaults(model, applied))
+    for chat in (False, True):
+        chosen = tuple(cell for cell in cells if cell.chat == chat)
+        if chosen:
+            chat_task = next(filter(None, chats.values()), task)
+            yield part_of(table, spec, chat_task if chat else task, chosen)
 
 
 def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Part:
@@ -308,3 +281,61 @@ def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise UsageError(f"{path}: part is no list of tables: expected [[part]]")
     return tables, parts
+
+
+def in_chat(
+    task: Task,
+    spec: Spec,
+    models: Iterable[ModelSpec],
+    *,
+    chat: str,
+    system: str | None,
+    template: Callable[[ModelSpec], bool],
+) -> dict[ModelSpec, Task | None]:
+    """The task as each model is asked it in its template; None: it is given the text alone.
+
+    Args:
+        chat: `on`, `off`, or `auto`: where task and model both know how.
+        system: a message before the prompts, for which there must be a chat.
+        template: whether a model has a chat template.
+
+    Raises:
+        UsageError: a chat that is not possible.
+    """
+    if chat == "on":
+        return dict.fromkeys(models, instructed(task, spec))
+    asking = None if chat == "off" else instruct(task)
+    instructed_tasks = {
+        model: asking if asking is not None and template(model) else None
+        for model in dict.fromkeys(models)
+    }
+    chats = [model for model, asked_task in instructed_tasks.items() if asked_task is not None]
+    for model in chats:
+        log.info(
+            f"{spec}: prompts are put into the chat template of {model} (`chat` off: plain text)"
+        )
+    if system is not None and not chats:
+        raise UsageError("`system` without a chat: expected a model with a template and `chat` on")
+    return instructed_tasks
+
+
+def instruct(task: Task) -> Task | None:
+    """The task as an instruct model is asked it; None where it is not, or does not say."""
+    make_instructed = getattr(task, "instruct", None)
+    instructed_task: Task | None = make_instructed() if make_instructed is not None else None
+    return instructed_task
+
+
+def instructed(task: Task, spec: Spec) -> Task:
+    """The same, where there must be one.
+
+    Raises:
+        UsageError: the task does not know how to ask.
+    """
+    instructed_task = instruct(task)
+    if instructed_task is None:
+        raise UsageError(
+            f"`chat` on with {spec}: expected a task with instructions for chat models. Leave "
+            f"`chat` out"
+        )
+    return instructed_task

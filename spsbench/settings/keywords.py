@@ -102,7 +102,7 @@ class BenchOptions(AccessOptions, RunOptions, total=False):
     data: str | Path | None
     k: int | str | Iterable[int] | None
     method: str | Sequence[str] | None
-    batch: str | None
+    batch: int | str | Iterable[int] | None
     continuous: bool | None
     setting: str | Sequence[str] | None
     limit: int | None

@@ -8,8 +8,8 @@ import inspect
 import math
 import re
 import types
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from numbers import Integral
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import (
     get_type_hints,
 )
 
-from spsbench.errors import UsageError, did_you_mean
+from spsbench.errors import UsageError, did_you_mean, replace_fields
 from spsbench.sources import fixed
 from spsbench.spec import Spec
 
@@ -116,6 +116,11 @@ class Setting:
                 raise UsageError(f"{where} is {value_text}: expected {check.expected}")
         return typed
 
+    def convert_each(self, value: Any, where: str = "") -> tuple[Any, ...]:
+        """Return each value of a list in its type; a list of texts is one value."""
+        is_list = self.kind is not tuple and isinstance(value, list | tuple)
+        return tuple(self.convert(one, where) for one in (value if is_list else [value]))
+
 
 def settings_of(record: type[Any]) -> Iterator[Setting]:
     """Yield the options that the fields of a record declare."""
@@ -174,11 +179,23 @@ def convert_options(settings: Mapping[str, Setting], options: Mapping[str, Any])
     }
 
 
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Name the file in whose values an error is; what the error names are then its keys."""
+    try:
+        yield
+    except UsageError as error:
+        if not where or str(error).startswith(where):
+            raise
+        keys = replace_fields(str(error), lambda field: field)
+        raise type(error)(f"{where}: {keys}") from error
+
+
 def _bare(kind: Any) -> Any:
     """Return `float` for `float | None`, `tuple` for `tuple[str, ...]`."""
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(one for one in get_args(kind) if one is not type(None))
-    return tuple if get_origin(kind) is tuple else kind
+    return tuple if kind == tuple[str, ...] else kind
 
 
 def ranges(value: Any, name: str) -> str:
@@ -224,6 +241,8 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
         if not isinstance(listed, list | tuple) or not all(isinstance(i, str) for i in listed):
             raise UsageError(f"{where} is {value!r}: expected text or a list of texts")
         return tuple(listed)
+    if kind == tuple[int, ...]:  # as `numbers` reads them
+        return value
     if kind is float and type(value) is int:
         return float(value)
     if kind is str and type(value) is int:
@@ -242,6 +261,24 @@ def _spec(value: Any, where: str) -> Spec:
         raise UsageError(f"{where} {error}") from error
 
 
+def words(value: Any, name: str) -> Any:
+    """Return the words of a list; those of one text may be parted by commas."""
+    listed = value if isinstance(value, list | tuple) else [value]
+    return [part for word in listed for part in (word.split(",") if type(word) is str else [word])]
+
+
+def numbers(low: int, high: int) -> Callable[[Any, str], tuple[int, ...]]:
+    """Return what reads numbers and ranges, each number once: 4, `1..8`, `1..9..2` or [2, 4]."""
+
+    def read(value: Any, name: str) -> tuple[int, ...]:
+        try:
+            return tuple(parse_range(ranges(value, name), low=low, high=high))
+        except ValueError as error:
+            raise UsageError(f"{name} {error}") from error
+
+    return read
+
+
 def parse_range(text: str, *, low: int, high: int) -> list[int]:
     """Return the numbers of `text` in its order, each once: `4`, `1..8` with both ends, `0,1..3`.
 
@@ -252,11 +289,6 @@ def parse_range(text: str, *, low: int, high: int) -> list[int]:
             more than `MAX_NUMBERS` numbers.
     """
     return list(dict.fromkeys(_numbers(text, low, high)))
-
-
-def repeated(text: str, *, low: int, high: int) -> list[int]:
-    """Return the numbers that `text` names more than once. Raises like `parse_range`."""
-    return [number for number, times in Counter(_numbers(text, low, high)).items() if times > 1]
 
 
 def _numbers(text: str, low: int, high: int) -> Iterator[int]:

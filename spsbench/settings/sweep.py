@@ -1,13 +1,17 @@
 """Tables of options: one part of an experiment file, or the flags of `sps bench`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from spsbench.errors import UsageError
 from spsbench.registry import built_in
-from spsbench.settings.cell import SEED_MAX, Cell
-from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.cell import SAMPLING_FIELDS, SEED_MAX, Cell
+from spsbench.settings.cell_from_options import OF_CELL, fill
+from spsbench.settings.constraint import check_ends
+from spsbench.settings.facts import NOTHING, ModelFacts
+from spsbench.settings.grid import Grid
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import (
     RUN,
     SIZE,
@@ -15,16 +19,29 @@ from spsbench.settings.options import (
     Option,
     Setting,
     between,
+    located,
+    numbers,
     one_of,
     options_of,
-    ranges,
+    words,
 )
+from spsbench.settings.task import Task
+from spsbench.spec import K_MAX, Spec
 
 METHODS = ("ars", "sps")
 RECORDED = ("counts", "laws", "trace")  # laws are for audits, a trace for `sps plan`
 MAX_SAMPLES = 10**9
 MAX_ROWS = 1024  # of a batch
 SINGLE = ("seed",)  # of a cell, but one for a whole experiment
+MAX_CELLS = 10_000  # cells of one table
+WARP_OF_SETTINGS = ("temperature", "top_p")  # what a setting of the paper decides
+Asked = Callable[[ModelSpec], Task | None]
+"""The task as a model is asked it in its chat template; None: it is given the text alone."""
+
+
+def on_off(value: Any, name: str) -> Any:
+    """Take true and false as words."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 SampleSeed = Annotated[
@@ -38,7 +55,7 @@ SampleSeed = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sweep:
     """One table of an experiment file, or the flags of `sps bench`.
 
@@ -64,24 +81,147 @@ class Sweep:
         str, Option(WORK, help=f"Task: {built_in('tasks')}, or yours: FILE.py:CLASS.")
     ] = ""
     data: Annotated[str | None, Option(WORK)] = None
-    k: Annotated[str | None, Option(WORK, flags=("k",), default_text="4", parse=ranges)] = None
-    method: Annotated[tuple[str, ...], Option(WORK, one_of(*METHODS), default_text="ars,sps")] = (
-        METHODS
-    )
-    batch: Annotated[str, Option(WORK, default_text="1", parse=ranges)] = "1"
+    k: Annotated[
+        tuple[int, ...] | None,
+        Option(WORK, flags=("k",), default_text="4", parse=numbers(0, K_MAX)),
+    ] = None
+    method: Annotated[
+        tuple[str, ...], Option(WORK, one_of(*METHODS), default_text="ars,sps", parse=words)
+    ] = METHODS
+    batch: Annotated[
+        tuple[int, ...], Option(WORK, default_text="1", parse=numbers(1, MAX_ROWS))
+    ] = (1,)
     continuous: Annotated[bool, Option(WORK)] = False
-    setting: Annotated[tuple[str, ...], Option(WORK, one_of("nucleus", "greedy"))] = ()
+    setting: Annotated[tuple[str, ...], Option(WORK, one_of("nucleus", "greedy"), parse=words)] = ()
     limit: Annotated[int | None, Option(SIZE, between(1, MAX_SAMPLES))] = None
     sample_seed: SampleSeed = None
     samples: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 1
     repeats: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 1
-    seeds: Annotated[str | None, Option(SIZE, parse=ranges)] = None
-    chat: Annotated[str, Option(WORK, one_of("auto", "on", "off"))] = "auto"
+    seeds: Annotated[tuple[int, ...] | None, Option(SIZE, parse=numbers(0, SEED_MAX))] = None
+    chat: Annotated[str, Option(WORK, one_of("auto", "on", "off"), parse=on_off)] = "auto"
     system: Annotated[str | None, Option(WORK)] = None
     ignore_end: Annotated[bool, Option(SIZE)] = False
     record: Annotated[str, Option(RUN, one_of(*RECORDED))] = "counts"
-    cells: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # option -> its values
-    bases: tuple[tuple[Cell, ...], ...] = ()  # see `base_cells`; (): not made yet
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # option -> its values
+    where: str = ""  # the file that names the values
+
+    def grid(self, seed: int = 0) -> Grid:
+        """Return the cells as combinations of values, `setting` among them."""
+        if self.setting and any(name in self.axes for name in WARP_OF_SETTINGS):
+            raise UsageError("`setting` with `temperature` or `top_p`: expected one of the two")
+        if any(new < 1 for new in self.axes.get("max_new_tokens", ())):
+            raise UsageError("`max_new_tokens` is 0: expected 1 or more")
+        axes: dict[str, Any] = {
+            "setting": self.setting,
+            "k": self.k,
+            "batch": self.batch,
+            "seed": (seed,) if self.seeds is None else self.seeds,
+        }
+        axes = {name: values for name, values in axes.items() if values}
+        return Grid({**axes, **self.axes}, "ars" in self.method, "sps" in self.method)
+
+    def rough(self, facts: ModelFacts = NOTHING) -> list[Cell]:
+        """Return cells that name all models and ways to draft, before the task is known."""
+        with located(self.where):
+            grid = self.grid()
+            plain = {n: v for n, v in grid.axes.items() if n not in ("setting", *SAMPLING_FIELDS)}
+            return list(replace(grid, axes=plain).cells(facts))
+
+    @property
+    def targets(self) -> dict[ModelSpec, None]:
+        """Return the targets of all cells, each once."""
+        return dict.fromkeys(cell.target for cell in self.rough())
+
+    def cells(
+        self, spec: Spec, task: Task, asked: Asked, facts: ModelFacts, seed: int = 0
+    ) -> Iterator[Cell]:
+        """Yield each cell once: settings first, then models, engines and decoders, then drafting.
+
+        Raises:
+            UsageError: a value out of range, or two that contradict each other.
+        """
+        seen: set[str] = set()
+        for point in self.grid(seed).points():
+            cell = self._cell(point, spec, task, asked, facts)
+            if cell.k == 0 and len(self.method) > 1 and lacks_baseline(cell):
+                continue
+            if cell.id not in seen:
+                seen.add(cell.id)
+                yield cell
+            if len(seen) > MAX_CELLS:
+                raise UsageError(
+                    f"more than {MAX_CELLS:,} cells of {spec}: expected fewer. "
+                    "Shorten the lists of options"
+                )
+
+    def _cell(
+        self, point: dict[str, Any], spec: Spec, task: Task, asked: Asked, facts: ModelFacts
+    ) -> Cell:
+        chat_task = asked(fill({n: v for n, v in point.items() if n != "setting"}, facts).target)
+        task = chat_task or task
+        chat, setting = chat_task is not None, point.pop("setting", None)
+        named = {"nucleus": task.nucleus, "greedy": task.greedy}[setting] if setting else {}
+        ends = {"ignore_eos": True} if self.ignore_end else {"stop": task.stop}
+        plain = {"max_new_tokens": task.max_new_tokens, **ends}
+        of_task = {"task": spec, "prompt_version": task.prompt_version, "chat": chat}
+        cell = fill({**plain, **named, **point, **of_task}, facts, chat=chat and not setting)
+        if task.verifier and cell.k != 0 and not cell.elsewhere and "verifier" not in point:
+            cell = replace(cell, verifier=Spec.parse(task.verifier))
+        cell = replace(
+            cell,
+            system=(self.system or "") if chat else "",
+            decoder=recording(cell.decoder, self.record),
+            continuous=self.continuous and cell.batch > 1,
+        )
+        check_work(cell, spec, task, self.record)
+        return cell
+
+
+def check_work(cell: Cell, spec: Spec, task: Task, record: str) -> None:
+    """Refuse a cell that cannot do its task.
+
+    Raises:
+        UsageError: schemas in the rows of a task, a trace or a batch that the cell cannot have.
+    """
+    if task.constrained:
+        where = f"json_schema in the rows of {spec.name}"
+        check_ends(cell, where)
+        if not cell.own_loop:
+            raise UsageError(
+                f"{where} with `decoder` {cell.decoder}: expected native. Leave one out"
+            )
+        if cell.ranks > 1:
+            raise UsageError(f"{where} with `parallel`: expected one rank. Leave one out")
+    if record == "trace" and (task.constrained or cell.constrained):
+        raise UsageError(
+            "`record` trace with a constraint: expected counts or laws, since a plan forecasts "
+            "free texts. Leave one out"
+        )
+    if cell.batch > 1 and not (cell.own_loop or cell.on_server):
+        raise UsageError(
+            f"`batch` {cell.batch} with `decoder` {cell.decoder}: expected native, or a "
+            "server that takes several requests at a time. Leave one out"
+        )
+
+
+def lacks_baseline(cell: Cell) -> bool:
+    """Return whether the cell's server has no other one beside it that does not speculate."""
+    return cell.on_server and "baseline" not in dict(cell.decoder.args)
+
+
+def recording(decoder: Spec, record: str) -> Spec:
+    """Return the decoder with what it is to record.
+
+    Raises:
+        UsageError: laws of a decoder that shows none.
+    """
+    if record != "laws":
+        return decoder
+    if decoder.name != "native":
+        raise UsageError(
+            f"`record` laws with `decoder` {decoder}: expected native, which records them"
+        )
+    return Spec(decoder.name, (*decoder.args, ("laws", True)))
 
 
 OF_SWEEP: Mapping[str, Setting] = options_of(Sweep)
@@ -93,7 +233,7 @@ LISTED: Mapping[str, Setting] = {
 
 
 def sweep(values: Mapping[str, Any], where: str = "") -> Sweep:
-    """A table from keys and values; one value stands for a list of one.
+    """Make a table from keys and values; one value stands for a list of one.
 
     Args:
         where: the file, for messages; without one the values are flags.
@@ -102,34 +242,17 @@ def sweep(values: Mapping[str, Any], where: str = "") -> Sweep:
         UsageError: an unknown key, or a value of another type or out of range.
     """
     options: dict[str, Any] = {}
-    cells: dict[str, tuple[Any, ...]] = {}
+    axes: dict[str, tuple[Any, ...]] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         if value is None:
             continue
         label = f"{where}: {key}" if where else ""
         if name in OF_SWEEP:
-            if name == "chat" and isinstance(value, bool):
-                value = "on" if value else "off"
-            options[name] = OF_SWEEP[name].convert(_split(value, OF_SWEEP[name]), label)
+            options[name] = OF_SWEEP[name].convert(value, label)
         elif name in LISTED:
-            cells[name] = _values(value, LISTED[name], label)
+            axes[name] = LISTED[name].convert_each(value, label)
         else:
             names = ", ".join((*OF_SWEEP, *LISTED))
             raise UsageError(f"{where or 'options'}: unknown key {key!r}: expected one of {names}")
-    return Sweep(**options, cells=cells)
-
-
-def _split(value: Any, setting: Setting) -> Any:
-    """Return the words of a list; those of one text may be parted by commas."""
-    if setting.kind is not tuple:
-        return value
-    words = [value] if isinstance(value, str) else value
-    return [part for word in words for part in (word.split(",") if type(word) is str else [word])]
-
-
-def _values(value: Any, setting: Setting, label: str) -> tuple[Any, ...]:
-    if setting.kind is tuple:  # a list is one value
-        return (setting.convert(value, label),)
-    listed = value if isinstance(value, list | tuple) else [value]
-    return tuple(setting.convert(one, label) for one in listed)
+    return Sweep(**options, axes=axes, where=where)

@@ -7,6 +7,7 @@ import pytest
 import spsbench
 from spsbench.errors import UsageError
 from spsbench.settings.experiment import plan
+from spsbench.settings.facts import ModelFacts
 from spsbench.settings.sweep import sweep
 from spsbench.store.records import records
 from tests import trained
@@ -15,7 +16,7 @@ XSUM = {"task": "xsum:data=mini,count=2", "target": "some/model"}
 
 
 def chats(asked, has=True):
-    parts = plan([sweep(XSUM | asked)], templates=lambda model: has).parts
+    parts = plan([sweep(XSUM | asked)], ModelFacts(template=lambda model: has)).parts
     return [(cell.chat, part.task.prompt_version[:3]) for part in parts for cell in part.cells]
 
 
@@ -26,7 +27,7 @@ def test_auto_asks_where_there_is_a_template():
 
 def sampled(asked):
     own = {"temperature": 0.2, "top_k": 20}
-    made = plan([sweep(XSUM | asked)], templates=lambda model: True, own_sampling=lambda model: own)
+    made = plan([sweep(XSUM | asked)], ModelFacts(lambda model: True, lambda model: own))
     laws = (cell for cell in made.cells)
     return {(law.temperature, law.top_p, law.top_k) for law in laws}
 

@@ -249,7 +249,7 @@ def test_plans_audits_and_the_grammar_drafter_refuse_in_a_sentence(pair):
 
 def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
     from spsbench.benchmark.jobs import Job, make
-    from spsbench.settings.grid import grid
+    from spsbench.settings.experiment import plan
     from spsbench.settings.sweep import sweep
     from spsbench.tasks.jsonl import Jsonl
 
@@ -269,7 +269,7 @@ def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
     assert Jsonl(str(plain)).prompt_version != task.prompt_version
     for given in {"record": "trace"}, {"stop": ["x"]}, {"decoder": "hf", "drafter": "ngram"}:
         with pytest.raises(UsageError):
-            grid(sweep({"task": "jsonl", "method": "ars", **given}), Spec("jsonl"), task, seed=0)
+            plan([sweep({"task": f"jsonl:path={path}", "method": "ars", **given})])
     path.write_text(json.dumps({"id": "a", "prompt": "x", "json_schema": {"not": {}}}) + "\n")
     with pytest.raises(DataError):
         Jsonl(str(path))

@@ -12,8 +12,9 @@ from spsbench.models.chat import GENERATION, own_sampling
 from spsbench.models.gguf import wheel
 from spsbench.models.prompts import ids_of
 from spsbench.models.tokenizers import encode_chat, load_tokenizer
+from spsbench.settings.cell_from_options import chat_sampling
 from spsbench.settings.execution import Access
-from spsbench.settings.grid import own_defaults
+from spsbench.settings.facts import ModelFacts
 from spsbench.settings.models import ModelSpec
 
 LOOP = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
@@ -65,7 +66,8 @@ def named(folder, options=MappingProxyType({}), **values):
     (folder / "config.json").write_text("{}")
     (folder / GENERATION).write_text(json.dumps(values))
     spec = ModelSpec(str(folder))
-    return own_defaults(spec, lambda model: own_sampling(model, Access(offline=True)), options)
+    facts = ModelFacts(sampling=lambda model: own_sampling(model, Access(offline=True)))
+    return chat_sampling(spec, facts, options)
 
 
 def test_options_of_the_warp_are_named_and_nothing_else(tmp_path):

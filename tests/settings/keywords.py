@@ -37,7 +37,7 @@ Schema = str | Path | Mapping[str, object] | type
 FOLDERS = ("target", "draft", "data")  # texts that may name a folder or file
 NUMBERS = "int | str | Iterable[int]"
 READ = {"json_schema": "Schema", "regex": "str", "grammar": "str | Path"}
-AS_GIVEN = {"k": NUMBERS, "seeds": NUMBERS, "chat": "bool | str"}  # what a benchmark takes more
+AS_GIVEN = {**dict.fromkeys(("k", "batch", "seeds"), NUMBERS), "chat": "bool | str"}
 
 
 def kind(setting: Setting) -> str:

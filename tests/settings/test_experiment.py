@@ -135,8 +135,8 @@ def test_tables_of_a_file(tmp_path):
     top, parts = read_tables(file)
     made = [sweep(top | part, str(file)) for part in parts]
     assert [table.task for table in made] == ["xsum", "humaneval"]
-    assert made[0].k == "4"
-    assert made[0].cells["target"] == ("t",)
+    assert made[0].k == (4,)
+    assert made[0].axes["target"] == ("t",)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_keys_and_types_of_a_file_are_checked(values):
 def test_lists_of_numbers_are_taken_as_flags_write_them(k):
     assert [cell.k for cell in cells(k=k)] == [0, 2, 4]
     table = sweep({"task": "xsum", "k": [2, "4..6"], "seeds": [1, 3], "temperature": [0, 0.5]})
-    assert (table.k, table.seeds) == ("2,4..6", "1,3")
-    assert table.cells["temperature"] == (0.0, 0.5)
+    assert (table.k, table.seeds) == ((2, 4, 5, 6), (1, 3))
+    assert table.axes["temperature"] == (0.0, 0.5)
     assert OF_PLANNING["k"].convert([1, 3]) == "1,3"
 
 
@@ -173,8 +173,8 @@ def test_the_example_of_the_page_is_an_experiment(tmp_path):
     above = take_options(top, OF_EXPERIMENT)
     first, second = (sweep(top | part, "e.toml") for part in parts)
     assert above == {"title": "K and temperature on my prompts", "seed": 1}
-    assert first.k == "2,4"
-    assert first.cells["temperature"] == (0.0, 0.8)
+    assert first.k == (2, 4)
+    assert first.axes["temperature"] == (0.0, 0.8)
     assert second.setting == ("nucleus",)
 
 

@@ -17,7 +17,7 @@ from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_AUDIT
 from spsbench.settings.execution import OF_ACCESS, access_of
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import parse_range, repeated
+from spsbench.settings.options import parse_range
 from spsbench.settings.sweep import LISTED, OF_SWEEP, SINGLE, sweep
 from spsbench.spec import Spec
 
@@ -99,7 +99,7 @@ def test_a_file_and_the_library_have_them_as_well():
     for name, value in GIVEN.items():
         if name in LISTED:
             table = sweep({"task": "xsum", name.replace("_", "-"): value}, "e.toml")
-            assert len(table.cells[name]) == 1
+            assert len(table.axes[name]) == 1
         else:
             assert name in (*OF_SWEEP, *SINGLE)
         asked = {"target": "t", "draft": "d", "revision": "r", "draft_revision": "s"}
@@ -253,11 +253,6 @@ def test_more_numbers_than_anybody_means_are_refused_at_once(text):
     with pytest.raises(ValueError):
         parse_range(text, low=0, high=10**12)
     assert len(parse_range("0..9999", low=0, high=10**12)) == 10_000
-
-
-def test_what_is_named_twice():
-    assert repeated("4,1..4,2,9", low=0, high=64) == [4, 2]
-    assert repeated("1..8", low=0, high=64) == []
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import OF_AUDIT, OF_REPLAY
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import OF_ACCESS, access_of
+from spsbench.settings.grid import Grid
 from spsbench.settings.options import METHOD, convert_options, take_options
-from spsbench.settings.request import CellRequest
 
 EXCLUDED = (
     "stop",
@@ -121,8 +121,9 @@ def pair(
         raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
     audit = take_options(options, OF_AUDIT)
     convert_options(OF_AUDIT, audit)
-    request = CellRequest.of(options)
-    cell = request.cell
+    access, of_cell = access_of(options)
+    grid = Grid.of(of_cell)
+    cell = grid.one()
     if cell.random:
         raise UsageError("--weights random: expected trained weights, to write a meaningful text")
     if cell.max_new_tokens < 1:
@@ -132,7 +133,7 @@ def pair(
     with at_once():
         from spsbench.pair.load import open_pair
 
-        pair = open_pair(request)
+        pair = open_pair(grid, access)
 
     from spsbench.cli.output.progress import alive
     from spsbench.cli.verify.output import publish

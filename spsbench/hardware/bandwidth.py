@@ -4,13 +4,13 @@ SpS can: the paper's HumanEval run was faster than model size over memory bandwi
 """
 
 import math
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
+from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.memory import huge_mapping
 
 LARGE = 256 * 2**20  # bytes a thread reads: several times the caches
@@ -40,7 +40,7 @@ def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
     The best of a few passes of every thread over an array of its own, in huge pages, as weights
     lie: other work on the machine can only lower it. It is a lower bound of what the memory can do.
     """
-    count = threads or len(os.sched_getaffinity(0))
+    count = threads or usable_cores()
     arrays = [_ones(size) for _ in range(count)]
 
     with ThreadPoolExecutor(count) as pool:

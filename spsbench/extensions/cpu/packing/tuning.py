@@ -9,7 +9,6 @@ costs another up to half of its memory's speed; the numbers are the same in any 
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from spsbench.extensions.cpu.kernels.native import NoKernelError, folder, kernel, library, processor
 from spsbench.extensions.cpu.packing.memory import empty, huge_pages
+from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.files import beside
 
 
@@ -45,10 +45,8 @@ def place() -> Path | None:
     where, kernels = folder(), library()
     if where is None:
         return None
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count()
     name = "none" if isinstance(kernels, str) else Path(kernels._name).name
-    parts = [processor(), f"{cores} {name} {torch.__version__}".encode()]
+    parts = [processor(), f"{usable_cores()} {name} {torch.__version__}".encode()]
     return where / f"{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.json"
 
 

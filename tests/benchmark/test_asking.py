@@ -78,8 +78,7 @@ def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path):
     assert any("repetition_penalty=1.1" in line for line in said)
     assert sum(line.startswith("chat: temperature 0.25, top-p 0.9 from") for line in said) == 1
     compared = pair.compare("the", chat=True, max_new_tokens=2)
-    assert compared.ars.cell == compared.sps.cell
-    assert compared.ars.cell.temperature == 0.25
+    assert compared.ars.cell.temperature == compared.sps.cell.temperature == 0.25
     cold = spsbench.load(target=str(target), temperature=0.0, offline=True)
     assert cold.generation(chat).cell == cold.cell
 

@@ -225,6 +225,15 @@ def test_one_hot_laws_over_many_tokens_are_those_over_few(dtype):
     assert torch.equal(warp(logits[None, :2]), exact[None, :2])
 
 
+def test_a_nucleus_ends_at_the_mass_whatever_way_it_is_found():
+    """A round mass of equal tokens: sums and bound are in the law's own numbers."""
+    law = torch.zeros(100).softmax(-1)
+    for top_p in 0.1, 0.25, 0.5:
+        kept = sampling.nucleus(law.clone(), top_p)
+        assert torch.equal(kept > 0, sampling.nucleus(law.requires_grad_(), top_p).detach() > 0)
+        law = law.detach()
+
+
 # Children of one node: independent, or each from what those before it left.
 
 

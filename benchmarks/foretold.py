@@ -22,7 +22,7 @@ import numpy as np
 from spsbench.benchmark.bench import bench
 from spsbench.metrics.intervals import Floats, Jackknife, over
 from spsbench.planning.candidates import candidate_of
-from spsbench.planning.forecast.predictions import Candidate, factor_of, predicted, rounds_of
+from spsbench.planning.forecast.predictions import Candidate, predicted, rounds_of, selection_factor
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import drafting
 from spsbench.store.manifest import Manifest
@@ -112,7 +112,7 @@ def of_the_best(every: Floats, traced: int, flags: argparse.Namespace) -> dict[s
         total = rows.sum(1)
         gains = total[:, EMITTED] / total[:, SECONDS]
         best = int(gains.argmax())
-        factor = factor_of(rows[..., [EMITTED, SECONDS]])
+        factor = selection_factor(rows[..., [EMITTED, SECONDS]])
         error = np.log(tau(every[best, others]) / tau(rows[best]))
         raw.append(error)
         corrected.append(error - np.log(factor))

@@ -24,7 +24,7 @@ from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.surfaces import digits
 from spsbench.planning.forecast.predictions import Prediction
-from spsbench.planning.forecast.recommendation import NOTICED, Forecasts, factor
+from spsbench.planning.forecast.recommendation import NOTICED, Forecasts, spread
 from spsbench.reports.figures import Curve, Level, Panel, Point, TextTable
 
 FEW = 8  # sizes of a batch that are all shown; of more, those that were measured
@@ -124,7 +124,7 @@ class BatchForecasts:
             [
                 str(row.size),
                 row.name,
-                factor(row.speedup),
+                spread(row.speedup),
                 digits(row.machine),
                 digits(row.user),
                 digits(row.plain),

@@ -343,18 +343,16 @@ def operations(candidate: Candidate, draft: DraftOf, costs: Costs, context: floa
     return costs.relative(candidate.draft, candidate.k or 1, context).value
 
 
-def selection_factor(predictions: Sequence[Prediction]) -> float:
+def selection_factor(seconds: Floats) -> float:
     """Return what part of the gain of the best candidate is left on prompts that did not choose it.
 
     The best of several looks better on the prompts that it was chosen by than it is. Each prompt is
     left out in turn, and counted with the candidate that the others choose. That overstates what is
     lost where a prompt that decides the choice is left out, so half of it counts, on a log scale.
+
+    Args:
+        seconds: [candidates, prompts, 2] of ArS and of the candidate (`Prediction.by_prompt`).
     """
-    return factor_of(np.stack([prediction.by_prompt() for prediction in predictions]))
-
-
-def factor_of(seconds: Floats) -> float:
-    """Return `selection_factor` of [candidates, prompts, 2] seconds of ArS and of candidates."""
     count = seconds.shape[1]
     if len(seconds) < 2 or count < 2:
         return 1.0

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.planning.forecast.break_even import BreakEven, break_even
@@ -93,7 +95,7 @@ def answer(
         return unmeasured(best, foretold, needs, candidates, doubt)
     if measured.doubt:
         numbers = (
-            f"Not decided: {among(candidates)} predicted to be {factor(best.speedup)} "
+            f"Not decided: {among(candidates)} predicted to be {spread(best.speedup)} "
             f"({best.candidate}); what was measured does not count: {measured.doubt}."
         )
         return Answer(
@@ -127,7 +129,7 @@ def unmeasured(
     else:
         reason = "It hardly pays by the prediction, but no real rounds were measured."
     numbers = (
-        f"Not decided: {among(candidates)} predicted to be {factor(best.speedup)} "
+        f"Not decided: {among(candidates)} predicted to be {spread(best.speedup)} "
         f"({best.candidate}), and was not measured."
     )
     if foretold is Verdict.DO_NOT:
@@ -145,7 +147,7 @@ def among(candidates: int) -> str:
 def unpredicted(name: str, measured: Measured) -> Answer:
     """Return the answer for a candidate with a measurement and without a prediction."""
     verdict = decided(measured.speedup)
-    text = f"{name}: {factor(measured.speedup)} measured; no text tells what to expect of it"
+    text = f"{name}: {spread(measured.speedup)} measured; no text tells what to expect of it"
     if measured.speedup.low is None or verdict is Verdict.UNDECIDED:
         verdict, reason, numbers = Verdict.UNDECIDED, UNSURE, f"Not decided: {text}."
     elif verdict is Verdict.SPECULATE:
@@ -169,14 +171,15 @@ def decided(gained: Estimate) -> Verdict:
 
 def measured_and_predicted(best: Prediction, measured: Measured) -> str:
     """Format measured and predicted: `1.71x (1.64 to 1.79) measured, 1.74x predicted`."""
-    return f"{factor(measured.speedup)} measured, {best.speedup.mean:.2f}x predicted"
+    return f"{spread(measured.speedup)} measured, {best.speedup.mean:.2f}x predicted"
 
 
-def factor(estimate: Estimate) -> str:
-    """Format a speed-up: `1.71x (1.64 to 1.79)`."""
+def spread(estimate: Estimate, unit: str = "x") -> str:
+    """Format a figure with its interval: `1.71x (1.64 to 1.79)`."""
+    value = f"{estimate.mean:.2f}{unit}"
     if estimate.low is None or estimate.high is None:
-        return f"{estimate.mean:.2f}x"
-    return f"{estimate.mean:.2f}x ({estimate.low:.2f} to {estimate.high:.2f})"
+        return value
+    return f"{value} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
 def why(verdict: Verdict, best: Prediction, needs: BreakEven) -> str:
@@ -388,7 +391,7 @@ def forecast_all(
     notify(total, total)
     methods = grouped_by(predictions, lambda f: f.candidate.method)
     for members in methods.values():
-        factor = selection_factor(members)
+        factor = selection_factor(np.stack([prediction.by_prompt() for prediction in members]))
         for prediction in members:
             prediction.factor = factor
     highest = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.planning.forecast.predictions import Candidate
-from spsbench.planning.forecast.recommendation import NOTICED
+from spsbench.planning.forecast.recommendation import NOTICED, spread
 from spsbench.planning.logs.settings_to_paste import engine_settings
 from spsbench.planning.logs.texts import DEPTHS, NO_MODEL, Extreme, LogPlan, LogRow
 from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, TextTable
@@ -66,8 +66,8 @@ class LogAnswer:
         row = self._advised
         candidate, value = row.prediction.candidate, tau(row)
         start = (
-            f"{candidate.draft}, K = {candidate.k}, would have made {bound(row)}{spread(value)} "
-            f"tokens a round on these {row.requests:,} requests."
+            f"{candidate.draft}, K = {candidate.k}, would have made "
+            f"{bound(row)}{spread(value, '')} tokens a round on these {row.requests:,} requests."
         )
         if not self.costs:
             return (
@@ -86,7 +86,7 @@ class LogAnswer:
             else ""
         )
         return (
-            f"{advice}: {candidate.draft}, K = {candidate.k}: {spread(gained, 'x')} predicted. "
+            f"{advice}: {candidate.draft}, K = {candidate.k}: {spread(gained)} predicted. "
             f"{start}{milliseconds}"
         )
 
@@ -119,13 +119,13 @@ class LogAnswer:
                 [
                     *name(row),
                     str(row.prediction.candidate.k),
-                    bound(row) + spread(tau(row)),
+                    bound(row) + spread(tau(row), ""),
                     "n/a" if length is None else f"{length:.2f}",
                     "n/a" if kept is None else f"{100 * kept:.0f} %",
                     f"{row.prediction.work:.2f}",
                     *[f"{row.requests:,}"] * unlike,
                     *(
-                        bound(row) + spread(row.prediction.speedup_in(size), "x")
+                        bound(row) + spread(row.prediction.speedup_in(size))
                         for size in self.batches
                     ),
                 ]
@@ -358,14 +358,6 @@ def points(rows: Sequence[LogRow], figure: Any) -> tuple[Point, ...]:
     """Return a point for each K."""
     values = [(row.prediction.candidate.k or 0, figure(row)) for row in rows]
     return tuple(Point(k, value.mean, value.low, value.high) for k, value in values)
-
-
-def spread(estimate: Estimate, unit: str = "") -> str:
-    """Format a figure with its interval: `1.53 (1.48 to 1.58)`."""
-    value = f"{estimate.mean:.2f}{unit}"
-    if estimate.low is None or estimate.high is None:
-        return value
-    return f"{value} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
 def limits(estimate: Estimate) -> dict[str, float | None]:

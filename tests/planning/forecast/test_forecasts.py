@@ -11,7 +11,6 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.metrics.intervals import Estimate
 from spsbench.planning.forecast.predictions import (
     Candidate,
-    factor_of,
     lacking,
     predict,
     predicted,
@@ -312,8 +311,8 @@ def test_the_best_k_is_predicted_for_prompts_that_did_not_choose_it():
     """Two texts that are each good at a K of their own: neither K is good at the other text."""
     seconds = np.array([[[10.0, 2], [10, 10]], [[10, 10], [10, 2]]])
     # either K gains 20 / 12 on both; each text counted with the K that the other chooses: 20 / 20
-    assert factor_of(seconds) == pytest.approx((12 / 20) ** 0.5)
-    assert factor_of(seconds[:1]) == factor_of(seconds[[0, 0]]) == 1
+    assert selection_factor(seconds) == pytest.approx((12 / 20) ** 0.5)
+    assert selection_factor(seconds[:1]) == selection_factor(seconds[[0, 0]]) == 1
     given = candidate(4), DRAFT, texts(0.8), flat()
     first, less, least = (forecast(*given) for _ in range(3))
     less.factor, least.factor = 0.9, 0.01
@@ -328,7 +327,7 @@ def test_every_method_is_corrected_for_the_choice_of_its_k():
     traced = [pair for alpha in (0.4, 0.9) for pair in texts(alpha, 1)]
     traced = [(replace(t, key=("c", str(i), 0)), along) for i, (t, along) in enumerate(traced)]
     alone = predict(ks, DRAFT, traced, flat())
-    factor = selection_factor(alone)
+    factor = selection_factor(np.stack([each.by_prompt() for each in alone]))
     assert 0.5 < factor < 1
     together = forecast_all(ks, {SMALL: (DRAFT, traced)}, flat()).all
     for one, other in zip(alone, together, strict=True):

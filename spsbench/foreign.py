@@ -136,9 +136,7 @@ def read_foreign(path: str | Path, what: str, limit: int = MAX_JSON) -> bytes:
     return content
 
 
-def read_json(
-    path: str | Path, what: str, *, limit: int = MAX_JSON, values: int = MAX_VALUES
-) -> Any:
+def read_json(path: str | Path, what: str, *, limit: int = MAX_JSON, **bounds: Any) -> Any:
     """Return the JSON value of a file.
 
     Raises:
@@ -146,7 +144,7 @@ def read_json(
     """
     content = read_foreign(path, what, limit)
     try:
-        return parse_json(content, limit=limit, values=values)
+        return parse_json(content, limit=limit, **bounds)
     except FieldError as error:
         raise DataError(
             f"{error} ({cut(str(path), MAX_PATH)}): expected {what}. Check the file"

@@ -1,7 +1,5 @@
 """JSON files of a model folder: size limits, and checks of config.json before any weight."""
 
-import errno
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -9,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, MissingError, PermissionDeniedError
-from spsbench.hardware.files import read_file
+from spsbench.errors import DataError
+from spsbench.foreign import read_json
 
 CONFIG_LIMIT = 4 << 20  # bytes
 
@@ -86,29 +84,12 @@ def expanded(name: str) -> Path:
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any]:
-    """Return the JSON object in `path`, which may have `limit` bytes at most."""
-    try:
-        value = json.loads(read_file(path, limit))
-    except PermissionError as error:
-        raise PermissionDeniedError.unreadable(path) from error
-    except OSError as error:
-        if error.errno in (errno.EFBIG, errno.EINVAL):
-            raise DataError(
-                f"{path.name} cannot be read ({path}: {error.strerror}): expected at most {limit} "
-                "bytes. Check that the folder holds a model"
-            ) from error
-        raise MissingError(
-            f"no {path.name} ({path.parent}): expected a file. Check that the folder holds a model"
-        ) from error
-    except RecursionError as error:
-        raise DataError(
-            f"{path.name} is nested too deeply ({path}): expected a flat object. "
-            "Fetch the model again"
-        ) from error
-    except ValueError as error:
-        raise DataError(
-            f"{path.name} is not JSON ({path}): {error}. Fetch the model again"
-        ) from error
+    """Return the JSON object in `path`, which may have `limit` bytes at most.
+
+    NaN and Infinity pass: configurations have them.
+    """
+    what = f"the {path.name} of a model"
+    value = read_json(path, what, limit=limit, strict=False)
     if not isinstance(value, dict):
         raise DataError(
             f"{path.name} holds a {type(value).__name__} ({path}): expected a JSON object. "

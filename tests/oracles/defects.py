@@ -132,7 +132,11 @@ def on_a_device(module: str, walk: Callable[[Parts], float]) -> Callable[[Parts]
     """The walk with no value on the host, so that every decision is made by tensors."""
 
     def on_tensors(parts: Parts) -> float:
-        with patch(f"spsbench.methods.verifiers.{module}.on_host", lambda values: None):
+        rules, nowhere = "spsbench.methods.verifiers.", {}.get  # None for every tensor
+        with (
+            patch(f"{rules}{module}.on_host", nowhere),
+            patch(f"{rules}walk_down.on_host", nowhere),
+        ):
             return walk(parts)
 
     return on_tensors

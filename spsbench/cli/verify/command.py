@@ -16,11 +16,8 @@ from spsbench.settings.execution import OF_ACCESS, access_of
 from spsbench.settings.grid import Grid
 from spsbench.settings.options import METHOD, convert_options, take_options
 
-EXCLUDED = (
-    "stop",
-    "random_weights",
-    *CONSTRAINTS,
-)  # no audit of texts without meaning, or under masks, whose law the tests enumerate
+# No audit of texts without meaning, or under masks, whose law the tests enumerate.
+EXCLUDED = ("stop", "random_weights", *CONSTRAINTS)
 OF_PAIR = {name: setting for name, setting in OF_CELL.items() if name not in EXCLUDED}
 
 verify = typer.Typer(

@@ -167,8 +167,7 @@ def rows_of(table: Table) -> Iterator[dict[str, Any]]:
     verdicts = {(cell.id, verdict.metric): verdict for cell, verdict in table.parities}
     for summary in table.whole:
         cell = summary.cell
-        ms, ms_loaded = summary.at_any_load("mean_token_time_ms")
-        gain, gain_loaded = summary.at_any_load("speedup")
+        ms, gain = summary.mean_token_time_ms, summary.speedup
         alpha = summary.alpha or summary.alpha_counted
         quality = {name: _plain(value) for name, value in summary.quality.items()}
         yield {
@@ -184,7 +183,7 @@ def rows_of(table: Table) -> Iterator[dict[str, Any]]:
             "alpha": _plain(alpha),
             "ms": _plain(ms),
             "speedup": _plain(gain),
-            "under_load": ms_loaded or gain_loaded,
+            "under_load": any(figure and figure.loaded for figure in (ms, gain)),
             "quality": quality,
             "parity": {
                 metric: str(verdict)
@@ -294,7 +293,7 @@ def main() -> None:
         print("stopped: the same command goes on")
         return
     report: Report = made.report
-    rows = [row for table in report.tables if not table.part for row in rows_of(table)]
+    rows = [row for table in report.tables for row in rows_of(table)]
     asked = {
         name: str(value)
         for name, value in vars(flags).items()

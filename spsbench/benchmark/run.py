@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import Exit, UsageError
-from spsbench.metrics.summaries import WITH_LOAD, Summary
+from spsbench.metrics.summaries import Summary
 from spsbench.reports.reporter import Report, Table
 from spsbench.reports.text import markdown
 from spsbench.settings.labels import Names, method, setting
@@ -46,13 +46,13 @@ class Run:
     def failed(self) -> int:
         """Return the number of failed generations, which no figure includes."""
         tables = self.finished.tables if self.finished else ()
-        return sum(row.failures for table in tables if not table.part for row in table.rows)
+        return sum(row.failures for table in tables for row in table.rows)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the summary as plain values: figure `x` has its interval in `x.low` and `x.high`.
 
-        All rows have the same keys; a figure without value, or without timings on an idle machine,
-        is None. `with_load.x` covers all timings, including those under load.
+        All rows have the same keys; a figure without value is None. Times are over undisturbed
+        timings; where `timed` is 0, over the `loaded` ones.
         """
         return _rows(self.summary)
 
@@ -86,9 +86,7 @@ class Run:
 
 def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     names = Names(summary.cell for summary in summaries)
-    with_load = [f"with_load.{name}" for name in WITH_LOAD]
-    figure_names = dict.fromkeys(name for summary in summaries for name in summary.figures)
-    figures = [*(name for name in figure_names if name not in with_load), *with_load]
+    figures = dict.fromkeys(name for summary in summaries for name in summary.figures)
     return [_row(summary, names, figures) for summary in summaries]
 
 

@@ -103,19 +103,19 @@ def report(
         check_plot(plot)
 
     from spsbench.cli.output.publish import publish, show_changes
-    from spsbench.reports.reporter import in_categories, known_categories
+    from spsbench.reports.reporter import in_categories
     from spsbench.reports.run_tables import report_on
 
     column_names = [name.strip() for name in columns.split(",")] if columns is not None else []
     run_report = report_on(
         runs,
-        by_group=form == "html" or by is not None,  # the page filters by category
+        by_group=by is not None,
         selected=column_names,
         paper=paper,
     )
     if by is not None and not in_categories(run_report):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
-    publish(known_categories(run_report), form, out)
+    publish(run_report, form, out)
     if plot is not None:
         from spsbench.cli.output.publish import save_plot
 

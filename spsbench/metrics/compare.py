@@ -10,26 +10,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spsbench.metrics.intervals import POSITIVE, Estimate, Floats, Jackknife, around_mean
+from spsbench.metrics.intervals import Estimate, Floats, around_mean
 from spsbench.metrics.rates import RATES, baseline
 from spsbench.metrics.summaries import Summary, tallies, tally_of
-from spsbench.metrics.sums import AT, Tally, numbered, quietly
+from spsbench.metrics.sums import AT, Tally, paired
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
-
-WIDTH = len(AT)
 
 
 class PairedChange(NamedTuple):
     """The change of a figure over the generations that both runs have."""
 
-    before: float
-    after: float
     relative: Estimate  # after / before - 1; n counts pairs
     identical: bool  # all values are bit-identical
 
 
-class Arms(NamedTuple):
+class RunTallies(NamedTuple):
     """Tallies of a run by cell, with the same sample numbers in both runs."""
 
     cells: Sequence[Cell]
@@ -44,72 +40,46 @@ class Arms(NamedTuple):
         return [] if base is None else [self.tallies[base.id], tally]
 
 
-def arms(cells: Sequence[Cell], records: Iterable[Record], numbers: dict[str, int]) -> Arms:
+def tally_run(
+    cells: Sequence[Cell], records: Iterable[Record], numbers: dict[str, int]
+) -> RunTallies:
     """Return the tallies of a run; adds its samples to `numbers`, to share with the next run."""
     by_cell = tallies(cells)
     for record in records:
         tally_of(record.cell, by_cell).add(record, numbers.setdefault(record.sample, len(numbers)))
-    return Arms(cells, by_cell)
+    return RunTallies(cells, by_cell)
 
 
-def paired(figure: str, cell: Cell, before: Arms, after: Arms) -> PairedChange | None:
-    """Return the change of a figure of `cell`; None where the runs share no values.
-
-    Undisturbed timings where both runs have some, otherwise all timings.
-    """
+def paired_change(
+    figure: str, cell: Cell, before: RunTallies, after: RunTallies
+) -> PairedChange | None:
+    """Return the change of a figure of `cell`; None where the runs share no values."""
     speedup = figure == "speedup"
-    arms = [*before.of(cell, speedup=speedup), *after.of(cell, speedup=speedup)]
-    if len(arms) != (4 if speedup else 2):
+    of_runs = [*before.of(cell, speedup=speedup), *after.of(cell, speedup=speedup)]
+    if len(of_runs) != (4 if speedup else 2):
         return None
     rate = RATES["mean_token_time_ms" if speedup else figure]
-    counted = AT[rate.denominator]
-    for only_quiet in (True, False):
-        rows = [quietly(arm.rows) if only_quiet else arm.rows for arm in arms]
-        shared = [
-            key
-            for key in arms[0].keys
-            if all(
-                key in arm.keys and row[arm.keys[key], counted] > 0
-                for arm, row in zip(arms, rows, strict=True)
-            )
-        ]
-        if shared:
-            break
-    else:
+    pairs = paired(of_runs, rate.denominator)
+    if pairs is None:
         return None
-    sides = [
-        row[[arm.keys[key] for key in shared], :WIDTH] for arm, row in zip(arms, rows, strict=True)
-    ]
-    half = len(sides) // 2
 
-    def value(sums: Floats, first: int) -> Floats:
-        cell_rate = rate(sums[..., (first + half - 1) * WIDTH : (first + half) * WIDTH])
-        base = rate(sums[..., first * WIDTH : (first + 1) * WIDTH])
-        return base / cell_rate if speedup else cell_rate
+    def ratio(*sides: Floats) -> Floats:
+        *bases, old, new = (rate(sides[i]) for i in ((0, 2, 1, 3) if speedup else (0, 1)))
+        return old / new * bases[1] / bases[0] if speedup else new / old
 
-    def ratio(sums: Floats) -> Floats:
-        return value(sums, half) / value(sums, 0)
-
-    joined = np.hstack(sides)
-    total = joined.sum(0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        old, new = float(value(total, 0)), float(value(total, half))
-    if not (math.isfinite(old) and math.isfinite(new)):
-        return None
-    used = [AT[rate.numerator], AT[rate.denominator]]
-    old_sides, new_sides = sides[:half], sides[half:]
+    used, half = [AT[rate.numerator], AT[rate.denominator]], len(of_runs) // 2
     same = all(
         np.array_equal(then[:, used], now[:, used])
-        for then, now in zip(old_sides, new_sides, strict=True)
+        for then, now in zip(pairs.sides[:half], pairs.sides[half:], strict=True)
     )
-    samples = numbered([sample for sample, _ in shared])
-    change = Jackknife(joined, samples).estimate(ratio, counted, POSITIVE)
+    count = len(pairs.sides[0])
+    change = pairs.estimate(ratio, rate.denominator)
     if same:
-        change = Estimate(1.0, 1.0, 1.0, len(shared))
+        change = Estimate(1.0, 1.0, 1.0, count)
     if change is None:
         return None
     low, high = (None if end is None else end - 1 for end in (change.low, change.high))
-    return PairedChange(old, new, Estimate(change.mean - 1, low, high, len(shared)), same)
+    return PairedChange(Estimate(change.mean - 1, low, high, count), same)
 
 
 MARGINS: Mapping[str, float] = {
@@ -166,11 +136,11 @@ def compare(
     base: Sequence[Summary],
     now: Sequence[Summary],
     margins: Mapping[str, float] = MARGINS,
-    arms: tuple[Arms, Arms] | None = None,
+    runs: tuple[RunTallies, RunTallies] | None = None,
 ) -> RunComparison:
     """Compare the figures named in `margins` for cells that both runs have.
 
-    With the `arms` of both runs, generations of one sample and repeat are paired; otherwise,
+    With the tallies of both `runs`, generations of one sample and repeat are paired; otherwise,
     intervals are those of independent runs. Intervals cover the variation over samples. The margin
     covers the variation of a machine from day to day.
     """
@@ -179,8 +149,8 @@ def compare(
     differences = []
     for key, summary in later.items():
         for figure, margin in margins.items():
-            before, after = (of and of.at_any_load(figure)[0] for of in (earlier.get(key), summary))
-            change = arms and before and paired(figure, summary.cell, *arms)
+            before, after = (of and of.figures.get(figure) for of in (earlier.get(key), summary))
+            change = runs and before and paired_change(figure, summary.cell, *runs)
             if change and before and after:
                 differences.append(_paired(summary.cell, figure, before, after, change, margin))
             elif before and after and before.mean > 0 and after.mean > 0:
@@ -263,7 +233,7 @@ def over_seeds(rows: Sequence[Summary]) -> list[OverSeeds]:
     for members in alike.values():
         names = dict.fromkeys(name for row in members for name in row.figures)
         values = {
-            name: [e.mean for row in members if (e := row.at_any_load(name)[0]) is not None]
+            name: [e.mean for row in members if (e := row.figures.get(name)) is not None]
             for name in names
         }
         figures = {name: around_mean(v) for name, v in values.items() if len(v) == len(members)}

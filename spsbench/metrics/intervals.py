@@ -38,6 +38,17 @@ class Estimate(NamedTuple):
     low: float | None  # None: unknown error, as with fewer than `FEWEST` samples
     high: float | None
     n: int  # number of generations (samples, for a quality metric)
+    loaded: bool = False  # timed while other work used the machine, for lack of other timings
+
+    @property
+    def undecided(self) -> bool:
+        """Return whether load leaves a gain open: load within a few pairs moves it either way."""
+        return self.loaded and self.low is None
+
+    def to_json(self) -> dict[str, float | bool | None]:
+        """Return plain values; `loaded` only where it holds."""
+        values = self._asdict()
+        return values if self.loaded else {name: values[name] for name in self._fields[:4]}
 
     @property
     def certain(self) -> "Estimate":

@@ -156,7 +156,7 @@ class Parity(NamedTuple):
     @property
     def shown(self) -> Estimate:
         """Return the difference on the metric's own scale, with Student's interval."""
-        mean, low, high, n = self.usual or self.difference
+        mean, low, high, n, _ = self.usual or self.difference
         low, high = (None if end is None else self.scale * end for end in (low, high))
         return Estimate(self.scale * mean, low, high, n)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from spsbench.metrics.intervals import CHANCE, POSITIVE, SHARE, Estimate, Floats, Jackknife, Scale
-from spsbench.metrics.sums import AT, TIMES, Tally, Totals, numbered, quietly, totals
+from spsbench.metrics.sums import AT, TIMES, Tally, Totals, paired, totals
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import MEASURES, Measure, RoundRecord
 
@@ -193,8 +193,8 @@ def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
     return next((other for other in cells if other.k == 0 and other.same_work(cell)), None)
 
 
-def gains(base: Tally, cell_tally: Tally, k: int | None, *, quiet: bool = False) -> Gains:
-    """Return ratios of paired totals, so that a prompt weighs the same in both arms.
+def gains(base: Tally, cell_tally: Tally, k: int | None) -> Gains:
+    """Return ratios of paired totals, so that a prompt weighs the same under both methods.
 
     The prediction is Leviathan et al. 2023, theorem 3.8, over the rounds as drafted. A round of N
     drafted tokens is expected to emit sum_{i=0..N} alpha^i, which takes acceptances as independent.
@@ -202,49 +202,38 @@ def gains(base: Tally, cell_tally: Tally, k: int | None, *, quiet: bool = False)
     drafting and the target's pass, in passes of the baseline's target: c N + v(N). No round emits
     more than the measured tau, or costs less than one pass, so the prediction never exceeds tau.
 
-    Arms of one prompt run one after another and mostly share the load of the machine. Where load
-    changes from one to the next, only many pairs even it out; `quiet` restricts to those without.
+    Methods of one prompt run one after another and mostly share the load of the machine. Where load
+    changes from one to the next, only many pairs even it out; `paired` marks such pairs.
     """
-    base_rows, own_rows = base.rows, cell_tally.rows
-    if quiet:
-        base_rows, own_rows = quietly(base_rows), quietly(own_rows)
-    keys = _timed_in_both(base, cell_tally, base_rows, own_rows)
-    if not keys:
+    pairs = paired([base, cell_tally], "started")
+    if pairs is None:
         return Gains()
-    width = len(AT)
-    ours = own_rows[[cell_tally.keys[key] for key in keys], :width]
-    theirs = base_rows[[base.keys[key] for key in keys], :width]
-    reached = own_rows[[cell_tally.keys[key] for key in keys], own_rows.shape[1] - cell_tally.k :]
-    rows = np.hstack([ours, theirs, reached])
-    paired = Jackknife(rows, numbered([sample for sample, _ in keys]))
-
     token_time, of_answer = RATES["mean_token_time_ms"], RATES["token_time_with_prefill_ms"]
     alpha, tau = RATES["alpha"], RATES["block_efficiency"]
     target_pass, draft_pass = RATES["target_pass_ms"], RATES["draft_pass_ms"]
 
-    def speedup(sums: Floats) -> Floats:
-        return token_time(sums[..., width:]) / token_time(sums)
+    def cost_ratio(plain: Floats, sums: Floats) -> Floats:
+        return draft_pass(sums) / target_pass(plain)
 
-    def answer_speedup(sums: Floats) -> Floats:
-        return of_answer(sums[..., width:]) / of_answer(sums)
+    def verify_ratio(plain: Floats, sums: Floats) -> Floats:
+        return target_pass(sums) / target_pass(plain)
 
-    def cost_ratio(sums: Floats) -> Floats:
-        return draft_pass(sums) / target_pass(sums[..., width:])
-
-    def verify_ratio(sums: Floats) -> Floats:
-        return target_pass(sums) / target_pass(sums[..., width:])
-
-    def predicted(sums: Floats) -> Floats:
-        reached = sums[..., 2 * width :] / sums[..., AT["rounds"], None]  # rounds of each depth
+    def predicted(plain: Floats, sums: Floats) -> Floats:
+        reached = sums[..., sums.shape[-1] - cell_tally.k :] / sums[..., AT["rounds"], None]
         depths = -np.diff(reached, prepend=1.0, append=0.0)  # share of rounds that drafted N tokens
         by_depth = expected_tokens(alpha(sums)[..., None], np.arange(depths.shape[-1]))
         depth = sums[..., AT["depth"]] / sums[..., AT["rounds"]]
-        drafting = np.where(depth > 0, cost_ratio(sums) * depth, 0.0)
+        drafting = np.where(depth > 0, cost_ratio(plain, sums) * depth, 0.0)
         tokens = np.minimum((depths * by_depth).sum(-1), tau(sums))
-        return np.asarray(tokens / np.maximum(drafting + verify_ratio(sums), 1.0))
+        return np.asarray(tokens / np.maximum(drafting + verify_ratio(plain, sums), 1.0))
 
     defined = [
-        paired.estimate(ratio, AT["started"]) for ratio in (speedup, answer_speedup, verify_ratio)
+        pairs.estimate(ratio, "started")
+        for ratio in (
+            lambda plain, sums: token_time(plain) / token_time(sums),
+            lambda plain, sums: of_answer(plain) / of_answer(sums),
+            verify_ratio,
+        )
     ]
     if base is cell_tally:  # 1 by definition
         defined = [estimate and estimate.certain for estimate in defined]
@@ -252,39 +241,10 @@ def gains(base: Tally, cell_tally: Tally, k: int | None, *, quiet: bool = False)
     return Gains(
         gained,
         of_answers,
-        paired.estimate(cost_ratio, AT["timed_depth"]),
+        pairs.estimate(cost_ratio, "timed_depth"),
         grown,
-        paired.estimate(predicted, AT["overlap_tested"]) if k else None,
+        pairs.estimate(predicted, "overlap_tested") if k else None,
     )
-
-
-def processor_gain(base: Tally, cell_tally: Tally) -> float | None:
-    """Return the processor time a token of the baseline over that of a cell, over their pairs.
-
-    Load hardly changes it, but it is no speed-up: a thread that waits takes none. None where it
-    was not measured.
-    """
-    keys = _timed_in_both(base, cell_tally, base.rows, cell_tally.rows)
-    rows = [
-        tally.rows[[tally.keys[key] for key in keys], : len(AT)] for tally in (base, cell_tally)
-    ]
-    if not keys or not all(arm[:, AT["processor"]].all() for arm in rows):
-        return None
-    theirs, ours = (RATES["processor_token_time_ms"](arm.sum(0)) for arm in rows)
-    return float(theirs / ours)
-
-
-def _timed_in_both(
-    base: Tally, cell_tally: Tally, base_rows: Floats, own_rows: Floats
-) -> list[tuple[int, int]]:
-    """Return the keys of the generations whose timings count in both tallies."""
-    return [
-        key
-        for key, row in cell_tally.keys.items()
-        if own_rows[row, AT["started"]]
-        and key in base.keys
-        and base_rows[base.keys[key], AT["started"]]
-    ]
 
 
 def expected_tokens(alpha: ArrayLike, k: ArrayLike) -> Floats:

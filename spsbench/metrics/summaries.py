@@ -11,7 +11,7 @@ import numpy as np
 
 from spsbench.metrics.intervals import CHANCE, SHARE, Estimate, Floats, Jackknife, of_means, over
 from spsbench.metrics.parity import Combine, Qualities, average, greatest, qualities
-from spsbench.metrics.rates import MS, OF_TIME, RATES, Gains, baseline, gains, processor_gain
+from spsbench.metrics.rates import MS, OF_TIME, RATES, Gains, baseline, gains
 from spsbench.metrics.sums import AT, SIBLINGS, SLOTS, Tally, quietly
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import MEASURES, Record, Score
@@ -31,7 +31,8 @@ class Summary:
     """The figures of a cell; None where one does not apply or nothing was measured.
 
     Rates are ratios of totals over all generations, so a long one weighs more than a short one;
-    TTFT, prefill, the time of an answer and that to the horizon are means over generations.
+    TTFT, prefill, the time of an answer and that to the horizon are means over generations. Figures
+    of time are over undisturbed timings; without any, over those under load (`Estimate.loaded`).
     """
 
     cell: Cell
@@ -74,9 +75,7 @@ class Summary:
     cost_ratio: Estimate | None = None  # c: draft pass over the target's at K = 0
     verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
     predicted_speedup: Estimate | None = None  # from alpha, what was drafted, and its costs
-    processor_gain: float | None = None  # processor time a token of K = 0 over that of this cell
     measured: Mapping[str, Estimate | None] = field(default_factory=dict)  # figures of `MEASURES`
-    with_load: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `at_any_load`
     quality: Mapping[str, Estimate | None] = field(default_factory=dict)  # n counts samples
     terms: Mapping[str, Estimate | None] = field(default_factory=dict)  # a plan's own
 
@@ -89,44 +88,8 @@ class Summary:
         named |= self.measured
         named |= {f"alpha_at.{i}": at for i, at in enumerate(self.alpha_at, start=1)}
         named |= {f"sibling_at.{i}": at for i, at in enumerate(self.sibling_at, start=1)}
-        named |= {f"with_load.{name}": value for name, value in self.with_load.items()}
         named |= {f"quality.{name}": value for name, value in self.quality.items()}
         return named | {f"terms.{name}": value for name, value in self.terms.items()}
-
-    def at_any_load(self, name: str) -> tuple[Estimate | None, bool]:
-        """Return a figure, and whether it includes timings under load for lack of quiet timings.
-
-        Figures of time use undisturbed timings only. Gains use undisturbed pairs if there are any,
-        else all pairs: the arms of a pair mostly share their load. `with_load` has both over all
-        timings, if some were taken under load.
-        """
-        undisturbed, with_load = self.figures.get(name), self.with_load.get(name)
-        if with_load is not None and undisturbed in (None, with_load):
-            return with_load, True
-        return undisturbed, False
-
-    @property
-    def undecided(self) -> bool:
-        """Return whether load leaves the speed-up open: it was timed under load, without interval.
-
-        Load that comes and goes within a pair moves the ratio either way, and a few pairs do not
-        show by how much.
-        """
-        return self._open("speedup")
-
-    @property
-    def decided_speedup(self) -> Estimate | None:
-        """Return the speed-up that may be announced; None where none is measured or `undecided`."""
-        return None if self.undecided else self.at_any_load("speedup")[0]
-
-    @property
-    def decided_answer_speedup(self) -> Estimate | None:
-        """Return the speed-up of the whole answer, as `decided_speedup` does that of a token."""
-        return None if self._open("answer_speedup") else self.at_any_load("answer_speedup")[0]
-
-    def _open(self, name: str) -> bool:
-        gained, loaded = self.at_any_load(name)
-        return loaded and gained is not None and gained.low is None
 
 
 FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None)
@@ -148,9 +111,6 @@ HORIZON = 128
 
 DEFINED = ("block_efficiency", "efficiency", "accepted_length")
 """Figures that are 1 or 0 by definition where K = 0, over any samples."""
-
-WITH_LOAD = (*OF_TIME, "verify_share", *Gains._fields)
-"""Figures with a second value over all timings, beside the value over undisturbed timings."""
 
 Of = TypeVar("Of")
 
@@ -222,23 +182,16 @@ def _rows(
     for cell in cells:
         base = baseline(cell, cells)
         tally = tallies[cell.id]
-        every, quiet = Gains(), Gains()
-        if base is not None:
-            every = gains(tallies[base.id], tally, cell.k)
-            quiet = gains(tallies[base.id], tally, cell.k, quiet=True)
-        quality = qualities(scores[cell.id], combine(cell))
-        compared = base if cell.k != 0 else None
-        processor = None if compared is None else processor_gain(tallies[compared.id], tally)
-        yield _summary(cell, group, tally, (every, quiet), quality, processor)
+        gained = Gains() if base is None else gains(tallies[base.id], tally, cell.k)
+        yield _summary(cell, group, tally, gained, qualities(scores[cell.id], combine(cell)))
 
 
 def _summary(
     cell: Cell,
     group: str | None,
     tally: Tally,
-    gained: tuple[Gains, Gains],
+    gained: Gains,
     quality: Qualities,
-    processor: float | None,
 ) -> Summary:
     rows = tally.rows
     jackknife, quiet = tally.jackknife(rows), quietly(rows)
@@ -266,12 +219,12 @@ def _summary(
         for measure in MEASURES
         if measure.per == "process"
     }
-    figures |= _times(tally.jackknife(quiet), quiet)
+    times = _times(tally.jackknife(quiet), quiet)
     timed, undisturbed = int(rows[:, AT["timed"]].sum()), int(quiet[:, AT["timed"]].sum())
-    with_load: dict[str, Estimate | None] = {}
     if undisturbed < timed:
-        with_load = _times(jackknife, rows) | gained[0]._asdict()
-    chosen = gained[1] if gained[1].speedup else gained[0]  # pairs share their load
+        for name, estimate in _times(jackknife, rows).items():
+            times[name] = times[name] or (estimate and estimate._replace(loaded=True))
+    figures |= times
     first = len(AT)
     beside = first + 2 * tally.slots
     return Summary(
@@ -294,11 +247,9 @@ def _summary(
             if rows[:, kept + SIBLINGS].any()
         ),
         spread=spread(MS * quiet[quiet[:, AT["reached"]] > 0, AT["horizon"]]),
-        processor_gain=processor,
         **figures,
-        **chosen._asdict(),
+        **gained._asdict(),
         measured=measured,
-        with_load=with_load,
         quality={
             name: of_means(np.array(list(v.values())), greatest(name))
             for name, v in quality.items()

@@ -6,7 +6,7 @@ A table of 100,000 records holds about 20 numbers for each, instead of millions 
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, compress, zip_longest
 from operator import attrgetter
@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.metrics.intervals import Floats, Jackknife
+from spsbench.metrics.intervals import POSITIVE, Estimate, Floats, Jackknife, Scale
 from spsbench.settings.records import MEASURES, Record, RoundRecord, columns
 
 SLOTS = 16  # positions in a round with separate acceptance, under any schedule
@@ -273,6 +273,51 @@ class Tally:
     def jackknife(self, rows: Floats) -> Jackknife:
         """Return sums by sample, of `rows` or of `quietly(rows)`."""
         return Jackknife(rows, numbered([sample for sample, _ in self.keys]))
+
+
+class Pairs(NamedTuple):
+    """The generations that several tallies share, with the sums of each side by side."""
+
+    jackknife: Jackknife
+    widths: Sequence[int]
+    loaded: bool  # some were timed under load, for lack of undisturbed ones
+    sides: Sequence[Floats]  # [R, F] of each tally
+
+    def estimate(
+        self, figure: Callable[..., Floats], counted: str, scale: Scale = POSITIVE
+    ) -> Estimate | None:
+        """Return a figure of the tallies' sums with its interval: `figure([..., F], ...) -> [...]`.
+
+        Args:
+            counted: sum of the last tally that is 0 in generations without the figure.
+        """
+        ends = np.cumsum(self.widths)[:-1]
+        estimate = self.jackknife.estimate(
+            lambda sums: figure(*np.split(sums, ends, axis=-1)), int(ends[-1]) + AT[counted], scale
+        )
+        return estimate and estimate._replace(loaded=self.loaded)
+
+
+def paired(tallies: Sequence[Tally], counted: str) -> Pairs | None:
+    """Pair the generations, by sample and repeat, in which `counted` is above 0 in every tally.
+
+    Undisturbed timings where all tallies have some, otherwise all. None: the tallies share none.
+    """
+    for loaded in (False, True):
+        rows = [tally.rows if loaded else quietly(tally.rows) for tally in tallies]
+        with_sum = [
+            {key for key, row in tally.keys.items() if sums[row, AT[counted]] > 0}
+            for tally, sums in zip(tallies, rows, strict=True)
+        ]
+        if keys := [key for key in tallies[-1].keys if all(key in known for known in with_sum)]:
+            sides = [
+                sums[[tally.keys[key] for key in keys]]
+                for tally, sums in zip(tallies, rows, strict=True)
+            ]
+            samples = numbered([sample for sample, _ in keys])
+            widths = [side.shape[1] for side in sides]
+            return Pairs(Jackknife(np.hstack(sides), samples), widths, loaded, sides)
+    return None
 
 
 def quietly(rows: Floats) -> Floats:

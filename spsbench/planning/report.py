@@ -196,7 +196,6 @@ def row(
         return Estimate(value, None, None, forecast.texts)
 
     other_shares = shares.sampling + shares.verify + shares.host + shares.unexplained
-    speedup, with_load = (None, {}) if figures is None else gain_columns(figures)
     parts = 100 * shares.draft, 100 * shares.target, 100 * other_shares
     hides = forecasts.costs.busy and not all(0 <= part <= 100 for part in parts)  # no shares
     draft, target, rest = [None] * 3 if hides else map(alone, parts)
@@ -211,9 +210,8 @@ def row(
         alpha=forecast.alpha,
         block_efficiency=None if figures is None else figures.tau,
         mean_token_time_ms=None if figures is None else figures.ms,
-        speedup=speedup,
+        speedup=None if figures is None else gain_column(figures),
         predicted_speedup=forecast.speedup,
-        with_load=with_load,
         terms={
             "predicted_tau": forecast.tau,
             "predicted_ms": forecast.ms,
@@ -226,16 +224,14 @@ def row(
     )
 
 
-def gain_columns(figures: Measured) -> tuple[Estimate | None, dict[str, Estimate | None]]:
-    """Return the speed-up of a row and that under load, which alone has one that is in doubt."""
-    if figures.doubt:
-        return None, {"speedup": figures.speedup._replace(low=None, high=None)}
-    return figures.speedup, {"speedup": figures.speedup} if figures.loaded else {}
+def gain_column(figures: Measured) -> Estimate:
+    """Return the speed-up of a row; one in doubt has no interval, so that it decides nothing."""
+    gained = figures.speedup._replace(loaded=figures.loaded)
+    return gained._replace(low=None, high=None, loaded=True) if figures.doubt else gained
 
 
 def unpredicted_row(cell: Cell, figures: Measured) -> Summary:
     """Return the row of a candidate that was measured without a prediction."""
-    speedup, with_load = gain_columns(figures)
     return Summary(
         cell=cell,
         samples=figures.speedup.n,
@@ -246,8 +242,7 @@ def unpredicted_row(cell: Cell, figures: Measured) -> Summary:
         horizon=cell.max_new_tokens,
         block_efficiency=figures.tau,
         mean_token_time_ms=figures.ms,
-        speedup=speedup,
-        with_load=with_load,
+        speedup=gain_column(figures),
     )
 
 
@@ -342,13 +337,12 @@ def real_rounds(folder: Path, cells: Sequence[Cell]) -> tuple[dict[str, Measured
     reasons: dict[str, str] = {}
     for row in tables(folder)[0].whole:
         name = names.get(bare(row.cell))
-        gained, loaded = row.at_any_load("speedup")
-        ms, _ = row.at_any_load("mean_token_time_ms")
+        gained, ms = row.speedup, row.mean_token_time_ms
         if name is None:
             continue
         if gained is not None and ms and row.block_efficiency:
             foretold = of_traces.get(name)
-            figures[name] = Measured(gained, row.block_efficiency, ms, loaded, foretold)
+            figures[name] = Measured(gained, row.block_efficiency, ms, gained.loaded, foretold)
         elif not row.n:
             reasons[name] = f"{row.failures} of its generations failed, and none succeeded"
         elif not row.timed + row.loaded:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.columns import ABSENT, MARK, UNDECIDED, full
+from spsbench.reports.columns import ABSENT, MARK, Column, full
 from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, TextTable
 from spsbench.reports.reporter import Table
 from spsbench.settings.cell import Cell
@@ -114,8 +114,8 @@ def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimat
     """Return the best row by batch with its speed-up; None and 1 where plain sampling is best."""
     best_by_batch: dict[int, tuple[Summary | None, Estimate]] = {}
     for row in rows:
-        gained, size = row.decided_speedup, row.cell.batch
-        if gained is None or row.cell.k == 0:
+        gained, size = row.speedup, row.cell.batch
+        if gained is None or gained.undecided or row.cell.k == 0:
             continue
         best = best_by_batch.setdefault(size, (None, Estimate(1.0, None, None, gained.n)))
         if gained.mean > best[1].mean:
@@ -152,14 +152,14 @@ def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts) -> Text
     for name, method_rows in lines(rows).items():
         for row in method_rows:
             shortest = None if row.cell.k == 0 else counts.shortest(row.cell)
-            ms, marked = row.at_any_load("mean_token_time_ms")
+            ms = row.mean_token_time_ms
             text_rows.append(
                 [
                     name,
                     str(row.cell.batch),
-                    UNDECIDED if row.undecided else _figure(row, "speedup", 2, "x"),
+                    _figure(row, "speedup", 2, "x"),
                     _figure(row, "machine_tokens_per_s", 1),
-                    ABSENT if ms is None else f"{1e3 / ms.mean:.1f}{MARK * marked}",
+                    ABSENT if ms is None else f"{1e3 / ms.mean:.1f}{MARK * ms.loaded}",
                     _figure(row, "empty_rows", 3),
                     _figure(row, "block_efficiency", 2),
                     ABSENT if shortest is None else f"{shortest:.2f}",
@@ -186,7 +186,7 @@ def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
             both = tuple(
                 Point(1e3 / ms.mean, machine.mean)
                 for row in method_rows
-                if (ms := row.at_any_load("mean_token_time_ms")[0])
+                if (ms := row.mean_token_time_ms)
                 and (machine := row.figures.get("machine_tokens_per_s"))
             )
             if both:
@@ -226,13 +226,12 @@ def _alone(cell: Cell) -> Cell:
 
 
 def _gain(row: Summary) -> Point | None:
-    gained, loaded = row.at_any_load("speedup")
-    return None if gained is None else Point(row.cell.batch, *gained[:3], loaded)
+    gained = row.speedup
+    return None if gained is None else Point(row.cell.batch, *gained[:3], gained.loaded)
 
 
 def _figure(row: Summary, name: str, digits: int, unit: str = "") -> str:
-    estimate, marked = row.at_any_load(name)
-    return ABSENT if estimate is None else full(estimate, digits, unit) + MARK * marked
+    return Column(name, name, digits, unit).text(row, full)
 
 
 def _apart(taus: Sequence[Estimate]) -> str:

@@ -32,19 +32,12 @@ class Column:
 
     def text(self, summary: Summary, show: Show) -> str:
         """Format the figure by `show`, `n/a` if missing; timings under load are marked."""
-        estimate, marked = summary.at_any_load(self.figure)
+        estimate = summary.figures.get(self.figure)
         if estimate is None:
             return ABSENT
-        if self.figure in GAINS and marked and estimate.low is None:
+        if self.figure in GAINS and estimate.undecided:
             return UNDECIDED
-        return show(estimate, self.digits, self.unit) + MARK * marked
-
-    def with_load(self, summary: Summary, show: Show) -> str:
-        """Return the figure over all timings, marked; empty if load does not affect the figure."""
-        estimate = summary.with_load.get(self.figure)
-        if self.figure in GAINS and estimate is not None and estimate.low is None:
-            return UNDECIDED
-        return "" if estimate is None else show(estimate, self.digits, self.unit) + MARK
+        return show(estimate, self.digits, self.unit) + MARK * estimate.loaded
 
 
 PROCESSOR = Column("CPU ms/token", "processor_token_time_ms", 2)  # not in every run
@@ -203,10 +196,23 @@ temperature for nucleus sampling on XSum.
 """
 
 
-def beside(summary: Summary) -> PaperRow | None:
+def paper_row(summary: Summary) -> PaperRow | None:
     """Return the row of Table 1 that matches a measured row, or None."""
     cell = summary.cell
     if summary.group is not None or not cell.own_loop:
         return None
     key = cell.task.name if cell.task else "", warp(cell), method(cell)
     return next((row for row in TABLE_1 if (row.task, row.setting, row.method) == key), None)
+
+
+def paper_value(row: PaperRow | None, figure: str) -> float | None:
+    """Return a figure of the paper's row, scores in the units of their metric; None without it."""
+    if row is None:
+        return None
+    scale = 100 if is_percent(row.metric) else 1
+    values = {
+        f"quality.{row.metric}": row.result * scale,
+        "mean_token_time_ms": row.mean_token_time_ms,
+        "speedup": row.speedup,
+    }
+    return values.get(figure)

@@ -59,6 +59,16 @@ def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None
     )
 
 
+def by_k(rows: Sequence[Summary], figure: str, title: str) -> Panel:
+    """Return a figure of the rows against K, a curve a line of `lines`."""
+    curves = [
+        curve
+        for line, (label, members) in enumerate(lines(rows).items())
+        for curve in _curve(members, label, line, figure)
+    ]
+    return Panel(title=title, x=K, items=tuple(curves), whole=True)
+
+
 def why_empty(rows: Sequence[Summary], *, timed: bool) -> str:
     """Explain a panel without lines; return an empty string if there are rows to draw."""
     drafting = [s for s in rows if s.cell.k]
@@ -96,7 +106,6 @@ class Reached(NamedTuple):
 
     row: Summary
     time: Estimate
-    loaded: bool  # mean over timings under load, as there are no others
 
 
 def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
@@ -105,7 +114,7 @@ def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
     Times are measured if all generations of every row reached the horizon, or at least
     `MEASURED_FROM` did. Else the time is the mean token time times the horizon.
     """
-    estimates = [(s.at_any_load("horizon_time_ms")[0], s.timed or s.loaded) for s in members]
+    estimates = [(s.horizon_time_ms, s.timed or s.loaded) for s in members]
     measured = all(
         estimate is not None and estimate.n >= min(MEASURED_FROM, timed)
         for estimate, timed in estimates
@@ -113,10 +122,10 @@ def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
     figure, scale = ("horizon_time_ms", 1e-3) if measured else ("mean_token_time_ms", 0.0)
     times = []
     for s in members:
-        estimate, loaded = s.at_any_load(figure)
+        estimate = s.figures.get(figure)
         if estimate is not None:
             seconds = estimate.mean * (scale or s.horizon * 1e-3)
-            times.append(Reached(s, Estimate(seconds, None, None, estimate.n), loaded))
+            times.append(Reached(s, Estimate(seconds, None, None, estimate.n, estimate.loaded)))
     return times, measured
 
 
@@ -126,18 +135,19 @@ def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Le
     if not measured:
         label = f"{label} (mean token time x {members[0].horizon})"
     points = []
-    for s, time, loaded in timed:
+    for s, time in timed:
         if s.cell.k:
             sd = s.spread.sd if s.spread and measured else None
             sides = (None, None) if sd is None else (time.mean - sd / 1e3, time.mean + sd / 1e3)
-            points.append(Point(s.cell.k, time.mean, sides[0], sides[1], loaded))
+            points.append(Point(s.cell.k, time.mean, sides[0], sides[1], time.loaded))
     curves: list[Curve | Level] = []
     if points:
         best = min(points, key=lambda point: (point.y, point.x))
         curves.append(Curve(name=label, points=tuple(points), line=line, best=best))
-    plain = [(time.mean, loaded) for s, time, loaded in timed if s.cell.k == 0]
     return curves + [
-        Level(name=f"{label}, ArS", y=mean, line=line, loaded=loaded) for mean, loaded in plain
+        Level(name=f"{label}, ArS", y=time.mean, line=line, loaded=time.loaded)
+        for s, time in timed
+        if s.cell.k == 0
     ]
 
 
@@ -148,10 +158,8 @@ def _curve(
     figure: str,
 ) -> list[Curve]:
     """Return the means with their intervals, from K = 0 on."""
-    by_k = [(s.cell.k or 0, *s.at_any_load(figure)) for s in members]
-    points = tuple(
-        Point(k, e.mean, e.low, e.high, loaded) for k, e, loaded in by_k if e is not None
-    )
+    estimates = [(s.cell.k or 0, s.figures.get(figure)) for s in members]
+    points = tuple(Point(k, e.mean, e.low, e.high, e.loaded) for k, e in estimates if e is not None)
     return [Curve(name=label, points=points, line=line)] if points else []
 
 

@@ -17,13 +17,14 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A line through points in the order of x."""
+    """Points of one colour; in a panel with rows, x is the number of a row."""
 
     name: str
     points: tuple[Point, ...]
     line: int  # index of the line; selects colour and marker in all panels
     best: Point | None = None  # the optimum
     dense: bool = False  # too many points for a marker each
+    joined: bool = True  # by a line, in the order of x
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """A pair of axes with its curves."""
+    """A pair of axes with its curves; with `rows`, y is to the right and a row is a name."""
 
     title: str = ""
     x: str  # axis labels with units
@@ -47,6 +48,8 @@ class Panel:
     whole: bool = False  # x is an integer
     from_zero: bool = False  # y starts at 0
     empty: str = ""  # reason why the panel is empty
+    rows: tuple[str, ...] = ()
+    stacked: bool = False  # bars of a row, one behind the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,7 @@ class TextTable(NamedTuple):
     rows: Sequence[Sequence[str]]
     remarks: Sequence[str] = ()  # lines below the table
     names: int = 1  # how many of the first columns identify a row
-    sources: Sequence[tuple[int, bool]] = ()  # of each row: number of its summary, is the paper's
+    paper_rows: Sequence[int] = ()  # rows that are the paper's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +89,14 @@ class Section:
     run: str = ""  # title of the run's table and id of the cell, if the finding belongs to a run
     cell: str = ""
     answers: bool = False  # the section is the whole answer; its rows do not repeat it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhibit:
+    """A figure of the page with its explanation; `terms` are figures that the page defines."""
+
+    id: str
+    title: str
+    says: str
+    figure: Figure
+    terms: tuple[str, ...] = ()

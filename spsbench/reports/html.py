@@ -3,26 +3,29 @@
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spsbench.reports.figures import Section
-from spsbench.reports.page.answer import answered, findings, tabled
-from spsbench.reports.page.data import content
+from spsbench.reports.page.answer import (
+    answered,
+    answers,
+    exhibited,
+    findings,
+    html_table,
+    tabled,
+)
+from spsbench.reports.page.data import aggregated, paired_runs, run_names, to_read
 from spsbench.reports.page.escape import embedded, markup
+from spsbench.reports.page.exhibits import exhibits, of_section
+from spsbench.reports.page.pairs import compared
 from spsbench.reports.page.token_origins import Trace
 from spsbench.reports.reporter import Report, Table
 
 ASSETS = Path(__file__).parent / "page" / "assets"
 SCRIPTS = (
     "elements.js",
-    "plot.js",
-    "forest.js",
-    "curves.js",
-    "filters.js",
-    "exhibits.js",
-    "beside.js",
     "lesson.js",
     "story.js",
     "tree.js",
@@ -35,39 +38,53 @@ SCRIPTS = (
 
 def html(report: Report) -> str:
     """Return the page of a report; equal records give equal bytes."""
-    page_content = content(report)
-    firsts = accumulate((len(table.rows) for table in report.tables), initial=0)
-    tables = "".join(
-        tabled(table, first) for table, first in zip(report.tables, firsts, strict=False)
+    tables = report.tables
+    names, aggregates = run_names(tables), aggregated(tables)
+    answered_by_section = any(section.answers for section in report.sections)
+    traces, selection = to_read(aggregates, names)
+    cards, plots = (
+        [],
+        [
+            exhibited(exhibit)
+            for number, section in enumerate(report.sections)
+            for exhibit in of_section(section, number)
+        ],
     )
+    pairs = paired_runs(tables, aggregates, names)
+    if pairs:
+        exhibit, differences = compared(pairs, names[0])
+        plots += [exhibited(exhibit), html_table(differences)]
+    for number, (table, sums, name) in enumerate(zip(tables, aggregates, names, strict=True)):
+        for exhibit in exhibits(table, sums.times, answered=answered_by_section):
+            title = f"{name}: {exhibit.title}" if name else exhibit.title
+            key = f"{exhibit.id}-{number}" if number else exhibit.id
+            plots.append(exhibited(replace(exhibit, id=key, title=title)))
+        if not answered_by_section:
+            same = {cell.id: table.greedy.same(cell) for cell in sums.cells.values()}
+            audits = {s.cell: s for s in report.sections if s.run == table.title.run and s.cell}
+            cards += [answer._replace(run=name) for answer in answers(table, same, audits)]
+    numbers = "".join(map(tabled, tables))
+    runs = [f"{name}: {t.title.run}" for name, t in zip(names, tables, strict=True) if name]
     parts = [
-        _lacking(report.tables),
-        answered(page_content.answers, report.sections),
-        '<div id="filters"></div>',
-        '<section id="exhibits" aria-label="Figures"></section>',
-        '<section id="pairings" aria-label="Runs beside each other"></section>',
+        _lacking(tables),
+        answered(cards, report.sections),
+        *plots,
         '<section id="viewer" aria-label="Texts, token by token"></section>',
         findings(report.sections),
-        f'<section><h2 id="numbers">All figures</h2>{tables}</section>' if tables else "",
+        f'<section><h2 id="numbers">All figures</h2>{numbers}</section>' if numbers else "",
     ]
-    return page(report.title, _about(report.tables, page_content.runs), parts, page_content.data)
+    data = {"selection": selection, "traces": [trace.to_json() for trace in traces]}
+    return page(report.title, _about(tables, runs), parts, data)
 
 
 def trace_page(
     title: str, traces: Iterable[Trace], about: Mapping[str, str], lines: Sequence[str]
 ) -> str:
     """Return a page of generations only, with a description `about` and notes `lines`."""
-    data = {
-        "rows": [],
-        "exhibits": [],
-        "pairings": [],
-        "definitions": {},
-        "told": "",
-        "traces": [trace.to_json() for trace in traces],
-    }
-    said = "".join(f"<li>{markup(line)}</li>" for line in lines)
+    data = {"selection": "", "traces": [trace.to_json() for trace in traces]}
+    notes = "".join(f"<li>{markup(line)}</li>" for line in lines)
     parts = [
-        f'<section class="answer"><ul class="said">{said}</ul></section>' if said else "",
+        f'<section class="answer"><ul class="notes">{notes}</ul></section>' if notes else "",
         '<section id="viewer" aria-label="The text, token by token"></section>',
     ]
     return page(title, _facts(about), parts, data)
@@ -146,7 +163,7 @@ def _lacking(tables: Sequence[Table]) -> str:
     lines = {
         f"{table.title.run}: {table.progress.remark}" if len(tables) > 1 else table.progress.remark
         for table in tables
-        if table.progress is not None and not table.progress.whole and not table.part
+        if table.progress is not None and not table.progress.whole
     }
     return "".join(f'<p class="lack">{markup(line)}</p>' for line in sorted(lines))
 

@@ -50,8 +50,6 @@ def parquet(report: Report) -> bytes:
 
 def _rows(report: Report) -> Iterator[dict[str, Any]]:
     for table in report.tables:
-        if table.part:  # the records are in an earlier table
-            continue
         cells = {row.cell.id: row.cell for row in table.rows}
         names = Names(row.cell for table in report.tables for row in table.rows)
         for record in table.records():
@@ -93,8 +91,14 @@ def _generation(record: Record) -> dict[str, Any]:
         "flags": list(record.flags),
         "prefill_seconds": record.prefill_seconds,
         "rounds": metrics(record.rounds, record.prefill_seconds).rounds,
-        **{name: sum(getattr(r, name) for r in record.rounds) for name in SUMMED},
+        **{name: _sum(record, name) for name in SUMMED},
     }
+
+
+def _sum(record: Record, name: str) -> float | None:
+    """Return the sum of a column of the rounds; null where an engine does not tell one of them."""
+    values = [getattr(r, name) for r in record.rounds]
+    return None if min(values, default=0) < 0 else sum(values)
 
 
 def _unicode(text: str) -> str:

@@ -1,7 +1,6 @@
 """Lines below a table: quality parity, memory bandwidth, repetition, greedy texts, pass@k."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from spsbench.metrics.parity import (
 from spsbench.metrics.rates import baseline
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import GreedyTexts, Repetition
-from spsbench.reports.columns import MARK, SOURCE, beside, columns, full
+from spsbench.reports.columns import MARK, SOURCE, columns, full, paper_row
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, lossy, short_decoders
 from spsbench.settings.records import Score
@@ -85,47 +84,34 @@ def under_load(loaded: int, timed: int) -> list[str]:
     """Explain timings under load and recommend a repetition."""
     return [
         f"{loaded} of {timed} timings were taken under load: other programs used more than "
-        f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} include them; times "
-        "without the mark do not. Load that changes between two neighbouring generations changes "
-        f"their speed-up, too: over fewer than {FEWEST} samples it is not decided. CPU ms/token "
-        "is processor time, which load hardly changes.",
-        "For times to quote, stop the other programs (top lists them) and run again with "
-        "`overwrite`; more `repeats` give more undisturbed timings.",
+        f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} have no other timings; "
+        f"their speed-up over fewer than {FEWEST} samples is not decided. For times to quote, stop "
+        "the other programs (top lists them) and run again with `overwrite`."
     ]
 
 
 def gains_in_words(rows: Sequence[Summary]) -> list[str]:
     """Say which speed-ups load leaves open, which are below 1, and what they are taken over."""
     drafting, names, lines = [row for row in rows if row.cell.k != 0], Names(_cells(rows)), []
-    if undecided := [row for row in drafting if row.undecided]:
-        listed = "; ".join(
-            f"{names.full(row.cell)} n/a"
-            if row.processor_gain is None
-            else f"{names.full(row.cell)} {row.processor_gain:.2f}x"
-            for row in undecided
-        )
-        lines.append(
-            "Speed-up not decided: measured under load. Processor time (not elapsed time) a token, "
-            f"ArS over the method: {listed}."
-        )
-    for per, gain_of in (
-        ("token", attrgetter("decided_speedup")),
-        ("answer", attrgetter("decided_answer_speedup")),
-    ):
-        gains = [(row, gain_of(row)) for row in drafting]
+    undecided = [row for row in drafting if row.speedup and row.speedup.undecided]
+    if undecided:
+        listed = "; ".join(names.full(row.cell) for row in undecided)
+        lines.append(f"Speed-up not decided, since measured under load: {listed}.")
+    for per, figure in (("token", "speedup"), ("answer", "answer_speedup")):
+        gains = [(row, getattr(row, figure)) for row in drafting]
         listed = "; ".join(
             f"{names.full(row.cell)} {full(gain, 2, 'x')}"
             for row, gain in gains
-            if gain is not None and gain.mean < 1
+            if gain is not None and not gain.undecided and gain.mean < 1
         )
         if listed:
             lines.append(f"Slower than ArS per {per}: {listed}.")
-    if any(row.decided_answer_speedup is not None for row in drafting):
+    if any(row.answer_speedup and not row.answer_speedup.undecided for row in drafting):
         lines.append(PER_TOKEN_AND_ANSWER)
-    if apart := [line for row in drafting if (line := _pairs(row, rows, names))]:
+    if fewer_pairs := [line for row in drafting if (line := _pairs(row, rows, names))]:
         lines.append(
             "A speed-up is over the generations timed under both methods, ms/token over all of one "
-            f"method: {'; '.join(apart)}."
+            f"method: {'; '.join(fewer_pairs)}."
         )
     return lines
 
@@ -140,14 +126,14 @@ NEARLY_ALL = 0.9
 
 def _pairs(row: Summary, rows: Sequence[Summary], names: Names) -> str:
     """Return the pairs behind a speed-up, if a time beside it is of many others, too."""
-    gained, base = row.decided_speedup, baseline(row.cell, _cells(rows))
+    gained, base = row.speedup, baseline(row.cell, _cells(rows))
     times = [
         time
         for other in rows
         if other is row or (base is not None and other.cell.id == base.id)
-        if (time := other.at_any_load("mean_token_time_ms")[0]) is not None
+        if (time := other.mean_token_time_ms) is not None
     ]
-    if gained is None or all(gained.n >= NEARLY_ALL * time.n for time in times):
+    if gained is None or gained.undecided or all(gained.n >= NEARLY_ALL * t.n for t in times):
         return ""
     return f"{names.full(row.cell)} {gained.n} pair{'s' * (gained.n != 1)}"
 
@@ -219,7 +205,7 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
             [
                 f"{names.full(row.cell)}: {bound.reached(time.mean):.0%}"
                 for row, time in times
-                if time is not None and (row.cell.k == 0) is plain
+                if time is not None and not time.loaded and (row.cell.k == 0) is plain
             ]
             for plain in (True, False)
         )
@@ -239,40 +225,37 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
 
 def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[str]:
     """Warn about rows of which more than a tenth of the texts end in a loop."""
-    lines, names = [], Names(cells)
-    for cell in cells:
-        repetition = texts[cell.id]
-        if repetition.suspect and not cell.random:
-            lines.append(
-                f"Repetition in {names.full(cell)}: {repetition}. Loops are easy to draft: the "
-                "speed-up says little about other texts."
-            )
-    return lines
+    names = Names(cells)
+    looping = [
+        f"{names.full(cell)} ({texts[cell.id]})"
+        for cell in cells
+        if texts[cell.id].suspect and not cell.random
+    ]
+    if not looping:
+        return []
+    return [
+        f"Repetition in {'; '.join(looping)}. Loops are easy to draft: the speed-up says little "
+        "about other texts."
+    ]
 
 
 def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
     """Count the greedy texts of each row that equal those of ArS, and interpret the count."""
-    alike, lines, names = [], [], Names(cells)
+    names = Names(cells)
+    by_line: dict[str, list[str]] = {}
     for cell in cells:
         same = greedy.same(cell)
         if same is None:
             continue
-        if same.equal == same.of:
-            alike.append(f"{names.full(cell)} ({same.of} of {same.of})")
-            continue
-        why = (
-            "because the rule is lossy"
-            if lossy(cell)
-            else "by a rounding tie or a fault: sps verify pair tells which"
-        )
-        lines.append(
-            f"Greedy texts of {names.full(cell)}: {same.equal} of {same.of} are identical to "
-            f"those of ArS; the others differ {why}."
-        )
-    if alike:
-        text = "Greedy texts identical to those of ArS, and so of identical quality"
-        lines.insert(0, f"{text}: {'; '.join(alike)}.")
-    return lines
+        line = "Greedy texts identical to those of ArS, and so of identical quality"
+        if same.equal < same.of:
+            line = "Greedy texts that differ from those of ArS " + (
+                "because the rule is lossy (identical ones)"
+                if lossy(cell)
+                else "by a rounding tie or a fault, sps verify pair tells which (identical ones)"
+            )
+        by_line.setdefault(line, []).append(f"{names.full(cell)} ({same.equal} of {same.of})")
+    return [f"{line}: {'; '.join(rows)}." for line, rows in sorted(by_line.items())]
 
 
 def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
@@ -305,15 +288,28 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _parities(paired: Sequence[tuple[Cell, Parity]], names: Names) -> Iterator[str]:
+    """Yield a line for each verdict, but one a metric for several that are undecided."""
+    undecided: dict[str, list[tuple[Cell, Parity]]] = {}
     for cell, parity in paired:
-        if parity.verdict is not ParityVerdict.IDENTICAL:  # which `sameness` tells
+        if parity.verdict is ParityVerdict.UNDECIDED:
+            undecided.setdefault(parity.metric, []).append((cell, parity))
+    for cell, parity in paired:
+        alike = undecided.get(parity.metric, [])
+        if parity.verdict is ParityVerdict.UNDECIDED and len(alike) > 1:
+            if parity is alike[0][1]:
+                most = max((parity for _, parity in alike), key=lambda parity: parity.needed)
+                listed = "; ".join(
+                    f"{names.full(cell)} {full(parity.shown, 2)}" for cell, parity in alike
+                )
+                yield f"Quality, {parity.metric}, difference to ArS {most}: {listed}."
+        elif parity.verdict is not ParityVerdict.IDENTICAL:  # which `sameness` tells
             yield f"Quality, {names.full(cell)}: {parity.sentence}."
     if any(parity.bounded for _, parity in paired):
         yield f"{OF_QUALITY}."
 
 
 def _paper(rows: Sequence[Summary]) -> list[str]:
-    return [f"{SOURCE}."] if any(beside(row) is not None for row in rows) else []
+    return [f"{SOURCE}."] if any(paper_row(row) is not None for row in rows) else []
 
 
 def _to_one(metrics: Mapping[str, float]) -> dict[str, float]:

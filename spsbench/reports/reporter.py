@@ -1,13 +1,14 @@
 """Reports: tables with all figures and remarks, computed before a reporter formats them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from spsbench.metrics.compare import OverSeeds, over_seeds
 from spsbench.metrics.parity import Parity, Qualities
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.columns import Column, PaperRow, beside, columns
+from spsbench.metrics.text_checks import GreedyTexts
+from spsbench.reports.columns import Column, PaperRow, columns, paper_row
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.figures import Figure, Section, TextTable
 from spsbench.reports.remarks import basis, seed_lines
@@ -23,7 +24,7 @@ class Title:
     run: str
     task: str = ""  # dataset in words: data, count, revision
     notes: tuple[str, ...] = ()  # for instance the source of the paper's figures
-    timed: bool = True  # the table has times; unlike machines have separate tables
+    timed: bool = True  # the records are of alike machines, whose times may be averaged
 
     def __str__(self) -> str:
         return f"{self.run}: {self.task}" if self.task else self.run
@@ -43,11 +44,11 @@ class Table:
         default_factory=dict
     )  # identity in JSON: digests; a plan's answer
     seeds: Sequence[OverSeeds] = ()  # over rows that differ in the seed only
-    part: bool = False  # times of one machine; an earlier table has the same records
     provenance: Sequence[Mapping[str, Any]] = ()  # time, versions, machine of each start
     records: Callable[[], Iterator[Record]] = lambda: iter(())  # each call streams from disk
     parities: Sequence[tuple[Cell, Parity]] = ()  # quality of each drafting cell against ArS
     qualities: Mapping[str, Qualities] = field(default_factory=dict)  # cell -> scores, 0 .. 1
+    greedy: GreedyTexts = field(default_factory=lambda: GreedyTexts(()))
     further: Sequence[TextTable] = ()  # tables of other figures of these rows, such as by batch
     progress: Progress | None = None  # of the whole run; None = it is unknown what was planned
 
@@ -113,7 +114,7 @@ def table_of(
         title=title,
         rows=rows,
         columns=columns(rows) if selected is None else selected,
-        paper=[beside(row) if paper and selected is None else None for row in rows],
+        paper=[paper_row(row) if paper and selected is None else None for row in rows],
         remarks=[*basis(whole, title.timed), *title.notes, *seed_lines(seeds, whole)],
         seeds=seeds,
         figure=figure1(whole, str(title), ceiling_ms),
@@ -124,15 +125,3 @@ def table_of(
 def in_categories(report: Report) -> bool:
     """Return whether any prompt of the report has a category."""
     return any(row.group for table in report.tables for row in table.rows)
-
-
-def known_categories(report: Report) -> Report:
-    """Return the report without rows by category in tables whose prompts have no category."""
-    return replace(report, tables=[_without_empty_groups(table) for table in report.tables])
-
-
-def _without_empty_groups(table: Table) -> Table:
-    if any(row.group for row in table.rows):
-        return table
-    kept = [pair for pair in zip(table.rows, table.paper, strict=True) if pair[0].group is None]
-    return replace(table, rows=[row for row, _ in kept], paper=[paper for _, paper in kept])

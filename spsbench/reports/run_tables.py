@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.metrics.compare import MARGINS as MARGINS_OF_CHANGE
-from spsbench.metrics.compare import RunComparison, arms, compare
+from spsbench.metrics.compare import RunComparison, compare, tally_run
 from spsbench.metrics.parity import Parity, parity_margins
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import GreedyTexts, Repetition
@@ -67,10 +67,7 @@ def tables(
     *,
     by_group: bool = False,
 ) -> list[Table]:
-    """Return the tables of a run: one, if all records are of one machine.
-
-    Runs on unlike machines have one table of all records, without times, and a table of times for
-    each machine.
+    """Return the tables of a run: one; records of unlike machines have no times.
 
     With `by_group`, rows of each group of the task precede those of all.
 
@@ -94,12 +91,9 @@ def compared(
         for side_folders in ([against], folders)
     )
     tables = [[table for source in sources for table in _tables(source)] for sources in (base, now)]
-    rows = [
-        [row for table in side_tables if not table.part for row in table.whole]
-        for side_tables in tables
-    ]
+    rows = [[row for table in side_tables for row in table.whole] for side_tables in tables]
     sides = tuple(
-        arms(
+        tally_run(
             list({cell.id: cell for source in sources for cell in source.cells}.values()),
             (record for source in sources for record in _pooled(source)),
             numbers,
@@ -126,7 +120,7 @@ def _sections(source: Source, tables: Sequence[Table]) -> Iterator[Section]:
         audited = [
             (table, row)
             for table in tables
-            if table.title.run.startswith(source.name) and not table.part
+            if table.title.run.startswith(source.name)
             for row in table.whole
             if row.cell.id == cell
         ]
@@ -187,27 +181,9 @@ def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
         paper=source.with_paper,
         parities=paired,
         qualities=by_sample(whole, scores, combine_of),
+        greedy=greedy,
     )
     yield with_batches(table, counts)
-    if not pooled:  # counts cover all machines
-        for number, machine in enumerate(machines, start=1):
-            yield _of_machine(source, machine, f" ({number} of {len(machines)} machines)")
-
-
-def _of_machine(source: Source, machine: Machine, part: str) -> Table:
-    """Return the table of the times of one machine; an earlier table has the same records."""
-    rows = source.rows(machine.segments)
-    notes = ["Times are of one machine; quality is over the records of all."]
-    notes += ceilings([row for row in rows if row.group is None], machine.provenance)
-    return table_of(
-        rows,
-        source.title(part, notes),
-        ceiling_ms=_lowest(machine.provenance),
-        provenance=source.starts(machine.segments),
-        records=partial(source.records, machine.segments),
-        paper=source.with_paper,
-        part=True,
-    )
 
 
 def _notes(
@@ -224,8 +200,8 @@ def _notes(
         notes.append(f"Shards not started yet: {', '.join(missing)}.")
     if len(machines) > 1:
         notes.append(
-            f"Generated on {len(machines)} unlike machines: times are not averaged, each "
-            f"machine has its own table ({'; '.join(unlike(machines))})."
+            f"Generated on {len(machines)} unlike machines, so times are left out: "
+            f"{'; '.join(unlike(machines))}. Report the shard of each machine for times."
         )
     return notes
 

@@ -10,7 +10,6 @@ from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import brief, full
 from spsbench.reports.figures import TextTable
 from spsbench.reports.reporter import Report
-from spsbench.reports.terse import shortened
 from spsbench.reports.text import body, visible
 from spsbench.settings.labels import Names
 
@@ -28,9 +27,38 @@ def table(report: Report) -> str:
         drawn(text_table, medium.width, plain=medium.plain, fit=True)
         for table in report.tables
         for text_table in (
-            shortened(body(table, brief, terse=True)),
-            *map(shortened, table.further),
+            without_shared(body(table, brief, terse=True)),
+            *map(without_shared, table.further),
         )
+    )
+
+
+def without_shared(table: TextTable) -> TextTable:
+    """Return a table without what all rows share in task and setting; a remark says it once."""
+    headings, rows, notes = [*table.headings], [[*row] for row in table.rows], []
+    for heading in ("task", "setting"):
+        if heading not in headings[: table.names]:
+            continue
+        at = headings.index(heading)
+        texts = [
+            row[at].split(", ")
+            for i, row in enumerate(rows)
+            if row[at] and i not in table.paper_rows
+        ]
+        shared = [part for part in texts[0] if all(part in text for text in texts)] if texts else []
+        for row in rows:
+            row[at] = ", ".join(part for part in row[at].split(", ") if part not in shared)
+        if shared:
+            notes.append(f"All rows: {', '.join(shared)}.")
+        if rows and not any(row[at] for row in rows):
+            headings.pop(at)
+            for row in rows:
+                row.pop(at)
+    names = table.names - (len(table.headings) - len(headings))
+    lead = [line for line in table.remarks if line.startswith("Incomplete: ")]
+    others = [line for line in table.remarks if line not in lead]
+    return table._replace(
+        headings=headings, rows=rows, names=names, remarks=[*lead, *notes, *others]
     )
 
 
@@ -138,7 +166,7 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
                 f"speed-up over plain sampling: {names.work(row.cell)}",
                 names.how(row.cell),
                 gain,
-                " predicted" if row.decided_speedup is None else slower(gain),
+                " predicted" if row.speedup is None else slower(gain),
                 "x",
             )
             for row, gain in gains
@@ -179,7 +207,8 @@ def bars(entries: Sequence[Bar], width: int, *, plain: bool = False) -> str:
 
 def speedup(row: Summary) -> Estimate | None:
     """Return the measured speed-up of a row, else the speed-up of a plan; None if undecided."""
-    return None if row.undecided else row.decided_speedup or row.predicted_speedup
+    gain = row.speedup or row.predicted_speedup
+    return None if gain is None or gain.undecided else gain
 
 
 def slower(gain: Estimate) -> str:

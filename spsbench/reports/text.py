@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Sequence
 from io import StringIO
 
-from spsbench.metrics.parity import is_percent
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import (
     ABSENT,
@@ -22,21 +21,16 @@ from spsbench.reports.columns import (
     counted,
     full,
     names,
+    paper_value,
 )
 from spsbench.reports.figures import TextTable
 from spsbench.reports.reporter import Report, Table
 from spsbench.settings.labels import method
 from spsbench.settings.records import SCHEMA
 
-WITH_LOAD = "  including those under load"
-TERSE_WITH_LOAD = f"  with load{MARK}"
-
 
 def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
-    """Return a table as text; `terse` shortens the counts and the names of second rows.
-
-    A row with timings both idle and under load has the figures of the idle timings, and a second
-    row has those of all.
+    """Return a table as text; `terse` shortens the counts.
 
     Names other than method and setting are omitted if all rows agree, to save width;
     machine-readable files keep them. A missing name (ArS has no draft) does not count as a
@@ -49,28 +43,21 @@ def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
     ]
     headings = [heading for heading, _ in named]
     rows: list[list[str]] = []
-    sources = []
-    for number, (s, theirs) in enumerate(zip(table.rows, table.paper, strict=True)):
-        lacking = s.group is None and table.lack and not table.part
+    paper_rows = []
+    for s, theirs in zip(table.rows, table.paper, strict=True):
+        lacking = s.group is None and table.lack
         planned = table.planned(s.cell) if lacking else None
         figures = [counted(s, planned, terse=terse), *(c.text(s, show) for c in table.columns)]
         rows.append([*(read(s) for _, read in named), *figures])
-        sources.append((number, False))
-        if s.timed and s.loaded:
-            name = TERSE_WITH_LOAD if terse else WITH_LOAD
-            names_of_row = [name if heading == "method" else "" for heading in headings]
-            every = [c.with_load(s, show) for c in table.columns]
-            rows.append([*names_of_row, str(s.timed + s.loaded), *every])
-            sources.append((number, False))
         if theirs is not None:
             paper_names = _paper_names(theirs, s)
             paper_figures = [_paper_figure(theirs, c) for c in table.columns]
             names_of_row = [paper_names.get(heading, ABSENT) for heading in headings]
+            paper_rows.append(len(rows))
             rows.append([*names_of_row, str(theirs.sequences), *paper_figures])
-            sources.append((number, True))
     columns = [*headings, "n", *(c.heading for c in table.columns)]
     names_of = len(headings) if rows else len(columns)
-    return TextTable(str(table.title), columns, rows, table.remarks, names_of, sources)
+    return TextTable(str(table.title), columns, rows, table.remarks, names_of, paper_rows)
 
 
 def _tells(heading: str, texts: set[str]) -> bool:
@@ -89,12 +76,7 @@ def _paper_names(theirs: PaperRow, ours: Summary) -> dict[str, str]:
 
 
 def _paper_figure(theirs: PaperRow, column: Column) -> str:
-    values = {
-        f"quality.{theirs.metric}": theirs.result * (100 if is_percent(theirs.metric) else 1),
-        "mean_token_time_ms": theirs.mean_token_time_ms,
-        "speedup": theirs.speedup,
-    }
-    value = values.get(column.figure)
+    value = paper_value(theirs, column.figure)
     return ABSENT if value is None else f"{value:.{column.digits}f}{column.unit}"
 
 
@@ -266,7 +248,7 @@ def csv(report: Report) -> str:
                 + [
                     value
                     for name in figures
-                    for value in (estimates.get(name) or (None,) * len(parts))
+                    for value in (estimates.get(name) or (None,) * len(parts))[: len(parts)]
                 ]
             )
     return file.getvalue()
@@ -297,7 +279,7 @@ def _json_table(table: Table) -> dict[str, object]:
                 "k": seed_row.cell.k,
                 "cell": seed_row.cell.id,
                 "seeds": seed_row.seeds,
-                "metrics": {name: value._asdict() for name, value in seed_row.figures.items()},
+                "metrics": {name: value.to_json() for name, value in seed_row.figures.items()},
             }
             for seed_row in table.seeds
         ],
@@ -320,7 +302,7 @@ def _json_row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
         "horizon": summary.horizon,
         "spread_ms": summary.spread._asdict() if summary.spread else None,
         "metrics": {
-            name: estimate._asdict() if estimate else None
+            name: estimate.to_json() if estimate else None
             for name, estimate in summary.figures.items()
         },
         "paper": paper._asdict() if paper else None,

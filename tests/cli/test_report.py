@@ -94,7 +94,7 @@ def test_against_an_earlier_run(sps, run, tmp_path):
     assert sps("report", str(run), "--against", str(base), "--margin", "2").code == Exit.USAGE
 
 
-def test_another_machines_timings_stand_apart(sps, run, tmp_path):
+def test_a_run_of_unlike_machines_has_counts_and_no_times(sps, run, tmp_path):
     moved = slower(run, tmp_path / "moved", 1.0)
     manifest = json.loads((moved / "manifest.json").read_text())
     first = manifest["segments"][0]
@@ -105,26 +105,19 @@ def test_another_machines_timings_stand_apart(sps, run, tmp_path):
     (moved / "manifest.json").write_text(json.dumps(manifest))
     ran = sps("report", str(moved))
     assert ran.code == 0, ran.err
-    assert "Generated on 2 unlike machines: times are not averaged" in " ".join(ran.out.split())
-    assert "machine 2: cpu another)" in " ".join(ran.out.split())
-    assert "(1 of 2 machines)" in ran.out
-    assert "(2 of 2 machines)" in ran.out
-    tables = json.loads(sps("report", str(moved), "--format", "json").out)
+    assert "Generated on 2 unlike machines, so times are left out" in " ".join(ran.out.split())
+    assert "machine 2: cpu another." in " ".join(ran.out.split())
+    table = json.loads(sps("report", str(moved), "--format", "json").out)
     single = json.loads((run / "summary.json").read_text())["rows"]
-    assert [row["n"] for row in tables[0]["rows"]] == [8] * 4
-    for row, alone in zip(tables[0]["rows"], single, strict=True):
+    assert [row["n"] for row in table["rows"]] == [8] * 4
+    for row, alone in zip(table["rows"], single, strict=True):
         for name in ("alpha", "block_efficiency", "quality.rouge2"):
             assert row["metrics"][name] == alone["metrics"][name]
         assert row["timed"] == 0
         assert row["metrics"]["mean_token_time_ms"] is row["metrics"]["speedup"] is None
-    for table in tables[1:]:
-        assert {row["timed"] + row["loaded"] == row["n"] for row in table["rows"]} == {True}
-        assert not any(name.startswith("quality") for name in table["rows"][0]["metrics"])
-    parts = [sum(row["n"] for row in table["rows"]) for table in tables]
-    assert parts == [32, 16, 16]
     assert sps("report", str(moved), "--against", str(run)).code == 0
     conclude(moved)
-    assert json.loads((moved / "summary.json").read_text()) == tables
+    assert json.loads((moved / "summary.json").read_text()) == table
 
 
 def test_what_is_no_run_is_refused(sps, run, tmp_path):
@@ -152,7 +145,7 @@ def test_the_command_shows_files_and_refuses_what_only_runs_have(sps, tmp_path):
     assert shown.out.count("Not comparable: alpha:") == 1
     assert "position 4 accepted, of all rounds" in shown.out
     made = json.loads(sps("report", *every, "--format", "json").out)
-    assert len(made) == 8
+    assert len(made) == 6
     out = tmp_path / "report.txt"
     assert sps("report", every[0], "--out", str(out)).code == Exit.OK
     assert "AIPerf" in out.read_text()

@@ -28,12 +28,14 @@ def now(tmp_path_factory):
 
 
 def shape(value):
-    """Names and types of all that is in a value of JSON; an interval may be there or not."""
+    """Names and types of a value of JSON; intervals may be there or not, remarks are any number."""
     if isinstance(value, dict):
-        if value.keys() == set(Estimate._fields):
+        if value.keys() - {"loaded"} == set(Estimate._fields) - {"loaded"}:
             return "estimate"
         return {name: shape(inside) for name, inside in value.items()}
     if isinstance(value, list):
+        if value and all(isinstance(text, str) for text in value):
+            return "texts"
         return [shape(inside) for inside in value]
     return type(value).__name__
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.metrics.compare import MARGINS, Change, arms, compare
+from spsbench.metrics.compare import MARGINS, Change, compare, tally_run
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary, summaries
 from tests.simulation import cell, run
@@ -70,9 +70,9 @@ def test_figures_without_an_interval_decide_nothing():
 
 def against(then, now):
     cells, numbers = [cell(0), cell(4)], {}
-    sides = tuple(arms(cells, rows, numbers) for rows in (then, now))
+    sides = tuple(tally_run(cells, rows, numbers) for rows in (then, now))
     made = (summaries(cells, rows) for rows in (then, now))
-    return compare(*made, arms=sides).differences
+    return compare(*made, runs=sides).differences
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def test_a_sample_that_takes_no_part_does_not_count():
     rows = np.array([[1.0, 2]] * (FEWEST - 1) + [[0, 0]] * 3)
     rows[0] = 5, 2
     estimate = Jackknife(rows, np.arange(len(rows))).estimate(over(0, 1), 1)
-    assert estimate == (11 / 14, None, None, FEWEST - 1)
+    assert estimate[:4] == (11 / 14, None, None, FEWEST - 1)
 
 
 def test_a_symmetric_figure_has_students_interval():
@@ -67,22 +67,22 @@ def test_student_is_that_of_the_tables(df, quantile):
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_where_none_or_all_succeed_the_bound_is_clopper_and_pearsons(count):
     beyond = 1 - 0.025 ** (1 / count)  # (1 - p)^n = 2.5 %
-    assert of_means(np.zeros(count), 1.0) == pytest.approx((0, 0, beyond, count))
-    assert of_means(np.ones(count), 1.0) == pytest.approx((1, 1 - beyond, 1, count))
-    assert of_means(np.zeros(count), 100.0) == pytest.approx((0, 0, 100 * beyond, count))
+    assert of_means(np.zeros(count), 1.0)[:4] == pytest.approx((0, 0, beyond, count))
+    assert of_means(np.ones(count), 1.0)[:4] == pytest.approx((1, 1 - beyond, 1, count))
+    assert of_means(np.zeros(count), 100.0)[:4] == pytest.approx((0, 0, 100 * beyond, count))
     assert upper(np.zeros(count), 1.0, 0.025) == pytest.approx(beyond)
 
 
 def test_a_rate_of_which_nothing_was_seen_is_not_certain():
     rows = np.stack([np.zeros(20), np.full(20, 7.0)], axis=1)
     found = Jackknife(rows, np.arange(20) % 10).estimate(over(0, 1), 1, CHANCE)
-    assert found == pytest.approx((0, 0, 1 - 0.025 ** (1 / 10), 20))
+    assert found[:4] == pytest.approx((0, 0, 1 - 0.025 ** (1 / 10), 20))
 
 
 def test_values_that_are_all_alike_have_no_interval():
-    assert of_means(np.zeros(40)) == (0.0, None, None, 40)
-    assert of_means(np.array([0.25])) == (0.25, None, None, 1)
+    assert of_means(np.zeros(40))[:4] == (0.0, None, None, 40)
+    assert of_means(np.array([0.25]))[:4] == (0.25, None, None, 1)
     assert of_means(np.array([])) is None
-    assert of_means(np.ones(40), 100.0) == (1.0, None, None, 40)
+    assert of_means(np.ones(40), 100.0)[:4] == (1.0, None, None, 40)
     varied = of_means(np.array([0.0] * 9 + [1.0]))
     assert varied.low is not None

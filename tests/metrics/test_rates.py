@@ -61,8 +61,8 @@ def test_segments_leave_no_round_out_but_the_last():
 
 def test_speedup_of_constant_times_or_few_pairs_has_no_interval():
     baseline, other = [(2.0, 10)] * 9, [(1.0, 20)] * 9
-    assert speedup(baseline, other) == (4.0, None, None, 9)
-    assert speedup([(1.0, 1), (3.0, 1)] * 3, [(1.0, 1)] * 6) == (2.0, None, None, 6)
+    assert speedup(baseline, other)[:4] == (4.0, None, None, 9)
+    assert speedup([(1.0, 1), (3.0, 1)] * 3, [(1.0, 1)] * 6)[:4] == (2.0, None, None, 6)
 
 
 def test_speedup_weighs_tokens_and_seconds_not_ratios():

@@ -24,7 +24,7 @@ def test_each_seed_gives_one_value():
     values = [row.alpha.mean for row in rows if row.alpha]
     alpha = found[4].figures["alpha"]
     side = 2.7764 * statistics.stdev(values) / 5**0.5
-    assert alpha == pytest.approx(
+    assert alpha[:4] == pytest.approx(
         (statistics.mean(values), alpha.mean - side, alpha.mean + side, 5)
     )
     assert found[0].figures["block_efficiency"][:3] == (1.0, None, None)  # by definition
@@ -41,7 +41,7 @@ def test_each_seed_gives_one_value():
 def test_two_seeds_tell_little():
     two = around_mean([1.0, 1.1])
     assert two.low == pytest.approx(1.05 - 12.7062 * 0.05, abs=1e-4)
-    assert around_mean([1.0])[1:] == (None, None, 1)
+    assert around_mean([1.0])[1:4] == (None, None, 1)
 
 
 def test_seeds_multiply_the_cells():

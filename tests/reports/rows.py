@@ -37,9 +37,8 @@ LOST = Estimate(0.97, 0.95, 0.99, 49)
 TITLE = Title("run-1", "XSum test, 50 documents", ("Chinchilla's figures are the paper's.",))
 
 # Timings under load: all of them, some of them, and a speed-up of two pairs.
-QUIET, BUSY = Estimate(7.0, 6.9, 7.1, 6), Estimate(21.0, 18.0, 26.0, 18)
-GAINED, FEW = Estimate(1.8, 1.2, 2.7, 18), Estimate(0.7, None, None, 2)
-WITH_LOAD = {"mean_token_time_ms": BUSY, "loop_time_ms": BUSY, "speedup": GAINED}
+QUIET, BUSY = Estimate(7.0, 6.9, 7.1, 6), Estimate(21.0, 18.0, 26.0, 18, loaded=True)
+GAINED, FEW = Estimate(1.8, 1.2, 2.7, 18, loaded=True), Estimate(0.7, None, None, 2, loaded=True)
 MIXED = Summary(
     cell=cell(4),
     samples=18,
@@ -53,19 +52,16 @@ MIXED = Summary(
     mean_token_time_ms=QUIET,
     loop_time_ms=QUIET,
     speedup=GAINED,
-    with_load=WITH_LOAD,
 )
-LOADED = replace(MIXED, timed=0, loaded=18, mean_token_time_ms=None, loop_time_ms=None)
-BASE = replace(LOADED, cell=cell(0), speedup=Estimate(1.0, 1.0, 1.0, 18), with_load={})
-OPEN = replace(LOADED, speedup=FEW, with_load=WITH_LOAD | {"speedup": FEW}, processor_gain=1.32)
+LOADED = replace(MIXED, timed=0, loaded=18, mean_token_time_ms=BUSY, loop_time_ms=BUSY)
+BASE = replace(LOADED, cell=cell(0), speedup=Estimate(1.0, 1.0, 1.0, 18))
+OPEN = replace(LOADED, speedup=FEW)
 SLOWER = replace(
     MIXED,
     cell=cell(2),
     timed=18,
     loaded=0,
     speedup=Estimate(0.85, 0.8, 0.9, 18),
-    with_load={},
-    processor_gain=0.9,
 )
 EATEN = replace(  # faster by token, slower by answer
     SLOWER, speedup=Estimate(1.2, 1.1, 1.3, 18), answer_speedup=LOST, ttft_ms=BUSY, answer_ms=BUSY

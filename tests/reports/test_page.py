@@ -11,15 +11,15 @@ from spsbench.errors import DataError
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import Parity, ParityVerdict
 from spsbench.metrics.text_checks import Same
-from spsbench.reports import text as json_reporter
 from spsbench.reports.audits import audit_section
-from spsbench.reports.html import html, trace_page
-from spsbench.reports.page.answer import answers, define, lossless
+from spsbench.reports.html import ASSETS, SCRIPTS, html, trace_page
+from spsbench.reports.page.answer import answers, lossless
+from spsbench.reports.page.data import TableSums
 from spsbench.reports.page.escape import embedded, shown
-from spsbench.reports.page.exhibits import TableSums, latency, percentiles
-from spsbench.reports.page.paired import Side, beside, drawn, pairings
+from spsbench.reports.page.exhibits import exhibits, numbers
+from spsbench.reports.page.pairs import Side, compared, pairings
 from spsbench.reports.page.token_origins import origins, pieces, tokenizer_of, trace
-from spsbench.reports.reporter import Report, known_categories
+from spsbench.reports.reporter import Report
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import RoundRecord, TreeRound
 from spsbench.spec import Spec
@@ -86,32 +86,59 @@ def plain():
     return report_of(simulated(), cells())
 
 
-def test_figures_are_those_of_the_json(plain):
-    page = data_of(html(plain))
-    theirs = json.loads(json_reporter.json(plain))["rows"]
-    assert [row["cell"] for row in page["rows"]] == [row["id"] for row in theirs]
-    for ours, row in zip(page["rows"], theirs, strict=True):
-        for name, figure in row["metrics"].items():
-            known = None if figure is None else list(figure.values())
-            assert ours["figures"][name] == known
-        assert (ours["n"], ours["failures"]) == (row["n"], row["failures"])
+def texts_of_plots(page):
+    """The text of every plot of a page, by the id of its section."""
+    parts = page.split('<section class="exhibit" id="')[1:]
+    bodies = {part.partition('"')[0]: part.partition("</section>")[0] for part in parts}
+    return {name: re.findall(r"<text[^>]*>([^<]*)</text>", body) for name, body in bodies.items()}
 
 
-def test_every_drawn_point_is_a_figure_of_its_row(plain):
-    page = data_of(html(plain))
-    drawn = {each["id"]: each for each in page["exhibits"]}
-    assert set(drawn) >= {"against-k", "headlines", "by-position", "latency", "parts", "predicted"}
-    speed = next(axes for axes in drawn["headlines"]["axes"] if axes["title"].startswith("Speed"))
-    for row, _, y, low, high, kind in speed["series"][0]["marks"]:
-        if kind == "paper":
-            continue
-        assert page["rows"][row]["figures"]["speedup"][:3] == [y, low, high]
-    for axes in drawn["against-k"]["axes"]:
-        for series in axes["series"]:
-            for row, x, *_ in series["marks"]:
-                assert series["level"] or page["rows"][row]["k"] == x
-    for each in page["exhibits"]:
-        assert all(define(term) for term in each["terms"])
+def test_plots_are_text_and_variables_of_the_page(plain):
+    page = html(plain)
+    assert texts_of_plots(page).keys() >= {"against-k", "headlines-0", "by-position", "latency"}
+    assert "Time to 24 tokens (s)" in texts_of_plots(page)["against-k"]
+    assert "style=" not in page.partition("<body>")[2].partition("<script")[0]
+    for part in page.split('<svg class="plot"')[1:]:
+        plot = part.partition("</svg>")[0]
+        assert not re.search(r'(fill|stroke)="#', plot)
+        assert "var(--ink)" in plot
+
+
+def test_the_numbers_of_a_plot_are_those_of_the_rows(plain):
+    (glance,) = [e for e in exhibits(plain.tables[0], {}, answered=False) if "headlines" in e.id]
+    speeds = [row for row in numbers(glance.figure) if row[:2] == ["Speed-up over ArS", "measured"]]
+    assert [line[3:] for line in speeds] == [
+        [f"{value:.4f}" for value in row.speedup[:3]] for row in plain.tables[0].rows
+    ]
+
+
+def test_data_of_a_page_is_what_its_script_reads(plain):
+    data = data_of(html(plain))
+    scripts = "".join((ASSETS / name).read_text() for name in SCRIPTS)
+    for name in {*data, *data["traces"][0], *data["traces"][0]["steps"][0]}:
+        assert f".{name}" in scripts, name
+
+
+def test_runs_are_paired_by_prompt():
+    sides = []
+    for speed in (1.0, 2.0):
+        sums = TableSums(cells(), {}, 0)
+        for made in simulated():
+            quick = [r._replace(seconds=r.seconds / speed) for r in made.rounds]
+            sums.add(replace(made, rounds=quick))
+        tallies = {c: (sums.cells[c], tally) for c, tally in sums.tallies.items()}
+        quality = {c: {"rouge2": {f"s{i}": 0.1 * i * speed for i in range(10)}} for c in tallies}
+        sides.append(Side(f"run {speed}", tallies, quality))
+    pairs = pairings(sides[0], sides[1:])
+    assert [pair.shared for pair in pairs] == [10, 10, 10]
+    for pair in pairs:
+        means = {title: estimate.mean for title, estimate in pair.differences.items()}
+        assert means == pytest.approx(
+            {"Times as fast": 2.0, "tau, difference": 0.0, "rouge2, difference": 45.0}
+        )
+    exhibit, table = compared(pairs, "run 1.0")
+    assert len(exhibit.figure.panels) == 3
+    assert table.rows[0][3].startswith("2.000x")
 
 
 def test_hostile_text_is_never_markup():
@@ -242,63 +269,11 @@ def test_lossless_is_not_said_of_what_is_not():
     assert lossless(greedy, Same(4, 5)).status == "open"
 
 
-def test_runs_are_paired_by_prompt():
-    sides = []
-    for speed in (1.0, 2.0):
-        numbers = {}
-        found = TableSums(cells(), numbers, 0)
-        for each in simulated():
-            quick = [r._replace(seconds=r.seconds / speed) for r in each.rounds]
-            found.add(replace(each, rounds=quick))
-        tallies = {c: (found.cells[c], tally) for c, tally in found.tallies.items()}
-        quality = {c: {"rouge2": {f"s{i}": 0.1 * i * speed for i in range(10)}} for c in tallies}
-        sides.append(Side(f"run {speed}", tallies, quality))
-    made = pairings(sides[0], sides[1:])
-    assert [each.shared for each in made] == [10, 10, 10]
-    for each in made:
-        assert each.faster.mean == pytest.approx(2.0)
-        assert each.tau.mean == 0.0
-        (score,) = each.quality
-        assert score.difference.mean == pytest.approx(0.45)
-    drawn = beside([(each, i) for i, each in enumerate(made)])
-    assert [axes.title for axes in drawn[0].axes] == [
-        "Times as fast",
-        "tau, difference",
-        "rouge2, difference",
-    ]
-
-
-def test_distributions_say_that_they_are_binned():
-    times = TableSums(cells(), {}, 0).times[cells()[0].id]
-    times.extend(float(i) for i in range(1000))
-    (drawn,) = latency({0: times}, {0: "ArS"})
-    assert "101 quantiles" in drawn.says
-    assert len(drawn.axes[0].series[0].marks) == 101
-    assert percentiles(times)["p99"] == pytest.approx(989.01)
-    del times[50:]
-    (small,) = latency({0: times}, {0: "ArS"})
-    assert "quantiles of each" not in small.says
-    assert percentiles(times)["p99"] is None
-
-
-def test_categories_have_rows_of_their_own():
-    records = [replace(each, group="ab"[int(each.sample[1:]) % 2]) for each in simulated()]
-    page = data_of(html(report_of(records, cells(), by_group=True)))
-    assert [row["category"] for row in page["rows"]] == ["a"] * 3 + ["b"] * 3 + [None] * 3
-    curves = next(each for each in page["exhibits"] if each["id"] == "against-k")["axes"][0]
-    groups = {page["rows"][mark[0]]["category"] for s in curves["series"] for mark in s["marks"]}
-    assert groups == {"a", "b", None}
-
-
 def test_an_audit_is_drawn_with_its_numbers():
     section = audit_section(AUDIT)
     assert section.status == "good"
     page = html(Report("audit", [], sections=[section]))
-    (exhibit,) = data_of(page)["exhibits"]
-    series = {each["name"]: each for each in exhibit["axes"][0]["series"]}
-    assert [mark[1:3] for mark in series["SpS"]["marks"]] == [[0, 0.0], [40, -0.5], [90, 0.25]]
-    assert series["alarm"]["level"]
-    assert series["alarm"]["marks"][0][2] == 3.0
+    assert {"SpS", "ArS", "alarm"} <= set(texts_of_plots(page)["sheet-0-0"])
     for told in ("draft", "+0.0100", "caught in 20 of 20", "10^0.25", "found none"):
         assert told in page
 
@@ -346,22 +321,3 @@ def test_a_damaged_audit_is_refused(tmp_path):
         (tmp_path / AUDITS).write_text(text)
         with pytest.raises(DataError):
             read_audits(tmp_path)
-
-
-def test_a_figure_of_anything_is_drawn():
-    report = report_of(simulated(), cells())
-    found = drawn(report.tables[0].figure, id="x", title="t", says="s")
-    assert [axes.title for axes in found[0].axes][1:] == [
-        "Efficiency tau / (K + 1)",
-        "Loop time (ms)",
-    ]
-    assert all(mark.row == -1 for axes in found[0].axes for s in axes.series for mark in s.marks)
-
-
-def test_categories_are_there_only_where_prompts_have_some():
-    records = simulated()
-    none = known_categories(report_of(records, cells(), by_group=True))
-    assert [row.group for row in none.tables[0].rows] == [None] * 3
-    assert len(none.tables[0].paper) == 3
-    some = [replace(each, group="a") for each in records]
-    assert len(known_categories(report_of(some, cells(), by_group=True)).tables[0].rows) == 6

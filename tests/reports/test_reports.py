@@ -14,15 +14,14 @@ import pytest
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import summaries
 from spsbench.reports.audits import wealth_figure
-from spsbench.reports.columns import TABLE_1, beside, brief
+from spsbench.reports.columns import TABLE_1, brief, paper_row
 from spsbench.reports.figure1 import figure1, horizon_times, lines
-from spsbench.reports.figures import Point
+from spsbench.reports.figures import Curve, Figure, Panel, Point
 from spsbench.reports.parquet import parquet
 from spsbench.reports.plots import draw, png, svg
 from spsbench.reports.reporter import Medium, Report, Title, table_of
 from spsbench.reports.run_tables import report_on
-from spsbench.reports.table import bar, table
-from spsbench.reports.terse import short_names, shortened
+from spsbench.reports.table import bar, table, without_shared
 from spsbench.reports.text import (
     body,
     csv,
@@ -78,7 +77,7 @@ def test_a_terminal_table_of_any_width(width):
     shown, _, left_out = text.partition("Columns left out:")
     assert bool(left_out) == ("TTFT" not in shown)
     if width >= 80:
-        full = shortened(body(table_of([ARS, SPS], TITLE), brief, terse=True))
+        full = without_shared(body(table_of([ARS, SPS], TITLE), brief, terse=True))
         gone = left_out.partition(". ")[0].replace("\n", " ").strip().split(", ")
         kept = [at for at, heading in enumerate(full.headings) if heading not in gone]
         cells = [row[at] for row in [full.headings, *full.rows] for at in kept]
@@ -105,14 +104,6 @@ def test_speedup_and_tau_stay_before_processor_time(width):
     assert ("CPU" in left_out) == ("CPU" not in headings)
     if width == 60:
         assert "CPU" in left_out
-
-
-def test_long_names_have_different_letters():
-    names = [f"SpS {'x' * 40} K={k}" for k in range(60)]
-    short = short_names([*names, *names, "SpS K=4"])
-    assert list(short) == names
-    assert len(set(short.values())) == 60
-    assert list(short.values())[:2] == ["SpS A", "SpS B"]
 
 
 def test_json_refuses_what_is_no_number():
@@ -187,13 +178,13 @@ def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there():
     reached = replace(SPS, horizon_time_ms=TIME)
     times, measured = horizon_times([reached, reached])
     assert measured
-    assert [time.mean for _, time, _ in times] == [0.9, 0.9]
+    assert [time.mean for _, time in times] == [0.9, 0.9]
     one = replace(reached, horizon_time_ms=TIME._replace(n=1), timed=1)
     assert horizon_times([one])[1]
     for few in (SPS, replace(reached, horizon_time_ms=TIME._replace(n=9))):
         times, measured = horizon_times([reached, few])
         assert not measured
-        assert [time.mean for _, time, _ in times] == [pytest.approx(0.128 * 7.52)] * 2
+        assert [time.mean for _, time in times] == [pytest.approx(0.128 * 7.52)] * 2
     for rows, marked in (
         ([ARS, SPS], True),
         ([replace(ARS, horizon_time_ms=TIME), reached], False),
@@ -228,11 +219,11 @@ def test_the_papers_table_agrees_with_itself():
 
 def test_the_papers_figures_stand_beside_measured_ones_by_name():
     nucleus = replace(SPS, cell=cell(4, top_p=0.8))
-    found = beside(nucleus)
+    found = paper_row(nucleus)
     assert (found.result, found.mean_token_time_ms, found.speedup) == (0.114, 7.52, 1.92)
-    assert beside(SPS) is None
-    assert beside(replace(nucleus, cell=cell(3, top_p=0.8))) is None
-    assert beside(replace(nucleus, group="writing")) is None
+    assert paper_row(SPS) is None
+    assert paper_row(replace(nucleus, cell=cell(3, top_p=0.8))) is None
+    assert paper_row(replace(nucleus, group="writing")) is None
 
 
 def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path):
@@ -291,12 +282,6 @@ def test_rows_are_the_records():
         assert [r["round"] for r in own] == list(range(len(one.rounds)))
 
 
-def test_a_part_of_a_run_is_not_written_twice():
-    made = pages.report_of(pages.simulated(samples=2), pages.cells())
-    twice = replace(made, tables=[*made.tables, replace(made.tables[0], part=True)])
-    assert parquet(twice) == parquet(made)
-
-
 def estimate(low, mean, high):
     return Estimate(mean=mean, low=low, high=high, n=9)
 
@@ -311,3 +296,12 @@ def estimate(low, mean, high):
 )
 def test_a_bar_shows_estimate_interval_and_where_1_is(gain, drawn):
     assert bar(estimate(*gain), 0.1, 30, "█▓░│") == drawn
+
+
+def test_one_panel_has_room_for_its_plot_beside_long_names():
+    names = [f"{number}{'a long name ' * 11}" for number in range(4)]
+    points = (Point(1, 1), Point(2, 2))
+    curves = tuple(Curve(name=name, points=points, line=i) for i, name in enumerate(names))
+    canvas = draw(Figure(title="", panels=(Panel(x="x", y="y", items=curves),)))
+    canvas.savefig(io.BytesIO())
+    assert canvas.axes[0].get_position().width > 0.5

@@ -15,7 +15,7 @@ from spsbench.cli.output.terminal import one_line, say, write
 from spsbench.errors import Exit, UsageError
 from spsbench.reports.audits import audit_section, wealth_figure
 from spsbench.reports.figures import Figure
-from spsbench.reports.reporter import Report, known_categories
+from spsbench.reports.reporter import Report
 from spsbench.reports.run_tables import report_on
 from spsbench.reports.table import drawn
 from spsbench.settings.records import SCHEMA
@@ -70,7 +70,7 @@ def report_of(audits: Sequence[Mapping[str, Any]], run: Path | None) -> Report:
     """
     if run is None:
         return Report("Audit of a pair", [], sections=[audit_section(audit) for audit in audits])
-    report = known_categories(report_on([run], by_group=True))
+    report = report_on([run])
     title = report.tables[0].title.run
     return replace(report, sections=[audit_section(audit, title) for audit in audits])
 

@@ -1,6 +1,7 @@
 """Answers at the top of the page: speed-up, losslessness, quality; then tables and definitions."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -10,8 +11,10 @@ from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import Same
 from spsbench.registry import find
 from spsbench.reports.columns import full
-from spsbench.reports.figures import Section, Status, TextTable
-from spsbench.reports.page.escape import markup
+from spsbench.reports.figures import Exhibit, Section, Status, TextTable
+from spsbench.reports.page.escape import markup, shown
+from spsbench.reports.page.exhibits import numbers
+from spsbench.reports.plots import inline_svg
 from spsbench.reports.reporter import Table
 from spsbench.reports.text import body
 from spsbench.settings.cell import Cell
@@ -62,11 +65,11 @@ def _answer(
     same: dict[str, Same | None],
     audits: Mapping[str, Section],
 ) -> Answer:
-    timed = [row for row in rows if row.decided_speedup is not None]
-    best = max(timed or rows, key=_rank)
-    cell, gained = best.cell, best.decided_speedup
+    timed = [row for row in rows if row.speedup and not row.speedup.undecided]
+    best = max(timed or rows, key=lambda row: row.speedup.mean if row.speedup else 0.0)
+    cell, gained = best.cell, best.speedup
     figure, interval = "n/a", ""
-    if best.undecided:
+    if gained is not None and gained.undecided:
         figure, interval = "not decided", "measured under load"
     elif gained is not None:
         figure, interval = f"{gained.mean:.2f}x", _interval(gained)
@@ -76,7 +79,7 @@ def _answer(
         method=names.how(cell),
         figure=figure,
         interval=interval,
-        slower=gained is not None and gained.mean < 1,
+        slower=gained is not None and not gained.undecided and gained.mean < 1,
         speed=_speed(best, names.how(cell), len(timed)),
         lossless=lossless(cell, same.get(cell.id), audits.get(cell.id)),
         quality=_quality(cell, table.parities, same.get(cell.id)),
@@ -84,29 +87,16 @@ def _answer(
     )
 
 
-def _rank(row: Summary) -> float:
-    """Return the speed-up of a row, or of processor time where no row has one that is decided."""
-    gained = row.decided_speedup
-    return (row.processor_gain or 0.0) if gained is None else gained.mean
-
-
 def _speed(row: Summary, method: str, among: int) -> Statement:
-    gained, (token_time, loaded) = row.decided_speedup, row.at_any_load("mean_token_time_ms")
+    gained, token_time = row.speedup, row.mean_token_time_ms
     if token_time is None:
         return Statement("open", "Speed-up unknown: no usable timing.")
-    if row.undecided:
-        ratio = row.processor_gain
-        processor_note = (
-            ""
-            if ratio is None
-            else f" Processor time (not elapsed time) a token: {ratio:.2f} times as much with ArS "
-            f"as with {method}."
-        )
-        text = "Speed-up not decided: measured under load, over too few samples for an interval."
-        return Statement("open", text + processor_note)
     if gained is None:
         return Statement("open", "Speed-up unknown: no timed ArS to compare with.")
-    busy = ", timed under load" if loaded else ""
+    if gained.undecided:
+        text = "Speed-up not decided: measured under load, over too few samples for an interval."
+        return Statement("open", text)
+    busy = ", timed under load" if token_time.loaded else ""
     over = (
         f" over {gained.n} shared generation{'s' * (gained.n != 1)}"
         if gained.n != token_time.n
@@ -137,12 +127,8 @@ def _speed(row: Summary, method: str, among: int) -> Statement:
 
 def _whole_answer(row: Summary) -> str:
     """Return a sentence on the answer with its prefill; empty where it was not timed."""
-    gained, (first, _), (last, _) = (
-        row.decided_answer_speedup,
-        row.at_any_load("ttft_ms"),
-        row.at_any_load("answer_ms"),
-    )
-    if gained is None or first is None or last is None:
+    gained, first, last = row.answer_speedup, row.ttft_ms, row.answer_ms
+    if gained is None or gained.undecided or first is None or last is None:
         return ""
     slower = "slower than ArS, " * (gained.mean < 1)
     return (
@@ -258,18 +244,14 @@ DEFINITIONS: Mapping[str, str] = {
     "interval": "95 % interval over samples, each left out in turn (jackknife); none over fewer "
     "than 8 samples, or where all are alike.",
     "n": "Generations that succeeded; failures are left out of every figure.",
-    "p50": "Half of the generations are faster.",
-    "p90": "Nine of ten generations are faster.",
-    "p99": "99 of 100 generations are faster.",
     "method": "ArS samples one token for each pass of the target (K = 0); SpS drafts K tokens a "
     "round and keeps what the rule allows.",
     "setting": "How logits become probabilities: temperature, top-k, top-p.",
     "category": "A category of the task's prompts.",
-    "accepted": "Drafted, and kept by the rule.",
-    "recovered": "The target's own token after a rejection.",
-    "bonus": "The target's own token after all drafted ones were kept.",
-    "plain": "The target's own token, in a round without a draft.",
 }
+
+
+PARAGRAPH = 2000  # characters of an explanation
 
 
 def define(figure: str) -> str:
@@ -297,47 +279,55 @@ def answered(answers: Sequence[Answer], sections: Sequence[Section]) -> str:
     return f'<section class="answer"><h2>The answer</h2><div class="cards">{text}</div></section>'
 
 
-def tabled(table: Table, first: int) -> str:
-    """Return the HTML of a table with all figures; its first row is number `first` on the page."""
+def exhibited(exhibit: Exhibit) -> str:
+    """Return the HTML of a plot, what its figures mean, and its numbers in a table."""
+    title, says = (markup(shown(text, PARAGRAPH)) for text in (exhibit.title, exhibit.says))
+    terms = [(name, meaning) for name in exhibit.terms if (meaning := define(name))]
+    meanings = "".join(
+        f"<dt>{markup(name)}</dt><dd>{markup(meaning)}</dd>"
+        for name, meaning in dict(terms).items()
+    )
+    table = TextTable(
+        exhibit.title,
+        ("figure", "configuration", "x", "value", "low", "high"),
+        numbers(exhibit.figure),
+        names=3,
+    )
+    return (
+        f'<section class="exhibit" id="{exhibit.id}"><h2>{title}</h2><p class="says">{says}</p>'
+        f'<div class="scroll plots">{inline_svg(replace(exhibit.figure, title=""), title)}</div>'
+        '<details class="numbers"><summary>What it shows, in numbers</summary>'
+        f'<dl class="terms">{meanings}</dl>{html_table(table)}</details></section>'
+    )
+
+
+def tabled(table: Table) -> str:
+    """Return the HTML of a table with all figures."""
     text = body(table, full)
     figures = {column.heading: column.figure for column in table.columns}
     titles = [f' title="{markup(define(figures.get(h, h)))}"' for h in text.headings]
-    rows = [
-        f'{" class=paper" if paper else ""} data-row="{first + row}"' for row, paper in text.sources
-    ]
-    remarks = "".join(f"<li>{markup(line)}</li>" for line in text.remarks)
-    further = "".join(
-        _html_table(part, part.title)
-        + f'<ul class="remarks">{"".join(f"<li>{markup(line)}</li>" for line in part.remarks)}</ul>'
-        for part in table.further
-    )
-    return (
-        _html_table(text, "All figures", titles, rows)
-        + f'<ul class="remarks">{remarks}</ul>'
-        + further
-    )
+    return html_table(text, titles) + "".join(map(html_table, table.further))
 
 
-def _html_table(
-    table: TextTable, label: str, of_headings: Sequence[str] = (), of_rows: Sequence[str] = ()
-) -> str:
-    """Return the HTML of a table; `of_headings` and `of_rows` are attributes of its elements."""
+def html_table(table: TextTable, of_headings: Sequence[str] = ()) -> str:
+    """Return the HTML of a table with its remarks; `of_headings` are attributes."""
     head = "".join(
         f'<th scope="col"{" class=left" if i < table.names else ""}{more}>{markup(name)}</th>'
         for i, (name, more) in enumerate(zip_longest(table.headings, of_headings, fillvalue=""))
     )
     rows = "".join(
-        f"<tr{more}>"
+        f"<tr{' class=paper' * (i in table.paper_rows)}>"
         + "".join(f'<th scope="row">{markup(cell)}</th>' for cell in row[: table.names])
         + "".join(f"<td>{markup(cell)}</td>" for cell in row[table.names :])
         + "</tr>"
-        for row, more in zip_longest(table.rows, of_rows, fillvalue="")
+        for i, row in enumerate(table.rows)
     )
+    remarks = "".join(f"<li>{markup(line)}</li>" for line in table.remarks)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{markup(label)}">'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{markup(table.title)}">'
         f"<table><caption>{markup(table.title)}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    ) + (f'<ul class="remarks">{remarks}</ul>' if remarks else "")
 
 
 def _finding(section: Section) -> str:
@@ -354,7 +344,7 @@ def findings(sections: Sequence[Section]) -> str:
     """Return the HTML of the tables of findings."""
     parts = [
         f"<section><h2>{markup(section.title)}</h2>"
-        + "".join(_html_table(table, table.title) for table in section.tables)
+        + "".join(map(html_table, section.tables))
         + "</section>"
         for section in sections
         if section.tables

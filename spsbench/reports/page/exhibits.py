@@ -1,336 +1,314 @@
-"""Exhibits of the page: plots of all rows, and aggregates over records in one streaming pass."""
+"""Exhibits of the page: a table's rows as figures with explanations."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from spsbench.metrics.parity import is_percent
-from spsbench.metrics.rates import MS
+from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.metrics.sums import SLOTS, Tally
-from spsbench.metrics.text_checks import GreedyTexts, Same
-from spsbench.reports.columns import SOURCE, PaperRow, headline
-from spsbench.reports.page.paired import (
-    BARS,
-    LOADED,
-    PAPER,
-    Axes,
-    Exhibit,
-    PlotPoint,
-    Series,
-    exhibit,
-)
+from spsbench.reports.batch_figures import batch_figure
+from spsbench.reports.columns import PaperRow, headline, paper_value
+from spsbench.reports.figure1 import by_k, lines
+from spsbench.reports.figures import Curve, Exhibit, Figure, Level, Panel, Point, Section
+from spsbench.reports.page.escape import labels
+from spsbench.reports.reporter import Table
 from spsbench.reports.text import visible
-from spsbench.settings.cell import AUTO, Cell
-from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import Record
-from spsbench.store.withheld import is_withheld
+from spsbench.settings.labels import Names
 
+BARS = "Bars are 95 % intervals over samples; open marks were timed under load."
 HEADLINES = (
-    ("speedup", "Speed-up over ArS", "x", 2, True),
-    ("answer_speedup", "Speed-up of the whole answer, prefill included", "x", 2, True),
-    ("predicted_speedup", "Predicted speed-up over ArS", "x", 2, True),
-    ("mean_token_time_ms", "Mean token time, ms", "", 2, False),
-    ("terms.predicted_ms", "Predicted mean token time, ms", "", 2, False),
-    ("block_efficiency", "Block efficiency tau, tokens a round", "", 2, False),
-    ("terms.predicted_tau", "Predicted tau, tokens a round", "", 2, False),
-    ("alpha", "Acceptance rate alpha", "", 3, False),
-    ("ttft_ms", "Time to the first token, ms", "", 1, False),
-    ("answer_ms", "Time to the last token, ms", "", 1, False),
+    ("speedup", "Speed-up over ArS"),
+    ("predicted_speedup", "Predicted speed-up over ArS"),
+    ("mean_token_time_ms", "Mean token time, ms"),
+    ("terms.predicted_ms", "Predicted mean token time, ms"),
+    ("block_efficiency", "Block efficiency tau"),
+    ("terms.predicted_tau", "Predicted tau"),
+    ("alpha", "Acceptance rate alpha"),
+    ("answer_speedup", "Speed-up of the whole answer"),
+    ("ttft_ms", "Time to the first token, ms"),
+    ("answer_ms", "Time to the last token, ms"),
 )
-MARKED = "Open marks were timed under load."
-
-Papers = Sequence[PaperRow | None]
-"""The paper's row for each row, or None."""
-
-
-def headlines(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
-    """Plot the headline figures and scores of all rows next to each other."""
-    alone = any(s.predicted_speedup is not None and s.speedup is None for s in rows)
-    figures = [figure for figure in HEADLINES if alone or figure[0] != "predicted_speedup"]
-    for metric in sorted(headline(rows)):
-        figures.append(
-            (f"quality.{metric}", visible(metric), "", 2 if is_percent(metric) else 4, False)
-        )
-    axes = [
-        Axes(title=title, x=title, series=(marks,), one=one, unit=unit, digits=digits)
-        for name, title, unit, digits, one in figures
-        if (marks := _of(rows, papers, name)).marks
-    ]
-    return exhibit(
-        axes,
-        id="headlines",
-        title="Every configuration at a glance",
-        kind="forest",
-        says=f"One row for each configuration. {BARS} {_marked(axes)}",
-        terms=tuple(plot.series[0].name.removeprefix("terms.").partition(".")[0] for plot in axes),
-    )
-
-
-def by_position(rows: Sequence[Summary], names: Sequence[str]) -> list[Exhibit]:
-    """Plot the acceptance rate by position in a round; for trees by depth and by sibling."""
-    deep = any(s.sibling_at for s in rows)
-    kinds = (
-        ("position in the round", [() if s.sibling_at else s.alpha_at for s in rows]),
-        ("depth in the tree", [s.alpha_at if s.sibling_at else () for s in rows]),
-        ("child of its node, in the order drawn", [s.sibling_at for s in rows]),
-    )
-    axes = []
-    for x, values in kinds:
-        series = (
-            Series(
-                name=names[i],
-                marks=tuple(
-                    PlotPoint(i, at, e.mean, e.low, e.high)
-                    for at, e in enumerate(rates, start=1)
-                    if e is not None
-                ),
-            )
-            for i, rates in enumerate(values)
-        )
-        title = f"By {x}" if deep else ""
-        axes.append(Axes(title=title, x=x, y="kept / tested", series=_some(list(series))))
-    return exhibit(
-        axes,
-        id="by-position",
-        title=f"Acceptance by position{' and by depth' if deep else ''}",
-        kind="curves",
-        says="The share of tested draft tokens that were kept, at each position of a round. "
-        f"A flat line means that acceptances are independent. {BARS}",
-        terms=("alpha_at", *(["sibling_at"] if deep else [])),
-    )
-
-
-def parts_of_round(rows: Sequence[Summary]) -> list[Exhibit]:
-    """Plot the mean time of a round, split by the shares of the decode time."""
-    shares = {
-        "draft": "draft_share",
-        "target": "target_share",
-        "verify and the rest": "verify_share",
-    }
-    series = [
-        Series(name=name, line=at, marks=tuple(_parts(rows, figure)))
-        for at, (name, figure) in enumerate(shares.items())
-    ]
-    return exhibit(
-        [Axes(title="", x="loop time, ms", series=_some(series))],
-        id="parts",
-        title="Where a round's time goes",
-        kind="parts",
-        says="The loop time of each configuration, parted by the shares of its decode time. The "
-        "intervals in the table are those of the shares.",
-        terms=("loop_time_ms", "draft_share", "target_share", "verify_share"),
-    )
-
-
-def speed_and_quality(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
-    """Plot each score against the mean token time."""
-    axes = []
-    for metric in sorted(headline(rows)):
-        marks = []
-        for i, (s, theirs) in enumerate(zip(rows, papers, strict=True)):
-            time, loaded = s.at_any_load("mean_token_time_ms")
-            e = s.quality.get(metric)
-            if time is not None and e is not None:
-                marks.append(PlotPoint(i, time.mean, e.mean, e.low, e.high, LOADED * loaded))
-            value = _theirs(theirs, f"quality.{metric}")
-            if theirs is not None and value is not None and marks and marks[-1].row == i:
-                marks.append(PlotPoint(i, theirs.mean_token_time_ms, value, kind=PAPER))
-        if marks:
-            name = visible(metric)
-            series = (Series(name=name, marks=tuple(marks)),)
-            axes.append(Axes(title=name, x="mean token time, ms", y=name, series=series))
-    return exhibit(
-        axes,
-        id="speed-quality",
-        title="Speed against quality",
-        kind="scatter",
-        says="Left is faster, up is better. A lossless method moves a point to the left and "
-        f"leaves its height where it was, up to chance. {BARS} {_marked(axes)}",
-        terms=("mean_token_time_ms", "quality"),
-    )
-
-
-def predicted(rows: Sequence[Summary]) -> list[Exhibit]:
-    """Plot the speed-up predicted by alpha and the costs against the measured speed-up."""
-    marks = []
-    for i, s in enumerate(rows):
-        expected, (measured, loaded) = s.predicted_speedup, s.at_any_load("speedup")
-        if s.cell.k != 0 and expected is not None and measured is not None:
-            marks.append(
-                PlotPoint(
-                    i, expected.mean, measured.mean, measured.low, measured.high, LOADED * loaded
-                )
-            )
-    series = (Series(name="speed-up", marks=tuple(marks)),) if marks else ()
-    axes = [Axes(title="", x="predicted", y="measured", series=series, diagonal=True, unit="x")]
-    return exhibit(
-        axes,
-        id="predicted",
-        title="Predicted and measured speed-up",
-        kind="scatter",
-        says="On the line the two agree; below it the run was slower than its acceptance and "
-        f"costs predict. {BARS} {_marked(axes)}",
-        terms=("predicted_speedup", "speedup"),
-    )
-
-
-def _of(rows: Sequence[Summary], papers: Papers, figure: str) -> Series:
-    marks = []
-    for i, (s, theirs) in enumerate(zip(rows, papers, strict=True)):
-        e, loaded = s.at_any_load(figure)
-        if e is not None:
-            marks.append(PlotPoint(i, i, e.mean, e.low, e.high, LOADED * loaded))
-            value = _theirs(theirs, figure)
-            if value is not None:
-                marks.append(PlotPoint(i, i, value, kind=PAPER))
-    return Series(name=figure, marks=tuple(marks))
-
-
-def _theirs(theirs: PaperRow | None, figure: str) -> float | None:
-    """Return the paper's value of a figure, in the units of the page."""
-    if theirs is None:
-        return None
-    scale = 100 if is_percent(theirs.metric) else 1
-    values = {
-        "speedup": theirs.speedup,
-        "mean_token_time_ms": theirs.mean_token_time_ms,
-        f"quality.{theirs.metric}": theirs.result * scale,
-    }
-    return values.get(figure)
-
-
-def _parts(rows: Sequence[Summary], figure: str) -> Iterator[PlotPoint]:
-    for i, s in enumerate(rows):
-        (whole, marked), (share, loaded) = map(s.at_any_load, ("loop_time_ms", figure))
-        if whole is not None and share is not None:
-            sides = (share.mean, share.low, share.high)
-            value, low, high = (None if x is None else whole.mean * x for x in sides)
-            yield PlotPoint(i, i, value or 0.0, low, high, LOADED * (marked or loaded))
-
-
-def _marked(axes: Sequence[Axes]) -> str:
-    """Explain the marker shapes in use; empty if all markers are plain."""
-    kinds = {m.kind for plot in axes for series in plot.series for m in series.marks}
-    notes = [MARKED] if LOADED in kinds else []
-    if PAPER in kinds:
-        notes.append(f"{SOURCE.replace('Rows marked Chinchilla', 'Dotted marks', 1)}.")
-    return " ".join(notes)
-
-
-def _some(series: Sequence[Series]) -> tuple[Series, ...]:
-    return tuple(s for s in series if s.marks)
-
-
+SHARES = (("draft", "draft_share"), ("target", "target_share"), ("the rest", "verify_share"))
 QUANTILES = 101  # points of a quantile curve with more generations than this
-PROMPTS = 6  # prompts shown for each task and setting
-OF_CATEGORY = 2  # prompts shown for each category, if prompts have categories
-TOKENS = 40_000  # upper limit over all shown generations
+
+LINE = 240  # characters of a name
+Labels = Mapping[str, str]
+"""Cell -> its name."""
+Rows = Sequence[tuple[Summary, PaperRow | None]]
+"""The rows of a table over all categories, each with the paper's."""
 
 
-class TableSums:
-    """Aggregates over the records of one table.
+def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: bool) -> list[Exhibit]:
+    """Return the exhibits of a table that have something to show.
 
     Args:
-        cells: cells of the table.
-        numbers: sample -> number, shared by the tables that are paired.
-        tokens: limit on the tokens of shown generations.
+        times: mean token time of each generation in ms, by cell.
+        answered: a section of the report is the whole answer, and has its own curves.
     """
-
-    def __init__(self, cells: Iterable[Cell], numbers: dict[str, int], tokens: int) -> None:
-        self.cells: Mapping[str, Cell] = {cell.id: cell for cell in cells}
-        self.tallies = {
-            name: Tally(SLOTS if cell.k is None else min(cell.k, SLOTS), 1)
-            for name, cell in self.cells.items()
-        }
-        self.times: dict[str, array[float]] = {name: array("d") for name in self.cells}
-        self.by_group: dict[tuple[str, str], array[float]] = {}  # as above, by cell and category
-        self.kept: list[Record] = []
-        self.texts = 0  # number of generations that could be shown
-        self._numbers, self._tokens = numbers, tokens
-        self._prompts: dict[tuple[Cell, str | None], dict[str, None]] = {}
-        self.greedy = GreedyTexts(self.cells.values())
-
-    def add(self, record: Record) -> None:
-        """Aggregate one record."""
-        cell = self.cells[record.cell]
-        number = self._numbers.setdefault(record.sample, len(self._numbers))
-        self.tallies[cell.id].add(record, number)
-        if record.error is not None:
-            return
-        tokens = sum(r.emitted for r in record.rounds)
-        if tokens and not record.flags:
-            time = MS * sum(r.seconds for r in record.rounds) / tokens
-            self.times[cell.id].append(time)
-            if record.group is not None:
-                self.by_group.setdefault((cell.id, record.group), array("d")).append(time)
-        self.greedy.add(record)
-        if (record.tokens or record.text) and not is_withheld(record):
-            self.texts += 1
-            self._keep(cell, record)
-
-    def same(self, cell: Cell) -> Same | None:
-        """Count the greedy texts equal to those of ArS token for token; None if none are paired."""
-        return self.greedy.same(cell)
-
-    def _keep(self, cell: Cell, record: Record) -> None:
-        """Keep the first prompts of each task and setting, under all methods."""
-        most = PROMPTS if record.group is None else OF_CATEGORY
-        work = cell.auto_regressive.but(target=ModelSpec(""), decoder=AUTO), record.group
-        prompts = self._prompts.setdefault(work, {})
-        chosen = record.sample in prompts or len(prompts) < most
-        if chosen and not record.repeat and len(record.tokens) <= self._tokens:
-            prompts[record.sample] = None
-            self._tokens -= len(record.tokens)
-            self.kept.append(record)
+    pairs = zip(table.rows, table.paper, strict=True)
+    rows = [(row, paper) for row, paper in pairs if row.group is None]
+    of_cells = Names(row.cell for row, _ in rows)
+    texts = labels([of_cells.full(row.cell) for row, _ in rows], LINE)
+    names = {row.cell.id: text for (row, _), text in zip(rows, texts, strict=True)}
+    shown = [
+        *([] if answered else [_against_k(table), _by_batch(table)]),
+        *_headlines(rows, of_cells),
+        _by_position(rows, names),
+        _latency(rows, names, times),
+        _parts(rows, names),
+        _speed_and_quality(rows, names),
+        _predicted(rows, names),
+    ]
+    return [exhibit for exhibit in shown if exhibit is not None]
 
 
-def latency(times: Mapping[int, "array[float]"], names: Mapping[int, str]) -> list[Exhibit]:
+def of_section(section: Section, number: int) -> Iterator[Exhibit]:
+    """Yield the figures of a finding."""
+    for at, figure in enumerate(section.figures):
+        yield Exhibit(
+            id=f"sheet-{number}-{at}",
+            title=section.title,
+            says=section.says or section.line,
+            figure=figure,
+        )
+
+
+def numbers(figure: Figure) -> list[list[str]]:
+    """Return the drawn numbers: figure, line, x, value, low, high; long curves are thinned."""
+    cells = []
+    for panel in figure.panels:
+        for item in panel.items:
+            points = (Point(0, item.y),) if isinstance(item, Level) else item.points
+            thinned = points[:: max(1, len(points) // 10)] if len(points) > 20 else points
+            for x, *values, loaded in thinned:
+                at = panel.rows[int(x)] if panel.rows else f"{x:.4g}"
+                place = "all" if isinstance(item, Level) else at
+                texts = ["" if value is None else f"{value:.4f}" for value in values]
+                texts[0] += "*" * loaded
+                cells.append([panel.title or panel.y or panel.x, item.name, place, *texts])
+    return cells
+
+
+def _exhibit(
+    id: str, title: str, says: str, panels: Sequence[Panel], *terms: str
+) -> Exhibit | None:
+    drawn = tuple(panel for panel in panels if panel.items)
+    figure = Figure(title=title, panels=drawn)
+    return Exhibit(id=id, title=title, says=says, figure=figure, terms=terms) if drawn else None
+
+
+def _against_k(table: Table) -> Exhibit | None:
+    if not any(len(line) > 2 for line in lines(table.whole).values()):
+        return None
+    more = (
+        ("speedup", "Speed-up over ArS"),
+        ("block_efficiency", "Block efficiency tau"),
+        ("alpha", "Acceptance rate alpha"),
+    )
+    panels = [*table.figure.panels[:3], *(by_k(table.whole, *figure) for figure in more)]
+    return _exhibit(
+        "against-k",
+        "Against K: Figure 1 of the paper, and what explains it",
+        "Dashed lines are ArS, rings mark the shortest time. Bars are 95 % intervals over samples; "
+        "those of the time to N tokens are one standard deviation over generations.",
+        panels,
+        *("horizon_time_ms", "efficiency", "loop_time_ms", "speedup", "block_efficiency"),
+    )
+
+
+def _by_batch(table: Table) -> Exhibit | None:
+    figure = batch_figure(table)
+    if figure is None:
+        return None
+    return _exhibit(
+        "by-batch",
+        "By batch",
+        "The gain over plain sampling in the same batch; and the tokens a second of the machine "
+        "against those of one user, a point for each batch.",
+        figure.panels,
+    )
+
+
+def _headlines(rows: Rows, names: Names) -> Iterator[Exhibit | None]:
+    """Yield the headline figures and scores of each task and setting, one row a method."""
+    alone = any(row.predicted_speedup and row.speedup is None for row, _ in rows)
+    figures = [figure for figure in HEADLINES if alone or figure[0] != "predicted_speedup"]
+    metrics = sorted(headline([row for row, _ in rows]))
+    figures[2:2] = [(f"quality.{metric}", visible(metric)) for metric in metrics]
+    by_work: dict[str, list[tuple[Summary, PaperRow | None]]] = {}
+    for row, paper in rows:
+        by_work.setdefault(names.work(row.cell), []).append((row, paper))
+    for number, (work, of_work) in enumerate(by_work.items()):
+        methods = tuple(labels([names.how(row.cell) for row, _ in of_work], LINE))
+        panels = []
+        for figure, title in figures:
+            points = [_point(at, row.figures.get(figure)) for at, (row, _) in enumerate(of_work)]
+            paper_points = [
+                Point(at, value)
+                for at, (_, paper) in enumerate(of_work)
+                if points[at] and paper and (value := paper_value(paper, figure)) is not None
+            ]
+            ours = _curve("measured" if not figure.startswith("terms.") else "predicted", points, 0)
+            theirs = _curve("the paper's (Chinchilla, another machine)", paper_points, 1)
+            items: list[Curve | Level] = [*ours, *(theirs if ours else [])]
+            if ours and "speedup" in figure:
+                items.append(Level(name="as fast as ArS", y=1.0))
+            panels.append(Panel(title=title, x="", items=tuple(items), rows=methods))
+        yield _exhibit(
+            f"headlines-{number}",
+            f"Every configuration at a glance{': ' * bool(work)}{work}",
+            f"One row for each configuration. {BARS}",
+            panels,
+            *(figure.removeprefix("terms.").partition(".")[0] for figure, _ in figures),
+        )
+
+
+def _by_position(rows: Rows, names: Labels) -> Exhibit | None:
+    """Plot the acceptance rate by position in a round; for trees by depth and by sibling."""
+    chains = [row for row, _ in rows if not row.sibling_at]
+    trees = [row for row, _ in rows if row.sibling_at]
+    panels = []
+    for x, of_rows, figure in (
+        ("position in the round", chains, "alpha_at"),
+        ("depth in the tree", trees, "alpha_at"),
+        ("child of its node, in the order drawn", trees, "sibling_at"),
+    ):
+        items = [
+            curve
+            for line, row in enumerate(of_rows)
+            for curve in _curve(
+                names[row.cell.id],
+                [_point(at, rate) for at, rate in enumerate(getattr(row, figure), start=1)],
+                line,
+                joined=True,
+            )
+        ]
+        title = f"By {x}" if trees else ""
+        panels.append(
+            Panel(title=title, x=x, y="accepted / tested", items=tuple(items), whole=True)
+        )
+    return _exhibit(
+        "by-position",
+        "Acceptance by position",
+        "The share of tested draft tokens that were accepted, at each position of a round. A flat "
+        f"line means that acceptances are independent. {BARS}",
+        panels,
+        *("alpha_at", "sibling_at"),
+    )
+
+
+def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> Exhibit | None:
     """Plot the distribution of the token time over generations as quantiles, by row."""
-    series, counts = [], []
-    for row, values in times.items():
-        if len(values) < 2:
-            continue
-        counts.append(len(values))
-        shares = np.linspace(0, 100, min(QUANTILES, len(values)))
-        marks = zip(np.percentile(np.array(values), shares), shares, strict=True)
-        points = tuple(PlotPoint(row, float(ms), float(share)) for ms, share in marks)
-        series.append(Series(name=names[row], marks=points, dense=True))
-    if not series:
-        return []
-    binned = (
-        f"Drawn from {QUANTILES} quantiles of each configuration's generations, not from each of "
-        f"the {sum(counts):,}. "
-        if max(counts) > QUANTILES
-        else ""
+    curves = []
+    for line, (row, _) in enumerate(rows):
+        values = np.array(times.get(row.cell.id, ()))
+        if len(values) > 1:
+            shares = np.linspace(0, 100, min(QUANTILES, len(values)))
+            quantiles = np.percentile(values, shares)
+            points = [Point(*pair) for pair in zip(quantiles, shares, strict=True)]
+            name = names[row.cell.id]
+            curves.append(Curve(name=name, points=tuple(points), line=line, dense=True))
+    x, y = "ms a token, mean of a generation", "generations that are faster, %"
+    return _exhibit(
+        "latency",
+        "How the time varies",
+        "Steep is steady. Speculative sampling is faster on average, but its rounds accept now "
+        "more, now fewer tokens, so its times vary more (Chen et al. 2023 warn of it for "
+        "latency-critical use), and a text that ends inside a round pays for all of it.",
+        [Panel(x=x, y=y, items=tuple(curves))],
     )
-    axes = Axes(
-        title="",
-        x="ms a token, mean of a generation",
-        y="generations that are faster, %",
-        series=tuple(series),
+
+
+def _parts(rows: Rows, names: Labels) -> Exhibit | None:
+    """Plot the mean time of a round, split by the shares of the decode time."""
+    loops = [(row, loop) for row, _ in rows if (loop := row.loop_time_ms) and row.target_share]
+    curves = []
+    for line, (name, figure) in enumerate(SHARES):
+        points = [
+            Point(at, loop.mean * share.mean, None, None, loop.loaded)
+            for at, (row, loop) in enumerate(loops)
+            if (share := getattr(row, figure)) is not None
+        ]
+        curves += _curve(name, points, line)
+    panel = Panel(
+        x="loop time, ms",
+        items=tuple(curves),
+        rows=tuple(names[row.cell.id] for row, _ in loops),
+        stacked=True,
     )
-    return [
-        Exhibit(
-            id="latency",
-            title="How the time varies",
-            kind="curves",
-            says="Steep is steady. Speculative sampling is faster on average, but its rounds keep "
-            "now more, now fewer tokens, so its times vary more (Chen et al. 2023 warn of it for "
-            "latency-critical use), and a text that ends inside a round pays for all of it: read "
-            f"P50, P90 and P99, not the mean alone. {binned}",
-            terms=("p50", "p90", "p99"),
-            axes=(axes,),
+    return _exhibit(
+        "parts",
+        "Where a round's time goes",
+        "The loop time of each configuration, split by the shares of its decode time.",
+        [panel],
+        *("loop_time_ms", "draft_share", "target_share", "verify_share"),
+    )
+
+
+def _speed_and_quality(rows: Rows, names: Labels) -> Exhibit | None:
+    """Plot each score against the mean token time."""
+    panels = []
+    for metric in sorted(headline([row for row, _ in rows])):
+        curves = [
+            curve
+            for line, (row, _) in enumerate(rows)
+            for curve in _curve(
+                names[row.cell.id],
+                [_against(row.mean_token_time_ms, row.quality.get(metric))],
+                line,
+            )
+        ]
+        name = visible(metric)
+        panels.append(Panel(x="mean token time, ms", y=name, items=tuple(curves)))
+    return _exhibit(
+        "speed-quality",
+        "Speed against quality",
+        "Left is faster, up is better. A lossless method moves a point to the left and leaves its "
+        f"height where it was, up to chance. {BARS}",
+        panels,
+        *("mean_token_time_ms", "quality"),
+    )
+
+
+def _predicted(rows: Rows, names: Labels) -> Exhibit | None:
+    """Plot the speed-up predicted by alpha and the costs against the measured speed-up."""
+    curves = [
+        curve
+        for line, (row, _) in enumerate(rows)
+        if row.cell.k != 0
+        for curve in _curve(
+            names[row.cell.id], [_against(row.predicted_speedup, row.speedup)], line
         )
     ]
+    if not curves:
+        return None
+    xs = [point.x for curve in curves for point in curve.points]
+    ends = tuple(Point(x, x) for x in (min(xs), max(xs)))
+    line = Curve(name="measured as predicted", points=ends, line=len(rows), dense=True)
+    return _exhibit(
+        "predicted",
+        "Predicted and measured speed-up",
+        "On the line the two agree; below it the run was slower than its acceptance and costs "
+        f"predict. {BARS}",
+        [Panel(x="predicted", y="measured", items=(line, *curves))],
+        *("predicted_speedup", "speedup"),
+    )
 
 
-def percentiles(values: "array[float]") -> dict[str, float | None]:
-    """Return P50, P90 (from 10 generations) and P99 (from 100 generations), else None."""
-    at = dict(zip(("p50", "p90", "p99"), (50, 90, 99), strict=True))
-    least = {"p50": 1, "p90": 10, "p99": 100}
-    return {
-        name: float(np.percentile(np.array(values), q)) if len(values) >= least[name] else None
-        for name, q in at.items()
-    }
+def _point(x: float, estimate: Estimate | None) -> Point | None:
+    if estimate is None:
+        return None
+    return Point(x, estimate.mean, estimate.low, estimate.high, estimate.loaded)
+
+
+def _against(x: Estimate | None, y: Estimate | None) -> Point | None:
+    return None if x is None else _point(x.mean, y)
+
+
+def _curve(
+    name: str, points: Sequence[Point | None], line: int, *, joined: bool = False
+) -> list[Curve]:
+    """Return the curve of the points that there are; none without points."""
+    known = tuple(point for point in points if point is not None)
+    return [Curve(name=name, points=known, line=line, joined=joined)] if known else []

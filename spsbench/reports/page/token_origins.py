@@ -36,12 +36,9 @@ class Trace:
 
     name: str
     group: str  # generations of one prompt and setting are next to each other
-    row: int  # row number on the page; -1 = none
-    category: str | None  # category of the prompt
     finish: str
     flags: tuple[str, ...]  # reasons why the times are unreliable
     prompt: str
-    prompt_tokens: int
     prefill: float
     words: bool  # `tokens` are texts; else ids, and `text` is complete
     text: str
@@ -61,8 +58,6 @@ def trace(
     *,
     name: str,
     group: str,
-    row: int = -1,
-    category: str | None = None,
     tokenizer: Tokenizer | None = None,
     prompt: Sequence[int] = (),
     prompt_text: str = "",
@@ -80,12 +75,9 @@ def trace(
     return Trace(
         name=shown(name),
         group=shown(group),
-        row=row,
-        category=category,
         finish=record.finish,
         flags=record.flags,
         prompt=shown(prompt_text, 4000),
-        prompt_tokens=record.prompt_tokens,
         prefill=record.prefill_seconds,
         words=texts is not None,
         text=shown(record.text, 8000),

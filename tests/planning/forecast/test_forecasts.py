@@ -139,7 +139,7 @@ def test_a_measurement_above_its_tau_or_of_one_prompt_is_no_reason_to_speculate(
     assert (beside.verdict, beside.best) == (Verdict.SPECULATE, second)
     shown = row(own.all[0], CELL, own, {first: doubtful})
     assert str(own.all[0].candidate) == first
-    assert shown.undecided
+    assert shown.speedup.undecided
     assert speedup_shown(shown) is None
 
 

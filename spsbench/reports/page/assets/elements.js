@@ -1,10 +1,8 @@
 "use strict";
-// Elements, numbers, scales and shapes: what all plots are made of.
+// Elements, numbers, scales and shapes of the viewer.
 // Everything is made of elements and text nodes; no text ever becomes markup.
 
 const NS = "http://www.w3.org/2000/svg";
-const COLOURS = 8; // --c0 ... of the style sheet
-const SHAPES = ["circle", "square", "triangle", "diamond", "down", "cross"];
 
 function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
@@ -31,11 +29,6 @@ function number(value, digits = 3) {
   return value.toFixed(size >= 100 ? Math.min(digits, 1) : digits);
 }
 
-function between(low, high, digits) {
-  return low === null || high === null || low === undefined
-    ? "no interval" : `${number(low, digits)} to ${number(high, digits)}`;
-}
-
 // Round numbers that cover low .. high.
 function ticks(low, high, count) {
   const raw = (high - low) / Math.max(count, 1) || 1;
@@ -47,13 +40,6 @@ function ticks(low, high, count) {
   return made;
 }
 
-function extent(values, fromZero) {
-  let low = Math.min(...values), high = Math.max(...values);
-  if (fromZero) low = Math.min(0, low);
-  const room = (high - low || Math.abs(high) || 1) * 0.06;
-  return [low >= 0 ? Math.max(0, low === 0 ? 0 : low - room) : low - room, high + room];
-}
-
 function scale([low, high], [from, to]) {
   return (value) => from + ((value - low) / (high - low)) * (to - from);
 }
@@ -61,20 +47,12 @@ function scale([low, high], [from, to]) {
 function shape(kind, x, y, r, attributes) {
   const points = {
     square: [[-r, -r], [r, -r], [r, r], [-r, r]],
-    triangle: [[0, -r * 1.2], [r * 1.1, r], [-r * 1.1, r]],
-    down: [[0, r * 1.2], [r * 1.1, -r], [-r * 1.1, -r]],
-    diamond: [[0, -r * 1.3], [r * 1.3, 0], [0, r * 1.3], [-r * 1.3, 0]],
     cross: [[-r, -r], [0, -r / 3], [r, -r], [r / 3, 0], [r, r], [0, r / 3], [-r, r], [-r / 3, 0]],
   }[kind];
   if (!points) return s("circle", { cx: x, cy: y, r, ...attributes });
   const path = points.map(([dx, dy]) => `${x + dx},${y + dy}`).join(" ");
   return s("polygon", { points: path, ...attributes });
 }
-
-const look = (index) => ({
-  colour: `var(--c${index % COLOURS})`,
-  shape: SHAPES[index % SHAPES.length],
-});
 
 const tip = {
   box: null,
@@ -90,12 +68,3 @@ const tip = {
   },
   hide() { if (this.box) this.box.hidden = true; },
 };
-
-// What a word means, on hover and on focus.
-function term(name, meaning, label) {
-  const made = h("button", { type: "button", class: "term", "aria-label": `${label ?? name}: ${meaning}` }, label ?? name);
-  const show = () => { const box = made.getBoundingClientRect(); tip.show([label ?? name, meaning], box.left, box.top); };
-  for (const event of ["pointerenter", "focus", "click"]) made.addEventListener(event, show);
-  for (const event of ["pointerleave", "blur"]) made.addEventListener(event, () => tip.hide());
-  return made;
-}

@@ -1,12 +1,11 @@
 // A generation token by token and round by round, beside another one of the same prompt.
 class Viewer {
-  constructor(data, filters, root) {
-    this.filters = filters;
+  constructor(data, root) {
     this.traces = data.traces.map((trace) => ({ ...trace, ...this.index(trace) }));
     this.aligned = false;
     this.root = root;
     this.round = 0;
-    const alone = !data.rows.length;
+    const alone = !data.selection;
     this.group = h("select", { "aria-label": "Prompt", onchange: () => this.pick() });
     this.first = h("select", { "aria-label": "Generation", onchange: () => this.restart() });
     this.second = h("select", { "aria-label": "Beside it", onchange: () => this.restart() });
@@ -22,10 +21,9 @@ class Viewer {
     this.stage = h("div", { class: "stage", tabindex: 0, role: "application", "aria-label": "Rounds: left and right arrows step, Home and End jump, space plays, a aligns the two texts", onkeydown: (e) => this.key(e) },
       this.controls, this.timeline, this.story, this.panes);
     root.append(h("div", { class: "exhibit viewer" }, h("h2", {}, "Read it token by token"),
-      data.told ? h("p", { class: "says" }, data.told) : null,
+      data.selection ? h("p", { class: "says" }, data.selection) : null,
       h("details", { class: "lesson", open: alone }, h("summary", {}, "What is speculative sampling? Six sentences"), h("ol", {}, ...LESSON.map((line) => h("li", {}, line)))),
       h("div", { class: "choices" }, this.prompts = h("label", {}, "prompt ", this.group), h("label", {}, "read ", this.first), this.besides = h("label", {}, "beside ", this.second), this.aligner),
-      this.none = h("p", { hidden: true }, "No text of this choice is on the page."),
       h("p", { class: "key" }, ...Object.entries(ORIGINS).map(([name, meaning]) => h("span", { class: `token ${name}`, title: meaning }, name))),
       this.stage));
     new ResizeObserver(() => { if (this.stage.clientWidth !== this.wide && this.own.length) this.draw(); }).observe(this.stage);
@@ -46,23 +44,18 @@ class Viewer {
     return { begins, total: time };
   }
 
-  // The prompts that the filters let through; the first whose times all count is shown first.
+  // The first prompt whose times all count is shown first.
   choose() {
-    const through = this.traces.filter((trace) => this.filters.reads(trace));
-    if (this.through && through.length === this.through.length && through.every((trace, i) => trace === this.through[i])) return;
-    this.through = through;
-    this.groups = [...new Set(through.map((trace) => trace.group))];
+    this.groups = [...new Set(this.traces.map((trace) => trace.group))];
     this.group.replaceChildren(...this.groups.map((name, i) => h("option", { value: i }, name || "this prompt")));
-    const steady = this.groups.findIndex((name) => through.every((trace) => trace.group !== name || !trace.flags.length));
+    const steady = this.groups.findIndex((name) => this.traces.every((trace) => trace.group !== name || !trace.flags.length));
     this.group.value = Math.max(0, steady);
     this.prompts.hidden = this.groups.length < 2;
-    this.stage.hidden = !through.length;
-    this.none.hidden = !this.stage.hidden;
     this.pick();
   }
 
   pick() {
-    const own = this.through.filter((trace) => trace.group === this.groups[+this.group.value || 0]);
+    const own = this.traces.filter((trace) => trace.group === this.groups[+this.group.value || 0]);
     this.own = own;
     const options = () => own.map((trace, i) => h("option", { value: i }, trace.name));
     this.first.replaceChildren(...options());

@@ -93,7 +93,6 @@ ELSEWHERE = {  # words of a command line -> why it cannot run here
     r"^check |openai:|sglang:": "a server: tests/serving/stub.py is one",
     r"\bray\b": "Ray",
     r"llamacpp:|openvino:": "an engine of another package",
-    r"--parallel": "several processes that share a model: tests/distributed",
     r"\.py:|repeat|sums:|cautious": "a plug-in of the page: test_by_path.py, test_plugins.py",
     r"train .*--(from|resume|on-policy|pruned)": "an earlier training: test_train.py",
     r"score samples\.jsonl": "samples of a model: test_score.py",

@@ -51,7 +51,7 @@ def test_what_an_engine_does_not_tell_is_not_available(bench: Any) -> None:
         assert sps[name] is None, name
     assert sps["text_tokens"] == TOKENS
     assert all(r.tokens == [] and r.text.count("w") == TOKENS for r in records(made.folder))
-    with pytest.raises(UsageError):
+    with pytest.raises(DataError):
         list(verify_run(made.folder, Access()))
 
 

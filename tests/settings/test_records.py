@@ -10,7 +10,7 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import Option, at_least, settings_of
-from spsbench.settings.records import DraftLaws, Record
+from spsbench.settings.records import DraftLaws, Record, RoundRecord
 from spsbench.spec import Spec
 
 
@@ -146,7 +146,7 @@ def test_laws_come_back_and_what_was_not_recorded_is_not_written(laws, length):
         text="",
         finish="length",
         prefill_seconds=0.0,
-        rounds=[],
+        rounds=[RoundRecord(1, 1, 0, 1, None, 0.0, 0.0, 0.0)],
         laws=[laws],
     )
     written = made.to_json()

@@ -172,11 +172,10 @@ FAMILIES = {
 }
 
 
-def along(site, target, tokens):
-    """The head's logits after the text and each of `tokens`, and the hidden state it has read."""
+def along(site, target, tokens, text=(1, 5, 3, 7)):
+    """The head's logits after `text` and each of `tokens`, and the hidden state it has read."""
     frontier = site.drafter()._frontier
     frontier.narrow = False
-    text = (1, 5, 3, 7)
     known = Known(target, frontier.layers)
     frontier._take(known.hidden(text[:-1]), text[1:])
     frontier.depth(Context(text, Warp(1.0), None), len(tokens) + 1)

@@ -9,18 +9,13 @@ from safetensors.torch import load_file, save_file
 
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.heads.export import spread
-from spsbench.models.drafter_weights import load_head as head_weights
 from spsbench.pair.export import export
-from spsbench.settings.execution import Access
-from spsbench.settings.models import BUNDLED, ModelSpec
+from spsbench.settings.models import BUNDLED
+from tests.heads import reference, writers
+from tests.heads.head_faults import VOCAB, along
+from tests.heads.stage import HeadSite, Known
 
-NANO = ("nano", json.loads((BUNDLED["nano"] / "config.json").read_text()))
 IDS = "eagle_aux_hidden_state_layer_ids"
-
-
-def read(folder, family, **answers):
-    spec = ModelSpec(str(folder), dtype="bfloat16")
-    return head_weights(spec, Access(), drafter=family, overrides=answers, target=NANO)
 
 
 @pytest.mark.parametrize("head", ["nano-eagle3", "smollm2-eagle3"])
@@ -62,19 +57,64 @@ def test_descending_ids_are_sorted_with_the_columns_of_fc(tmp_path):
     assert torch.equal(load_file(out / "model.safetensors")["fc.weight"], torch.cat(blocks, 1))
 
 
-def test_medusa_for_vllm_has_a_row_for_every_token(tmp_path):
-    export("nano-medusa", "vllm", tmp_path / "out")
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert "truncated_vocab_size" not in config
-    tensors = load_file(tmp_path / "out" / "model.safetensors")
-    assert "token_map" not in tensors
-    before = load_file(BUNDLED["nano-medusa"] / "model.safetensors")
-    ids = before["token_map"]
-    for i in range(4):
-        rows = tensors[f"lm_heads.{i}.weight"]
-        assert rows.shape == (4096, 192)
-        assert torch.equal(rows[ids], before[f"lm_heads.{i}.weight"])
-    assert read(tmp_path / "out", "medusa").shape.draft_vocab == 4096
+IDS_OF_DRAFTS = [1, 2, 4, 6, 7, 9, 11]
+OFFSETS = [1, 1, 2, 3, 3, 4, 5]
+
+
+@pytest.fixture
+def exported(target, tmp_path):
+    """Export what a writer makes for the target; both folders, and the tensors of each."""
+
+    def run(write, engine, **more):
+        source, out = write(tmp_path / "head", target, **more), tmp_path / "out"
+        target.save_pretrained(tmp_path / "tiny")
+        result = export(str(source), engine, out, verifier=str(tmp_path / "tiny"))
+        assert result.tried == (engine == "vllm")
+        return source, out, *(load_file(f / "model.safetensors") for f in (source, out))
+
+    return run
+
+
+@pytest.mark.parametrize(("engine", "layer"), [("vllm", "layers.0."), ("sglang", "midlayer.")])
+def test_an_eagle3_head_of_shifted_tokens_drafts_the_same(target, exported, engine, layer):
+    """Row i is token i + d2t[i], here as before: logits are those of transformers' layer."""
+    how = {"inner": {"model_type": "llama"}, "norm_before_residual": False}
+    source, out, before, tensors = exported(writers.speculators, engine, **how)
+    assert before["d2t"].tolist() == OFFSETS
+    assert tensors["d2t"].tolist() == OFFSETS
+    assert tensors["t2d"].nonzero().flatten().tolist() == IDS_OF_DRAFTS
+    assert tensors.keys() == {name.replace("layers.0.", layer) for name in before}
+    for name, tensor in before.items():
+        assert torch.equal(tensors[name.replace("layers.0.", layer)], tensor)
+    text, sites = (1, 5, 3, 7), [HeadSite(folder, target) for folder in (source, out)]
+    assert sites[0].drafter().layers == sites[1].drafter().layers
+    values = json.loads((source / "config.json").read_text())["transformer_layer_config"]
+    wide = {name: tensor.double() for name, tensor in before.items()}
+    hidden = Known(target, sites[0].drafter().layers).hidden(text[:-1])
+    e = wide["embed_tokens.weight"][list(text[1:])]
+    _, logits = reference.eagle3(values, wide, "layers.0", hidden, e)
+    (root, *later), (again, *after) = (along(site, target, (2, 9), text)[0] for site in sites)
+    torch.testing.assert_close(again[IDS_OF_DRAFTS], logits[-1], rtol=1e-4, atol=1e-5)
+    assert int(again.isfinite().sum()) == len(IDS_OF_DRAFTS)
+    torch.testing.assert_close([again, *after], [root, *later], rtol=0, atol=0)
+
+
+def test_a_medusa_head_of_shifted_tokens_ranks_them_the_same(target, exported):
+    """vLLM loads a row for every token: a token without one is as likely as the map's last."""
+    source, out, before, tensors = exported(writers.medusa, "vllm", dialect="vLLM")
+    ids, names = before.pop("token_map"), [f"lm_heads.{i}.weight" for i in range(3)]
+    assert ids.tolist() == [1, 3, 6, 8, 11]
+    assert tensors.keys() == before.keys()
+    for name, tensor in before.items():
+        rows = tensors[name][ids] if name in names else tensors[name]
+        assert torch.equal(rows, tensor)
+        assert name not in names or len(tensors[name]) == VOCAB
+    assert "truncated_vocab_size" not in json.loads((out / "config.json").read_text())
+    found, again = (along(HeadSite(f, target), target, (2, 9))[0] for f in (source, out))
+    others = [token for token in range(VOCAB) if token not in ids]
+    for old, new in zip(found, again, strict=True):
+        torch.testing.assert_close(new[ids], old[ids])
+        torch.testing.assert_close(new[others], old[ids[-1]].expand(len(others)))
 
 
 def test_tokens_without_a_row_are_never_likelier_than_the_ranked_ones():
@@ -83,16 +123,6 @@ def test_tokens_without_a_row_are_never_likelier_than_the_ranked_ones():
     assert whole.tolist() == [[3.0, 4.0], [3.0, 4.0], [3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]
     with pytest.raises(DataError, match="token_map"):
         spread(rows, torch.tensor([3, 5]), 5)
-
-
-def test_the_form_of_sglang_is_read_back_as_the_same_network(tmp_path):
-    result = export("nano-eagle3", "sglang", tmp_path / "out")
-    assert not result.tried
-    one, two = read(tmp_path / "out", "eagle3"), read(BUNDLED["nano-eagle3"], "eagle3")
-    assert one.writer == "SpecForge"
-    assert one.shape.features == two.shape.features
-    assert one.tensors.keys() == two.tensors.keys()
-    assert all(torch.equal(one.tensors[name], two.tensors[name]) for name in one.tensors)
 
 
 def test_a_draft_model_is_copied_as_it_is(tmp_path):

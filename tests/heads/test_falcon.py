@@ -15,7 +15,7 @@ from spsbench.loop.types import Context
 from spsbench.methods.drafters.heads import Falcon
 from spsbench.methods.verifiers.recursive import Recursive
 from tests.heads import reference, writers
-from tests.heads.head_faults import TREE, compared, sound
+from tests.heads.head_faults import TREE, along, compared, sound
 from tests.heads.stage import HeadSite, Known
 
 VOCAB = 12
@@ -27,17 +27,6 @@ def site(target, tmp_path_factory):
     return HeadSite(writers.falcon(tmp_path_factory.mktemp("falcon"), target), target)
 
 
-def along(site, target, tokens):
-    """The head's logits after the text and each of `tokens`."""
-    frontier = site.drafter()._frontier
-    known = Known(target, frontier.layers)
-    frontier._take(known.hidden(TEXT_READ[:-1]), TEXT_READ[1:])
-    found = [frontier.root(Context(TEXT_READ, Warp(1.0), None))[0]]
-    for i, token in enumerate(tokens):
-        found.append(frontier.feed(torch.tensor([token]), [i], [i - 1])[0])
-    return found
-
-
 @pytest.mark.parametrize(
     ("k", "more"), [(1, {}), (2, {"recurrence": "none"}), (3, {"bias": False})], ids=str
 )
@@ -45,7 +34,7 @@ def test_the_network_is_the_paper_s(target, tmp_path, k, more):
     """Each block from the tensors of the file and transformers' layer, over all rows."""
     folder = writers.falcon(tmp_path, target, k=k, **more)
     drafted = (2, 9, 4, 6)
-    found = along(HeadSite(folder, target), target, drafted)
+    found, _ = along(HeadSite(folder, target), target, drafted, TEXT_READ)
     values = json.loads((folder / "config.json").read_text())
     tensors = {n: t.double() for n, t in load_file(folder / "model.safetensors").items()}
     f, ids, left = Known(target, (6,)).hidden(TEXT_READ[:-1])[0], list(TEXT_READ[1:]), [*drafted]

@@ -105,8 +105,8 @@ def eagle3_shapes(
 
 
 def maps(vocab: int, draft: int) -> dict[str, Tensor]:
-    """Every second token or so, as offsets, and as a mask."""
-    ids = torch.linspace(0, vocab - 1, draft).long()
+    """Every second token or so, from 1 on, as offsets, none of them 0, and as a mask."""
+    ids = torch.linspace(1, vocab - 1, draft).long()
     mask = torch.zeros(vocab, dtype=torch.bool)
     mask[ids] = True
     return {"d2t": ids - torch.arange(draft), "t2d": mask}
@@ -206,7 +206,7 @@ def medusa(
         shapes[head.format(h=h) + ".weight"] = (rows, wide)
     tensors = drawn(shapes)
     if dialect == "vLLM":
-        tensors["token_map"] = torch.linspace(0, vocab - 1, rows).long()
+        tensors["token_map"] = torch.linspace(1, vocab - 1, rows).long()
     return written(folder, config, tensors, pickle=dialect == "Medusa", called="medusa_lm_head.pt")
 
 

@@ -17,7 +17,7 @@ from spsbench.methods.drafters import head_frontier as reader
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
 from spsbench.spec import Spec
-from tests.heads.families import FIRST, KINDS, TEXT
+from tests.heads.stage import FIRST, KINDS, TEXT
 
 LARGEST = 3 << 20  # bytes of weights
 

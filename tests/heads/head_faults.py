@@ -11,6 +11,7 @@ from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Drafter, Scores
+from spsbench.messages import ignore
 from spsbench.methods.drafters.head_frontier import HeadFrontier
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import rounds_of
@@ -53,7 +54,7 @@ class Compared(Drafter):
         return draft
 
 
-def compared(site, target, spoil, engine=EagerLM, rule=None, k=K, **shape):
+def compared(site, target, spoil=ignore, engine=EagerLM, rule=None, k=K, **shape):
     plain = site.drafter()
     laws = scratch(plain, Known(target, plain.layers), WARP)
     drafter = site.drafter(**shape)
@@ -64,10 +65,6 @@ def compared(site, target, spoil, engine=EagerLM, rule=None, k=K, **shape):
     accepted = {turn.accepted for turn in rounds}
     assert len(accepted) > 1, "as much was kept in every round"
     return watched
-
-
-def sound(drafter):
-    """Nothing is planted."""
 
 
 class AnotherLayer(HeadFrontier):
@@ -163,7 +160,13 @@ def in_pieces(network, features, embedded):
     return torch.cat(made)
 
 
+PARALLEL = ("medusa", "mlp", "blockwise", "dflash", "dspark")
 FAMILIES = {
+    "eagle": writers.eagle,
+    "eagle3": writers.eagle3,
+    "mtp": writers.mtp,
+    "3.1": lambda f, t: writers.speculators(f, t, layers=2, norm_output=True, fc_norm=True),
+    "falcon": writers.falcon,
     "medusa": writers.medusa,
     "mlp": writers.mlp,
     "blockwise": writers.blockwise,
@@ -186,4 +189,4 @@ def along(site, target, tokens, text=(1, 5, 3, 7)):
 
 
 SLOW = pytest.mark.slow
-SOME = [head if head in ("mlp", "dspark") else pytest.param(head, marks=SLOW) for head in FAMILIES]
+SOME = [head if head in ("mlp", "dspark") else pytest.param(head, marks=SLOW) for head in PARALLEL]

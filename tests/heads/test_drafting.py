@@ -16,30 +16,54 @@ from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
 from tests.decoding import rounds_of
 from tests.heads import writers
-from tests.heads.head_faults import PROMPT, TOKENS, TREE, VOCAB, WARP, Compared, K, compared, sound
+from tests.heads.head_faults import (
+    FAMILIES,
+    PARALLEL,
+    PROMPT,
+    TOKENS,
+    TREE,
+    VOCAB,
+    WARP,
+    Compared,
+    K,
+    compared,
+)
 from tests.heads.stage import HeadSite, Known, scratch, whole
 
 
 @pytest.fixture(scope="module")
 def sites(target, tmp_path_factory):
     folder = tmp_path_factory.mktemp("heads")
-    made = {
-        "eagle": writers.eagle(folder / "eagle", target),
-        "eagle3": writers.eagle3(folder / "eagle3", target),
-        "mtp": writers.mtp(folder / "mtp", target),
-        "3.1": writers.speculators(folder / "s", target, layers=2, norm_output=True, fc_norm=True),
+    return {
+        name: HeadSite(write(folder / name, target), target) for name, write in FAMILIES.items()
     }
-    return {name: HeadSite(path, target) for name, path in made.items()}
 
 
 def always(p):
     return torch.tensor(True)
 
 
-@pytest.mark.parametrize("head", ["eagle", "eagle3", "mtp", "3.1"])
-def test_every_law_is_as_from_scratch(sites, target, head):
-    seen = compared(sites[head], target, sound)
-    assert seen.seen > TOKENS
+SLOW = pytest.mark.slow
+DISTINCT = {"rule": Recursive(), **TREE}
+IID = DISTINCT | {"siblings": "iid"}
+QUICK = ("eagle", "eagle3", "mtp", "3.1", "falcon", "mlp", "dspark")
+CHAINS = [(head, {"sampled": True} if head in PARALLEL else {}) for head in FAMILIES]
+TREES = [*((head, DISTINCT) for head in FAMILIES), ("eagle", IID), ("3.1", IID)]
+
+
+@pytest.mark.parametrize(
+    ("head", "how"),
+    [
+        pytest.param(
+            head, how, marks=[] if head in QUICK and how is not IID else SLOW, id=f"{i}-{head}"
+        )
+        for i, (head, how) in enumerate(CHAINS + TREES)
+    ],
+)
+def test_every_law_is_as_from_scratch(sites, target, head, how):
+    """Each token's law is that after its own path, whatever its siblings are."""
+    seen = compared(sites[head], target, **how)
+    assert seen.seen > VOCAB // 2
     assert seen.worst < 1e-12
 
 
@@ -91,26 +115,6 @@ def test_a_parallel_head_foretells_from_masks(target, tmp_path, tree):
     rounds_of(lm, watched, TOKENS, prompt=PROMPT, verifier=rule, warp=WARP, **more)
     assert watched.seen >= TOKENS
     assert watched.worst < 1e-12
-
-
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    ("head", "siblings"),
-    [
-        ("eagle", "distinct"),
-        *(
-            pytest.param(head, siblings, marks=SLOW)
-            for head, siblings in (("eagle", "iid"), ("3.1", "distinct"), ("3.1", "iid"))
-        ),
-    ],
-)
-def test_every_law_of_a_tree_is_as_from_scratch(sites, target, head, siblings):
-    """Each node's law is that after its own path, whatever its siblings are."""
-    seen = compared(sites[head], target, sound, rule=Recursive(), **TREE | {"siblings": siblings})
-    assert seen.seen > TOKENS
-    assert seen.worst < 1e-12
 
 
 def test_a_tree_that_grows_has_the_likeliest_paths(sites, target):

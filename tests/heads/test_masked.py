@@ -15,7 +15,7 @@ from tests.automata import StateTable
 from tests.decoding import rounds_of
 from tests.heads import writers
 from tests.heads.head_faults import Compared
-from tests.heads.stage import HeadSite, Known, scratch
+from tests.heads.stage import HeadSite, Known, masked, scratch
 
 VOCAB, EOS = 12, 11
 PROMPT = [1, 5, 3, 7]
@@ -36,12 +36,9 @@ def over_allowed(laws):
     """The same laws over the tokens that may follow; as they are where none has a chance."""
 
     def law(text, drafted):
-        state, plain = STEPS.state((*text[len(PROMPT) :], *drafted)), laws(text, drafted)
-        mask = torch.zeros(VOCAB, dtype=torch.bool)
-        if state is not None:
-            mask[list(STEPS.follows(state))] = True
-        known = (plain > 0) & mask
-        return plain.where(known, 0.0) / plain[known].sum() if bool(known.any()) else plain
+        plain = laws(text, drafted)
+        allowed = masked(STEPS, plain.tolist(), (*text[len(PROMPT) :], *drafted))
+        return torch.tensor(allowed, dtype=plain.dtype)
 
     return law
 
@@ -60,12 +57,12 @@ def test_every_law_is_masked(target, tmp_path, head, shape, rule):
     site = HeadSite(getattr(writers, head)(tmp_path / "head", target), target)
     plain = site.drafter()
     laws = scratch(plain, Known(target, plain.layers), WARP)
-    masked = copy.copy(site)
-    masked.constraint = STEPS.constraint(len(PROMPT))
-    drafter = masked.drafter(**shape)
+    held = copy.copy(site)
+    held.constraint = STEPS.constraint(len(PROMPT))
+    drafter = held.drafter(**shape)
     assert drafter._frontier._constraint is not None
     watched = Compared(drafter, over_allowed(laws))
-    lm = MaskedLM(EagerLM(target, layers=watched.layers), masked.constraint, target=True)
+    lm = MaskedLM(EagerLM(target, layers=watched.layers), held.constraint, target=True)
     rounds = rounds_of(lm, watched, 14, prompt=PROMPT, k=3, seed=2, verifier=rule, warp=WARP)
     output = tuple(token for turn in rounds for token in turn.tokens)
     assert STEPS.state(output) is not None

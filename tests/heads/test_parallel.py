@@ -1,7 +1,4 @@
-"""Heads that look at the text once a round: beside the papers' arithmetic, and round by round.
-
-The texts are those of `test_drafting`.
-"""
+"""Heads that look at the text once a round, or foretell a block: beside the papers' arithmetic."""
 
 import json
 
@@ -9,25 +6,24 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from spsbench.errors import DataError
+from spsbench.errors import DataError, UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
-from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.drafters.heads import Falcon
 from tests.heads import reference, writers
-from tests.heads.head_faults import FAMILIES, SOME, TREE, along, compared, sound
+from tests.heads.head_faults import FAMILIES, along
 from tests.heads.stage import HeadSite, Known
 from tests.oracles.models import tiny
 
 VOCAB = 12
-DRAWN = {"sampled": True}  # of heads that draft by rule unless they are told
+LONGER = (1, 5, 3, 7, 2)
 
 
 @pytest.fixture(scope="module")
 def sites(target, tmp_path_factory):
     folder = tmp_path_factory.mktemp("heads")
-    return {
-        name: HeadSite(write(folder / name, target), target) for name, write in FAMILIES.items()
-    }
+    some = {name: FAMILIES[name] for name in ("medusa", "falcon")}
+    return {name: HeadSite(write(folder / name, target), target) for name, write in some.items()}
 
 
 def tensors_of(folder):
@@ -128,17 +124,51 @@ def test_blocks_with_the_target_s_head(target, tmp_path):
     torch.testing.assert_close(torch.stack(found), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("head", SOME)
-@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
-def test_every_law_is_as_from_scratch(sites, target, head, tree):
-    more = {"rule": Recursive(), **TREE} if tree else DRAWN
-    seen = compared(sites[head], target, sound, **more)
-    assert seen.seen > VOCAB // 2
-    assert seen.worst < 1e-12
+@pytest.mark.parametrize(
+    ("k", "more"), [(1, {}), (2, {"recurrence": "none"}), (3, {"bias": False})], ids=str
+)
+def test_falcon(target, tmp_path, k, more):
+    """Each block from the tensors of the file and transformers' layer, over all rows."""
+    folder = writers.falcon(tmp_path, target, k=k, **more)
+    drafted = (2, 9, 4, 6)
+    found, _ = along(HeadSite(folder, target), target, drafted, LONGER)
+    values, tensors = json.loads((folder / "config.json").read_text()), tensors_of(folder)
+    f, ids, left = Known(target, (6,)).hidden(LONGER[:-1])[0], list(LONGER[1:]), [*drafted]
+    expected = []
+    while len(expected) < len(found):
+        out = reference.falcon(values, tensors, f, target.get_input_embeddings().weight[ids])
+        expected += list(out @ target.lm_head.weight.T)
+        f, ids, left = torch.cat([f, out]), ids + left[:k], left[k:]
+    torch.testing.assert_close(
+        torch.stack(found), torch.stack(expected[: len(found)]), rtol=1e-4, atol=1e-5
+    )
 
 
-def test_a_draft_ends_where_the_heads_do(sites, target):
-    frontier = sites["medusa"].drafter()._frontier
-    context = Context((1, 2, 3), Warp(1.0), None)
-    assert frontier.depth(context, 9) == 3
-    assert frontier.depth(context._replace(tokens=(1,)), 9) == 0
+@pytest.mark.parametrize(("head", "least", "depth"), [("medusa", 2, 3), ("falcon", 3, 9)])
+def test_a_draft_ends_where_the_heads_do_and_needs_a_text(sites, head, least, depth):
+    frontier = sites[head].drafter()._frontier
+    for n, most in ((least, depth), (least - 1, 0)):
+        assert frontier.depth(Context(tuple(range(n)), Warp(1.0), None), 9) == most
+
+
+def test_a_pass_foretells_a_block(sites, target):
+    """Six tokens by three passes; no row of the text is written twice."""
+    frontier = sites["falcon"].drafter()._frontier
+    known, passes, noted = Known(target, frontier.layers), [0], list[int]()
+    look, append_kv = frontier.network.predict, frontier.network.append_kv
+    frontier.network.predict = lambda *a: passes.__setitem__(0, passes[0] + 1) or look(*a)
+    frontier.network.append_kv = lambda rows, *a: noted.append(len(rows)) or append_kv(rows, *a)
+    try:
+        frontier._take(known.hidden(LONGER[:-1]), LONGER[1:])
+        frontier.root(Context(LONGER, Warp(1.0), None))
+        for i in range(5):
+            frontier.feed(torch.tensor([i]), [i], [i - 1])
+    finally:
+        del frontier.network.predict, frontier.network.append_kv
+    assert passes == [3]
+    assert noted == [4, 2, 2]
+
+
+def test_another_recurrence_is_refused():
+    with pytest.raises(UsageError, match="expected text or none"):
+        Falcon.plan(recurrence="both")

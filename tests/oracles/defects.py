@@ -29,6 +29,7 @@ from spsbench.heads import network
 from spsbench.loop import decode, sampling
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Draft, Drawn, Limits, Purpose
+from spsbench.messages import ignore
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_distribution import Confidence
 from spsbench.methods.schedules.by_history import Constant
@@ -159,7 +160,7 @@ def head_site(name: str) -> tuple[HeadSite, Any]:
 def heads(parts: Parts, **more: Any) -> float:
     """Each law of a head's drafts, round by round, beside the one computed from scratch."""
     site, target = head_site("eagle")
-    spoil = with_frontier(parts["frontier"]) if "frontier" in parts else head_faults.sound
+    spoil = with_frontier(parts["frontier"]) if "frontier" in parts else ignore
     worst = head_faults.compared(site, target, spoil, **more).worst
     return 0.0 if worst < 1e-12 else worst
 

@@ -7,9 +7,8 @@ import spsbench
 from spsbench.extensions.cpu.fast import Fast
 from tests.extensions.cpu.laid_out import without_compiler
 from tests.heads import writers
-from tests.heads.families import FIRST, TEXT
-from tests.heads.head_faults import FAMILIES, ROWS, SOME, VOCAB, along, compared, in_pieces, sound
-from tests.heads.stage import HeadSite
+from tests.heads.head_faults import FAMILIES, ROWS, SOME, VOCAB, along, compared, in_pieces
+from tests.heads.stage import FIRST, TEXT, HeadSite
 from tests.oracles.models import tiny
 
 pytestmark = pytest.mark.numeric
@@ -56,7 +55,6 @@ def test_hidden_states_of_the_fast_engine_are_those_of_the_model(tmp_path):
     seen = compared(
         HeadSite(writers.eagle3(tmp_path, target), target),
         target,
-        sound,
-        lambda m, layers: engine.session(model, layers=layers),
+        engine=lambda m, layers: engine.session(model, layers=layers),
     )
     assert seen.worst < 1e-9

@@ -31,7 +31,7 @@ from spsbench.metrics.intervals import SHARE, Estimate, Floats, Jackknife, Stati
 from spsbench.models.cache import Loaded
 from spsbench.models.prompts import ids_of
 from spsbench.pair.load import load
-from spsbench.planning.logs.rounds import Rounds, chain, chances
+from spsbench.planning.forecast.rounds import Coins, room_of, rounds
 from spsbench.plugins import make
 from spsbench.reports.figures import Curve, Figure, Panel, Point
 from spsbench.reports.plots import svg
@@ -76,9 +76,11 @@ class TextSums(NamedTuple):
     tokens: Floats  # [L, 4] chance to be kept, characters, repeated, entropy of q
 
 
-def sums_of(rounds: Rounds, length: int) -> list[float]:
-    """Return emitted tokens, rounds, tested and kept draft tokens."""
-    return [length, rounds.expected, rounds.tested.sum(), rounds.kept.sum()]
+def sums_of(overlap: Floats) -> list[float]:
+    """Return emitted tokens, rounds, tested and kept draft tokens of a text of [L] overlaps."""
+    expected = rounds(Coins.sampled(overlap, None, "match", K), K, room_of(len(overlap)))
+    kept, tested = expected.slots
+    return [len(overlap), expected.weights.sum(), tested.sum(), kept.sum()]
 
 
 def prompts(task: str, loaded: Loaded, count: int, chat: bool) -> Iterator[tuple[str, list[int]]]:
@@ -118,9 +120,7 @@ class TextPasses:
         by_warp = []
         for warp in GRID:
             q, p = warp(rows), warp(along.laws[:, : rows.shape[1]])
-            overlap = torch.minimum(p, q).sum(-1).double().numpy()
-            kept = chances("match", overlap, None, K)
-            by_warp.append(sums_of(chain(kept, K), len(tokens)))
+            by_warp.append(sums_of(torch.minimum(p, q).sum(-1).double().numpy()))
         columns = self.columns(prompt, tokens, self.warp(rows), self.warp(along.laws))
         return TextSums(np.array(by_warp), columns)
 

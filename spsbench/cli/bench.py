@@ -152,7 +152,7 @@ def run_experiment(
             watch=watch,
             stop=lambda: interrupt.requested,
         ).run(experiment)
-    if outcome.report is None:
+    if outcome.finished is None:
         progress = progress_of(outcome.folder)
         say(f"stopped after {progress}. Continue with: {again(outcome.folder)}")
         return interrupt.code

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spsbench.audit.statistical.forward import Scorer
-from spsbench.audit.statistical.greedy import by_block, by_steps, first_divergence, last_logits
+from spsbench.audit.statistical.greedy import by_block, by_steps, first_divergence
 from tests.stateful_models import Oracle, stateful
 
 PROMPT = [1, 5, 2, 7, 7, 3, 9, 0]
@@ -29,6 +29,12 @@ def test_the_scorer_feeds_one_by_one(dtype):
     assert (rows[-1] - cacheless(model, [*PROMPT, *TEXT[:-1]])).abs().max() > 5e-4
 
 
+def last_logits(model):
+    """Logits after the text, fed one by one."""
+    rows = Scorer(model, 12, reload=False).logits(PROMPT, [*TEXT, 0])
+    return torch.from_numpy(rows[-1]).float()
+
+
 def test_weights_of_mixers_are_narrow_again_after_a_score():
     model = stateful("mamba", dtype=torch.bfloat16)
     before = {name: weight.dtype for name, weight in model.named_parameters()}
@@ -37,23 +43,25 @@ def test_weights_of_mixers_are_narrow_again_after_a_score():
 
 
 def test_a_divergence_within_the_distance_of_two_laws_is_a_bug():
-    model, start = stateful("nemotron_h", dtype=torch.float32), len(PROMPT) - 1
+    model = stateful("nemotron_h", dtype=torch.float32)
     text = torch.tensor([*PROMPT, *TEXT])
-    best = int(last_logits(model, text, start).argmax())
+    best = int(last_logits(model).argmax())
     twin = (best + 1) % 12
     with torch.no_grad():
         model.lm_head.weight[twin] = model.lm_head.weight[best] * (1 - 1e-4)
-    row = last_logits(model, text, start)
+    row = last_logits(model)
     gap = float((row[best] - row[twin]).abs())
     assert 0 < gap < float((row - cacheless(model, text.tolist())).abs().max())
-    found = first_divergence(model, PROMPT, [*TEXT, best], [*TEXT, twin], 3)
+    found = first_divergence(
+        Scorer(model, 12, reload=False), model, PROMPT, [*TEXT, best], [*TEXT, twin], 3
+    )
     assert found.kind == "bug"
     assert found.tolerance < gap
 
 
 def test_steps_and_blocks_of_a_session_are_the_reference_up_to_rounding():
     model, text, start = stateful("jamba"), torch.tensor([*PROMPT, *TEXT]), len(PROMPT) - 1
-    known = last_logits(model, text, start)
+    known = last_logits(model)
     assert torch.allclose(by_steps(model, text, start), known, atol=1e-5)
     for k in 1, 4, 20:
         assert torch.allclose(by_block(model, text, k, start), known, atol=1e-5)

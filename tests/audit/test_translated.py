@@ -14,8 +14,7 @@ from spsbench.messages import lines_to
 from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter
 from spsbench.models.cache import ModelCache
 from spsbench.models.translation.vocabulary import Overlap, Vocabularies, Vocabulary
-from spsbench.pair.pair import Pair
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.pair.load import load
 from spsbench.settings.execution import Access
 from spsbench.spec import Spec
 from tests.folders import save
@@ -51,8 +50,7 @@ def folders(tmp_path_factory):
 def pair(folders, said=None, **asked):
     common = {**folders, "k": 3, "max_new_tokens": 32, "engine": "eager"}
     with lines_to(None if said is None else said.append):
-        options, access = common | asked, Access(offline=True)
-        return Pair(make_cell(**options), options, access)
+        return load(**common | asked, offline=True)
 
 
 def test_the_way_is_chosen_and_told(folders):

@@ -180,7 +180,7 @@ def test_a_signal_ends_it_after_the_sample_in_hand(arguments, tmp_path, begin, s
     wait_for(out / LOG, 2, process)
     process.send_signal(sent)
     _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == code
+    assert process.returncode == code, err.decode()
     last = err.decode().splitlines()[-2 if code == 130 else -1]
     assert re.match(r"stopped after \d+ of 1200 generations\. Continue with: sps bench jsonl", last)
     assert last.endswith(f"--out {out} --samples 50 --resume")

@@ -423,7 +423,7 @@ def first_given_back(self, nodes, rank):
     left, total = LAW(self, nodes, rank)
     if self.draft.drawn is not DISTINCT or rank < 2:
         return left, total
-    family = [self.shape.children[self.shape.parents[node] + 1] for node in nodes]
+    family = [self.tree.children[self.tree.parents[node] + 1] for node in nodes]
     first = self.draft.tokens[[siblings[0] for siblings in family]][:, None]
     left = left.scatter(1, first, self.draft.probs[list(nodes)].gather(1, first))
     return left, left.sum(-1)
@@ -738,7 +738,7 @@ DEFECTS = (
     ),
     Defect(
         "each sibling tested as if it were alone",
-        {SPECTR + "rhos": lambda draft, q, shape, k: torch.ones_like(q[:, 0])},
+        {SPECTR + "rhos": lambda draft, q, k: torch.ones_like(q[:, 0])},
         ("spectr",),
         "(i.i.d. siblings)",
     ),

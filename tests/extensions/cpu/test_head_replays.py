@@ -118,8 +118,8 @@ class Counted:
         Counted.fed += 1
         return super().feed(*given)
 
-    def roll_out(self, u, warp):
-        made = super().roll_out(u, warp)
+    def roll_out(self, *given):
+        made = super().roll_out(*given)
         Counted.rolled += made is not None
         return made
 
@@ -127,8 +127,8 @@ class Counted:
 class Misdrawn(Counted):
     """A roll-out over other tokens than the law gives, from the second on."""
 
-    def roll_out(self, u, warp):
-        return super().roll_out(torch.cat([u[:1], 1 - u[1:]]), warp)
+    def roll_out(self, logits, u, *given):
+        return super().roll_out(logits, torch.cat([u[:1], 1 - u[1:]]), *given)
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,6 @@ def test_a_head_learns_what_it_drafts(kind, model, texts, tmp_path):
                 if row // wide != number or not 0 <= place - len(text[0]) < len(expected):
                     continue
                 theirs = expected[place - len(text[0])][d]
-                if made.ids is not None:
-                    assert theirs.isfinite().nonzero()[:, 0].tolist() == made.ids.tolist()
-                    theirs = theirs[made.ids]
                 torch.testing.assert_close(logits, theirs, atol=2e-5, rtol=1e-4)
                 checked += 1
         assert checked > 30

@@ -5,10 +5,9 @@ import shlex
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.heads.export import spread
 from spsbench.pair.export import export
 from spsbench.settings.models import BUNDLED
 from tests.heads import reference, writers
@@ -34,27 +33,11 @@ def test_bundled_eagle3_keeps_its_tensors_and_ids_for_vllm(head, tmp_path):
     assert result.speculative_config["method"] == "eagle3"
 
 
-def test_a_local_verifier_gives_its_path_and_architecture(tmp_path):
-    export("nano-eagle3", "vllm", tmp_path / "out", verifier="nano")
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["speculators_config"]["verifier"] == {
-        "name_or_path": str(BUNDLED["nano"]),
-        "architectures": ["LlamaForCausalLM"],
-    }
-
-
-def test_descending_ids_are_sorted_with_the_columns_of_fc(tmp_path):
-    source, out = tmp_path / "head", tmp_path / "out"
-    source.mkdir()
-    config = json.loads((BUNDLED["nano-eagle3"] / "config.json").read_text())
-    tensors = load_file(BUNDLED["nano-eagle3"] / "model.safetensors")
-    blocks = tensors["fc.weight"].chunk(3, 1)
-    tensors["fc.weight"] = torch.cat([blocks[2], blocks[0], blocks[1]], 1).contiguous()
-    save_file(tensors, source / "model.safetensors")
-    (source / "config.json").write_text(json.dumps(config | {IDS: [13, 2, 8]}))
-    export(str(source), "vllm", out, verifier="nano")
-    assert json.loads((out / "config.json").read_text())[IDS] == [2, 8, 13]
-    assert torch.equal(load_file(out / "model.safetensors")["fc.weight"], torch.cat(blocks, 1))
+def test_descending_ids_are_sorted_with_the_columns_of_fc(target, exported):
+    _, out, before, tensors = exported(writers.speculators, "vllm", ids=[4, 1, 3])
+    assert json.loads((out / "config.json").read_text())[IDS] == [1, 3, 4]
+    last, *others = before["fc.weight"].chunk(3, 1)
+    assert torch.equal(tensors["fc.weight"], torch.cat([*others, last], 1))
 
 
 IDS_OF_DRAFTS = [1, 2, 4, 6, 7, 9, 11]
@@ -117,14 +100,6 @@ def test_a_medusa_head_of_shifted_tokens_ranks_them_the_same(target, exported):
         torch.testing.assert_close(new[others], old[ids[-1]].expand(len(others)))
 
 
-def test_tokens_without_a_row_are_never_likelier_than_the_ranked_ones():
-    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    whole = spread(rows, torch.tensor([3, 1]), 5)
-    assert whole.tolist() == [[3.0, 4.0], [3.0, 4.0], [3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]
-    with pytest.raises(DataError, match="token_map"):
-        spread(rows, torch.tensor([3, 5]), 5)
-
-
 def test_a_draft_model_is_copied_as_it_is(tmp_path):
     result = export("nano-draft", "hf", tmp_path / "out")
     assert result.drafter == "model"
@@ -133,16 +108,24 @@ def test_a_draft_model_is_copied_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("head", "engine", "words"),
+    ("head", "engine", "verifier"),
     [
-        ("nano-mlp", "vllm", "V1 runner"),
-        ("nano-eagle3", "hf", "draft model"),
-        ("nano-medusa", "sglang", "expected eagle3"),
+        ("nano-mlp", "vllm", None),
+        ("nano-eagle3", "hf", None),
+        ("nano-medusa", "sglang", None),
+        ("nano-medusa", "vllm", "nano-eagle3"),
+        ("smollm2-eagle3", "vllm", "nano"),
+        *(("nano-eagle3", "vllm", name) for name in ("./nowhere", "a b/c", "org/na me", " ", "")),
+        *(("nano-eagle3", "vllm", name) for name in ("a\nb", "/a\nb", "https://x.org/m")),
     ],
+    ids=repr,
 )
-def test_what_an_engine_cannot_take_is_said(head, engine, words, tmp_path):
-    with pytest.raises(DataError, match=words):
-        export(head, engine, tmp_path / "out")
+def test_what_an_engine_cannot_take_is_refused_before_a_folder_is_there(
+    head, engine, verifier, tmp_path
+):
+    says = "hidden_size" if head == "smollm2-eagle3" else "expected"
+    with pytest.raises((DataError, MissingError), match=says):
+        export(head, engine, tmp_path / "out", verifier=verifier)
     assert not (tmp_path / "out").exists()
 
 
@@ -176,15 +159,6 @@ def test_a_target_that_is_not_here_is_asked_for(stated, tmp_path, monkeypatch):
     export(known, "vllm", tmp_path / "out", verifier="org/target")
 
 
-@pytest.mark.parametrize(
-    "verifier", ["./nowhere", "a b/c", "org/na me", "a\nb", "/a\nb", "https://x.org/m", " ", ""]
-)
-def test_a_verifier_that_no_engine_could_load_is_refused(verifier, tmp_path):
-    with pytest.raises(MissingError, match=r"no model .*expected"):
-        export("nano-eagle3", "vllm", tmp_path / "out", verifier=verifier)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_verifier_on_the_machine_of_the_server_is_written_with_a_note(tmp_path, caplog):
     caplog.set_level("INFO")
     export("nano-medusa", "vllm", tmp_path / "out", verifier="/models/my target")
@@ -193,18 +167,15 @@ def test_a_verifier_on_the_machine_of_the_server_is_written_with_a_note(tmp_path
     assert "its sizes are not checked" in caplog.text
 
 
-def test_a_folder_named_from_here_is_written_as_a_whole_path(tmp_path, monkeypatch):
+def test_a_folder_named_from_here_is_written_whole_with_its_architecture(tmp_path, monkeypatch):
     (tmp_path / "my target").symlink_to(BUNDLED["nano"])
     monkeypatch.chdir(tmp_path)
     export("nano-eagle3", "vllm", tmp_path / "out", verifier="./my target/")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    path = config["speculators_config"]["verifier"]["name_or_path"]
-    assert path == str(tmp_path / "my target")
-
-
-def test_a_head_is_no_verifier(tmp_path):
-    with pytest.raises(DataError, match=r"nano-eagle3 is a head, eagle3 .*expected its target"):
-        export("nano-medusa", "vllm", tmp_path / "out", verifier="nano-eagle3")
+    assert config["speculators_config"]["verifier"] == {
+        "name_or_path": str(tmp_path / "my target"),
+        "architectures": ["LlamaForCausalLM"],
+    }
 
 
 def test_hidden_states_that_vllm_would_read_once_are_refused(tmp_path):
@@ -223,11 +194,6 @@ def test_a_folder_with_files_is_not_overwritten(tmp_path):
     (tmp_path / "note").write_text("kept")
     with pytest.raises(UsageError, match="empty folder"):
         export("nano-eagle3", "vllm", tmp_path)
-
-
-def test_a_head_of_another_target_is_refused(tmp_path):
-    with pytest.raises(DataError, match="hidden_size"):
-        export("smollm2-eagle3", "vllm", tmp_path / "out", verifier="nano")
 
 
 def test_the_command_prints_the_folder_and_a_line_for_a_shell(sps, tmp_path):

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -29,45 +30,43 @@ def target():
     return tiny("llama", vocab=20, num_hidden_layers=LAYERS, dtype=torch.float32)
 
 
-def look(folder, target, family="eagle3", **answers):
+def look(folder, target, family="eagle3", name="org/tiny-chat", **answers):
     """Its description, as before any weight is read."""
-    return read(
-        folder,
-        target.config.to_dict(),
-        names=("org/tiny-chat", "org/head"),
-        drafter=family,
-        overrides=answers,
-        allow_pickle=False,
-    )
+    how = {"names": (name, "org/head"), "drafter": family, "overrides": answers}
+    return read(folder, target.config.to_dict(), allow_pickle=False, **how)
+
+
+def changed(folder, **values):
+    """Write other values into a config."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def tensors_changed(folder, change):
+    """Write a file of tensors anew, as `change` leaves them."""
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
 
 
 FORMATS = {
     "EAGLE-1": (writers.eagle, "eagle", "EAGLE", ()),
     "EAGLE-3": (writers.eagle3, "eagle3", "EAGLE", (2, 4, 5)),
     "EAGLE-3.1": (writers.eagle31, "eagle3", "EAGLE", (2, 4, 5)),
-    "SpecForge": (
-        lambda f, t: writers.specforge(f, t, [1, 3, 6]),
-        "eagle3",
-        "SpecForge",
-        (2, 4, 7),
-    ),
+    "SpecForge": (partial(writers.specforge, outputs=[1, 3, 6]), "eagle3", "SpecForge", (2, 4, 7)),
     "P-EAGLE": (writers.peagle, "peagle", "speculators", (2, 4, 5)),
     "speculators": (
-        lambda f, t: writers.speculators(f, t, ids=[2, 4, 7], layers=2),
-        "eagle3",
-        "speculators",
+        *(partial(writers.speculators, ids=[2, 4, 7], layers=2), "eagle3", "speculators"),
         (2, 4, 7),
     ),
-    "Medusa": (lambda f, t: writers.medusa(f, t, dialect="TGI"), "medusa", "Medusa", ()),
-    "Medusa, vLLM": (lambda f, t: writers.medusa(f, t, dialect="vLLM"), "medusa", "vLLM", ()),
+    "Medusa": (partial(writers.medusa, dialect="TGI"), "medusa", "Medusa", ()),
+    "Medusa, vLLM": (partial(writers.medusa, dialect="vLLM"), "medusa", "vLLM", ()),
     "MLP speculator": (writers.mlp, "mlp", "IBM", ()),
     "DFlash": (writers.dflash, "dflash", "z-lab", (2, 4)),
-    "DSpark": (lambda f, t: writers.dflash(f, t, coupling="gated"), "dspark", "z-lab", (2, 4)),
+    "DSpark": (partial(writers.dflash, coupling="gated"), "dspark", "z-lab", (2, 4)),
     "DFlash, speculators": (writers.block_speculators, "dflash", "speculators", (2, 4)),
     "DSpark, speculators": (
-        lambda f, t: writers.block_speculators(f, t, coupling="rnn"),
-        "dspark",
-        "speculators",
+        *(partial(writers.block_speculators, coupling="rnn"), "dspark", "speculators"),
         (2, 4),
     ),
     "MTP": (writers.mtp, "mtp", "speculators", ()),
@@ -136,11 +135,9 @@ def test_heads_for_another_target_are_refused_with_both_names(target, tmp_path):
         ):
             look(folder, target)
     near = writers.speculators(tmp_path / "near", target, ids=[1, 2, 3])
-    near_names = {"names": ("other/model", "org/head"), "drafter": "eagle3", "allow_pickle": False}
-    config = target.config.to_dict()
     with pytest.raises(DataError, match="org/head is a head for org/tiny, not for other/model"):
-        read(near, config, overrides={}, **near_names)
-    assert read(near, config, overrides={"anyway": True}, **near_names)
+        look(near, target, name="other/model")
+    assert look(near, target, name="other/model", anyway=True)
     deep = writers.speculators(tmp_path / "deep", target, ids=[1, 2, LAYERS])
     with pytest.raises(DataError, match=f"it reads hidden state {LAYERS}, and the target has"):
         look(deep, target)
@@ -157,18 +154,14 @@ def test_flags_with_two_meanings_are_asked(target, tmp_path):
         look(forged, target)
     assert look(forged, target, features="2-4-5").shape.features == (2, 4, 5)
     more = writers.specforge(tmp_path / "c", target, [1, 2, 3, 4])
-    config = json.loads((more / "config.json").read_text())
-    del config["eagle_config"]
-    (more / "config.json").write_text(json.dumps(config))
+    changed(more, eagle_config=None)
     with pytest.raises(UsageError, match="does not say which 4 hidden states"):
         look(more, target)
 
 
 def test_maps_that_are_no_offsets_are_refused(target, tmp_path):
     folder = writers.eagle3(tmp_path, target)
-    tensors = load_file(folder / "model.safetensors")
-    tensors["d2t"] += torch.arange(len(tensors["d2t"]))
-    save_file(tensors, folder / "model.safetensors")
+    tensors_changed(folder, lambda tensors: tensors["d2t"].add_(torch.arange(7)))
     with pytest.raises(DataError, match="expected offsets"):
         HeadSite(folder, target).drafter()
 
@@ -203,8 +196,7 @@ def test_what_a_config_cannot_mean_is_refused(target, tmp_path, name):
     kind, change, says = ODD_CONFIGS[name]
     write, family, _, _ = FORMATS[kind]
     folder = write(tmp_path, target)
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    changed(folder, **change)
     with pytest.raises(DataError, match=says) as told:
         look(folder, target, family)
     assert "\n" not in str(told.value)
@@ -243,58 +235,42 @@ def test_the_file_decides_over_a_config_copied_from_its_target(target, tmp_path,
     folder = write(tmp_path, target)
     answers = {"recurrence": "text"} if family == "falcon" else {}
     plain = look(folder, target, family, **answers)
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
+    config = json.loads((folder / "config.json").read_text())
     inner = config.get("transformer_layer_config", config)
     inner |= COPIED[fields]
     if "medusa_num_heads" in config:
         config["medusa_num_layers"] = 40
-    path.write_text(json.dumps(config))
+    changed(folder, **config)
     found = look(folder, target, family, **answers)
     assert (found.shape, found.names, found.writer) == (plain.shape, plain.names, plain.writer)
 
 
 def test_a_second_layer_of_falcon_is_refused(target, tmp_path):
     folder = writers.falcon(tmp_path, target)
-    tensors = load_file(folder / "model.safetensors")
-    tensors["layers.1.self_attn.q_proj.weight"] = torch.zeros(4, 4)
-    save_file(tensors, folder / "model.safetensors")
+    second = {"layers.1.self_attn.q_proj.weight": torch.zeros(4, 4)}
+    tensors_changed(folder, lambda tensors: tensors.update(second))
     with pytest.raises(DataError, match=r"2 layers .*expected 1"):
         look(folder, target, "falcon", recurrence="text")
 
 
-def test_a_head_that_names_the_target_and_does_not_fit_says_what_it_expects(target, tmp_path):
-    for name, says in (
-        ("org/tiny", "org/head does not fit org/tiny, which it names"),
-        ("org/x", "org/head is a head for org/x, not for org/tiny"),
-    ):
-        folder = writers.medusa(
-            tmp_path / name,
-            tiny("llama", vocab=20, num_hidden_layers=LAYERS, hidden_size=40),
-            dialect="TGI",
-        )
-        path = folder / "config.json"
-        path.write_text(
-            json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": name})
-        )
-        with pytest.raises(
-            DataError, match=f"{says}.*: expected a target with hidden_size 40, and "
-        ):
-            read(
-                folder,
-                target.config.to_dict(),
-                names=("org/tiny", "org/head"),
-                drafter="medusa",
-                overrides={"anyway": True},
-                allow_pickle=False,
-            )
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ("org/tiny-chat", "org/head does not fit org/tiny-chat, which it names"),
+        ("org/x", "org/head is a head for org/x, not for org/tiny-chat"),
+    ],
+)
+def test_a_head_of_another_size_says_what_it_expects(target, tmp_path, stated, says):
+    wide = tiny("llama", vocab=20, num_hidden_layers=LAYERS, hidden_size=40)
+    folder = writers.medusa(tmp_path, wide, dialect="TGI")
+    changed(folder, base_model_name_or_path=stated)
+    with pytest.raises(DataError, match=f"{says}.*: expected a target with hidden_size 40, and "):
+        look(folder, target, "medusa", anyway=True)
 
 
 def test_numbers_that_are_none_are_refused(target, tmp_path):
     folder = writers.eagle3(tmp_path, target)
-    tensors = load_file(folder / "model.safetensors")
-    tensors["norm.weight"][1] = float("nan")
-    save_file(tensors, folder / "model.safetensors")
+    tensors_changed(folder, lambda tensors: tensors["norm.weight"][:1].fill_(float("nan")))
     with pytest.raises(DataError, match=r"norm\.weight has numbers that are not finite"):
         weights(folder, target)
 
@@ -344,8 +320,7 @@ def test_the_wrong_drafter_and_no_head_at_all(target, tmp_path):
     assert family_of(folder) is None
     with pytest.raises(DataError, match="no head that is known"):
         look(folder, target)
-    config = json.loads((folder / "config.json").read_text()) | {"speculators_model_type": "new"}
-    (folder / "config.json").write_text(json.dumps(config))
+    changed(folder, speculators_model_type="new")
     with pytest.raises(DataError, match="but one of kind new"):
         family_of(folder)
 
@@ -363,11 +338,10 @@ def test_how_an_lstm_is_run_is_asked(target, tmp_path):
         look(folder, target, "falcon")
     for said, runs in (("text", True), ("none", False)):
         assert look(folder, target, "falcon", recurrence=said).shape.recurrent is runs
-    config = json.loads((folder / "config.json").read_text())
     for wrong, says in (
         ({"recurrence": "both"}, "recurrence is 'both'"),
-        ({"k_mask": None}, "no k_mask"),
+        ({"recurrence": "text", "k_mask": None}, "no k_mask"),
     ):
-        (folder / "config.json").write_text(json.dumps(config | {"recurrence": "text"} | wrong))
+        changed(folder, **wrong)
         with pytest.raises(DataError, match=says):
             look(folder, target, "falcon")

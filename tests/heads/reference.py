@@ -3,15 +3,26 @@
 Whole sequences, no cache, names as they are in the file; nothing of `spsbench.heads`.
 """
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+
+def read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Config and float64 tensors of a head, which may be a pickle of Medusa's authors."""
+    path = folder / "model.safetensors"
+    held = load_file(path) if path.exists() else torch.load(folder / "medusa_lm_head.pt")
+    config = json.loads((folder / "config.json").read_text())
+    return config, {name: tensor.double() for name, tensor in held.items()}
 
 
 def config_of(values: Mapping[str, Any]) -> PreTrainedConfig:
@@ -22,12 +33,13 @@ def config_of(values: Mapping[str, Any]) -> PreTrainedConfig:
     return made
 
 
-def run(layer: nn.Module, config: PreTrainedConfig, x: Tensor) -> Tensor:
-    """A decoder layer over a whole sequence."""
+def run(part: nn.Module, config: PreTrainedConfig, x: Tensor, last: int = 0) -> Any:
+    """A decoder layer or its attention over a sequence, whose `last` rows see all rows."""
     m = len(x)
     places = LlamaRotaryEmbedding(config)(x, torch.arange(m)[None])
-    mask = torch.full((m, m), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)[None, None]
-    return layer(x[None], attention_mask=mask, position_embeddings=places)[0]
+    mask = torch.full((m, m), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)
+    mask[m - last :] = 0
+    return part(x[None], attention_mask=mask[None, None], position_embeddings=places)[0]
 
 
 def loaded(config: PreTrainedConfig, tensors: Mapping[str, Tensor], at: str, fed: int) -> nn.Module:
@@ -78,12 +90,8 @@ def falcon(
             h = out.sigmoid() * c.tanh()
             made.append(h)
         x = torch.stack(made)
-    m, k, config = len(x), values["k_mask"], config_of(values)
-    mask = torch.full((m, m), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)
-    mask[m - k :] = 0  # the last block: all of its rows see all rows
-    places = LlamaRotaryEmbedding(config)(x, torch.arange(m)[None])
-    layer = loaded(config, tensors, "layers.0", wide)
-    return layer(x[None], attention_mask=mask[None, None], position_embeddings=places)[0][m - k :]
+    k, config = values["k_mask"], config_of(values)
+    return run(loaded(config, tensors, "layers.0", wide), config, x, last=k)[-k:]
 
 
 def eagle3(
@@ -111,11 +119,7 @@ def eagle3(
     layer.input_layernorm = nn.Identity()
     mlp, after = layer.mlp, layer.post_attention_layernorm
     # The layer adds its input, twice as wide: only its attention is taken.
-    m = len(e)
-    places = LlamaRotaryEmbedding(config)(e, torch.arange(m)[None])
-    mask = torch.full((m, m), torch.finfo(e.dtype).min, dtype=e.dtype).triu(1)[None, None]
-    kept, _ = layer.self_attn(both[None], attention_mask=mask, position_embeddings=places)
-    x = (calm if residual_normed else g) + kept[0]
+    x = (calm if residual_normed else g) + run(layer.self_attn, config, both)[0]
     x = x + mlp(after(x[None]))[0]
     for i in range(1, values["num_hidden_layers"]):
         x = run(loaded(config, tensors, f"layers.{i}", values["hidden_size"]), config, x)

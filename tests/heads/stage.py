@@ -146,12 +146,9 @@ class KnownLM:
 
     def commit(self, length: int, path: Any = None) -> None:
         if path:
-            self._cache = list(self._paths[len(self._paths) - self._nodes() + path[-1]])
+            self._cache = list(self._paths[1 + path[-1]])
         else:
             self._cache = self._cache[:length]
-
-    def _nodes(self) -> int:
-        return len(self._paths) - 1
 
 
 def whole(network: Any, features: Tensor, tokens: Tensor, target: TargetParts) -> Tensor:

@@ -71,8 +71,8 @@ def test_an_eagle3_head_of_shifted_tokens_drafts_the_same(target, exported, engi
         assert torch.equal(tensors[name.replace("layers.0.", layer)], tensor)
     text, sites = (1, 5, 3, 7), [HeadSite(folder, target) for folder in (source, out)]
     assert sites[0].drafter().layers == sites[1].drafter().layers
-    values = json.loads((source / "config.json").read_text())["transformer_layer_config"]
-    wide = {name: tensor.double() for name, tensor in before.items()}
+    config, wide = reference.read(source)
+    values = config["transformer_layer_config"]
     hidden = Known(target, sites[0].drafter().layers).hidden(text[:-1])
     e = wide["embed_tokens.weight"][list(text[1:])]
     _, logits = reference.eagle3(values, wide, "layers.0", hidden, e)

@@ -1,10 +1,7 @@
 """Networks of heads beside an independent computation from the same file, number by number."""
 
-import json
-
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.heads.families import family_of
@@ -30,11 +27,6 @@ def target():
     return tiny("llama", vocab=20, num_hidden_layers=6)
 
 
-def read(folder):
-    config = json.loads((folder / "config.json").read_text())
-    return config, {n: t.double() for n, t in load_file(folder / "model.safetensors").items()}
-
-
 def numbers(target, n):
     draw = torch.Generator().manual_seed(4)
     shape = ROWS, target.config.hidden_size
@@ -50,7 +42,7 @@ def test_eagle(target, tmp_path, more):
     folder = writers.eagle(tmp_path, target, **more)
     network = HeadSite(folder, target).drafter()._frontier.network
     f, e = numbers(target, 2)
-    expected = reference.eagle(*read(folder), f, e)
+    expected = reference.eagle(*reference.read(folder), f, e)
     torch.testing.assert_close(in_pieces(network, network.fuse([f]), e), expected, **NEAR)
     torch.testing.assert_close(network.scores(f, target.lm_head), f @ target.lm_head.weight.T)
 
@@ -74,7 +66,7 @@ def test_eagle3(target, tmp_path, dialect):
     drafter = HeadSite(folder, target).drafter()
     network = drafter._frontier.network
     assert drafter.layers == ((1, 3, 5) if dialect == "specforge" else (2, 3, 3))
-    config, tensors = read(folder)
+    config, tensors = reference.read(folder)
     tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     *hidden, e = numbers(target, 4)
     flat = config.get("transformer_layer_config", config)
@@ -98,16 +90,11 @@ def test_mtp(target, tmp_path, dialect):
     assert family_of(folder) == ("mtp" if dialect == "speculators" else None)
     drafter = HeadSite(folder, target).drafter()
     assert drafter.layers == (6,)
-    config, tensors = read(folder)
-    front = {"speculators": "mtp_layers.0.", "MiMo": "model.mtp_layers.0.", "Qwen": "mtp."}[dialect]
-    words = ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm")
-    if dialect == "Qwen":
-        words = ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
-    names = tuple(front + word for word in words)
+    config, tensors = reference.read(folder)
+    _, at, names = writers.MTP[dialect]
     f, e = numbers(target, 2)
     flat = config.get("transformer_layer_config", config)
-    at = f"{front}layers.0." if dialect == "Qwen" else front
-    expected = reference.mtp(flat, tensors, names, at, f, e, dialect == "MiMo")
+    expected = reference.mtp(flat, tensors, names, f"{at}.", f, e, dialect == "MiMo")
     network = drafter._frontier.network
     torch.testing.assert_close(in_pieces(network, network.fuse([f]), e), expected, **NEAR)
     torch.testing.assert_close(network.scores(f, target.lm_head), f @ target.lm_head.weight.T)
@@ -120,7 +107,7 @@ def test_norm_output_means_one_thing_to_each_writer(target, tmp_path):
     x = numbers(target, 1)[0]
     for folder, fed_back in ((forged, False), (theirs, True)):
         network = HeadSite(folder, target).drafter()._frontier.network
-        _, tensors = read(folder)
+        _, tensors = reference.read(folder)
         logits = network.scores(x, target.lm_head)
         torch.testing.assert_close(logits, x @ tensors["lm_head.weight"].T)
         features = network.step(

@@ -1,10 +1,7 @@
 """Heads that look at the text once a round, or foretell a block: beside the papers' arithmetic."""
 
-import json
-
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.sampling import Warp
@@ -26,14 +23,6 @@ def sites(target, tmp_path_factory):
     return {name: HeadSite(write(folder / name, target), target) for name, write in some.items()}
 
 
-def tensors_of(folder):
-    path = folder / "model.safetensors"
-    if path.exists():
-        return {name: tensor.double() for name, tensor in load_file(path).items()}
-    read = torch.load(folder / "medusa_lm_head.pt", weights_only=True)
-    return {name: tensor.double() for name, tensor in read.items()}
-
-
 def equal(found, expected):
     torch.testing.assert_close(torch.stack(list(found)), torch.stack(list(expected)))
 
@@ -42,14 +31,14 @@ def equal(found, expected):
 def test_medusa(target, tmp_path, layers):
     folder = writers.medusa(tmp_path, target, heads=3, layers=layers)
     found, h = along(HeadSite(folder, target), target, (2, 9))
-    equal(found, reference.medusa(tensors_of(folder), layers, h))
+    equal(found, reference.medusa(reference.read(folder)[1], layers, h))
 
 
 def test_medusa_of_some_tokens(target, tmp_path):
     """vLLM's names: no bias, a head over the tokens of `token_map`."""
     folder = writers.medusa(tmp_path, target, dialect="vLLM")
     found, h = along(HeadSite(folder, target), target, ())
-    tensors = tensors_of(folder)
+    _, tensors = reference.read(folder)
     x = h + torch.nn.functional.silu(tensors["blocks.0.layers.0.weight"] @ h)
     ids = tensors["token_map"].long()
     torch.testing.assert_close(found[0][ids], tensors["lm_heads.0.weight"] @ x)
@@ -68,9 +57,10 @@ def test_a_token_map_that_leaves_the_vocabulary_is_refused(target, tmp_path):
 def test_mlp(target, tmp_path, tied, scaled):
     folder = writers.mlp(tmp_path, target, tied=tied, scaled=scaled)
     found, h = along(HeadSite(folder, target), target, (2, 9))
-    tensors = tensors_of(folder)
+    _, tensors = reference.read(folder)
     if tied == "firsts":
-        tensors = tensors_of(writers.mlp(tmp_path / "whole", target, tied="copies", scaled=scaled))
+        copies = writers.mlp(tmp_path / "whole", target, tied="copies", scaled=scaled)
+        _, tensors = reference.read(copies)
     values = {"n_predict": 3, "inner_dim": writers.INNER, "scale_input": scaled}
     equal(found, reference.mlp(values, tensors, h, [7, 2, 9]))
 
@@ -79,7 +69,7 @@ def test_mlp(target, tmp_path, tied, scaled):
 def test_blockwise(target, tmp_path, own_head):
     folder = writers.blockwise(tmp_path, target, own_head=own_head)
     found, h = along(HeadSite(folder, target), target, (2, 9))
-    tensors = tensors_of(folder)
+    _, tensors = reference.read(folder)
     head = tensors["lm_head.weight"] if own_head else target.lm_head.weight
     equal(found, reference.blockwise(tensors, head, h))
 
@@ -93,8 +83,8 @@ def test_blocks(target, tmp_path, coupling, window, from_first):
     more = {"sample_from_anchor": from_first}
     folder = writers.block_speculators(tmp_path, target, coupling, window, **more)
     found, _ = along(HeadSite(folder, target), target, (2, 9))
-    tensors = tensors_of(folder)
-    values = json.loads((folder / "config.json").read_text())["transformer_layer_config"]
+    config, tensors = reference.read(folder)
+    values = config["transformer_layer_config"]
     hidden = Known(target, (2, 4)).hidden((1, 5, 3))
     e = tensors["embed_tokens.weight"][[7, 1, 1, 1]]
     rows = reference.dflash(values, tensors, hidden, e, (window, 0))
@@ -116,10 +106,10 @@ def test_blocks_with_the_target_s_head(target, tmp_path):
     site = HeadSite(folder, target)
     assert site.drafter().layers == (2, 4)
     found, _ = along(site, target, (2, 9))
-    values = json.loads((folder / "config.json").read_text())
+    values, tensors = reference.read(folder)
     hidden = Known(target, (2, 4)).hidden((1, 5, 3))
     e = target.get_input_embeddings()(torch.tensor([7, 1, 1, 1])).detach()
-    rows = reference.dflash(values, tensors_of(folder), hidden, e, (0, 0))
+    rows = reference.dflash(values, tensors, hidden, e, (0, 0))
     expected = rows[1:] @ target.lm_head.weight.T
     torch.testing.assert_close(torch.stack(found), expected, rtol=1e-4, atol=1e-5)
 
@@ -132,7 +122,7 @@ def test_falcon(target, tmp_path, k, more):
     folder = writers.falcon(tmp_path, target, k=k, **more)
     drafted = (2, 9, 4, 6)
     found, _ = along(HeadSite(folder, target), target, drafted, LONGER)
-    values, tensors = json.loads((folder / "config.json").read_text()), tensors_of(folder)
+    values, tensors = reference.read(folder)
     f, ids, left = Known(target, (6,)).hidden(LONGER[:-1])[0], list(LONGER[1:]), [*drafted]
     expected = []
     while len(expected) < len(found):

@@ -70,6 +70,12 @@ def layer(config: Mapping[str, Any], at: str, fed: int, normed: bool) -> dict[st
     return made
 
 
+def embeddings(target: PreTrainedModel) -> Tensor:
+    """The target's rows; an engine may have replaced its module by one without a weight."""
+    ids = torch.arange(target.config.get_text_config().vocab_size)
+    return target.get_input_embeddings()(ids).detach().float()
+
+
 def eagle_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     wide, vocab = config["hidden_size"], config["vocab_size"]
     made = {"embed_tokens.weight": (vocab, wide), "fc.weight": (wide, 2 * wide)}
@@ -82,8 +88,7 @@ def eagle(folder: Path, target: PreTrainedModel, pickle: bool = False, **more: A
     """EAGLE-1, EAGLE-2 and HASS; the embeddings are those of the target."""
     config = sizes(target, architectures=["LlamaForCausalLM"], **more)
     tensors = drawn(eagle_shapes(config))
-    own = target.get_input_embeddings().weight.detach().float()
-    tensors["embed_tokens.weight"] = own.clone()
+    tensors["embed_tokens.weight"] = embeddings(target)
     return written(folder, config, tensors, pickle)
 
 
@@ -143,6 +148,15 @@ def eagle31(folder: Path, target: PreTrainedModel, **more: Any) -> Path:
     return written(folder, config, {f"model.{n}": t for n, t in drawn(shapes).items()})
 
 
+def about(kind: str) -> dict[str, Any]:
+    return {
+        "algorithm": kind,
+        "default_proposal_method": "greedy",
+        "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+        "verifier": {"name_or_path": "org/tiny", "architectures": ["LlamaForCausalLM"]},
+    }
+
+
 def speculators(
     folder: Path,
     target: PreTrainedModel,
@@ -162,12 +176,7 @@ def speculators(
         "norm_before_residual": True,
         "eagle_aux_hidden_state_layer_ids": ids,
         "transformer_layer_config": layer_config,
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "default_proposal_method": "greedy",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
-            "verifier": {"name_or_path": "org/tiny", "architectures": ["LlamaForCausalLM"]},
-        },
+        "speculators_config": about("eagle3"),
         **more,
     }
     config = {key: value for key, value in config.items() if value != "absent"}
@@ -318,11 +327,7 @@ def block_speculators(
         "sliding_window_non_causal": False,
         "sample_from_anchor": bool(coupling),
         "transformer_layer_config": inner,
-        "speculators_config": {
-            "algorithm": kind,
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
-            "verifier": {"name_or_path": "org/tiny", "architectures": ["LlamaForCausalLM"]},
-        },
+        "speculators_config": about(kind),
         **({"markov_rank": 4, "markov_head_type": coupling} if coupling else {}),
         **more,
     }
@@ -334,18 +339,23 @@ def block_speculators(
     return written(folder, config, drawn(shapes) | maps(inner["vocab_size"], DRAFT_VOCAB))
 
 
+LAST = ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm")
+OF_QWEN = ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+MTP = {
+    "speculators": ("qwen3", "mtp_layers.0", [f"mtp_layers.0.{n}" for n in LAST]),
+    "MiMo": ("mimo", "model.mtp_layers.0", [f"model.mtp_layers.0.{n}" for n in LAST]),
+    "Qwen": ("qwen3", "mtp.layers.0", [f"mtp.{n}" for n in OF_QWEN]),
+}
+"""Of each dialect: the kind of its layer, where that is, and the names of fc and of the norms."""
+
+
 def mtp(folder: Path, target: PreTrainedModel, dialect: str = "speculators") -> Path:
     """An MTP layer, cut out by speculators, or inside the files of MiMo or of Qwen."""
-    kind = {"speculators": "qwen3", "MiMo": "mimo", "Qwen": "qwen3"}[dialect]
+    kind, at, names = MTP[dialect]
     inner = sizes(target, model_type=kind, head_dim=8)
     wide = inner["hidden_size"]
-    front = {"speculators": "mtp_layers.0.", "MiMo": "model.mtp_layers.0.", "Qwen": "mtp."}[dialect]
-    names = ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm")
-    if dialect == "Qwen":
-        names = ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
-    at = f"{front}layers.0" if dialect == "Qwen" else front[:-1]
-    shapes = {f"{front}{name}.weight": (wide,) for name in names}
-    shapes[f"{front}{names[0]}.weight"] = (wide, 2 * wide)
+    shapes = {f"{name}.weight": (wide,) for name in names}
+    shapes[f"{names[0]}.weight"] = (wide, 2 * wide)
     shapes |= layer(inner, at, wide, normed=True)
     if dialect == "MiMo":
         for name, rows in (("q", 32), ("k", 16), ("v", 16)):
@@ -402,8 +412,7 @@ def falcon(
     for name in tensors:
         if name.startswith("lstm.weight"):
             tensors[name] *= 2  # gates that open and shut
-    embed = target.get_input_embeddings()  # an engine may have replaced it by one without weight
-    tensors["embed_tokens.weight"] = embed(torch.arange(config["vocab_size"])).detach().float()
+    tensors["embed_tokens.weight"] = embeddings(target)
     return written(folder, config, tensors)
 
 
@@ -461,6 +470,5 @@ def fitted(folder: Path, target: PreTrainedModel, texts: list[list[int]]) -> Pat
     tensors["fc.weight"] = torch.linalg.solve(pull, x.T @ y).T.float().contiguous()
     for name in ("self_attn.o_proj", "mlp.down_proj"):
         tensors[f"layers.0.{name}.weight"].zero_()
-    embed = target.get_input_embeddings()  # an engine may have replaced it by one without weight
-    tensors["embed_tokens.weight"] = embed(torch.arange(config["vocab_size"])).detach().float()
+    tensors["embed_tokens.weight"] = embeddings(target)
     return written(folder, config, tensors)

@@ -68,16 +68,12 @@ def compared(site, target, spoil=ignore, engine=EagerLM, rule=None, k=K, **shape
 
 
 class AnotherLayer(HeadFrontier):
-    """Hidden states of the layer before."""
-
     def __init__(self, *parts):
         super().__init__(*parts)
         self.layers = tuple(layer - 1 for layer in self.layers)
 
 
 class NotShifted(HeadFrontier):
-    """The embedding of a token beside its own features, not of the next."""
-
     def begin(self, prompt, prefill):
         self._last = prompt[0]
         super().begin(prompt, prefill)
@@ -112,8 +108,6 @@ class RejectedKept(HeadFrontier):
 
 
 class RowOfAnother(HeadFrontier):
-    """The features of the row after the one that was kept."""
-
     def settle(self, context):
         if context.last is not None:
             hidden = {n: h.roll(-1, 0) for n, h in context.last.scores.hidden.items()}
@@ -123,8 +117,6 @@ class RowOfAnother(HeadFrontier):
 
 
 class PlaceStandsStill(HeadFrontier):
-    """Every drafted token at the place of the first."""
-
     def _pass(self, features, tokens, places, sees, cache):
         if self._parents:
             places = self.network.rotary(places.positions * 0 + self._read, features.dtype)
@@ -132,15 +124,11 @@ class PlaceStandsStill(HeadFrontier):
 
 
 class NextParent(HeadFrontier):
-    """A node's features are those after its parent's neighbour."""
-
     def _before(self, parents):
         return super()._before([max(self._states) if p >= 0 else p for p in parents])
 
 
 class SeesAll(HeadFrontier):
-    """Nodes of one depth see each other, and each other's parents."""
-
     def _pass(self, features, tokens, places, sees, cache):
         return super()._pass(features, tokens, places, None if self._parents else sees, cache)
 

@@ -21,14 +21,10 @@ def made(tmp_path_factory):
     draw = torch.Generator().manual_seed(1)
     texts = torch.randint(0, len(byte_tokenizer()), (4, 100), generator=draw).tolist()
     wide = random_model(hidden_size=40)
-    heads = {
+    plain = ("eagle3", "mlp", "blockwise", "dflash", "falcon")
+    heads = {name: getattr(writers, name)(folder / name, model) for name in plain} | {
         "eagle": writers.fitted(folder / "eagle", model, texts),
-        "eagle3": writers.eagle3(folder / "eagle3", model),
         "medusa": writers.medusa(folder / "medusa", model, dialect="TGI"),
-        "mlp": writers.mlp(folder / "mlp", model),
-        "blockwise": writers.blockwise(folder / "blockwise", model),
-        "dflash": writers.dflash(folder / "dflash", model),
-        "falcon": writers.falcon(folder / "falcon", model),
         "unsaid": writers.falcon(folder / "unsaid", model, recurrence=""),
         "pickle": writers.eagle(folder / "pickle", model, pickle=True),
         "other": writers.speculators(folder / "other", wide),
@@ -38,22 +34,16 @@ def made(tmp_path_factory):
 
 WRITTEN = {
     "eagle": "EAGLE",
+    "dflash": "z-lab",
     "eagle3": "EAGLE",
     "medusa": "Medusa, for org/tiny",
     "mlp": "IBM",
     "blockwise": "spsbench, for org/tiny",
-    "dflash": "z-lab",
     "falcon": "Falcon",
 }
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        name if name in ("eagle", "dflash") else pytest.param(name, marks=pytest.mark.slow)
-        for name in WRITTEN
-    ],
-)
+@pytest.mark.parametrize("head", first(2, WRITTEN))
 def test_the_drafter_follows(sps, made, head):
     plain = ("generate", "the cat", "-n", "16", "--target", made["target"], "--temperature", "0")
     plain += ("--engine", "eager", "--json")
@@ -71,13 +61,9 @@ def test_trees_and_other_calls_of_a_pair(made):
         target=made["target"], draft=made["eagle"], engine="eager", max_new_tokens=12, k=3
     )
     chain = pair.generate("the cat", temperature=0.0)
-    for drafter in ("eagle:shape=2x2x1", "eagle:width=3,nodes=8"):
-        tree = pair.generate("the cat", temperature=0.0, drafter=drafter)
-        assert tree.tokens == chain.tokens
-    other = pair.generate("the cat", draft=made["eagle3"], temperature=0.0)
-    assert other.tokens == chain.tokens
-    looked_up = pair.generate("the cat", drafter="ngram", temperature=0.0)
-    assert looked_up.tokens == chain.tokens
+    drafters = ("eagle:shape=2x2x1", "eagle:width=3,nodes=8", "ngram")
+    for more in ({"draft": made["eagle3"]}, *({"drafter": name} for name in drafters)):
+        assert pair.generate("the cat", temperature=0.0, **more).tokens == chain.tokens
 
 
 @pytest.mark.slow
@@ -89,10 +75,7 @@ def test_a_run_with_two_heads_goes_on(sps, made, tmp_path):
     given += ("-k", "2", "-n", "6", "--out", str(out), "--warmup", "0")
     ran = sps(*given)
     assert ran.code == 0, ran.err
-    records = [
-        json.loads(line) for line in next(out.glob("records*.jsonl")).read_text().splitlines()
-    ]
-    assert len(records) == 3
+    assert len(next(out.glob("records*.jsonl")).read_text().splitlines()) == 3
     again = sps(*given, "--resume")
     assert again.code == 0, again.err
 

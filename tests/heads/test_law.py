@@ -14,32 +14,19 @@ from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
 from tests.automata import FORKS
 from tests.heads import writers
+from tests.heads.head_faults import FAMILIES as ALL
 from tests.heads.stage import HeadSite, Known, proof_of
 from tests.oracles.models import tiny
 from tests.variants import first
 
-SMALL = {
-    "hidden_size": 8,
-    "intermediate_size": 12,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 4,
-}
 SIZES = {"intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1}
 PROMPT = (0, 2, 1)
-FAMILIES = {
+FAMILIES = ALL | {
     "eagle": lambda f, t: writers.eagle(f, t, **SIZES),
     "eagle3": lambda f, t: writers.eagle3(f, t, **SIZES),
-    "speculators": lambda f, t: writers.speculators(
+    "3.1": lambda f, t: writers.speculators(
         f, t, layers=2, inner={**SIZES, "head_dim": 4}, norm_output=True
     ),
-    "mtp": writers.mtp,
-    "falcon": writers.falcon,
-    "medusa": writers.medusa,
-    "mlp": writers.mlp,
-    "blockwise": writers.blockwise,
-    "dflash": writers.dflash,
-    "dspark": lambda f, t: writers.block_speculators(f, t, coupling="rnn"),
 }
 DRAWN = {"sampled": True}  # DFlash drafts by rule otherwise
 CHAINS = (*((rule, DRAWN) for rule in (Sps(), Block(), Match())), (Match(), {"sampled": False}))
@@ -56,7 +43,8 @@ slow = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def target():
-    return tiny("llama", vocab=3, num_hidden_layers=6, scale=2.0, **SMALL)
+    small = SIZES | {"hidden_size": 8, "intermediate_size": 12, "head_dim": 4}
+    return tiny("llama", vocab=3, num_hidden_layers=6, scale=2.0, **small)
 
 
 @pytest.fixture(scope="module")

@@ -134,10 +134,9 @@ class KnownLM:
                 paths.append([*before, token])
         rows = [self._known.row(tuple(path)) for path in paths]
         self._paths, self._cache = paths, self._cache + fed
+        none = torch.empty(0, self._known.model.config.hidden_size)
         hidden = {
-            layer: torch.stack([states[layer] for _, states in rows])
-            if rows
-            else torch.empty(0, self._known.model.config.hidden_size)
+            layer: torch.stack([states[layer] for _, states in rows]) if rows else none
             for layer in self._known.layers
         }
         kept = [logits for logits, _ in rows[len(rows) - keep :]]
@@ -249,13 +248,9 @@ def proof_of(
     more: Mapping[str, Any] = MappingProxyType({}),
     **fields: Any,
 ) -> Proof:
-    """Walk every path of a small generation with a head.
+    """Walk every path of a small generation: with `real` caches, or what is known of the target.
 
-    Args:
-        real: with the engine's sessions and caches, instead of what is known of the target.
-        more: arguments of the drafter.
-        fields: of the case; with an `automaton` the head's laws are masked, at temperature 1.
-        spoil: is given each drafter, to plant a fault in it.
+    With an `automaton` among the fields of the case, the head's laws are masked, at temperature 1.
     """
     settings = dict(warp or {})
     automaton, start = fields.pop("automaton", None), len(fields.get("prompt", (0,)))

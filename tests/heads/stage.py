@@ -36,8 +36,6 @@ FIRST = first(1, KINDS)
 
 
 class HeadSite:
-    """A site whose head is in `folder`, in the target's dtype."""
-
     def __init__(self, folder: Path, model: PreTrainedModel, **answers: Any) -> None:
         found = read(
             folder,
@@ -107,8 +105,6 @@ class Known:
 
 
 class KnownLM:
-    """A session over `Known`, for walks of many paths."""
-
     limit = None
 
     def __init__(self, known: Known) -> None:

@@ -14,7 +14,6 @@ from tests.variants import first
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A target, heads for it, and one for another."""
     folder = tmp_path_factory.mktemp("heads")
     model = random_model(scale=0.5, num_hidden_layers=6)
     save(folder / "target", model)
@@ -115,7 +114,6 @@ def test_a_head_is_no_target(sps):
 
 @pytest.mark.parametrize("weights", first(2, ["int8", "blocks", "int4", "checkpoint"]))
 def test_a_head_may_have_quantised_weights(weights):
-    """Its drafts are others, and the text is the target's."""
     options = {"target": "nano", "drafter": "eagle3", "k": 3, "offline": True}
     pair = spsbench.load(**options, draft_weights=weights, temperature=0.0, max_new_tokens=12)
     plain = spsbench.load(target="nano", k=0, offline=True, temperature=0.0, max_new_tokens=12)

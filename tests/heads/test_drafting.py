@@ -61,15 +61,12 @@ TREES = [*((head, DISTINCT) for head in FAMILIES), ("eagle", IID), ("3.1", IID)]
     ],
 )
 def test_every_law_is_as_from_scratch(sites, target, head, how):
-    """Each token's law is that after its own path, whatever its siblings are."""
     seen = compared(sites[head], target, **how)
     assert seen.seen > VOCAB // 2
     assert seen.worst < 1e-12
 
 
 class Sometimes(Schedule):
-    """Drafts in one round of three."""
-
     def k(self, history):
         return 0 if len(history) % 3 else K
 

@@ -30,7 +30,6 @@ OFFSETS = [1, 1, 2, 3, 3, 4, 5]
 
 @pytest.fixture
 def exported(target, tmp_path):
-    """Export what a writer makes for the target; both folders, and the tensors of each."""
 
     def run(write, engine, **more):
         source, out = write(tmp_path / "head", target, **more), tmp_path / "out"
@@ -118,7 +117,6 @@ def test_what_an_engine_cannot_take_is_refused_before_a_folder_is_there(
 
 
 def changed(folder, head="nano-eagle3", **values):
-    """A bundled head with other values in its config."""
     folder.mkdir()
     config = json.loads((BUNDLED[head] / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | values))

@@ -142,7 +142,6 @@ def test_a_draft_ends_where_the_heads_do_and_needs_a_text(sites, head, least, de
 
 
 def test_a_pass_foretells_a_block(sites, target):
-    """Six tokens by three passes; no row of the text is written twice."""
     frontier = sites["falcon"].drafter()._frontier
     known, passes, noted = Known(target, frontier.layers), [0], list[int]()
     look, append_kv = frontier.network.predict, frontier.network.append_kv

@@ -31,13 +31,11 @@ def target():
 
 
 def look(folder, target, family="eagle3", name="org/tiny-chat", **answers):
-    """Its description, as before any weight is read."""
     how = {"names": (name, "org/head"), "drafter": family, "overrides": answers}
     return read(folder, target.config.to_dict(), allow_pickle=False, **how)
 
 
 def changed(folder, **values):
-    """Write other values into a config."""
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
@@ -327,7 +325,6 @@ def test_the_wrong_drafter_and_no_head_at_all(target, tmp_path):
 
 
 def test_how_an_lstm_is_run_is_asked(target, tmp_path):
-    """A file of Falcon's authors does not say it."""
     folder = writers.falcon(tmp_path, target, recurrence="")
     assert family_of(folder) == "falcon"
     with pytest.raises(UsageError, match=r"`drafter` falcon:recurrence=text .*or recurrence=none"):

@@ -442,7 +442,6 @@ def written(
     pickle: bool = False,
     called: str = "pytorch_model.bin",
 ) -> Path:
-    """A folder as it is published: no tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}

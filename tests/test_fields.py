@@ -12,9 +12,10 @@ from spsbench.cli.output.flags import with_flags
 ROOT = Path(__file__).parents[1] / "spsbench"
 FLAG = re.compile(r"--[a-z][a-z_-]*")
 COMMAND = re.compile(r"\bsps [a-z](?:(?!(?<!\.)\. |`[ .,]).)*", re.S)  # to the end of its sentence
-PROGRAMS = {  # what runs other programs, by their flags
+PROGRAMS = {  # what runs other programs, by their flags; plots have variables of CSS
     *("extensions/sandbox/isolation.py", "extensions/sandbox/runner.py", "models/gguf/wheel.py"),
     *("extensions/cpu/kernels/native.py", "store/provenance.py"),
+    "reports/plots.py",
     "planning/logs/settings_to_paste.py",  # settings of engines, to be pasted there
 }
 OF_OTHERS = {  # flags of other programs, in messages

@@ -1,7 +1,7 @@
 """Commands killed at random times: after `--resume` nothing is lost, doubled or changed.
 
-`SPS_KILLS=100 SPS_SEED=7 pytest -m slow -s tests/cli/test_kills.py` chooses kills and seed, which
-is printed.
+`SPS_KILLS=100 SPS_SEED=7 pytest -m slow -s tests/extensions/test_kills.py` chooses kills and seed,
+which is printed.
 """
 
 import json

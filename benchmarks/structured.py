@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator
 
+from spsbench.extensions.check.modes import object_of
 from spsbench.metrics.rates import speedup
 from spsbench.settings.records import Record
 from spsbench.store.manifest import Manifest
@@ -44,16 +45,6 @@ class Arm(NamedTuple):
 def text(most: int) -> dict[str, Any]:
     """A string of limited length."""
     return {"type": "string", "maxLength": most}
-
-
-def object_of(**properties: Any) -> dict[str, Any]:
-    """An object of these properties, all of them required."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
 
 
 TREE = {

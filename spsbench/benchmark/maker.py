@@ -203,8 +203,8 @@ class Generations(Work):
     def __call__(self, unit: Unit) -> UnitRecords:
         """Make the records of a unit."""
         answers = Answers(unit.turns, unit.answers)
-        made = [record for job in unit.jobs for record in self._maker([job], answers)]
-        return UnitRecords(made, self._machine, dict(self._models.model_cache.choices))
+        new = [record for job in unit.jobs for record in self._maker([job], answers)]
+        return UnitRecords(new, self._machine, dict(self._models.model_cache.choices))
 
     @cached_property
     def _models(self) -> Models:

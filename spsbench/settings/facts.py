@@ -1,4 +1,4 @@
-"""What files say of a model: whether it has a chat template, its own sampling, a head's drafter."""
+"""Facts that files tell of a model: a chat template, its own sampling, the drafter of a head."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

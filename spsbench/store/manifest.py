@@ -61,7 +61,7 @@ class PartShape(Struct):
 
 
 class ExperimentShape(Struct):
-    """What was asked."""
+    """The experiment as the user gave it."""
 
     title: str = ""
     parts: list[PartShape] = []

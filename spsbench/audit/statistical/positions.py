@@ -1,4 +1,4 @@
-"""What is known at each token of a text, and its evidence: which sets the token hit, at what odds.
+"""Positions of texts and the evidence at each: which sets the token hit, at what odds.
 
 An outcome is a token of the vocabulary, or a column of a stated row with a last one for all other
 tokens. Only visible outcomes are bet on.

@@ -36,7 +36,7 @@ HEADER = (
     *("url", "baseline", "weights", "model", "baseline_model", "prompts", "chat", "length"),
     *("temperatures", "top_p", "top_k", "together", "concurrency", "requests", "seed"),
 )
-"""What the answers in a file depend on, by the names there."""
+"""The options that the answers in a file depend on, by the names there."""
 MAY_CHANGE = ("parts", "most", "bias", "level", "draft")  # when a check resumes
 OF_FILE = ("weights", "draft", "bias", "level", "only", "max_tokens", "resume")
 """Options that may differ from those of a file that is resumed without a URL."""

@@ -286,8 +286,8 @@ def predict(
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
         notify: is called before each candidate.
     """
-    numbers = {text.key[1]: 0 for text, _ in traced}
-    numbers = {sample: number for number, sample in enumerate(numbers)}
+    samples = dict.fromkeys(text.key[1] for text, _ in traced)
+    numbers = {sample: number for number, sample in enumerate(samples)}
     keys = [(numbers[text.key[1]], text.key[2]) for text, _ in traced]
     context = float(np.mean([text.prompt_tokens + len(text.q) / 2 for text, _ in traced]))
     baseline = Prediction(candidate=ARS, costs=costs, new_prompts=new_prompts)

@@ -24,7 +24,7 @@ ASSUMPTION = (
 
 @dataclass(frozen=True)
 class LogAnswer:
-    """What a replayed log says.
+    """The answer of a replayed log.
 
     Args:
         plan: after `LogPlan.run`.

@@ -50,7 +50,7 @@ FEW = 20  # answers that must be compared before that is said
 
 
 class LogContext:
-    """What a drafter by rule may ask for at a log: texts that it keeps, and a tokenizer."""
+    """The site of a drafter by rule at a log: texts that it keeps, and a tokenizer."""
 
     vocabularies = None
 

@@ -4,50 +4,9 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
-
-from spsbench.hardware.signals import held
-
-
-def test_what_comes_meanwhile_goes_to_the_handler_afterwards():
-    told = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: told.append("handled"))
-    try:
-        with held():
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-            told.append("done")
-        assert told == ["done", "handled", "handled"]
-        with pytest.raises(ZeroDivisionError), held():
-            told.append(signal.raise_signal(signal.SIGINT) or 1 / 0)
-        assert told[3:] == ["handled"]
-        with held():  # a handler that is exchanged meanwhile stays
-            mine = signal.getsignal(signal.SIGINT)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler is not mine
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with held():
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_another_thread_holds_nothing():
-    seen = []
-
-    def work():
-        with held():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    before = signal.getsignal(signal.SIGINT)
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [before]
-
 
 GENERATE_AGAIN_AND_AGAIN = """
 import sys

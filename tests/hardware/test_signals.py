@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from spsbench.hardware.signals import SIGNALS, graceful
+from spsbench.hardware.signals import SIGNALS, graceful, held
 
 WORK = """
 import signal, sys, time
@@ -113,14 +113,38 @@ def test_an_ignored_signal_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_another_thread_gets_no_handlers():
-    codes = []
+def test_what_comes_meanwhile_goes_to_the_handler_afterwards():
+    told = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: told.append("handled"))
+    try:
+        with held():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            told.append("done")
+        assert told == ["done", "handled", "handled"]
+        with pytest.raises(ZeroDivisionError), held():
+            told.append(signal.raise_signal(signal.SIGINT) or 1 / 0)
+        assert told[3:] == ["handled"]
+        with held():  # a handler that is exchanged meanwhile stays
+            mine = signal.getsignal(signal.SIGINT)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler is not mine
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with held():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_another_thread_gets_and_holds_no_handlers():
+    seen = []
 
     def work():
-        with graceful() as interrupt:
-            codes.append(interrupt.code)
+        with graceful() as interrupt, held():
+            seen.append((interrupt.code, signal.getsignal(signal.SIGINT)))
 
+    before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert codes == [0]
+    assert seen == [(0, before)]

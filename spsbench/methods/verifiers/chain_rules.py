@@ -35,8 +35,7 @@ class Rejection(WalkDown):
     accepts = SAMPLED_CHAINS
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
-        u = uniforms(draft, q, noise)
-        passed = u < 0
+        passed = (u := uniforms(draft, q, noise)) < 0
         if len(u) and draft.probs is not None:
             # A token without mass in both laws is 0 / 0; one that only q has makes M infinite.
             greatest = (q[:-1] / draft.probs).nan_to_num(0.0, posinf=torch.inf).amax(-1)  # [N] M

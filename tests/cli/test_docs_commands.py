@@ -90,7 +90,7 @@ def test_command_lines_parse(page):
 
 ELSEWHERE = {  # words of a command line -> why it cannot run here
     r"meta-llama/|\bgpt2\b|table1-gpt2|speedbench": "files of the hub",
-    r"^check |openai:|sglang:": "a server: tests/serving/stub.py is one",
+    r"^check |openai:|sglang:": "a server: tests/oracles/stub.py is one",
     r"\bray\b": "Ray",
     r"llamacpp:|openvino:": "an engine of another package",
     r"\.py:|repeat|sums:|cautious": "a plug-in of the page: test_by_path.py, test_plugins.py",

@@ -17,7 +17,7 @@ from tests.cli.forked import Forked
 from tests.extensions.sandbox.samples import LEVEL, right, written
 from tests.folders import byte_tokenizer, random_model, save
 from tests.oracles.command import environment
-from tests.serving.stub import Engine, Stub, serving
+from tests.oracles.stub import Engine, Stub, serving
 from tests.waiting import wait_until
 from tests.workers.compared import bare
 

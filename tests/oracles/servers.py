@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import spsbench
+from spsbench.serving.body import Body
 from spsbench.serving.engines import connect
 from spsbench.serving.http import Client, Limits
-from tests.serving.stub import serving
+from tests.oracles.stub import serving
 
 FAST = Limits(timeout=60, retries=2, pause=0.01)
 
@@ -30,6 +31,15 @@ def asked_at(url, ask=None, limits=FAST, **more):
             return server, await server.answer(ask) if ask is not None else None
 
     return asyncio.run(run())
+
+
+def events_of(content, size=1 << 16):
+    """The events of a stream that comes in pieces, with their times."""
+    body = Body(streamed=True)
+    for at in range(0, len(content), size):
+        body.take(float(at), content[at : at + size])
+    body.close(float(len(content)))
+    return list(body.parsed(lambda value: value))
 
 
 TOKENS = 16

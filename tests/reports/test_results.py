@@ -12,7 +12,7 @@ import pytest
 
 from spsbench.errors import DataError, MissingError
 from spsbench.reports.other_benchmarks import read_results, tables
-from tests.serving import hostile
+from tests.oracles import hostile
 
 FILES = Path(__file__).parent / "results_of_others"
 

@@ -12,7 +12,7 @@ from spsbench.serving.engines import Answer, Ask, read_openai
 from spsbench.serving.http import AbortedError, RefusedError, Reply
 from spsbench.store.records import records
 from tests.oracles.servers import PROMPTS, TOKENS, asked, asked_at
-from tests.serving.stub import Engine, Stub, serving
+from tests.oracles.stub import Engine, Stub, serving
 
 # Ends.
 

@@ -11,11 +11,11 @@ import pytest
 from spsbench.errors import DataError, UnavailableError
 from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached
 from spsbench.serving.address import checked
-from spsbench.serving.body import Body, BrokenAnswerError
+from spsbench.serving.body import BrokenAnswerError
 from spsbench.serving.engines import Answer, Ask, Kind, Server, read_openai
 from spsbench.serving.http import Client, Limits, RefusedError, Reply
-from tests.oracles.servers import FAST, asked, asked_at
-from tests.serving.stub import Engine, Stub, serving
+from tests.oracles.servers import FAST, asked, asked_at, events_of
+from tests.oracles.stub import Engine, Stub, serving
 
 
 @pytest.mark.parametrize("schema", ["vllm", "sglang", "openai"])
@@ -157,15 +157,6 @@ def test_requests_that_timed_out_are_tried_again_one_at_a_time():
         answers = asyncio.run(run(url))
     assert len(answers) == together
     assert most == 1
-
-
-def events_of(content, size=1 << 16):
-    """The events of a stream that comes in pieces, with their times."""
-    body = Body(streamed=True)
-    for at in range(0, len(content), size):
-        body.take(float(at), content[at : at + size])
-    body.close(float(len(content)))
-    return list(body.parsed(lambda value: value))
 
 
 def test_a_stream_that_gives_the_reason_of_its_end_is_whole_without_done():

@@ -14,7 +14,7 @@ from spsbench.serving.api_key import KEY
 from spsbench.settings.execution import Access
 from spsbench.store.records import records
 from tests.oracles.servers import PROMPTS, QUICK, TOKENS
-from tests.serving.stub import Engine, Stub, serving
+from tests.oracles.stub import Engine, Stub, serving
 
 
 def rows_of(stub: Stub, bench: Callable[..., Any], decoder: str = "openai", **asked: Any) -> Any:

@@ -17,7 +17,7 @@ from spsbench.serving.engines import Ask, Kind, Server, connect
 from spsbench.serving.http import Client, Limits
 from spsbench.settings.records import Record, RoundRecord
 from spsbench.store.log import encode
-from tests.serving import hostile
+from tests.oracles import hostile
 
 MOST = 2  # tokens that are asked for
 ONCE = Limits(timeout=60, retries=0)

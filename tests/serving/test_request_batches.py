@@ -12,7 +12,7 @@ from spsbench.errors import UnavailableError, UsageError
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from tests.oracles.servers import PROMPTS, QUICK, TOKENS
-from tests.serving.stub import Engine, Stub, serving
+from tests.oracles.stub import Engine, Stub, serving
 
 PATIENCE = 60.0
 

@@ -8,7 +8,7 @@ import pytest
 from spsbench.settings.records import Record
 from spsbench.store.records import records
 from tests.oracles.servers import PROMPTS, TOKENS
-from tests.serving.stub import Engine, K, Made, Stub, serving
+from tests.oracles.stub import Engine, K, Made, Stub, serving
 
 STOP = " w7"
 

@@ -17,9 +17,8 @@ from spsbench.serving.address import checked, is_local
 from spsbench.serving.api_key import BASELINE_KEY, KEY
 from spsbench.serving.engines import Ask
 from spsbench.serving.http import Client, Limits, waiting
-from tests.oracles.servers import FAST, asked, asked_at
-from tests.serving.stub import Stub, serving
-from tests.serving.test_client import events_of
+from tests.oracles.servers import FAST, asked, asked_at, events_of
+from tests.oracles.stub import Stub, serving
 
 SECRET = "sk-Secret+42/of-mine"
 

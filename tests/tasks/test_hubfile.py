@@ -11,7 +11,7 @@ import pytest
 from spsbench.errors import DataError, PermissionDeniedError, UnavailableError
 from spsbench.tasks import articles, reader
 from spsbench.tasks.xsum import XSum
-from tests.serving.stub import Stub, serving
+from tests.oracles.stub import Stub, serving
 
 CONTENT = b"a parquet"
 SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")

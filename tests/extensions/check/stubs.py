@@ -7,7 +7,7 @@ from spsbench.extensions.check.options import OF_CHECK, CheckOptions
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.http import Limits
 from spsbench.settings.options import convert_options
-from tests.serving.stub import DEFECTS, SIZE, TARGET, serving
+from tests.oracles.stub import DEFECTS, SIZE, TARGET, serving
 
 UNSEEN = ("temperature not applied to the draft", "first token drawn twice")
 SEEN = [defect for defect in DEFECTS if defect not in UNSEEN]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.stub import Engine, Stub, serving
+from tests.oracles.stub import Engine, Stub, serving
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]

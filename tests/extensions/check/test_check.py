@@ -27,7 +27,7 @@ from tests.extensions.check.stubs import (
     of_stub,
     weights,
 )
-from tests.serving.stub import DEFECTS, DRAFT, SIZE, TARGET, Engine, Stub, serving, table
+from tests.oracles.stub import DEFECTS, DRAFT, SIZE, TARGET, Engine, Stub, serving, table
 
 HIDDEN = [defect for defect in DEFECTS if defect in UNSEEN]
 

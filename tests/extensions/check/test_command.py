@@ -15,7 +15,7 @@ from tests import variants
 from tests.cli.forked import Forked
 from tests.extensions.check.stubs import Plan
 from tests.oracles.command import environment
-from tests.serving.stub import Engine, Stub, serving
+from tests.oracles.stub import Engine, Stub, serving
 
 QUICK = ("-n", "32", "--bias", "0.2", "--timeout", "20", "--retries", "0")
 

@@ -6,9 +6,9 @@ from itertools import islice
 import pytest
 
 from spsbench.errors import Exit
-from tests.serving import hostile
-from tests.serving.hostile import KEY, ended_well, sending
-from tests.serving.stub import Engine, Stub, serving
+from tests.oracles import hostile
+from tests.oracles.hostile import KEY, ended_well, sending
+from tests.oracles.stub import Engine, Stub, serving
 
 FEW = "--max-tokens 64 -n 2 --concurrency 1 --requests 1 --bias 0.9 --timeout 20 --retries 0"
 

@@ -12,7 +12,7 @@ from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.modes import JSON_PROMPTS, SCHEMAS
 from spsbench.serving.http import Limits
 from tests.extensions.check.stubs import Plan
-from tests.serving.stub import TARGET, Engine, Stub, serving
+from tests.oracles.stub import TARGET, Engine, Stub, serving
 
 FEW = 6
 

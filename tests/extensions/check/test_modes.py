@@ -17,7 +17,7 @@ from spsbench.extensions.check.modes import (
 from spsbench.extensions.check.options import MODES, PROMPTS
 from spsbench.serving.engines import Answer
 from tests.extensions.check.stubs import Plan, of_stub, weights
-from tests.serving.stub import Engine, Stub
+from tests.oracles.stub import Engine, Stub
 
 ALL = {GreedyKind.IDENTICAL}
 

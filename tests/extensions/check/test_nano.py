@@ -12,7 +12,7 @@ from spsbench.extensions.check.laws import Mode
 from spsbench.extensions.check.library import load_weights
 from spsbench.serving.http import Limits
 from tests.extensions.check.stubs import SEEN, UNSEEN, Plan
-from tests.serving.stub import DEFECTS, Engine, Stub, serving
+from tests.oracles.stub import DEFECTS, Engine, Stub, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

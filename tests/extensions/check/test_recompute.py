@@ -12,7 +12,7 @@ from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.options import MODES
 from spsbench.serving.http import Limits
 from tests.extensions.check.stubs import Plan, weights
-from tests.serving.stub import Engine, Stub, serving
+from tests.oracles.stub import Engine, Stub, serving
 
 FAST = Limits(timeout=60, retries=1, pause=0.01)
 APART = ("seconds", "acceptance")  # of the run; counters of /metrics are not kept

@@ -13,7 +13,7 @@ from spsbench.extensions.check.speed import Objectives, Timed, level, miscount, 
 from spsbench.serving.engines import Answer
 from spsbench.serving.http import Limits
 from tests.extensions.check.stubs import Plan
-from tests.serving.stub import Engine, Stub, serving
+from tests.oracles.stub import Engine, Stub, serving
 
 
 def block(*speeds, began=0.0):

@@ -10,7 +10,7 @@ from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.journal import Journal
 from spsbench.serving.http import Limits
 from tests.extensions.check.stubs import Plan
-from tests.serving.stub import Engine, Stub, serving
+from tests.oracles.stub import Engine, Stub, serving
 
 PARTS = {"parts": ("greedy",), "length": 16, "concurrency": (1,)}
 

@@ -19,8 +19,8 @@ from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from spsbench.store.traces import read_traces
 from tests.oracles.servers import PROMPTS
+from tests.oracles.stub import Engine, Stub, serving
 from tests.planning.forecast.made import arm, costs
-from tests.serving.stub import Engine, Stub, serving
 
 pytest_plugins = ()
 

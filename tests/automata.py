@@ -4,7 +4,7 @@ The loop is given `TableAutomaton`, with a stack of states that is rolled back. 
 come from `StateTable.constrained`, which reads each text from its first token on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,8 +15,7 @@ from torch import Tensor
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.tables import Law, Pair, TableLM, normalised
-from spsbench.loop.constraint import Constraint, MaskedLM
-from spsbench.loop.types import LM
+from spsbench.loop.constraint import Constraint
 from spsbench.methods.verifiers.sps import Sps
 
 
@@ -62,13 +61,9 @@ class StateTable:
 
         return after
 
-    def constraint(self, start: int, budget: int | None = None) -> Constraint:
-        """Return the constraint of one generation, after a prompt of `start` tokens.
-
-        Args:
-            budget: tokens within which the text is to end, if any.
-        """
-        return Constraint(TableAutomaton(self), frozenset({self.eos}), start, budget=budget)
+    def constraint(self, kind: type[Constraint] = Constraint, **options: Any) -> Constraint:
+        """Return the constraint of one generation."""
+        return kind(TableAutomaton(self), frozenset({self.eos}), **options)
 
 
 class TableAutomaton:
@@ -132,49 +127,20 @@ STRUCTURED: tuple[tuple[str, StateTable, Pair, dict[str, Any]], ...] = (
 """Name, automaton, laws and options of each case."""
 
 
-def masked_session(lm: LM, constraint: Constraint, target: bool) -> LM:
-    """A session under a constraint, as generations open it."""
-    return MaskedLM(lm, constraint, target=target)
-
-
-class Sessions:
-    """`Case.lm` for texts under `table`: draft and target share one constraint a generation.
-
-    Args:
-        open_lm: opens the session without a mask.
-        masked: wraps it.
-    """
-
-    def __init__(
-        self,
-        table: StateTable,
-        open_lm: Callable[[Case, list[int], bool], LM],
-        masked: Callable[[LM, Constraint, bool], LM] = masked_session,
-    ) -> None:
-        self.table, self.open_lm, self.masked = table, open_lm, masked
-        self._constraint: Constraint | None = None
-
-    def __call__(self, case: Case, text: list[int], target: bool) -> LM:
-        if not target or self._constraint is None:  # a generation opens its draft first
-            self._constraint = self.table.constraint(len(case.prompt))
-        return self.masked(self.open_lm(case, text, target), self._constraint, target)
-
-
-def tables_of(pair: Pair) -> Callable[[Case, list[int], bool], LM]:
-    """Sessions over the laws of a pair, without a mask."""
-    return lambda case, text, target: TableLM(
-        pair.q if target else pair.p, pair.vocab, text=text, target=target
-    )
-
-
 PROMPT = (0, 1)
 
 
-def case_of(table, pair, verifier=None, drawn=None, masked=masked_session, raw=False, **fields):
+class ConstrainedLM(TableLM):
+    """A table under a constraint, as drafters that ask for one see it."""
+
+    constrained = True
+
+
+def case_of(table, pair, verifier=None, drawn=None, constraint=None, raw=False, **fields):
     """A case of texts under `table`.
 
     Args:
-        masked: wraps a session.
+        constraint: makes that of a text, where it is not the table's.
         raw: the draft is drawn from the law without a mask.
     """
     verifier = Sps() if verifier is None else verifier
@@ -187,6 +153,9 @@ def case_of(table, pair, verifier=None, drawn=None, masked=masked_session, raw=F
         table.constrained(pair.q, start),
         pair.p if raw else table.constrained(pair.p, start),
         pair.vocab,
-        lm=Sessions(table, tables_of(pair), masked),
+        lm=lambda case, text, target: ConstrainedLM(
+            pair.q if target else pair.p, pair.vocab, text=text, target=target
+        ),
+        constraint=constraint or table.constraint,
         **fields,
     )

@@ -22,7 +22,7 @@ class ByHistory(Schedule):
 
 
 @dataclass
-class ByLaw:
+class ByLaw(Schedule):
     """Drafts a slot only where the law of its token, not the token, is peaked."""
 
     lookahead: int = 2

@@ -79,7 +79,7 @@ class Generation:
         else:
             ids = token_ids(prompt, None if loaded.target is None else rows_of(loaded.target))
         constrained = replace(cell, json_schema=json_schema) if json_schema else cell
-        self.constraint = open_constraint(constrained, loaded, len(ids))
+        self.constraint = open_constraint(constrained, loaded)
         self.cell, self._decoder = cell, build(cell, loaded, batch, self.constraint)
         self._asked: Any = ids
         if not self._decoder.loads:

@@ -1,26 +1,52 @@
 """Constrained texts: a target under a grammar is a language model of its own.
 
 q'(x | text) = q(x | text) [x is allowed] / Z(text), where the mask comes before temperature, top-k,
-top-p and min-p. `MaskedLM` wraps the sessions of target and draft, so the loop, its verifiers and
-its drafters run unchanged and exact over q' and p'. Masks belong to paths, not to rows: each row of
-a tree has the mask of its own text.
+top-p and min-p. The loop masks the target's logits, drafters mask their own, so verification is
+exact over q' and p'. Masks belong to paths: each row of a tree has the mask of its own text.
+
+A text that runs out of its budget takes a short way to its end. Which token is forced depends on
+the text and the budget alone, so the distribution is the same with every way to draft.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
 from spsbench.errors import DataError
-from spsbench.loop.closing import END, Automaton, Closing, Path
 from spsbench.loop.sampling import send
 from spsbench.loop.text import common_prefix
-from spsbench.loop.types import LM, Scores
+from spsbench.loop.types import Draft, Scores
+
+Path = tuple[int, ...]
+"""The tokens of a text after its prompt."""
+
+END: Final = -1
+"""In place of a token: the end of the text."""
+BLIND = 8  # tokens before the next search where no end is found
+MARGIN = 16  # a text is closed when it can spare a 16th of its budget, and no more
 
 
 class DeadEndError(DataError):
     """A grammar that allows no token after the text, not even the end of it."""
+
+
+class Automaton(Protocol):
+    """The states of a grammar, over tokens; it never reads an end-of-text token."""
+
+    def allowed(self) -> Tensor:
+        """Return [V] bool, the tokens that may follow; EOS ids where the text is complete."""
+
+    def advance(self, token: int) -> bool:
+        """Read a token; false, with the state as before, where there is no such state."""
+
+    def back(self, tokens: int) -> None:
+        """Return to the state before the last `tokens` tokens."""
+
+    def end(self) -> Path | None:
+        """Return few tokens after which the text may end; None: none are found."""
 
 
 class Constraint:
@@ -29,10 +55,8 @@ class Constraint:
     Args:
         automaton: in its first state.
         eos: ids that end a text.
-        start: tokens of the prompt, which the grammar does not read.
         weighs: add up the target's mass on allowed tokens, in `removed_nats`.
-        budget: tokens within which a text is to end, its end-of-text token included; None: it
-            may be cut.
+        closes: a text is to end within its budget; else it may be cut.
 
     Attributes:
         made, seconds: masks that were computed, and the time that it took.
@@ -45,19 +69,30 @@ class Constraint:
         self,
         automaton: Automaton,
         eos: frozenset[int],
-        start: int,
         *,
         weighs: bool = False,
-        budget: int | None = None,
+        closes: bool = False,
     ) -> None:
-        self.eos, self.start, self.weighs = eos, start, weighs
-        self.text: list[int] = []  # prompt and output in the target's cache
+        self.eos, self.weighs, self._closes = eos, weighs, closes
         self.made, self.forced, self.closed = 0, 0, 0
         self.seconds, self.removed_nats = 0.0, 0.0
         self._automaton = automaton
         self._at: Path = ()  # the tokens that the automaton has read
         self._masks: dict[Path, Tensor | None] = {}
-        self._closing = None if budget is None else Closing(automaton, self._move, budget)
+        self._ends: dict[Path, Path | None] = {}
+        self._rows: list[Path] = []  # the outputs before the rows of the last pass
+        self._nats: list[float] = []  # -log Z of these rows
+        self._start, self._budget, self._free = 0, 0, torch.empty(0)
+
+    def begin(self, start: int, budget: int, vocab_size: int) -> None:
+        """Start after a prompt of `start` tokens; `budget` counts the end-of-text token too."""
+        self._start, self._budget = start, budget
+        self._free = torch.ones(vocab_size, dtype=torch.bool)
+        self._free[list(self.eos)] = False
+
+    def output(self, text: Sequence[int]) -> Path:
+        """Return the tokens of a text after its prompt, which the grammar does not read."""
+        return tuple(text[self._start :])
 
     def mask(self, output: Path) -> Tensor | None:
         """Return [V] bool, the tokens allowed after `output`; None: it is no text, or ends one."""
@@ -72,18 +107,48 @@ class Constraint:
         mask = self.mask(output)
         return int(mask.int().argmax()) if mask is not None and is_forced(mask) else None
 
-    def forget(self, length: int) -> None:
-        """Drop the masks of outputs shorter than `length`: the text has passed them."""
-        self._masks = {path: mask for path, mask in self._masks.items() if len(path) >= length}
+    def allowed(self, outputs: Iterable[Path]) -> Tensor:
+        """Return [n, V] bool, the mask of each output.
 
-    def shorten(self, budget: int) -> None:
-        """Lower the budget to what a context has room for."""
-        if self._closing is not None:
-            self._closing.budget = min(self._closing.budget, budget)
+        An output behind a refused token is never reached: all but EOS is allowed there, so that
+        its distribution stays finite. One behind a dead end may be: see `count`.
+        """
+        masks = map(self.mask, outputs)
+        return torch.stack([self._free if mask is None else mask for mask in masks])
+
+    def masked(self, scores: Scores, text: Sequence[int], draft: Draft) -> Scores:
+        """Return the target's scores of a draft after `text`, each row masked by its own path."""
+        rows = [self.output(text)]
+        self._masks = {
+            path: mask for path, mask in self._masks.items() if len(path) >= len(rows[0])
+        }
+        for token, parent in zip(draft.tokens.tolist(), draft.tree.parents, strict=True):
+            rows.append((*rows[parent + 1], token))
+        self._rows, raw = rows, scores.logits
+        logits = raw.masked_fill(~send(self.allowed(rows), raw.device), -torch.inf)
+        if self.weighs:
+            mass = logits.double().logsumexp(-1) - raw.double().logsumexp(-1)
+            self._nats = (-mass).clamp(min=0.0).tolist()
+        return scores._replace(logits=logits)
+
+    def count(self, kept: Sequence[int]) -> None:
+        """Count the tokens that a round emits: the nodes `kept`, and one after them."""
+        for row in (0, *(node + 1 for node in kept)):
+            output = self._rows[row]
+            mask = self.mask(output)
+            if mask is None:
+                raise DeadEndError(
+                    f"the grammar allows no token after {len(output)} tokens of output (position "
+                    f"{self._start + len(output)}): expected one, or the end of the text. Change "
+                    "the schema or the grammar"
+                )
+            self.forced += is_forced(mask)
+            self.closed += self.closes(output)
+            self.removed_nats += self._nats[row] if self._nats else 0.0
 
     def closes(self, output: Path) -> bool:
         """Return whether the token after `output` is forced so that the text ends in time."""
-        return self._closing is not None and self._closing.token(output) is not None
+        return self._closing_token(output) is not None
 
     def _make(self, output: Path) -> Tensor | None:
         if not self.eos.isdisjoint(output) or not self._move(output):
@@ -92,7 +157,7 @@ class Constraint:
         mask = self._automaton.allowed()
         if not bool(mask.any()):
             return None
-        token = None if self._closing is None else self._closing.token(output)
+        token = self._closing_token(output)
         if token is not None:
             mask = torch.zeros_like(mask)
             mask[list(self.eos) if token == END else token] = True
@@ -109,120 +174,32 @@ class Constraint:
             self._at += (token,)
         return True
 
+    def _closing_token(self, output: Path) -> int | None:
+        """Return the token that must follow `output`, or `END`; None: the text is free.
+
+        Ends are searched after few beginnings of the text: each leaves some tokens to spare, and
+        half of them pass before the next search, since an end seldom grows faster than its text.
+        From the first beginning with nothing to spare its end is followed.
+        """
+        at = 0
+        while self._closes and at <= len(output):
+            beginning = output[:at]
+            if beginning not in self._ends:
+                self._ends[beginning] = self._automaton.end() if self._move(beginning) else None
+            end = self._ends[beginning]
+            if end is None:
+                at += BLIND
+                continue
+            spare = self._budget - at - len(end) - 1
+            over = spare - self._budget // MARGIN
+            if spare >= 0 >= over:
+                passed = len(output) - at
+                follows = passed <= len(end) and output[at:] == end[:passed]
+                return (*end, END)[passed] if follows else None
+            at += max(1, abs(over) // 2)
+        return None
+
 
 def is_forced(mask: Tensor) -> bool:
     """Return whether a mask [V] allows one token only."""
     return int(mask.sum()) == 1
-
-
-class MaskedLM:
-    """An `LM` whose logits are -inf for tokens that a constraint does not allow.
-
-    It is the outermost wrapper of a session. A row behind a refused token is never reached: it
-    keeps its logits, less EOS, so that its law stays finite. Behind a dead end of the grammar it
-    may be: then the commit of the round raises, before any of its tokens is shown.
-
-    Args:
-        target: the session is the target's: what it commits is the text.
-    """
-
-    def __init__(self, lm: LM, constraint: Constraint, *, target: bool = False) -> None:
-        self.vocab_size, self.limit = lm.vocab_size, lm.limit
-        self.constraint = constraint
-        self._lm, self._target = lm, target
-        self._tokens: list[int] = []  # in the cache
-        self._nodes: list[Path] = []  # path to each node of a tree after them
-        self._start = 0  # length of the cache before the last pass
-        self._rows: list[Tensor | None] = []  # the masks of that pass
-        self._nats: list[float] = []  # -log Z of its rows
-        self._paths_of_rows: list[Path] = []
-        if target and lm.limit is not None:
-            constraint.shorten(lm.limit - constraint.start)
-
-    @property
-    def length(self) -> int:
-        """Return the number of tokens in the cache."""
-        return self._lm.length
-
-    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed tokens and mask the logits after them, each row by its own path."""
-        self._follow(self._lm.length - len(self._nodes))
-        start = len(self._tokens)
-        scores = self._lm.append(tokens, keep, parents)  # a device runs on while masks are made
-        paths = self._paths(tokens.tolist(), parents)
-        self._note_text()
-        if keep == 0 or not paths:
-            return scores
-        paths = paths[len(paths) - keep :]
-        rows = [self.constraint.mask(path) for path in paths]
-        if self._target:
-            self._start, self._rows, self._paths_of_rows = start, rows, paths
-        logits = self._masked(scores.logits, rows)
-        if self._target and self.constraint.weighs:
-            mass = logits.double().logsumexp(-1) - scores.logits.double().logsumexp(-1)
-            self._nats = (-mass).clamp(min=0.0).tolist()
-        return scores._replace(logits=logits)
-
-    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Commit as the session does."""
-        if self._target and self._rows:
-            self._count(length, path)
-        self._lm.commit(length, path)
-        if path and self._nodes:
-            self._tokens[length:] = self._nodes[path[-1]]
-        else:
-            del self._tokens[length + len(path or ()) :]
-        self._nodes = []
-        self._follow(self._lm.length)
-        self._note_text()
-
-    def _paths(self, tokens: list[int], parents: Tensor | None) -> list[Path]:
-        """Add fed tokens to the cache, and return the output that ends with each."""
-        constraint = self.constraint
-        nodes = 0 if parents is None else min(len(parents), len(tokens))
-        chain = tokens[: len(tokens) - nodes]
-        first = len(self._tokens)
-        self._tokens += chain
-        output = tuple(self._tokens[constraint.start :])
-        ends = range(first + 1 - constraint.start, first + 1 - constraint.start + len(chain))
-        paths = [output[: max(0, end)] for end in ends]
-        if parents is None:
-            return paths
-        before = len(self._nodes)
-        for token, parent in zip(tokens[len(chain) :], parents.tolist()[before:], strict=True):
-            self._nodes.append((*(() if parent < 0 else self._nodes[parent]), token))
-        return paths + [output + path for path in self._nodes[before:]]
-
-    def _masked(self, logits: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
-        """Return [n, V] logits with -inf where the row's mask refuses a token."""
-        going = torch.ones(self.vocab_size, dtype=torch.bool)
-        going[list(self.constraint.eos)] = False
-        allowed = torch.stack([going if row is None else row for row in rows])
-        return logits.masked_fill(~send(allowed, logits.device), -torch.inf)
-
-    def _count(self, length: int, path: Sequence[int] | None) -> None:
-        """Count the tokens that a round emits: each is of the row of the token before it."""
-        used = range(length - self._start) if path is None else (0, *(node + 1 for node in path))
-        for place, index in enumerate(used, self._start + 1):
-            row = self._rows[index]
-            if row is None:
-                raise DeadEndError(
-                    f"the grammar allows no token after {place - self.constraint.start} tokens of "
-                    f"output (position {place}): expected one, or the end of the text. Change the "
-                    "schema or the grammar"
-                )
-            self.constraint.forced += is_forced(row)
-            self.constraint.closed += self.constraint.closes(self._paths_of_rows[index])
-            self.constraint.removed_nats += self._nats[index] if self._nats else 0.0
-        self._rows = []
-
-    def _follow(self, length: int) -> None:
-        """Take over from the target's text what the session copied from the target's cache."""
-        if len(self._tokens) < length:
-            self._tokens += self.constraint.text[len(self._tokens) : length]
-
-    def _note_text(self) -> None:
-        """Keep the target's text, and drop the masks that it has passed."""
-        if self._target:
-            self.constraint.text = self._tokens
-            self.constraint.forget(len(self._tokens) - self.constraint.start)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.loop.constraint import Constraint
 from spsbench.loop.guards import (
     blame,
     check_draft,
@@ -21,7 +22,7 @@ from spsbench.loop.guards import (
     choice_of,
     go_on_of,
     is_foreign,
-    relaxed,
+    relaxing_of,
 )
 from spsbench.loop.noise import on_device
 from spsbench.loop.sampling import on_host, pieces, send
@@ -70,41 +71,44 @@ def decode(
     noise: NoiseStream,
     limits: Limits,
     stop: Stop = never,
+    constraint: Constraint | None = None,
     laws: bool = False,
     likeliest: int = 0,
 ) -> Iterator[Round]:
     """Continue `prompt` and yield one `Round` for each target pass.
 
-    The output is distributed as the target's own under `warp` whenever `verifier` is exact. The
-    prefill runs before the first round and is in no round's seconds. The target's cache is emptied
-    first, so that one session serves prompt after prompt. No token to make: no round. With `laws`
-    each round brings the probabilities of its draft, for audits, and of the `likeliest` tokens.
+    The output is distributed as the target's own under `warp`, over the tokens that `constraint`
+    allows, whenever `verifier` is exact. The prefill runs before the first round and is in no
+    round's seconds. The target's cache is emptied first, so that one session serves prompt after
+    prompt. No token to make: no round. With `laws` each round brings the probabilities of its
+    draft, for audits, and of the `likeliest` tokens.
 
     Raises:
         PairingError: the verifier refuses the drafter.
         PlugInError: a part that is not ours failed, or returned what does not fit; names it.
         NonFiniteError: NaN or +inf logits; says which model and which position.
         PromptError: the prompt is empty, no ids, or longer than the target's context.
+        DeadEndError: the constraint allows no token after the text.
     """
     with blame("drafters", drafter):
-        kind = drafter.drawn, drafter.tree
+        drawn, tree = drafter.drawn, drafter.tree
     with blame("verifiers", verifier):
-        reason = verifier.refuses(*kind)
+        reason = verifier.refuses(drawn, tree)
     if reason:
         raise PairingError(reason)
-    prompt = token_ids(prompt)
-    budget = token_budget(len(prompt), limits, target.limit)
+    x = token_ids(prompt)
+    start, budget = len(x), token_budget(len(x), limits, target.limit)
     if budget == 0:
         return
     foreign_drafter, foreign_rule = is_foreign(drafter), is_foreign(verifier)
-    go_on = go_on_of(schedule)
+    go_on, relax = go_on_of(schedule), relaxing_of(verifier, warp)
+    if constraint is not None:
+        constraint.begin(start, budget, target.vocab_size)
 
-    x = prompt[:]
-    end = len(x) + budget
     target.commit(0)
     prefill = target.append(torch.tensor(x[:-1], dtype=torch.int64), keep=0)
     with blame("drafters", drafter):
-        drafter.begin(prompt, prefill)  # from here on the newest token is always pending
+        drafter.begin(x[:], prefill)  # from here on the newest token is always pending
     device = prefill.logits.device
     drafting, scoring = Stopwatch(device), Stopwatch(device)
 
@@ -115,56 +119,65 @@ def decode(
         began, worked = time.perf_counter(), time.process_time()
         fresh = on_device(noise.round(len(history)), device)
 
-        left = room(len(x), end, drafter.limit)
+        left = room(len(x), start + budget, drafter.limit)
         chosen = choice_of(schedule, history)
-        k = min(chosen.k, left)
+        k, nodes = min(chosen.k, left), most_nodes(chosen.nodes, target.limit, len(x))
         rule_k = None if chosen.rule_k is None else min(chosen.rule_k, left)
-        nodes = most_nodes(chosen.nodes, target.limit, len(x))
+        context = Context(x, warp, last, nodes, rule_k, constraint)
         with drafting.running(), blame("drafters", drafter):
-            draft = drafter.draft(Context(x, warp, last, nodes, rule_k), k, fresh, go_on)
+            draft = drafter.draft(context, k, fresh, go_on)
         if foreign_drafter:
             check_draft(draft, drafter, k, rule_k, target.vocab_size)
-        draft = replace(draft.within(nodes), drawn=kind[0])
+        draft = replace(draft.within(nodes), drawn=drawn)
         parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
-        offered = draft.offered
 
-        fed = torch.cat([send(torch.tensor(x[-1:]), device), draft.tokens])  # [N + 1]
         with scoring.running():
+            fed = torch.cat([send(torch.tensor(x[-1:]), device), draft.tokens])  # [N + 1]
             scores = target.append(fed, keep=len(fed), parents=parents)
+            if constraint is not None:
+                scores = constraint.masked(scores, x, draft)
 
+        offered = draft.offered
         logits = scores.logits[: len(offered.tokens) + 1]
         q = warp(logits)  # [N + 1, V]
         with blame("verifiers", verifier):
-            verdict = verifier(offered, relaxed(verifier, offered, q, warp, logits), fresh)
+            verdict = verifier(offered, q if relax is None else relax(offered, q, logits), fresh)
         if foreign_rule:
             check_verdict(verdict, verifier, len(offered.tokens))
         ruling = read(offered, q, verdict, len(x), laws, likeliest)  # the round's one host read
         if foreign_rule:
             check_ruling(ruling.path, ruling.tokens[-1], offered, verifier, q.shape[-1])
 
-        tokens, finish = cut(ruling.tokens, x[len(prompt) :], limits, budget, stop)
-        kept = len(tokens) - 1  # of the accepted; the last token is pending again
-        tree = None if offered.parents is None else offered.tree.walked(ruling.path)
+        tokens, finish = cut(ruling.tokens, x[start:], limits, budget, stop)
+        kept = ruling.path[: len(tokens) - 1]  # the last token is pending again
+        if constraint is not None:
+            constraint.count(kept)
         with scoring.running():
-            if tree is None:
-                target.commit(len(x) + kept)
+            if offered.parents is None:
+                target.commit(len(x) + len(kept))
             else:
-                target.commit(len(x), ruling.path[:kept])
+                target.commit(len(x), kept)
 
         x += tokens
-        last = Step(draft, scores, verdict, ruling.path[:kept])
-        seconds, processor = time.perf_counter() - began, time.process_time() - worked
-        counts = len(draft.tokens), ruling.tested, len(ruling.path)
-        done = Round(*counts, tokens, ruling.overlap, seconds, finish, ruling.laws, tree, processor)
-        history.append(
-            done._replace(
-                experts=scores.experts,
-                by_rule=draft.by_rule,
-                draft_seconds=drafting.lap(),
-                target_seconds=scoring.lap(),
-            )
+        last = Step(draft, scores, verdict, kept)
+        done = Round(
+            drafted=len(draft.tokens),
+            tested=ruling.tested,
+            accepted=len(ruling.path),
+            tokens=tokens,
+            overlap=ruling.overlap,
+            seconds=time.perf_counter() - began,
+            finish=finish,
+            laws=ruling.laws,
+            tree=None if offered.parents is None else offered.tree.walked(ruling.path),
+            processor=time.process_time() - worked,
+            experts=scores.experts,
+            by_rule=draft.by_rule,
+            draft_seconds=drafting.lap(),
+            target_seconds=scoring.lap(),
         )
-        yield history[-1]
+        history.append(done)
+        yield done
 
 
 def token_budget(prompt: int, limits: Limits, context: int | None) -> int:

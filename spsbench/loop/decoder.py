@@ -8,6 +8,7 @@ from torch import Tensor
 
 from spsbench.errors import DataError
 from spsbench.loop.batch import Batch
+from spsbench.loop.constraint import Constraint
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
 from spsbench.settings.cell import Cell
 
@@ -34,12 +35,13 @@ class DecoderContext(Protocol):
     tokenizer: Any
     draft_tokenizer: Any | None  # where it is another one
     vocab_size: int
+    constraint: Constraint | None  # on the text
 
     def drafter(self) -> Drafter:
-        """Make the drafter, timed by a stopwatch."""
+        """Make the drafter."""
 
     def target(self, layers: tuple[int, ...]) -> LM:
-        """Open a timed session with the target that returns the hidden states of `layers`."""
+        """Open a session with the target that returns the hidden states of `layers`."""
 
     def verifier(self) -> Verifier:
         """Make the verifier."""

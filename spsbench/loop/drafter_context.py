@@ -143,8 +143,8 @@ class DrafterContext(Protocol):
 
     vocab_size: int
     tokenizer: Any  # the target's; None over tables
+    constrained: bool  # is there a constraint on the text?
     vocabularies: Any  # `models.translation.vocabulary.Vocabularies` where there are two, else None
-    constraint: Any  # `loop.constraint.Constraint` of the generation; None: any text may follow
 
     def session(self) -> Any:
         """Open a session (`LM`) with the draft model; for `Weights.MODEL`."""

@@ -9,7 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,18 +61,15 @@ class Choice(NamedTuple):
     """The choices of a schedule for a round."""
 
     k: int
-    nodes: int | None = None  # the most of a tree
-    rule_k: int | None = None  # tokens of a draft by rule; None: K as for all
+    nodes: int | None  # the most of a tree
+    rule_k: int | None  # tokens of a draft by rule; None: K as for all
 
 
 def choice_of(schedule: Schedule, history: Sequence[Round]) -> Choice:
-    """Ask a schedule, which may omit all but K."""
+    """Ask a schedule for the choices of the next round."""
     with blame("schedules", schedule):
-        others = (getattr(schedule, name, None) for name in ("nodes", "rule_k"))
-        choice = Choice(
-            schedule.k(history), *(ask(history) if callable(ask) else None for ask in others)
-        )
-    for name, value in choice._asdict().items():
+        choice = Choice(schedule.k(history), schedule.nodes(history), schedule.rule_k(history))
+    for name, value in choice._asdict().items() if is_foreign(schedule) else ():
         wrong = not isinstance(value, int) or value < 0
         if wrong and (value is not None or name == "k"):
             raise PlugInError(
@@ -95,21 +92,27 @@ def go_on_of(schedule: Schedule) -> GoOn:
     return go_on
 
 
-def relaxed(
-    verifier: Verifier, draft: Draft, q: Tensor, warp: Callable[[Tensor], Tensor], x: Tensor
-) -> Tensor:
-    """Return the distributions to verify with: `q`, of the logits `x`, or what a rule relaxes.
+def relaxing_of(
+    verifier: Verifier, warp: Callable[[Tensor], Tensor]
+) -> Callable[[Draft, Tensor, Tensor], Tensor] | None:
+    """Return draft, `q` and its logits -> the distributions to verify with; None: `q` itself.
 
     Only at temperature 0, where a rule sees no more than the likeliest token.
     """
     rule: object = inspect.unwrap(verifier)
-    if not isinstance(rule, Relaxing) or (sure := unsharpened(warp, x, q)) is q:
-        return q
-    laws = rule.relax(draft, q, sure)
-    if shape(laws) != tuple(q.shape):
-        line = f"{part_name('verifiers', verifier)} relaxed laws to {described(laws)}"
-        raise PlugInError(f"{line}: expected {described(q)}")
-    return laws
+    if not isinstance(rule, Relaxing):
+        return None
+
+    def relaxed(draft: Draft, q: Tensor, logits: Tensor) -> Tensor:
+        if (sure := unsharpened(warp, logits, q)) is q:
+            return q
+        laws = rule.relax(draft, q, sure)
+        if shape(laws) != tuple(q.shape):
+            line = f"{part_name('verifiers', verifier)} relaxed laws to {described(laws)}"
+            raise PlugInError(f"{line}: expected {described(q)}")
+        return laws
+
+    return relaxed
 
 
 def check_draft(draft: object, drafter: Drafter, k: int, rule_k: int | None, vocab: int) -> None:
@@ -220,19 +223,11 @@ def check_ruling(
         )
 
 
-BY_CLASS: Any = vars(Drafter)["plan"].__func__
-
-
 def plan_of(drafter: Spec) -> Plan:
     """Return the plan of a drafter for the arguments of its spec."""
     maker = plug_in("drafters", drafter)
     check_all_there("drafters", drafter, maker)
     options = arguments(drafter, maker)
-    if getattr(maker.plan, "__func__", None) is BY_CLASS and not hasattr(maker, "drawn"):
-        raise PlugInError(
-            f"{named('drafters', drafter)} has no drawn: expected Drawn.POINT, IID or DISTINCT, or "
-            "a plan of its own"
-        )
     with in_name_of("drafters", drafter):
         plan = maker.plan(**options)
     if not isinstance(plan, Plan):

@@ -145,6 +145,7 @@ class Context(NamedTuple):
     last: Step | None
     nodes: int | None = None  # the most a tree may have; of a larger one the first are taken
     rule_k: int | None = None  # tokens that a hybrid may draft by its rule; None = K
+    constraint: Any = None  # `loop.constraint.Constraint` of the text; None: any text may follow
 
 
 class Along(NamedTuple):
@@ -377,16 +378,13 @@ class Schedule(Protocol):
         return always(p)
 
     def nodes(self, history: Sequence[Round]) -> int | None:
-        """Return the most nodes of the next tree, whose depth is K; None = as the drafter likes.
-
-        A schedule may omit this method.
-        """
+        """Return the most nodes of the next tree, whose depth is K; None = as the drafter likes."""
         return None
 
     def rule_k(self, history: Sequence[Round]) -> int | None:
         """Return the tokens that a hybrid may draft next by its rule; None = as K says.
 
         K is then that of its model alone, which costs passes; of a rule only the target's rows
-        cost. Drafters of one kind are not concerned. A schedule may omit this method.
+        cost. Drafters of one kind are not concerned.
         """
         return None

@@ -18,7 +18,7 @@ from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.partial_cache import partial_session
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.batch import DRAFT, TARGET, Batch, BatchedLM
-from spsbench.loop.constraint import Constraint, MaskedLM
+from spsbench.loop.constraint import Constraint
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import (
     Cache,
@@ -105,8 +105,7 @@ class LoadedDecoderContext:
         batch: Batch | None = None,
         constraint: Constraint | None = None,
     ) -> None:
-        self.cell, self._loaded, self.batch = cell, loaded, batch
-        self._constraint = constraint
+        self.cell, self._loaded, self.batch, self.constraint = cell, loaded, batch, constraint
         self.target_model: Any = loaded.target
         self.draft_model: Any | None = loaded.draft
         self.tokenizer: Any = loaded.tokenizer
@@ -119,7 +118,12 @@ class LoadedDecoderContext:
         spec = self.cell.drafter
         plan = plan_of(spec)
         context = LoadedDrafterContext(
-            self.cell, self._loaded, plan, self.batch, lambda: self._session, self._constraint
+            self.cell,
+            self._loaded,
+            plan,
+            self.batch,
+            lambda: self._session,
+            self.constraint is not None,
         )
         drafter: Drafter = make("drafters", spec, context)
         return drafter
@@ -130,8 +134,7 @@ class LoadedDecoderContext:
         self._session = engine.session(
             self._loaded.target, vocab_size=self.vocab_size, layers=layers
         )
-        lm = in_row(self._session, self.batch, TARGET)
-        return lm if self._constraint is None else MaskedLM(lm, self._constraint, target=True)
+        return in_row(self._session, self.batch, TARGET)
 
     def verifier(self) -> Verifier:
         """Make the cell's verifier."""
@@ -149,7 +152,6 @@ class LoadedDrafterContext:
 
     Args:
         target_session: returns the session of the loop; None: there is no loop.
-        constraint: of the generation: draft models draw from allowed tokens.
     """
 
     def __init__(
@@ -159,14 +161,13 @@ class LoadedDrafterContext:
         plan: Plan,
         batch: Batch | None = None,
         target_session: Callable[[], LM | None] | None = None,
-        constraint: Constraint | None = None,
+        constrained: bool = False,
     ) -> None:
         self.vocab_size = loaded.vocab_size
         self.tokenizer: Any = loaded.tokenizer
         self.vocabularies: Any = loaded.vocabularies
         self._cell, self._loaded, self._plan, self._batch = cell, loaded, plan, batch
-        self._target_session = target_session
-        self.constraint = constraint
+        self._target_session, self.constrained = target_session, constrained
 
     def session(self) -> LM:
         """Open a session with the draft model."""
@@ -179,8 +180,7 @@ class LoadedDrafterContext:
         engine: Engine = make_plug_in("engines", draft.engine)
         both = self._loaded.vocabularies
         size = self.vocab_size if both is None else len(both.draft.bytes_of)
-        lm = in_row(engine.session(self._loaded.draft, vocab_size=size), self._batch, DRAFT)
-        return lm if both is not None else self._masked(lm)  # masks are of the target's tokens
+        return in_row(engine.session(self._loaded.draft, vocab_size=size), self._batch, DRAFT)
 
     def own(self) -> OwnWeights:
         """Return the tensors of the folder that `draft` names."""
@@ -230,7 +230,7 @@ class LoadedDrafterContext:
         with self._named():
             model = view(self._loaded.target, variant)
         lm = engine.session(model, vocab_size=self.vocab_size)
-        return self._masked(in_row(lm, self._batch, DRAFT))
+        return in_row(lm, self._batch, DRAFT)
 
     def partial(self, part: CachePart) -> LM:
         """Open a session with the target over a part of its cache."""
@@ -250,10 +250,7 @@ class LoadedDrafterContext:
                 self._target_session,
                 size,
             )
-        return self._masked(in_row(lm, self._batch, DRAFT))
-
-    def _masked(self, lm: LM) -> LM:
-        return lm if self.constraint is None else MaskedLM(lm, self.constraint)
+        return in_row(lm, self._batch, DRAFT)
 
     def _target_engine(self, what: str) -> Engine:
         """Return the target's engine, for a draft with the target's weights."""

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import DataError
-from spsbench.loop.closing import Path
-from spsbench.loop.constraint import Constraint
+from spsbench.loop.constraint import Constraint, Path
 from spsbench.loop.sampling import Numbers
 from spsbench.messages import announce_if_slow
 from spsbench.models.cache import Loaded
@@ -32,25 +31,15 @@ _KEPT: WeakKeyDictionary[Any, dict[Any, "Tokens"]] = WeakKeyDictionary()
 """Tokenizer -> size of the vocabulary and EOS ids -> its tokens as llguidance reads them."""
 
 
-def open_constraint(cell: Cell, loaded: Loaded, start: int) -> Constraint | None:
-    """Return the constraint of one generation; None: any text may follow.
-
-    Args:
-        start: tokens of the prompt.
-    """
+def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
+    """Return the constraint of one generation; None: any text may follow."""
     kind = kind_of(cell)
     if kind is None or loaded.target is None:
         return None
     tokens = tokens_of(loaded)
     automaton = MatcherAutomaton(tokens.matcher(kind, getattr(cell, kind)), loaded, tokens)
     closes = kind == "json_schema" and not cell.leave_open
-    return Constraint(
-        automaton,
-        loaded.eos,
-        start,
-        weighs=cell.warp == WarpSettings(),
-        budget=cell.max_new_tokens if closes else None,
-    )
+    return Constraint(automaton, loaded.eos, weighs=cell.warp == WarpSettings(), closes=closes)
 
 
 def tokens_of(loaded: Loaded) -> "Tokens":

@@ -27,7 +27,6 @@ from spsbench.methods.drafters.shaped import parents_of
 from spsbench.plugins import make
 from spsbench.settings.models import DEFAULT_HEAD
 from spsbench.spec import Spec
-from tests.automata import Sessions
 from tests.variants import first
 
 KINDS = sorted(kind for target, kind in DEFAULT_HEAD if target == "nano")
@@ -52,7 +51,6 @@ class HeadSite:
         self._head, self._model, self._answers = replace(found, tensors=tensors), model, answers
         self.vocab_size = model.config.vocab_size
         self.tokenizer = None
-        self.constraint: Any = None
         self._made: Any = None
 
     def head(self) -> Head:
@@ -280,7 +278,6 @@ def proof_of(
     q = known.q if automaton is None else automaton.constrained(known.q, start)
 
     def drafter(lm: LM) -> Drafter:
-        site.constraint = getattr(lm, "constraint", None)
         made = site.drafter(**more)
         spoil(made)
         return made
@@ -294,7 +291,8 @@ def proof_of(
             known.model.config.vocab_size,
             drafter=drafter,
             warp=settings,
-            lm=session if automaton is None else Sessions(automaton, session),
+            lm=session,
+            constraint=None if automaton is None else automaton.constraint,
             **fields,
         )
     )

@@ -1,12 +1,9 @@
 """Heads under a constraint: laws over the allowed tokens, and texts with the target's law."""
 
-import copy
-
 import pytest
 import torch
 
 from spsbench.engines.eager import EagerLM
-from spsbench.loop.constraint import MaskedLM
 from spsbench.loop.sampling import Warp
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
@@ -55,15 +52,12 @@ def over_allowed(laws):
 )
 def test_every_law_is_masked(target, tmp_path, head, shape, rule):
     site = HeadSite(getattr(writers, head)(tmp_path / "head", target), target)
-    plain = site.drafter()
+    plain, constraint = site.drafter(), STEPS.constraint()
     laws = scratch(plain, Known(target, plain.layers), WARP)
-    held = copy.copy(site)
-    held.constraint = STEPS.constraint(len(PROMPT))
-    drafter = held.drafter(**shape)
-    assert drafter._frontier._constraint is not None
-    watched = Compared(drafter, over_allowed(laws))
-    lm = MaskedLM(EagerLM(target, layers=watched.layers), held.constraint, target=True)
-    rounds = rounds_of(lm, watched, 14, prompt=PROMPT, k=3, seed=2, verifier=rule, warp=WARP)
+    watched = Compared(site.drafter(**shape), over_allowed(laws))
+    lm = EagerLM(target, layers=watched.layers)
+    parts = {"verifier": rule, "warp": WARP, "constraint": constraint}
+    rounds = rounds_of(lm, watched, 14, prompt=PROMPT, k=3, seed=2, **parts)
     output = tuple(token for turn in rounds for token in turn.tokens)
     assert STEPS.state(output) is not None
     assert watched.seen > 14

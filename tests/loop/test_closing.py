@@ -1,18 +1,18 @@
 """Texts that run out of their budget: which token is forced, and the law that comes out."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM, normalised
-from spsbench.loop.closing import END, Closing
-from spsbench.loop.constraint import MaskedLM
+from spsbench.loop.constraint import Constraint
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from tests.automata import BRANCHES, FORKS, PAIRS, StateTable, case_of
+from tests.decoding import output, rounds_of
 from tests.variants import first
 
 LOOP = StateTable(3, ({0: 0, 1: 1}, {0: 2}, {0: 0}), frozenset({2}), 2)
@@ -23,52 +23,63 @@ class Counted:
     """An automaton of texts whose shortest end after n tokens has `length(n)` tokens."""
 
     def __init__(self, length):
-        self.length, self.at, self.looks = length, 0, []
+        self.length, self.at, self.searched = length, 0, []
 
-    def move(self, path):
-        self.at = len(path)
+    def allowed(self):
+        return torch.ones(10, dtype=torch.bool)
+
+    def advance(self, token):
+        self.at += 1
         return True
 
+    def back(self, tokens):
+        self.at -= tokens
+
     def end(self):
-        self.looks.append(self.at)
+        self.searched.append(self.at)
         length = self.length(self.at)
         return None if length is None else (7,) * length
 
 
+EOS = 9
+
+
 def forced(length, budget, output):
-    automaton = Counted(length)
-    return Closing(automaton, automaton.move, budget).token(output)
+    constraint = Constraint(Counted(length), frozenset({EOS}), closes=True)
+    constraint.begin(0, budget, 10)
+    return constraint.only(output)
 
 
-def test_an_end_is_followed_from_where_nothing_is_to_spare():
-    assert forced(lambda n: 3, 10, (1,) * 5) is None
-    assert forced(lambda n: 3, 10, (1,) * 6) == 7
-    assert forced(lambda n: 3, 10, (1,) * 6 + (7, 7)) == 7
-    assert forced(lambda n: 3, 10, (1,) * 6 + (7, 7, 7)) == END
-    assert forced(lambda n: 3, 10, (1,) * 6 + (7, 5)) is None  # behind a refused token
-    assert forced(lambda n: 0, 10, (1,) * 9) == END
+@pytest.mark.parametrize(
+    ("length", "budget", "output", "token"),
+    [
+        (3, 10, (1,) * 5, None),
+        (3, 10, (1,) * 6, 7),
+        (3, 10, (1,) * 6 + (7, 7), 7),
+        (3, 10, (1,) * 6 + (7, 7, 7), EOS),
+        (3, 10, (1,) * 6 + (7, 5), None),  # behind a refused token
+        (0, 10, (1,) * 9, EOS),
+        (3, 160, (1,) * 145, None),  # a sixteenth of a long text is to spare
+        (3, 160, (1,) * 146, 7),
+        (20, 10, (1,) * 9, None),  # no text is as short as the budget
+    ],
+    ids=str,
+)
+def test_an_end_is_followed_from_where_nothing_is_to_spare(length, budget, output, token):
+    assert forced(lambda n: length, budget, output) == token
 
 
-def test_a_long_text_is_closed_with_a_sixteenth_to_spare():
-    assert forced(lambda n: 3, 160, (1,) * 145) is None
-    assert forced(lambda n: 3, 160, (1,) * 146) == 7
-
-
-def test_a_budget_below_the_shortest_text_forces_nothing():
-    assert all(forced(lambda n: 20, 10, (1,) * n) is None for n in range(10))
-
-
-def test_ends_are_looked_for_seldom():
-    automaton = Counted(lambda n: 12)
-    closing = Closing(automaton, automaton.move, 1000)
-    for n in range(900):
-        assert closing.token((1,) * n) is None
-    assert len(automaton.looks) < 12
-
-
-def test_a_text_without_a_known_end_is_looked_at_again():
+def test_a_text_without_a_known_end_is_searched_again():
     assert forced(lambda n: None if n < 20 else 3, 40, (1,) * 34) is not None
     assert forced(lambda n: None, 40, (1,) * 34) is None
+
+
+def test_ends_are_searched_seldom():
+    automaton = Counted(lambda n: 12)
+    constraint = Constraint(automaton, frozenset({EOS}), closes=True)
+    constraint.begin(0, 1000, 10)
+    assert all(constraint.only((1,) * n) is None for n in range(900))
+    assert len(automaton.searched) < 12
 
 
 @dataclass(frozen=True)
@@ -77,8 +88,8 @@ class Closed(StateTable):
 
     budget: int = 4
 
-    def constraint(self, start, budget=None):
-        return super().constraint(start, self.budget)
+    def constraint(self, *args, **options):
+        return super().constraint(*args, closes=True, **options)
 
     def allowed(self, output):
         state, at = 0, 0
@@ -154,26 +165,9 @@ def test_the_law_of_closed_texts_is_that_of_the_target_alone(table, verifier, bu
     assert cut(proof.low) < cut(left_open) or warp
 
 
-def test_a_law_that_is_left_open_by_the_draft_alone_is_seen():
-    """The draft must know the budget too, or its reported law is not the one it draws from."""
-    pair = Pair(3, 4, ("plain",))
-
-    def masked(lm, constraint, target):
-        if target:
-            return MaskedLM(lm, constraint, target=True)
-        return MaskedLM(lm, LOOP.constraint(constraint.start))
-
-    case = case_of(closed(LOOP, 4), pair, tokens=4, masked=masked)
-    left_open = LOOP.constrained(pair.p, len(case.prompt))
-    assert prove(replace(case, p=left_open)).exact  # a raw p is exact as well
-    assert not prove(case).whole
-
-
 def test_the_context_of_the_target_bounds_the_budget():
-    constraint = closed(LOOP, 15).constraint(1)
-    lm = TableLM(lambda text: (0.2, 0.3, 0.5), 3, limit=6)
-    MaskedLM(lm, constraint, target=True)
-    assert constraint.closes((0, 0))
-    assert not closed(LOOP, 15).constraint(1).closes((0, 0))
-    mask = constraint.mask((0, 0))
-    assert torch.equal(mask, torch.tensor([False, True, False]))
+    lm = TableLM(lambda text: (0.5, 0.3, 0.2), 3, limit=7)
+    constraint = closed(LOOP, 0).constraint()
+    rounds = rounds_of(lm, tokens=15, prompt=(1,), k=0, constraint=constraint)
+    assert output(rounds) == [0, 0, 0, 1, 0, 2]
+    assert constraint.closed == 3

@@ -151,7 +151,7 @@ def test_a_mask_that_reading_contradicts_is_an_error_not_an_end(pair, monkeypatc
 
 def opened(pair, constraint):
     cell = make_cell(**constraint)
-    made = grammar.open_constraint(cell, pair.loaded, 1)
+    made = grammar.open_constraint(cell, pair.loaded)
     assert isinstance(made, Constraint)
     return made._automaton
 
@@ -179,12 +179,12 @@ def test_an_end_that_is_a_letter_ends_no_text_that_goes_on(pair):
     letter = pair.loaded.tokenizer.convert_tokens_to_ids("a")
     loaded = replace(pair.loaded, eos=pair.loaded.eos | {letter})
     cell = make_cell(regex="b|ba?")
-    automaton = grammar.open_constraint(cell, loaded, 1)._automaton
+    automaton = grammar.open_constraint(cell, loaded)._automaton
     assert not automaton.allowed()[sorted(loaded.eos)].any()
     assert automaton.advance(pair.loaded.tokenizer.convert_tokens_to_ids("b"))
     assert automaton.allowed()[sorted(loaded.eos)].all()
     word = make_cell(regex="[ab]b")
-    automaton = grammar.open_constraint(word, loaded, 1)._automaton
+    automaton = grammar.open_constraint(word, loaded)._automaton
     assert not automaton.allowed()[letter]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from spsbench.audit.exact.tables import Law, Pair, TableLM
 from spsbench.audit.warping import laws_of
+from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import never
 from spsbench.loop.types import LM, Draft, Drafter, Noise, Purpose, Schedule, Stop, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
@@ -144,6 +145,7 @@ class Case:
     address: Address = fresh
     one_round: bool = False  # walk the first round only; see `whole_texts`
     lm: Callable[["Case", list[int], bool], LM] | None = None
+    constraint: Callable[[], Constraint] | None = None  # makes that of a text
 
     def sessions(self, text: list[int]) -> tuple[LM, LM]:
         """Return sessions over the tables of draft and target; `text` checks them."""

@@ -93,6 +93,7 @@ class Walk:
             noise=self,
             limits=Limits(case.tokens, case.eos),
             stop=case.stop,
+            constraint=None if case.constraint is None else case.constraint(),
         )
         seen: list[Seen] = []
         finish = ""

@@ -199,7 +199,7 @@ class TableContext:
         self.vocab_size = lm.vocab_size
         self.tokenizer: Any = None
         self.vocabularies: Any = None
-        self.constraint: Any = getattr(lm, "constraint", None)
+        self.constrained = getattr(lm, "constrained", False)
         self._lm, self._plan = lm, plan
 
     def session(self) -> LM:

@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 from torch import Tensor
 
 from spsbench.errors import UsageError
+from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import decode
 from spsbench.loop.decoder import Decoder, DecoderContext
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
@@ -32,12 +33,14 @@ class NativeDecoder(Decoder):
     schedule: Schedule
     laws: bool = False
     likeliest: int = 0
+    constraint: Constraint | None = None
 
     @classmethod
     def open(cls, context: DecoderContext, laws: bool = False, likeliest: int = 0) -> Self:
         drafter = context.drafter()
-        target = context.target(drafter.layers)
-        return cls(target, drafter, context.verifier(), context.schedule(), laws, likeliest)
+        models = context.target(drafter.layers), drafter
+        rules = context.verifier(), context.schedule()
+        return cls(*models, *rules, laws, likeliest, context.constraint)
 
     @classmethod
     def check(cls, cell: Cell) -> None:
@@ -64,6 +67,7 @@ class NativeDecoder(Decoder):
             noise=noise,
             limits=limits,
             stop=stop,
+            constraint=self.constraint,
             laws=self.laws,
             likeliest=self.likeliest,
         )

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import Warp
+from spsbench.loop.constraint import Constraint, Path
+from spsbench.loop.sampling import Warp, send
 from spsbench.loop.types import LM, Context, Scores
 
 
@@ -17,6 +18,8 @@ class Frontier:
     """The cache of a draft model while a tree grows in it.
 
     Only nodes with children are fed, so cache rows and node numbers differ: the frontier maps them.
+    Logits are -inf for tokens that the constraint of the text does not allow; a row in which no
+    known token is allowed stays as it is. Laws are reported as they are drawn from.
 
     Attributes:
         narrow: logits are those of the tokens `known_ids` alone, [n, Vd] in place of [n, V].
@@ -26,11 +29,14 @@ class Frontier:
     layers: tuple[int, ...] = ()  # hidden states of the target that it reads
     known_ids: Tensor | None = None  # [Vd] the tokens that it knows; None = all
     narrow = False
+    _rows: dict[int, int]  # node of the last draft -> its place among those fed
+    _parents: list[int]  # of each fed node, as such places
+    _constraint: Constraint | None = None
+    _paths: dict[int, Path]  # under a constraint: node -> the output that ends with it
 
     def __init__(self, lm: LM) -> None:
         self.lm, self.limit = lm, lm.limit
-        self._rows: dict[int, int] = {}  # node of the last draft -> its place among those fed
-        self._parents: list[int] = []  # of each fed node, as such places
+        self._forget()
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self._forget()
@@ -64,7 +70,10 @@ class Frontier:
 
     def root(self, context: Context) -> Tensor:
         """Feed the tokens that the loop has added, and return the [1, V] logits after the text."""
-        return self.lm.append(torch.tensor(context.tokens[self.lm.length :]), keep=1).logits
+        self._constraint = context.constraint
+        if self._constraint is not None:
+            self._paths = {-1: self._constraint.output(context.tokens)}
+        return self._masked(self._root(context), [-1])
 
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
         """Return [n, V] logits after each of some nodes of one depth, in one pass.
@@ -74,11 +83,10 @@ class Frontier:
             nodes: their numbers in the draft.
             parents: the numbers of their parents, -1 = the context.
         """
-        for node, parent in zip(nodes, parents, strict=True):
-            self._rows[node] = len(self._parents)
-            self._parents.append(self._rows[parent] if parent >= 0 else -1)
-        above = torch.tensor(self._parents)
-        return self.lm.append(tokens, keep=len(nodes), parents=above).logits
+        if self._constraint is not None:
+            for node, parent, token in zip(nodes, parents, tokens.tolist(), strict=True):
+                self._paths[node] = (*self._paths[parent], token)
+        return self._masked(self._feed(tokens, nodes, parents), nodes)
 
     def roll_out(
         self, logits: Tensor, u: Tensor, warp: Warp, first: int
@@ -109,6 +117,28 @@ class Frontier:
         place = {node: number for number, node in enumerate(order)}
         self._rows = {place[node]: row for node, row in self._rows.items() if node in place}
 
+    def _root(self, context: Context) -> Tensor:
+        return self.lm.append(torch.tensor(context.tokens[self.lm.length :]), keep=1).logits
+
+    def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        self._add(nodes, parents)
+        return self.lm.append(tokens, keep=len(nodes), parents=torch.tensor(self._parents)).logits
+
+    def _add(self, nodes: Sequence[int], parents: Sequence[int]) -> None:
+        """Add nodes to those that are fed."""
+        for node, parent in zip(nodes, parents, strict=True):
+            self._rows[node] = len(self._parents)
+            self._parents.append(self._rows[parent] if parent >= 0 else -1)
+
+    def _masked(self, logits: Tensor, nodes: Sequence[int]) -> Tensor:
+        """Return [n, V] logits after some nodes without the tokens that may not follow."""
+        if self._constraint is None:
+            return logits
+        rows, ids = self._constraint.allowed(self._paths[node] for node in nodes), self.known_ids
+        rows = rows[:, ids.cpu()] if self.narrow and ids is not None else rows[:, : logits.shape[1]]
+        rows |= ~rows.any(-1, keepdim=True)
+        return logits.masked_fill(~send(rows, logits.device), -torch.inf)
+
     def _forget(self) -> None:
         self._rows, self._parents = {}, []
 
@@ -119,14 +149,17 @@ class ChainFrontier(Frontier):
     def settle(self, context: Context) -> None:
         self.lm.commit(min(self.lm.length, len(context.tokens) - 1))
 
-    def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+    def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
         return self.lm.append(tokens, keep=1).logits
 
     def roll_out(
         self, logits: Tensor, u: Tensor, warp: Warp, first: int
     ) -> tuple[Tensor | None, Tensor] | None:
         roll_out = getattr(self.lm, "roll_out", None)
-        return None if roll_out is None else roll_out(logits, u, warp)
+        if roll_out is None or self._constraint is not None:
+            return None
+        tokens: tuple[Tensor, Tensor] | None = roll_out(logits, u, warp)
+        return tokens
 
     def drop_newest(self, count: int) -> None:
         self.lm.commit(self.lm.length - count)

@@ -1,6 +1,6 @@
 """Tokens that a grammar forces: the only ones allowed in their place, kept with probability 1."""
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 
@@ -13,31 +13,25 @@ class GrammarDrafter(Drafter):
     """A drafter that follows the masks of the constraint while one token is allowed.
 
     Made for `hybrid:first=grammar,then=model`: where a choice begins, the other drafter goes on.
-
-    Args:
-        constraint: `loop.constraint.Constraint` of the generation.
     """
 
     drawn = Drawn.POINT
 
     @classmethod
     def open(cls, context: DrafterContext) -> Self:
-        """Open the drafter over the constraint of the generation."""
-        if context.constraint is None:
+        if not context.constrained:
             raise UsageError(
                 "`drafter` grammar without a constraint: expected one. Give `json_schema`, "
                 "`regex` or `grammar`"
             )
-        return cls(context.constraint)
-
-    def __init__(self, constraint: Any) -> None:
-        self._constraint = constraint
+        return cls()
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        output = tuple(context.tokens[self._constraint.start :])
+        constraint = context.constraint
+        output = constraint.output(context.tokens)
         tokens: list[int] = []
         while len(tokens) < k:
-            token = self._constraint.only((*output, *tokens))
+            token = constraint.only((*output, *tokens))
             if token is None:
                 break
             tokens.append(token)

@@ -20,8 +20,6 @@ from spsbench.heads.eagle3 import Eagle3Network
 from spsbench.heads.falcon import FalconNetwork, State
 from spsbench.heads.layers import Positions
 from spsbench.heads.network import HeadNetwork, ParallelNetwork, Target
-from spsbench.loop.closing import Path
-from spsbench.loop.constraint import Constraint
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import Warp, send
 from spsbench.loop.tree import tree_of
@@ -41,9 +39,6 @@ class HiddenReader(Frontier):
         target: whose embeddings, and maybe head, it uses.
         cache: empty, for the layers of the head.
         together: makes passes with other texts of a batch.
-        constraint: logits are -inf for tokens that it does not allow. A row in which the head knows
-            no allowed token, or behind a refused one, stays as it is: its law is reported as it is
-            drawn from, so the text keeps its law.
     """
 
     limit = None
@@ -55,7 +50,6 @@ class HiddenReader(Frontier):
         target: TargetParts,
         cache: Cache,
         together: Together = alone,
-        constraint: Constraint | None = None,
     ) -> None:
         self.network, self.layers, self.known_ids = network, network.layers, network.ids
         self._target, self._cache, self._together = target, cache, together
@@ -64,8 +58,6 @@ class HiddenReader(Frontier):
         if together is alone and target.dtype == self._dtype:
             self._replay = replay_over(network, target.embed, target.lm_head)
         self._read = 0  # rows in the cache that hold features of the target
-        self._constraint = constraint
-        self._paths: dict[int, Path] = {}  # node -> the output that ends with it; -1 = the text
         self._unread: list[tuple[list[Tensor], list[int]]] = []  # features and tokens, kept back
         self._newest: Tensor | None = None  # [H] the features after the last of them
         self._forget()
@@ -121,16 +113,11 @@ class HiddenReader(Frontier):
 
     @torch.inference_mode()
     def root(self, context: Context) -> Tensor:
-        if self._constraint is not None:
-            self._paths = {-1: tuple(context.tokens[self._constraint.start :])}
-        return self._masked(self._root(context), [-1])
+        return super().root(context)
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        if self._constraint is not None:
-            for node, parent, token in zip(nodes, parents, tokens.tolist(), strict=True):
-                self._paths[node] = (*self._paths[parent], token)
-        return self._masked(self._feed(tokens, nodes, parents), nodes)
+        return super().feed(tokens, nodes, parents)
 
     def roll_out(
         self, logits: Tensor, u: Tensor, warp: Warp, first: int
@@ -148,20 +135,6 @@ class HiddenReader(Frontier):
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
         """Return what `roll_out` does after the text, without a constraint."""
         return None
-
-    def _masked(self, logits: Tensor, nodes: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after some nodes without the tokens that may not follow."""
-        if self._constraint is None:
-            return logits
-        ids = self.known_ids if self.narrow else None
-        free = torch.ones(logits.shape[1], dtype=torch.bool)
-        rows = []
-        for node in nodes:
-            mask = self._constraint.mask(self._paths[node])
-            if mask is not None:
-                mask = mask[: len(free)] if ids is None else mask[ids.cpu()]
-            rows.append(free if mask is None or not bool(mask.any()) else mask)
-        return logits.masked_fill(~send(torch.stack(rows), logits.device), -torch.inf)
 
     @abstractmethod
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
@@ -324,12 +297,6 @@ class HeadFrontier(HiddenReader):
         """Return [n, H], the features after some nodes, or after the text."""
         newest: Any = self._newest
         return torch.stack([newest if p < 0 else self._states[p] for p in parents])
-
-    def _add(self, nodes: Sequence[int], parents: Sequence[int]) -> None:
-        """Add nodes to those that are fed."""
-        for node, parent in zip(nodes, parents, strict=True):
-            self._rows[node] = len(self._parents)
-            self._parents.append(self._rows[parent] if parent >= 0 else -1)
 
     def _noted(self, nodes: Sequence[int], outputs: Tensor) -> Tensor:
         """Note [n, H + Vd] features and logits after some nodes; return the logits [n, V].

@@ -74,8 +74,7 @@ class HeadDrafter:
     def open(cls, context: DrafterContext, **arguments: Any) -> Drafter:
         drafter, head, target = cls(**arguments), context.head(), context.target()
         network = context.network(lambda: load_network(head, target))
-        parts = context.cache(), context.together, context.constraint
-        frontier: Any = cls.frontier(network, target, *parts)
+        frontier: Any = cls.frontier(network, target, context.cache(), context.together)
         if drafter.shape:
             return ShapedDrafter(frontier, parents_of(drafter.shape), drawn_as(drafter.siblings))
         if drafter.width:

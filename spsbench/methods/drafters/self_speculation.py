@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spsbench.loop.drafter_context import CachePart, DrafterContext, Plan, Variant, Weights
 from spsbench.loop.guards import plan_of
-from spsbench.loop.sampling import sample
+from spsbench.loop.sampling import sample, send
 from spsbench.loop.types import (
     LM,
     Context,
@@ -136,6 +136,10 @@ class TwoLevelDrafter(PartialDrafter):
             ahead = guess[len(drafted) : k - 1] if fits else []
             feed = torch.tensor(text[lm.length :] + ahead)
             logits = lm.append(feed, keep=len(ahead) + 1).logits
+            if (constraint := context.constraint) is not None:
+                texts = (text + ahead[:n] for n in range(len(ahead) + 1))
+                allowed = constraint.allowed(map(constraint.output, texts))
+                logits = logits.masked_fill(~send(allowed, logits.device), -torch.inf)
             for row, law in zip(logits, context.warp(logits), strict=True):
                 more = bool(continues(go_on, context.warp, row, law))
                 if not more:

@@ -9,7 +9,7 @@ from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair
 from spsbench.errors import PlugInError
-from spsbench.loop.guards import relaxed
+from spsbench.loop.guards import relaxing_of
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample
 from spsbench.loop.types import Draft, Drawn, Guarantee, Purpose
@@ -141,7 +141,8 @@ def test_token_after_a_draft_that_is_kept_is_of_the_last_row(rule, temperature):
         q[k] = torch.tensor([0.0, 0.0, 0.1, 0.2, 0.7])
         q[k] = q[k] if temperature else torch.eye(5)[4]
         draft = Draft(tokens, q[:k])
-        laws = relaxed(rule, draft, q, Warp(temperature=temperature), q.log())
+        relax = relaxing_of(rule, Warp(temperature=temperature))
+        laws = q if relax is None else relax(draft, q, q.log())
         for index in range(20):
             noise = PhiloxStream(3).round(index)
             path, token, _ = rule(draft, laws, noise)
@@ -155,9 +156,9 @@ def test_relaxed_laws_of_another_shape_name_the_rule():
             return sure[:1, :2]
 
     logits = torch.zeros(5, 8)
-    assert relaxed(Narrow(), DRAFT, EVEN, Warp(), logits) is EVEN
+    assert relaxing_of(Narrow(), Warp())(DRAFT, EVEN, logits) is EVEN
     with pytest.raises(PlugInError):
-        relaxed(Narrow(), DRAFT, EVEN, Warp(temperature=0.0), logits)
+        relaxing_of(Narrow(), Warp(temperature=0.0))(DRAFT, EVEN, logits)
 
 
 @pytest.mark.parametrize("rule", [Typical(0.2, 1.0), TopK(2)], ids=str)

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from tqdm import tqdm
 
@@ -17,7 +17,7 @@ from spsbench.errors import MissingError, UsageError
 from spsbench.metrics.rates import metrics
 from spsbench.settings.records import RoundRecord
 
-MOST_TOKENS = 256  # of a text whose task gives no limit
+MAX_TOKENS = 256  # of a text whose task gives no limit
 LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
 NEUTRAL = dict.fromkeys(("num_beams", "num_return_sequences"), 1) | {"use_cache": True, "top_k": -1}
@@ -53,10 +53,8 @@ lm_eval.context_settings = {"ignore_unknown_options": True}  # type: ignore[attr
 
 def with_model(arguments: list[str]) -> list[str]:
     """Return arguments of the harness that name a model: `sps`, where they name none and run."""
-    words = " ".join(arguments)
-    runs = re.search(r"(^| )(--tasks|-t)", words) and not re.search(
-        r"(^| )(--model\b(?!_)|-m)", words
-    )
+    words = " ".join(["", *arguments])
+    runs = re.search(" (--tasks|-t)", words) and not re.search(r" (--model\b(?!_)|-m)", words)
     return [*arguments, "--model", "sps"] if runs else arguments
 
 
@@ -74,7 +72,7 @@ def generation_options(asked: Mapping[str, Any]) -> dict[str, Any]:
         )
     until = asked.get("until") or []
     stop = [text for text in ([until] if isinstance(until, str) else until) if text]
-    tokens = next((asked[name] for name in LIMITS if name in asked), MOST_TOKENS)
+    tokens = next((asked[name] for name in LIMITS if name in asked), MAX_TOKENS)
     sampling = {name: asked[name] for name in SAMPLING if name in asked}
     if not asked.get("do_sample", sampling.get("temperature", 0) > 0):
         sampling = {"temperature": 0.0}
@@ -94,38 +92,36 @@ def speculation_line(rounds: Sequence[RoundRecord]) -> str:
 
 def register() -> type:
     """Register the model `sps` in the harness, and return its class."""
-    from lm_eval.api.model import TemplateLM
     from lm_eval.api.registry import register_model
+    from lm_eval.models.huggingface import HFLM
 
-    model = type("SpsLM", (PairModel, TemplateLM), {})
+    model = type("SpsLM", (PairModel, HFLM), {})
     register_model("sps")(model)
     return model
 
 
 class PairModel:
-    """A pair with the methods of the harness's `TemplateLM`, which is the other base of its class.
+    """A pair as a model of the harness, by its model `hf`, which is the other base of its class.
 
     Args:
         options: of `spsbench.load`: `target=...,draft=...,k=4,verifier=block`; the harness's
-            `batch_size`, `max_batch_size` and `device` do nothing here.
+            `max_batch_size` and `device` do nothing here, and `batch_size` is of likelihoods.
     """
 
     cache_hook: Any  # the harness's, of answers
+    tok_encode: Any
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, batch_size: int | str = 1, **options: Any) -> None:
         from spsbench.pair.load import load
 
-        super().__init__()
-        of_harness = ("batch_size", "max_batch_size", "device")
+        of_harness = ("max_batch_size", "device")
         self.pair = load(**{n: value for n, value in options.items() if n not in of_harness})
-        self.tokenizer = self.pair.loaded.tokenizer
-        self.tokenizer_name = str(self.tokenizer.name_or_path).replace("/", "__")
-        begin = self.tokenizer.bos_token_id
-        self.eot_token_id = int(min(self.pair.loaded.eos, default=self.tokenizer.eos_token_id))
-        self.prefix_token_id = self.eot_token_id if begin is None else int(begin)
+        target, tokenizer = self.pair.loaded.target, self.pair.loaded.tokenizer
         self.rounds: list[RoundRecord] = []
         self._generated = 0  # texts so far
         OPENED.append(self)
+        shape = SimpleNamespace(config=target.config, device=target.device)  # weights: `_scorer`'s
+        super().__init__(pretrained=shape, tokenizer=tokenizer, batch_size=batch_size)  # type: ignore[call-arg]
 
     @cached_property
     def _scorer(self) -> Any:
@@ -133,18 +129,14 @@ class PairModel:
 
         return Scorer(self.pair.loaded.target, self.pair.loaded.vocab_size)
 
-    def apply_chat_template(self, chat_history: Any, add_generation_prompt: bool = True) -> Any:
-        """Return a conversation as the text of the model's template."""
-        how = {"add_generation_prompt": add_generation_prompt, "tokenize": False}
-        how["continue_final_message"] = not add_generation_prompt
-        return self.tokenizer.apply_chat_template(chat_history, **how)
+    def _model_call(self, inps: Any, **_: Any) -> Any:
+        """Return [B, n, V] logits of a plain pass of the target in float32."""
+        import torch
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> Any:
-        """Return the ids of a text, with those that the tokenizer adds unless told otherwise."""
-        begin = self.tokenizer.bos_token
-        if add_special_tokens is None:
-            add_special_tokens = begin is None or not string.startswith(begin)
-        return self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
+        from spsbench.audit.statistical.forward import precise
+
+        with torch.inference_mode(), precise(self._scorer.model):
+            return self._scorer.model(inps).logits[..., : self._scorer.vocab_size]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Continue each context up to a stop string: greedily unless a task samples."""
@@ -153,7 +145,7 @@ class PairModel:
             context, asked = request.args
             self._generated += 1  # equal requests are samples of their own
             generation = self.pair.generation(
-                self.tok_encode(context) or [self.prefix_token_id],
+                self.tok_encode(context) or [self.pair.loaded.tokenizer.eos_token_id],
                 sample=str(self._generated),
                 **generation_options(asked),
             )
@@ -163,40 +155,3 @@ class PairModel:
             texts.append(generation.record.text)
             self.cache_hook.add_partial("generate_until", request.args, texts[-1])
         return texts
-
-    def _loglikelihood_tokens(self, requests: Any, disable_tqdm: bool = False, **_: Any) -> Any:
-        """Return log-probability and greediness of each (texts, context ids, continuation ids)."""
-        answers = []
-        for texts, context, continuation in tqdm(requests, disable=disable_tqdm):
-            answers.append(self._score(context, continuation))
-            if texts is not None:
-                self.cache_hook.add_partial("loglikelihood", texts, answers[-1])
-        return answers
-
-    def _score(self, context: Sequence[int], continuation: Sequence[int]) -> tuple[float, bool]:
-        """Return a continuation's log-probability in nats, and whether each token is likeliest."""
-        limit = self._scorer.limit
-        length = len(context) if limit is None else limit + 1 - len(continuation)
-        if length < 1:
-            raise UsageError(
-                f"a continuation of {len(continuation)} tokens: expected fewer than the target's "
-                f"context holds, {limit}. Leave the task out"
-            )
-        logits = self._scorer.logits(list(context)[-length:], list(continuation)).astype(np.float64)
-        shifted = logits - logits.max(-1, keepdims=True)
-        logs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-        chosen = logs[np.arange(len(logs)), list(continuation)]
-        return float(chosen.sum()), bool((logits.argmax(-1) == np.array(continuation)).all())
-
-    def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
-        """Return the log-probability of each text, in windows as long as the target's context."""
-        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-
-        sums = []
-        longest, prefix = self.pair.loaded.limit or 1 << 20, self.prefix_token_id
-        for request in tqdm(requests, disable=disable_tqdm):
-            ids = self.tok_encode(request.args[0], add_special_tokens=False)
-            windows = get_rolling_token_windows(ids, prefix, longest, 1)
-            sums.append(sum(self._score(*make_disjoint_window(window))[0] for window in windows))
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, sums[-1])
-        return sums

@@ -3,7 +3,6 @@
 import importlib.util
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -22,7 +21,8 @@ def model():
     from spsbench.extensions.lm_eval.command import register
 
     return register().create_from_arg_string(
-        "target=nano,draft=nano-draft,k=4,offline=True", {"batch_size": 1, "device": None}
+        "target=nano,draft=nano-draft,k=4,offline=True,engine=eager",
+        {"batch_size": 1, "device": None},
     )
 
 
@@ -50,7 +50,7 @@ def test_likelihoods_are_those_of_a_plain_pass(model):
     whole = model.tok_encode(PROMPT + continuation)
     begin = len(model.tok_encode(PROMPT.rstrip()))  # the harness gives the rest to what follows
     with torch.inference_mode():
-        logits = model._scorer.model(torch.tensor([whole])).logits[0].double()
+        logits = model.pair.loaded.target(torch.tensor([whole])).logits[0].double()
     logs = logits[:, : model.pair.loaded.vocab_size].log_softmax(-1)
     expected = sum(float(logs[i - 1, whole[i]]) for i in range(begin, len(whole)))
     assert found == pytest.approx(expected, abs=1e-4)
@@ -60,8 +60,21 @@ def test_likelihoods_are_those_of_a_plain_pass(model):
 
 def test_a_rolling_likelihood_is_one_window_of_a_short_text(model):
     text = "import os\nimport sys\n"
-    (found,) = model.loglikelihood_rolling([request(text)], disable_tqdm=True)
-    ids = model.tok_encode(text, add_special_tokens=False)
-    expected, _ = model._score([model.prefix_token_id], ids)
-    assert found == pytest.approx(expected)
-    assert np.isfinite(found)
+    (rolling,) = model.loglikelihood_rolling([request(text)], disable_tqdm=True)
+    ((whole, _),) = model.loglikelihood([request("", text)], disable_tqdm=True)
+    assert rolling == pytest.approx(whole)
+
+
+def test_a_context_is_read_as_likelihoods_read_it(model):
+    context = f"def add(a, b):{model.tokenizer.eos_token}def"
+    ids = model.tok_encode(context)
+    assert model.eot_token_id in ids
+    alone = model.pair.generate(ids, k=0, temperature=0, max_new_tokens=8)
+    (text,) = model.generate_until([request(context, {"max_gen_toks": 8})], disable_tqdm=True)
+    assert text == alone.text
+
+
+def test_repeats_of_a_request_are_samples_of_their_own(model):
+    asked = {"max_gen_toks": 16, "do_sample": True, "temperature": 1.0}
+    requests = [request("def add(a, b):", asked)] * 4
+    assert len(set(model.generate_until(requests, disable_tqdm=True))) == 4

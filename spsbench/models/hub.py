@@ -96,6 +96,36 @@ def _cached(ref: ModelSpec, access: Access, offline: bool) -> Path:
     )
 
 
+def cached_file(repository: str, file: str, revision: str | None = None) -> Path | None:
+    """Return the path of a data set's file in the hub's cache, else None."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(repository, file, repo_type="dataset", revision=revision)
+    return Path(path) if isinstance(path, str) else None
+
+
+def fetch_file(repository: str, file: str, revision: str | None = None) -> Path:
+    """Return the path of a data set's file, from the hub's cache or else from the hub.
+
+    Raises:
+        UnavailableError: not cached, and offline, unreachable, or the download failed.
+    """
+    from huggingface_hub import hf_hub_download
+
+    if (path := cached_file(repository, file, revision)) is not None:
+        return path
+    why = why_offline("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+    if why or not reachable():
+        raise UnavailableError(
+            f"{repository} is not cached and {why or 'the hub cannot be reached'}: expected "
+            f"{file}. Name a file with `data` PATH, or run once with network"
+        )
+    try:
+        return Path(hf_hub_download(repository, file, repo_type="dataset", revision=revision))
+    except Exception as error:
+        raise _translated(error, ModelSpec(repository, revision=revision), endpoint()) from error
+
+
 def endpoint() -> str:
     """Return the address of the hub without any user name or password in it."""
     parts = urllib.parse.urlsplit(_address())

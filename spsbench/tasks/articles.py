@@ -1,6 +1,6 @@
 """The articles of XSum: from the hub, from a file, or 1,000 generated ones of this package.
 
-XSum's test split is one parquet file of the hub, pinned by commit and by checksum, in its cache.
+XSum's test split is one parquet file of the hub, pinned by commit, in its cache.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,9 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from spsbench.errors import DataError
-from spsbench.tasks.reader import cached as cached_file
-from spsbench.tasks.reader import distinct, hub_file, out_of_reach, rows
+from spsbench.errors import DataError, UnavailableError
+from spsbench.tasks.reader import distinct, rows
 
 
 class NewsItem(NamedTuple):
@@ -32,14 +31,7 @@ def layout(done: Sequence[NewsItem], document: str | None = None) -> str:
 REPOSITORY = "EdinburghNLP/xsum"
 REVISION = "7d4d486c2f8ef850b1a11aead99b894ff3dd7da9"
 FILE = "data/test-00000-of-00001.parquet"
-SHA256 = "224e9dbc6fed987759c1954603b43cb280b8d475d78893779130aa707d967ed7"
-
-
-def cached() -> Path | None:
-    """Return the path of the test split if it is in the cache, else None."""
-    return cached_file(REPOSITORY, FILE, REVISION)
-
-
+SPLIT = REPOSITORY, FILE, REVISION
 # Generated articles like the training data of the bundled pair (recipes/nano/news.py): a worked
 # example from the training split, then held-out ones.
 MINI = Path(__file__).with_name("articles.jsonl.gz")
@@ -83,10 +75,11 @@ def articles(data: str, count: int) -> Articles:
         return _hub()
     if data != "auto":
         return _file(Path(data).expanduser())
-    if cached() is None and (why := out_of_reach()) is not None:
-        mini = _mini(count)
-        return mini._replace(title=f"{mini.title}; XSum itself is not cached and {why}")
-    return _hub()
+    try:
+        return _hub()
+    except UnavailableError as error:
+        mini, (why, *_) = _mini(count), str(error).split(":")
+        return mini._replace(title=f"{mini.title}; {why}")
 
 
 def _mini(count: int) -> Articles:
@@ -96,7 +89,9 @@ def _mini(count: int) -> Articles:
 
 
 def _hub() -> Articles:
-    read = _file(hub_file(REPOSITORY, FILE, REVISION, SHA256))
+    from spsbench.models.hub import fetch_file
+
+    read = _file(fetch_file(*SPLIT))
     source = f"{REPOSITORY} at {REVISION[:8]}"
     title = f"XSum test split, {len(read.items):,} articles ({source}; the paper has 11,305)"
     return read._replace(title=title)

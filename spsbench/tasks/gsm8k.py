@@ -7,20 +7,17 @@ number of the text is a second metric (`exact_match_last`), as in evaluation har
 before a `</think>` is no answer.
 """
 
-import copy
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 from unicodedata import digit
 
 from spsbench.errors import DataError
-from spsbench.metrics.parity import average
-from spsbench.settings.task import Fits, Metric, Sample, Task
+from spsbench.settings.task import Metric, Sample
 from spsbench.tasks.answers import without_thinking
-from spsbench.tasks.reader import Row, check_fits, distinct, fingerprint, hub_file, rows
+from spsbench.tasks.base import PromptTask
+from spsbench.tasks.reader import Row, distinct, rows
 
 REPOSITORY, FILE = "openai/gsm8k", "main/test-00000-of-00001.parquet"
 # A sign after a word or a number is a dash, and digits after a comma are a group only if three.
@@ -60,13 +57,12 @@ Answer: The notebooks cost 4 * 3 = $12. With the pen she pays 12 + 2 = $14. Her 
 """Two worked examples in the form of the data, written for this package."""
 
 
-class Gsm8k(Task):
+class Gsm8k(PromptTask):
     """GSM8K: the problems of a file, or the test split of the hub."""
 
-    name = "gsm8k"
-    data = "data"
+    name, form = "gsm8k", "two-shot-1"
+    data, hub = "data", ("hub",)
     nucleus = MappingProxyType({"top_p": 0.95, "temperature": 0.8})
-    max_new_tokens = 256
     stop: tuple[str, ...] = ("\nQuestion:", "\n\n")
     metrics = ("exact_match", "exact_match_last")
     # The margin is about three standard errors of the test split's 1,319 problems.
@@ -84,41 +80,15 @@ class Gsm8k(Task):
             ValueError: `max_new_tokens` is below 1.
             SpsError: the data is missing, unreachable, or unusable; names the line.
         """
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {max_new_tokens}: expected 1 or more")
-        self.max_new_tokens = max_new_tokens
-        path = hub_file(REPOSITORY, FILE) if data == "hub" else Path(data).expanduser()
+        from spsbench.models.hub import fetch_file
+
+        path = fetch_file(REPOSITORY, FILE) if data == "hub" else Path(data).expanduser()
         read = ((row.where, _sample(number, row)) for number, row in enumerate(rows(path)))
-        self._samples, _ = distinct(read)
-        if not self._samples:
+        samples, _ = distinct(read)
+        if not samples:
             raise DataError(f"no problems ({path}): expected one a line. Check the path")
         source = f"{REPOSITORY} at {path.parts[-3][:8]}" if data == "hub" else str(path)
-        self.title = f"GSM8K, {len(self._samples):,} problems of {source}"
-        self._asks = False
-        self.prompt_version = self._version("two-shot-1")
-
-    @classmethod
-    def online(cls, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the hub's split is asked for."""
-        return bool(arguments.get("data", "hub") == "hub")
-
-    def instruct(self) -> "Gsm8k":
-        """Return the same problems as messages, without examples or stop strings."""
-        task = copy.copy(self)
-        task._asks, task.stop = True, ()
-        task.prompt_version = task._version("ask-1")
-        return task
-
-    def samples(self, fits: Fits) -> Iterator[Sample]:
-        """Yield all problems in the order of the file.
-
-        Raises:
-            DataError: a problem does not fit the context; problems are never cut.
-        """
-        for sample in self._samples:
-            prompt = self._question(sample.prompt)
-            check_fits(self, sample.id, prompt, fits)
-            yield Sample(sample.id, prompt, sample.reference)
+        self.hold(f"GSM8K, {len(samples):,} problems of {source}", samples, max_new_tokens)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """Return 1 or 0 for the number behind `####`, and for the last number of the text."""
@@ -130,19 +100,11 @@ class Gsm8k(Task):
             "exact_match_last": float((marked or last) == expected),
         }
 
-    @staticmethod
-    def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
-        """Return each metric's mean over the repeats of each problem."""
-        return average(scores)
-
-    def _question(self, question: str) -> str:
-        if self._asks:
-            return QUESTION.format(question=question)
-        return f"{EXAMPLES}Question: {question}\nAnswer:"
-
-    def _version(self, form: str) -> str:
-        parts = [text for s in self._samples for text in (s.id, self._question(s.prompt))]
-        return f"{form}-{fingerprint(parts)}"
+    def prompt(self, text: str) -> str:
+        """Return a question as a message, or after two worked examples."""
+        if self.is_asked:
+            return QUESTION.format(question=text)
+        return f"{EXAMPLES}Question: {text}\nAnswer:"
 
 
 def marked_number(text: str) -> str | None:

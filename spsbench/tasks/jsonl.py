@@ -7,22 +7,21 @@ turns before; a base model gets the first turn. The texts of a row follow its `j
 place of the one of the command.
 """
 
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from spsbench.errors import DataError
-from spsbench.metrics.parity import average
 from spsbench.settings.constraint import check_grammar, read_schema
-from spsbench.settings.task import Fits, Sample, Task
+from spsbench.settings.task import Sample
 from spsbench.store.run_folder import TURN
 from spsbench.tasks import rouge
-from spsbench.tasks.reader import Row, distinct, fingerprint, rows, well_formed
+from spsbench.tasks.base import PromptTask
+from spsbench.tasks.reader import Row, distinct, rows
 
 
-class Jsonl(Task):
+class Jsonl(PromptTask):
     """The prompts of a file, as a task."""
 
     name = "jsonl"
@@ -44,53 +43,36 @@ class Jsonl(Task):
         """
         if not path:
             raise ValueError("no path: expected jsonl:path=FILE")
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {max_new_tokens}: expected 1 or more")
-        self.max_new_tokens = max_new_tokens
         self.stop = tuple(_unescaped(text) for text in stop.split("|") if text)
         self._path = Path(path).expanduser()
         self._later: dict[str, list[str]] = {}  # turns after the first, by sample
         with closing(rows(self._path, "prompt")) as numbered:
-            self._samples, repeated = distinct(
+            samples, repeated = distinct(
                 (row.where, self._read(row, number)) for number, row in enumerate(numbered, 1)
             )
-        if not self._samples:
+        if not samples:
             raise DataError(f"no prompts ({self._path}): expected one a line. Check the path")
-        self.title = self._described(repeated)
-        scored = any(sample.reference is not None for sample in self._samples)
+        scored = any(sample.reference is not None for sample in samples)
         self.metrics = rouge.METRICS if scored else ()
-        self.constrained = any(sample.json_schema for sample in self._samples)
-        self.prompt_version = f"raw-1-{fingerprint(_parts(self._samples))}"
+        self.constrained = any(sample.json_schema for sample in samples)
+        self.hold(self._described(samples, repeated), samples, max_new_tokens)
 
-    def instruct(self) -> "Jsonl":
+    def instruct(self) -> Self:
         """Return the same prompts as messages, with every turn of a conversation."""
-        task = copy.copy(self)
+        task = super().instruct()
+        task.stop = self.stop
         task._samples = [turn for sample in self._samples for turn in self._turns(sample)]
-        task.prompt_version = f"ask-1-{fingerprint(_parts(task._samples))}"
+        task._set_version()
         return task
 
-    def samples(self, fits: Fits) -> Iterator[Sample]:
-        """Yield all prompts in the order of the file.
-
-        Raises:
-            DataError: a prompt does not fit the context; prompts are never cut.
-        """
-        for sample in self._samples:
-            if not fits(sample.prompt):
-                raise DataError(
-                    f"prompt {sample.id!r} ({self._path}): expected it to fit the context with "
-                    f"{self.max_new_tokens} tokens to come. Shorten it, or ask for fewer tokens"
-                )
-            yield sample
+    def parts(self) -> Iterable[str]:
+        """Return ids, prompts and schemas."""
+        whole = ((s.id, s.prompt, s.json_schema) for s in self._samples)
+        return (text for name, *texts in whole for text in (name, *filter(None, texts)))
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """Return ROUGE-2 F in 0..100 against the reference; empty without a reference."""
         return {} if sample.reference is None else rouge.score(completion, sample.reference)
-
-    @staticmethod
-    def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
-        """Return each metric's mean over the repeats of each sample with a reference."""
-        return average(scores)
 
     def _read(self, row: Row, number: int) -> Sample:
         """Return the sample of a row, and keep the turns after its first."""
@@ -107,23 +89,14 @@ class Jsonl(Task):
             yield Sample(name, text, group=first.group, after=before, json_schema=first.json_schema)
             before = name
 
-    def _described(self, repeated: int) -> str:
-        references = [s.reference for s in self._samples if s.reference is not None]
-        parts = [f"{self._path}: {len(self._samples):,} prompts", f"{len(references):,} references"]
+    def _described(self, samples: list[Sample], repeated: int) -> str:
+        references = [s.reference for s in samples if s.reference is not None]
+        parts = [f"{self._path}: {len(samples):,} prompts", f"{len(references):,} references"]
         if repeated:
             parts.append(f"{repeated:,} repeated lines left out")
         if wordless := sum(not rouge.has_words(reference) for reference in references):
             parts.append(f"{wordless:,} references without Latin words, which score 0")
         return ", ".join(parts)
-
-
-def _parts(samples: Sequence[Sample]) -> list[str]:
-    """Return what a version of the prompts depends on."""
-    return [
-        text
-        for sample in samples
-        for text in (sample.id, sample.prompt, *filter(None, [sample.json_schema]))
-    ]
 
 
 def _sample(row: Row, number: int) -> Sample:
@@ -180,7 +153,7 @@ def _first_turn(row: Row) -> str:
 def _turn(row: Row, turn: object) -> str:
     if not isinstance(turn, str):
         raise DataError(f"'turns' ({row.where}): expected a list of texts. Correct the line")
-    return well_formed(turn, f"{row.where}, 'turns'")
+    return turn
 
 
 def _optional(row: Row, key: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from spsbench.errors import DataError
 from spsbench.settings.task import Metric, Sample
 from spsbench.tasks.jsonl import Jsonl
-from spsbench.tasks.reader import Row, hub_file
+from spsbench.tasks.reader import Row
 
 REPOSITORY, FILE = "HuggingFaceH4/mt_bench_prompts", "raw/question.jsonl"
 MT_BENCH = (
@@ -86,7 +86,7 @@ class Questions(Jsonl):
 class MtBench(Questions):
     """MT-Bench: 80 questions of two turns in 8 categories (Zheng et al. 2023, arXiv 2306.05685)."""
 
-    name, benchmark = "mtbench", "MT-Bench"
+    name, benchmark, hub = "mtbench", "MT-Bench", ("hub",)
 
     def __init__(self, data: str = "hub", max_new_tokens: int = 1024, category: str = "") -> None:
         """Read the questions.
@@ -101,13 +101,10 @@ class MtBench(Questions):
             ValueError: no data, or `max_new_tokens` is below 1.
             SpsError: the data is missing, unreachable, or unusable; names the line.
         """
-        path: str | Path = hub_file(REPOSITORY, FILE) if data == "hub" else data
-        super().__init__(str(path), max_new_tokens, category)
+        from spsbench.models.hub import fetch_file
 
-    @classmethod
-    def online(cls, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the hub's file is asked for."""
-        return bool(arguments.get("data", "hub") == "hub")
+        path: str | Path = fetch_file(REPOSITORY, FILE) if data == "hub" else data
+        super().__init__(str(path), max_new_tokens, category)
 
 
 class SpecBench(Questions):

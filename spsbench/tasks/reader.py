@@ -4,67 +4,20 @@ The first bytes of a file decide its format, not its name. Errors name the place
 nothing is skipped or repaired. `fingerprint` names a set of prompts.
 """
 
-import gzip
 import hashlib
-import io
-import zlib
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
-from spsbench.errors import (
-    DataError,
-    MissingError,
-    PermissionDeniedError,
-    UnavailableError,
-    first_line,
-)
-from spsbench.foreign import FieldError, parse_json
-from spsbench.hardware.files import open_file
-from spsbench.settings.task import Fits, Task
+from msgspec import json
 
+from spsbench.errors import DataError, first_line
+from spsbench.foreign import open_foreign
 
-def parse(line: bytes, where: str) -> dict[str, Any]:
-    """Return the object on a line of JSONL, read strictly.
-
-    Args:
-        line: bytes of the line, with the newline if there is one.
-        where: file and line, for messages.
-
-    Raises:
-        DataError: no JSON in UTF-8, nested too deeply, or no object.
-    """
-    try:
-        value = parse_json(line, strict=False)  # half a surrogate pair is a model's, not the file's
-        if not isinstance(value, dict):
-            raise FieldError(f"JSON, but a {type(value).__name__}")
-    except FieldError as error:
-        torn = "" if line.endswith(b"\n") else "; the file may have been cut off here"
-        raise DataError(
-            f"{error} ({where}{torn}): expected one JSON object a line. Correct the line"
-        ) from error
-    return value
-
-
-def decoded(line: bytes, where: str) -> str:
-    """Return the text of a line.
-
-    Raises:
-        DataError: not UTF-8; names the column.
-    """
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"bytes that are not UTF-8 ({where}:{error.start + 1}): expected UTF-8. "
-            "Convert the file, for instance with iconv"
-        ) from error
-
-
+DATA = "JSONL, JSONL.gz or parquet"
 LINE_LIMIT = 16 << 20  # bytes
 SIZE_LIMIT = 1 << 30  # bytes when unpacked: rows are kept in memory, and a gzip may be a bomb
-_BOM = b"\xef\xbb\xbf"
 
 
 class Identified(Protocol):
@@ -88,7 +41,7 @@ class Row(NamedTuple):
         """Return the text under `key`.
 
         Raises:
-            DataError: the value is missing, no text, or has a lone surrogate.
+            DataError: the value is missing, or no text.
         """
         value = self.values.get(key)
         if not isinstance(value, str):
@@ -97,7 +50,7 @@ class Row(NamedTuple):
             raise DataError(
                 f"{problem} ({self.where}): expected a text. The keys there are {keys or 'none'}"
             )
-        return well_formed(value, f"{self.where}, {key!r}")
+        return value
 
     def name(self, key: str) -> str:
         """Return the id under `key`: a non-empty text, or an integer.
@@ -122,95 +75,21 @@ def rows(path: Path, text: str | None = None) -> Generator[Row]:
             are refused.
 
     Raises:
-        MissingError: there is no such file.
-        PermissionDeniedError: the file is not readable.
-        DataError: the file is damaged, too large, or of another format; names the line.
+        SpsError: as `open_foreign`. DataError: too large, or of another format; names the line.
     """
-    try:
-        if path.is_dir():
-            yield from _saved(path)
+    if path.is_dir():
+        yield from _saved(path)
+        return
+    with open_foreign(path, DATA) as (file, _):
+        if not file.peek(4).startswith(b"PAR1"):  # type: ignore[attr-defined]
+            yield from _lines(file, path, text)
             return
-        with open_file(path) as file:
-            start = file.peek(4)
-            if start.startswith(b"PAR1"):
-                yield from _parquet(path)
-            elif start.startswith(b"\x1f\x8b"):
-                with gzip.open(file) as unpacked:
-                    yield from _lines(unpacked, path, text)
-            else:
-                yield from _lines(file, path, text)
-    except FileNotFoundError as error:
-        raise MissingError(
-            f"no data file ({path}): expected JSONL, JSONL.gz or parquet. Check the path"
-        ) from error
-    except PermissionError as error:
-        raise PermissionDeniedError(
-            f"the data file may not be read ({path}): expected read permission. "
-            "Ask its owner, or copy it"
-        ) from error
-    except (EOFError, zlib.error, OSError, ValueError, NotImplementedError) as error:
-        raise DataError(
-            f"damaged or unreadable data ({path}, {first_line(error)}): expected a whole file. "
-            "Fetch it again"
-        ) from error
-
-
-def cached(repository: str, file: str, revision: str | None = None) -> Path | None:
-    """Return the path of a data set's file in the hub's cache, else None."""
-    from huggingface_hub import try_to_load_from_cache
-
-    path = try_to_load_from_cache(repository, file, repo_type="dataset", revision=revision)
-    return Path(path) if isinstance(path, str) else None
-
-
-def out_of_reach() -> str | None:
-    """Return why nothing can be downloaded now, or None, within three seconds."""
-    from spsbench.models.hub import reachable, why_offline
-
-    why = why_offline("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
-    return why or (None if reachable() else "the hub cannot be reached")
-
-
-def hub_file(
-    repository: str, file: str, revision: str | None = None, sha256: str | None = None
-) -> Path:
-    """Return the path of a data set's file, from the hub's cache or else from the hub.
-
-    Raises:
-        UnavailableError: not cached, and offline, unreachable, or the download failed.
-        DataError: the file's checksum is not `sha256`.
-        PermissionDeniedError: the cache is not writable.
-    """
-    from huggingface_hub import hf_hub_download
-
-    path, action = cached(repository, file, revision), "Name a file with `data` PATH"
-    if path is None and (why := out_of_reach()) is not None:
-        raise UnavailableError(
-            f"{repository} is not cached and {why}: expected {file}. {action}, or run once with "
-            "network"
-        )
     try:
-        if path is None:
-            download = hf_hub_download(repository, file, repo_type="dataset", revision=revision)
-            path = Path(download)
-    except PermissionError as error:
-        raise PermissionDeniedError(
-            f"the hub's cache cannot be written ({error.filename}): expected a folder of yours. "
-            "Set HF_HOME to one"
+        yield from _parquet(path)
+    except (OSError, ValueError, NotImplementedError) as error:
+        raise DataError(
+            f"unreadable ({path}: {first_line(error)}): expected {DATA}. Check the file"
         ) from error
-    except Exception as error:  # the client raises kinds of several packages
-        raise UnavailableError(
-            f"{repository} cannot be had ({first_line(error)}): expected {file}. {action}"
-        ) from error
-    if sha256 is not None:
-        with path.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        if digest != sha256:
-            raise DataError(
-                f"another checksum of {file} ({path}, sha256 {digest}): expected {sha256}. Delete "
-                "the file to fetch it again; if that does not help, it was changed at the hub"
-            )
-    return path
 
 
 def distinct(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
@@ -232,23 +111,7 @@ def distinct(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
     return [item for _, item in first_of.values()], repeated
 
 
-def well_formed(text: str, where: str) -> str:
-    """Return `text` if it can be encoded.
-
-    Raises:
-        DataError: the text has a lone surrogate.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"half a surrogate pair ({where}, character {error.start + 1}): expected Unicode text. "
-            "Correct the escape"
-        ) from error
-    return text
-
-
-def _lines(file: IO[bytes] | io.BufferedIOBase, path: Path, text: str | None) -> Iterator[Row]:
+def _lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Row]:
     number, size = 0, 0
     while line := file.readline(LINE_LIMIT + 1):
         number, size = number + 1, size + len(line)
@@ -259,11 +122,21 @@ def _lines(file: IO[bytes] | io.BufferedIOBase, path: Path, text: str | None) ->
                 "Split it, or check that this is JSONL"
             )
         _check_size(size, path)
-        line = line.removeprefix(_BOM) if number == 1 else line
-        if text is not None and line.strip() and not line.lstrip().startswith(b"{"):
-            yield Row(where, {text: decoded(line.rstrip(b"\r\n"), where)})
-        elif line.strip():
-            yield Row(where, parse(line, where))
+        if line.strip():
+            yield Row(where, _values(line, where, text))
+
+
+def _values(line: bytes, where: str, text: str | None) -> dict[str, Any]:
+    try:
+        if text is not None and not line.lstrip().startswith(b"{"):
+            return {text: line.rstrip(b"\r\n").decode()}
+        return json.decode(line, type=dict[str, Any])
+    except (ValueError, RecursionError) as error:
+        torn = "" if line.endswith(b"\n") else "; the file may have been cut off here"
+        raise DataError(
+            f"{first_line(error)} ({where}{torn}): expected one JSON object a line, in UTF-8. "
+            "Correct the line"
+        ) from error
 
 
 def _parquet(path: Path) -> Iterator[Row]:
@@ -316,17 +189,3 @@ def digest_of(texts: Iterable[str]) -> str:
         content = text.encode()
         digest.update(len(content).to_bytes(8, "big") + content)
     return digest.hexdigest()
-
-
-def check_fits(task: Task, problem: str, prompt: str, fits: Fits) -> None:
-    """Refuse a problem that does not fit the context, for tasks whose problems are never cut.
-
-    Raises:
-        DataError: the prompt of `problem`, an id, does not fit with the tokens to come.
-    """
-    if not fits(prompt):
-        raise DataError(
-            f"problem {problem!r} ({task.title}): expected it to fit the context with "
-            f"{task.max_new_tokens} tokens to come. Ask for fewer, or choose models with "
-            "a longer one"
-        )

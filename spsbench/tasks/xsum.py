@@ -12,19 +12,17 @@ and a summary ends where the next item would begin. An instruct model is asked f
 instead, without an example and without stop strings.
 """
 
-import copy
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 from spsbench.errors import DataError
-from spsbench.metrics.parity import average
-from spsbench.settings.task import Fits, Sample, Task
+from spsbench.settings.task import Fits, Sample
 from spsbench.tasks import rouge
 from spsbench.tasks.articles import articles, layout
-from spsbench.tasks.reader import fingerprint
+from spsbench.tasks.base import PromptTask
 
 _MARK = re.compile(r"""[.!?]+["'”’)\]]*\s+""")
 _SHORT = frozenset(
@@ -73,13 +71,12 @@ def _is_short(text: str, mark: re.Match[str]) -> bool:
 QUESTION = "Summarize the article in one sentence.\n\nArticle: {document}"
 
 
-class XSum(Task):
+class XSum(PromptTask):
     """XSum, or articles in the same format."""
 
-    name = "xsum"
-    data = "data"
+    name, form = "xsum", "one-shot-1"
+    data, hub = "data", ("auto", "hub")
     nucleus = MappingProxyType({"top_p": 0.8})  # Chen et al. 2023, Table 1
-    max_new_tokens = 128
     stop: tuple[str, ...] = ("\n\n", "\nArticle:", "\nSummary:")
     metrics = rouge.METRICS
     quality = rouge.QUALITY
@@ -98,21 +95,8 @@ class XSum(Task):
             ValueError: a count out of range.
             SpsError: the data is missing, unreachable, or unusable.
         """
-        self.title, self._items, self._example = articles(data, count)
-        self._asks = False
-        self.prompt_version = f"one-shot-1-{self._fingerprint()}"
-
-    def instruct(self) -> "XSum":
-        """Return the same articles, each with the question for one sentence."""
-        task = copy.copy(self)
-        task._asks, task.stop = True, ()
-        task.prompt_version = f"ask-1-{task._fingerprint()}"
-        return task
-
-    @classmethod
-    def online(cls, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the hub may be used: the user names no other data."""
-        return arguments.get("data", "auto") in ("auto", "hub")
+        title, items, self._example = articles(data, count)
+        self.hold(title, [Sample(item.id, item.document, item.summary) for item in items], 128)
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """Yield all articles in order; one that does not fit is cut at a sentence's end.
@@ -120,33 +104,29 @@ class XSum(Task):
         Raises:
             DataError: not even the first sentence of an article fits.
         """
-        for item in self._items:
-            prompt = self._prompt(item.document)
+        for sample in self._samples:
+            prompt = self.prompt(sample.prompt)
             if cut := not fits(prompt):
-                short = shortened(item.document, lambda text: fits(self._prompt(text)))
+                short = shortened(sample.prompt, lambda text: fits(self.prompt(text)))
                 if short is None:
                     raise DataError(
-                        f"article {item.id!r} ({self.title}): expected the example and at least "
+                        f"article {sample.id!r} ({self.title}): expected the example and at least "
                         f"its first sentence to fit the context with {self.max_new_tokens} tokens "
                         "to come. Choose models with a longer one"
                     )
-                prompt = self._prompt(short)
-            yield Sample(item.id, prompt, item.summary, cut=cut)
+                prompt = self.prompt(short)
+            yield replace(sample, prompt=prompt, cut=cut)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """Return ROUGE-2 F in 0..100, without and with stemming, and `empty`."""
         return rouge.score(completion, sample.reference or "")
 
-    @staticmethod
-    def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
-        """Return each metric's mean over the repeats of each sample."""
-        return average(scores)
+    def prompt(self, text: str) -> str:
+        """Return an article as a question, or after a worked example."""
+        if self.is_asked:
+            return QUESTION.format(document=text)
+        return layout([self._example], text)
 
-    def _prompt(self, document: str) -> str:
-        if self._asks:
-            return QUESTION.format(document=document)
-        return layout([self._example], document)
-
-    def _fingerprint(self) -> str:
-        parts = [self._prompt("")] + [text for i in self._items for text in (i.id, i.document)]
-        return fingerprint(parts)
+    def parts(self) -> Iterable[str]:
+        """Return the layout, and the articles."""
+        return [self.prompt(""), *(text for s in self._samples for text in (s.id, s.prompt))]

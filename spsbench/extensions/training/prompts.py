@@ -9,6 +9,7 @@ import numpy as np
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.extensions.training.options import Training
 from spsbench.hardware.files import read_file
+from spsbench.models.hub import cached_file
 from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.plugins import make
 from spsbench.spec import Spec
@@ -110,7 +111,7 @@ class Overlap:
 
 def excluded_sources(names: Iterable[str]) -> list[str]:
     """Return the sources to exclude: TASKS, XSum if it is cached, and the user's `names`."""
-    return [*TASKS, *([HUB] if articles.cached() is not None else []), *names]
+    return [*TASKS, *([HUB] if cached_file(*articles.SPLIT) is not None else []), *names]
 
 
 def runs(text: str) -> Iterator[int]:

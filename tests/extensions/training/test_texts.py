@@ -121,7 +121,7 @@ def test_what_a_user_will_test_on_is_known_again(tmp_path, monkeypatch):
     assert found.of(" ".join(words[::-1])) == f"{plain} paragraph 2"
     assert found.of("Short") is None
     assert excluded_sources(["x"])[-1] == "x"
-    monkeypatch.setattr("spsbench.tasks.articles.cached", lambda: articles)
+    monkeypatch.setattr("spsbench.extensions.training.prompts.cached_file", lambda *_: articles)
     assert excluded_sources([]) == ["humaneval", "xsum:data=mini", "xsum:data=hub"]
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from spsbench.errors import DataError
 from spsbench.settings.task import Metric, Sample
 from spsbench.tasks.base import PromptTask
-from spsbench.tasks.passk import K, Passes, estimate
+from spsbench.tasks.verdicts import K, pass_at_k
 
 QUESTION = (
     "Complete this Python function. Answer with the whole function in one code block.\n\n"
@@ -78,15 +78,8 @@ class HumanEval(PromptTask):
     @staticmethod
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
         """Return pass@k in [0, 1] of each sample, for every k with enough verdicts."""
-        counts = tallies(scores)
-        fewest = min((tally.n for tally in counts), default=0)
-        return {f"pass@{k}": [estimate(n, c, k) for n, c in counts] for k in K if k <= fewest}
-
-
-def tallies(scores: Sequence[Sequence[dict[str, float]]]) -> list[Passes]:
-    """Return for each sample the numbers of judged and passed programs, for `passk`."""
-    passed = [[s["passed"] for s in repeats if "passed" in s] for repeats in scores]
-    return [Passes(len(verdicts), round(sum(verdicts))) for verdicts in passed]
+        passed = [[s["passed"] > 0 for s in repeats if "passed" in s] for repeats in scores]
+        return {f"pass@{k}": values for k, values in pass_at_k(passed).items()}
 
 
 def _problems() -> tuple[dict[str, Problem], str]:

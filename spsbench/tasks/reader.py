@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from msgspec import json
 
@@ -20,15 +20,8 @@ LINE_LIMIT = 16 << 20  # bytes
 SIZE_LIMIT = 1 << 30  # bytes when unpacked: rows are kept in memory, and a gzip may be a bomb
 
 
-class Identified(Protocol):
-    """An item with an id."""
-
-    @property
-    def id(self) -> str:
-        """Return the id."""
-
-
-Item = TypeVar("Item", bound=Identified)
+Item = TypeVar("Item", bound=Any)
+"""An item with an `id`."""
 
 
 class Row(NamedTuple):

@@ -6,7 +6,6 @@ times 100. `rouge_score` takes a second to import, hence inside the functions.
 
 import functools
 import re
-from collections.abc import Iterable
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -36,20 +35,6 @@ def rouge_scores(prediction: str, reference: str) -> dict[str, float]:
 def has_words(text: str) -> bool:
     """Return whether ROUGE finds a word in `text`; non-Latin scripts have none."""
     return re.search("[a-z0-9]", text.lower()) is not None
-
-
-def mean_scores(pairs: Iterable[tuple[str, str]]) -> dict[str, float]:
-    """Return the mean scores of (prediction, reference) pairs.
-
-    `empty` is the share of empty predictions.
-
-    Raises:
-        ValueError: no pairs.
-    """
-    scores = [rouge_scores(prediction, reference) for prediction, reference in pairs]
-    if not scores:
-        raise ValueError("ROUGE of no pairs: expected at least one")
-    return {name: fmean(values[name] for values in scores) for name in METRICS}
 
 
 def _f(prediction: str, reference: str, *, stem: bool) -> float:
@@ -85,9 +70,7 @@ def rouge2_metric() -> Any:
         return _metric_class()(keep_in_memory=True, cache_dir=folder, experiment_id=uuid4().hex)
 
 
-@functools.cache
-def _rouge() -> Any:
-    return rouge2_metric()
+_rouge = functools.cache(rouge2_metric)
 
 
 @functools.cache
@@ -109,6 +92,7 @@ def _metric_class() -> Any:
             )
 
         def _compute(self, predictions: list[str], references: list[str]) -> dict[str, float]:
-            return mean_scores(zip(predictions, references, strict=True))
+            scores = list(map(rouge_scores, predictions, references))
+            return {name: fmean(values[name] for values in scores) for name in METRICS}
 
     return Rouge2

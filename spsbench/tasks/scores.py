@@ -1,8 +1,10 @@
 """Scores of a run, computed from its records by the task and written beside them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+
+from msgspec import convert
 
 from spsbench.errors import DataError
 from spsbench.settings.experiment import Experiment
@@ -97,17 +99,12 @@ def _scores_in(path: Path) -> Iterator[Score]:
         return
     for number, values in enumerate(iterate(path)):
         try:
-            score = Score(**values)
-            _refuse_no_numbers(score.metrics)
-        except (TypeError, ValueError, AttributeError) as error:
+            score = convert(values, Score)
+            if not all(abs(value) < LARGEST for value in score.metrics.values()):
+                raise ValueError("a value that is no number")
+        except (ValueError, OverflowError) as error:
             raise DataError(
                 f"foreign score ({path}, line {number + 1}: {error}): expected what this version "
                 "writes. Delete the file and continue with `resume`"
             ) from error
         yield score
-
-
-def _refuse_no_numbers(metrics: Mapping[str, float]) -> None:
-    for name, value in metrics.items():
-        if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
-            raise ValueError(f"{name} is {value!r}, no number")

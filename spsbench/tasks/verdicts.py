@@ -1,7 +1,14 @@
-"""The verdict on a program, and its outcome: the words in which a sandbox tells what happened."""
+"""Verdicts on programs, and pass@k: the chance that one of k programs passes.
 
+pass@k is the unbiased estimate of Chen et al. 2021 (arXiv 2107.03374, eq. 1).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
+
+K = (1, 10, 100)  # what papers report
 
 
 class ProgramVerdict(StrEnum):
@@ -27,3 +34,31 @@ class Outcome(NamedTuple):
     def __str__(self) -> str:
         """Return `passed`, or the verdict and its detail: `failed: AssertionError`."""
         return f"{self.verdict}: {self.detail}" if self.detail else str(self.verdict)
+
+
+def estimate(n: int, c: int, k: int) -> float:
+    """Return the estimate of pass@k in [0, 1] from `c` passes of `n` programs.
+
+    The estimate is 1 - C(n - c, k) / C(n, k).
+
+    Raises:
+        ValueError: not 0 <= c <= n, or not 1 <= k <= n.
+    """
+    if not 0 <= c <= n or not 1 <= k <= n:
+        raise ValueError(f"pass@{k} of {c} passes in {n}: expected 0 <= c <= n and 1 <= k <= n")
+    if n - c < k:
+        return 1.0
+    # The quotient is the product of 1 - k / i; as a sum of logarithms nothing can overflow.
+    return 0.0 - math.expm1(math.fsum(math.log1p(-k / i) for i in range(n - c + 1, n + 1)))
+
+
+def pass_at_k(problems: Iterable[Sequence[bool]], ks: Iterable[int] = K) -> dict[int, list[float]]:
+    """Return k -> pass@k of each problem, for every k that no problem has fewer programs than.
+
+    Args:
+        problems: whether each program of a problem passed.
+        ks: values of k.
+    """
+    counts = [(len(passed), sum(passed)) for passed in problems]
+    fewest = min(counts, default=(0, 0))[0]
+    return {k: [estimate(n, c, k) for n, c in counts] for k in ks if k <= fewest}

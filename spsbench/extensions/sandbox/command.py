@@ -107,9 +107,9 @@ def score(
     text, as_json = scoring.write_figures(), o.wants_json(format, json)
     if as_json:
         write(text)
-    elif scoring.samples:
+    elif not scoring.is_run:
         write("".join(f"{one_line(line)}\n" for line in scoring.lines()))
-    if not scoring.samples:
+    if scoring.is_run:
         report = scoring.report()
         if not as_json:
             publish(report, "table")

@@ -23,7 +23,7 @@ from spsbench.store.atomic import replace_file
 from spsbench.tasks import program_log
 from spsbench.tasks.humaneval import HumanEval
 from spsbench.tasks.program_log import NAME, VerdictLog, with_results
-from spsbench.tasks.program_texts import Program, ProgramSample, of_file, of_run
+from spsbench.tasks.program_texts import Program, of_file, of_run
 from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 
 log = logging.getLogger(__name__)
@@ -83,13 +83,9 @@ class Scoring:
         task = HumanEval()
         for warning in shadows(Path.cwd()):
             log.info(f"note: {warning}")
-        self.samples: list[ProgramSample] = []
-        if target.is_dir():
-            self.batch = of_run(target, task.problems)
-            self._log = target / NAME
-        else:
-            self.samples, self.batch = of_file(target, task.problems)
-            self._log = target.with_name(f"{target.name}_{NAME}")
+        self.is_run = target.is_dir()
+        self.batch = (of_run if self.is_run else of_file)(target, task.problems)
+        self._log = target / NAME if self.is_run else target.with_name(f"{target.name}_{NAME}")
         if self.batch.partial and not options.allow_partial:
             raise DataError(
                 f"{self.batch.partial} problems ({target}): expected a program of every problem. "
@@ -130,9 +126,9 @@ class Scoring:
 
                 judge(missing, held.level, options.limits, workers=count, report=report, stop=stop)
             self.judged = dict(verdicts.judged)
-        if self.samples and not stop():
+        if not self.is_run and not stop():
             results = options.target.with_name(f"{options.target.name}_results.jsonl")
-            replace_file(results, with_results(self.samples, self.judged))
+            replace_file(results, with_results(self.batch, self.judged))
             log.info(f"results are in {results}")
 
     def write_figures(self) -> str:
@@ -142,7 +138,7 @@ class Scoring:
         ks = () if batch.partial else self._ks
         figures: dict[str, Any] = {"target": target.name, "settings": self.settings}
         figures["partial"] = batch.partial or None
-        if self.samples:
+        if not self.is_run:
             figures |= program_log.plain(judged, ks)
         else:
             cells = list(dict.fromkeys(one.cell for one in judged))

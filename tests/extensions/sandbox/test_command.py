@@ -94,7 +94,6 @@ def test_files_of_other_tools(sps, tmp_path):
     lines = [
         {"task_id": task, "completion": ALL[task], "model": "x", "score": 0.5},
         {"task_id": task, "solution": whole, "_identifier": "HumanEval/0_1"},
-        {"task_id": task, "completion": "    return '\ud800'\n"},
         {"task_id": task, "completion": "\n```python\nprose\n```"},
         {"task_id": task, "completion": "    return 1\0\n"},
     ]
@@ -105,7 +104,7 @@ def test_files_of_other_tools(sps, tmp_path):
     assert ran.code == 0, ran.err
     assert "note: nothing is isolated" in ran.err
     found = results(path)
-    assert [line["passed"] for line in found] == [True, True, False, False, False]
+    assert [line["passed"] for line in found] == [True, True, False, False]
     assert all(line["result"].startswith("failed: syntax: ") for line in found[2:])
     assert found[0]["model"] == "x"
     assert found[0]["score"] == 0.5
@@ -119,7 +118,7 @@ def test_files_of_other_tools(sps, tmp_path):
         ('{"completion": ""}', 65, "no 'task_id'"),
         ('{"task_id": "HumanEval/999", "completion": ""}', 65, "unknown problem 'HumanEval/999'"),
         ('{"task_id": "../../etc/x", "completion": ""}', 65, "unknown problem"),
-        ('{"task_id": "HumanEval/0", "comple', 65, "no JSON"),
+        ('{"task_id": "HumanEval/0", "comple', 65, "JSON"),
         ("[" * 100_000, 65, ""),
         ("\xff", 65, ""),
     ],
@@ -291,21 +290,22 @@ def test_without_asserts_of_ours(tmp_path):
     assert "passed 2, failed 2" in done.stdout
 
 
-def made_run(folder, texts, problems=164):
+def made_run(folder, texts, problems=164, planned=None):
     """A run of ArS and SpS whose texts are given, as `sps bench --samples 2` leaves it."""
+    planned = problems if planned is None else planned
     task = Spec("humaneval")
     cells = [make_cell(target="nano", k=k).but(task=task) for k in (0, 4)]
     part = {
         "task": "humaneval",
         "title": "HumanEval",
         "metrics": [],
-        "limit": None if problems == 164 else problems,
+        "limit": None if planned == 164 else planned,
         "samples": 2,
         "repeats": 1,
         "cells": [cell.id for cell in cells],
     }
     manifest = Manifest(
-        experiment={"title": "made", "parts": [part]},
+        experiment={"title": "made", "parts": [part], "samples": {"humaneval": NAMES[:planned]}},
         cells={cell.id: cell.to_json() for cell in cells},
         fingerprint={"made": 1},
         provenance={"hardware": {"cpu": "made up"}},
@@ -364,10 +364,7 @@ def test_a_run(sps, tmp_path):
 
 def test_an_unfinished_run_is_partial(sps, tmp_path):
     folder = tmp_path / "run"
-    made_run(folder, by_length, 4)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["experiment"]["parts"][0]["limit"] = 6
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    made_run(folder, by_length, 4, planned=6)
     ran = sps("score", str(folder), *LEVEL)
     assert ran.code == Exit.DATA
     assert "partial 4/6, 8 generations missing" in ran.err

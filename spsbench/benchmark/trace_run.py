@@ -94,7 +94,9 @@ def trace_part(
     for plain in (cell for cell in part.cells if cell.k == 0):
         loaded = models(plain)
         text, drafts = TextTracer(plain, loaded), tracers(plain, part.traced, models, folders)
-        log_untraceable(drafts)
+        for draft in drafts:
+            if draft.untraceable is not None:
+                log.info(f"note: no trace of {draft.name}: {draft.untraceable}")
         with TraceWriter(traces_path(folder, plain.id, shard), head_of(plain, folders)) as writer:
             missing = [
                 replace(record, rounds=[], laws=None)
@@ -117,14 +119,10 @@ def trace_part(
                 laws = list(text.laws(prompt, tokens))
                 writer.add_text(text.written(record.key, prompt, tokens, record.finish, laws))
                 for draft in drafts:
-                    if not lacks_trace(writer, record.key, draft):
-                        continue
-                    along = draft.along(prompt, tokens, laws)
-                    if along is not None:
-                        writer.add(record.key, draft.name, along)
-                        writer.declare(draft.of)  # which `along` may have changed
+                    if lacks_trace(writer, record.key, draft):
+                        writer.add(record.key, draft.name, draft.along(prompt, tokens, laws))
+                        writer.declare(draft.of)
             on_progress(len(missing), len(missing))
-            log_untraceable(drafts)
 
 
 def tracers(
@@ -146,14 +144,7 @@ def tracers(
 
 def lacks_trace(writer: TraceWriter, key: Key, draft: DraftTracer) -> bool:
     """Return whether a text has no trace of a draft that can be traced."""
-    return draft.unfit is None and not writer.has(key, draft.name, frozenset(draft.schedules))
-
-
-def log_untraceable(drafts: Sequence[DraftTracer]) -> None:
-    """Log the drafts that cannot be traced."""
-    for draft in drafts:
-        if draft.unfit is not None:
-            log.info(f"note: no trace of {draft.name}: {draft.unfit}")
+    return draft.untraceable is None and not writer.has(key, draft.name, frozenset(draft.schedules))
 
 
 def check_traceable(part: Part) -> None:

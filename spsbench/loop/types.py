@@ -293,7 +293,7 @@ class Drafter(Protocol):
     layers: tuple[int, ...] = ()  # hidden layers wanted from the target
     shape: tuple[int, ...] | None = None  # of a drawn tree: slot i of DRAFT draws a child of that
     limit: int | None = None  # longest context it can draft in; beyond it the target goes on alone
-    text_alone: bool = True  # do drafts, or first laws, follow from it, not from rounds, noise, K?
+    text_alone: bool = True  # do drafts follow from the text, not from rounds, noise, K?
     known_ids: Tensor | None = None  # target's token of each entry of `go_on`'s laws; None = all
 
     @classmethod

@@ -9,8 +9,8 @@ import torch
 
 from spsbench.benchmark import target_laws, trace_draft
 from spsbench.benchmark.target_laws import TextTracer
-from spsbench.benchmark.trace_draft import DraftTracer, reads, stopped
-from spsbench.loop.types import Context, Draft, Drafter, Scores
+from spsbench.benchmark.trace_draft import DraftTracer, overrides, stopped
+from spsbench.loop.types import Context, Draft, Drafter, Schedule, Scores
 from spsbench.loop.types import Drawn as How
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.resolve import resolve, warp
@@ -61,7 +61,7 @@ def test_columns_are_those_of_one_token_at_a_time(temperature, loaded, monkeypat
     cell = resolve(CELL.but(temperature=temperature))
     written, along, draft = traced(cell, loaded, monkeypatch)
     assert isinstance(along, Drawn)
-    assert draft.unfit is None
+    assert draft.untraceable is None
     assert (written.budget, written.prompt_tokens) == (40, len(PROMPT))
     size, reach = loaded.vocab_size, 40 - len(PROMPT)
     assert along.reach == reach
@@ -139,36 +139,14 @@ def test_what_is_not_of_the_text_alone_is_told(kind, exact, loaded, monkeypatch)
     assert draft.of.exact is exact
 
 
-class Uniform(Own):
-    """Sampled, with a law that only its own drafts tell."""
-
-    drawn = How.IID
-
-    def draft(self, context: Context, k: int, noise: Any, go_on: Any) -> Draft:
-        law = torch.full((290,), 1 / 290)
-        return Draft(torch.zeros(k, dtype=torch.int64), law.expand(k, -1))
-
-
-def test_laws_that_only_drafts_tell_are_asked_for(loaded, monkeypatch):
-    _, along, draft = traced(drafting(Uniform), loaded, monkeypatch)
-    assert isinstance(along, Drawn)
-    assert not draft.of.exact
-    assert along.p == pytest.approx(np.full(len(TEXT), 1 / 290))
-
-
 @pytest.mark.parametrize("kind", [Branches, Guesses])
 def test_what_no_text_can_tell_has_no_trace(kind, loaded):
-    cell = drafting(kind)
-    draft = DraftTracer("d", [cell], loaded, {})
-    if draft.unfit is None:  # it is found out when it is asked
-        laws = list(TextTracer(resolve(cell.auto_regressive), loaded).laws(PROMPT, TEXT))
-        assert draft.along(PROMPT, TEXT, laws) is None
-    assert draft.unfit is not None
+    assert DraftTracer("d", [drafting(kind)], loaded, {}).untraceable is not None
 
 
 def test_schedules_that_read_laws_are_asked_along_the_text():
-    assert reads(ByLaw())
-    assert not reads(ByHistory())
+    assert overrides(ByLaw(), Schedule, "go_on")
+    assert not overrides(ByHistory(), Schedule, "go_on")
     sure = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.5, 0.5], [0.9, 0.1]])
     schedule = ByLaw(lookahead=3, least=0.6)
     # beyond the text nothing is known: as many as it would have asked for

@@ -44,20 +44,18 @@ class Candidate:
         k: tokens a round, where the schedule is constant.
         schedule: spec of a schedule that is not constant, and how its rounds are simulated, from
             chances, room and a number of simulations.
-        bound: "at least" or "at most", where a log only bounds the chances.
     """
 
     draft: str
     verifier: str
     k: int | None = None
     schedule: tuple[str, Callable[[Coins, Ints, int], Rounds]] | None = None
-    bound: str = ""
 
     @property
     def method(self) -> str:
         """Return a name of the method: all fields but K."""
         depth = "" if self.schedule is None else f", {self.schedule[0]}"
-        return f"{self.draft}, {self.verifier}{depth}" + f", {self.bound}" * bool(self.bound)
+        return f"{self.draft}, {self.verifier}{depth}"
 
     def __str__(self) -> str:
         depth = f"K = {self.k}" if self.schedule is None else self.schedule[0]

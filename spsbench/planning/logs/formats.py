@@ -6,7 +6,7 @@ holds no usable request raises `LeftOutError`, and is counted by its reason.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from spsbench.foreign import FieldError, cut, parse_json
@@ -48,8 +48,6 @@ class Request:
     temperature: float | None = None
     group: str | None = None
     created: float | None = None
-    recorded: Mapping[str, Sequence[int]] = field(default_factory=dict)  # tokens that another
-    # engine's drafter had right at each position, by its name
     budget: int | None = None  # most tokens of the answer; None: unknown
     ended_by_limit: bool = False  # so that the budget is the answer's length
     first: int = 1  # token that the first round begins at; a server's prompt pass gives token 0
@@ -260,7 +258,6 @@ def of_line(entry: Mapping[str, Any], index: int, request: object = None) -> Ite
             prompt=prompt,
             temperature=temperature_of(*reversed(holders)),
             group=cut(entry["group"]) if isinstance(entry.get("group"), str) else None,
-            recorded=dict(recorded(entry)),
             fields=fields_of(entry),
         )
 
@@ -296,17 +293,6 @@ def _request(choice: object, holders: Sequence[Mapping[str, Any]], **values: Any
 def speaker(message: object) -> Any:
     """Return who said a message of a conversation."""
     return message.get("role", message.get("from")) if isinstance(message, dict) else None
-
-
-def recorded(entry: Mapping[str, Any]) -> Iterator[tuple[str, list[int]]]:
-    """Yield drafters whose rounds were recorded at every position, as SpecDecode-Bench does.
-
-    `NAME: {"acc_len": [...]}` holds the tokens of a round begun at each, bonus included.
-    """
-    for key, value in entry.items():
-        lengths = value.get("acc_len") if isinstance(value, dict) else None
-        if isinstance(lengths, list) and all(type(n) is int and 0 < n < 1024 for n in lengths):
-            yield cut(key), [n - 1 for n in lengths]
 
 
 def logged(values: object) -> tuple[list[float] | None, list[list[float]] | None]:

@@ -9,7 +9,7 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.planning.forecast.predictions import Candidate
 from spsbench.planning.forecast.recommendation import NOTICED, spread
 from spsbench.planning.logs.settings_to_paste import engine_settings
-from spsbench.planning.logs.texts import DEPTHS, NO_MODEL, Extreme, LogPlan, LogRow
+from spsbench.planning.logs.texts import ANY_RULE, DEPTHS, Extreme, LogPlan, LogRow
 from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, TextTable
 from spsbench.reports.table import Bar
 
@@ -63,11 +63,11 @@ class LogAnswer:
 
     def sentence(self) -> str:
         """Return what to do, in a sentence or two."""
-        row = self._advised
+        row = self.rows[0]
         candidate, value = row.prediction.candidate, tau(row)
         start = (
             f"{candidate.draft}, K = {candidate.k}, would have made "
-            f"{bound(row)}{spread(value, '')} tokens a round on these {row.requests:,} requests."
+            f"{spread(value, '')} tokens a round on these {row.requests:,} requests."
         )
         if not self.costs:
             return (
@@ -90,15 +90,6 @@ class LogAnswer:
             f"{start}{milliseconds}"
         )
 
-    @property
-    def _advised(self) -> LogRow:
-        """Return the best row that can be chosen: no upper bound, nothing that was recorded."""
-        for row in self.rows:
-            candidate = row.prediction.candidate
-            if candidate.bound != "at most" and "recorded:" not in candidate.draft:
-                return row
-        return self.rows[0]
-
     def tables(self) -> list[TextTable]:
         """Return all tables: methods, K, groups, slots, depths, requests."""
         return [
@@ -119,15 +110,12 @@ class LogAnswer:
                 [
                     *name(row),
                     str(row.prediction.candidate.k),
-                    bound(row) + spread(tau(row), ""),
+                    spread(tau(row), ""),
                     "n/a" if length is None else f"{length:.2f}",
                     "n/a" if kept is None else f"{100 * kept:.0f} %",
                     f"{row.prediction.work:.2f}",
                     *[f"{row.requests:,}"] * unlike,
-                    *(
-                        bound(row) + spread(row.prediction.speedup_in(size))
-                        for size in self.batches
-                    ),
+                    *(spread(row.prediction.speedup_in(size)) for size in self.batches),
                 ]
             )
         batched = len(self.batches) > 1
@@ -145,7 +133,7 @@ class LogAnswer:
         return TextTable("Tokens a round by K", heads, cells, names=2)
 
     def _by_group(self) -> Iterator[TextTable]:
-        groups = sorted(self._advised.by_group)
+        groups = sorted(self.rows[0].by_group)
         if len(groups) < 2:
             return
         cells = [
@@ -195,7 +183,7 @@ class LogAnswer:
         return TextTable("Tokens a round by place in the answer", ["drafter", "K", *heads], cells)
 
     def _requests(self) -> TextTable:
-        row = self._advised
+        row = self.rows[0]
         most = sorted(row.most, reverse=True)
         least = sorted(Extreme(-e.tau, e.request, e.tokens) for e in row.least)
         cells = [
@@ -254,8 +242,8 @@ class LogAnswer:
 
     def pasted(self) -> list[str]:
         """Return settings of engines for the advised method."""
-        candidate = self._advised.prediction.candidate
-        model = candidate.verifier not in NO_MODEL
+        candidate = self.rows[0].prediction.candidate
+        model = candidate.verifier != ANY_RULE
         return engine_settings(candidate.draft, candidate.k or 0, model=model)
 
     def figure(self) -> Figure:
@@ -296,7 +284,7 @@ class LogAnswer:
         """Return the answer for a page."""
         return Section(
             title=TITLE,
-            status="good" if gain(self._advised) >= NOTICED else "open",
+            status="good" if gain(self.rows[0]) >= NOTICED else "open",
             line=self.sentence(),
             notes=tuple(self.pasted()),
             figures=(self.figure(),),
@@ -320,7 +308,6 @@ class LogAnswer:
         return {
             "drafter": candidate.draft,
             "rule": candidate.verifier,
-            "bound": candidate.bound,
             "k": candidate.k,
             "tau": limits(tau(row)),
             "acceptance_length": row.acceptance_length,
@@ -346,12 +333,6 @@ def tau(row: LogRow) -> Estimate:
 def name(row: LogRow) -> tuple[str, str]:
     """Return drafter and rule."""
     return row.prediction.candidate.draft, row.prediction.candidate.verifier
-
-
-def bound(row: LogRow) -> str:
-    """Return `at least ` or `at most ` before a figure that the log only bounds."""
-    word = row.prediction.candidate.bound
-    return f"{word} " if word else ""
 
 
 def points(rows: Sequence[LogRow], figure: Any) -> tuple[Point, ...]:

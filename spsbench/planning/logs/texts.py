@@ -23,7 +23,7 @@ from spsbench.planning.forecast.predictions import ARS, Candidate, Prediction
 from spsbench.planning.forecast.rounds import LEAST, UNLIMITED, Coins, Rounds, room_of, rounds
 from spsbench.planning.logs.formats import LeftOutError, Request
 from spsbench.planning.logs.requests import LogReader, Tokens
-from spsbench.planning.logs.target_chances import Bounds, probabilities
+from spsbench.planning.logs.target_chances import probabilities
 from spsbench.plugins import make
 from spsbench.settings.cell import WarpSettings
 from spsbench.spec import Spec
@@ -38,15 +38,8 @@ DEPTHS = (0, 32, 128, 512, 2048)  # first positions of the ranges by depth in th
 EXTREMES = 5  # requests that gain most, and least
 MOST_GROUPS = 64
 OTHER_GROUPS = "(others)"
-ANY_RULE, RECORDED = "any exact", "as recorded"
-NO_MODEL = (ANY_RULE, RECORDED)  # rules of drafts that no model is run for
+ANY_RULE = "any exact"  # of drafts by rule, which every exact rule keeps alike
 LOOK_UP = "look-up"  # the arm of drafters whose look-ups no costs hold: free
-
-USUAL = ("ngram", "ngram:match=first", "suffix", "suffix:shared=true", "copy")
-REORDERED = 1_000_000  # most requests that are held to be put in the order of their times
-DIFFERENT_SHARE = 0.5  # of answers whose ids and texts disagree, from which a tokenizer is wrong
-LABEL = 60  # characters of a text beside its request's id
-FEW = 20  # answers that must be compared before that is said
 
 
 class LogContext:
@@ -73,7 +66,7 @@ class LogContext:
 
 @dataclass(kw_only=True)
 class RuleDraft:
-    """A drafter by rule, or the recorded lengths of another engine's drafts."""
+    """A drafter by rule."""
 
     name: str
     drafter: RuleDrafter | HybridDrafter
@@ -301,33 +294,19 @@ class LogPlan:
         yield from source
 
     def _add(self, request: Request, prompt: list[int], answer: list[int]) -> None:
-        coins = [draft.along(prompt, answer, self.ks, request.first) for draft in self.drafts]
         self._text = Text(request, len(prompt), len(answer), self._label(request, answer))
-        for draft, by_k in zip(self.drafts, coins, strict=True):
+        for draft in self.drafts:
+            by_k = draft.along(prompt, answer, self.ks, request.first)
             self._add_rows(draft.name, ANY_RULE, by_k)
-        for name, lengths in request.recorded.items():
-            hits = [min(n, len(answer) - at) for at, n in enumerate(lengths[: len(answer)])]
-            hits = [*hits, *[0] * (len(answer) - len(hits))][request.first :]
-            recorded = [Coins.by_rule(hits, [k] * len(hits), k) for k in self.ks]
-            self._add_rows(f"recorded:{name}", RECORDED, recorded)
-            if self.drafts:
-                both = [hybrid(*of_k) for of_k in zip(coins[0], recorded, self.ks, strict=True)]
-                title = f"{self.drafts[0].name}, else recorded:{name}"
-                self._add_rows(title, RECORDED, both)
         warp = self._warp_of(request)
         for model in self.models:
             self._add_model(model, request, prompt, answer, warp)
 
     def _add_rows(
-        self,
-        draft: str,
-        rule: str,
-        by_k: Sequence[Coins],
-        bound: str = "",
-        reach: int | None = None,
+        self, draft: str, rule: str, by_k: Sequence[Coins], reach: int | None = None
     ) -> None:
         """Add a draft along the text of a request, for each K."""
-        text, method = self._text, (draft, rule + bound)
+        text, method = self._text, (draft, rule)
         length, context = text.tokens - text.request.first, text.prompt + text.request.first
         if method not in self._plain:
             self._plain[method] = self._prediction(ARS, None, "")
@@ -336,7 +315,7 @@ class LogPlan:
         budget = text.tokens if text.request.ended_by_limit else text.request.budget or UNLIMITED
         room = room_of(length, budget - text.request.first, reach)
         for k, coins in zip(self.ks, by_k, strict=True):
-            candidate = Candidate(draft=draft, verifier=rule, k=k, bound=bound)
+            candidate = Candidate(draft=draft, verifier=rule, k=k)
             if candidate not in self.rows:
                 arm = draft if draft in self.costs.arms else LOOK_UP
                 prediction = self._prediction(candidate, baseline, arm)
@@ -354,7 +333,7 @@ class LogPlan:
             arm=arm,
             batch=self.batches[0],
             new_prompts=math.inf,
-            operations=0.0 if candidate.verifier in NO_MODEL else self.operations,
+            operations=0.0 if candidate.verifier == ANY_RULE else self.operations,
         )
 
     def _label(self, request: Request, answer: list[int]) -> str:
@@ -386,9 +365,9 @@ class LogPlan:
         chances = model.along([*prompt, *answer[:first]], answer[first:], warp)
         reach = None if model.lm.limit is None else model.lm.limit - len(prompt) - first
 
-        def add(rule: Any, p: Floats, q: Floats | None, bound: str = "") -> None:
+        def add(rule: Any, p: Floats, q: Floats | None) -> None:
             coins = Coins.sampled(p, q, rule, most)
-            self._add_rows(model.name, rule, [coins] * len(self.ks), bound, reach)
+            self._add_rows(model.name, rule, [coins] * len(self.ks), reach)
 
         q, why = self._target(request, answer, warp) if warp.temperature else (None, "")
         if why:
@@ -398,28 +377,23 @@ class LogPlan:
                 add(rule, chances.agrees.astype(np.float64), None)
             elif rule == "match":
                 add(rule, chances.p, None)
-            elif q is not None and q.exact:
-                add(rule, chances.p, q.low[first:])
             elif q is not None:
-                add(rule, chances.p, q.high[first:], "at least")
-                add(rule, chances.p, q.low[first:], "at most")
+                add(rule, chances.p, q[first:])
 
     def _target(
         self, request: Request, answer: Sequence[int], warp: WarpSettings
-    ) -> tuple[Any, str]:
+    ) -> tuple[Floats | None, str]:
         """Return the target's probabilities of the answer's tokens, or why they are unknown."""
         if request.probabilities is not None:
-            chances = np.maximum(request.probabilities, LEAST)
-            return Bounds(chances, chances), ""
+            return np.maximum(request.probabilities, LEAST), ""
         if request.logprobs is None:
             return None, "no usable log-probability of each token"
         if len(request.logprobs) != len(answer):
             return None, "another number of log-probabilities than of tokens"
-        size = self.tokens.vocab_size
-        bounds = probabilities(request.logprobs, warp, request.top_logprobs, size)
-        if bounds is None:
-            return None, "log-probabilities that say nothing of the law after temperature and cuts"
-        return bounds, ""
+        chances = probabilities(request.logprobs, warp, request.top_logprobs)
+        if chances is None:
+            return None, "log-probabilities before the temperature and the cuts of the request"
+        return chances, ""
 
     def _check_tokenizer(self) -> None:
         compared, different = self.tokens.compared, self.tokens.different
@@ -437,13 +411,6 @@ class Text(NamedTuple):
     prompt: int  # tokens
     tokens: int  # of the answer
     label: str
-
-
-def hybrid(first: Coins, then: Coins, k: int, least: int = 3) -> Coins:
-    """Return a hybrid: the first draft where it has `least` tokens or fills K, else the other."""
-    enough = first.longest >= min(least, k)
-    kept = np.where(enough[:, None], first.kept, then.kept)
-    return Coins(kept, np.where(enough, first.longest, then.longest))
 
 
 def prompts_by_id(path: Path | None) -> Mapping[str, str]:

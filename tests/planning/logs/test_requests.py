@@ -115,12 +115,6 @@ def test_conversations_and_benchmarks(tmp_path):
     assert [(r.prompt, r.answer) for r in found] == [("p0", "x"), ("p1", "y")]
 
 
-def test_recorded_rounds(tmp_path):
-    entry = {"prompt_token_ids": [1], "generated_token_ids": [2, 3], "eagle": {"acc_len": [2, 1]}}
-    (one,), _ = read(tmp_path, lines(entry))
-    assert one.recorded == {"eagle": [1, 0]}
-
-
 def test_gzip(tmp_path):
     text = lines({"prompt": "x", "completion": "y"}).encode()
     assert len(read(tmp_path, gzip.compress(text))[0]) == 1

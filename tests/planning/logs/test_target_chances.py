@@ -24,37 +24,18 @@ def drawn_from(law):
     return torch.multinomial(law, 1, generator=generator)[:, 0]
 
 
-@pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.6])
-def test_bounds_hold_the_law(temperature):
-    logits, logs, tops = logged(0, 8)
-    law = Warp(temperature)(logits)
-    tokens = drawn_from(law)
-    chosen = logs.gather(1, tokens[:, None])[:, 0].tolist()
-    true = law.gather(1, tokens[:, None])[:, 0].numpy()
-    bounds = probabilities(chosen, WarpSettings(temperature=temperature), tops, VOCAB)
-    assert (bounds.low <= true * (1 + 1e-6)).all()
-    assert (true <= bounds.high * (1 + 1e-6)).all()
-    assert bounds.exact == (temperature == 1.0)
-    if temperature < 1:
-        assert (bounds.high - bounds.low).max() < 0.1
-
-
-@pytest.mark.parametrize("cut", [{"top_p": 0.6}, {"top_k": 3}, {"top_k": 5, "top_p": 0.7}])
+@pytest.mark.parametrize("cut", [{}, {"top_p": 0.6}, {"top_k": 3}, {"top_k": 5, "top_p": 0.7}])
 def test_cuts_are_exact_where_the_log_shows_all_that_is_kept(cut):
     logits, logs, tops = logged(1, 40)
     law = Warp(**{"temperature": 1.0, **cut})(logits)
     tokens = drawn_from(law)
     chosen = logs.gather(1, tokens[:, None])[:, 0].tolist()
     true = law.gather(1, tokens[:, None])[:, 0].numpy()
-    bounds = probabilities(chosen, WarpSettings(**cut), tops, VOCAB)
-    assert bounds.exact
-    assert np.allclose(bounds.low, true, rtol=1e-5)
+    assert np.allclose(probabilities(chosen, WarpSettings(**cut), tops), true, rtol=1e-5)
 
 
-def test_what_says_nothing_says_nothing():
-    chosen = [-1.0, -2.0]
-    assert probabilities(chosen, WarpSettings(temperature=0.5), None, VOCAB) is None
-    assert probabilities(chosen, WarpSettings(temperature=0.5), [[-1.0]], VOCAB) is None
-    tops = [[-1.0, -2.0], [-1.5, -2.0]]
-    assert probabilities(chosen, WarpSettings(top_p=0.9), tops, VOCAB) is None  # nucleus not seen
-    assert probabilities(chosen, WarpSettings(temperature=0.5), tops, None) is None
+def test_what_is_not_logged_is_not_told():
+    chosen, tops = [-1.0, -2.0], [[-1.0, -2.0], [-1.5, -2.0]]
+    assert probabilities(chosen, WarpSettings(temperature=0.5), tops) is None
+    assert probabilities(chosen, WarpSettings(top_p=0.9), None) is None
+    assert probabilities(chosen, WarpSettings(top_p=0.9), tops) is None  # the nucleus is not seen

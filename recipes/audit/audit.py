@@ -30,7 +30,7 @@ DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM")  # of util-linux
 
 def check(row: dict[str, Any], folder: Path) -> str:
     """Audit one row and write its result; return the verdict, or why there is none."""
-    answers, result = folder / f"{row['name']}.jsonl.gz", folder / f"{row['name']}.json"
+    answers, result = folder / f"{row['name']}.jsonl", folder / f"{row['name']}.json"
     if "skip" in row or result.is_file():
         return str(row.get("skip") or json.loads(result.read_text())["verdict"])
     words = row.get("serve") or ()
@@ -53,8 +53,7 @@ def check(row: dict[str, Any], folder: Path) -> str:
     until = time.monotonic() + float(row.get("start", 900))
     try:
         while True:
-            kept = answers.exists() or answers.with_suffix("").exists()
-            keep = "--resume" if kept else "--keep"
+            keep = "--resume" if answers.exists() else "--keep"
             ran = subprocess.run([*line, keep, str(answers)], capture_output=True, text=True)
             ended = server.poll() if server else 0
             if ran.returncode != NO_SERVER or ended is not None or time.monotonic() > until:

@@ -172,19 +172,24 @@ def iterate(path: Path) -> Iterator[dict[str, Any]]:
 
 def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each record with the byte at which it ends. Raises like `iterate`, and OSError."""
-    end = 0
     with open_file(path) as file:
-        for number, line in enumerate(file):
-            values = decode(line, number)
-            if values is None:
-                if is_torn(line, file):
-                    return
-                raise DataError(
-                    f"damaged record ({path}, line {number + 1}, byte {end}): expected record "
-                    f"{number} with its checksum. Restore the file from a copy, or start anew"
-                )
-            end += len(line)
-            yield end, values
+        yield from entries_in(file, path)
+
+
+def entries_in(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield what `entries` yields, of the content of `path`."""
+    end = 0
+    for number, line in enumerate(file):
+        values = decode(line, number)
+        if values is None:
+            if is_torn(line, file):
+                return
+            raise DataError(
+                f"damaged record ({path}, line {number + 1}, byte {end}): expected record "
+                f"{number} with its checksum. Restore the file from a copy, or start anew"
+            )
+        end += len(line)
+        yield end, values
 
 
 def encode(number: int, values: Mapping[str, Any]) -> bytes:

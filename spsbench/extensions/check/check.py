@@ -18,22 +18,20 @@ from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError, SpsError, UnavailableError
-from spsbench.extensions.check import greedy as g
-from spsbench.extensions.check.journal import REFUSED, Journal
+from spsbench.extensions.check.greedy import LEAST, ServerGreedy, by_itself, by_weights, compare
+from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.laws import LawResult
 from spsbench.extensions.check.library import load_weights
-from spsbench.extensions.check.modes import Modes, numbered
+from spsbench.extensions.check.modes import Modes
 from spsbench.extensions.check.options import OF_CHECK, CheckOptions
 from spsbench.extensions.check.sampled import Sampled
-from spsbench.extensions.check.speed import Level, Ratios
-from spsbench.extensions.check.texts import BASE, CONNECTING, OWN, CheckProgress, Texts
-from spsbench.extensions.check.timing import Timing
+from spsbench.extensions.check.speed import Level, Ratios, Timing
+from spsbench.extensions.check.texts import BASE, CONNECTING, OWN, CheckProgress, Texts, first_of
 from spsbench.extensions.check.weights import Weights
 from spsbench.messages import ignore
 from spsbench.serving.acceptance import Acceptance, between, counters, of_answers
 from spsbench.serving.address import checked as checked_address
 from spsbench.serving.engines import Answer, Kind
-from spsbench.serving.http import RefusedError
 from spsbench.settings.options import convert_options
 
 log = logging.getLogger(__name__)
@@ -49,12 +47,12 @@ class Checked:
     plan: CheckOptions
     baseline: str | None = None  # engine and model of the baseline
     law: LawResult | None = None
-    greedy: g.ServerGreedy | None = None
+    greedy: ServerGreedy | None = None
     acceptance: Acceptance | None = None
     levels: list[Level] = field(default_factory=list)
     ratios: list[Ratios] = field(default_factory=list)
     json: str | None = None  # the share of JSON in the answers under schemas
-    modes: dict[str, g.ServerGreedy] = field(default_factory=dict)  # by part: mixed, stop, cache
+    modes: dict[str, ServerGreedy] = field(default_factory=dict)  # by part
     refused: list[str] = field(default_factory=list)  # modes whose requests the server refuses
     answers: int = 0  # of the server, in which drafts may be counted
     remarks: list[str] = field(default_factory=list)
@@ -63,145 +61,94 @@ class Checked:
     @property
     def verdict(self) -> AuditVerdict:
         """Return BIAS if any part found a bias, HELD if all parts that audit the text held."""
-        law = self.law.verdict if self.law else None
-        greedy = self.greedy.verdict if self.greedy else None
-        modes = [mode.verdict for mode in self.modes.values()]
-        if AuditVerdict.BIAS in (law, greedy, *modes):
+        of_modes = [mode.verdict for mode in self.modes.values()]
+        of_texts = [part.verdict for part in (self.law, self.greedy) if part is not None]
+        verdicts = [*of_modes, *of_texts]
+        if AuditVerdict.BIAS in verdicts:
             return AuditVerdict.BIAS
-        untold = self.refused or any(verdict is not AuditVerdict.HELD for verdict in modes)
-        if untold or (law is None and "law" in self.plan.parts):
-            return AuditVerdict.UNKNOWN
-        deciding = greedy if law is None else law
-        if deciding is None and modes:
-            return AuditVerdict.HELD
-        if deciding is None:
+        untold = self.refused or ("law" in self.plan.parts and self.law is None)
+        if not untold and not verdicts:
             return AuditVerdict.NOT_AUDITED
-        return AuditVerdict.HELD if deciding is AuditVerdict.HELD else AuditVerdict.UNKNOWN
+        held = not untold and {*of_modes, *of_texts[:1]} == {AuditVerdict.HELD}
+        return AuditVerdict.HELD if held else AuditVerdict.UNKNOWN
 
 
-@dataclass
-class Check:
-    """A check in progress."""
+async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
+    """Run all requested parts."""
+    began = time.monotonic()
+    plan, parts = texts.plan, set(texts.plan.parts)
+    async with AsyncExitStack() as stack:
+        await texts.connect(stack)
+        audited, base = texts.servers[OWN], texts.servers.get(BASE)
+        for name in texts.servers:
+            describe(texts, name)
+        checked = Checked(
+            url=audited.client.address, engine=audited.name, model=audited.model, plan=plan
+        )
+        checked.baseline = f"{base.name}, {base.model}" if base else None
+        before = counters(await texts.page("/metrics"))
+        needs_greedy = {"greedy", "mixed", "stop"} & parts or texts.weights
+        greedy = await texts.greedy(OWN) if needs_greedy else []
+        if texts.weights and greedy:
+            apart = texts.weights.check_same(prompts_of(texts, greedy), greedy)
+            log.info(f"weights are the server's: {apart:.2g} nats apart on the median")
+        if "greedy" in parts:
+            checked.greedy = await check_greedy(texts, greedy)
+        modes = Modes(texts, greedy)
+        await modes.run()
+        checked.modes, checked.refused, checked.json = modes.results, modes.refused, modes.shares
+        if "law" in parts:
+            checked.law = await Sampled(texts, draft, modes.stop_string).law()
+        after = counters(await texts.page("/metrics"))
+        timing = Timing(texts)
+        if "speed" in parts:
+            checked.levels, checked.ratios = await timing.run()
+            if not texts.answers:  # no other texts: those that were timed tell of their drafts
+                after = counters(await texts.page("/metrics"))
+        answers = texts.answers or timing.answers
+        checked.answers = len(answers)
+        checked.acceptance = of_answers(answers) or between(before, after)
+        for name, server in texts.servers.items():
+            for reason, count in server.client.failures.items():
+                texts.remark(f"{name}: {count} attempts failed ({reason}), tried again")
+    checked.remarks, checked.seconds = texts.remarks, time.monotonic() - began
+    return checked
 
-    texts: Texts
-    draft: Weights | None = None
 
-    async def run(self) -> Checked:
-        """Run all requested parts."""
-        began = time.monotonic()
-        texts, plan, parts = self.texts, self.texts.plan, self.texts.plan.parts
-        async with AsyncExitStack() as stack:
-            await texts.connect(stack)
-            audited, base = texts.servers[OWN], texts.servers.get(BASE)
-            for name in texts.servers:
-                self._describe(name)
-            checked = Checked(
-                url=audited.client.address, engine=audited.name, model=audited.model, plan=plan
-            )
-            checked.baseline = f"{base.name}, {base.model}" if base else None
-            before = counters(await texts.page("/metrics"))
-            first = {"greedy", "mixed", "stop"} & set(parts) or texts.weights
-            greedy = await texts.greedy(OWN) if first else []
-            if texts.weights and greedy:
-                apart = texts.weights.check_same(self._prompts(greedy), greedy)
-                log.info(f"weights are the server's: {apart:.2g} nats apart on the median")
-            if "greedy" in parts:
-                checked.greedy = await self._greedy(greedy)
-            stop = await self._modes(checked, greedy)
-            if "law" in parts:
-                checked.law = await Sampled(texts, self.draft, stop).law()
-            after = counters(await texts.page("/metrics"))
-            timing = Timing(texts)
-            if "speed" in parts:
-                checked.levels, checked.ratios = await timing.run()
-                if not texts.answers:  # no other texts: those that were timed tell of their drafts
-                    after = counters(await texts.page("/metrics"))
-            checked.answers = len(texts.answers or timing.answers)
-            checked.acceptance = of_answers(texts.answers or timing.answers) or between(
-                before, after
-            )
-            for name, server in texts.servers.items():
-                for reason, count in server.client.failures.items():
-                    texts.remark(f"{name}: {count} attempts failed ({reason}), tried again")
-        checked.remarks, checked.seconds = texts.remarks, time.monotonic() - began
-        return checked
+def describe(texts: Texts, name: str) -> None:
+    """Say what a server is, and what it may cut."""
+    server = texts.servers[name]
+    log.info(f"{name}: {server.name[:80]}, {server.model[:80]} ({server.client.address})")
+    if not server.extras:
+        texts.remark(
+            f"{name}: refuses options beyond OpenAI's: cuts of its own would look like a bias"
+        )
+    elif server.kind is Kind.OPENAI:
+        texts.remark(
+            f"{name}: the engine is not known, so cuts of its own (top-k, top-p, penalties) "
+            "are not turned off and would look like a bias"
+        )
 
-    async def _modes(self, checked: Checked, greedy: Sequence[Answer]) -> str:
-        """Run the modes that are asked for; return a string to stop sampled texts, or none."""
-        modes, stop = Modes(self.texts), ""
-        for part in self.texts.plan.modes:
-            try:
-                self._check_not_refused(part)
-                if part == "json":
-                    checked.json, compared = await modes.json()
-                    checked.modes |= {} if compared is None else {part: compared}
-                elif part == "mixed":
-                    checked.modes[part] = await modes.mixed(greedy)
-                elif part == "stop":
-                    checked.modes[part], stop = await modes.stop(greedy)
-                else:
-                    checked.modes[part] = await modes.cache()
-            except* RefusedError as group:
-                reason = str(error := first_of(group))
-                if isinstance(error, RefusedError) and error.status:
-                    reason = f"HTTP {error.status}: {error.reason}"
-                    self.texts.journal.keep(f"{REFUSED}{part}", reason)
-                checked.refused.append(part)
-                self.texts.remark(f"{part}: refused ({reason})")
-        if "stop" in checked.modes and not stop:
-            self.texts.remark(
-                "stop: the tokens of a stop string are not listed, so sampled texts have none"
-            )
-        return stop
 
-    def _check_not_refused(self, part: str) -> None:
-        """Raise the refusal that kept answers have in place of a mode's texts."""
-        journal, key = self.texts.journal, f"{REFUSED}{part}"
-        if not journal.asks and key in journal:
-            raise RefusedError(journal.read(key, str), 0, "")
+def prompts_of(texts: Texts, greedy: Sequence[Answer]) -> list[list[int]]:
+    """Return the ids of the prompts of greedy texts."""
+    return [texts.prompt_ids(texts.prompt(i), text) for i, text in enumerate(greedy)]
 
-    def _prompts(self, texts: Sequence[Answer]) -> list[list[int]]:
-        """Return the ids of the prompts of greedy texts."""
-        return [self.texts.prompt_ids(self.texts.prompt(i), text) for i, text in enumerate(texts)]
 
-    def _describe(self, name: str) -> None:
-        server = self.texts.servers[name]
-        log.info(f"{name}: {server.name[:80]}, {server.model[:80]} ({server.client.address})")
-        if not server.extras:
-            self.texts.remark(
-                f"{name}: refuses options beyond OpenAI's: cuts of its own would look like a bias"
-            )
-        if server.kind is Kind.OPENAI and server.extras:
-            self.texts.remark(
-                f"{name}: the engine is not known, so cuts of its own (top-k, top-p, penalties) "
-                "are not turned off and would look like a bias"
-            )
-
-    async def _greedy(self, greedy: Sequence[Answer]) -> g.ServerGreedy:
-        texts, weights = self.texts, self.texts.weights
-        names = numbered(greedy)
-        repeated = True
-        if BASE in texts.servers:
-            reference = "the baseline"
-            others = await texts.greedy(BASE)
-            again = await texts.greedy(BASE, "greedy again")
-            repeated = all(a.text == b.text for a, b in zip(others, again, strict=True))
-            comparisons = g.against_baseline(names, others, greedy)
-            planted = g.third_is_a_bug(others[0].stated, others[0].keys)
-        elif weights is not None:
-            reference = "the weights"
-            prompts = self._prompts(greedy)
-            comparisons = g.against_weights(names, weights, prompts, greedy)
-            ids = weights.tokens(greedy[0]) or []
-            rows = g.rows_of(weights, prompts[0], ids) if ids else []
-            planted = g.third_is_a_bug(rows, [f"#{i}" for i in ids])
-        else:
-            reference = "what the server itself states"
-            comparisons = [
-                g.against_itself(name, text) for name, text in zip(names, greedy, strict=True)
-            ]
-            planted = g.third_is_a_bug(greedy[0].stated, greedy[0].keys)
-        return g.ServerGreedy(reference, comparisons, planted, repeated)
+async def check_greedy(texts: Texts, greedy: Sequence[Answer]) -> ServerGreedy:
+    """Compare greedy texts with the strongest reference that there is."""
+    if BASE in texts.servers:
+        bases = await texts.greedy(BASE)
+        again = await texts.greedy(BASE, "greedy again")
+        result = compare("the baseline", bases, greedy)
+        result.repeated = [text.text for text in bases] == [text.text for text in again]
+        return result
+    if texts.weights is not None:
+        pairs = zip(prompts_of(texts, greedy), greedy, strict=True)
+        scored = [by_weights(texts.weights, *pair) for pair in pairs]
+        return compare("the weights", [base for base, _ in scored], [text for _, text in scored])
+    bases_of_texts = [by_itself(text) for text in greedy]
+    return compare("what the server itself states", bases_of_texts, greedy, tolerance=LEAST)
 
 
 def run_check(
@@ -264,35 +211,21 @@ def examine(
     """
     journal = Journal(None) if journal is None else journal
     journal.begin(plan)
+    texts = Texts(plan, journal, weights, watch)
     try:
-        checked = _run(Check(Texts(plan, journal, weights, watch), draft))
-        journal.pack()
-        return checked
+        try:
+            return asyncio.run(check_texts(texts, draft))
+        except* Exception as group:
+            error = first_of(group)
+            if isinstance(error, UnavailableError) and texts.progress.part != CONNECTING:
+                error.args = (f"{texts.progress.counted}: {error}",)
+            raise error from None
     except (SpsError, KeyboardInterrupt) as error:
         if journal.path is not None and len(journal) and journal.asks:
-            kept = f"{len(journal)} answers are kept: continue with `resume` {journal.name}"
+            kept = f"{len(journal)} answers are kept: continue with `resume` {journal.path}"
             if isinstance(error, KeyboardInterrupt):
                 log.warning(kept)
             error.args = (f"{error}. {kept}",)
         raise
     finally:
         journal.close()
-
-
-def _run(check: Check) -> Checked:
-    progress = check.texts.progress
-    try:
-        return asyncio.run(check.run())
-    except* Exception as group:
-        error = first_of(group)
-        if isinstance(error, UnavailableError) and progress.part != CONNECTING:
-            error.args = (f"{progress.counted}: {error}",)
-        raise error from None
-
-
-def first_of(group: BaseExceptionGroup[Any]) -> BaseException:
-    """Return the first error of nested exception groups."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -45,12 +45,11 @@ class Columns:
         n, width = self.mass.shape
         law = np.hstack([self.mass, np.clip(1 - self.mass.sum(1, keepdims=True), 0.0, 1.0)])
         argmax, ends, tail = (np.zeros(law.shape, np.bool_) for _ in range(3))
-        listed = np.ones((n, width), np.bool_) if visible is None else visible[:, :width]
-        argmax[np.arange(n), listed.argmax(1)] = listed.any(1)
+        listed = np.ones(law.shape, np.bool_) if visible is None else visible
+        argmax[np.arange(n), listed[:, :width].argmax(1)] = listed[:, :width].any(1)
         tail[:, width] = width > 1
         for i, row in enumerate(self.keys):
-            if END in row:
-                ends[i, row.index(END)] = True
+            ends[i, : len(row)] = [key == END for key in row]
         return Positions(
             law=law / law.sum(1, keepdims=True),
             emitted=self.own,
@@ -60,9 +59,7 @@ class Columns:
             index=np.full(n, NO_STRATUM),
             length=lengths(n),
             visible=visible,
-            draft=self.drafted
-            if visible is None or self.drafted is None
-            else self.drafted & visible,
+            draft=None if self.drafted is None else self.drafted & listed,
             stated=self.mass,
             keys=self.keys,
             tokens=self.tokens,

@@ -61,8 +61,10 @@ def examined(url: str | None, options: dict[str, Any]) -> Any:
     place = None
     if url is not None:
         parts = urlsplit(checked(url))
-        name = f"{parts.hostname}-{parts.port or parts.scheme}"
-        place = new_file(f"sps-check-{name}-{time.strftime('%m%d-%H%M%S')}")
+        stem = f"sps-check-{parts.hostname}-{parts.port or parts.scheme}-"
+        stem += time.strftime("%m%d-%H%M%S")
+        names = (Path(f"{stem}{f'-{n}' if n > 1 else ''}.jsonl") for n in itertools.count(1))
+        place = next(name for name in names if not name.exists())
     with signals_as_interrupts() as signals:
         try:
             with deferred_progress() as watch:
@@ -85,11 +87,12 @@ def signals_as_interrupts() -> Iterator[list[int]]:
         signals.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    handlers: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                handlers[number] = signal.signal(number, interrupt)
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if is_main and signal.getsignal(number) not in (signal.SIG_IGN, None)
+    }
     try:
         yield signals
     finally:
@@ -103,24 +106,15 @@ def show(checked: Any, format: str, out: Path | None) -> None:
 
     if format == "json":
         write(as_text.dumps(page.as_json(checked), indent=2, allow_nan=False) + "\n")
-        return
-    if format == "html":
-        content = page.as_html(checked, __version__)
-        if out is None:
-            write(content)
-            return
-        replace_file(out, content.encode())
+    elif format == "html" and out is None:
+        write(page.as_html(checked, __version__))
+    elif format == "html" and out is not None:
+        replace_file(out, page.as_html(checked, __version__).encode())
         write(f"{page.sentence(checked)}\n")
-        return
-    from spsbench.reports.table import drawn
+    else:
+        from spsbench.reports.table import drawn
 
-    for table in page.tables(checked):
-        write(drawn(table, None))
-    for line in [*(f"- {note}" for note in page.notes(checked)), page.sentence(checked)]:
-        write(f"{with_flags(line)}\n")
-
-
-def new_file(stem: str) -> Path:
-    """Return the first of stem.jsonl, stem-2.jsonl, ... that does not exist."""
-    names = (Path(f"{stem}{f'-{n}' if n > 1 else ''}.jsonl") for n in itertools.count(1))
-    return next(name for name in names if not name.exists())
+        for table in page.tables(checked):
+            write(drawn(table, None))
+        for line in [*(f"- {note}" for note in page.notes(checked)), page.sentence(checked)]:
+            write(f"{with_flags(line)}\n")

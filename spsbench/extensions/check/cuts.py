@@ -1,9 +1,7 @@
-"""Laws of sampling with top-k and top-p, as engines cut them, and places where rounding decides.
+"""Distributions of sampling with top-k and top-p, and places where rounding decides.
 
-The law is cut on the softmax: top-k first, then top-p over what is left, keeping the token that
-crosses it. vLLM and SGLang cut after the temperature, engines on llama.cpp before it. Rounding may
-move a token across the edge; a place where that would matter is not bet on, which depends on the
-prefix alone.
+vLLM and SGLang cut after the temperature, engines on llama.cpp before it. Rounding may move a token
+across the edge; a place where that would matter is not bet on, which depends on the prefix alone.
 """
 
 from dataclasses import dataclass
@@ -11,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spsbench.audit.statistical.betting import Bits, Floats
+from spsbench.audit.warping import laws_of
+from spsbench.settings.cell import WarpSettings
 
 NATS = 1e-3  # two logarithms this near may change places at the edge of top-k
 MASS = 1e-3  # what rounding at the edge may move without being felt
@@ -25,13 +25,10 @@ class Cut:
     first: bool = False  # before the temperature
     rounding: float = 0.0  # mass by which another kernel's law may differ
 
-    def __bool__(self) -> bool:
-        return self.top_k > 0 or self.top_p < 1
-
     @property
     def moved(self) -> float:
         """Return the mass that the edge may move at a place that is bet on."""
-        return 2 * self.rounding + MASS if self else 0.0
+        return 2 * self.rounding + MASS if self.top_k or self.top_p < 1 else 0.0
 
 
 WHOLE = Cut()
@@ -45,31 +42,19 @@ def law_of(logits: Floats, temperature: float) -> Floats:
 
 def cut_law(logits: Floats, temperature: float, cut: Cut) -> tuple[Floats, Bits]:
     """Return the cut distributions [n, V], and [n] whether rounding cannot move the edge there."""
-    law = law_of(logits, temperature)
-    sure = np.ones(len(law), np.bool_)
-    if not cut or not len(law):
+    law, sure = law_of(logits, temperature), np.ones(len(logits), np.bool_)
+    if not cut.moved or not len(law):
         return law, sure
-    seen = law_of(logits, 1.0 if cut.first else temperature)  # what the cut looks at
-    order = np.argsort(-seen, axis=1, kind="stable")
-    falling = np.take_along_axis(seen, order, 1)
-    kept = np.ones(falling.shape, np.bool_)
-    if 0 < cut.top_k < falling.shape[1]:
-        kept[:, cut.top_k :] = False
-        nearest = falling[:, cut.top_k - 1 : cut.top_k + 1]
-        mass = nearest[:, 1] / falling[:, : cut.top_k].sum(1)
-        with np.errstate(divide="ignore"):
-            apart = np.log(nearest[:, 0]) - np.log(nearest[:, 1])
-        sure &= (apart > NATS + cut.rounding) | (mass < MASS)
-    if cut.top_p < 1:
-        chances = np.where(kept, falling, 0.0)
-        chances /= chances.sum(1, keepdims=True)
-        before = chances.cumsum(1) - chances
-        least, most = (before < cut.top_p + side * (cut.rounding + 1e-6) for side in (-1, 1))
-        least[:, 0] = True
-        between = np.where(most & ~least, chances, 0.0).sum(1)
-        sure &= between <= cut.moved
-        kept &= before < cut.top_p
-    whole = np.zeros_like(kept)
-    np.put_along_axis(whole, order, kept, 1)
-    law = np.where(whole, law, 0.0)
+    at = 1.0 if cut.first else temperature  # what the cut looks at
+    cut_laws = laws_of(logits, WarpSettings(temperature=at, top_k=cut.top_k, top_p=cut.top_p))
+    if 0 < cut.top_k < law.shape[1]:
+        falling = -np.sort(-cut_laws.scaled, axis=1)
+        last, beyond = falling[:, cut.top_k - 1], falling[:, cut.top_k]
+        mass = np.exp(beyond) / np.exp(falling[:, : cut.top_k]).sum(1)
+        sure &= (last - beyond > NATS + cut.rounding) | (mass < MASS)
+    before = cut_laws.mass  # of likelier tokens, where top-p cuts
+    near = (abs(before - cut.top_p) <= cut.rounding + 1e-6) & (before > 0)
+    uncut = laws_of(logits, WarpSettings(temperature=at, top_k=cut.top_k)).law
+    sure &= (uncut * near).sum(1) <= cut.moved
+    law = np.where(cut_laws.law > 0, law, 0.0)
     return law / law.sum(1, keepdims=True), sure

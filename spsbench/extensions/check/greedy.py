@@ -1,14 +1,15 @@
 """Compare greedy texts with a reference: identical, a tie within rounding, or a bug.
 
-The reference is the baseline, else the weights, else the server's own stated probabilities. Two
-texts that differ are a tie if both tokens are the reference's two likeliest and their logarithms
-differ by at most twice the rounding. The rounding is the largest difference between both statements
-of one token, over the common prefixes of all texts and their references.
+The reference is the baseline, else the weights, else the server's own stated probabilities; the
+last two say what follows the text's own prefix. Two texts that differ are a tie if both tokens are
+the reference's two likeliest and their logarithms differ by at most twice the rounding: the largest
+difference between both statements of one token, over the common prefixes of all texts and their
+references.
 """
 
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,22 +63,69 @@ def described(comparison: Compared) -> str:
     return f"{name}: {kind} at token {position + 1}{pair}{apart}{allowed}"
 
 
-def against_rows(
-    name: str, rows: Sequence[Stated], keys: Sequence[str], tolerance: float
+def compare(
+    reference: str,
+    bases: Sequence[Answer | None],
+    texts: Sequence[Answer],
+    names: Sequence[str] = (),
+    tolerance: float | None = None,
+) -> ServerGreedy:
+    """Compare greedy texts with those of a reference, and the control.
+
+    Args:
+        reference: in words.
+        bases: its texts; None: there is nothing to compare with.
+        texts: those of the server.
+        names: of the texts.
+        tolerance: nats between tokens of a tie; None: twice the rounding, which is measured.
+    """
+    names = names or [f"prompt {i + 1}" for i in range(len(texts))]
+    pairs = [(base, text) for base, text in zip(bases, texts, strict=True) if base]
+    shared: set[str] = set()
+    if tolerance is None:
+        apart, shared = [0.0], shared_texts([base for base, _ in pairs])
+        for base, text in pairs:
+            logprobs = zip(base.own, text.own[: parting(base, text)], strict=False)
+            apart += [abs(a - b) for a, b in logprobs if min(a, b) > UNLISTED]
+        tolerance = 2 * max(apart) + LEAST
+    compared = [
+        compare_pair(name, base, text, tolerance, shared)
+        if base
+        else Compared(name, GreedyKind.ALONE)
+        for name, base, text in zip(names, bases, texts, strict=True)
+    ]
+    return ServerGreedy(reference, compared, all(third_is_a_bug(base) for base, _ in pairs[:1]))
+
+
+def parting(base: Answer, text: Answer) -> int | None:
+    """Return the first position with different tokens; None if the texts agree."""
+    pairs = enumerate(zip(base.keys, text.keys, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), None)
+
+
+def compare_pair(
+    name: str, base: Answer, text: Answer, tolerance: float, shared: Set[str] = frozenset()
 ) -> Compared:
-    """Compare emitted tokens with the likeliest of the reference, given the same prefix."""
-    for at, (stated, key) in enumerate(zip(rows, keys, strict=False)):
-        row = distinct(stated)
-        if not row or key == row[0][0]:
-            continue
-        logprobs = dict(row)
-        gap = row[0][1] - logprobs[key] if key in logprobs else None
-        if gap == 0.0:  # bitwise equal: either token is the argmax
-            continue
-        pair = row[0][0], key
-        kind = kind_of(pair, [listed for listed, _ in row[:2]], gap, tolerance)
-        return Compared(name, kind, at, pair, gap, tolerance)
-    return Compared(name, GreedyKind.IDENTICAL)
+    """Compare a greedy text with another; `shared` knows the texts that several tokens print."""
+    if not base.keys or not text.keys:
+        same = base.text == text.text
+        return Compared(name, GreedyKind.IDENTICAL if same else GreedyKind.UNKNOWN)
+    at = parting(base, text)
+    if at is None:
+        if len(base.keys) == len(text.keys):
+            return Compared(name, GreedyKind.IDENTICAL)
+        shorter = min(len(base.keys), len(text.keys))
+        return Compared(name, GreedyKind.BUG, shorter)  # one text ends before the other
+    row, key = distinct(base.stated[at]) if len(base.stated) > at else [], text.keys[at]
+    if not row or key in shared:
+        return Compared(name, GreedyKind.UNKNOWN, at, (base.keys[at], key))
+    logprobs = dict(row)
+    gap = row[0][1] - logprobs[key] if key in logprobs else None
+    if gap == 0.0:  # the baseline did not emit the token that it states as likeliest
+        return Compared(name, GreedyKind.TIE, at, (base.keys[at], key), gap, tolerance)
+    pair = row[0][0], key
+    kind = kind_of(pair, [listed for listed, _ in row[:2]], gap, tolerance)
+    return Compared(name, kind, at, pair, gap, tolerance)
 
 
 def distinct(row: Stated) -> Stated:
@@ -88,14 +136,48 @@ def distinct(row: Stated) -> Stated:
     return list(first.items())
 
 
-def against_itself(name: str, answer: Answer) -> Compared:
-    """Compare a greedy text with the server's own stated probabilities."""
-    if not any(answer.stated):
-        return Compared(name, GreedyKind.ALONE)
-    widest = max(map(len, answer.stated))
-    triples = zip(answer.stated, answer.keys, answer.own, strict=False)
-    rows = [beside(row, key, logprob, widest) for row, key, logprob in triples]
-    return against_rows(name, rows, answer.keys, LEAST)
+def third_is_a_bug(base: Answer) -> bool:
+    """Plant the third choice in the middle of a text and return whether it counts as a bug."""
+    rows = [distinct(row) for row in base.stated[: len(base.keys)]]
+    places = [i for i, row in enumerate(rows) if len(row) >= 3 and row[2][0] != base.keys[i]]
+    if not places:
+        return True
+    at = places[len(places) // 2]
+    planted = replace(base, keys=with_wrong_token(base.keys, at, rows[at][2][0]))
+    return compare_pair("planted", base, planted, 0.0).kind is GreedyKind.BUG
+
+
+def expected(keys: Sequence[str], rows: Sequence[Stated]) -> Answer:
+    """Return the likeliest tokens given the prefix of each of `keys`; where it ties, that one."""
+    likeliest = []
+    for key, row in zip(keys, map(distinct, rows), strict=False):
+        is_best = not row or dict(row).get(key) == row[0][1]
+        likeliest.append((key, row[0][1] if row else UNLISTED) if is_best else row[0])
+    names, logprobs = [key for key, _ in likeliest], [logprob for _, logprob in likeliest]
+    return Answer("", names, logprobs, list(rows), None)
+
+
+def by_itself(text: Answer) -> Answer | None:
+    """Return what a server's own stated probabilities expect of its text; None without any."""
+    if not any(text.stated):
+        return None
+    widest = max(map(len, text.stated))
+    triples = zip(text.stated, text.keys, text.own, strict=False)
+    return expected(text.keys, [beside(*triple, widest) for triple in triples])
+
+
+def by_weights(
+    weights: Weights, prompt: Sequence[int], text: Answer
+) -> tuple[Answer | None, Answer]:
+    """Return what the weights expect of a text, and the text by its ids."""
+    ids = weights.tokens(text)
+    if not ids:
+        return None, text
+    keys, rows = [f"#{i}" for i in ids], []
+    for row, emitted in zip(weights.log_probs(prompt, ids), ids, strict=False):
+        listed = dict.fromkeys([*np.argsort(-row)[:3].tolist(), emitted])
+        rows.append([(f"#{i}", float(row[i])) for i in listed])
+    return expected(keys, rows), replace(text, keys=keys[: len(rows)])
 
 
 def beside(row: Stated, key: str, logprob_beside: float, widest: int) -> Stated:
@@ -139,103 +221,3 @@ def shared_texts(answers: Sequence[Answer]) -> set[str]:
             if len(row) < widest and 1 - sum(chance(lp) for _, lp in listed) > ROUNDED:
                 shared |= counts.keys()
     return shared
-
-
-def against_weights(
-    names: Sequence[str],
-    weights: Weights,
-    prompts: Sequence[Sequence[int]],
-    texts: Sequence[Answer],
-) -> list[Compared]:
-    """Compare greedy texts with the argmax of the weights, given the prefix of each token."""
-    ids = [weights.tokens(text) or [] for text in texts]
-    rows = [rows_of(weights, prompt, listed) for prompt, listed in zip(prompts, ids, strict=True)]
-    keys = [[f"#{i}" for i in listed] for listed in ids]
-    apart = [0.0]
-    for row, key, text in zip(rows, keys, texts, strict=True):
-        shared = against_rows("", row, key, 0.0).position
-        stated = zip(row[:shared], key, text.own, strict=False)
-        apart += [
-            abs(logprob - dict(listed)[token])
-            for listed, token, logprob in stated
-            if logprob > UNLISTED
-        ]
-    tolerance = 2 * max(apart) + LEAST
-    return [
-        against_rows(name, row, key, tolerance) if key else Compared(name, GreedyKind.UNKNOWN)
-        for name, row, key in zip(names, rows, keys, strict=True)
-    ]
-
-
-def rows_of(weights: Weights, prompt: Sequence[int], ids: Sequence[int]) -> list[Stated]:
-    """Return the weights' three likeliest tokens, and the emitted token, at each position."""
-    logits = weights.score(prompt, ids)
-    shifted = logits - logits.max(1, keepdims=True)
-    scored = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    rows = []
-    for row, emitted in zip(scored, ids, strict=False):
-        best = np.argsort(-row)[:3].tolist()
-        listed = [*best, *([emitted] if emitted not in best else [])]
-        rows.append([(f"#{i}", float(row[i])) for i in listed])
-    return rows
-
-
-def against_baseline(
-    names: Sequence[str], baselines: Sequence[Answer], texts: Sequence[Answer]
-) -> list[Compared]:
-    """Compare greedy texts with those of another server."""
-    pairs = list(zip(baselines, texts, strict=True))
-    apart = [0.0]
-    for base, text in pairs:
-        at = parting(base, text)
-        logprobs = zip(base.own[:at], text.own[:at], strict=False)
-        apart += [abs(a - b) for a, b in logprobs if min(a, b) > UNLISTED]
-    tolerance = 2 * max(apart) + LEAST
-    shared = shared_texts(baselines)
-    return [
-        compared_pair(name, *pair, tolerance, shared)
-        for name, pair in zip(names, pairs, strict=True)
-    ]
-
-
-def parting(base: Answer, text: Answer) -> int | None:
-    """Return the first position with different tokens; None if the texts agree."""
-    pairs = enumerate(zip(base.keys, text.keys, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), None)
-
-
-def compared_pair(
-    name: str, base: Answer, answer: Answer, tolerance: float, shared: Set[str]
-) -> Compared:
-    """Compare a greedy text with another; `shared` knows the texts that several tokens print."""
-    if not base.keys or not answer.keys:
-        same = base.text == answer.text
-        return Compared(name, GreedyKind.IDENTICAL if same else GreedyKind.UNKNOWN)
-    at = parting(base, answer)
-    if at is None:
-        if len(base.keys) == len(answer.keys):
-            return Compared(name, GreedyKind.IDENTICAL)
-        shorter = min(len(base.keys), len(answer.keys))
-        return Compared(name, GreedyKind.BUG, shorter)  # one text ends before the other
-    tokens = base.keys[at], answer.keys[at]
-    if not (len(base.stated) > at and base.stated[at]) or answer.keys[at] in shared:
-        return Compared(name, GreedyKind.UNKNOWN, at, tokens)
-    rows = [[] if i < at else row for i, row in enumerate(base.stated[: at + 1])]
-    comparison = against_rows(name, rows, answer.keys[: at + 1], tolerance)
-    if (
-        comparison.position is None
-    ):  # the baseline did not emit the token that it states as likeliest
-        return Compared(name, GreedyKind.TIE, at, tokens, 0.0, tolerance)
-    return comparison
-
-
-def third_is_a_bug(rows: Sequence[Stated], keys: Sequence[str], tolerance: float = 0.0) -> bool:
-    """Plant the third choice in the middle of a text and return whether it counts as a bug."""
-    distinct_rows = [distinct(row) for row in rows[: len(keys)]]
-    places = [i for i, row in enumerate(distinct_rows) if len(row) >= 3]
-    if not places:
-        return True
-    at = places[len(places) // 2]
-    planted = with_wrong_token(keys, at, distinct_rows[at][2][0])
-    rows_from_there = [[] if i < at else row for i, row in enumerate(rows)]
-    return against_rows("planted", rows_from_there, planted, tolerance).kind is GreedyKind.BUG

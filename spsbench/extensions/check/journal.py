@@ -1,27 +1,27 @@
-"""The kept answers of a check: a log that begins with the plan, whole after a kill.
+"""The kept answers of a check: a log of the store that begins with the plan.
 
-A file whose name ends with `.gz` is written plainly beside it, and compressed when the check is
-done. A file that is resumed is read whole, and written when an answer comes that it has not.
+A file that is resumed is read whole, compressed or not, and written when an answer comes that it
+has not.
 """
 
-import gzip
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
 from spsbench.errors import DataError, MismatchError, UsageError, first_line
 from spsbench.extensions.check.options import CheckOptions, of_file
 from spsbench.foreign import read_foreign
-from spsbench.store.atomic import check_replaceable, replace_file
-from spsbench.store.log import HeadedLog, Log, decode
+from spsbench.messages import ignore
+from spsbench.store.atomic import check_replaceable
+from spsbench.store.log import HeadedLog, entries_in
 
 T = TypeVar("T")
 SCHEMA = 2
 BEGINNING = b'{"n":0,"sps_check":'
 NO_LOGARITHM = -9999.0  # as engines write a probability of 0
-COMPRESSED = ".gz"
 MOST_BYTES = 1 << 28  # of a file, unpacked
 OPTIONS = "options"  # the key of the parameters that a plan's header leaves out
 REFUSED = "refused/"  # before a mode whose requests were refused
@@ -37,48 +37,45 @@ class Journal:
         asks: answers that the file has not are asked for.
 
     Raises:
-        UsageError: there is a file already, and no `resume`.
+        UsageError: there is a file already, and no `resume`; or a compressed file to write to.
         DataError: the file to resume is of another kind, or damaged.
         WriteError: the file cannot be written.
     """
 
     def __init__(self, path: Path | None, *, resume: bool = False, asks: bool = True) -> None:
-        is_packed = path is not None and path.suffix == COMPRESSED
-        self.name, self.asks, self._resumes = path, asks, resume  # of the file at the end
-        self.path = path.with_suffix("") if path is not None and is_packed else path
+        self.path, self.asks, self._resumes = path, asks, resume
         self._values: dict[str, Any] = {}
         self._notes: dict[str, Any] = {}  # until the first answer
-        self._log: Log | None = None
+        self._log: HeadedLog | None = None
         self._header: dict[str, Any] = {}
-        if path is None or self.path is None:
+        if path is None:
             return
-        if resume:
-            # what is left of a compressed file by a kill is a plain one
-            self._content = read_foreign(
-                self.path if self.path.is_file() else path, "a file of `sps check`", MOST_BYTES
+        if asks and path.suffix == ".gz":
+            raise UsageError(
+                f"{path}: expected a file that is not compressed, to add answers to. Compress it "
+                "after the check; `resume` without a URL reads it as it is"
             )
-            self._read(self._content, path)
-        elif any(map(_is_used, (path, self.path))):
+        if resume:
+            self._read(path)
+        elif os.path.lexists(path) and not (path.is_file() and path.stat().st_size == 0):
             raise self._exists()
         else:
-            check_replaceable(self.path)
+            check_replaceable(path)
 
-    def _read(self, content: bytes, path: Path) -> None:
+    def _read(self, path: Path) -> None:
+        content = read_foreign(path, "a file of `sps check`", MOST_BYTES)
         if not (content.startswith(BEGINNING) or BEGINNING.startswith(content)):
             raise self._no_journal()
-        header, *records = [*lines_of(content, path)] or [{}]
-        if header and not (
-            header.get("sps_check") == SCHEMA and isinstance(header.get("plan"), dict)
-        ):
-            raise self._no_journal()
-        self._header = header.get("plan", {})
-        for values in records:
-            if not isinstance(key := values.get("key"), str) or "value" not in values:
-                raise DataError(
-                    f"no answer in a line of the kept answers ({path}): expected a file of "
-                    "`sps check`. Check `resume`"
-                )
-            self._values[key] = values["value"]
+        for _, record in entries_in(BytesIO(content), path):
+            plan, key = record.get("plan"), record.get("key")
+            if not self._header:
+                if record.get("sps_check") != SCHEMA or not isinstance(plan, dict) or not plan:
+                    raise self._no_journal()
+                self._header = plan
+            elif not isinstance(key, str) or "value" not in record:
+                raise self._no_journal()
+            else:
+                self._values[key] = record["value"]
 
     def options(self, given: dict[str, Any]) -> CheckOptions:
         """Return the options of the file, with the `given` ones in place of its own.
@@ -87,10 +84,10 @@ class Journal:
             DataError: the file is not of this version. UsageError: as `options.of_file`.
         """
         kept = self._values.get(OPTIONS)
-        if not self._header or self.name is None:
+        if not self._header or self.path is None:
             raise self._no_journal()
         values = {**self._header, **(kept if isinstance(kept, dict) else {})}
-        return of_file(self.name, values, given)
+        return of_file(self.path, values, given)
 
     def begin(self, plan: CheckOptions) -> None:
         """Check that the file is of a check with these options.
@@ -107,33 +104,15 @@ class Journal:
         self._header = header
         self.note(OPTIONS, plan.changeable())
 
-    def _open(self, path: Path) -> Log:
-        if self._resumes and not path.is_file():
-            replace_file(path, self._content)
-
-        def check_header(_: dict[str, Any]) -> None:
-            if not self._resumes:  # another check has written the file meanwhile
-                raise self._exists()
-
-        header = {"sps_check": SCHEMA, "plan": self._header}
-        return HeadedLog(path, header, check_header, lambda _: None)
-
-    def pack(self) -> None:
-        """Close the file, and compress it where its name says so."""
-        self.close()
-        if self._log is not None and self.path is not None and self.name != self.path:
-            replace_file(self.name, gzip.compress(self.path.read_bytes(), mtime=0))  # type: ignore[arg-type]
-            self.path.unlink()
-
     def _exists(self) -> UsageError:
         return UsageError(
-            f"{self.name} is there already (`keep`): expected a new file. Continue with `resume` "
-            f"{self.name}"
+            f"{self.path} is there already (`keep`): expected a new file. Continue with `resume` "
+            f"{self.path}"
         )
 
     def _no_journal(self) -> DataError:
         return DataError(
-            f"no kept answers ({self.name}): expected a file of `sps check`. Check `resume`"
+            f"no kept answers ({self.path}): expected a file of `sps check`. Check `resume`"
         )
 
     def __contains__(self, key: str) -> bool:
@@ -141,6 +120,29 @@ class Journal:
 
     def __len__(self) -> int:
         return sum(not key.startswith(NO_ANSWER) for key in self._values)
+
+    async def get(
+        self,
+        key: str,
+        read: Callable[[Any], T],
+        ask: Callable[[], Awaitable[T]],
+        write: Callable[[T], Any] = lambda value: value,
+    ) -> T:
+        """Return a kept value, or what `ask` gives, which is then kept.
+
+        Raises:
+            DataError: the kept value has not the form of its kind, or none is kept or asked for.
+        """
+        if key in self:
+            return self.read(key, read)
+        if not self.asks:
+            raise DataError(
+                f"an answer that was not kept ({self.path}: {key}): expected a file of a whole "
+                "check. Name the server by its URL to go on"
+            )
+        value = await ask()
+        self.keep(key, write(value))
+        return value
 
     def read(self, key: str, convert: Callable[[Any], T]) -> T:
         """Return a kept value, converted.
@@ -158,8 +160,14 @@ class Journal:
 
     def keep(self, key: str, value: Any) -> None:
         """Append a value, durable on return; the first one creates the file."""
+
+        def check_header(_: dict[str, Any]) -> None:
+            if not self._resumes:  # another check has written the file meanwhile
+                raise self._exists()
+
         if self.path is not None:
-            self._log = self._log or self._open(self.path)
+            header = {"sps_check": SCHEMA, "plan": self._header}
+            self._log = self._log or HeadedLog(self.path, header, check_header, ignore)
             notes, self._notes = self._notes, {}
             for name, noted in (*notes.items(), (key, value)):
                 self._log.append({"key": name, "value": finite(noted, logarithm)})
@@ -175,10 +183,6 @@ class Journal:
             self._log.close()
 
 
-def _is_used(path: Path) -> bool:
-    return os.path.lexists(path) and not (path.is_file() and path.stat().st_size == 0)
-
-
 def finite(value: Any, put: Callable[[float], float | None]) -> Any:
     """Return plain values, with another in place of each infinity and NaN, which JSON has not."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -191,21 +195,3 @@ def finite(value: Any, put: Callable[[float], float | None]) -> Any:
 def logarithm(value: float) -> float:
     """Return the logarithm that stands for an infinite one, or for none."""
     return -NO_LOGARITHM if value > 0 else NO_LOGARITHM
-
-
-def lines_of(content: bytes, path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the checked records of a file; one that was cut at its end is left out.
-
-    Raises:
-        DataError: damage before the end.
-    """
-    lines = content.splitlines(keepends=True)
-    for number, line in enumerate(lines):
-        values = decode(line, number)
-        if values is None:
-            if number == len(lines) - 1 and not line.endswith(b"\n"):
-                return
-            raise DataError(
-                f"damaged record ({path}, line {number + 1}): expected kept answers of `sps check`"
-            )
-        yield values

@@ -32,7 +32,7 @@ What is a column and what is the rest stands in `columns`.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -57,7 +57,6 @@ from spsbench.audit.statistical.betting import (
     Floats,
 )
 from spsbench.audit.statistical.finding import (
-    Audit,
     AuditArm,
     AuditVerdict,
     Finding,
@@ -122,8 +121,7 @@ class Band:
     def of(self, alternative: int) -> Floats:
         """Return the bounds [D] for the bets of one alternative."""
         bounds = np.full(len(DIRECTIONS), self.other)
-        bounds[ARGMAX] = self.argmax
-        bounds[DRAFT] = self.argmax if alternative == 0 else self.other
+        bounds[[ARGMAX, DRAFT] if alternative == 0 else ARGMAX] = self.argmax
         return bounds
 
     def widened(self, by: float) -> "Band":
@@ -135,22 +133,22 @@ def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
     """Measure the difference between two statements of the same distributions, key by key."""
     argmax, other = [], []
     for one, two in pairs:
-        for i in range(min(len(one), len(two))):
-            a = dict(zip(one.keys[i], one.mass[i], strict=False))
-            b = dict(zip(two.keys[i], two.mass[i], strict=False))
-            shared = [a[key] - b[key] for key in a if key in b]
-            if not shared or one.keys[i][0] not in b:
-                continue
-            argmax.append(abs(a[one.keys[i][0]] - b[one.keys[i][0]]))
-            other.append(max(sum(x for x in shared if x > 0), -sum(x for x in shared if x < 0)))
-    if not argmax:
-        return Band()
+        rows = zip(one.keys, one.mass, two.keys, two.mass, strict=False)
+        for keys, mass, others, mass_of_others in rows:
+            shift = dict(zip(keys, mass, strict=False))
+            stated = dict(zip(others, mass_of_others, strict=False))
+            shift = {key: p - stated[key] for key, p in shift.items() if key in stated}
+            if keys and keys[0] in shift:
+                argmax.append(abs(shift[keys[0]]))
+                signed = [[x for x in shift.values() if s * x > 0] for s in (1, -1)]
+                other.append(max(abs(sum(part)) for part in signed))
+    return Band(mean_and_error(argmax), mean_and_error(other), len(argmax))
 
-    def mean(shifts: list[float]) -> float:
-        values = np.array(shifts)
-        return float(values.mean() + 3 * values.std() / np.sqrt(len(values)))
 
-    return Band(mean(argmax), mean(other), len(argmax))
+def mean_and_error(shifts: Sequence[float]) -> float:
+    """Return a mean and three standard errors; 0 of no values."""
+    values = np.array(shifts)
+    return float(values.mean() + 3 * values.std() / np.sqrt(len(values))) if shifts else 0.0
 
 
 class ServerArm(AuditArm):
@@ -169,7 +167,7 @@ class ServerArm(AuditArm):
         alternatives += [DraftLaw()] if draft else []
         bands = [rounding.of(i) for i in range(len(alternatives))]
         super().__init__(name, alternatives, bands, level)
-        self.rounding, self.visible = rounding, VisibleTokens(hides=hides)
+        self.visible = VisibleTokens(hides=hides)
 
     def take_text(self, text: Columns) -> None:
         """Add one text."""
@@ -213,33 +211,38 @@ class ServerArm(AuditArm):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LawResult(Finding):
+@dataclass(frozen=True, slots=True)
+class LawResult:
     """Result of the sequential test on sampled texts."""
 
     mode: Mode
     rounding: Band
+    finding: Finding
+
+    @property
+    def verdict(self) -> AuditVerdict:
+        """Return the verdict on sampled texts, after the controls."""
+        return self.finding.verdict
+
+    @property
+    def line(self) -> str:
+        """Return the result in words."""
+        lead = "bias " if self.finding.shared else "bias: "
+        lead = lead if self.verdict is AuditVerdict.BIAS else ""
+        return f"{lead}{self.finding.line}"
 
     def to_json(self) -> dict[str, Any]:
         """Return figures."""
+        finding = self.finding
         return {
             "mode": self.mode,
             "words": WORDS[self.mode],
             "verdict": self.verdict,
             "line": self.line,
-            "bias_caught_with_probability_0.99": self.claim,
-            "control": asdict(self.control) if self.control else None,
+            "bias_caught_with_probability_0.99": finding.claim,
+            "control": asdict(finding.control) if finding.control else None,
             "band": asdict(self.rounding),
-            "server": self.audited.to_json(),
-            "baseline": self.plain.to_json() if self.plain else None,
+            "server": finding.audited.to_json(),
+            "baseline": finding.plain.to_json() if finding.plain else None,
             "unseen": UNSEEN[self.mode],
         }
-
-
-def law_result(mode: Mode, audit: Audit, rounding: Band) -> LawResult:
-    """Return the verdict on sampled texts, after the controls."""
-    finding = audit.finding()
-    values = {f.name: getattr(finding, f.name) for f in fields(finding)}
-    if finding.verdict is AuditVerdict.BIAS:
-        values["line"] = f"bias {finding.line}" if finding.shared else f"bias: {finding.line}"
-    return LawResult(mode=mode, rounding=rounding, **values)

@@ -9,8 +9,8 @@ prefix cache must not change.
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -18,15 +18,16 @@ from spsbench.audit.statistical.comparison import Compared, GreedyKind
 from spsbench.extensions.check.greedy import (
     LEAST,
     ServerGreedy,
-    against_baseline,
-    compared_pair,
+    compare,
+    compare_pair,
     parting,
     shared_texts,
-    third_is_a_bug,
 )
-from spsbench.extensions.check.texts import BASE, OWN, Texts
+from spsbench.extensions.check.journal import REFUSED
+from spsbench.extensions.check.texts import BASE, OWN, Texts, first_of
 from spsbench.foreign import FieldError, parse_json
 from spsbench.serving.engines import Answer, Ask
+from spsbench.serving.http import RefusedError
 
 LONG = 1600  # characters of a long prompt: several blocks of a prefix cache
 LONG_PROMPTS = 4
@@ -50,192 +51,193 @@ def object_of(**properties: Any) -> dict[str, Any]:
     }
 
 
-SHORT = {"type": "string", "maxLength": 30}
-SCHEMAS: Mapping[str, Mapping[str, Any]] = {
-    "person": object_of(name=SHORT, age={"type": "integer", "minimum": 0, "maximum": 120}),
-    "tool call": object_of(
-        name={"enum": ["search", "get_weather"]}, arguments=object_of(query=SHORT)
+def list_of(items: Any, most: int) -> dict[str, Any]:
+    """Return the schema of a list of at most so many items."""
+    return {"type": "array", "items": items, "maxItems": most}
+
+
+SHORT, LONGER = ({"type": "string", "maxLength": most} for most in (30, 80))
+AGE = {"type": "integer", "minimum": 0, "maximum": 120}
+CALL = object_of(name={"enum": ["search", "get_weather"]}, arguments=object_of(query=SHORT))
+OPINION = object_of(sentiment={"enum": ["positive", "neutral", "negative"]}, reason=LONGER)
+NODE = object_of(name=SHORT, children=list_of({"$ref": "#/$defs/node"}, 2))
+SCHEMAS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "person": (
+        object_of(name=SHORT, age=AGE),
+        "Invent {}. Answer in JSON with name and age.",
     ),
-    "extraction": object_of(places={"type": "array", "items": SHORT, "maxItems": 4}),
-    "sentiment": object_of(
-        sentiment={"enum": ["positive", "neutral", "negative"]}, reason={**SHORT, "maxLength": 80}
+    "tool call": (
+        CALL,
+        "Tools: search(query), get_weather(query). Find out about {}. Answer with one call in "
+        "JSON, with name and arguments.",
     ),
-    "recursive": {
-        "$ref": "#/$defs/node",
-        "$defs": {
-            "node": object_of(
-                name=SHORT,
-                children={"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2},
-            )
-        },
-    },
+    "extraction": (
+        object_of(places=list_of(SHORT, 4)),
+        "List in JSON the places where one meets {}.",
+    ),
+    "sentiment": (
+        OPINION,
+        "Answer in JSON with the sentiment, and a short reason, of: I met {} today.",
+    ),
+    "recursive": (
+        {"$ref": "#/$defs/node", "$defs": {"node": NODE}},
+        "Draw {} as a small tree in JSON: name and children.",
+    ),
 }
-ASKED: Mapping[str, str] = {
-    "person": "Invent {}. Answer in JSON with name and age.",
-    "tool call": "Tools: search(query), get_weather(query). Find out about {}. Answer with one "
-    "call in JSON, with name and arguments.",
-    "extraction": "List in JSON the places where one meets {}.",
-    "sentiment": "Answer in JSON with the sentiment, and a short reason, of: I met {} today.",
-    "recursive": "Draw {} as a small tree in JSON: name and children.",
-}
+"""Schema, and the prompt that asks for it, by name."""
 WHO = ("baker", "pilot", "teacher", "nurse", "painter", "farmer", "sailor", "judge")
 WHERE = ("Lisbon", "Oslo", "Vienna", "Cairo", "Lima")
 JSON_PROMPTS: tuple[tuple[str, str], ...] = tuple(
-    (name, ASKED[name].format(f"a {who} from {where}"))
-    for (who, where), name in product(product(WHO, WHERE), SCHEMAS)
+    (name, prompt.format(f"a {who} from {where}"))
+    for (who, where), (name, (_, prompt)) in product(product(WHO, WHERE), SCHEMAS.items())
 )
-"""Schema and prompt of each request."""
+"""Name of the schema, and prompt, of each request."""
+
+
+@dataclass
+class Modes:
+    """Texts in the modes that are asked for, each compared with the text that it must equal."""
+
+    texts: Texts
+    greedy: Sequence[Answer]  # in batches of their own
+    results: dict[str, ServerGreedy] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)  # modes whose requests the server refuses
+    shares: str | None = None  # of JSON in the answers under schemas
+    stop_string: str = ""  # of sampled texts
+
+    async def run(self) -> None:
+        """Run the modes; one that the server refuses leaves the others."""
+        journal = self.texts.journal
+        modes = {"json": self._json, "mixed": self._mixed, "stop": self._stop, "cache": self._cache}
+        for part, mode in modes.items():
+            if part not in self.texts.plan.parts:
+                continue
+            try:
+                if not journal.asks and f"{REFUSED}{part}" in journal:
+                    raise RefusedError(journal.read(f"{REFUSED}{part}", str), 0, "")
+                if (result := await mode()) is not None:
+                    self.results[part] = result
+            except* RefusedError as group:
+                reason = str(error := first_of(group))
+                if isinstance(error, RefusedError) and error.status:
+                    reason = f"HTTP {error.status}: {error.reason}"
+                    journal.keep(f"{REFUSED}{part}", reason)
+                self.refused.append(part)
+                self.texts.remark(f"{part}: refused ({reason})")
+
+    async def _json(self) -> ServerGreedy | None:
+        """Ask each server for JSON under schemas; count it, and compare with a baseline's."""
+        texts, answers, shares = self.texts, {}, []
+        for name, server in texts.servers.items():
+            asks = [
+                Ask(
+                    *(prompt, JSON_TOKENS, 0.0, texts.plan.seed + number, server.top),
+                    chat=True,
+                    ignore_eos=False,
+                    constraint=("json_schema", json.dumps(SCHEMAS[schema][0])),
+                )
+                for number, (schema, prompt) in enumerate(JSON_PROMPTS)
+            ]
+            keyed = [(f"json/0/{number}", ask) for number, ask in enumerate(asks)]
+            answers[name] = await texts.asked(name, keyed)
+            count = sum(map(is_json, answers[name]))
+            shares.append(f"{name}: {count} of {len(asks)} answers are JSON")
+        self.shares = "; ".join(shares)
+        names = [f"{schema} {number}" for number, (schema, _) in enumerate(JSON_PROMPTS)]
+        if BASE not in answers:
+            return None
+        return compare("the baseline's JSON", answers[BASE], answers[OWN], names)
+
+    async def _mixed(self) -> ServerGreedy:
+        """Compare greedy texts, each asked beside a sampled one, with those of greedy batches."""
+        texts, asks = self.texts, []
+        for i in range(len(self.greedy)):
+            sampled = replace(texts.ask(OWN, i, 1.0), warp=texts.plan.cut)
+            asks += [(f"mixed/{i}", texts.ask(OWN, i, 0.0)), (f"beside/{i}", sampled)]
+        mixed = (await texts.asked(OWN, asks))[::2]
+        return compare("greedy texts in batches of their own", self.greedy, mixed)
+
+    async def _stop(self) -> ServerGreedy:
+        """Compare texts with stop strings with the plain texts, cut there."""
+        plain = self.greedy
+        stops = {i: stop for i, text in enumerate(plain) if (stop := stop_string(text.text))}
+        result = ServerGreedy("the plain texts, cut at the stop strings")
+        if not stops:
+            return result
+        asks = {i: replace(self.texts.ask(OWN, i, 0.0), stop=(stop,)) for i, stop in stops.items()}
+        texts = await self.texts.asked(OWN, [(f"stop/{i}", ask) for i, ask in asks.items()])
+        for (i, stop), text in zip(stops.items(), texts, strict=True):
+            result.compared.append(against_cut(f"prompt {i + 1}", plain[i], stop, text))
+        at, stop = next(iter(stops.items()))
+        late = replace(plain[at], text=plain[at].text.partition(stop)[0] + stop)
+        result.planted = against_cut("planted", plain[at], stop, late).kind is GreedyKind.BUG
+        if all(text.stopped_by for text in texts):
+            words = Counter(word for text in plain for word in words_of(text.text))
+            self.stop_string = max(words, key=lambda word: (words[word], word))
+        else:
+            self.texts.remark(
+                "stop: the server does not say what ended a text, so sampled texts have no stop "
+                "string"
+            )
+        return result
+
+    async def _cache(self) -> ServerGreedy:
+        """Compare the second answers to long prompts with the first ones."""
+        texts, prompts = self.texts, self.texts.plan.texts
+        count = min(LONG_PROMPTS, len(prompts))
+        asks = [texts.ask(OWN, i, 0.0, long_prompt(prompts, i)) for i in range(count)]
+        before = cached(await texts.page("/metrics"))
+        first, again = [
+            await texts.asked(OWN, [(f"{kind}/{i}", ask) for i, ask in enumerate(asks)])
+            for kind in ("first", "again")
+        ]
+        after = cached(await texts.page("/metrics"))
+        if before is not None and after is not None:
+            hits = after - before
+            tokens = f"{hits:,.0f} prompt tokens" if hits else "no prompt token"
+            texts.remark(f"cache: {tokens} came from a prefix cache, by the server's count")
+        return compare("the first answers to the same prompts", first, again)
 
 
 def long_prompt(prompts: Sequence[str], index: int) -> str:
-    """Return prompts from `index` on, one after another, until they are long."""
-    text = prompts[index % len(prompts)]
-    at = index
+    """Return one of a few long prompts: prompts, one after another."""
+    at = index % min(LONG_PROMPTS, len(prompts))
+    text = prompts[at]
     while len(text) < LONG:
         at += 1
         text += f"\n\n{prompts[at % len(prompts)]}"
     return text
 
 
+def words_of(text: str) -> set[str]:
+    """Return the words of a text whose characters are whole."""
+    return {word for word in WORD.findall(text) if "\ufffd" not in word}
+
+
 def stop_string(text: str) -> str:
     """Return the word that first occurs nearest the middle of a text; empty if there is none."""
-    words = [word for word in set(WORD.findall(text)) if "\ufffd" not in word]
-    firsts = {word: text.find(word) for word in words if text.find(word) > 0}
+    firsts = {word: text.find(word) for word in words_of(text) if text.find(word) > 0}
     middle = len(text) // 2
     return min(firsts, key=lambda word: (abs(firsts[word] - middle), word), default="")
 
 
-def common_word(texts: Sequence[str]) -> str:
-    """Return the word in most of the texts, the most frequent of such; empty if there is none."""
-    count: Counter[str] = Counter()
-    for text in texts:
-        words = [word for word in WORD.findall(text) if "\ufffd" not in word and word.strip()]
-        count.update({word: len(texts) for word in set(words)})
-        count.update(words)
-    return min(count, key=lambda word: (-count[word], word), default="")
-
-
-def against_cut(name: str, whole: Answer, stop: str, text: Answer, shared: Set[str]) -> Compared:
+def against_cut(name: str, whole: Answer, stop: str, text: Answer) -> Compared:
     """Compare a text that had a stop string with the plain text cut there."""
-    due = whole.text[: whole.text.find(stop)]
+    due = whole.text.partition(stop)[0]
     if text.text == due:
         return Compared(name, GreedyKind.IDENTICAL)
     if parting(whole, text) is not None:
-        return compared_pair(name, whole, text, LEAST, shared)
+        return compare_pair(name, whole, text, LEAST, shared_texts([whole]))
+    at = max(0, (len(text.keys) or text.tokens) - 1)
+    is_bug = text.text.startswith(due) or due.startswith(text.text)
     ends = repr(due[-QUOTED:]), repr(text.text[-QUOTED:])
-    at = len(text.keys) or len(text.ids or ()) or text.tokens
-    if text.text.startswith(due) or due.startswith(text.text):
-        return Compared(name, GreedyKind.BUG, max(0, at - 1), ends)
-    return Compared(name, GreedyKind.UNKNOWN, max(0, at - 1), ends)
-
-
-def lists_its_stop(stop: str, text: Answer) -> bool:
-    """Return whether the tokens of a stop string are listed, so that a text can be scored."""
-    return text.stopped_by == stop or stop in "".join(text.keys)
-
-
-def unended(stop: str, text: Answer, decoded: str) -> Answer:
-    """Return a text for scoring: one that a stop string ended has no end of its own."""
-    stopped = lists_its_stop(stop, text) or stop in decoded
-    return replace(text, finish="length") if stop and stopped else text
+    return Compared(name, GreedyKind.BUG if is_bug else GreedyKind.UNKNOWN, at, ends)
 
 
 def cached(page: Any) -> float | None:
     """Return the prompt tokens that came from a cache, as a /metrics page counts them."""
-    if not isinstance(page, str):
-        return None
-    counts = [float(number) for number in CACHED.findall(page)]
+    counts = [float(n) for n in CACHED.findall(page)] if isinstance(page, str) else []
     return sum(counts) if counts else None
-
-
-class Modes:
-    """Texts in the modes, each compared with the text that it must equal."""
-
-    def __init__(self, texts: Texts) -> None:
-        self.texts, self.plan = texts, texts.plan
-
-    async def json(self) -> tuple[str, ServerGreedy | None]:
-        """Ask each server for JSON under schemas; return the shares, and the comparison if any.
-
-        Raises:
-            RefusedError: a server takes no schema, or no chat.
-        """
-        answers, shares = {}, []
-        for name, server in self.texts.servers.items():
-            asks = [
-                Ask(
-                    *(prompt, JSON_TOKENS, 0.0, self.plan.seed + number, server.top),
-                    chat=True,
-                    ignore_eos=False,
-                    constraint=("json_schema", json.dumps(SCHEMAS[schema])),
-                )
-                for number, (schema, prompt) in enumerate(JSON_PROMPTS)
-            ]
-            keyed = [(f"json/0/{number}", ask) for number, ask in enumerate(asks)]
-            answers[name] = await self.texts.asked(name, keyed)
-            count = sum(map(is_json, answers[name]))
-            shares.append(f"{name}: {count} of {len(asks)} answers are JSON")
-        if BASE not in answers:
-            return "; ".join(shares), None
-        names = [f"{schema} {number}" for number, (schema, _) in enumerate(JSON_PROMPTS)]
-        compared = against_baseline(names, answers[BASE], answers[OWN])
-        planted = third_is_a_bug(answers[BASE][0].stated, answers[BASE][0].keys)
-        return "; ".join(shares), ServerGreedy("the baseline's JSON", compared, planted)
-
-    async def mixed(self, alone: Sequence[Answer]) -> ServerGreedy:
-        """Compare greedy texts, each asked beside a sampled one, with those of greedy batches."""
-        asks = []
-        for i in range(len(alone)):
-            sampled = replace(self.texts.ask(OWN, i, 1.0), warp=self.plan.cut)
-            asks += [(f"mixed/{i}", self.texts.ask(OWN, i, 0.0)), (f"beside/{i}", sampled)]
-        mixed = (await self.texts.asked(OWN, asks))[::2]
-        return ServerGreedy(
-            "greedy texts in batches of their own",
-            against_baseline(numbered(alone), alone, mixed),
-            third_is_a_bug(alone[0].stated, alone[0].keys),
-        )
-
-    async def stop(self, plain: Sequence[Answer]) -> tuple[ServerGreedy, str]:
-        """Compare texts with stop strings; return a string to stop sampled texts, or none."""
-        stops = {i: stop for i, text in enumerate(plain) if (stop := stop_string(text.text))}
-        result = ServerGreedy("the plain texts, cut at the stop strings")
-        if not stops:
-            return result, ""
-        asks = [replace(self.texts.ask(OWN, i, 0.0), stop=(stop,)) for i, stop in stops.items()]
-        keyed = [(f"stop/{i}", ask) for i, ask in zip(stops, asks, strict=True)]
-        texts = await self.texts.asked(OWN, keyed)
-        shared = shared_texts(plain)
-        for (i, stop), text in zip(stops.items(), texts, strict=True):
-            result.compared.append(against_cut(f"prompt {i + 1}", plain[i], stop, text, shared))
-        at, stop = next(iter(stops.items()))
-        late = replace(plain[at], text=plain[at].text[: plain[at].text.find(stop) + len(stop)])
-        planted = against_cut("planted", plain[at], stop, late, shared)
-        result.planted = planted.kind is GreedyKind.BUG
-        if not all(lists_its_stop(stops[i], text) for i, text in zip(stops, texts, strict=True)):
-            return result, ""
-        return result, common_word([text.text for text in plain])
-
-    async def cache(self) -> ServerGreedy:
-        """Compare the second answers to long prompts with the first ones."""
-        count = min(LONG_PROMPTS, len(self.plan.texts))
-        asks = [self.texts.ask(OWN, i, 0.0, self.long(i)) for i in range(count)]
-        page = await self.texts.page("/metrics")
-        first = await self.texts.asked(OWN, [(f"first/{i}", ask) for i, ask in enumerate(asks)])
-        again = await self.texts.asked(OWN, [(f"again/{i}", ask) for i, ask in enumerate(asks)])
-        before, after = cached(page), cached(await self.texts.page("/metrics"))
-        if before is not None and after is not None:
-            hits = after - before
-            tokens = f"{hits:,.0f} prompt tokens" if hits else "no prompt token"
-            self.texts.remark(f"cache: {tokens} came from a prefix cache, by the server's count")
-        return ServerGreedy(
-            "the first answers to the same prompts",
-            against_baseline(numbered(first), first, again),
-            third_is_a_bug(first[0].stated, first[0].keys),
-        )
-
-    def long(self, index: int) -> str:
-        """Return a long prompt, in rotation."""
-        return long_prompt(self.plan.texts, index % min(LONG_PROMPTS, len(self.plan.texts)))
 
 
 def is_json(answer: Answer) -> bool:
@@ -245,8 +247,3 @@ def is_json(answer: Answer) -> bool:
     except (FieldError, UnicodeEncodeError):
         return False
     return True
-
-
-def numbered(texts: Sequence[Answer]) -> list[str]:
-    """Return the names of texts."""
-    return [f"prompt {i + 1}" for i in range(len(texts))]

@@ -1,9 +1,8 @@
 """The options of `sps check`, which are the plan of a check, and what files keep of them."""
 
 import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,27 +16,36 @@ from spsbench.settings.options import (
     at_least,
     between,
     convert_options,
+    numbers,
     options_of,
 )
 
 SPEED, OUTPUT = "Speed", "Output"
+OBJECTIVE = re.compile(r"(ttft|tpot|e2e):([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s)")
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
 IS_NUMBER = Check(lambda text: bool(NUMBER.fullmatch(text)), "a number from 0")
 IS_TOP_P = Check(lambda value: 0 < value <= 1, "a number above 0 and up to 1")
 IS_SHARE = Check(lambda value: 0 < value < 1, "a number between 0 and 1")
-LEVELS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
 MOST_REQUESTS = 100_000
 MOST_TOGETHER = 1024
 TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
 PARTS = ("law", "greedy", "speed")
 MODES = ("json", "mixed", "stop", "cache")  # asked by name: many servers take no schema
 ALL_PARTS = (*PARTS, *MODES)
+IN_FILES = {
+    "prompts": "texts",
+    "length": "max_new_tokens",
+    "temperatures": "temperature",
+    "most": "max_tokens",
+    "parts": "only",
+}
+"""Options whose names in files are others."""
 HEADER = (
     *("url", "baseline", "weights", "model", "baseline_model", "prompts", "chat", "length"),
     *("temperatures", "top_p", "top_k", "together", "concurrency", "requests", "seed"),
 )
 """The options that the answers in a file depend on, by the names there."""
-MAY_CHANGE = ("parts", "most", "bias", "level", "draft")  # when a check resumes
+MAY_CHANGE = ("parts", "most", "bias", "level", "draft", "url", "baseline")  # on resuming
 OF_FILE = ("weights", "draft", "bias", "level", "only", "max_tokens", "resume")
 """Options that may differ from those of a file that is resumed without a URL."""
 OFF = {"top_p": 1.0, "top_k": 0, "together": None}  # left out of a file
@@ -59,6 +67,31 @@ PROMPTS = (
     "List of countries by area:\n1.",
     "She opened the letter slowly. It said:",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """Latency limits in seconds; None = no limit."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+
+
+def read_objectives(value: Any, name: str) -> Objectives:
+    """Read `ttft:500ms,tpot:50ms`.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    limits = {}
+    for part in str(value).replace(" ", "").split(","):
+        match = OBJECTIVE.fullmatch(part)
+        if match is None:
+            shown = str(value)[:80]
+            raise UsageError(f"{name} is {shown}: expected a form like ttft:500ms,tpot:50ms")
+        limits[match[1]] = float(match[2]) / (1000 if match[3] == "ms" else 1)
+    return Objectives(**limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +124,9 @@ class CheckOptions:
         concurrency: Numbers of concurrent requests, each timed in turn.
         requests: Requests per timed block; each server gets two blocks.
         slo: Latency objectives for goodput: ttft:500ms,tpot:50ms.
-        keep: File that keeps each answer; compressed at the end if it is named .gz. Default: named
-            by server and time.
-        resume: Resume a check from its file of answers; without URL, compute its results anew.
+        keep: File that keeps each answer. Default: named by server and time.
+        resume: Resume a check from its file of answers; without URL, compute its results anew, of
+            a compressed file (.gz) too.
     """
 
     url: str = ""
@@ -116,9 +149,11 @@ class CheckOptions:
     level: Annotated[float, Option(AUDIT, IS_SHARE)] = 1e-3
     max_tokens: Annotated[int, Option(AUDIT, at_least(1))] = 20_000
     seed: Annotated[int, Option(AUDIT, at_least(0), default_text="0")] = 0
-    concurrency: Annotated[str, Option(SPEED)] = "1,2,4,8"
+    concurrency: Annotated[
+        tuple[int, ...], Option(SPEED, default_text="1,2,4,8", parse=numbers(1, MOST_TOGETHER))
+    ] = (1, 2, 4, 8)
     requests: Annotated[int, Option(SPEED, between(1, MOST_REQUESTS))] = 16
-    slo: Annotated[str | None, Option(SPEED)] = None
+    slo: Annotated[Objectives | None, Option(SPEED, parse=read_objectives)] = None
     keep: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
     resume: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
     texts: tuple[str, ...] = PROMPTS  # those of `prompts`
@@ -134,37 +169,26 @@ class CheckOptions:
         if self.limits is None:
             limits = Limits(timeout=self.timeout, retries=self.retries)
             object.__setattr__(self, "limits", limits)
-        if not LEVELS.fullmatch(self.concurrency) or min(self.levels) < 1:
-            text = self.concurrency[:80]
-            raise UsageError(f"`concurrency` {text}: expected numbers from 1, like 1,2,4,8")
         if unknown := set(self.only) - set(ALL_PARTS):
             expected = ", ".join(ALL_PARTS)
             raise UsageError(f"`only` {', '.join(unknown)}: expected some of {expected}")
         if not self.texts or not all(self.texts):
             raise UsageError("no prompts (`prompts`): expected one or more that are not empty")
-        if self.draft is not None and self.weights is None:
-            raise UsageError("`draft` without `weights`: expected both. Add `weights`")
-        if not all(0 <= value < math.inf for value in self.temperatures):
-            raise UsageError("`temperature`: expected 0 or above, and one that can be audited")
-        if self.temperature and not any(map(self.audits, self.temperatures)):
-            if self.weights is not None:
-                raise UsageError("`temperature`: expected one above 0. Greedy text is its own part")
+        if self.weights is None and (self.draft is not None or self.cut):
             raise UsageError(
-                "`temperature` without `weights`: expected 1 among them, of which servers state "
-                "probabilities"
+                "`draft`, `top_p` or `top_k` without `weights`: expected both, as servers state "
+                "probabilities of the target before the cut. Add `weights`"
             )
-        if self.cut and self.weights is None:
+        if not any(map(self.audits, self.temperatures)):
             raise UsageError(
-                "`top_p` or `top_k` without `weights`: expected both, as servers state "
-                "probabilities before the cut. Add `weights`"
+                "`temperature`: expected one above 0 whose probabilities are known. Greedy text "
+                "is its own part; servers state the probabilities of 1, `weights` give all"
             )
         if "mixed" in self.parts and self.batch < 2:
             raise UsageError(
                 "`only` mixed with one request at a time (`together`, `concurrency`): expected 2 "
                 "or more, to share a batch"
             )
-        if self.slo:
-            _ = self.objectives
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -177,29 +201,12 @@ class CheckOptions:
         default = (1.0, 0.5) if self.weights else (1.0,)
         return tuple(map(float, self.temperature)) or default
 
-    @property
-    def levels(self) -> tuple[int, ...]:
-        """Return the numbers of concurrent requests that are timed."""
-        return tuple(map(int, self.concurrency.split(",")))
-
-    @property
-    def objectives(self) -> Any:
-        """Return the `speed.Objectives`, or None."""
-        from spsbench.extensions.check.speed import Objectives
-
-        return Objectives.parse(self.slo) if self.slo else None
-
     def audits(self, temperature: float) -> bool:
         """Return whether the probabilities of texts at `temperature` are known.
 
         Servers state those of temperature 1; greedy texts keep the batch mixed.
         """
         return temperature > 0 and (self.weights is not None or temperature == 1)
-
-    @property
-    def modes(self) -> tuple[str, ...]:
-        """Return the modes that are asked for, in their order."""
-        return tuple(mode for mode in MODES if mode in self.parts)
 
     @property
     def cut(self) -> dict[str, float]:
@@ -209,28 +216,26 @@ class CheckOptions:
     @property
     def batch(self) -> int:
         """Return the number of requests at a time, while texts are compared or audited."""
-        return self.together or min(TOGETHER, max(self.levels))
+        return self.together or min(TOGETHER, max(self.concurrency))
 
     def header(self) -> dict[str, Any]:
         """Return the options that kept answers depend on."""
-        values = self._kept()
-        return {n: values[n] for n in HEADER if n not in OFF or values[n] != OFF[n]}
+        return {n: v for n, v in self._in_file(HEADER).items() if n not in OFF or v != OFF[n]}
 
     def changeable(self) -> dict[str, Any]:
-        """Return the options that may change, beside those of `header`."""
-        values = self._kept()
-        return {name: values[name] for name in (*MAY_CHANGE, "url", "baseline")}
+        """Return the options that may change when a check resumes."""
+        return self._in_file(MAY_CHANGE)
 
-    def _kept(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in (*HEADER, *MAY_CHANGE) if name in FIELDS}
-        values |= {"prompts": self.texts, "length": self.max_new_tokens, "parts": self.parts}
-        values |= {"most": self.max_tokens, "concurrency": self.levels}
-        values |= {"temperatures": tuple(map(float, self.temperature))}
+    def _in_file(self, names: Iterable[str]) -> dict[str, Any]:
+        values = {name: getattr(self, IN_FILES.get(name, name)) for name in names}
+        values |= {"parts": self.parts} if "parts" in values else {}
+        values |= (
+            {"temperatures": [*map(float, self.temperature)]} if "temperatures" in values else {}
+        )
         return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 
 
 OF_CHECK = options_of(CheckOptions)
-FIELDS = frozenset(("url", *OF_CHECK))
 
 
 def of_file(path: Path, values: Mapping[str, Any], given: Mapping[str, Any]) -> CheckOptions:
@@ -243,16 +248,13 @@ def of_file(path: Path, values: Mapping[str, Any], given: Mapping[str, Any]) -> 
         raise UsageError(
             f"`{barred[0]}` with `resume` and no URL: expected {', '.join(OF_FILE)} alone"
         )
+    chosen = convert_options(OF_CHECK, given)
     try:
-        kept: dict[str, Any] = {n: value for n, value in values.items() if n in FIELDS - {"url"}}
-        kept |= {"texts": tuple(values["prompts"]), "url": str(values["url"])}
-        kept |= {"prompts": None, "max_new_tokens": values["length"]}
-        kept |= {"temperature": tuple(map(float, values["temperatures"]))}
-        kept |= {"concurrency": ",".join(map(str, values["concurrency"]))}
-        parts = values.get("parts", PARTS)  # a file may have some that are gone
-        kept |= {"only": tuple(part for part in parts if part in ALL_PARTS)}
-        kept |= {"max_tokens": values["most"]} if "most" in values else {}
-        return CheckOptions(**{**kept, **convert_options(OF_CHECK, given)})
+        kept = {IN_FILES.get(n, n): v for n, v in values.items() if n in {*HEADER, *MAY_CHANGE}}
+        kept["temperature"] = tuple(map(str, kept["temperature"]))
+        kept["only"] = tuple(part for part in kept.get("only", PARTS) if part in ALL_PARTS)
+        url, texts = str(kept.pop("url")), tuple(map(str, kept.pop("texts")))
+        return CheckOptions(url=url, texts=texts, **convert_options(OF_CHECK, kept) | chosen)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise DataError(
             f"kept answers of another version ({path}: {first_line(error)}): expected one of this "

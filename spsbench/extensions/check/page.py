@@ -4,13 +4,14 @@ Names and texts come from servers: what is shown has no invisible characters, an
 """
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check.check import Checked
 from spsbench.extensions.check.greedy import described
 from spsbench.extensions.check.journal import finite
-from spsbench.extensions.check.laws import LawResult
+from spsbench.extensions.check.laws import UNSEEN, LawResult, Mode
 from spsbench.extensions.check.modes import UNSEEN_IN_JSON
 from spsbench.metrics.intervals import Estimate
 from spsbench.reports.figures import Section, Status, TextTable
@@ -26,43 +27,40 @@ TITLES = {
     "cache": "Greedy text asked for again",
     "json": "Greedy JSON",
 }
+RATIOS = (
+    *("at a time", "pairs", "time per token (speed-up)", "TTFT"),
+    *("user's tok/s", "machine's tok/s"),
+)
+BY_MODE = {
+    Mode.WEIGHTS: "by the weights",
+    Mode.BASELINE: "by the baseline's prompt logprobs",
+    Mode.STATED: "by its own logprobs",
+}
 LONGEST = 100  # characters of a name
 LONGEST_LINE = 1000
 
 
 def sentence(checked: Checked) -> str:
     """Summarise the check in one sentence."""
-    what = f"{checked.url} ({named(checked.engine)}, {named(checked.model)})"
     parts = []
     if checked.law is not None:
-        mode = {
-            "weights": "by the weights",
-            "baseline": "by the baseline's prompt logprobs",
-            "stated": "by its own logprobs",
-        }[checked.law.mode]
-        parts.append(f"{mode}: {checked.law.line}")
+        parts.append(f"{BY_MODE[checked.law.mode]}: {checked.law.line}")
     elif "law" in checked.plan.parts:
         parts.append("the law of its text cannot be told from what it gives")
     if checked.greedy is not None:
         parts.append(f"greedy text {checked.greedy.line}")
     parts += [f"{part} {mode.line}" for part, mode in checked.modes.items()]
-    if checked.json is not None:
-        parts.append(f"json: {checked.json}")
+    parts += [f"json: {checked.json}"] if checked.json is not None else []
     parts += [f"{part}: refused" for part in checked.refused]
     if checked.ratios:
         best = checked.ratios[0]
         parts.append(f"speed-up {estimated(best.tpot)} at {best.concurrency} request(s) at a time")
-    verdict = {
-        AuditVerdict.HELD: "HELD",
-        AuditVerdict.BIAS: "BIAS FOUND",
-        AuditVerdict.UNKNOWN: "CANNOT BE TOLD",
-        AuditVerdict.NOT_AUDITED: "NOT AUDITED",
-    }[checked.verdict]
     if checked.verdict is AuditVerdict.NOT_AUDITED:
         alone = "json without a baseline" if checked.json else "speed alone"
         parts.append(f"{alone} was measured, which says nothing of the text's law")
+    server = f"{checked.url} ({named(checked.engine)}, {named(checked.model)})"
     sentences = ". ".join(part[:1].upper() + part[1:] for part in parts)
-    return printable(f"{verdict}: {what}. {sentences}.")
+    return printable(f"{checked.verdict.upper()}: {server}. {sentences}.")
 
 
 def named(name: str) -> str:
@@ -88,22 +86,18 @@ def tables(checked: Checked) -> list[TextTable]:
             differing = [text for text in greedy.compared if text.position is not None]
             rows = [(printable(described(text)),) for text in differing[:MANY]]
             listed.append(TextTable(TITLES.get(title, title), (greedy.line,), rows))
-    listed.append(_acceptance(checked.acceptance))
-    if checked.levels:
-        listed.append(_speed(checked))
-    if checked.ratios:
-        paired = [
-            (
-                str(r.concurrency),
-                str(r.pairs),
-                *map(estimated, (r.tpot, r.ttft, r.user)),
-                number(r.machine, 2),
-            )
-            for r in checked.ratios
-        ]
-        head = ("at a time", "pairs", "time per token (speed-up)", "TTFT", "user's tok/s")
-        title = "Against the baseline, above 1 is better, 95 % intervals"
-        listed.append(TextTable(title, (*head, "machine's tok/s"), paired))
+    listed += [_acceptance(checked.acceptance)] if checked.acceptance else []
+    listed.append(_speed(checked))
+    paired = [
+        (
+            *map(str, (r.concurrency, r.pairs)),
+            *map(estimated, (r.tpot, r.ttft, r.user)),
+            number(r.machine, 2),
+        )
+        for r in checked.ratios
+    ]
+    title = "Against the baseline, above 1 is better, 95 % intervals"
+    listed.append(TextTable(title, RATIOS, paired))
     return [table for table in listed if table.rows]
 
 
@@ -117,25 +111,22 @@ def _law(law: LawResult) -> TextTable:
             f"{deviation.bias:+.4f}",
             f"{deviation.z:.1f}",
         )
-        for arm in filter(None, (law.audited, law.plain))
+        for arm in filter(None, (law.finding.audited, law.finding.plain))
         for deviation in arm.shares
     ]
     head = ("texts of", "set of tokens", "observed", "due", "bias", "z")
     return TextTable(f"Sampled text: {law.verdict}", head, rows, names=2)
 
 
-def _acceptance(acceptance: Acceptance | None) -> TextTable:
-    head = ("here", "value", "elsewhere")
-    if acceptance is None:
-        return TextTable("Acceptance", head, ())
+def _acceptance(acceptance: Acceptance) -> TextTable:
     rows = [(name, number(value, 3), elsewhere) for name, value, elsewhere in acceptance.rows()]
     title = f"Acceptance ({acceptance.source}; {number(acceptance.rounds, 0)} rounds)"
-    return TextTable(title, head, rows)
+    return TextTable(title, ("here", "value", "elsewhere"), rows)
 
 
 def _speed(checked: Checked) -> TextTable:
     head = ["at a time", "server", "TTFT ms", "ms per token", "user's tok/s", "machine's tok/s"]
-    objectives = checked.plan.objectives
+    objectives = checked.plan.slo
     head += ["good tok/s", "good requests"] if objectives else []
     rows = []
     for level in checked.levels:
@@ -182,14 +173,14 @@ def notes(checked: Checked) -> list[str]:
                 f"a bias within {band.argmax:.2g} (the likeliest token) or {band.other:.2g} (other "
                 "sets) may be rounding or unlisted ends of texts, and is not counted"
             )
-        if law.control is not None:
-            planted = f"a planted bias of {law.control.bias:.2g} was caught in "
-            lines.append(f"control: {planted}{law.control.caught} of {law.control.repeats} audits")
-        if law.plain is not None:
-            peak = law.plain.to_json()["e_value_log10"]
-            texts = f"{law.plain.tokens} tokens of the baseline"
-            lines.append(f"control: {texts}, e-value 10^{peak:.1f}")
-        lines.append(f"not seen from here: {law.to_json()['unseen']}")
+        control, plain = law.finding.control, law.finding.plain
+        if control is not None:
+            planted = f"a planted bias of {control.bias:.2g} was caught in "
+            lines.append(f"control: {planted}{control.caught} of {control.repeats} audits")
+        if plain is not None:
+            peak = plain.to_json()["e_value_log10"]
+            lines.append(f"control: {plain.tokens} tokens of the baseline, e-value 10^{peak:.1f}")
+        lines.append(f"not seen from here: {UNSEEN[law.mode]}")
     if checked.json is not None:
         lines.append(f"json, not seen from here: {UNSEEN_IN_JSON}")
     return list(map(printable, lines))
@@ -211,9 +202,9 @@ def as_json(checked: Checked) -> dict[str, Any]:
         "modes": {part: mode.to_json() for part, mode in checked.modes.items()},
         "refused": checked.refused,
         "acceptance": checked.acceptance.to_json() if checked.acceptance else None,
-        "speed": [level.to_json() for level in checked.levels],
+        "speed": [asdict(level) for level in checked.levels],
         "json": {"line": checked.json} if checked.json else None,
-        "against_baseline": [ratios.to_json() for ratios in checked.ratios],
+        "against_baseline": [asdict(ratios) for ratios in checked.ratios],
         "notes": notes(checked),
         "seconds": checked.seconds,
     }

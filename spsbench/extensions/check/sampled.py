@@ -1,10 +1,11 @@
-"""The law of sampled texts: batches of texts until a bias is found or excluded.
+"""The distribution of sampled texts: batches of texts until a bias is found or excluded.
 
 `laws` judges. The distributions come from the weights, the baseline or the server (`Mode`); what
 rounding may explain is measured first, on texts in which no draft takes part.
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,15 +15,8 @@ import numpy as np
 from spsbench.audit.statistical.finding import Audit, AuditVerdict
 from spsbench.extensions.check.columns import Columns, columns
 from spsbench.extensions.check.cuts import Cut
-from spsbench.extensions.check.laws import (
-    Band,
-    LawResult,
-    Mode,
-    ServerArm,
-    band_between,
-    law_result,
-)
-from spsbench.extensions.check.modes import Modes, unended
+from spsbench.extensions.check.laws import Band, LawResult, Mode, ServerArm, band_between
+from spsbench.extensions.check.modes import long_prompt
 from spsbench.extensions.check.texts import BASE, OWN, Texts
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer, Kind, Stated
@@ -33,7 +27,6 @@ BATCH = 16  # texts between two evaluations of the e-value
 ROUNDING = 8  # texts of the baseline for the measurement of rounding
 FIRSTS = 48  # or first tokens of the server
 INCOMPLETE = "it lists fewer tokens than it counts (none that leaves a character incomplete)"
-MORE = 1.15  # growth of the sample before the simulated claim is recomputed
 
 
 class Sampled:
@@ -42,11 +35,8 @@ class Sampled:
     def __init__(self, texts: Texts, draft: Weights | None = None, stop: str = "") -> None:
         self.texts, self.plan, self.draft, self.stop = texts, texts.plan, draft, stop
         self.weights, self.servers = texts.weights, texts.servers
-        self.modes = Modes(texts)
-        self._cut = Cut()
-        long, stopped = "cache" in self.plan.parts, " stopped" if stop else ""
-        self.kind = f"sampled{' long' if long else ''}{stopped}"
-        self._long = long
+        self._long = "cache" in self.plan.parts
+        self.kind = f"sampled{' long' if self._long else ''}{' stopped' if stop else ''}"
 
     def mode(self) -> Mode | None:
         """Return the strongest mode that the servers support."""
@@ -60,7 +50,7 @@ class Sampled:
         return Mode.STATED if server.top and server.gives_ids else None
 
     async def law(self) -> LawResult | None:
-        """Audit sampled texts; None if their law cannot be told."""
+        """Audit sampled texts; None if their distribution cannot be told."""
         mode = self.mode()
         if mode is None:
             server = self.servers[OWN]
@@ -72,127 +62,120 @@ class Sampled:
                 "--logits_all true), or take an engine that gives both"
             )
             return None
-        band = await self._rounding(mode)
-        self._cut = self._cut_of(band)
-        band = band.widened(self._cut.moved) if self._cut else band
-        size = max(BATCH, self.plan.batch)
-        scored: dict[str, list[Columns]] = {name: [] for name in self.servers}
-        hiding: set[str] = set()  # servers with a token that they do not list
-        arms: dict[str, ServerArm] = {}
-        at, looked = 0, 0
+        rounding = await self._rounding(mode)
+        first = self.servers[OWN].kind in (Kind.LLAMA_SERVER, Kind.LLAMA_CPP_PYTHON)
+        cut = Cut(self.plan.top_k, self.plan.top_p, first, rounding.other)
+        rounding = rounding.widened(cut.moved)
+        arms = {
+            name: self._arm(name, rounding, self._may_hide(name, mode))
+            for name, server in self.servers.items()
+            if server.top or mode is Mode.WEIGHTS
+        }
+        audit = self._audit(arms)
+        size, batch = max(BATCH, self.plan.batch), range(0)
         while True:
-            for name in self.servers:
-                scorable = self.servers[name].top or mode is Mode.WEIGHTS
-                if name == BASE and ((at // size) % 2 or not scorable):  # half as many texts
+            batch = range(batch.stop, batch.stop + size)
+            for name, arm in list(arms.items()):
+                if name == BASE and (batch.start // size) % 2:  # half as many texts
                     continue
-                batch = range(at, at + size)
-                sent = await self._asked(name, batch, mode)
-                audited = [i for i in batch if self.plan.audits(self._temperature(i))]
-                texts = [self._unended(sent[i - at]) for i in audited]
-                if mode is Mode.STATED:
-                    top = self.servers[name].top
-                    batch_columns = [columns(text.stated, text.keys, top) for text in texts]
-                else:
-                    pairs = zip(audited, texts, strict=True)
-                    jobs = [partial(self._rescored, mode, name, *pair) for pair in pairs]
-                    batch_columns = await self.texts.wait_for(jobs)
+                texts = await self._asked(name, batch, mode)
+                scored = await self._scored(name, texts, mode, cut)
+                if name == OWN:
+                    bets = any(text.mass.any() for text in scored)
+                ended = mode is not Mode.WEIGHTS and any(t.finish == "stop" for _, t in texts)
                 is_llama = self.servers[name].kind is Kind.LLAMA_SERVER
-                for row, text in zip(batch_columns, texts, strict=True):
-                    lacks = is_llama and text.count not in (None, len(text.ids or ()))
-                    scored[name].append(replace(row, flaw=INCOMPLETE) if lacks else row)
-                ended = any(text.finish == "stop" for text in texts)
-                if ended and not (is_llama or mode is Mode.WEIGHTS):
-                    hiding.add(name)  # vLLM or SGLang, in spite of `ignore_eos`
-                if name not in arms or (name in hiding and not arms[name].visible.hides):
-                    hides, draft = name in hiding or self._may_hide(name, mode), self.plan.draft
-                    arms[name] = ServerArm(
-                        name, band, self.plan.level, draft=bool(draft), hides=hides
-                    )
-                for columns_of_text in scored[name][arms[name].texts :]:
-                    arms[name].take_text(columns_of_text)
-                if ended and name not in hiding:
-                    arms[name].visible.hides = False  # for the texts to come
-            at += size
-            arm, base = arms[OWN], arms.get(BASE)
-            self.texts.progress.note = (
-                f"{arm.tokens} tokens, e-value 10^{arm.peak / np.log(10):.1f}"
-            )
-            log.info(self.texts.progress.note)
-            audit = Audit(arm, base, self.plan.bias, AuditVerdict.UNKNOWN)
-            full = arm.tokens >= self.plan.max_tokens
-            full |= arm.tokens < len(scored[OWN])  # hardly any new tokens
-            full |= not any(text.mass.any() for text in scored[OWN][-size:])  # nothing to bet on
+                if ended and not (is_llama or arm.visible.hides):
+                    arm = arms[name] = self._arm(name, rounding, hides=True)
+                    audit = self._audit(arms)
+                for text in scored:
+                    arm.take_text(text)
+                if ended and is_llama:
+                    arm.visible.hides = False  # for the texts to come
+            arm = arms[OWN]
+            note = f"{arm.tokens} tokens, e-value 10^{arm.peak / np.log(10):.1f}"
+            self.texts.progress.note = note
+            log.info(note)
+            full = arm.tokens >= self.plan.max_tokens or arm.tokens < arm.texts or not bets
             full |= any(of_server.broken for of_server in arms.values())
-            full |= self._is_last(range(at, at + size))
-            if not (audit.alarmed or full) and arm.tokens < MORE * looked:
-                continue
-            looked = arm.tokens
-            if full or audit.decided:
+            if full or self._is_last(batch.stop, size) or audit.decided:
                 self.texts.progress.note = ""
-                return law_result(mode, audit, arm.rounding)
+                return LawResult(mode, rounding, audit.finding())
+
+    def _arm(self, name: str, rounding: Band, hides: bool) -> ServerArm:
+        draft = self.draft is not None
+        return ServerArm(name, rounding, self.plan.level, draft=draft, hides=hides)
+
+    def _audit(self, arms: Mapping[str, ServerArm]) -> Audit:
+        return Audit(arms[OWN], arms.get(BASE), self.plan.bias, AuditVerdict.UNKNOWN)
 
     def _may_hide(self, name: str, mode: Mode) -> bool:
         """Return whether a server may hide tokens, such as those that end a text.
 
         Weights score the end too. vLLM and SGLang emit it where `ignore_eos` is taken. llama-server
         lists it, but may mask it until a text ends; then no token is taken to be masked. If vLLM or
-        SGLang end a text all the same, the test begins anew: up to then the capital, taken as 0
-        from that token on, was a nonnegative supermartingale, so both alarm with 2 `level` at most.
+        SGLang end a text all the same, the test begins anew with that batch: up to then the
+        capital, taken as 0 from that token on, was a nonnegative supermartingale, so both alarm
+        with 2 `level` at most.
         """
         server = self.servers[name]
         emits_ends = server.kind in (Kind.VLLM, Kind.SGLANG) and server.extras
         return mode is not Mode.WEIGHTS and not emits_ends
 
-    def _is_last(self, batch: range) -> bool:
+    def _is_last(self, start: int, size: int) -> bool:
         """Return whether kept answers, which are all that there is, end before a batch."""
-        journal = self.texts.journal
+        journal, batch = self.texts.journal, range(start, start + size)
         keys = [f"{name}/{self.kind}/{i}" for name in self.servers for i in batch]
         return not journal.asks and not all(key in journal for key in keys)
 
     def _prompt(self, index: int) -> str:
-        return self.modes.long(index) if self._long else self.texts.prompt(index)
+        texts = self.plan.texts
+        return long_prompt(texts, index) if self._long else self.texts.prompt(index)
 
     def _temperature(self, index: int) -> float:
         return self.plan.temperatures[index % len(self.plan.temperatures)]
 
-    async def _asked(self, name: str, at: range, mode: Mode) -> list[Answer]:
-        asks = [self.texts.ask(name, i, self._temperature(i), self._prompt(i)) for i in at]
-        stops = (self.stop,) if self.stop else ()
-        asks = [replace(ask, warp=self.plan.cut, stop=stops) for ask in asks]
-        if mode is Mode.WEIGHTS and self.servers[name].ids_alone:  # ids say all
-            asks = [replace(ask, top=0) for ask in asks]
-        keyed = [(f"{self.kind}/{i}", ask) for i, ask in zip(at, asks, strict=True)]
-        return await self.texts.asked(name, keyed)
+    async def _asked(self, name: str, batch: range, mode: Mode) -> list[tuple[int, Answer]]:
+        """Return the texts of a batch that are audited, with their numbers."""
+        ids_alone = mode is Mode.WEIGHTS and self.servers[name].ids_alone  # ids say all
+        asks = []
+        for i in batch:
+            ask = self.texts.ask(name, i, self._temperature(i), self._prompt(i))
+            ask = replace(ask, warp=self.plan.cut, stop=(self.stop,) if self.stop else ())
+            asks.append((f"{self.kind}/{i}", replace(ask, top=0) if ids_alone else ask))
+        answers = await self.texts.asked(name, asks)
+        # A text that a stop string ended has no end of its own.
+        texts = [replace(t, finish="length") if t.stopped_by else t for t in answers]
+        numbered = zip(batch, texts, strict=True)
+        return [(i, text) for i, text in numbered if self.plan.audits(self._temperature(i))]
 
-    def _unended(self, text: Answer) -> Answer:
-        if not self.stop:
-            return text
-        ids = (self.weights.tokens(text) or []) if self.weights else []
-        decoded = "".join(self.weights.texts[i] or "" for i in ids) if self.weights else ""
-        return unended(self.stop, text, decoded)
+    async def _scored(
+        self, name: str, texts: Sequence[tuple[int, Answer]], mode: Mode, cut: Cut
+    ) -> list[Columns]:
+        """Return the columns of texts by the weights, by the baseline, or as stated."""
+        server, weights = self.servers[name], self.weights
 
-    async def _rescored(self, mode: Mode, name: str, index: int, text: Answer) -> Columns:
-        """Return the columns of a text by the weights, or by the baseline."""
-        if mode is Mode.WEIGHTS and self.weights is not None:
-            prompt = self.texts.prompt_ids(self._prompt(index), text)
-            temperature = self._temperature(index)
-            return self.weights.columns(prompt, text, temperature, self.draft, self._cut)
-        rows = await self._rows(f"rescored/{name}/{index}", text)
-        return columns(rows, [f"#{i}" for i in text.ids or ()], self.servers[BASE].top)
+        async def score(index: int, text: Answer) -> Columns:
+            if mode is Mode.STATED:
+                scored = columns(text.stated, text.keys, server.top)
+            elif mode is Mode.WEIGHTS and weights is not None:
+                prompt = self.texts.prompt_ids(self._prompt(index), text)
+                temperature = self._temperature(index)
+                scored = weights.columns(prompt, text, temperature, self.draft, cut)
+            else:
+                scored = await self._rescored(f"rescored/{name}/{index}", text)
+            lists_all = text.count in (None, len(text.ids or ()))
+            if server.kind is Kind.LLAMA_SERVER and not lists_all:
+                return replace(scored, flaw=INCOMPLETE)
+            return scored
 
-    async def _rows(self, key: str, text: Answer) -> list[Stated]:
-        """Return the baseline's distributions at the tokens of a text."""
-        key, journal = f"{BASE}/{key}", self.texts.journal
-        if key in journal:
-            return journal.read(key, rows_of)
-        rows = await self.servers[BASE].rescore(text.prompt_ids or (), text.ids or ())
-        journal.keep(key, rows)
-        return rows
+        return await self.texts.wait_for([partial(score, *text) for text in texts])
 
-    def _cut_of(self, band: Band) -> Cut:
-        """Return the cut of sampled texts; engines on llama.cpp cut before the temperature."""
-        first = self.servers[OWN].kind in (Kind.LLAMA_SERVER, Kind.LLAMA_CPP_PYTHON)
-        return Cut(self.plan.top_k, self.plan.top_p, first, band.other)
+    async def _rescored(self, key: str, text: Answer) -> Columns:
+        """Return the columns of a text by the baseline's distributions at its tokens."""
+        base, ids = self.servers[BASE], text.ids or ()
+        rescore = partial(base.rescore, text.prompt_ids or (), ids)
+        rows = await self.texts.journal.get(f"{BASE}/{key}", rows_of, rescore)
+        return columns(rows, [f"#{i}" for i in ids], base.top)
 
     async def _rounding(self, mode: Mode) -> Band:
         """Measure the difference between two statements of the same distributions without a draft.
@@ -203,20 +186,21 @@ class Sampled:
         name = BASE if BASE in self.servers else OWN
         if mode is Mode.STATED or not self.servers[name].top:
             return Band()
-        if self.weights is None:
-            return band_between([await self._restated(i) for i in range(ROUNDING)])
-        if name == BASE:
-            asks = [self.texts.ask(BASE, i, 1.0) for i in range(ROUNDING)]
-            prompts = [self.texts.prompt(i) for i in range(ROUNDING)]
-        else:
+        prompts = [self.texts.prompt(i) for i in range(ROUNDING)]
+        asks = [self.texts.ask(BASE, i, 1.0) for i in range(ROUNDING)] if name == BASE else []
+        if name == OWN:
             prompts = [part for start in self.plan.texts for part in beginnings(start)][:FIRSTS]
             asks = [replace(self.texts.ask(OWN, 0, 1.0, start), tokens=1) for start in prompts]
         keyed = [(f"rounding/{i}", ask) for i, ask in enumerate(asks)]
         answers = await self.texts.asked(name, keyed)
         pairs = []
-        for prompt, text in zip(prompts, answers, strict=True):
-            scored = self.weights.columns(self.texts.prompt_ids(prompt, text), text, 1.0)
-            pairs.append((self.weights.restated(text.stated, len(scored)), scored))
+        for i, (prompt, text) in enumerate(zip(prompts, answers, strict=True)):
+            if self.weights is None:
+                stated = columns(text.stated, text.keys, self.servers[BASE].top)
+                pairs.append((stated, await self._rescored(f"rescored/rounding/{i}", text)))
+            else:
+                scored = self.weights.columns(self.texts.prompt_ids(prompt, text), text, 1.0)
+                pairs.append((self.weights.restated(text.stated, len(scored)), scored))
         band = band_between(pairs)
         if name == OWN and band.tokens:
             self.texts.remark(
@@ -224,15 +208,6 @@ class Sampled:
                 f"{band.tokens} first tokens of the server, for there is no `baseline`"
             )
         return band
-
-    async def _restated(self, index: int) -> tuple[Columns, Columns]:
-        """Return the distributions of a baseline text, as stated with the text and as rescored."""
-        base = self.servers[BASE]
-        ask = self.texts.ask(BASE, index, 1.0)
-        text = await self.texts.answer(BASE, f"rounding/{index}", ask)
-        keys = [f"#{i}" for i in text.ids or ()]
-        rows = await self._rows(f"rescored/rounding/{index}", text)
-        return columns(text.stated, text.keys, base.top), columns(rows, keys, base.top)
 
 
 def rows_of(values: Any) -> list[Stated]:

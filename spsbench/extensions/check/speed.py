@@ -1,4 +1,4 @@
-"""Latency and throughput of streamed answers, paired with those of a baseline.
+"""Latency and throughput of streamed greedy answers, paired with those of a baseline.
 
 Blocks of requests alternate between the two servers to cancel drift. Figures are ratios of sums
 over paired requests, with 95 % intervals by the jackknife over prompts of `metrics.intervals`.
@@ -6,48 +6,21 @@ Goodput counts the answers within the objectives, as tokens a second and as a sh
 """
 
 import math
-import re
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from spsbench.errors import UsageError
+from spsbench.errors import UnavailableError
+from spsbench.extensions.check.options import Objectives
+from spsbench.extensions.check.texts import OWN, Texts, miscount
 from spsbench.metrics.intervals import Estimate, Jackknife, over
-from spsbench.serving.engines import Answer
+from spsbench.serving.engines import Answer, Ask
 
-OBJECTIVE = re.compile(r"(ttft|tpot|e2e):([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s)")
-
-
-@dataclass(frozen=True, slots=True)
-class Objectives:
-    """Latency limits in seconds; None = no limit."""
-
-    ttft: float | None = None
-    tpot: float | None = None
-    e2e: float | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> "Objectives":
-        """Read `ttft:500ms,tpot:50ms`.
-
-        Raises:
-            UsageError: the text has another form.
-        """
-        limits = {}
-        for part in text.replace(" ", "").split(","):
-            match = OBJECTIVE.fullmatch(part)
-            if match is None:
-                raise UsageError(f"`slo` {text[:80]}: expected a form like ttft:500ms,tpot:50ms")
-            name, value, unit = match.groups()
-            limits[name] = float(value) / (1000 if unit == "ms" else 1)
-        return cls(**limits)
-
-    def met(self, timed: "Timed") -> bool:
-        """Return whether an answer is within all limits."""
-        pairs = ((self.ttft, timed.ttft), (self.tpot, timed.tpot), (self.e2e, timed.seconds))
-        return all(most is None or (took is not None and took <= most) for most, took in pairs)
+BLOCKS = 2  # of each server at each concurrency
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +34,6 @@ class Timed:
     seconds: float
     chunks: int
     began: float = 0.0  # seconds after the start of the block
-
-    @property
-    def tpot(self) -> float | None:
-        """Return seconds per output token after the first; None for a single token."""
-        return self.decoding / (self.tokens - 1) if self.tokens and self.tokens > 1 else None
 
     @classmethod
     def of(
@@ -95,19 +63,20 @@ class Timed:
             raise ValueError(f"impossible times {values}")
         return timed
 
+    def meets(self, objectives: Objectives) -> bool:
+        """Return whether the answer is within all limits."""
+        tpot = self.decoding / (self.tokens - 1) if self.tokens and self.tokens > 1 else None
+        pairs = ((objectives.ttft, self.ttft), (objectives.tpot, tpot))
+        return all(
+            most is None or (took is not None and took <= most)
+            for most, took in (*pairs, (objectives.e2e, self.seconds))
+        )
 
-def miscount(answer: Answer, most_tokens: float) -> str:
-    """Return why the number of tokens cannot be what the engine counts; empty if it can."""
-    count, pieces = answer.count, len(answer.stamps)
-    if count is not None and (type(count) is not int or count < 0):
-        return f"counts {str(count)[:40]} tokens"
-    if answer.ids is not None and count not in (None, len(answer.ids)):
-        return f"counts {count} tokens and lists {len(answer.ids)} ids"
-    if answer.tokens > most_tokens:
-        return f"{answer.tokens} tokens where {most_tokens} were asked for"
-    if count is not None and count < pieces - 1:  # the last piece may be text that was held back
-        return f"counts {count} tokens in {pieces} pieces of text"
-    return ""
+    def sums(self) -> tuple[float, ...]:
+        """Return the summands of the figures: TTFT, DECODING, FOLLOWING, TOKENS, SECONDS, ONE."""
+        if self.tokens is None:
+            return (self.ttft, 0.0, 0, 0, 0.0, 1.0)
+        return (self.ttft, self.decoding, self.tokens - 1, self.tokens, self.seconds, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +94,6 @@ class Level:
     good_tokens: float | None = None  # tokens a second of answers within the objectives
     good_requests: float | None = None  # share of the requests
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
@@ -141,46 +106,49 @@ class Ratios:
     user: Estimate | None
     machine: float | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
 
 Block = Sequence[Timed | None]
 """Requests in order; None for a failed request."""
 
 TTFT, DECODING, FOLLOWING, TOKENS, SECONDS, ONE = range(6)
+WIDTH = ONE + 1
+
+
+def jackknife(rows: Sequence[Sequence[Timed]]) -> Jackknife:
+    """Return the sums of answers side by side, clustered by the prompt of the first."""
+    sums = np.array([[x for timed in row for x in timed.sums()] for row in rows], np.float64)
+    clusters = np.unique(np.array([row[0].prompt for row in rows], np.intp), return_inverse=True)
+    return Jackknife(sums.reshape(len(rows), -1), clusters[1])
 
 
 def level(
     server: str, concurrency: int, blocks: Sequence[Block], objectives: Objectives | None
 ) -> Level:
     """Return the figures of one server."""
+    requests = sum(map(len, blocks))
     timed = [answer for block in blocks for answer in block if answer is not None]
-    sums = Jackknife(_rows(timed), _clusters([answer.prompt for answer in timed]))
-    wall = sum(map(_wall, blocks))
-    good = [answer for answer in timed if objectives is not None and objectives.met(answer)]
-    requests = sum(len(block) for block in blocks)
+    good = [answer for answer in timed if objectives is not None and answer.meets(objectives)]
+    sums = jackknife([(answer,) for answer in timed])
+    wall, known = sum(map(wall_time, blocks)), all(t.tokens is not None for t in timed)
+
+    def figure(numerator: int, denominator: int) -> Estimate | None:
+        return sums.estimate(over(numerator, denominator), denominator) if timed else None
+
+    def rate(answers: Sequence[Timed]) -> float | None:
+        return sum(answer.tokens or 0 for answer in answers) / wall if wall and known else None
+
     return Level(
         server=server,
         concurrency=concurrency,
         requests=requests,
         failed=requests - len(timed),
-        ttft=sums.estimate(over(TTFT, ONE), ONE) if timed else None,
-        tpot=sums.estimate(over(DECODING, FOLLOWING), FOLLOWING) if timed else None,
-        user=sums.estimate(over(TOKENS, SECONDS), TOKENS) if timed else None,
-        machine=_rate(timed, wall),
-        good_tokens=_rate(timed, wall, good) if objectives else None,
+        ttft=figure(TTFT, ONE),
+        tpot=figure(DECODING, FOLLOWING),
+        user=figure(TOKENS, SECONDS),
+        machine=rate(timed),
+        good_tokens=rate(good) if objectives else None,
         good_requests=len(good) / requests if objectives and requests else None,
     )
-
-
-def _rate(timed: Sequence[Timed], wall: float, some: Sequence[Timed] | None = None) -> float | None:
-    """Return tokens a second of some answers; None if the tokens of any answer are not known."""
-    counts = [answer.tokens for answer in timed if answer.tokens is not None]
-    if not wall or len(counts) < len(timed):
-        return None
-    return sum(answer.tokens or 0 for answer in (timed if some is None else some)) / wall
 
 
 def ratios(
@@ -188,49 +156,95 @@ def ratios(
 ) -> Ratios:
     """Compare paired requests: those at equal positions in blocks of equal number."""
     pairs = [
-        (a, b)
+        (b, a)
         for one, two in zip(blocks, base, strict=False)
         for a, b in zip(one, two, strict=False)
         if a is not None and b is not None and a.tokens is not None and b.tokens is not None
     ]
-    width = ONE + 1
-    rows = np.hstack([_rows([a for a, _ in pairs]), _rows([b for _, b in pairs])])
-    sums = Jackknife(rows, _clusters([a.prompt for a, _ in pairs]))
+    sums = jackknife(pairs)
 
     def better(top: int, bottom: int) -> Estimate | None:
         def ratio(s: Any) -> Any:
-            return (s[..., width + top] / s[..., width + bottom]) / (s[..., top] / s[..., bottom])
+            return over(top, bottom)(s) / over(WIDTH + top, WIDTH + bottom)(s)
 
         return sums.estimate(ratio, ONE) if pairs else None
 
-    measured = own_level.machine is not None and other.machine
-    gain = own_level.machine / other.machine if measured else None  # type: ignore[operator]
+    machine = own_level.machine
     return Ratios(
         concurrency,
         len(pairs),
         better(TTFT, ONE),
         better(DECODING, FOLLOWING),
         better(SECONDS, TOKENS),
-        gain,
+        machine / other.machine if machine is not None and other.machine else None,
     )
 
 
-def _rows(timed: Sequence[Timed]) -> Any:
-    rows = [
-        (t.ttft, t.decoding, t.tokens - 1, t.tokens, t.seconds, 1.0)
-        if t.tokens is not None
-        else (t.ttft, 0.0, 0, 0, 0.0, 1.0)
-        for t in timed
-    ]
-    return np.array(rows, np.float64).reshape(len(rows), 6)
-
-
-def _clusters(prompts: Sequence[int]) -> Any:
-    order = {prompt: i for i, prompt in enumerate(dict.fromkeys(prompts))}
-    return np.array([order[prompt] for prompt in prompts], np.intp)
-
-
-def _wall(block: Block) -> float:
+def wall_time(block: Block) -> float:
+    """Return the seconds from the first request to the last answer of a block."""
     timed = [answer for answer in block if answer is not None]
     ends = [answer.began + answer.seconds for answer in timed]
     return max(ends) - min(answer.began for answer in timed) if timed else 0.0
+
+
+class Timing:
+    """The timing of one check; `answers` are those of the audited server."""
+
+    def __init__(self, texts: Texts) -> None:
+        self.texts, self.plan, self.servers = texts, texts.plan, texts.servers
+        self.answers: list[Answer] = []
+
+    async def run(self) -> tuple[list[Level], list[Ratios]]:
+        """Return the figures of each server, and the ratios to the baseline, by concurrency."""
+        levels: list[Level] = []
+        to_baseline: list[Ratios] = []
+        for place, together in enumerate(self.plan.concurrency):
+            self.texts.report(f"speed, {together} at a time", place, len(self.plan.concurrency))
+            blocks: dict[str, list[Block]] = {name: [] for name in self.servers}
+            for name in self.servers:  # warm up
+                if f"{name}/block/{together}/0" not in self.texts.journal:
+                    await self._block(name, together, min(together, 2))
+            for number in range(BLOCKS):
+                for name in list(self.servers)[:: 1 if number % 2 == 0 else -1]:
+                    block = await self.texts.journal.get(
+                        f"{name}/block/{together}/{number}",
+                        lambda kept: [value and Timed.from_json(value) for value in kept],
+                        partial(self._block, name, together, self.plan.requests),
+                        lambda block: [timed and asdict(timed) for timed in block],
+                    )
+                    blocks[name].append(block)
+            of_servers = [
+                level(name, together, of_server, self.plan.slo)
+                for name, of_server in blocks.items()
+            ]
+            levels += of_servers
+            if len(of_servers) == 2:
+                audited, baseline = blocks.values()
+                to_baseline.append(ratios(together, audited, baseline, *of_servers))
+        return levels, to_baseline
+
+    async def _block(self, name: str, together: int, count: int) -> Block:
+        """Time `count` greedy answers, `together` at a time."""
+        server, plan, began = self.servers[name], self.plan, time.perf_counter()
+        failures: list[UnavailableError] = []
+
+        async def time_one(i: int) -> Timed | None:
+            at = time.perf_counter() - began
+            prompt = self.texts.prompt(i)
+            ask = Ask(prompt, plan.max_new_tokens, 0.0, plan.seed, 0, True, plan.chat)
+            try:
+                answer = await server.answer(ask)
+            except UnavailableError as error:
+                failures.append(error)
+                return None
+            if name == OWN:
+                self.answers.append(answer)
+            if line := miscount(answer, ask.tokens):
+                self.texts.remark(f"{name}: {line}, so that its speed is n/a")
+            return Timed.of(answer, i % len(plan.texts), at, ask.tokens)
+
+        jobs = [partial(time_one, i) for i in range(count)]
+        block: Block = await self.texts.wait_for(jobs, together)
+        if len(failures) == count:
+            raise failures[0]
+        return block

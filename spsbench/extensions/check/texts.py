@@ -1,26 +1,21 @@
 """Texts of the servers of a check: asked a few at a time, each kept on arrival, or read again."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
-from spsbench.errors import DataError, UnavailableError
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.options import CheckOptions
-from spsbench.extensions.check.speed import miscount
 from spsbench.extensions.check.weights import Weights
 from spsbench.messages import ignore
 from spsbench.serving.api_key import BASELINE_KEY, KEY
-from spsbench.serving.body import Body
 from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, probe_streams
 from spsbench.serving.http import Client
 
 GREEDY = 8  # prompts at temperature 0
-GLANCE = 0.25  # seconds between two looks at answers that come
 SERVER_FIELDS: Mapping[str, Callable[[Any], Any]] = {  # what `connect` finds, and how it is read
     "kind": Kind,
     "model": str,
@@ -41,22 +36,14 @@ class CheckProgress:
     done: int = 0
     total: int = 1
     note: str = ""  # what is known so far
-    came: int = 0  # tokens of whole answers in this part
-    coming: list[Body] = field(default_factory=list)  # streams that have not ended
 
     @property
     def counted(self) -> str:
         """Return the part and how much of it is done."""
         return f"{self.part} {self.done}/{self.total}" if self.servers else self.part
 
-    @property
-    def tokens(self) -> int:
-        """Return the tokens of this part that have arrived."""
-        return self.came + sum(stream.tokens for stream in self.coming)
-
     def __str__(self) -> str:
-        arrived = f"{self.tokens:,} tokens have come" if self.coming else ""
-        lines = [self.counted, arrived, self.note]
+        lines = [self.counted, self.note]
         for server in self.servers.values():
             for reason, count in server.client.failures.items():
                 lines.append(f"{count} attempts failed ({reason}), tried again")
@@ -77,7 +64,6 @@ class Texts:
 
     def __post_init__(self) -> None:
         self.progress = CheckProgress(self.servers)
-        self._watched = 0.0
 
     def remark(self, line: str) -> None:
         """Add a remark, once."""
@@ -86,11 +72,8 @@ class Texts:
 
     def report(self, part: str, done: int, total: int) -> None:
         """Show how much of a part is done."""
-        progress = self.progress
-        if part != progress.part:
-            progress.came = 0
-        progress.part, progress.done, progress.total = part, done, total
-        self.watch(progress)
+        self.progress.part, self.progress.done, self.progress.total = part, done, total
+        self.watch(self.progress)
 
     async def connect(self, stack: AsyncExitStack) -> None:
         """Connect to the servers, or take what was kept of them where none is asked."""
@@ -102,19 +85,18 @@ class Texts:
         ):
             if url is None:
                 continue
-            kept = f"connected/{name}"
+            kept, client = f"connected/{name}", Client(url, key, plan.limits)
             if not self.journal.asks:
-                absent = partial(server_of, AbsentClient(url))
-                self.servers[name] = self.journal.read(kept, absent)
+                self.servers[name] = self.journal.read(kept, partial(server_of, client))
                 continue
-            client = await stack.enter_async_context(Client(url, key, plan.limits))
-            server = self.servers[name] = await connect(client, model)
+            server = await connect(await stack.enter_async_context(client), model)
+            self.servers[name] = server
             await probe_streams(server)
             self.journal.note(kept, {key: getattr(server, key) for key in SERVER_FIELDS})
 
     async def page(self, path: str) -> Any:
-        """Return a page of the server; None if there is none."""
-        return await self.servers[OWN].client.get(path)
+        """Return a page of the server; None if there is none, or no server is asked."""
+        return await self.servers[OWN].client.get(path) if self.journal.asks else None
 
     def prompt(self, index: int) -> str:
         """Return a prompt, in rotation."""
@@ -146,62 +128,29 @@ class Texts:
 
     async def answer(self, name: str, key: str, ask: Ask) -> Answer:
         """Return the kept answer, or that of the server, which is then kept."""
-        key = f"{name}/{key}"
-        if key in self.journal:
-            answer = self.journal.read(key, Answer.from_json)
-        else:
-            answer = await self._arriving(name, ask)
-            self.journal.keep(key, answer.to_json())
+        server = self.servers[name]  # streamed, for progress is tokens: see `Limits.timeout`
+        request = partial(server.answer, replace(ask, stream=server.streams))
+        answer = await self.journal.get(f"{name}/{key}", Answer.from_json, request, Answer.to_json)
         if line := miscount(answer, ask.tokens):
             self.remark(f"{name}: {line}")
         if name == OWN:
             self.answers.append(answer)
         return answer
 
-    async def _arriving(self, name: str, ask: Ask) -> Answer:
-        """Return the server's answer, whose events are counted as they come."""
-        server, bodies = self.servers[name], list[Body]()
-        if not server.streams:
-            return await server.answer(ask)
-
-        def arriving(body: Body) -> None:
-            body.watch = self._watch_now_and_then
-            self.progress.coming = [b for b in self.progress.coming if b not in bodies] + [body]
-            bodies.append(body)
-
-        try:
-            answer = await server.answer(replace(ask, stream=True), arriving)
-        except UnavailableError as error:
-            count = bodies[-1].tokens if bodies else 0
-            error.args = (f"{error}. The last attempt broke off after {count} tokens",)
-            raise
-        finally:
-            self.progress.coming = [b for b in self.progress.coming if b not in bodies]
-        self.progress.came += answer.tokens
-        return answer
-
-    def _watch_now_and_then(self) -> None:
-        now = time.monotonic()
-        if now - self._watched > GLANCE:
-            self._watched = now
-            self.watch(self.progress)
-
     async def asked(self, name: str, asks: Sequence[tuple[str, Ask]]) -> list[Answer]:
         """Return the answers in order, by (key, request); requests start in that order."""
-        gate = asyncio.Semaphore(self.plan.batch)
         part = f"{asks[0][0].partition('/')[0]} texts of the {name}"
-        count = 0
+        done = 0
 
         async def one(key: str, ask: Ask) -> Answer:
-            nonlocal count
-            async with gate:
-                answer = await self.answer(name, key, ask)
-            count += 1
-            self.report(part, count, len(asks))
+            nonlocal done
+            answer = await self.answer(name, key, ask)
+            done += 1
+            self.report(part, done, len(asks))
             return answer
 
         self.report(part, 0, len(asks))
-        return await gathered([one(key, ask) for key, ask in asks])
+        return await self.wait_for([partial(one, *keyed) for keyed in asks])
 
     async def greedy(self, name: str, kind: str = "greedy") -> list[Answer]:
         """Return the greedy texts of the first prompts."""
@@ -210,33 +159,19 @@ class Texts:
             name, [(f"{kind}/{i}", self.ask(name, i, 0.0)) for i in range(count)]
         )
 
-    async def wait_for(self, jobs: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-        """Wait for all jobs, a few at a time."""
-        gate = asyncio.Semaphore(self.plan.batch)
+    async def wait_for(
+        self, jobs: Sequence[Callable[[], Awaitable[Any]]], together: int | None = None
+    ) -> list[Any]:
+        """Wait for all jobs, a few at a time; the first error cancels the others."""
+        gate = asyncio.Semaphore(together or self.plan.batch)
 
         async def one(job: Callable[[], Awaitable[Any]]) -> Any:
             async with gate:
                 return await job()
 
-        return await gathered([one(job) for job in jobs])
-
-
-class AbsentClient(Client):
-    """The client of a server of which only kept answers are read."""
-
-    async def get(self, path: str) -> None:
-        """Return None: no page was kept."""
-
-    async def post(self, path: str, *_: Any, **__: Any) -> NoReturn:
-        """Refuse to ask.
-
-        Raises:
-            DataError: always.
-        """
-        raise DataError(
-            f"an answer that was not kept ({self.address}{path}): expected a file of a whole "
-            "check. Name the server by its URL to go on"
-        )
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(job)) for job in jobs]
+        return [task.result() for task in tasks]
 
 
 def server_of(client: Client, values: Mapping[str, Any]) -> Server:
@@ -248,8 +183,22 @@ def server_of(client: Client, values: Mapping[str, Any]) -> Server:
     return Server(client, **{name: read(values[name]) for name, read in SERVER_FIELDS.items()})
 
 
-async def gathered(jobs: Sequence[Any]) -> list[Any]:
-    """Wait for all jobs; the first error cancels the others."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(job) for job in jobs]
-    return [task.result() for task in tasks]
+def miscount(answer: Answer, most_tokens: float) -> str:
+    """Return why the number of tokens cannot be what the engine counts; empty if it can."""
+    count, pieces = answer.count, len(answer.stamps)
+    if count is not None and (type(count) is not int or count < 0):
+        return f"counts {str(count)[:40]} tokens"
+    if answer.ids is not None and count not in (None, len(answer.ids)):
+        return f"counts {count} tokens and lists {len(answer.ids)} ids"
+    if answer.tokens > most_tokens:
+        return f"{answer.tokens} tokens where {most_tokens} were asked for"
+    if count is not None and count < pieces - 1:  # the last piece may be text that was held back
+        return f"counts {count} tokens in {pieces} pieces of text"
+    return ""
+
+
+def first_of(group: BaseException) -> BaseException:
+    """Return the first error of nested exception groups."""
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group

@@ -1,20 +1,22 @@
 """Distributions of a model's weights at the tokens of a server's texts, as columns of `laws`.
 
-The package's own forward pass scores the weights without a cache; this module only maps listed
-tokens to ids, so it loads no torch itself. If an engine lists tokens by text, two ids may share a
-text: such ids are in no column, and a text is used up to and including its first ambiguous token,
-which causes no selection bias.
+The package's own forward pass scores the weights without a cache; this module maps listed tokens to
+ids, and loads no torch. If an engine lists tokens by text, two ids may share a text: such ids are
+in no column, and a text is used up to and including its first ambiguous token, which causes no
+selection bias.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
 import numpy as np
 
 from spsbench.audit.statistical.betting import Floats
 from spsbench.errors import DataError
-from spsbench.extensions.check.columns import END, Columns, is_whole, resolved
+from spsbench.extensions.check.columns import BY_ID, END, Columns, columns, is_whole
 from spsbench.extensions.check.cuts import WHOLE, Cut, cut_law
 from spsbench.foreign import UNLISTED
 from spsbench.serving.engines import Answer, Stated
@@ -50,26 +52,18 @@ class Weights:
     @cached_property
     def ids(self) -> Mapping[str, int]:
         """Return the ids of the texts that belong to a single token."""
-        by_text: dict[str, int] = {}
-        twice: set[str] = set()
-        for i, text in enumerate(self.texts):
-            if text and is_whole(text) and i not in self.ends:
-                twice |= {text} & by_text.keys()
-                by_text[text] = i
-        return {text: i for text, i in by_text.items() if text not in twice}
+        counts = Counter(self.texts)
+        return {
+            text: i
+            for i, text in enumerate(self.texts)
+            if text and counts[text] == 1 and is_whole(text) and i not in self.ends
+        }
 
-    def tokens(self, answer: Answer) -> list[int] | None:
-        """Return the ids of an answer up to the first ambiguous token; None if there are none."""
+    def tokens(self, answer: Answer) -> list[int]:
+        """Return the ids of an answer up to the first ambiguous token."""
         if answer.ids is not None:
             return list(answer.ids)
-        if not answer.keys:
-            return None
-        ids = []
-        for key in answer.keys:
-            if key not in self.ids:
-                break
-            ids.append(self.ids[key])
-        return ids
+        return [self.ids[key] for key in takewhile(self.ids.__contains__, answer.keys)]
 
     def columns(
         self,
@@ -83,7 +77,7 @@ class Weights:
 
         A place where rounding may move the edge of the cut has no columns.
         """
-        ids = self.tokens(answer) or []
+        ids = self.tokens(answer)
         listed = len(answer.ids if answer.ids is not None else answer.keys)
         ended = answer.finish == "stop" and not (ids and ids[-1] in self.ends)
         # One more position: the ambiguous token, or the end that the engine does not list.
@@ -107,36 +101,31 @@ class Weights:
             drafted = np.hstack([other > mass, unlisted])
         keys = [[*(f"#{i}" for i in row), END] for row in best.tolist()]
         column_of = np.full(n, mass.shape[1])
-        for i in range(n):
-            at = np.flatnonzero(best[i] == ids[i]) if i < len(ids) else best[:0, 0]
-            if (i < len(ids) and ids[i] in self.ends) or (i == listed and ended):
+        for i, token in enumerate(ids[:n]):
+            if token in self.ends:
                 column_of[i] = mass.shape[1] - 1
-            elif len(at) and sure[ids[i]] and law[i, ids[i]] > 0:
-                column_of[i] = int(at[0])
+            elif token in best[i] and sure[token] and law[i, token] > 0:
+                column_of[i] = best[i].tolist().index(token)
+        if ended and listed < n:
+            column_of[listed] = mass.shape[1] - 1
         mass[~settled], column_of[~settled] = 0.0, mass.shape[1]
         tokens = [f"#{i}" for i in ids] + [END] * (n - len(ids))
         return Columns(keys, mass, column_of, tokens[:n], drafted)
 
     def _sure(self, by_id: bool, size: int) -> np.ndarray:
-        sure = np.ones(size, np.bool_) if by_id else np.zeros(size, np.bool_)
-        if not by_id:
-            sure[[i for i in self.ids.values() if i < size]] = True
+        sure = np.full(size, by_id)
+        sure[[i for i in self.ids.values() if i < size]] = True
         sure[[i for i in self.ends if i < size]] = False
         return sure
 
     def restated(self, stated: Sequence[Stated], n: int) -> Columns:
         """Convert an engine's stated distributions to columns by id, like those of `columns`."""
         rows = [
-            [(key if key.startswith("#") else f"#{self.ids[key]}", lp) for key, lp in resolved(row)
-             if key.startswith("#") or key in self.ids]
+            [(key if BY_ID.fullmatch(key) else f"#{self.ids[key]}", lp) for key, lp in row
+             if BY_ID.fullmatch(key) or key in self.ids]
             for row in stated[:n]
         ]  # fmt: skip
-        width = max((len(row) for row in rows), default=1) or 1
-        mass = np.zeros((len(rows), width))
-        for i, row in enumerate(rows):
-            mass[i, : len(row)] = np.exp([lp for _, lp in row])
-        keys = [[key for key, _ in row] for row in rows]
-        return Columns(keys, mass, np.full(len(rows), width), [""] * len(rows))
+        return columns(rows, [""] * len(rows), max(map(len, rows), default=1))
 
     def prompt(self, text: str, answer: Answer, *, chat: bool) -> tuple[list[int], str]:
         """Return the prompt ids used by the server, and a remark on them.
@@ -147,15 +136,12 @@ class Weights:
         encoded = self.chat(text) if chat else self.encode(text)
         theirs, count = answer.prompt_ids, answer.prompt_tokens
         added = [self.bos, *encoded] if self.bos is not None else encoded
-        twice = self.bos is not None and encoded[:1] == [self.bos]
-        begun = "a second BOS" if twice else "a BOS"
+        begun = "a second BOS" if encoded[:1] == [self.bos] else "a BOS"
         remark = f"the server puts {begun} before the prompt (id {self.bos})"
-        if theirs is not None:
-            if list(theirs) == encoded:
-                return encoded, ""
+        if theirs is not None and list(theirs) != encoded:
             other = "the server's prompt has other ids than the tokenizer's"
             return list(theirs), remark if list(theirs) == added else other
-        if count in (None, len(encoded)):
+        if theirs is not None or count in (None, len(encoded)):
             return encoded, ""
         if count == len(added):
             return added, f"{remark}, as the number of its tokens says"
@@ -163,6 +149,12 @@ class Weights:
             f"{count} tokens of a prompt on the server, {len(encoded)} by the tokenizer "
             f"({self.name}): expected the same. Name the model that the server runs"
         )
+
+    def log_probs(self, prompt: Sequence[int], ids: Sequence[int]) -> Floats:
+        """Return [n, V] the logarithms of the probabilities at each of `ids`."""
+        logits = self.score(prompt, ids)
+        shifted = logits - logits.max(1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
 
     def check_same(self, prompts: Sequence[Sequence[int]], greedy: Sequence[Answer]) -> float:
         """Reject weights of another model; return the median difference in nats.
@@ -186,22 +178,19 @@ class Weights:
 
     def _apart(self, prompt: Sequence[int], greedy: Answer) -> tuple[float, float, float]:
         """Return the share of equal tokens, the nats lost by the others, and the nats apart."""
-        ids = self.tokens(greedy) or []
+        ids = self.tokens(greedy)
         listed = len(greedy.ids if greedy.ids is not None else greedy.keys)
-        size = len(self.texts)
-        if any(i >= size for i in ids) or (listed and len(ids) < min(4, listed)):
+        if any(i >= len(self.texts) for i in ids) or (listed and len(ids) < min(4, listed)):
             raise self._another("its tokens are not in the vocabulary")
         if not ids:
             return 1.0, 0.0, 0.0
-        logits = self.score(prompt, ids)
-        shifted = logits - logits.max(1, keepdims=True)
-        scored = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-        at = (np.arange(len(ids)), np.array(ids))
-        logprobs = zip(greedy.own, scored[at].tolist(), strict=False)
-        apart = [abs(a - b) for a, b in logprobs if a > UNLISTED]
+        scored = self.log_probs(prompt, ids)
+        chosen = scored[np.arange(len(ids)), ids]
+        pairs = zip(greedy.own, chosen.tolist(), strict=False)
+        apart = [abs(stated - logprob) for stated, logprob in pairs if stated > UNLISTED]
         return (
-            float(np.mean(logits.argmax(1) == at[1])),
-            float(-shifted[at].mean()),
+            float(np.mean(scored.argmax(1) == ids)),
+            float((scored.max(1) - chosen).mean()),
             float(np.median(apart)) if apart else 0.0,
         )
 

@@ -37,17 +37,15 @@ def Plan(url, **options):  # noqa: N802
     if "prompts" in options:
         direct["texts"] = options.pop("prompts")
     options = {RENAMED.get(name, name): value for name, value in options.items()}
-    if isinstance(options.get("concurrency"), tuple):
-        options["concurrency"] = ",".join(map(str, options["concurrency"]))
     if "temperatures" in options:
         options["temperature"] = tuple(map(str, options.pop("temperatures")))
     return CheckOptions(url=url, **convert_options(OF_CHECK, options), **direct)
 
 
-def check(url, scored=None, draft=None, **more):
+def check(url, scored=None, draft=None, journal=None, **more):
     given = {"parts": TEXT, "bias": 0.15, "length": 32, "limits": FAST, **more}
     names = {"weights": scored and scored.name, "draft": draft and draft.name}
-    return examine(Plan(url, **names, **given), scored, draft=draft)
+    return examine(Plan(url, **names, **given), scored, journal, draft=draft)
 
 
 def of_stub(stub, scored=None, draft=None, **more):

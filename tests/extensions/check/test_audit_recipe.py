@@ -51,7 +51,7 @@ serve = "sh -c 'exit 3'"
     assert r"a\|b \<img src=x\> \[c\]\(d\)" in table
     assert "not run: the server ended with 3" in table
     assert json.loads((tmp_path / "rows" / "plain.json").read_text())["verdict"] == "held"
-    assert (tmp_path / "rows" / "plain.jsonl.gz").is_file()
+    assert (tmp_path / "rows" / "plain.jsonl").is_file()
     check = runpy.run_path(str(RECIPE))["check"]
     assert check({"name": "plain"}, tmp_path / "rows") == "held"
 

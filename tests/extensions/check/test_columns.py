@@ -7,13 +7,10 @@ import pytest
 
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.extensions.check.columns import Columns, columns
-from spsbench.extensions.check.greedy import (
-    against_baseline,
-    against_itself,
-    third_is_a_bug,
-)
+from spsbench.extensions.check.greedy import third_is_a_bug
 from spsbench.extensions.check.laws import ServerArm
 from spsbench.serving.engines import Answer
+from tests.extensions.check.test_level import by_itself, compared_with
 
 TOP = 5
 
@@ -63,26 +60,27 @@ def test_a_set_does_not_depend_on_the_token_that_it_is_bet_on():
 def test_the_greedy_choice_of_a_shared_text_is_told_by_its_own_probability():
     listed = row(("b", 0.3), ("a", 0.1))  # the likelier token called a is lost
     chosen = Answer("a", ["a"], [math.log(0.6)], [listed], "length")
-    assert against_itself("one", chosen).kind is GreedyKind.IDENTICAL
+    assert by_itself(chosen).kind is GreedyKind.IDENTICAL
     wrong = Answer("a", ["a"], [math.log(0.1)], [listed], "length")
-    assert against_itself("one", wrong).kind is GreedyKind.BUG
+    assert by_itself(wrong).kind is GreedyKind.BUG
     rows = [listed, row(("b", 0.3), ("c", 0.2), ("d", 0.1))]
     unstated = Answer("ab", ["a", "b"], [0.0, 0.0], rows, "length")
-    assert against_itself("one", unstated).kind is GreedyKind.IDENTICAL
+    assert by_itself(unstated).kind is GreedyKind.IDENTICAL
     base = Answer("b", ["b"], [math.log(0.6)], [listed], "length")
     also = Answer("b", ["b"], [math.log(0.3)], [row(("b", 0.3), ("c", 0.2), ("d", 0.1))], "length")
-    found = against_baseline(["one", "two"], [base, also], [wrong, also])
+    found = compared_with([base, also], [wrong, also])
     assert found[0].kind is GreedyKind.BUG
     base = Answer("ab", ["a", "b"], [math.log(0.6), math.log(0.3)], [listed, listed], "length")
     other = Answer("aa", ["a", "a"], [math.log(0.6), math.log(0.3)], [listed, listed], "length")
-    assert against_baseline(["one"], [base], [other])[0].kind is GreedyKind.UNKNOWN
+    assert compared_with([base], [other])[0].kind is GreedyKind.UNKNOWN
 
 
 def test_a_third_choice_is_planted_where_three_texts_are_listed():
     twice = row(("a", 0.5), ("a", 0.2), ("a", 0.1))
-    assert third_is_a_bug([twice, row(("a", 0.5), ("b", 0.2), ("b", 0.15), ("c", 0.1))], ["a", "a"])
+    rows = [twice, row(("a", 0.5), ("b", 0.2), ("b", 0.15), ("c", 0.1))]
+    assert third_is_a_bug(Answer("aa", ["a", "a"], [], rows, "length"))
     sentinel = [*row(("a", 0.5), ("b", 0.2)), ("c", -9999.0)]
-    assert third_is_a_bug([sentinel], ["a"])
+    assert third_is_a_bug(Answer("a", ["a"], [], [sentinel], "length"))
 
 
 def test_an_emitted_token_beside_the_likeliest_is_no_column():

@@ -1,16 +1,21 @@
-"""The kept answers of a check: whole after a kill, refused where they are damaged."""
+"""The kept answers of a check: whole after a kill, refused where damaged, computed anew."""
 
+import gzip
 import json
 import math
 from dataclasses import replace
 
 import pytest
 
-from spsbench.errors import DataError, InUseError, MismatchError, UsageError, WriteError
+from spsbench.errors import DataError, Exit, InUseError, MismatchError, UsageError, WriteError
+from spsbench.extensions.check import page
+from spsbench.extensions.check.check import run_check
 from spsbench.extensions.check.journal import Journal
+from spsbench.extensions.check.options import MODES
 from spsbench.serving.engines import Answer
 from spsbench.store.log import Log
-from tests.extensions.check.stubs import Plan
+from tests.extensions.check.stubs import Plan, check, weights
+from tests.oracles.stub import Engine, Stub, serving
 
 PLAN = Plan("http://localhost:1")
 ANSWER = Answer("a", ["a"], [-0.5], [[("a", -0.5), ("b", -math.inf)]], "length")
@@ -81,15 +86,7 @@ def test_a_kill_in_a_write_loses_that_answer_alone(path):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b'{"plan": [1]}\n',
-        b"[[[[",
-        b"{}\n",
-        b"a prompt without a line end",
-        b"[" * 100_000,
-        b"\xff\n",
-    ],
+    "content", [b'{"plan": [1]}\n', b"[[[[", b"a prompt without a line end", b"\xff\n"]
 )
 def test_another_file_is_refused_and_not_touched(path, content):
     path.write_bytes(content)
@@ -99,28 +96,26 @@ def test_another_file_is_refused_and_not_touched(path, content):
     assert len(list(path.parent.iterdir())) == 1
 
 
+HEAD = {"sps_check": 2, "plan": PLAN.header()}
+
+
 @pytest.mark.parametrize(
-    "head",
-    [{"sps_check": 1, "plan": PLAN.header()}, {"sps_check": 2, "plan": [1]}, {"sps_check": 2}],
+    "lines",
+    [
+        *([HEAD, {"key": "a"}], [HEAD, {"key": 5, "value": 1}], [HEAD, {"value": 1}]),
+        *([HEAD | {"sps_check": 1}], [HEAD | {"plan": [1]}], [{"sps_check": 2}]),
+    ],
+    ids=["no value", "key of a number", "no key", "other schema", "plan of a list", "no plan"],
 )
-def test_a_head_of_another_kind_is_refused(tmp_path, head):
+def test_lines_of_another_kind_are_refused(tmp_path, lines):
     with Log(path := tmp_path / "kept.jsonl") as log:
-        log.append(head)
+        for line in lines:
+            log.append(line)
     with pytest.raises(DataError):
         resumed(path)
 
 
-@pytest.mark.parametrize("line", [{"key": "a"}, {"key": 5, "value": 1}, {"value": 1}])
-def test_a_line_without_an_answer_is_refused(path, line):
-    with Log(path) as log:
-        log.append(line)
-    with pytest.raises(DataError):
-        resumed(path)
-
-
-@pytest.mark.parametrize(
-    "value", [{}, None, 5, [], {"stated": 5}, {"stated": [[1]]}, {"text": "a"}]
-)
+@pytest.mark.parametrize("value", [{}, None, 5, {"stated": 5}, {"stated": [[1]]}, {"text": "a"}])
 def test_an_answer_of_another_version_is_named(path, value):
     with Log(path) as log:
         log.append({"key": "server/greedy/3", "value": value})
@@ -162,3 +157,86 @@ def test_without_a_file_nothing_is_written(tmp_path):
     journal.keep("a", json.loads("[1, -Infinity]"))
     assert len(journal) == 1
     journal.close()
+
+
+# Results without a server.
+
+APART = ("seconds", "acceptance")  # of the run; counters of /metrics are not kept
+
+
+def kept(path, scored=None, **more):
+    with serving(Stub(Engine())) as url:
+        chosen = {"parts": ("law", "greedy"), "bias": 0.3, "length": 16, **more}
+        return check(url, scored, journal=Journal(path), **chosen)
+
+
+def recompute(path):
+    return run_check(None, {"resume": path}, load=lambda *_, **__: weights())
+
+
+def same(one, two):
+    figures = [page.as_json(checked) for checked in (one, two)]
+    return all(figures[0][name] == figures[1][name] for name in {*figures[0]} - {*APART})
+
+
+@pytest.mark.parametrize("scored", [None, weights()], ids=["stated", "weights"])
+def test_figures_of_a_whole_file_are_those_of_the_run_compressed_or_not(tmp_path, scored):
+    path, packed = tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"
+    checked = kept(path, scored, parts=("law", "greedy", *MODES))
+    assert same(checked, recompute(path))
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert same(checked, recompute(packed))
+
+
+def test_a_baseline_is_not_asked_either(tmp_path):
+    with serving(Stub(Engine(k=0))) as base:
+        checked = kept(tmp_path / "a.jsonl", baseline=base)
+    assert same(checked, recompute(tmp_path / "a.jsonl"))
+
+
+def test_answers_that_end_before_the_claim_say_what_they_tell(tmp_path):
+    """An interrupted check: whole batches are judged, half a batch is left out."""
+    path = tmp_path / "a.jsonl"
+    kept(path, parts=("law",))
+    lines = path.read_bytes().splitlines(keepends=True)
+    first = next(i for i, line in enumerate(lines) if b"server/sampled/" in line)
+    path.write_bytes(b"".join(lines[: first + 20]))
+    assert recompute(path).law.finding.audited.texts == 16
+    path.write_bytes(b"".join(lines[: first + 5]))
+    with pytest.raises(DataError):
+        recompute(path)
+
+
+@pytest.mark.parametrize("change", ["empty", "no gzip", "{}", "one byte", "cut", "no options"])
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path, change):
+    kept(tmp_path / "a.jsonl", parts=("greedy",))
+    content = (tmp_path / "a.jsonl").read_bytes()
+    path = tmp_path / "b.jsonl.gz"
+    packed = {
+        "empty": b"",
+        "no gzip": b"no gzip",
+        "{}": gzip.compress(b"{}\n"),
+        "one byte": gzip.compress(content[:400] + b"x" + content[401:]),
+        "cut": gzip.compress(content)[:200],
+        "no options": gzip.compress(content.splitlines(keepends=True)[0]),
+    }
+    path.write_bytes(packed[change])
+    with pytest.raises(DataError) as error:
+        recompute(path)
+    assert "\n" not in str(error.value)
+
+
+def test_the_command_prints_the_figures_of_a_file(sps, tmp_path):
+    path, packed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.gz"
+    with serving(Stub(Engine())) as url:
+        options = ("check", url, "--only", "greedy", "-n", "16", "--json")
+        ran = sps(*options, "--keep", str(path))
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        assert sps(*options, "--resume", str(packed)).code == Exit.USAGE  # nothing to add to
+    again = sps("check", "--resume", str(packed), "--json")
+    assert (ran.code, again.code) == (Exit.OK, Exit.OK), again.err
+    one, two = json.loads(ran.out), json.loads(again.out)
+    assert (one["greedy"], one["plan"]) == (two["greedy"], two["plan"])
+    assert sps("check", "--resume", str(path), "--level", "0.01").code == Exit.OK
+    assert sps("check", "--resume", str(path), "--seed", "1").code == Exit.USAGE
+    assert sps("check", "--resume", str(tmp_path / "none")).code == Exit.MISSING

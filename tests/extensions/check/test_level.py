@@ -10,13 +10,7 @@ from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import Audit, AuditVerdict
 from spsbench.extensions.check import greedy
 from spsbench.extensions.check.columns import END, Columns
-from spsbench.extensions.check.laws import (
-    Band,
-    Mode,
-    ServerArm,
-    band_between,
-    law_result,
-)
+from spsbench.extensions.check.laws import Band, ServerArm, band_between
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer
 
@@ -140,13 +134,23 @@ def test_laws_without_any_chance_are_told_in_a_line():
     arm = ServerArm("one")
     arm.take_text(sure)
     assert arm.shares == []
-    found = law_result(Mode.STATED, Audit(arm, None, 0.05, AuditVerdict.UNKNOWN), Band())
-    assert found.verdict == "cannot be told"
+    finding = Audit(arm, None, 0.05, AuditVerdict.UNKNOWN).finding()
+    assert finding.verdict is AuditVerdict.UNKNOWN
 
 
 # Greedy texts.
 
 ROUNDING = 0.02
+
+
+def compared_with(bases, texts):
+    return greedy.compare("a reference", bases, texts).compared
+
+
+def by_itself(text):
+    bases = [greedy.by_itself(text)]
+    (compared,) = greedy.compare("itself", bases, [text], tolerance=greedy.LEAST).compared
+    return compared
 
 
 def answer(tokens, rows, own):
@@ -170,7 +174,7 @@ def pairs(gap, third=False):
     ],
 )
 def test_a_tie_is_within_twice_the_rounding_of_the_baseline(gap, third, kind):
-    (compared,) = greedy.against_baseline(["one"], *([side] for side in pairs(gap, third)))
+    (compared,) = compared_with(*([side] for side in pairs(gap, third)))
     assert compared.kind is kind
     assert compared.gap == pytest.approx(gap)
     assert compared.tolerance == pytest.approx(2 * ROUNDING + greedy.LEAST)
@@ -179,7 +183,7 @@ def test_a_tie_is_within_twice_the_rounding_of_the_baseline(gap, third, kind):
 def test_the_rounding_is_the_largest_that_the_texts_share():
     base, own = pairs(1.9 * ROUNDING)
     same = answer("ab", base.stated, [-0.5, -1.0])
-    compared = greedy.against_baseline(["one", "two"], [same, base], [same, own])
+    compared = compared_with([same, base], [same, own])
     assert [text.kind for text in compared] == [GreedyKind.IDENTICAL, GreedyKind.TIE]
 
 
@@ -190,16 +194,16 @@ def test_a_logarithm_that_states_no_probability_is_no_column_of_the_rounding():
 
 def test_a_greedy_token_without_a_probability_is_looked_up_in_its_list():
     text = answer("a", [[("a", -0.5), ("b", -2.0)]], [-math.inf])
-    assert greedy.against_itself("one", text).kind is GreedyKind.IDENTICAL
+    assert by_itself(text).kind is GreedyKind.IDENTICAL
 
 
 @pytest.mark.parametrize(("gap", "kind"), [(5e-4, GreedyKind.TIE), (3e-3, GreedyKind.BUG)])
 def test_a_tie_is_within_the_printed_digits_where_there_is_no_rounding(gap, kind):
     text = answer("c", [pairs(gap)[1].stated[1]], [-1.0 - gap])
-    assert greedy.against_itself("one", text).kind is kind
+    assert by_itself(text).kind is kind
     base, own = pairs(gap)
     own.own[0] = base.own[0]
-    (compared,) = greedy.against_baseline(["one"], [base], [own])
+    (compared,) = compared_with([base], [own])
     assert compared.kind is kind
 
 
@@ -214,6 +218,7 @@ def test_a_tie_is_within_twice_the_rounding_of_the_weights(gap, kind):
     scored = Weights("w", score, list, list, ["a", "b", "c"], frozenset())
     own = [float(logits[0, 0]) + ROUNDING, float(logits[1, 2])]
     text = Answer("ac", ["#0", "#2"], own, [], "length", ids=[0, 2])
-    (compared,) = greedy.against_weights(["one"], scored, [[0]], [text])
+    base, own = greedy.by_weights(scored, [0], text)
+    (compared,) = compared_with([base], [own])
     assert compared.kind is kind
     assert compared.tolerance == pytest.approx(2 * ROUNDING + greedy.LEAST)

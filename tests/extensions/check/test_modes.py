@@ -1,23 +1,29 @@
 """Modes of a check against servers with a planted defect each, and against honest ones."""
 
+import json
+
+import numpy as np
 import pytest
 
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import UsageError
-from spsbench.extensions.check import page
+from spsbench.extensions.check import modes, page
+from spsbench.extensions.check.check import run_check
+from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.modes import (
+    JSON_PROMPTS,
     LONG,
+    SCHEMAS,
     against_cut,
     cached,
-    common_word,
     long_prompt,
     stop_string,
 )
 from spsbench.extensions.check.options import MODES, PROMPTS
 from spsbench.serving.engines import Answer
-from tests.extensions.check.stubs import Plan, of_stub, weights
-from tests.oracles.stub import Engine, Stub
+from tests.extensions.check.stubs import Plan, check, of_stub, weights
+from tests.oracles.stub import TARGET, Engine, Stub, serving
 
 ALL = {GreedyKind.IDENTICAL}
 
@@ -54,15 +60,6 @@ def test_a_planted_defect_is_found_by_its_mode(defect, part):
     assert f"{part} against" in page.sentence(result).lower()
 
 
-def test_a_defect_of_one_mode_is_none_of_plain_greedy_text():
-    found = of_stub(
-        Stub(Engine(), draws_greedy_beside_sampled=True, stops_late=1, second_differs=True),
-        parts=("greedy",),
-        length=16,
-    )
-    assert found.verdict is AuditVerdict.HELD
-
-
 def test_a_stop_string_that_is_ignored_is_a_bug():
     stub = Stub(Engine())
     stub.printed_stop = lambda made, stop: ""
@@ -77,11 +74,6 @@ def test_texts_that_stop_strings_end_hold_by_their_law(scored):
     stopped = [body for body in stub.asked if body.get("stop") and body["temperature"] > 0]
     assert len(stopped) >= 16
     assert len({body["stop"][0] for body in stopped}) == 1
-
-
-def test_a_biased_server_is_found_in_texts_that_stop_strings_end():
-    found = of_stub(Stub(Engine(defect="verifies greedily")), parts=("law", "stop"))
-    assert found.law.verdict is AuditVerdict.BIAS
 
 
 def test_the_law_of_long_prompts_is_that_of_prompts_asked_again():
@@ -108,10 +100,6 @@ def test_a_mode_that_the_server_refuses_leaves_the_others():
     assert any("stop is not supported" in line for line in page.notes(found))
 
 
-def answer(text, keys=None):
-    return Answer(text, keys or [], [], [], "stop")
-
-
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -123,16 +111,14 @@ def answer(text, keys=None):
     ],
 )
 def test_where_a_text_is_cut(text, kind):
-    whole = answer("one two three four")
-    assert against_cut("a", whole, " three", answer(text), set()).kind is kind
+    whole = Answer("one two three four", [], [], [], "stop")
+    assert against_cut("a", whole, " three", Answer(text, [], [], [], "stop")).kind is kind
 
 
 def test_stop_strings_are_words_of_the_middle():
     assert stop_string("") == stop_string("one") == ""
     assert stop_string("one two three four") == " three"
     assert stop_string("a a a b a a") == " b"
-    assert common_word(["of the sea", "the end", "a the"]) == " the"
-    assert common_word([]) == ""
 
 
 def test_long_prompts_begin_differently():
@@ -151,3 +137,57 @@ def test_tokens_from_a_cache_are_read_from_metrics():
 def test_a_mixed_batch_of_one_request_is_refused():
     with pytest.raises(UsageError):
         Plan("http://localhost", parts=("mixed",), together=1)
+
+
+# JSON under schemas.
+
+FEW = 6
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(modes, "JSON_PROMPTS", JSON_PROMPTS[:FEW])
+
+
+def test_the_same_greedy_json_holds_and_another_is_a_bias(few):
+    own, other = Stub(Engine()), Stub(Engine(target=np.roll(TARGET, 1, axis=1)))
+    with serving(own) as url, serving(Stub(Engine())) as base, serving(other) as biased:
+        checked = check(url, baseline=base, parts=("json",))
+        assert check(biased, baseline=base, parts=("json",)).verdict is AuditVerdict.BIAS
+    assert checked.verdict is AuditVerdict.HELD
+    assert sum(checked.modes["json"].counts.values()) == FEW
+    assert f"server: 0 of {FEW} answers are JSON; baseline: 0 of" in page.sentence(checked)
+    assert page.as_json(checked)["json"]["line"] == checked.json
+    bodies = [body for body in own.asked if "messages" in body and body["max_tokens"] > 100]
+    assert {body["temperature"] for body in bodies} == {0.0}
+    assert len(bodies) == FEW
+
+
+def test_json_without_a_baseline_is_not_audited(few):
+    assert of_stub(Stub(Engine()), parts=("json",)).verdict is AuditVerdict.NOT_AUDITED
+
+
+def test_the_first_refusal_ends_the_mode_says_why_and_is_kept(tmp_path):
+    def refuses(number, http):
+        if "messages" not in stub.asked[number - 1]:
+            return False
+        http.send({"error": {"message": "you must provide a chat template"}}, 400)
+        return True
+
+    stub, path = Stub(Engine(), trouble=refuses), tmp_path / "a.jsonl"
+    with serving(stub) as url:
+        checked = check(url, journal=Journal(path), parts=("json",))
+    assert checked.verdict is AuditVerdict.UNKNOWN
+    assert checked.refused == ["json"]
+    shown = page.notes(checked)
+    assert shown == ["json: refused (HTTP 400: you must provide a chat template)"]
+    assert sum("messages" in body for body in stub.asked) <= 2 * checked.plan.batch
+    assert page.notes(run_check(None, {"resume": path})) == shown
+
+
+def test_schemas_are_followed_by_the_library():
+    pytest.importorskip("llguidance")
+    from spsbench.settings.constraint import check_grammar
+
+    for name, (schema, _) in SCHEMAS.items():
+        check_grammar("json_schema", json.dumps(schema), name)

@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 import spsbench
-from spsbench.audit.exact.draft_kinds import TreeDrafter, along
 from spsbench.audit.exact.queries import Given, quietly
 from spsbench.engines.eager import Eager
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample
-from spsbench.loop.types import Context, Draft, Drawn, Purpose, Verifier
+from spsbench.loop.types import Context, Draft, Drawn, Purpose, Scores, Verifier
+from spsbench.methods.drafters.shaped import ShapedDrafter
 from spsbench.models.tokenizers import encode
 from spsbench.pair.load import load
 from spsbench.plugins import make
@@ -125,12 +125,17 @@ def random_drafts(parents: Sequence[int], drawn: Drawn, noise: float, count: int
         tokens: list[int] = []
         probs: list[Tensor] = []
         for node, parent in enumerate(parents):
-            law = laws(along(tokens, parents, parent))[1]
+            law = laws(path(tokens, parents, parent))[1]
             remaining = without_siblings(law, tokens, parents[:node], parent, drawn)
             tokens.append(int(sample(remaining, torch.rand((), generator=generator).double())))
             probs.append(law)
-        rows = [laws(along(tokens, parents, node))[0] for node in range(-1, len(tokens))]
+        rows = [laws(path(tokens, parents, node))[0] for node in range(-1, len(tokens))]
         yield draft_of(tokens, torch.stack(probs), parents, drawn), torch.stack(rows)
+
+
+def path(tokens: Sequence[int], parents: Sequence[int], node: int) -> tuple[int, ...]:
+    """Return the tokens on the path to a node, inclusive; empty for -1."""
+    return (*path(tokens, parents, parents[node]), tokens[node]) if node >= 0 else ()
 
 
 def without_siblings(
@@ -155,9 +160,10 @@ def pair_drafts(
 ) -> Drafts:
     """Yield drafts of a pair after each text, at temperature 1."""
     target, lm = (Eager().session(model) for model in models)
-    warp, drafter = Warp(), TreeDrafter(lm, parents, drawn)
+    warp, drafter = Warp(), ShapedDrafter(lm, parents, drawn)
     for index, text in enumerate(texts):
         noise = PhiloxStream(3).round(index)
+        drafter.begin(text, Scores(torch.empty(0), {}))
         tree = drafter.draft(Context(text, warp, None), len(parents), noise, lambda p: p)
         draft = draft_of(tree.tokens.tolist(), tree.probs, parents, drawn)
         target.commit(0)

@@ -12,14 +12,14 @@ from torch import Tensor
 from spsbench.audit.exact import pairings as chosen
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.draft_kinds import REFERENCE, DraftKind
+from spsbench.audit.exact.draft_kinds import REFERENCE, DraftKind, FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.pairings import Pairing, drafter_kinds, pairings, schedules
 from spsbench.audit.exact.rules import pairing, row_of, rows_of
 from spsbench.audit.exact.tables import Pair
 from spsbench.cli.verify.rules import conclusion, judge
 from spsbench.errors import Exit, UnavailableError, UsageError
-from spsbench.loop.types import LM, Context, Draft, Guarantee, Noise, Verdict
+from spsbench.loop.types import LM, Context, Draft, GoOn, Guarantee, Noise, Verdict
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
@@ -363,3 +363,17 @@ def test_a_pairing_that_is_left_out_is_begun_and_ended():
     work, begun, ended = pairings([Spec("sps")], drafts=[Spec("eagle3")]), [], []
     rows_of(work, 2, lambda pairing, row: ended.append(pairing), begun.append)
     assert begun == ended == work
+
+
+@pytest.mark.parametrize("one_round", [True, False])
+def test_a_drafter_that_does_not_repeat_itself_is_not_shown(one_round):
+    calls = []
+
+    class Fickle(FixedDrafter):
+        def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+            calls.append(k)
+            return Draft(torch.tensor([len(calls) % 2] * k, dtype=torch.int64), None)
+
+    pair, rule = Pair(2, 3, ("plain",)), DiscoveredRule(Match())
+    case = Case(Match(), rule, pair.q, pair.p, 2, drafter=lambda lm: Fickle(()))
+    assert not prove(replace(case, one_round=one_round)).whole

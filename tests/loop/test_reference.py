@@ -71,7 +71,7 @@ def test_the_algorithms_have_the_target_s_law(seed, k):
         found = {}
         script = []
         while script is not None:
-            walk = Unwatched(setting, q, p, script, upper)
+            walk = Unwatched(setting, q, p, script, upper=upper)
             if k == 0:
                 x = autoregressive_sampling(rows(q), [0], 4, walk)
             else:

@@ -22,15 +22,17 @@ from safetensors.torch import load_file, save_file
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter, along, sampled
+from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter, sampled
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.heads import network
 from spsbench.loop import decode, sampling
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Draft, Drawn, Limits, Purpose
+from spsbench.loop.tree import tree_of
+from spsbench.loop.types import Context, Draft, Drawn, Limits, Purpose
 from spsbench.messages import ignore
 from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.shaped import ShapedDrafter
 from spsbench.methods.schedules.by_distribution import Confidence
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers import spectr
@@ -105,6 +107,13 @@ def texts(name: str, *settings: tuple[Pair, dict[str, Any]]) -> Callable[[Parts]
     return walk
 
 
+class AnySize(ShapedDrafter):
+    """Drafts its whole shape, however many nodes fit."""
+
+    def draft(self, context: Context, *rest: Any) -> Draft:
+        return super().draft(context._replace(nodes=None), *rest)
+
+
 def tree_round(rule: Any, parents: tuple[int, ...], drawn: Any, pair: Pair, **more: Any) -> Case:
     """One round on a tree: tokens by rule, or `drawn` independently or without replacement."""
     if isinstance(drawn, tuple):
@@ -112,8 +121,9 @@ def tree_round(rule: Any, parents: tuple[int, ...], drawn: Any, pair: Pair, **mo
         cells, depth = DiscoveredRule(rule), 2
     else:
         kind = sampled("", parents, drawn)
-        depth = max(len(along(parents, parents, node)) for node in range(len(parents)))
-        fields = {"drafter": kind.make, "tokens": depth + 1, "prompt": (0, 1)}
+        depth = max(tree_of(parents).depth)
+        make = partial(AnySize, shape=parents, drawn=drawn)
+        fields = {"drafter": make, "tokens": depth + 1, "prompt": (0, 1)}
         cells = DiscoveredRule(rule, kind.drawn)
     fields |= {"schedule": Constant(depth), "one_round": True}
     return Case(rule, cells, pair.q, pair.p, pair.vocab, **fields | more)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from spsbench.audit.exact.cases import Case, Outcome, warped
-from spsbench.audit.exact.enumeration import EXACT, Proof, Walk, following, prove, total_variation
+from spsbench.audit.exact.cases import Case, Outcome
+from spsbench.audit.exact.enumeration import EXACT, Proof, prove, total_variation, walks
 
 Laws = tuple[tuple[float, ...], tuple[float, ...]]
 """q and p, after any text."""
@@ -94,17 +94,12 @@ def equation(parts: Sequence[str], sign: str, result: str) -> str:
 
 def walked(case: Case) -> dict[tuple[int, ...], Drafted]:
     """Return all drafts of a case of one round, and their rulings."""
-    q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
     drafts: dict[tuple[int, ...], Drafted] = {}
-    script: list[int] | None = []
-    while script is not None:
-        walk = Walk(case, q, p, script, upper=False)
-        _, rounds = walk.run()
-        _, kept, emitted, tokens = rounds[0]
+    for walk in walks(case):
+        _, kept, emitted, tokens = walk.rounds[0]
         drafted = drafts.setdefault(tokens, Drafted())
         drafted.chance += walk.weight
         drafted.rulings[kept, emitted] = drafted.rulings.get((kept, emitted), 0.0) + walk.weight
-        script = following(walk.trail)
     for tokens, drafted in drafts.items():
         drafted.rulings = without_bonus(drafted.rulings, len(tokens), case)
     return drafts

@@ -8,7 +8,7 @@ every cell at both ends.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -22,8 +22,8 @@ from spsbench.audit.exact.queries import (
     LATER,
     DrafterQuery,
     Fixed,
-    Move,
     Probe,
+    Query,
     Ruling,
     Uniform,
     VerifierQuery,
@@ -39,21 +39,16 @@ TINY = 2.0**-60  # bisection ends when an interval is this wide, or cannot be ha
 EQUAL = 1e-14  # rounding tolerance of two probabilities
 NEAR = 2e-15  # distance at which a change coincides with a likely threshold
 
-WHOLE = 0.5  # midpoint of a uniform along which nothing changes
-
 Ask = Callable[[float], Ruling]
-
-Place = tuple[tuple[tuple[Uniform, float], ...], Uniform]
-"""A uniform, and the midpoints of the cells chosen for the earlier ones."""
 
 
 @dataclass
 class Question:
-    """A verifier with one draft, likely thresholds, and the cells found so far."""
+    """A verifier or a drafter to ask, likely thresholds, and the cells known so far."""
 
-    query: VerifierQuery | DrafterQuery
+    query: Query
     likely: list[float]
-    known: dict[Place, list[float]] = field(default_factory=dict)  # the widths of the cells there
+    known: dict[Any, list[float]] = field(default_factory=dict)  # the widths of the cells
 
     @property
     def points(self) -> list[float]:
@@ -65,14 +60,62 @@ class Question:
         around = (u for at in self.likely for u in (at - NEAR, at + NEAR) if 0 <= u <= LAST)
         return sorted({*GRID, LAST, *around})
 
-    def cells(self, before: dict[Uniform, float], moved: Uniform) -> list[float]:
-        """Return the widths of the cells of one uniform, from 0 up."""
-        place = placed(before, moved)
+    def cells(self, before: Fixed, moved: Uniform) -> list[float]:
+        """Return the widths of the cells of one uniform, from 0 up.
+
+        Args:
+            before: midpoints of the cells chosen for the earlier uniforms.
+        """
+        place = tuple(sorted(before.items())), moved
         if place not in self.known:
-            for at, changes in changes_along(self, before, moved):
-                edges = [0.0, *sorted(changes), 1.0]
-                self.known[at] = [b - a for a, b in pairwise(edges)]
+            edges = [0.0, *sorted(self._changes(before, moved)), 1.0]
+            self.known[place] = [b - a for a, b in pairwise(edges)]
         return self.known[place]
+
+    def _changes(self, before: Fixed, moved: Uniform) -> list[float]:
+        """Return the changes of the ruling along one uniform, in all trials of later uniforms.
+
+        Raises:
+            ArithmeticError: the ruling changes in too many places.
+        """
+        points = self.points
+        rulings = self.query.along(before, moved, points)
+        unlike = (rulings[:, 1:] != rulings[:, :-1]).any(-1).any(-1).tolist()  # [LATER]
+        changes: list[float] = []
+        for later in range(LATER):
+            if unlike[later]:
+                seen = dict(zip(points, map(tuple, rulings[later].tolist()), strict=True))
+                changes += self._further(before, moved, later, seen, changes)
+            if len(changes) > MAX_CHANGES:
+                raise ArithmeticError(f"more than {MAX_CHANGES} changes along one uniform")
+        return changes
+
+    def _further(
+        self,
+        before: Fixed,
+        moved: Uniform,
+        later: int,
+        seen: dict[float, Ruling],
+        known: Sequence[float],
+    ) -> list[float]:
+        """Return the changes between the points `seen` in one trial, without the `known` ones."""
+
+        def ask(u: float) -> Ruling:
+            if u not in seen:
+                seen[u] = self.query.one({**before, moved: u}, later)
+            return seen[u]
+
+        changes: list[float] = []
+        for low, high in pairwise(list(seen)):
+            if seen[low] == seen[high]:
+                continue
+            inside = sorted(at for at in known if low < at <= high)
+            marks = [u for at in inside for u in (max(at - NEAR, low), min(at + NEAR, high))]
+            edges = [low, *marks, high]
+            for start, end in zip(edges[::2], edges[1::2], strict=True):  # between known ones
+                if ask(start) != ask(end):
+                    changes += between(ask, start, end, self.likely)
+        return changes
 
 
 @dataclass
@@ -87,7 +130,6 @@ class DiscoveredRule(Rule):
     drawn: Callable[[Facts, int], list[float]] | None = Facts.drawn
     _questions: dict[Any, Question] = field(default_factory=dict, repr=False)
     _drafts: dict[Any, list[float]] = field(default_factory=dict, repr=False)
-    _latest: tuple[Facts, Draft | None, Question] | None = field(default=None, repr=False)
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
         """Return the widths of the cells of one uniform, from 0 up."""
@@ -106,28 +148,22 @@ class DiscoveredRule(Rule):
         if facts.redraft is None:
             raise ValueError("a draft without a drafter to ask")
         before = {at: u for at, u in facts.middle.items() if at[0] is Purpose.DRAFT}
-        place = facts.text, *placed(before, (Purpose.DRAFT, slot))
+        place = facts.text, slot, *sorted(before.items())
         if place not in self._drafts:
-            query = DrafterQuery(facts.redraft)
             tokens = facts.redraft(Probe(before, 0)).tokens.tolist()
             texts = ((*facts.text, *tokens[:n]) for n in range(len(tokens) + 1))
-            likely = sorted(
-                {edge for text in texts for edge in edges(facts.p(text)) if 0 < edge < 1}
-            )
-            question = Question(query, likely)
+            likely = {edge for text in texts for edge in edges(facts.p(text)) if 0 < edge < 1}
+            question = Question(DrafterQuery(facts.redraft), sorted(likely))
             self._drafts[place] = question.cells(before, (Purpose.DRAFT, slot))
         return self._drafts[place]
 
     def _question(self, facts: Facts) -> Question:
         """Return the question of the draft at hand, kept for each draft and text."""
-        if self._latest and self._latest[0] is facts and self._latest[1] is facts.draft:
-            return self._latest[2]
         draft = facts.draft or Draft(torch.empty(0, dtype=torch.int64), None)
         drafted = facts.text, shape(draft)
         if drafted not in self._questions:
             self._questions[drafted] = question_of(self.verifier, facts, draft)
-        self._latest = facts, facts.draft, self._questions[drafted]
-        return self._latest[2]
+        return self._questions[drafted]
 
 
 def question_of(verifier: Verifier, facts: Facts, draft: Draft) -> Question:
@@ -139,88 +175,7 @@ def question_of(verifier: Verifier, facts: Facts, draft: Draft) -> Question:
     return Question(VerifierQuery(verifier, draft, q), likely)
 
 
-def placed(before: Fixed, moved: Uniform) -> Place:
-    """Return a `Place` from its parts."""
-    return tuple(sorted(before.items())), moved
-
-
-def changes_along(
-    question: Question, before: Fixed, moved: Uniform
-) -> Iterator[tuple[Place, list[float]]]:
-    """Yield the changes of the ruling along one uniform, for all trial values of later uniforms.
-
-    Without a change, the next place is that of the next uniform, and so on: most uniforms of a
-    large draft decide nothing, and many queries run as fast as one.
-
-    Raises:
-        ArithmeticError: the ruling changes in too many places.
-    """
-    query, points = question.query, question.points
-    moves: list[Move] = [(before, moved)]
-    for after in query.after(moved):
-        fixed, last = moves[-1]
-        moves.append(({**fixed, last: WHOLE}, after))
-    rulings = query.along(moves, points)
-    unlike = (rulings[:, :, 1:] != rulings[:, :, :-1]).any(-1).any(-1).tolist()  # [moves, LATER]
-    for (fixed, along), along_rulings, where in zip(moves, rulings, unlike, strict=False):
-        changes: list[float] = []
-        for later in range(LATER):
-            if where[later]:
-                seen = dict(zip(points, map(tuple, along_rulings[later].tolist()), strict=True))
-                changes += further(question, (fixed, along), later, seen, changes)
-            if len(changes) > MAX_CHANGES:
-                raise ArithmeticError(f"more than {MAX_CHANGES} changes along one uniform")
-        yield placed(fixed, along), changes
-        if changes:
-            return
-
-
-def further(
-    question: Question,
-    move: Move,
-    later: int,
-    seen: dict[float, Ruling],
-    before: Sequence[float],
-) -> list[float]:
-    """Return the changes between the points `seen` in one trial, without the `before` ones."""
-    fixed, moved = move
-
-    def ask(u: float) -> Ruling:
-        if u not in seen:
-            seen[u] = question.query.one({**fixed, moved: u}, later)
-        return seen[u]
-
-    changes: list[float] = []
-    for (low, below), (high, above) in pairwise(list(seen.items())):
-        if below != above:
-            between = sorted(at for at in before if low < at <= high)
-            changes += new_changes(ask, (low, high), (below, above), between, question.likely)
-    return changes
-
-
-def new_changes(
-    ask: Ask,
-    ends: tuple[float, float],
-    rulings: tuple[Ruling, Ruling],
-    before: Sequence[float],
-    likely: Sequence[float],
-) -> list[float]:
-    """Return the changes between two points with different rulings, without the `before` ones."""
-    marks = [u for at in before for u in (max(at - NEAR, ends[0]), min(at + NEAR, ends[1]))]
-    points = [ends[0], *marks, ends[1]]
-    at_marks = [rulings[0], *(ask(u) for u in marks), rulings[1]]
-    changes = []
-    for index, ((low, high), (below, above)) in enumerate(
-        zip(pairwise(points), pairwise(at_marks), strict=True)
-    ):
-        if below != above and index % 2 == 0:  # between two known ones
-            changes += between(ask, low, high, below, above, likely)
-    return changes
-
-
-def between(
-    ask: Ask, low: float, high: float, below: Ruling, above: Ruling, likely: Sequence[float]
-) -> list[float]:
+def between(ask: Ask, low: float, high: float, likely: Sequence[float]) -> list[float]:
     """Return all changes between two points with different rulings: the first point of each."""
     inside = likely[bisect_right(likely, low) : bisect_left(likely, high)]
     if inside and high - low <= 3 * NEAR:
@@ -233,10 +188,12 @@ def between(
         middle = (low + high) / 2
     if high - low <= TINY or middle in (low, high):
         return [high]
-    ruling = ask(middle)
-    left = between(ask, low, middle, below, ruling, likely) if ruling != below else []
-    right = between(ask, middle, high, ruling, above, likely) if ruling != above else []
-    return left + right
+    return [
+        change
+        for start, end in ((low, middle), (middle, high))
+        if ask(start) != ask(end)
+        for change in between(ask, start, end, likely)
+    ]
 
 
 def laws_after(facts: Facts, draft: Draft) -> Tensor:

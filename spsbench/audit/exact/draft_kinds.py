@@ -14,7 +14,6 @@ from torch import Tensor
 
 from spsbench.audit.exact.cases import Facts
 from spsbench.audit.exact.tables import Pair
-from spsbench.loop.sampling import sample
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import (
     LM,
@@ -29,6 +28,7 @@ from spsbench.loop.types import (
     Schedule,
     Scores,
 )
+from spsbench.methods.drafters.shaped import ShapedDrafter
 from spsbench.methods.schedules.by_history import Constant
 
 MAX_K = 6  # the largest K
@@ -155,64 +155,14 @@ class FixedDrafter(Drafter):
         return Draft(torch.tensor(tokens).long(), None, torch.tensor(above).long())
 
 
-class TreeDrafter(Drafter):
-    """Drafter of a tree of a given shape whose nodes are drawn from the draft model's law.
-
-    Siblings are independent, or each excludes the siblings before it. A sibling without any token
-    left is not drawn, and neither are its descendants.
-    """
-
-    tree = True
-
-    def __init__(self, lm: LM, parents: Sequence[int], drawn: Drawn) -> None:
-        self.lm, self.limit, self.parents, self.drawn = lm, lm.limit, parents, drawn
-
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Empty the cache."""
-        self.lm.commit(0)
-
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Return the nodes down to depth `k`."""
-        nodes = shallow(self.parents, k)
-        u = noise.uniform(Purpose.DRAFT, len(nodes))
-        number, tokens, parents = {-1: -1}, list[int](), list[int]()
-        laws: list[Tensor] = []
-        for slot, node in enumerate(nodes):
-            if self.parents[node] not in number:
-                continue
-            parent = number[self.parents[node]]
-            law = self._law([*context.tokens, *along(tokens, parents, parent)], context.warp)
-            remaining = law.clone()
-            if self.drawn is Drawn.DISTINCT:
-                remaining[
-                    [x for x, above in zip(tokens, parents, strict=True) if above == parent]
-                ] = 0.0
-            if float(remaining.sum()) > 0:
-                number[node] = len(tokens)
-                tokens.append(int(sample(remaining, u[slot])))
-                parents.append(parent)
-                laws.append(law)
-        probs = torch.stack(laws) if laws else None
-        return Draft(torch.tensor(tokens).long(), probs, torch.tensor(parents).long())
-
-    def _law(self, text: Sequence[int], warp: Callable[[Tensor], Tensor]) -> Tensor:
-        self.lm.commit(0)
-        return warp(self.lm.append(torch.tensor(text), keep=1).logits)[0]
-
-
 def shallow(parents: Sequence[int], k: int) -> list[int]:
     """Return the nodes down to depth `k`."""
     return [node for node, depth in enumerate(tree_of(parents).depth[1:]) if depth <= k]
 
 
-def along(tokens: Sequence[int], parents: Sequence[int], node: int) -> tuple[int, ...]:
-    """Return the tokens on the path to a node, inclusive; empty for -1."""
-    return (*along(tokens, parents, parents[node]), tokens[node]) if node >= 0 else ()
-
-
 @dataclass(frozen=True)
 class TreeDrawn:
-    """Cells of a `TreeDrafter`: each node follows the law after its ancestors."""
+    """Cells of a `ShapedDrafter`: each node follows the law after its ancestors."""
 
     parents: Sequence[int]
     drawn: Drawn
@@ -269,7 +219,7 @@ def sampled(
     wide: bool = False,
 ) -> DraftKind:
     """Return the kind of trees of one shape, whose nodes come level by level."""
-    make = partial(TreeDrafter, parents=parents, drawn=drawn)
+    make = partial(ShapedDrafter, shape=parents, drawn=drawn)
     return DraftKind(name, make, TreeDrawn(parents, drawn), rounds, wide=wide, how=drawn)
 
 

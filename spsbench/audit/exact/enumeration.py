@@ -11,10 +11,10 @@ uniform, so equal rounds at both ends prove that nothing changes between. A law 
 both ends is therefore exact, and a rule with other thresholds is detected.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -43,43 +43,23 @@ Seen = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 """Values of a round: numbers of drafted and accepted tokens, emitted and drafted tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drafted:
-    """The draft of a single round, and the state of the path after drafting."""
-
-    draft: Draft
-    trail: list[tuple[int, int]]
-    weight: float
-    boxes: dict[Hashable, tuple[float, float]]
-    picked: dict[tuple[Purpose, int], int]
-    middle: dict[tuple[Purpose, int], float]
-    given: dict[tuple[Purpose, int], float]
-
-
 class Walk:
     """One path through the cells of a case: a `NoiseStream` that follows a script of cells."""
 
-    def __init__(self, case: Case, q: Law, p: Law, script: list[int], upper: bool) -> None:
+    def __init__(
+        self, case: Case, q: Law, p: Law, script: list[int], *, upper: bool = False
+    ) -> None:
         self.case, self.q, self.p, self.script, self.upper = case, q, p, script, upper
         self.text = list(case.prompt)
         self.trail: list[tuple[int, int]] = []  # choice, number of choices
         self.weight = 1.0
         self.boxes: dict[Hashable, tuple[float, float]] = {}  # bounds of each uniform
         self.facts = Facts(q, p, case.prompt)
-        self.drafted: Drafted | None = None  # in a single round
+        self.rounds: list[Seen] = []
+        self.outcome: Outcome = ((), "")
 
-    def after(self, before: "Walk | None", same: int) -> "Walk":
-        """Return the walk, with the draft made by the first `same` choices of the previous path.
-
-        For single rounds only: their draft choices come first, so the drafter has no other state.
-        """
-        drafted = before.drafted if before is not None else None
-        if drafted is not None and len(drafted.trail) <= same:
-            self.drafted = drafted
-        return self
-
-    def run(self) -> tuple[Outcome, list[Seen]]:
-        """Return the output of the path, and its rounds."""
+    def run(self) -> Self:
+        """Generate along the path, and note its rounds and its output."""
         case = self.case
         draft, target = case.sessions(self.text)
         drafter = case.drafter(draft)
@@ -95,36 +75,21 @@ class Walk:
             stop=case.stop,
             constraint=None if case.constraint is None else case.constraint(),
         )
-        seen: list[Seen] = []
         finish = ""
         for turn in rounds:
             self.text += turn.tokens
-            seen.append((turn.drafted, turn.accepted, tuple(turn.tokens), self.facts.draft_tokens))
+            emitted, drafted = tuple(turn.tokens), self.facts.draft_tokens
+            self.rounds.append((turn.drafted, turn.accepted, emitted, drafted))
             finish = turn.finish or ""
             if case.one_round:
                 break
-        return (tuple(self.text[len(case.prompt) :]), finish), seen
+        self.outcome = tuple(self.text[len(case.prompt) :]), finish
+        return self
 
     def round(self, index: int) -> "CellNoise":
         """Return the noise of round `index`."""
         self.facts = Facts(self.q, self.p, tuple(self.text))
-        self.noise = CellNoise(self, index)
-        return self.noise
-
-    def draft(self, make: Callable[[], Draft]) -> Draft:
-        """Return the draft of `make`; in a single round the paths that share a draft reuse it."""
-        facts, noise, drafted = self.facts, self.noise, self.drafted
-        if drafted is None:
-            facts.draft = make()
-            if self.case.one_round:
-                state = dict(self.boxes), dict(facts.picked), dict(facts.middle), dict(noise.given)
-                self.drafted = Drafted(copied(facts.draft), list(self.trail), self.weight, *state)
-            return facts.draft
-        facts.draft = copied(drafted.draft)
-        self.trail, self.weight = list(drafted.trail), drafted.weight
-        self.boxes, noise.given = dict(drafted.boxes), dict(drafted.given)
-        facts.picked, facts.middle = dict(drafted.picked), dict(drafted.middle)
-        return facts.draft
+        return CellNoise(self, index)
 
     def pick(self, address: Hashable, widths: Sequence[float]) -> tuple[int, float]:
         """Choose a cell of the uniform at `address`; return its index and a number in the cell."""
@@ -189,10 +154,9 @@ class Watched(Drafter):
 
             self._walk.facts.redraft = redraft
 
-        def make() -> Draft:
-            return replace(self._drafter.draft(context, k, noise, go_on), drawn=self.drawn)
-
-        return self._walk.draft(make)
+        draft = replace(self._drafter.draft(context, k, noise, go_on), drawn=self.drawn)
+        self._walk.facts.draft = draft
+        return draft
 
 
 class WatchedVerifier:
@@ -209,12 +173,6 @@ class WatchedVerifier:
         if drafted is not None and len(draft.tokens) < len(drafted.offered.tokens):
             self._walk.facts.draft = draft
         return self._verifier(draft, q, noise)
-
-
-def copied(draft: Draft) -> Draft:
-    """Copy a draft, so that a rule under test may write to it."""
-    probs, parents = (None if x is None else x.clone() for x in (draft.probs, draft.parents))
-    return replace(draft, tokens=draft.tokens.clone(), probs=probs, parents=parents)
 
 
 EXACT = 1e-12  # total variation up to which two laws are equal
@@ -256,35 +214,36 @@ def total_variation(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
     return sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in a.keys() | b.keys()) / 2
 
 
-def prove(case: Case) -> Proof:
-    """Walk all paths of `case`."""
+def walks(case: Case) -> Iterator[Walk]:
+    """Walk all paths of `case`, each uniform near the lower end of its cell."""
     q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
-    low: dict[Outcome, float] = {}
-    high: dict[Outcome, float] = {}
-    proof = Proof(low, high, case.expected(), True, 0.0, 0, 0.0, set())
     script: list[int] | None = []
-    walk = again = None
     while script is not None:
-        same = max(0, len(script) - 1)  # choices shared with the previous path
-        walk = Walk(case, q, p, script, upper=False).after(walk, same)
-        outcome, rounds = walk.run()
+        walk = Walk(case, q, p, script).run()
+        yield walk
+        script = following(walk.trail)
+
+
+def prove(case: Case) -> Proof:
+    """Enumerate `case` at both ends of every cell."""
+    proof = Proof({}, {}, case.expected(), True, 0.0, 0, 0.0, set())
+    for walk in walks(case):
         choices = [choice for choice, _ in walk.trail]
-        again = Walk(case, q, p, choices, upper=True).after(again, same)
-        outcome_again, rounds_again = again.run()
-        low[outcome] = low.get(outcome, 0.0) + walk.weight
-        high[outcome_again] = high.get(outcome_again, 0.0) + walk.weight
-        proof.constant &= rounds == rounds_again and walk.trail == again.trail
+        again = Walk(case, walk.q, walk.p, choices, upper=True).run()
+        proof.low[walk.outcome] = proof.low.get(walk.outcome, 0.0) + walk.weight
+        proof.high[again.outcome] = proof.high.get(again.outcome, 0.0) + walk.weight
+        proof.constant &= walk.rounds == again.rounds and walk.trail == again.trail
         proof.mass += walk.weight
         proof.paths += 1
-        if rounds:
-            proof.emitted += walk.weight * (rounds[0][1] + 1)
-        for drafted, accepted, _, _ in rounds:
+        if walk.rounds:
+            proof.emitted += walk.weight * (walk.rounds[0][1] + 1)
+        for drafted, accepted, _, _ in walk.rounds:
             proof.kinds.add("plain" if not drafted else "all" if accepted == drafted else "some")
             if drafted and not accepted:
                 proof.kinds.add("none")
-        script = following(walk.trail)
     if case.one_round:
-        proof.low, proof.high = whole_texts(case, q, low), whole_texts(case, q, high)
+        q = warped(case.q, **case.warp)
+        proof.low, proof.high = (whole_texts(case, q, law) for law in (proof.low, proof.high))
     return proof
 
 

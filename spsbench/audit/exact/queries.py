@@ -6,10 +6,11 @@ walk then runs the verifier unchanged.
 """
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -24,99 +25,77 @@ Uniform = tuple[Purpose, int]
 Fixed = Mapping[Uniform, float]
 """Uniforms whose values are given."""
 
-Move = tuple[Fixed, Uniform]
-"""Fixed uniforms, and the one that moves."""
-
 Ruling = tuple[int, ...]
 """The padded path of accepted nodes, then the final token."""
 
 LATER = 7  # trial values of the uniforms that are not fixed
 
 
+class Query(ABC):
+    """A function of uniforms, asked at the points of one of them while others are fixed."""
+
+    at_once: bool = False  # are many settings one call? until vmap fails
+
+    @abstractmethod
+    def one(self, fixed: Fixed, later: int) -> Ruling:
+        """Return the ruling with some uniforms fixed and the others from trial `later`."""
+
+    def together(self, fixed: Fixed, moved: Uniform, points: Sequence[float]) -> Tensor:
+        """Return what `along` does, in one call."""
+        raise NotImplementedError
+
+    def along(self, fixed: Fixed, moved: Uniform, points: Sequence[float]) -> Tensor:
+        """Return [LATER, points, width] the rulings while a uniform moves along `points`."""
+        if self.at_once:
+            try:
+                with quietly():
+                    return self.together(fixed, moved, points)
+            except Exception:  # vmap raises errors of any kind for code that it cannot batch
+                self.at_once = False
+        rulings = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
+        return torch.tensor(rulings)
+
+
 @dataclass
-class VerifierQuery:
+class VerifierQuery(Query):
     """A verifier with one draft and the target's laws `q` [N + 1, V] of it."""
 
     verifier: Verifier
     draft: Draft
     q: Tensor
-    at_once: bool = field(init=False, default=True)  # until vmap fails
+    at_once: bool = True
 
     def one(self, fixed: Fixed, later: int) -> Ruling:
-        """Return the ruling with some uniforms fixed and the others from trial `later`."""
         path, token, _ = self.verifier(self.draft, self.q, Probe(fixed, later))
         return (*path.tolist(), int(token))
 
-    @cached_property
-    def order(self) -> list[Uniform]:
-        """Return the uniforms in the order of the verifier's requests in one ruling."""
-        probe = Probe({}, 0)
-        self.verifier(self.draft, self.q, probe)
-        return list(dict.fromkeys(probe.requested))
-
-    def after(self, uniform: Uniform) -> list[Uniform]:
-        """Return the uniforms requested after one; none if queries run one by one."""
-        if not self.at_once or uniform not in self.order:
-            return []
-        return self.order[self.order.index(uniform) + 1 :]
-
-    def along(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
-        """Return [moves, LATER, points, N + 1] the rulings while a uniform moves along `points`.
-
-        Each move is that uniform and the fixed ones. If settings run one by one, only the first
-        move is answered.
-        """
-        if self.at_once:
-            try:
-                with quietly():
-                    return self._together(moves, points)
-            except Exception:  # vmap raises errors of any kind for code that it cannot batch
-                self.at_once = False
-        fixed, moved = moves[0]
-        rulings = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
-        return torch.tensor([rulings])
-
-    def _together(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
-        alone = trials(len(self.draft.tokens) + 2)[None, :, None]
-        uniforms = alone.repeat(len(moves), 1, len(points), 1, 1)
-        along = torch.tensor(points, dtype=torch.float64)
-        for some, (fixed, moved) in zip(uniforms, moves, strict=True):
-            for (purpose, slot), u in fixed.items():
-                some[:, :, purpose, slot] = u
-            some[:, :, moved[0], moved[1]] = along
+    def together(self, fixed: Fixed, moved: Uniform, points: Sequence[float]) -> Tensor:
+        trial = trials(len(self.draft.tokens) + 2)[:, None]
+        uniforms = trial.repeat(1, len(points), 1, 1)  # [LATER, points, purposes, width]
+        for (purpose, slot), u in fixed.items():
+            uniforms[:, :, purpose, slot] = u
+        uniforms[:, :, moved[0], moved[1]] = torch.tensor(points, dtype=torch.float64)
 
         def ruled(u: Tensor) -> tuple[Tensor, Tensor]:
             verdict: Verdict = self.verifier(self.draft, self.q, Given(u))
             return verdict.path, verdict.token
 
-        paths, tokens = torch.func.vmap(ruled)(uniforms.flatten(0, 2))
-        return torch.cat([paths, tokens[:, None]], 1).view(*uniforms.shape[:3], -1)
+        paths, tokens = torch.func.vmap(ruled)(uniforms.flatten(0, 1))
+        return torch.cat([paths, tokens[:, None]], 1).view(*uniforms.shape[:2], -1)
 
 
 @dataclass
-class DrafterQuery:
-    """A drafter after one text, queried like a `VerifierQuery`: rulings are draft numbers."""
+class DrafterQuery(Query):
+    """A drafter after one text: rulings are draft numbers."""
 
     redraft: Callable[[Noise], Draft]
-    at_once: bool = field(init=False, default=False)
     _numbers: dict[tuple[Any, ...], int] = field(init=False, default_factory=dict)
 
     def one(self, fixed: Fixed, later: int) -> Ruling:
-        """Return the number of the draft with some uniforms fixed."""
         draft = self.redraft(Probe(fixed, later))
         parents = None if draft.parents is None else tuple(draft.parents.tolist())
         drafted = tuple(draft.tokens.tolist()), parents
         return (self._numbers.setdefault(drafted, len(self._numbers)),)
-
-    def after(self, uniform: Uniform) -> list[Uniform]:
-        """Return none: queries run one by one."""
-        return []
-
-    def along(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
-        """Return [1, LATER, points, 1] the numbers while one uniform moves along `points`."""
-        fixed, moved = moves[0]
-        rulings = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
-        return torch.tensor([rulings])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +104,9 @@ class Probe(Noise):
 
     fixed: Fixed
     later: int
-    requested: list[Uniform] = field(default_factory=list)  # the requested uniforms
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
         """Return [n] the fixed values; low, high, or scattered ones elsewhere."""
-        self.requested.extend((purpose, i) for i in range(n))
         values = [self.fixed.get((purpose, i), other(self.later, purpose, i)) for i in range(n)]
         return torch.tensor(values, dtype=torch.float64)
 

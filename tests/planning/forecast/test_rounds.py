@@ -11,7 +11,7 @@ import torch
 
 from spsbench.audit.exact.cases import Case, Outcome, warped
 from spsbench.audit.exact.draft_kinds import ArgmaxDrafter
-from spsbench.audit.exact.enumeration import Walk, following
+from spsbench.audit.exact.enumeration import walks
 from spsbench.audit.exact.tables import KINDS, Pair, TableLM
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Round, Scores
@@ -48,14 +48,9 @@ History = tuple[tuple[int, int], ...]
 
 def paths(case: Case) -> dict[Outcome, dict[History, float]]:
     """Text -> the rounds that made it, (drafted, accepted) each, with their joint chance."""
-    q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
     histories: dict[Outcome, dict[History, float]] = defaultdict(lambda: defaultdict(float))
-    script: list[int] | None = []
-    while script is not None:
-        walk = Walk(case, q, p, script, upper=False)
-        outcome, walked = walk.run()
-        histories[outcome][tuple((r[0], r[1]) for r in walked)] += walk.weight
-        script = following(walk.trail)
+    for walk in walks(case):
+        histories[walk.outcome][tuple((r[0], r[1]) for r in walk.rounds)] += walk.weight
     return histories
 
 

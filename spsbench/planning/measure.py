@@ -3,13 +3,12 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from spsbench.benchmark.models import measured
 from spsbench.engines.session.engine_config import engine_config_of
@@ -25,7 +24,6 @@ from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
 from spsbench.models.folder import local_folder
-from spsbench.models.third_party import silent
 from spsbench.planning.meters import LoopMeter, PassMeter, RoundMeter, most_tokens
 from spsbench.plugins import make
 from spsbench.settings.cell import OWN_LOOP, SAMPLING_FIELDS, Cell
@@ -39,31 +37,18 @@ READ = 1 << 30  # bytes of device memory: many times the caches
 PASSES = 10
 
 
-class Weights(NamedTuple):
-    """Numbers in a model, and the bytes of weights that a pass over one token reads."""
+def weight_bytes(model: PreTrainedModel) -> int:
+    """Return the bytes of weights that a pass over one token reads.
 
-    numbers: int
-    read: int
-
-
-def weights_of(model: PreTrainedModel) -> Weights | None:
-    """Return the size of the weights of `model`; None where its configuration builds no model.
-
-    Counts numbers in an empty model of the same configuration, since an engine may have packed
-    these. Input embeddings beside a head of their own are read one row a token. A mixture of
-    experts reads less than the count.
+    Input embeddings beside a head of their own are read one row a token. A mixture of experts reads
+    less than the count.
     """
-    try:
-        with torch.device("meta"), silent():
-            empty = AutoModelForCausalLM.from_config(deepcopy(model.config), dtype=model.dtype)
-    except Exception:  # code from the model may raise anything
-        return None
     read = sum(weight.nbytes for weight in model.parameters())
     looked_up = getattr(model.get_input_embeddings(), "weight", None)
     head = model.get_output_embeddings()
     if looked_up is not None and head is not None and head.weight is not looked_up:
         read -= looked_up.nbytes
-    return Weights(sum(weight.numel() for weight in empty.parameters()), int(read))
+    return int(read)
 
 
 def bandwidth_of(device: torch.device) -> float:
@@ -242,7 +227,6 @@ def measure(
 
     passes = whole_passes.surface(turns)
     rules = {name: loop.rule(turns) for name, loop in loops.items()}
-    weights = weights_of(models.target)
     return Costs(
         passes=passes,
         arms={
@@ -254,7 +238,7 @@ def measure(
         others=others(readings[0], readings[-1]),
         busy=busy,
         bandwidth=bandwidth_of(models.target.device),
-        weights=None if weights is None else weights.read,
+        weights=weight_bytes(models.target),
     )
 
 

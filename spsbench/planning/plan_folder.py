@@ -15,8 +15,8 @@ from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.store.manifest import NAME as MANIFEST
-from spsbench.store.manifest import Manifest, differences
-from spsbench.store.records import records
+from spsbench.store.manifest import differences
+from spsbench.store.progress import Progress, progress_of
 from spsbench.store.run_folder import check_writable, move_aside
 from spsbench.tasks.drawing import groups_in_words, take_samples
 from spsbench.tasks.jsonl import Jsonl
@@ -37,7 +37,6 @@ class PlanFile:
     confirm: str | None = None  # the folder of the real rounds
     factors: Mapping[str, float] = field(default_factory=dict)  # hypothetical factors of costs
     home: str | None = None  # first folder of the plan; cells name it even after a move
-    lines: Mapping[str, int] = field(default_factory=dict)  # of each log, in a finished plan
     new_prompts: int | None = None  # whose figures the intervals are to hold
     finished: bool = True
     command: str = ""  # that goes on with the plan
@@ -58,7 +57,6 @@ class PlanFile:
             "confirm": self.confirm,
             "factors": dict(self.factors),
             "home": self.home,
-            "lines": dict(self.lines),
             "new_prompts": self.new_prompts,
             "finished": self.finished,
             "command": self.command,
@@ -91,7 +89,6 @@ def load(folder: Path) -> PlanFile:
             confirm=values["confirm"],
             factors=values["factors"],
             home=values["home"],
-            lines=dict(values["lines"]),
             new_prompts=values["new_prompts"],
             finished=bool(values["finished"]),
             command=str(values["command"]),
@@ -113,14 +110,13 @@ def load(folder: Path) -> PlanFile:
         ) from error
 
 
-def lines_of(folder: Path, runs: Iterable[str]) -> dict[str, int]:
-    """Return the number of lines of each log of some runs in a plan, by path in the plan."""
-    counts = {}
-    for run in runs:
-        for path in sorted((folder / run).glob("*.jsonl")):
-            with path.open("rb") as file:
-                counts[str(path.relative_to(folder))] = sum(1 for _ in file)
-    return counts
+def runs_of(folder: Path, plan_file: PlanFile) -> dict[str, Progress]:
+    """Return the progress of the runs in a plan, by their folders, the last one last."""
+    names = [name for name in (TEXTS, plan_file.confirm) if name]
+    there = {
+        name: progress_of(folder / name) for name in names if (folder / name / MANIFEST).is_file()
+    }
+    return {name: progress for name, progress in there.items() if progress is not None}
 
 
 def incomplete(folder: Path, plan_file: PlanFile) -> str:
@@ -130,36 +126,27 @@ def incomplete(folder: Path, plan_file: PlanFile) -> str:
     run, what = (
         (TEXTS, "texts") if plan_file.confirm is None else (plan_file.confirm, "real rounds")
     )
-    generated, planned = 0, 0
-    if (folder / run / MANIFEST).is_file():
-        manifest = Manifest.load(folder / run)
-        planned = len(manifest.cells) * len(manifest.samples)
-        generated = sum(1 for _ in records(folder / run))
-    counts = (
-        f"{generated} of {planned} generations of the {what} are made" if planned else "just begun"
-    )
+    progress = runs_of(folder, plan_file).get(run)
+    counts = "just begun" if progress is None else f"{progress} of the {what} are made"
     again = plan_file.command or "the call that began it, with resume"
     return f"Incomplete: {counts}. Go on with: {again}"
 
 
-def lost_lines(folder: Path, plan_file: PlanFile) -> str:
-    """Name the logs of a finished plan that have lost lines; empty: none."""
-    there = lines_of(folder, {str(Path(name).parent) for name in plan_file.lines})
-    short = {
-        name: there.get(name, 0) for name, n in plan_file.lines.items() if there.get(name, 0) < n
-    }
-    return ", ".join(
-        f"{name} has {n} of {plan_file.lines[name]} lines" for name, n in short.items()
-    )
+def lost(folder: Path, plan_file: PlanFile) -> str:
+    """Name the runs of a finished plan that have lost records; empty: none."""
+    if not plan_file.finished:
+        return ""
+    runs = runs_of(folder, plan_file).items()
+    return ", ".join(f"{name} has {progress}" for name, progress in runs if not progress.whole)
 
 
 def check_whole(folder: Path) -> None:
-    """Refuse a finished plan whose logs are truncated, which no single line can reveal.
+    """Refuse a finished plan whose runs have lost records, which no single line can reveal.
 
     Raises:
-        DataError: a log is truncated; names the log.
+        DataError: a run has; names it.
     """
-    if is_plan(folder) and (missing := lost_lines(folder, load(folder))):
+    if is_plan(folder) and (missing := lost(folder, load(folder))):
         raise DataError(
             f"the end of a log is lost ({folder}: {missing}): expected all that the plan wrote. "
             "Make it again: sps plan ... --resume"

@@ -1,7 +1,7 @@
 """Run a plan: texts, traces, costs, predictions, and real rounds of the best candidates."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,7 @@ from spsbench.planning.plan_folder import (
     PlanFile,
     Prompts,
     begin_plan,
-    lines_of,
-    lost_lines,
+    lost,
     prompts_of,
     write_prompts,
 )
@@ -109,8 +108,7 @@ class Planner(Conductor):
         figures, reasons = self._real_rounds(self._best(forecasts), prompts, traces)
         if self.stop():
             return None
-        runs = [name for name in ("" if self._earlier else TEXTS, self._confirm) if name]
-        self._note(lines_of(self.folder, runs), finished=True)
+        self._note(finished=True)
         return Planned(
             folder=self.folder,
             forecasts=forecasts,
@@ -134,12 +132,11 @@ class Planner(Conductor):
         before = begin_plan(self.folder, self._fields, resume=again, overwrite=over)
         self._new_prompts = before.new_prompts if before else None
         self._home = Path((before.home if before else None) or self.folder)
-        if before and (lines := lost_lines(self.folder, before)):
-            log.info(f"note: the end of a log is lost, and is made again: {lines}")
+        if before and (missing := lost(self.folder, before)):
+            log.info(f"note: the end of a log is lost, and is made again: {missing}")
         self._confirm = before.confirm if before else None
-        self._lines = before.lines if before else {}
         self._finished = before is not None and before.finished
-        self._note(self._lines, finished=self._finished)
+        self._note(finished=self._finished)
 
     def _identity(self) -> dict[str, Any]:
         """Return the fields that must not change when a plan resumes: texts and their sources."""
@@ -159,7 +156,7 @@ class Planner(Conductor):
             "costs": None if planning.costs is None else str(planning.costs),
         }
 
-    def _note(self, lines: Mapping[str, int], *, finished: bool) -> None:
+    def _note(self, *, finished: bool) -> None:
         texts = [str(Path(path).absolute()) for path in self.planning.trace] or [TEXTS]
         costs = self.planning.costs
         PlanFile(
@@ -170,7 +167,6 @@ class Planner(Conductor):
             confirm=self._confirm,
             factors=self.planning.factors,
             home=str(self._home),
-            lines=lines,
             new_prompts=self._new_prompts,
             finished=finished,
             command=self.command,
@@ -357,7 +353,7 @@ class Planner(Conductor):
             return {}, {}
         self._phase = "real rounds"
         self._confirm = CONFIRM + short_hash({"cells": sorted(cell.id for cell in best)}, 8)
-        self._note(self._lines, finished=self._finished and self._confirm == earlier)
+        self._note(finished=self._finished and self._confirm == earlier)
         traced = {sample for _, sample, _ in traces.texts}
         fresh = [prompt for prompt in prompts.held_back if prompt.id not in traced]
         part = self._part(fresh or prompts.held_back, HELD_BACK, [self._plain, *best], best)

@@ -124,18 +124,15 @@ def random_drafts(parents: Sequence[int], drawn: Drawn, noise: float, count: int
 
         tokens: list[int] = []
         probs: list[Tensor] = []
+        paths: list[tuple[int, ...]] = [()]
         for node, parent in enumerate(parents):
-            law = laws(path(tokens, parents, parent))[1]
+            law = laws(paths[parent + 1])[1]
             remaining = without_siblings(law, tokens, parents[:node], parent, drawn)
             tokens.append(int(sample(remaining, torch.rand((), generator=generator).double())))
+            paths.append((*paths[parent + 1], tokens[node]))
             probs.append(law)
-        rows = [laws(path(tokens, parents, node))[0] for node in range(-1, len(tokens))]
+        rows = [laws(path)[0] for path in paths]
         yield draft_of(tokens, torch.stack(probs), parents, drawn), torch.stack(rows)
-
-
-def path(tokens: Sequence[int], parents: Sequence[int], node: int) -> tuple[int, ...]:
-    """Return the tokens on the path to a node, inclusive; empty for -1."""
-    return (*path(tokens, parents, parents[node]), tokens[node]) if node >= 0 else ()
 
 
 def without_siblings(

@@ -13,8 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench import messages, registry
-from spsbench.audit.exact import draft_kinds, rules
-from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact import rules
 from spsbench.benchmark import generation
 from spsbench.benchmark import models as benchmark_models
 from spsbench.hardware.bandwidth import read_bandwidth
@@ -84,6 +83,5 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kind, str, str], No
 def few_settings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Walk few cases of rules: slow tests walk the whole table."""
     if "slow" not in request.keywords:
-        small = ("two tokens", Pair(2, 3, ("plain",)), {"tokens": 3})
-        monkeypatch.setattr(rules, "SETTINGS", (small, rules.SETTINGS[-1]))
-        monkeypatch.setattr(draft_kinds, "ROUNDS", draft_kinds.ROUNDS[:2] + draft_kinds.ROUNDS[-1:])
+        monkeypatch.setattr(rules, "TEXTS", (rules.TEXTS[0], rules.TEXTS[-1]))
+        monkeypatch.setattr(rules, "ROUNDS", (*rules.ROUNDS[:2], rules.ROUNDS[-1]))

@@ -2,10 +2,10 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -135,7 +135,7 @@ class Case:
     tokens: int = 3
     schedule: Schedule = field(default_factory=lambda: Constant(2))
     drafter: Callable[[LM], Drafter] = ModelDrafter
-    warp: dict[str, Any] = field(default_factory=dict)
+    warp: Mapping[str, Any] = field(default_factory=dict)
     package_warp: Callable[[Tensor], Tensor] | None = None  # in place of `Warp(**warp)`
     prompt: tuple[int, ...] = (0,)
     eos: frozenset[int] = frozenset()
@@ -173,30 +173,83 @@ class Case:
 
 PROMPT = (0, 1, 0, 1, 0)  # prompt lookup finds a match
 LOOKAHEAD = 2  # K of whole texts
+MAX_K = 6  # the largest K of single rounds
 
-SETTINGS: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
-    ("two tokens", Pair(2, 3, ("plain",)), {"tokens": 3}),
-    ("three tokens", Pair(3, 2, ("plain",)), {"tokens": 2}),
-    ("two tokens: ties, zeros, disjoint laws", Pair(2, 4), {"tokens": 3}),
-    ("three tokens: ties, zeros, disjoint laws", Pair(3, 4), {"tokens": 2}),
-    ("an EOS in the block", Pair(2, 3, ("plain",)), {"tokens": 3, "eos": frozenset({1})}),
-    (
+
+class Setting(NamedTuple):
+    """Laws, prompt and lengths of a case: of whole texts, or of one round of `lookahead` tokens."""
+
+    name: str
+    pair: Pair
+    lookahead: int = 0  # 0: whole texts
+    prompt: tuple[int, ...] = PROMPT
+    warp: Mapping[str, Any] = {}  # read only
+    tokens: int = 2  # of whole texts; a single round may emit K + 1
+    eos: frozenset[int] = frozenset()
+
+    @property
+    def greedy(self) -> bool:
+        """Return whether the temperature is 0."""
+        return self.warp.get("temperature") == 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return fields of a `Case`."""
+        return {
+            "prompt": self.prompt,
+            "warp": self.warp,
+            "eos": self.eos,
+            "tokens": self.lookahead + 1 if self.lookahead else self.tokens,
+            "one_round": self.lookahead > 0,
+        }
+
+
+AT_ZERO = {"temperature": 0.0}
+SURE = ("plain", "sure", "sure")
+
+TEXTS = (
+    Setting("two tokens", Pair(2, 3, ("plain",)), tokens=3),
+    Setting("three tokens", Pair(3, 2, ("plain",))),
+    Setting("two tokens: ties, zeros, disjoint laws", Pair(2, 4), tokens=3),
+    Setting("three tokens: ties, zeros, disjoint laws", Pair(3, 4)),
+    Setting("an EOS in the block", Pair(2, 3, ("plain",)), tokens=3, eos=frozenset({1})),
+    Setting(
         "temperature, top-k, top-p",
         Pair(3, 5, ("plain", "ties")),
-        {"tokens": 2, "warp": {"temperature": 1.5, "top_k": 2, "top_p": 0.7}},
+        warp={"temperature": 1.5, "top_k": 2, "top_p": 0.7},
     ),
-    ("greedy", Pair(3, 4), {"tokens": 3, "warp": {"temperature": 0.0}}),
+    Setting("greedy", Pair(3, 4), tokens=3, warp=AT_ZERO),
 )
-"""Name, laws and options of each case.
+"""Whole texts.
 
 Texts of three tokens show the state passed between rounds; a vocabulary of three tokens shows the
 residual after a rejection.
 """
 
-GREEDY = SETTINGS[-1:]
-
-LONGER: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
-    ("three tokens, longer", Pair(3, 4), {"tokens": 3}),
-    ("three tokens, an EOS in the block", Pair(3, 1), {"tokens": 3, "eos": frozenset({1})}),
+LONGER = (
+    Setting("three tokens, longer", Pair(3, 4), tokens=3),
+    Setting("three tokens, an EOS in the block", Pair(3, 1), tokens=3, eos=frozenset({1})),
 )
 """Both combined: ten times as many paths."""
+
+ROUNDS = (
+    *(Setting("two tokens", Pair(2, 40 + k, ("plain",)), k) for k in (3, 4)),
+    *(Setting("a sure draft model", Pair(2, seed, SURE), k) for k, seed in ((5, 65), (MAX_K, 53))),
+    *(
+        Setting("ties, zeros, disjoint laws", Pair(2, 60 + k), k, (1, 0, 0, 1, 0, 0, 1))
+        for k in range(3, MAX_K)
+    ),
+    Setting(
+        "three tokens, warped",
+        Pair(3, 8, ("plain", "ties")),
+        3,
+        (2, 0, 1, 2, 0, 1),
+        {"temperature": 1.5, "top_k": 2},
+    ),
+    Setting("greedy", Pair(3, 9), MAX_K, warp=AT_ZERO),
+)
+"""Single rounds; most paths of a long draft differ in tokens alone: a sure draft model omits those.
+"""
+
+DEEP_ROUNDS = tuple(Setting("two tokens", Pair(2, 40 + k, ("plain",)), k) for k in (5, MAX_K))
+"""Single rounds with every value of long drafts: hundreds of paths for each rule."""

@@ -4,15 +4,15 @@ The pairings that a verifier accepts depend on the sampling of the draft (`types
 branching. The reference drafters stand in for kinds that the registry lacks.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.cases import Facts
+from spsbench.audit.exact.cases import AT_ZERO, MAX_K, SURE, Facts, Setting
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import (
@@ -22,88 +22,11 @@ from spsbench.loop.types import (
     Drafter,
     Drawn,
     GoOn,
-    Guarantee,
     Noise,
     Purpose,
-    Schedule,
     Scores,
 )
 from spsbench.methods.drafters.shaped import ShapedDrafter
-from spsbench.methods.schedules.by_history import Constant
-
-MAX_K = 6  # the largest K
-
-GREEDY = {"warp": {"temperature": 0.0}}
-
-
-class OneRound(NamedTuple):
-    """A case of one round: its name, laws, and the rest."""
-
-    name: str
-    pair: Pair
-    lookahead: int
-    fields: dict[str, Any]
-    prompt: tuple[int, ...] = (0, 1, 0, 1, 0)
-
-    @property
-    def case(self) -> dict[str, Any]:
-        """Return fields of a `Case`: texts of K + 1 tokens, so that the first round may draft K."""
-        return {"tokens": self.lookahead + 1, "one_round": True, **self.fields}
-
-
-SURE = ("plain", "sure", "sure")
-
-ROUNDS = (
-    *(OneRound("two tokens", Pair(2, 40 + k, ("plain",)), k, {}) for k in (3, 4)),
-    *(
-        OneRound("a sure draft model", Pair(2, seed, SURE), k, {})
-        for k, seed in ((5, 65), (MAX_K, 53))
-    ),
-    *(
-        OneRound("ties, zeros, disjoint laws", Pair(2, 60 + k), k, {}, (1, 0, 0, 1, 0, 0, 1))
-        for k in range(3, MAX_K)
-    ),
-    OneRound(
-        "three tokens, warped",
-        Pair(3, 8, ("plain", "ties")),
-        3,
-        {"warp": {"temperature": 1.5, "top_k": 2}},
-        (2, 0, 1, 2, 0, 1),
-    ),
-    OneRound("greedy", Pair(3, 9), MAX_K, GREEDY),
-)
-"""Cases in the order of K, so that a rule that is wrong from some slot on fails at its first K.
-
-Most paths of a long draft differ in tokens alone: a deterministic draft model omits those.
-"""
-
-DEEP_ROUNDS = tuple(OneRound("two tokens", Pair(2, 40 + k, ("plain",)), k, {}) for k in (5, MAX_K))
-"""Cases with every value of long drafts: hundreds of paths for each rule."""
-
-
-def one_rounds(
-    claim: Guarantee,
-    schedule: Callable[[], Schedule],
-    most: int = MAX_K,
-    *,
-    deep: bool = False,
-    small: bool = False,
-) -> Iterator[tuple[OneRound, Schedule]]:
-    """Yield the cases up to K = `most` for a guarantee, each with its schedule.
-
-    `deep` adds cases, `small` selects those over two tokens. A schedule that is not constant
-    chooses K itself, up to the largest.
-    """
-    constant = isinstance(schedule(), Constant)
-    for one in sorted((*ROUNDS, *(DEEP_ROUNDS if deep else ())), key=lambda one: one.lookahead):
-        if claim is Guarantee.GREEDY and one.fields != GREEDY:
-            continue
-        if (one.lookahead > most or (small and one.pair.vocab > 2)) and one.fields != GREEDY:
-            continue
-        if constant:
-            yield one, Constant(one.lookahead)
-        elif one.lookahead == MAX_K:
-            yield one, schedule()
 
 
 class ArgmaxDrafter(Drafter):
@@ -203,7 +126,7 @@ class DraftKind(NamedTuple):
     name: str
     make: Callable[[LM], Drafter]
     drawn: Callable[[Facts, int], list[float]] | None = Facts.drawn  # None: by queries
-    rounds: tuple[OneRound, ...] = ()  # walked instead of whole texts, which would be too many
+    rounds: tuple[Setting, ...] = ()  # walked instead of whole texts, which would be too many
     rule: str | None = None  # default verifier of the walk; None = every one
     upto: int = MAX_K  # largest K of the single rounds by default
     wide: bool = False  # more than two siblings: by default only with rules that use their laws
@@ -214,7 +137,7 @@ def sampled(
     name: str,
     parents: Sequence[int],
     drawn: Drawn,
-    rounds: tuple[OneRound, ...] = (),
+    rounds: tuple[Setting, ...] = (),
     *,
     wide: bool = False,
 ) -> DraftKind:
@@ -224,7 +147,7 @@ def sampled(
 
 
 def both(
-    name: str, parents: Sequence[int], rounds: tuple[OneRound, ...] = (), *, wide: bool = False
+    name: str, parents: Sequence[int], rounds: tuple[Setting, ...] = (), *, wide: bool = False
 ) -> list[DraftKind]:
     """Return the kinds of a shape with independent and with distinct siblings."""
     return [
@@ -233,46 +156,28 @@ def both(
     ]
 
 
-TWO = OneRound("two tokens", Pair(2, 3, ("plain",)), 2, {}, (0, 1))
-MIXED = OneRound("ties, zeros, disjoint laws", Pair(2, 4), 2, {}, (1, 0, 0))
-WARPED = OneRound("warped", Pair(2, 5, ("plain",)), 2, {"warp": {"temperature": 1.5}}, (0,))
-ALONE = OneRound("greedy", Pair(3, 4), 2, GREEDY, (0, 1))
+ONE = (0, 1)
+PLAIN = Setting("three tokens", Pair(3, 2, ("plain",)), 2, ONE)
+ODD = Setting("three tokens: ties, zeros, disjoint laws", Pair(3, 4), 2, ONE)
+TWO = Setting("two tokens", Pair(2, 3, ("plain",)), 2, ONE)
+TWO_ODD = Setting("ties, zeros, disjoint laws", Pair(2, 4), 2, (1, 0, 0))
+TWO_WARPED = Setting("warped", Pair(2, 5, ("plain",)), 2, (0,), {"temperature": 1.5})
+GREEDY = Setting("greedy", Pair(3, 4), 2, ONE, AT_ZERO)
+WARPED = Setting("three tokens, warped", Pair(3, 5, ("plain",)), 2, (0,), {"top_k": 2})
+OFTEN_SURE = Setting("two tokens, at times a sure one", Pair(2, 1, SURE), 2, ONE)
 
-OF_SIBLINGS = (
-    OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),
-    OneRound("three tokens: ties, zeros, disjoint laws", Pair(3, 4), 2, {}, (0, 1)),
-    OneRound("three tokens, warped", Pair(3, 5, ("plain",)), 2, {"warp": {"top_k": 2}}, (0,)),
-    OneRound("greedy", Pair(3, 4), 1, GREEDY, (0, 1)),
-)
-
-OF_THREE = (
-    OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),
-    OneRound("ties, zeros, disjoint laws", Pair(2, 4), 2, {}, (1, 0, 0)),
-)
-
+OF_SIBLINGS = (PLAIN, ODD, WARPED, GREEDY._replace(lookahead=1))
 OF_THREE_DISTINCT = (
-    OneRound("four tokens", Pair(4, 4, ("plain",)), 2, {}, (0, 1)),
-    OneRound("four tokens: ties, zeros, disjoint laws", Pair(4, 4), 2, {}, (0, 1)),
+    Setting("four tokens", Pair(4, 4, ("plain",)), 2, ONE),
+    Setting("four tokens: ties, zeros, disjoint laws", Pair(4, 4), 2, ONE),
 )
 """Trees over four tokens, because the third distinct sibling of three tokens is certain.
 
 After two rejections more than one of four tokens is left, so the law of the third sibling matters.
 """
-
-OF_FOUR = (OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),)
-
-OF_FIVE = (OneRound("two tokens", Pair(2, 3, ("plain",)), 2, {}, (0, 1)),)
-
-OF_FORKS = (OneRound("two tokens, at times a sure one", Pair(2, 1, SURE), 2, {}, (0, 1)),)
-
-OF_TREES = (TWO, MIXED, ALONE)
-
+OF_TREES = (TWO, TWO_ODD, GREEDY)
 OF_DEEP_TREES = tuple(one._replace(lookahead=3) for one in OF_TREES)
-
-OF_WIDE_TREES = (
-    OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),
-    OneRound("three tokens: ties, zeros, disjoint laws", Pair(3, 4), 2, {}, (2, 0)),
-)
+OF_WIDE_TREES = (PLAIN, ODD._replace(prompt=(2, 0)))
 
 SIBLINGS, TREE, FORKS = (-1, -1), (-1, -1, 0, 0, 1), (-1, -1, 0, 0, 1, 1)
 LEAVES = (-1, -1, -1, -1)
@@ -288,10 +193,10 @@ REFERENCE = (
     ),
     *both("siblings", SIBLINGS, OF_SIBLINGS),
     *both("tree", TREE, OF_TREES, wide=True),
-    sampled("(i.i.d. three siblings)", LEAVES[:3], Drawn.IID, OF_THREE, wide=True),
+    sampled("(i.i.d. three siblings)", LEAVES[:3], Drawn.IID, (PLAIN, TWO_ODD), wide=True),
     sampled("(distinct three siblings)", LEAVES[:3], Drawn.DISTINCT, OF_THREE_DISTINCT, wide=True),
-    sampled("(i.i.d. four siblings)", LEAVES, Drawn.IID, OF_FOUR, wide=True),
-    sampled("(i.i.d. two forks)", FORKS, Drawn.IID, OF_FORKS, wide=True),
+    sampled("(i.i.d. four siblings)", LEAVES, Drawn.IID, (PLAIN,), wide=True),
+    sampled("(i.i.d. two forks)", FORKS, Drawn.IID, (OFTEN_SURE,), wide=True),
 )
 """Stand-ins for kinds that the registry may lack, with names in brackets.
 
@@ -301,11 +206,11 @@ The drafters and the rules are stateless between rounds, so that trees are walke
 DEEP_KINDS = (
     *both("siblings, whole texts", SIBLINGS),
     *both("wide siblings", LEAVES[:3], OF_WIDE_TREES),
-    sampled("(i.i.d. five siblings)", (*LEAVES, -1), Drawn.IID, OF_FIVE),
-    *both("warped tree", TREE, (WARPED,)),
+    sampled("(i.i.d. five siblings)", (*LEAVES, -1), Drawn.IID, (TWO,)),
+    *both("warped tree", TREE, (TWO_WARPED,)),
     *both("two chains", (-1, -1, 0, 1), OF_WIDE_TREES),
     *both("two long chains", (-1, -1, 0, 1, 2, 3), OF_DEEP_TREES),
     *both("stem and fork", (-1, 0, 0, 1, 1, 2), OF_DEEP_TREES),
-    *both("three chains", (-1, -1, -1, 0, 1, 2), (*OF_TREES, WARPED)),
+    *both("three chains", (-1, -1, -1, 0, 1, 2), (*OF_TREES, TWO_WARPED)),
 )
 """Larger kinds: half an hour of enumeration for all rules."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from spsbench.audit.exact.cases import LOOKAHEAD, Facts
-from spsbench.audit.exact.draft_kinds import DEEP_KINDS, MAX_K, REFERENCE, DraftKind, TreeDrawn
+from spsbench.audit.exact.cases import LOOKAHEAD, MAX_K, Facts
+from spsbench.audit.exact.draft_kinds import DEEP_KINDS, REFERENCE, DraftKind, TreeDrawn
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Weights

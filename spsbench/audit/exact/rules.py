@@ -14,23 +14,20 @@ import torch
 from torch import Tensor
 
 from spsbench.audit.exact.cases import (
-    GREEDY,
+    DEEP_ROUNDS,
     LONGER,
     LOOKAHEAD,
-    PROMPT,
-    SETTINGS,
+    MAX_K,
+    ROUNDS,
+    TEXTS,
     Case,
     Facts,
     Rule,
+    Setting,
 )
 from spsbench.audit.exact.counterexample import Laws, counterexample, smallest
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.draft_kinds import GREEDY as ALONE
-from spsbench.audit.exact.draft_kinds import (
-    MAX_K,
-    DraftKind,
-    one_rounds,
-)
+from spsbench.audit.exact.draft_kinds import DraftKind
 from spsbench.audit.exact.enumeration import EXACT, Walk, prove
 from spsbench.audit.exact.pairings import (
     STAND_INS,
@@ -222,37 +219,61 @@ class Subject(NamedTuple):
     refused: str | None
     deep: bool = False  # every case is walked
 
-    def case(self, pair: Pair, schedule: Schedule, prompt: tuple[int, ...], **fields: Any) -> Case:
-        """Return the case of these laws, schedule and prompt."""
+    def case(self, setting: Setting, schedule: Schedule) -> Case:
+        """Return the case of a setting under a schedule."""
         forced = self.refused is not None
         return Case(
             Forced(self.verifier) if forced else self.verifier,
             DiscoveredRule(self.verifier, self.kind.drawn),
-            pair.q,
-            pair.p,
-            pair.vocab,
+            setting.pair.q,
+            setting.pair.p,
+            setting.pair.vocab,
             drafter=self.kind.make,
             schedule=schedule,
-            prompt=prompt,
             lm=careless if forced else None,
-            **fields,
+            **setting.fields,
         )
 
     def simple(self, laws: Laws, lookahead: int) -> Case:
         """Return the case of one round in which the same laws follow every text."""
         q, p = laws
-        case = self.case(
-            Pair(len(q)), Constant(lookahead), (0,), tokens=lookahead + 1, one_round=True
-        )
+        setting = Setting("", Pair(len(q)), lookahead, (0,))
+        case = self.case(setting, Constant(lookahead))
         return replace(case, q=lambda text: q, p=lambda text: p)
+
+    def settings(self) -> Iterator[tuple[Setting, Schedule]]:
+        """Yield whole texts, or the kind's own rounds; then rounds of larger K, in its order.
+
+        A schedule that is not constant chooses K itself, up to the largest. A rule that promises
+        nothing, or is refused, has no larger K.
+        """
+        claim, kind = self.verifier.guarantee, self.kind
+        texts = () if kind.rounds else (*TEXTS, *(LONGER if self.deep else ()))
+        further = sorted((*ROUNDS, *(DEEP_ROUNDS if self.deep else ())), key=lambda s: s.lookahead)
+        if kind.rounds or self.refused is not None or claim is Guarantee.LOSSY:
+            further = []
+        constant = isinstance(self.schedule(), Constant)
+        few = kind.how in (Drawn.IID, Drawn.DISTINCT) and not self.deep
+        for setting in (*kind.rounds, *texts, *further):
+            k = setting.lookahead
+            too_many = setting in further and (k > self.upto or (few and setting.pair.vocab > 2))
+            if not setting.greedy and (too_many or claim is Guarantee.GREEDY):
+                continue
+            if k and (constant or kind.rounds):
+                yield setting, Constant(k)
+            elif k in (0, MAX_K):
+                yield setting, self.schedule()
+
+    @property
+    def upto(self) -> int:
+        """Return the largest K of single rounds."""
+        return MAX_K if self.deep else self.kind.upto
 
 
 def draws(subject: Subject) -> int:
     """Return the number of uniforms that the drafter requests in a round of whole texts."""
-    _, pair, fields = SETTINGS[0]
-    case = subject.case(pair, Constant(LOOKAHEAD), PROMPT, one_round=True, **fields)
-    walk = Walk(replace(case, rule=Whole()), pair.q, pair.p, [], upper=False)
-    walk.run()
+    case = subject.case(TEXTS[0]._replace(lookahead=LOOKAHEAD), Constant(LOOKAHEAD))
+    walk = Walk(replace(case, rule=Whole()), case.q, case.p, []).run()
     return sum(purpose is Purpose.DRAFT for purpose, _ in walk.facts.picked)
 
 
@@ -265,38 +286,26 @@ class Whole(Rule):
 
 
 def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
-    """Enumerate whole texts in every setting, then larger K if the guarantee holds.
+    """Enumerate whole texts in every setting, then larger K until an error is found.
 
     A refused pairing is walked until an error is found.
     """
-    claim = subject.verifier.guarantee
-    promises = subject.refused is None and claim is not Guarantee.LOSSY
-    worst, where, emitted, paths, sound, lookahead = 0.0, "", None, 0, True, LOOKAHEAD
-    example = ""
-    for setting, pair, schedule, prompt, fields in settings(subject):
-        done = prove(subject.case(pair, schedule, prompt, **fields))
-        emitted = done.emitted if emitted is None else emitted
-        paths += done.paths
-        sound = sound and done.whole
-        if done.distance > worst:
-            worst, where, example = done.distance, setting, counterexample(done, prompt)
-        if subject.refused is not None and worst > EXACT:
+    forced = subject.refused is not None
+    promises = not forced and subject.verifier.guarantee is not Guarantee.LOSSY
+    worst, where, example, emitted, paths, sound = 0.0, "", "", None, 0, True
+    lookahead = LOOKAHEAD
+    for setting, schedule in subject.settings():
+        further = setting.lookahead > 0 and not subject.kind.rounds
+        if (worst > EXACT and (forced or further)) or (further and not sound):
             break
-    further = promises and not subject.kind.rounds
-    upto = MAX_K if subject.deep else subject.kind.upto
-    small = subject.kind.how in (Drawn.IID, Drawn.DISTINCT) and not subject.deep
-    rounds = one_rounds(claim, subject.schedule, upto, deep=subject.deep, small=small)
-    for one, schedule in rounds if further else ():
-        if worst > EXACT or not sound:
-            break
-        done = prove(subject.case(one.pair, schedule, one.prompt, **one.case))
-        paths += done.paths
-        sound = sound and done.whole
-        lookahead = min(one.lookahead, upto)
-        if done.distance > worst:
-            worst, where = done.distance, f"one round of K = {one.lookahead}, {one.name}"
-            example = counterexample(done, one.prompt)
-    wrong_alone = promises and sound and worst > EXACT
+        proof = prove(subject.case(setting, schedule))
+        emitted = proof.emitted if emitted is None else emitted
+        paths += proof.paths
+        sound = sound and proof.whole
+        lookahead = min(setting.lookahead, subject.upto) if further else lookahead
+        if proof.distance > worst:
+            worst, example = proof.distance, counterexample(proof, setting.prompt)
+            where = f"one round of K = {setting.lookahead}, " * further + setting.name
     by_queries = subject.kind.drawn is None  # cells found by queries may differ in other rounds
     return RuleRow(
         **names,
@@ -308,25 +317,8 @@ def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
         error=None if sound else "decisions elsewhere than where they were looked for",
         lookahead=lookahead,
         example=example if worst > EXACT else "",
-        smallest=smallest(subject.simple) if wrong_alone else (),
+        smallest=smallest(subject.simple) if promises and sound and worst > EXACT else (),
     )
-
-
-def settings(
-    subject: Subject,
-) -> Iterator[tuple[str, Pair, Schedule, tuple[int, ...], dict[str, Any]]]:
-    """Yield name, laws, schedule, prompt and other fields of the cases that are walked first.
-
-    The cases are whole texts, or the drafter's own rounds.
-    """
-    greedy = subject.verifier.guarantee is Guarantee.GREEDY
-    for one in subject.kind.rounds:
-        if not greedy or one.fields == ALONE:
-            yield one.name, one.pair, Constant(one.lookahead), one.prompt, one.case
-    if not subject.kind.rounds:
-        every = (*SETTINGS, *(LONGER if subject.deep else ()))
-        for name, pair, fields in GREEDY if greedy else every:
-            yield name, pair, subject.schedule(), PROMPT, fields
 
 
 @dataclass(frozen=True, slots=True)

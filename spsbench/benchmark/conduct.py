@@ -198,10 +198,7 @@ class Benchmark(Conductor):
             watch=self.watch,
             stop=self.stop,
         )
-        if self.workers.kind == HERE:
-            making.here(models)
-        elif making.total:
-            making.on(self.workers, self.access, self.model_cache)
+        making.make(self.workers, self.access, models)
         return samples
 
     def _samples(

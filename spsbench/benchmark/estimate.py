@@ -110,7 +110,7 @@ def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
         few = min(tokens, cell.max_new_tokens)
         short = cell.but(max_new_tokens=few, ignore_eos=True, stop=())
         began = time.perf_counter()
-        record = make(job._replace(cell=short), models, first=True)
+        record = make(job._replace(cell=short), models)
         spent = time.perf_counter() - began
     decoding = sum(r.seconds for r in record.rounds)
     return Cost(

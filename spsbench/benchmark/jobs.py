@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from spsbench.benchmark.generation import Generation, warm_depths
+from spsbench.benchmark.generation import Generation
 from spsbench.benchmark.target_laws import distance
 from spsbench.errors import SpsError
 from spsbench.hardware.contention import loaded, read_clocks
@@ -177,18 +177,10 @@ def fitting(part: Part, models: Callable[[Cell], Room]) -> Callable[[str], bool]
     return lambda prompt: room is None or len(prompt_ids(first, cell, prompt)) <= room
 
 
-def warm_up(job: Job, models: Loaded, *, answers: Answers | None = None, depths: bool) -> None:
-    """Make a generation that is not recorded, and rounds of each depth where `depths` are asked."""
-    record = make(job, models, first=True, answers=answers)
-    if depths and record.error is None:
-        warm_depths(job.cell, models, prompt_of(models, job.cell, job.sample.prompt))
-
-
 def make(
     job: Job,
     models: Loaded,
     *,
-    first: bool,
     answers: Answers | None = None,
     compare: Callable[[Cell], Loaded] | None = None,
     batch: Batch | None = None,
@@ -196,9 +188,9 @@ def make(
     """Run one generation; a failure becomes a record with `error`.
 
     Args:
-            batch: of which it is a row; None: it is alone.
-            compare: returns the models for the comparison of a quantised target with the
+        compare: returns the models for the comparison of a quantised target with the
             full-precision target; None: no comparison.
+        batch: of which it is a row; None: it is alone.
     """
     cell, sample, repeat = job
     elsewhere = cell.elsewhere  # then this process is not the engine
@@ -237,7 +229,7 @@ def make(
         error=error,
         prompt_cut=sample.cut,
         group=sample.group,
-        flags=("first",) * first + ("loaded",) * disturbed,
+        flags=("loaded",) * disturbed,
     )
 
 

@@ -1,7 +1,7 @@
 """The maker of records: each cell is warmed up once, then the generations of a unit are made.
 
 This process is a worker like any other: `Maker` makes the records of a unit, wherever it runs, and
-`make_records` hands units out and writes what comes.
+`RecordMaking` hands units out and writes what comes.
 """
 
 import logging
@@ -16,7 +16,7 @@ import torch
 
 from spsbench.benchmark.conductor import never
 from spsbench.benchmark.estimate import RunProgress
-from spsbench.benchmark.generation import WARM_UP_TOKENS, check_cache
+from spsbench.benchmark.generation import WARM_UP_TOKENS, check_cache, warm_depths
 from spsbench.benchmark.jobs import (
     EMPTY,
     Answers,
@@ -25,7 +25,7 @@ from spsbench.benchmark.jobs import (
     key,
     make,
     prompt_ids,
-    warm_up,
+    prompt_of,
 )
 from spsbench.benchmark.models import Models, folders_for
 from spsbench.benchmark.units import Unit, groups, units_of
@@ -35,7 +35,7 @@ from spsbench.methods.build import forget_memories
 from spsbench.models.cache import Choices, Loaded, ModelCache
 from spsbench.serving.acceptance import Acceptance, contradiction
 from spsbench.settings.cell import Cell
-from spsbench.settings.execution import Access, Workers
+from spsbench.settings.execution import HERE, Access, Workers
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
@@ -48,58 +48,110 @@ from spsbench.workers.work import Work
 
 log = logging.getLogger(__name__)
 
-Counted = Callable[[str, Mapping[str, float]], None]
-"""Takes a cell and what an engine counted over several of its texts, and over none alone."""
+
+class UnitRecords(NamedTuple):
+    """The result of a unit on a worker."""
+
+    records: list[Record]
+    machine: Mapping[str, Any]  # that made them
+    choices: Choices  # of its engines
 
 
-@dataclass
-class Maker:
-    """Makes the records of units with models that stay loaded.
+@dataclass(frozen=True, kw_only=True)
+class Maker(Work):
+    """Makes the records of units with models that stay loaded, here or in a worker's process.
 
     Args:
-        models: returns the loaded models of a cell.
+        cells: of all units.
+        access: to the models.
         warmup: generations of each cell that are made before one is recorded; without any, the
             first record of this process is flagged.
+        expected: the driver's environment, which a worker must have.
+        choices: what engines have chosen in this run.
+        clock: the time that chat templates are told in this run.
+        models: returns the loaded models of a cell; None: they are loaded here.
         stop: polled before each generation; True ends the unit.
-        counted: takes what the engine of a batch counted.
+        counted: takes a cell and what an engine counted over several of its texts, and over none
+            alone.
     """
 
-    models: Callable[[Cell], Loaded]
+    cells: Sequence[Cell]
+    access: Access
     warmup: int
+    expected: Mapping[str, Any] = field(default_factory=dict)
+    choices: Choices = field(default_factory=dict)
+    clock: datetime | None = None
+    models: Callable[[Cell], Loaded] | None = None
     stop: Callable[[], bool] = never
-    counted: Counted = lambda cell, counts: None
+    counted: Callable[[str, Mapping[str, float]], None] | None = None
     _warm: set[str] = field(default_factory=set)  # cells
-    _is_first: bool = True
 
-    def __call__(self, group: Sequence[Job], answers: Answers) -> Iterator[Record]:
-        """Yield the records of jobs that are made together, or of one, each as it ends."""
-        self._warm_up(group, answers)
-        for record in self._generate(group, answers):
-            flags = ("first", *record.flags) if self._is_first and not self.warmup else record.flags
-            self._is_first = False
-            answers.add(record)
-            yield replace(record, flags=flags)
+    def prepare(self) -> None:
+        """Check this machine; no model is loaded.
+
+        Raises:
+            MismatchError: another environment than the driver's.
+            SpsError: a model's file cannot be read.
+        """
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        forget_memories()
+        check_environment(self.expected, environment(folders_for(self.cells, self.access)))
+
+    def __call__(self, unit: Unit) -> UnitRecords:
+        """Make the records of a unit on a worker."""
+        new = list(self.records(unit))
+        return UnitRecords(new, self._machine, dict(self._own_models.model_cache.choices))
+
+    def records(self, unit: Unit) -> Iterator[Record]:
+        """Yield the records of a unit, each as its generation ends."""
+        answers = Answers(unit.turns, unit.answers)
+        check_batches(unit.jobs, self._load)
+        for group in groups(unit.jobs):
+            is_first = not self._warm and not self.warmup
+            self._warm_up(group, answers)
+            for record in self._generate(group, answers):
+                answers.add(record)
+                yield replace(record, flags=("first", *record.flags)) if is_first else record
+                is_first = False
+            if self.stop():
+                return
+
+    @cached_property
+    def _own_models(self) -> Models:
+        access = replace(self.access, threads=self.threads)
+        return Models(ModelCache(access, choices=dict(self.choices), clock=self.clock))
+
+    def _load(self, cell: Cell) -> Loaded:
+        return (self.models or self._own_models)(cell)
+
+    @cached_property
+    def _machine(self) -> Mapping[str, Any]:
+        return machine(self.beside, self.cells[0].target.device)
 
     def _warm_up(self, group: Sequence[Job], answers: Answers) -> None:
         """Make generations that are not recorded before the first ones of a cell."""
-        job = group[0]
+        job, size = group[0], group[0].cell.batch
         if job.cell.id in self._warm:
             return
         self._warm.add(job.cell.id)
         for number in range(self.warmup):
             if self.stop():
                 return
-            models = self.models(job.cell)
-            warm_up(job, models, answers=answers, depths=number == 0)
-            if job.cell.batch > 1:
-                warm_batch(group, models)
+            models = self._load(job.cell)
+            record = make(job, models, answers=answers)
+            if number == 0 and record.error is None:
+                warm_depths(job.cell, models, prompt_of(models, job.cell, job.sample.prompt))
+            if size > 1:
+                batch = batch_of(job.cell)
+                few = [j._replace(cell=j.cell.but(max_new_tokens=WARM_UP_TOKENS)) for j in group]
+                for _ in batch.run(partial(make, job, models, batch=batch) for job in few[:size]):
+                    pass
 
     def _generate(self, group: Sequence[Job], answers: Answers) -> Iterator[Record]:
         """Yield the records of a group; after a `stop()` no other is begun."""
         cell = group[0].cell
-        make_record = partial(
-            make, models=self.models(cell), first=False, answers=answers, compare=self.models
-        )
+        make_record = partial(make, models=self._load(cell), answers=answers, compare=self._load)
         if cell.batch == 1:
             yield from (make_record(job) for job in group if not self.stop())
             return
@@ -122,7 +174,7 @@ class Maker:
 
     def _count(self, cell: str, counts: Acceptance | None, tokens: Sequence[int]) -> None:
         """Pass on what a server counted over texts of so many tokens each, if it can be theirs."""
-        if counts is None or contradiction(counts, sum(tokens)):
+        if counts is None or self.counted is None or contradiction(counts, sum(tokens)):
             return
         sums = {"texts": len(tokens), "rounds": counts.rounds, "accepted": counts.accepted}
         drafted = {} if counts.drafted is None else {"drafted": counts.drafted}
@@ -133,15 +185,6 @@ def batch_of(cell: Cell) -> Batch:
     """Return a batch whose rows share passes, or one whose rows are requests to a server."""
     kind = RequestBatch if cell.elsewhere else Batch
     return kind(cell.batch, continuous=cell.continuous)
-
-
-def warm_batch(group: Sequence[Job], models: Loaded) -> None:
-    """Make a few tokens of a batch, so that first calls enter no figure."""
-    size = group[0].cell.batch
-    batch = batch_of(group[0].cell)
-    few = [job._replace(cell=job.cell.but(max_new_tokens=WARM_UP_TOKENS)) for job in group]
-    for _ in batch.run(partial(make, job, models, first=True, batch=batch) for job in few[:size]):
-        pass
 
 
 def check_batches(missing: Sequence[Job], models: Callable[[Cell], Loaded]) -> None:
@@ -158,66 +201,6 @@ def check_batches(missing: Sequence[Job], models: Callable[[Cell], Loaded]) -> N
         loaded = models(cell)
         lengths = [len(prompt_ids(loaded, cell, job.sample.prompt)) for job in group]
         check_cache(cell, loaded, lengths, cell.batch)
-
-
-class UnitRecords(NamedTuple):
-    """The result of a unit on a worker."""
-
-    records: list[Record]
-    machine: Mapping[str, Any]  # that made them
-    choices: Choices  # of its engines
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generations(Work):
-    """The records of units, by a worker in the environment of the driver.
-
-    Args:
-        cells: of all units.
-        access: to the models.
-        warmup: as of `Maker`.
-        expected: the driver's environment.
-        choices: what engines have chosen in this run.
-        clock: the time that chat templates are told in this run.
-    """
-
-    cells: Sequence[Cell]
-    access: Access
-    warmup: int
-    expected: Mapping[str, Any]
-    choices: Choices = field(default_factory=dict)
-    clock: datetime | None = None
-
-    def prepare(self) -> None:
-        """Check this machine; no model is loaded.
-
-        Raises:
-            MismatchError: another environment than the driver's.
-            SpsError: a model's file cannot be read.
-        """
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        forget_memories()
-        check_environment(self.expected, environment(folders_for(self.cells, self.access)))
-
-    def __call__(self, unit: Unit) -> UnitRecords:
-        """Make the records of a unit."""
-        answers = Answers(unit.turns, unit.answers)
-        new = [record for job in unit.jobs for record in self._maker([job], answers)]
-        return UnitRecords(new, self._machine, dict(self._models.model_cache.choices))
-
-    @cached_property
-    def _models(self) -> Models:
-        access = replace(self.access, threads=self.threads)
-        return Models(ModelCache(access, choices=dict(self.choices), clock=self.clock))
-
-    @cached_property
-    def _maker(self) -> Maker:
-        return Maker(self._models, self.warmup)
-
-    @cached_property
-    def _machine(self) -> Mapping[str, Any]:
-        return machine(self.beside, self.cells[0].target.device)
 
 
 @dataclass(kw_only=True)
@@ -238,56 +221,54 @@ class RecordMaking:
     stop: Callable[[], bool]
 
     def __post_init__(self) -> None:
-        parts = zip(self.experiment.parts, self.samples, strict=True)
+        parts, seed = zip(self.experiment.parts, self.samples, strict=True), self.experiment.seed
+        self._cells = {cell.id: cell for cell in self.experiment.cells}
         self._missing = [
-            [job for job in jobs(part, of_part, self.experiment.seed) if self._is_missing(job)]
+            [job for job in jobs(part, of_part, seed) if self.writer.is_missing(key(job))]
             for part, of_part in parts
         ]
         self.total = sum(map(len, self._missing))
         self._progress = RunProgress(self.total, self.experiment.cells)
         self._noted: set[str] = set()  # machines in the manifest, of this start
 
-    def _is_missing(self, job: Job) -> bool:
-        return self.writer.is_missing(key(job))
-
-    def _write(self, job: Job, record: Record, machine_of_record: str | None = None) -> None:
+    def _write(self, record: Record, machine_of_record: str | None = None) -> None:
         """Write a record, unless it is there already."""
-        if self._is_missing(job):
+        if self.writer.is_missing(record.key):
             self.writer.append(record, machine_of_record)
-            self._progress.add(job.cell, record)
+            self._progress.add(self._cells[record.cell], record)
             self.watch(self._progress)
 
-    def here(self, models: Models) -> None:
-        """Make the records in this process."""
-        self.watch(self._progress)
-        maker = Maker(models, self.experiment.warmup, self.stop, self.writer.add_counters)
-        for missing, samples in zip(self._missing, self.samples, strict=True):
-            in_turns = any(sample.after for sample in samples)
-            answers = Answers(samples, records(self.writer.folder) if in_turns else ())
-            check_batches(missing, models)
-            for group in groups(missing):
-                by_key = {key(job): job for job in group}
-                for record in maker(group, answers):
-                    self._write(by_key[record.key], record)
-                if self.stop():
-                    return
-
-    def on(self, workers: Workers, access: Access, model_cache: ModelCache) -> None:
-        """Have the records made by workers.
+    def make(self, workers: Workers, access: Access, models: Models) -> None:
+        """Have this process make the records with `models`, or workers with their own.
 
         Raises:
             UnavailableError: no worker, or no way to reach one.
             MismatchError: a worker has another environment.
             SpsError: what a worker refuses.
         """
-        cells = list(self.experiment.cells)
-        work = Generations(
-            cells=cells,
-            access=access,
-            warmup=self.experiment.warmup,
+        self.watch(self._progress)
+        maker = Maker(cells=self.experiment.cells, access=access, warmup=self.experiment.warmup)
+        if workers.kind == HERE:
+            add = self.writer.add_counters
+            self._make_here(replace(maker, models=models, stop=self.stop, counted=add))
+        elif self.total:
+            self._make_on(workers, maker, models.model_cache)
+
+    def _make_here(self, maker: Maker) -> None:
+        for jobs_of_part, samples in zip(self._missing, self.samples, strict=True):
+            in_turns = any(sample.after for sample in samples)
+            earlier = records(self.writer.folder) if in_turns else ()
+            for record in maker.records(Unit(jobs_of_part, samples, earlier)):
+                self._write(record)
+            if self.stop():
+                return
+
+    def _make_on(self, workers: Workers, maker: Maker, model_cache: ModelCache) -> None:
+        maker = replace(
+            maker,
+            expected=environment(folders_for(maker.cells, maker.access)),
             choices=dict(model_cache.choices),
             clock=model_cache.clock,
-            expected=environment(folders_for(cells, access)),
         )
 
         def take(unit: Unit, made: UnitRecords) -> None:
@@ -299,8 +280,8 @@ class RecordMaking:
             if name not in self._noted:
                 self.writer.join(name, made.machine)
                 self._noted.add(name)
-            for job, record in zip(unit.jobs, made.records, strict=True):
-                self._write(job, record, name)
+            for record in made.records:
+                self._write(record, name)
 
         def give_up(unit: Unit, error: str) -> None:
             log.info(f"gave up {unit.jobs[0].sample.id}: {error}")
@@ -308,7 +289,7 @@ class RecordMaking:
                 cell, sample, repeat = key(job)
                 failure = replace(EMPTY, cell=cell, sample=sample, repeat=repeat, error=error)
                 cut, group = job.sample.cut, job.sample.group
-                self._write(job, replace(failure, prompt_cut=cut, group=group))
+                self._write(replace(failure, prompt_cut=cut, group=group))
 
         units = [
             unit
@@ -316,13 +297,12 @@ class RecordMaking:
             for unit in units_of(missing, samples, records(self.writer.folder))
         ]
         log.info(f"{len(units)} units of work on {workers.on}")
-        self.watch(self._progress)
         map_units(
             workers,
-            work,
+            maker,
             units,
-            threads=access.threads,
-            device=cells[0].target.device,
+            threads=maker.access.threads,
+            device=maker.cells[0].target.device,
             take=take,
             give_up=give_up,
             stop=self.stop,

@@ -1,8 +1,8 @@
 """Units of a run's work: generations that are made together, in one process.
 
-Here a unit is one generation, or those that share a batch. On a worker it is what is generated of
-one prompt and repeat under all cells of one target: the cells are compared with each other, so they
-meet the same moment of the same machine. The turns of a conversation are one unit there.
+Here a unit is a part. On a worker it is what is generated of one prompt and repeat under all cells
+of one target: the cells are compared with each other, so they meet the same moment of the same
+machine. The turns of a conversation are one unit there.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,11 +16,11 @@ from spsbench.store.run_folder import TURN
 
 
 class Unit(NamedTuple):
-    """Generations that are made on one worker, one after the other."""
+    """Generations that are made in one process, one after the other."""
 
-    jobs: tuple[Job, ...]
-    turns: tuple[Sample, ...] = ()  # of a conversation: all of it
-    answers: tuple[Record, ...] = ()  # existing ones of it; their texts alone
+    jobs: Sequence[Job]
+    turns: Sequence[Sample] = ()  # of its conversations: all of them
+    answers: Iterable[Record] = ()  # existing ones of them; on a worker, their texts alone
 
 
 def units_of(

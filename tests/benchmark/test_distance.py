@@ -58,11 +58,11 @@ def test_it_is_the_sum_of_total_variations(temperature):
 def test_a_generation_has_it_in_its_record():
     model_cache, own = ModelCache(Access(offline=True)), cell("int8", 1.0)
     job = Job(own, Sample("a", "the cat"), 0)
-    record = make(job, model_cache.load(own), first=False, compare=model_cache.load)
+    record = make(job, model_cache.load(own), compare=model_cache.load)
     assert record.distance is not None
     assert 0 < record.distance < len(record.tokens)
     assert Record.from_json(record.to_json()).distance == record.distance
-    assert "distance" not in make(job, model_cache.load(own), first=False).to_json()
+    assert "distance" not in make(job, model_cache.load(own)).to_json()
 
 
 def test_its_full_self_differs_in_weights_alone():

@@ -116,8 +116,7 @@ def test_a_bug_is_no_failure_of_a_sample(loaded):
 def test_other_work_on_the_machine_flags_a_record(loaded, monkeypatch):
     monkeypatch.setattr(bench, "loaded", lambda before, after: True)
     job = next(jobs(part(BASE), [Sample("a", "the cat")], 0))
-    assert make(job, loaded, first=False).flags == ("loaded",)
-    assert make(job, loaded, first=True).flags == ("first", "loaded")
+    assert make(job, loaded).flags == ("loaded",)
 
 
 def test_prompts_fit_the_shortest_context_with_what_is_to_come(loaded):

@@ -7,7 +7,7 @@ import pytest
 
 from spsbench.benchmark import maker
 from spsbench.benchmark.jobs import EMPTY, Job, jobs, key
-from spsbench.benchmark.maker import Generations, RecordMaking, UnitRecords
+from spsbench.benchmark.maker import Maker, RecordMaking, UnitRecords
 from spsbench.benchmark.models import Models
 from spsbench.benchmark.units import units_of
 from spsbench.errors import MismatchError, UnavailableError
@@ -90,7 +90,7 @@ def conducted(tmp_path, monkeypatch):
                 watch=lambda progress: None,
                 stop=lambda: stop() or bool(writer.count > 20 and stop is halfway),
             )
-            making.on(Workers(on="processes:2"), Access(), ModelCache())
+            making.make(Workers(on="processes:2"), Access(), Models(ModelCache()))
         return tmp_path / "run", lines
 
     return conduct
@@ -170,9 +170,11 @@ def test_workers_and_this_process_make_records_with_the_same_fields(monkeypatch)
     one, experiment = part(*cells, samples=1), replace(EXPERIMENT, warmup=1)
     samples, models, store = SAMPLES[:2], Models(ModelCache(Access(offline=True))), Kept()
     warmed = []
-    monkeypatch.setattr("spsbench.benchmark.jobs.warm_depths", lambda cell, *_: warmed.append(cell))
+    monkeypatch.setattr(
+        "spsbench.benchmark.maker.warm_depths", lambda cell, *_: warmed.append(cell)
+    )
     carry_out(one, samples, models, store, experiment=experiment)
-    work = Generations(cells=cells, access=Access(offline=True), warmup=1, expected={})
+    work = Maker(cells=cells, access=Access(offline=True), warmup=1)
     on_workers = [
         record
         for unit in units_of(list(jobs(one, samples, experiment.seed)), samples, [])

@@ -259,11 +259,11 @@ def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
     task = Jsonl(str(path), max_new_tokens=60)
     assert task.constrained
     held, free = task.samples(lambda prompt: True)
-    record = make(Job(pair.cell, held, 0), pair.loaded, first=False)
+    record = make(Job(pair.cell, held, 0), pair.loaded)
     assert record.masks is not None
     assert record.cell == pair.cell.id
     assert 2 <= len(json.loads(record.text)) <= 3
-    assert make(Job(pair.cell, free, 0), pair.loaded, first=False).masks is None
+    assert make(Job(pair.cell, free, 0), pair.loaded).masks is None
     plain = tmp_path / "plain.jsonl"
     plain.write_text("".join(json.dumps({**row, "json_schema": None}) + "\n" for row in rows))
     assert Jsonl(str(plain)).prompt_version != task.prompt_version

@@ -7,6 +7,7 @@ from pathlib import Path
 from spsbench.benchmark.maker import RecordMaking
 from spsbench.methods.resolve import resolve
 from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access, Workers
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record
@@ -75,4 +76,4 @@ def carry_out(one, samples, models, writer, *, experiment, stop=lambda: False):
         writer=writer,
         watch=lambda progress: None,
         stop=stop,
-    ).here(models)
+    ).make(Workers(), Access(), models)

@@ -20,13 +20,12 @@ from spsbench.settings.task import Sample
 
 TOKENS = 8  # tokens of a probe
 WARM_UP = 2
-ENOUGH = 10.0  # seconds of probing, after which other methods are taken to cost the same
+ENOUGH = 10.0  # seconds of probing, after which other cells are taken to cost the same
 
 
 class Cost(NamedTuple):
     """The measured seconds of a probe of one cell."""
 
-    k: int
     before: float  # until the first token: prefill and everything outside rounds
     per_token: float
 
@@ -38,26 +37,23 @@ class Cost(NamedTuple):
 def estimate(
     experiment: Experiment, models: Callable[[Cell], Loaded], folder: Path
 ) -> Iterator[str]:
-    """Yield a line a cell, then the total time, from probes of each method at both ends of K.
+    """Yield a line a cell, then the total time, from probes of its cells.
 
-    A probe is one short generation after a warm-up; costs between two K are interpolated.
+    A probe is one short generation after a warm-up; where probing takes too long, a cell costs what
+    the probed cell costs that is most like it.
     """
-    total, before, probes = 0.0, read_clocks(), 0
+    total, before = 0.0, read_clocks()
     until = time.monotonic() + ENOUGH
-    by_kind: dict[tuple[object, ...], list[Cost]] = {}
+    probes: list[tuple[Cell, Cost]] = []
     names = Names(experiment.cells)
     for part in experiment.parts:
         sample = first_sample(part, models)
         counts = generations(part, len(uncut(part)))
-        for cell in ends_of(part.cells):
-            if not by_kind or time.monotonic() < until:
-                measured = cost(cell, models(cell), Job(cell, sample, 0))
-                by_kind.setdefault(kind(cell), []).append(measured)
-                probes += 1
         for cell in part.cells:
-            everything = [one for costs in by_kind.values() for one in costs]
-            of_cell = between(by_kind.get(kind(cell)) or everything, cell.k or 0)
-            seconds = counts[cell.id] * of_cell.of(cell.max_new_tokens)
+            if not probes or time.monotonic() < until:
+                probes.append((cell, cost(cell, models(cell), Job(cell, sample, 0))))
+            _, like = min(probes, key=lambda probe, cell=cell: unlikeness(probe[0], cell))  # type: ignore[misc]
+            seconds = counts[cell.id] * like.of(cell.max_new_tokens)
             total += seconds
             parts = (part.spec, cell.target.id, method(cell), setting(cell))
             name = "  ".join(filter(None, (*map(str, parts), names.option_text(cell))))
@@ -66,37 +62,17 @@ def estimate(
                 f"to {cell.max_new_tokens} tokens, about {clock(seconds)}"
             )
     yield (
-        f"in all about {clock(total)} if no text ends early, into {folder}; from {probes} "
+        f"in all about {clock(total)} if no text ends early, into {folder}; from {len(probes)} "
         f"generations of {TOKENS} tokens"
     )
     if loaded(before, read_clocks()):
         yield "other work kept this machine busy; alone it would take less"
 
 
-def kind(cell: Cell) -> tuple[object, ...]:
-    """Return a key of cells that an estimate treats as alike but for K."""
-    return cell.target, cell.draft, cell.drafter, cell.verifier, cell.decoder
-
-
-def ends_of(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells of the least and the greatest K of each kind."""
-    kinds: dict[tuple[object, ...], list[Cell]] = {}
-    for cell in cells:
-        kinds.setdefault(kind(cell), []).append(cell)
-    ends = []
-    for members in kinds.values():
-        by_k = sorted(members, key=lambda cell: cell.k or 0)
-        ends += [by_k[0]] if by_k[0].k == by_k[-1].k else [by_k[0], by_k[-1]]
-    return ends
-
-
-def between(costs: Sequence[Cost], k: int) -> Cost:
-    """Return the cost at `k`, interpolated between the least and the greatest K."""
-    low, high = min(costs), max(costs)
-    share = (k - low.k) / (high.k - low.k) if high.k > low.k else 0.0
-    share = min(max(share, 0.0), 1.0)
-    before, per_token = (a + share * (b - a) for a, b in zip(low[1:], high[1:], strict=True))
-    return Cost(k, before, per_token)
+def unlikeness(one: Cell, other: Cell) -> tuple[bool, int]:
+    """Return whether two cells use other models or methods, and how far apart their K are."""
+    models, others = ((c.target, c.draft, c.drafter, c.verifier, c.decoder) for c in (one, other))
+    return models != others, abs((one.k or 0) - (other.k or 0))
 
 
 def first_sample(part: Part, models: Callable[[Cell], Loaded]) -> Sample:
@@ -113,9 +89,7 @@ def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
         record = make(job._replace(cell=short), models)
         spent = time.perf_counter() - began
     decoding = sum(r.seconds for r in record.rounds)
-    return Cost(
-        cell.k or 0, spent - decoding, decoding / max(1, sum(r.emitted for r in record.rounds))
-    )
+    return Cost(spent - decoding, decoding / max(1, sum(r.emitted for r in record.rounds)))
 
 
 class RunProgress:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from spsbench.benchmark import estimate as estimates
 from spsbench.benchmark import jobs as bench
-from spsbench.benchmark.estimate import estimate
 from spsbench.benchmark.jobs import fitting, generations, jobs, key, make, samples_of
 from spsbench.models.cache import Loaded
 from spsbench.settings.task import Sample
@@ -71,13 +71,15 @@ def test_the_first_record_is_flagged_without_warm_up(loaded):
     assert [("first" in record.flags) for record in writer.records] == [True] + [False] * 3
 
 
-def test_an_estimate_probes_both_ends_of_k(loaded):
+def test_an_estimate_probes_each_cell_or_the_one_most_like_it(loaded, monkeypatch):
     ks = (Spec("constant", (("lookahead", k),)) for k in (1, 2, 3, 4))
     cells = [ARS, *(BASE.but(schedule=k) for k in ks)]
     experiment = replace(EXPERIMENT, parts=(part(*cells),))
-    lines = list(estimate(experiment, lambda cell: loaded, Path("out")))
-    assert sum("5 generations of up to 8 tokens, about 0:0" in line for line in lines) == 5
-    assert "from 3 generations of 8 tokens" in "".join(lines)
+    for seconds, probes in ((estimates.ENOUGH, 5), (0, 1)):
+        monkeypatch.setattr(estimates, "ENOUGH", seconds)
+        lines = list(estimates.estimate(experiment, lambda cell: loaded, Path("out")))
+        assert sum("5 generations of up to 8 tokens, about 0:0" in line for line in lines) == 5
+        assert f"from {probes} generations of 8 tokens" in "".join(lines)
 
 
 def test_each_cell_is_warmed_up_in_its_turn(loaded):

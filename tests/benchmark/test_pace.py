@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.benchmark.estimate import Cost, RunProgress, between, rate
+from spsbench.benchmark.estimate import RunProgress, rate
 from spsbench.cli.output import progress
 from spsbench.metrics.summaries import summaries
 from spsbench.settings.records import RoundRecord
@@ -67,11 +67,3 @@ def test_a_line_comes_while_one_sample_takes_long(capsys):
     with progress.alive("auditing"):
         pass
     assert capsys.readouterr().err == ""
-
-
-def test_what_lies_between_is_interpolated():
-    costs = [Cost(1, 1.0, 0.1), Cost(5, 3.0, 0.3)]
-    assert between(costs, 3) == pytest.approx((3, 2.0, 0.2))
-    assert between(costs, 9)[1:] == pytest.approx((3.0, 0.3))
-    assert between(costs[:1], 4) == pytest.approx((4, 1.0, 0.1))
-    assert Cost(1, 1.0, 0.5).of(10) == 6.0

@@ -136,9 +136,9 @@ decoders:
   native | .methods.decoders.native:NativeDecoder | this package's loop
   hf | .methods.decoders.hf:HfDecoder | transformers' own generate
   openai | .methods.decoders.openai:OpenAiDecoder | a server of OpenAI's schema: openai:url=...; vLLM, llama-server and others | external
-  sglang | .methods.decoders.sglang:SglangDecoder | an SGLang server: sglang:url=... | external
-  llamacpp | .methods.decoders.llamacpp:LlamaCppDecoder | llama-cpp-python over a GGUF file: llamacpp:path=... | external
-  openvino | .methods.decoders.openvino:OpenVinoDecoder | OpenVINO GenAI over an exported model or a GGUF file: openvino:path=... | external
+  sglang | .methods.decoders.openai:SglangDecoder | an SGLang server: sglang:url=... | external
+  llamacpp | .methods.decoders.engine_process:LlamaCppDecoder | llama-cpp-python over a GGUF file: llamacpp:path=... | external
+  openvino | .methods.decoders.engine_process:OpenVinoDecoder | OpenVINO GenAI over an exported model or a GGUF file: openvino:path=... | external
 tasks:
   xsum | .tasks.xsum:XSum | summaries of news articles, ROUGE-2
   humaneval | .tasks.humaneval:HumanEval | 164 Python functions

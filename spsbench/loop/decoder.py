@@ -33,7 +33,6 @@ class DecoderContext(Protocol):
     target_model: Any  # as loaded; prepared only for a decoder that `runs_engines`
     draft_model: Any | None
     tokenizer: Any
-    draft_tokenizer: Any | None  # where it is another one
     vocab_size: int
     constraint: Constraint | None  # on the text
 
@@ -59,7 +58,6 @@ class Decoder(Protocol):
     loads: ClassVar[bool] = True  # else another engine has the models: it is called with a `Prompt`
     live: ClassVar[bool] = True  # rounds come while it runs, and have no prefill in them
     runs_engines: ClassVar[bool] = True  # else it is given the models as transformers has them
-    translates: ClassVar[bool] = False  # can it draft in another vocabulary?
     rules: ClassVar[Mapping[str, str] | None] = None
     """Drafter -> the verifier that comes with it, of a decoder with rules of its own; else None."""
     prefill_seconds: float = 0.0  # of the last generation, where it is not live

@@ -109,7 +109,6 @@ class LoadedDecoderContext:
         self.target_model: Any = loaded.target
         self.draft_model: Any | None = loaded.draft
         self.tokenizer: Any = loaded.tokenizer
-        self.draft_tokenizer: Any | None = loaded.draft_tokenizer
         self.vocab_size = loaded.vocab_size
         self._session: LM | None = None  # the target's, once it is open
 

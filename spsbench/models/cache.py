@@ -106,7 +106,6 @@ class ModelCache:
             cell.seed,
             plan.weights,
             decoder.runs_engines,
-            decoder.translates,
             plan.translates and decoder.rules is None,
             drafter if plan.weights is Weights.HEAD else None,
         )
@@ -170,7 +169,7 @@ class ModelCache:
         # bare shapes have numbers for tokens, which go with any
         joint = draft_located.source if isinstance(draft_located.source, Shapes) else target.source
         both = self._vocabularies(target, draft_located) if wish.drafts_in_any else None
-        if paired and not wish.translates and both is None:
+        if paired and both is None:
             joint.check_same(target.tokenizer, draft_located.tokenizer)
         eos = target.source.eos(target.folder, target.tokenizer)
         model = self._model(target, wish.runs_engines)
@@ -181,11 +180,7 @@ class ModelCache:
             )
         with about_draft():
             second = model if draft is None else self._model(draft_located, wish.runs_engines)
-        # transformers translates between two vocabularies where their models' rows differ
-        foreign = paired and wish.translates and rows_of(model) != rows_of(second)
-        if paired and wish.translates and not foreign:
-            joint.check_same(target.tokenizer, draft_located.tokenizer)
-        alike = not foreign and both is None
+        alike = both is None
         if both is not None:
             joint.vocab_size(second, second, draft_located.tokenizer)
             check_rows({"target": (target, model), "draft": (draft_located, second)})
@@ -316,7 +311,6 @@ class Wish(NamedTuple):
     seed: int  # of random weights
     weights: Weights
     runs_engines: bool
-    translates: bool  # its decoder does
     drafts_in_any: bool  # its drafter does
     drafter: Spec | None = None  # of a head, which may settle what its files leave open
 

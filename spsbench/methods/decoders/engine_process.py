@@ -229,3 +229,23 @@ class EngineDecoder(Decoder):
                 answer["finish"] if last else None,
                 text=None if here else answer["text"] * last,
             )
+
+
+class LlamaCppDecoder(EngineDecoder):
+    """llama-cpp-python over a GGUF file; `window` is the context of its cache in tokens.
+
+    A draft is its prompt lookup, of n-grams of two tokens, or another GGUF file drafting greedily;
+    it keeps a drafted token where the target's own sample is the same. Penalties are off.
+    """
+
+    engine = "llamacpp"
+
+
+class OpenVinoDecoder(EngineDecoder):
+    """OpenVINO GenAI on the CPU, over an exported folder or a GGUF file; it chooses its window.
+
+    A block of tokens that its streamer receives is a round. How many tokens were drafted for a
+    round the pipeline does not tell, so that rates over drafted tokens are n/a.
+    """
+
+    engine = "openvino"

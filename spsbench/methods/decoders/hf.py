@@ -11,7 +11,6 @@ Its prefill and its first round are one pass. The time of that pass beyond the m
 rounds counts as prefill, because the native loop's rounds exclude the prefill too.
 """
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,11 +19,10 @@ from itertools import pairwise
 from statistics import median
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel
 
 from spsbench.engines.eager import context_of, rows_of
 from spsbench.errors import DataError, UsageError
@@ -33,8 +31,6 @@ from spsbench.loop.decoder import Decoder, DecoderContext
 from spsbench.loop.sampling import Warp
 from spsbench.loop.text import token_ids
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
-
-_LENT: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
 
 
 class Block(NamedTuple):
@@ -74,24 +70,6 @@ class Blocks:
         """Do nothing: the blocks are complete."""
 
 
-class Ends(LogitsProcessor):  # type: ignore[misc]
-    """A logits processor that lets prompt lookup draft up to the end of the context.
-
-    Prompt lookup has no such bound: transformers asks the processors, with a score of 1 for every
-    token, whether a looked-up token is forbidden; in a text as long as the context all are. Real
-    scores pass unchanged.
-    """
-
-    def __init__(self, context: int) -> None:
-        self._context = context
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        is_at_limit = input_ids.shape[1] >= self._context and bool(
-            (scores[scores.isfinite()] == 1).all()
-        )
-        return torch.full_like(scores, -torch.inf) if is_at_limit else scores
-
-
 class HfDecoder(Decoder):
     """`target.generate(...)`, with `draft` as its assistant when `k` is above 0.
 
@@ -100,13 +78,10 @@ class HfDecoder(Decoder):
         k: tokens drafted a round.
         vocab_size: tokens of the vocabulary; rows of padding beyond are never drawn.
         lookup: the longest n-gram of transformers' prompt lookup, instead of an assistant; 0 = off.
-        tokenizer, assistant_tokenizer: of models with different vocabularies. transformers then
-            goes its universal way, which changes the assistant for good: a copy is lent to it.
     """
 
     live = False  # all rounds come at the end
     runs_engines = False
-    translates = True
     rules = MappingProxyType({"model": "sps", "none": "sps", "ngram": "match"})
 
     @classmethod
@@ -119,16 +94,8 @@ class HfDecoder(Decoder):
                 f"{' or '.join(sorted(ours))}. Use `decoder` native"
             )
         lookup = options.get("n", 2) if cell.drafter.name == "ngram" else 0
-        translated = context.draft_tokenizer is not None
-        return cls(
-            context.target_model,
-            context.draft_model,
-            cell.k or 0,
-            context.vocab_size,
-            int(lookup),
-            context.tokenizer if translated else None,
-            context.draft_tokenizer,
-        )
+        models = context.target_model, context.draft_model
+        return cls(*models, cell.k or 0, context.vocab_size, int(lookup))
 
     def __init__(
         self,
@@ -137,22 +104,16 @@ class HfDecoder(Decoder):
         k: int,
         vocab_size: int | None = None,
         lookup: int = 0,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        assistant_tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self._target, self._draft, self._k, self._lookup = target_model, draft_model, k, lookup
         self.prefill_seconds = 0.0  # of the last generation; in its first round if there is but one
         rows = [rows_of(model) for model in (target_model, draft_model or target_model)]
-        if rows[0] != rows[1] and assistant_tokenizer is None:
+        if rows[0] != rows[1]:
             raise UsageError(
-                f"`decoder` hf with models of {rows[0]} and {rows[1]} rows: expected the same, "
-                "else transformers needs both tokenizers. Use `decoder` native"
+                f"`decoder` hf with models of {rows[0]} and {rows[1]} rows: expected the same. "
+                "Use `decoder` native"
             )
         self._padding = list(range(vocab_size or rows[0], rows[0]))
-        self._tokenizers: dict[str, Any] = {}
-        if draft_model is not None and assistant_tokenizer is not None:
-            self._draft = lent(draft_model)
-            self._tokenizers = {"tokenizer": tokenizer, "assistant_tokenizer": assistant_tokenizer}
 
     def __call__(
         self,
@@ -186,13 +147,16 @@ class HfDecoder(Decoder):
             output += kept
 
     def _check_draft(self, prompt: int, budget: int) -> None:
-        """Refuse a text too long for the draft model's context; the last token needs no draft."""
-        limit = None if self._draft is None or not self._k else context_of(self._draft)
-        if limit is not None and prompt + budget - 1 > limit:
+        """Refuse a text whose drafts would not fit a context; the last token needs no draft."""
+        if not self._k or (self._draft is None and not self._lookup):
+            return
+        limit = context_of(self._draft or self._target)
+        further = self._k if self._draft is None else 0  # a look-up does not stop at the context
+        if limit is not None and prompt + budget - 1 + further > limit:
             raise DataError(
-                f"{prompt} prompt tokens and {budget} new ones: the draft model's context holds "
-                f"{limit}, and transformers cannot go on without it. Lower `max_new_tokens`, or "
-                "use `decoder` native"
+                f"{prompt} prompt tokens, {budget} new ones and a draft: the context that it is "
+                f"made in holds {limit}, and transformers cannot go on without it. Lower "
+                "`max_new_tokens`, or use `decoder` native"
             )
 
     def _generate(
@@ -202,13 +166,9 @@ class HfDecoder(Decoder):
         ids = torch.tensor([prompt], device=self._target.device)
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**53)
         config = config_of(replace(limits, max_new_tokens=budget), warp, self._padding)
-        ends: dict[str, Any] = {}
         if self._lookup and self._k:
             config.prompt_lookup_num_tokens = self._k
             config.max_matching_ngram_size = self._lookup
-            context = context_of(self._target)
-            if context is not None and len(prompt) + budget + self._k > context:
-                ends["logits_processor"] = [Ends(context)]
         with (
             torch.random.fork_rng(cards(self._target)),
             instead(self._target, GenerationConfig()),
@@ -222,7 +182,6 @@ class HfDecoder(Decoder):
                 generation_config=config,
                 streamer=blocks,
                 **assistant,
-                **ends,
             )
         return blocks.blocks
 
@@ -239,7 +198,7 @@ class HfDecoder(Decoder):
             assistant_confidence_threshold=0.0,
         )
         with instead(draft, config):
-            yield {"assistant_model": draft, **self._tokenizers}
+            yield {"assistant_model": draft}
 
 
 @contextmanager
@@ -256,13 +215,6 @@ def instead(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
 def cards(model: PreTrainedModel) -> list[torch.device]:
     """Return the CUDA devices of `model`; seeding all devices would take memory on each."""
     return [model.device] if model.device.type == "cuda" else []
-
-
-def lent(draft: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of `draft`, which transformers may change: it caches its state in the model."""
-    if draft not in _LENT:
-        _LENT[draft] = copy.deepcopy(draft)
-    return _LENT[draft]
 
 
 def config_of(limits: Limits, warp: Warp, padding: Sequence[int] = ()) -> GenerationConfig:

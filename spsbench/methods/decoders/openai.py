@@ -6,7 +6,6 @@ difference of the counters at /metrics, which holds only while nobody else uses 
 batch it is of all texts together.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -118,15 +117,16 @@ class OpenAiDecoder(Decoder):
         if limits.max_new_tokens == 0:
             return
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**31)
+        batch = self._batch or RequestBatch(1)
+        request = partial(self._answer, batch, prompt, limits.max_new_tokens, seed)
         try:
             if self._batch is None:
-                request = self._answer(prompt, limits.max_new_tokens, seed)
-                answer, acceptance = asyncio.run(request)
+                (row,) = batch.run([partial(batch.answer, request)])
+                (answer, acceptance), counted = row.result, batch.summary
+                if acceptance is None and counted and not contradiction(counted, answer.tokens):
+                    acceptance = counted
             else:
-                together = partial(
-                    self._answer_in, self._batch, prompt, limits.max_new_tokens, seed
-                )
-                answer, acceptance = self._batch.answer(together)
+                answer, acceptance = batch.answer(request)
         except (AbortedError, ImpossibleAnswerError) as error:
             raise RefusedPromptError(str(error)) from error
         except RefusedError as error:
@@ -145,23 +145,9 @@ class OpenAiDecoder(Decoder):
         yield from self._rounds(answer, round_spans)
 
     async def _answer(
-        self, prompt: Prompt, tokens: int, seed: int
-    ) -> tuple[Answer, Acceptance | None]:
-        async with self._client as client:
-            server = await self._connected(client)
-            before = counters(await client.get("/metrics"))  # opens the connection as well
-            answer = await self._answer_of(server, prompt, tokens, seed)
-            acceptance = self._acceptance(answer)
-            if acceptance is not None or not before:
-                return answer, acceptance
-            acceptance = between(before, counters(await client.get("/metrics")))
-            alone = acceptance is not None and not contradiction(acceptance, answer.tokens)
-            return answer, acceptance if alone else None
-
-    async def _answer_in(
         self, batch: RequestBatch, prompt: Prompt, tokens: int, seed: int
     ) -> tuple[Answer, Acceptance | None]:
-        """Answer in a row: all rows share a client, and counters are of no single text."""
+        """Answer in a row: all rows share a client, and counters are of all texts together."""
 
         async def opened() -> Server:
             client = await batch.enter(replace(self._client, sending=batch.in_flight))
@@ -293,6 +279,15 @@ class OpenAiDecoder(Decoder):
                 text=None if here else answer.text * last,
                 size=span.emitted,
             )
+
+
+class SglangDecoder(OpenAiDecoder):
+    """A running SGLang server makes the text, by its own /generate.
+
+    Its gauges at /metrics show the latest value only, so they are not read.
+    """
+
+    kinds: ClassVar[frozenset[Kind] | None] = frozenset((Kind.SGLANG,))
 
 
 def _holds(decoded: str, answer: Answer) -> bool:

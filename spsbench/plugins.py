@@ -89,7 +89,9 @@ def _raised_by_call(error: TypeError) -> bool:
     return trace is not None and trace.tb_next is None
 
 
-MAX_SIZE_OR_COST = 1e9  # of a size or a cost
+SHARE, INSIDE = (0, 1), (1e-9, 1 - 1e-9)  # ranges of a number from 0 to 1, or between them
+COST = (0, 1e9)
+MOST = (1, K_MAX)  # of the largest K of a schedule
 
 
 def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
@@ -243,27 +245,3 @@ def _signature(maker: Any) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(maker, eval_str=True).parameters
     except (NameError, TypeError, SyntaxError):  # annotations in text that names nothing here
         return inspect.signature(maker).parameters
-
-
-def check_most(most: int, name: str = "most", least: int = 1) -> None:
-    """Check the largest K of a schedule."""
-    if not least <= most <= K_MAX:
-        raise ValueError(f"{name} is {most}: expected {least} to {K_MAX}")
-
-
-def check_share(name: str, value: float) -> None:
-    """Check a number between 0 and 1, both included."""
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} is {value}: expected 0 to 1")
-
-
-def check_inside(name: str, value: float) -> None:
-    """Check a number between 0 and 1, both excluded."""
-    if not 0 < value < 1:
-        raise ValueError(f"{name} is {value}: expected more than 0 and less than 1")
-
-
-def check_positive(name: str, value: float) -> None:
-    """Check a number from 0 to `MAX_SIZE_OR_COST`."""
-    if not 0 <= value <= MAX_SIZE_OR_COST:
-        raise ValueError(f"{name} is {value}: expected 0 to {MAX_SIZE_OR_COST:g}")

@@ -83,16 +83,16 @@ drafters:
   tli | .methods.drafters.cross_tokenizer:SharedTokensDrafter | a model with another tokenizer: the tokens that both have | a draft model of another tokenizer | {chain}
   slem | .methods.drafters.cross_tokenizer:StringDrafter | a model with another tokenizer: by strings | a draft model of another tokenizer | {rule}
   ngram | .methods.drafters.ngram:NgramDrafter | prompt lookup, no model | nothing | {rule}
-  tree | .methods.drafters.shaped:TreeDrafter | a draft model's tree of fixed widths: by rule for match, drawn for recursive, traversal | a draft model | {rule}; drawn {tree}
-  topk | .methods.drafters.topk:TopkDrafter | a draft model's tree, best first: for match | a draft model | {rule}
-  sequoia | .methods.drafters.sequoia:SequoiaDrafter | a draft model's tree of the best shape for measured acceptance: as tree | a draft model, acceptance that was measured | {rule}; drawn {tree}
-  chains | .methods.drafters.chains:ChainsDrafter | a draft model's n independent chains: for recursive, spectr | a draft model | chains: recursive, spectr, match
+  tree | .methods.drafters.shaped:Tree | a draft model's tree of fixed widths: by rule for match, drawn for recursive, traversal | a draft model | {rule}; drawn {tree}
+  topk | .methods.drafters.topk:BestFirst | a draft model's tree, best first: for match | a draft model | {rule}
+  sequoia | .methods.drafters.sequoia:Sequoia | a draft model's tree of the best shape for measured acceptance: as tree | a draft model, acceptance that was measured | {rule}; drawn {tree}
+  chains | .methods.drafters.chains:Chains | a draft model's n independent chains: for recursive, spectr | a draft model | chains: recursive, spectr, match
   suffix | .methods.drafters.suffix:SuffixDrafter | what followed before, by how often | nothing | {rule}
   copy | .methods.drafters.copy:CopyDrafter | the prompt, or a marked part, comes out again | nothing | {rule}
   recycling | .methods.drafters.recycling:RecyclingDrafter | the target's own former candidates | nothing | {rule}
   lookahead | .methods.drafters.lookahead:LookaheadDrafter | n-grams from a Jacobi window in the target's own pass | nothing | {rule}
-  self | .methods.drafters.self_speculation:SelfDrafter | the target less layers (self:8-11), quantised (self:int4), over few rows (self:window=9) | the target's layers or cache | {chain}
-  hybrid | .methods.drafters.hybrid:HybridDrafter | one by rule where it finds much, else another | a draft model, or what its parts need | {chain}
+  self | .methods.drafters.self_speculation:Self | the target less layers (self:8-11), quantised (self:int4), over few rows (self:window=9) | the target's layers or cache | {chain}
+  hybrid | .methods.drafters.hybrid:Hybrid | one by rule where it finds much, else another | a draft model, or what its parts need | {chain}
   grammar | .methods.drafters.grammar:GrammarDrafter | tokens that a schema or grammar forces | nothing | {rule}
   none | .methods.drafters.model:NoDrafter | drafts nothing: ArS | nothing | any
   eagle | .methods.drafters.heads:RecurrentHead | a head: EAGLE-1, EAGLE-2, HASS (experimental) | {last} | {chain}; {tree}

@@ -9,7 +9,6 @@ not depend on its neighbours.
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -23,6 +22,10 @@ Made = TypeVar("Made")
 
 DRAFT, TARGET = 0, 1
 """The order of common passes: all rows draft, the target verifies the drafts."""
+
+
+Start = tuple[int, float, float]
+"""The number of a row, and what a `SharedClock` said when it began."""
 
 
 class Fed(NamedTuple):
@@ -71,12 +74,12 @@ class Batch:
         self.passes: dict[int, int] = {}
         self._waiting: dict[greenlet, _PassRequest] = {}
         self._hub: greenlet | None = None
-        self._modes = Modes.now()
+        self._modes = modes_now()
 
     def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[Row[Made]]:
         """Run calls as rows, and yield each as it ends; one that raises ends all of them."""
         left, clock = enumerate(calls), SharedClock()
-        rows: dict[greenlet, _Begun] = {}
+        rows: dict[greenlet, Start] = {}
         more = True
         try:
             while more or rows:
@@ -87,7 +90,7 @@ class Batch:
                         more = False
                         break
                     begun = greenlet(call)
-                    rows[begun] = _Begun(number, *clock.at(len(rows)))
+                    rows[begun] = (number, *clock.at(len(rows)))
                     yield from self._ended(rows, clock, begun, None)
                 for row, scores in self._pass():
                     yield from self._ended(rows, clock, row, scores)
@@ -109,19 +112,18 @@ class Batch:
         """
         if self._hub is None or getcurrent().parent is not self._hub:
             return together([inputs])[0]
-        with self._modes.entered():
+        with modes(*self._modes):
             return self._hub.switch(_PassRequest(order, kind, inputs, together))
 
     def _ended(
-        self, rows: "dict[greenlet, _Begun]", clock: "SharedClock", row: greenlet, reply: Any
+        self, rows: "dict[greenlet, Start]", clock: "SharedClock", row: greenlet, reply: Any
     ) -> Iterator[Row[Any]]:
         """Let a row go on with what it asked for; yield it if that was its end."""
         outcome = self._go_on(row, reply)
         if row.dead:
-            begun = rows[row]
             now, shared = clock.at(len(rows))
-            del rows[row]
-            yield Row(begun.number, outcome, now - begun.seconds, shared - begun.share)
+            number, began, share = rows.pop(row)
+            yield Row(number, outcome, now - began, shared - share)
         else:
             self._waiting[row] = outcome
 
@@ -129,12 +131,10 @@ class Batch:
         before, self._hub = self._hub, getcurrent()
         row.parent = self._hub
         try:
-            with self._modes.entered():
-                return (
-                    row.throw(reply)
-                    if isinstance(reply, Exception)
-                    else row.switch(*(() if reply is None else (reply,)))
-                )
+            with modes(*self._modes):
+                if isinstance(reply, Exception):
+                    return row.throw(reply)
+                return row.switch(*(() if reply is None else (reply,)))
         finally:
             self._hub = before
 
@@ -152,14 +152,6 @@ class Batch:
         except Exception as error:  # of the model: each row fails as it would alone
             outputs = [error] * len(rows)
         yield from zip(rows, outputs, strict=True)
-
-
-class _Begun(NamedTuple):
-    """The start of a row."""
-
-    number: int
-    seconds: float
-    share: float
 
 
 class SharedClock:
@@ -210,47 +202,16 @@ def _together(every: Sequence[Fed]) -> list[Scores]:
     return scores
 
 
-class Modes(NamedTuple):
-    """Modes of torch that belong to a thread, and would leak from one greenlet into another."""
-
-    inference: bool
-    grad: bool
-    autocast: tuple[tuple[str, bool, torch.dtype], ...]
-
-    @classmethod
-    def now(cls) -> "Modes":
-        """Return the modes of this moment."""
-        autocast = [
-            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-            for kind in _kinds()
-        ]
-        return cls(torch.is_inference_mode_enabled(), torch.is_grad_enabled(), tuple(autocast))
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Set these modes within the block, and those of before after it."""
-        before = Modes.now()
-        if before == self:
-            yield
-            return
-        with torch.inference_mode(self.inference), torch.set_grad_enabled(self.grad):
-            _set_autocast(self)
-            try:
-                yield
-            finally:
-                _set_autocast(before)
+def modes_now() -> tuple[bool, bool]:
+    """Return the modes of torch that would leak from one greenlet into another."""
+    return torch.is_inference_mode_enabled(), torch.is_grad_enabled()
 
 
-@cache
-def _kinds() -> tuple[str, ...]:
-    """Return the kinds of device that have an autocast."""
-    accelerator = (
-        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    )
-    return ("cpu",) if accelerator is None else ("cpu", accelerator.type)
-
-
-def _set_autocast(modes: Modes) -> None:
-    for kind, enabled, dtype in modes.autocast:
-        torch.set_autocast_enabled(kind, enabled)
-        torch.set_autocast_dtype(kind, dtype)
+@contextmanager
+def modes(inference: bool, grad: bool) -> Iterator[None]:
+    """Set these modes within the block."""
+    if modes_now() == (inference, grad):
+        yield
+        return
+    with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+        yield

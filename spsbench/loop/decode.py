@@ -120,9 +120,9 @@ def decode(
         fresh = on_device(noise.round(len(history)), device)
 
         left = room(len(x), start + budget, drafter.limit)
-        chosen = choice_of(schedule, history)
-        k, nodes = min(chosen.k, left), most_nodes(chosen.nodes, target.limit, len(x))
-        rule_k = None if chosen.rule_k is None else min(chosen.rule_k, left)
+        k, nodes, rule_k = choice_of(schedule, history)
+        k, nodes = min(k, left), most_nodes(nodes, target.limit, len(x))
+        rule_k = None if rule_k is None else min(rule_k, left)
         context = Context(x, warp, last, nodes, rule_k, constraint)
         with drafting.running(), blame("drafters", drafter):
             draft = drafter.draft(context, k, fresh, go_on)

@@ -9,7 +9,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,19 +56,12 @@ def blame(kind: Kind, part: object) -> Iterator[None]:
         raise PlugInError(f"{part_name(kind, part)} failed: {why}") from error
 
 
-class Choice(NamedTuple):
-    """The choices of a schedule for a round."""
-
-    k: int
-    nodes: int | None  # the most of a tree
-    rule_k: int | None  # tokens of a draft by rule; None: K as for all
-
-
-def choice_of(schedule: Schedule, history: Sequence[Round]) -> Choice:
-    """Ask a schedule for the choices of the next round."""
+def choice_of(schedule: Schedule, history: Sequence[Round]) -> tuple[int, int | None, int | None]:
+    """Return a schedule's `k`, `nodes` and `rule_k` of the next round."""
     with blame("schedules", schedule):
-        choice = Choice(schedule.k(history), schedule.nodes(history), schedule.rule_k(history))
-    for name, value in choice._asdict().items() if is_foreign(schedule) else ():
+        choice = schedule.k(history), schedule.nodes(history), schedule.rule_k(history)
+    chosen = zip(("k", "nodes", "rule_k"), choice, strict=True) if is_foreign(schedule) else ()
+    for name, value in chosen:
         wrong = not isinstance(value, int) or value < 0
         if wrong and (value is not None or name == "k"):
             raise PlugInError(

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
@@ -20,14 +19,6 @@ from spsbench.loop.batch import Batch, Made, Row, SharedClock
 
 Value = TypeVar("Value")
 Request = Callable[[], Coroutine[Any, Any, Value]]
-
-
-@dataclass(slots=True)
-class _Spent:
-    """The time in which requests of a row were in flight."""
-
-    seconds: float = 0.0
-    share: float = 0.0
 
 
 class RequestBatch(Batch):
@@ -46,7 +37,7 @@ class RequestBatch(Batch):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock, self._in_flight = SharedClock(), 0
         self._sent: dict[Future[Any], greenlet] = {}
-        self._spent: dict[greenlet, _Spent] = {}
+        self._spent: dict[greenlet, tuple[float, float]] = {}  # seconds and share in flight
         self._row_of: dict[asyncio.Task[Any] | None, greenlet] = {}
         self._values: dict[Hashable, asyncio.Future[Any]] = {}
         self._open = AsyncExitStack()
@@ -96,9 +87,8 @@ class RequestBatch(Batch):
         finally:
             now, shared = self._clock.at(self._in_flight)
             self._in_flight -= 1
-            spent = self._spent.setdefault(row, _Spent())
-            spent.seconds += now - began
-            spent.share += shared - share
+            seconds, part = self._spent.get(row, (0.0, 0.0))
+            self._spent[row] = seconds + now - began, part + shared - share
 
     def _pass(self) -> Iterator[tuple[greenlet, Any]]:
         """Send the requests that rows wait with; yield each row whose answer is there."""
@@ -132,8 +122,8 @@ class RequestBatch(Batch):
 
     def _ended(self, rows: Any, clock: Any, row: greenlet, reply: Any) -> Iterator[Row[Any]]:
         for ended in super()._ended(rows, clock, row, reply):
-            spent = self._spent.pop(row, _Spent())
-            yield ended._replace(seconds=spent.seconds, share=spent.share)
+            seconds, share = self._spent.pop(row, (0.0, 0.0))
+            yield ended._replace(seconds=seconds, share=share)
 
 
 def _one_by_one(requests: Iterable[Request[Value]]) -> list[Value]:

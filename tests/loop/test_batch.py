@@ -10,10 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.loop.batch import Batch, BatchedLM, Fed
-from spsbench.loop.types import (
-    Scores,
-)
+from spsbench.loop.batch import Batch, BatchedLM, Fed, modes_now
+from spsbench.loop.types import Scores
 
 
 def test_scores_go_to_the_row_that_asked() -> None:
@@ -92,49 +90,35 @@ def test_a_row_that_raises_ends_the_others_and_is_raised() -> None:
 
 
 def test_modes_of_torch_stay_in_their_row() -> None:
-    """Rows take turns in the middle of blocks of inference mode and autocast."""
+    """Rows take turns in the middle of blocks of inference mode."""
 
-    def modes() -> tuple[bool, bool, bool]:
-        return (
-            torch.is_inference_mode_enabled(),
-            torch.is_grad_enabled(),
-            torch.is_autocast_enabled("cpu"),
-        )
-
-    def within(rounds: int) -> list[tuple[bool, bool, bool]]:
+    def within(rounds: int) -> list[tuple[bool, bool]]:
         found = []
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        with torch.inference_mode():
             for _ in range(rounds):
                 call(batch, 1, 0)
-                found.append(modes())
-                made = torch.ones(2, 2) @ torch.ones(2, 2)
-                assert made.dtype == torch.bfloat16
-                assert made.is_inference()
+                found.append(modes_now())
         call(batch, 2, 0)
-        return [*found, modes()]
+        return [*found, modes_now()]
 
-    def plain(rounds: int) -> list[tuple[bool, bool, bool]]:
+    def plain(rounds: int) -> list[tuple[bool, bool]]:
         found = []
         for _ in range(rounds):
             call(batch, 1, 0)
-            found.append(modes())
-            made = torch.ones(2, 2, requires_grad=True) @ torch.ones(2, 2)
-            assert made.requires_grad
-            assert made.dtype == torch.float32
+            found.append(modes_now())
         with torch.no_grad():
             call(batch, 1, 0)
-            return [*found, modes()]
+            return [*found, modes_now()]
 
-    batch, inside, outside = Batch(4), (True, False, True), (False, True, False)
-    before = modes()
-    rows = sorted(
-        batch.run([partial(within, 3), partial(plain, 5), partial(within, 4), partial(plain, 2)])
-    )
-    assert rows[0].result == [inside] * 3 + [outside]
-    assert rows[2].result == [inside] * 4 + [outside]
-    assert rows[1].result == [outside] * 5 + [(False, False, False)]
-    assert rows[3].result == [outside] * 2 + [(False, False, False)]
-    assert modes() == before
+    batch, inside, outside, before = Batch(4), (True, False), (False, True), modes_now()
+    calls = [partial(within, 3), partial(plain, 5), partial(within, 4), partial(plain, 2)]
+    assert [row.result for row in sorted(batch.run(calls))] == [
+        [inside] * 3 + [outside],
+        [outside] * 5 + [(False, False)],
+        [inside] * 4 + [outside],
+        [outside] * 2 + [(False, False)],
+    ]
+    assert modes_now() == before
     with torch.inference_mode():  # a consumer's own
         for _ in batch.run([partial(within, 1), partial(plain, 1)]):
             assert torch.is_inference_mode_enabled()

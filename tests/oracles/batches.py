@@ -14,7 +14,8 @@ from spsbench.loop.drafter_context import Variant
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Drafter, Limits, Round, Verifier
-from spsbench.methods.drafters.chains import ChainsDrafter
+from spsbench.methods.drafters.chains import Chains
+from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.schedules.by_history import Constant
@@ -28,7 +29,7 @@ METHODS: dict[str, tuple[Callable[[LM], Drafter], Verifier]] = {
     "plain": (lambda lm: NoDrafter(), Sps()),
     "sps": (ModelDrafter, Sps()),
     "ngram": (lambda lm: NgramDrafter(), Match()),
-    "tree": (ChainsDrafter, Traversal()),
+    "tree": (lambda lm: Chains().over(Frontier(lm)), Traversal()),
 }
 Open = Callable[[PreTrainedModel], LM]
 

@@ -9,8 +9,9 @@ from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Limits
+from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.drafters.shaped import TreeDrafter
+from spsbench.methods.drafters.shaped import Tree
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
@@ -39,7 +40,7 @@ def texts(target, draft, engines=USUAL):
     for engine in engines:
         for warp in (GREEDY, SAMPLED):
             chain = ModelDrafter(Eager().session(draft))
-            tree = TreeDrafter(Eager().session(draft))
+            tree = Tree().over(Frontier(Eager().session(draft)))
             for drafter, verifier in ((chain, Sps()), (tree, Match())):
                 parts = {"drafter": drafter, "verifier": verifier, "schedule": Constant(3)}
                 rounds = decode(

@@ -1,61 +1,58 @@
 """Several independent chains of a draft model as one trie (SpecTr: Sun et al. 2023, 2310.15141)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import Weights
 from spsbench.loop.sampling import sample, send, unsharpened
-from spsbench.loop.types import (
-    LM,
-    Context,
-    Draft,
-    Drafter,
-    Drawn,
-    GoOn,
-    Noise,
-    Plan,
-    Purpose,
-    Scores,
-)
-from spsbench.methods.drafters.frontier import Frontier
-from spsbench.plugins import check_ranges
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.methods.drafters.frontier import Arguments, Frontier
 
 MAX_CHAINS = 64  # chains
 DEEPEST = 64
 
 
-class ChainsDrafter(Drafter):
+@dataclass(frozen=True)
+class Chains(Arguments):
     """A drafter of `n` chains of K tokens, drawn independently from one law.
-
-    Each chain is separate, so the shape depends on no token. With `share` they become a trie: the
-    draft model reads each prefix once. The shape of a trie depends on the drawn tokens, so its
-    nodes have no law and only a verifier that needs none may follow. Where only one token is
-    possible, one chain continues.
-
-    Slot d * n + c of DRAFT's uniforms is token d of chain c.
 
     Args:
         n: chains.
-        share: merge the common prefixes of chains.
+        share: merge the common prefixes of chains into a trie: the draft model reads each prefix
+            once. The shape of a trie depends on the drawn tokens, so its nodes have no law and only
+            a verifier that needs none may follow.
+    """
+
+    tree: ClassVar[bool] = True
+    ranges: ClassVar = {"n": (1, MAX_CHAINS)}
+
+    n: int = 3
+    share: bool = False
+
+    @property
+    def drawn(self) -> Drawn:
+        return Drawn.POINT if self.share else Drawn.IID
+
+    def over(self, frontier: Frontier) -> Drafter:
+        return ChainsDrafter(frontier, self)
+
+
+class ChainsDrafter(Drafter):
+    """A drafter of chains, each of which is separate, so the shape depends on no token.
+
+    Where only one token is possible, one chain continues. Slot d * n + c of DRAFT's uniforms is
+    token d of chain c.
     """
 
     tree = True
-    weights = Weights.MODEL
-    ranges: ClassVar = {"n": (1, MAX_CHAINS)}
 
-    @classmethod
-    def plan(cls, *args: Any, share: bool = False, **more: Any) -> Plan:
-        return Plan(Drawn.POINT if share else Drawn.IID, True, cls.weights)
-
-    def __init__(self, lm: LM, n: int = 3, share: bool = False) -> None:
-        check_ranges(self, n=n)
-        self.n, self.share, self.limit = n, share, lm.limit
-        self.drawn = Drawn.POINT if share else Drawn.IID
-        self.shape = tuple(slot - n if slot >= n else -1 for slot in range(n * DEEPEST))
-        self._frontier = Frontier(lm)
+    def __init__(self, frontier: Frontier, chains: Chains) -> None:
+        self.n, self.share, self.drawn = chains.n, chains.share, chains.drawn
+        self.shape = tuple(max(-1, slot - self.n) for slot in range(self.n * DEEPEST))
+        self._frontier, self.limit = frontier, frontier.limit
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self._frontier.begin(prompt, prefill)

@@ -11,9 +11,6 @@ from typing import Any, ClassVar, Self
 from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Scores
 from spsbench.methods.drafters.ngram import RuleDrafter
-from spsbench.plugins import check_ranges
-
-Decode = Callable[[Sequence[int]], str]
 
 
 class CopyDrafter(RuleDrafter):
@@ -23,24 +20,21 @@ class CopyDrafter(RuleDrafter):
         after, before: texts in the prompt that the source stands between; the last `after`, and the
             first `before` behind it. Without them the whole prompt is the source.
         least: tokens that must agree before the pointer is set anew.
-        decode: tokens -> text; needed for the markers.
     """
 
     ranges: ClassVar = {"least": (1, 1 << 20)}
 
     @classmethod
-    def open(
-        cls, context: DrafterContext, after: str = "", before: str = "", least: int = 1
-    ) -> Self:
-        return cls(after, before, least, decoder_of(context.tokenizer))
-
-    def __init__(
-        self, after: str = "", before: str = "", least: int = 1, decode: Decode | None = None
-    ) -> None:
-        check_ranges(self, least=least)
-        if (after or before) and decode is None:
+    def open(cls, context: DrafterContext, **arguments: Any) -> Self:
+        drafter = cls(**arguments)
+        drafter.tokenizer = context.tokenizer
+        if (drafter._after or drafter._before) and context.tokenizer is None:
             raise ValueError("a source between markers: expected a tokenizer to find them with")
-        self._after, self._before, self._least, self._decode = after, before, least, decode
+        return drafter
+
+    def __init__(self, after: str = "", before: str = "", least: int = 1) -> None:
+        self._after, self._before, self._least = after, before, least
+        self.tokenizer: Any = None  # finds the markers
         self._source: list[int] = []
         self._places: dict[int, list[int]] = {}  # token -> where it stands in the source
         self._at: int | None = None  # of the source, what is expected next; None = nowhere
@@ -87,9 +81,14 @@ class CopyDrafter(RuleDrafter):
 
     def _marked(self, prompt: Sequence[int]) -> tuple[int, int]:
         """Return the range [first, last) of `prompt` tokens that are wholly between the markers."""
-        if self._decode is None or not (self._after or self._before):
+        if not (self._after or self._before):
             return 0, len(prompt)
-        decode, text = self._decode, self._decode(prompt)
+
+        def decode(tokens: Sequence[int]) -> str:
+            text: str = self.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)
+            return text
+
+        text = decode(prompt)
         start, end = 0, len(text)
         if self._after and (found := text.rfind(self._after)) >= 0:
             start = found + len(self._after)
@@ -108,15 +107,3 @@ def least_of(numbers: range, holds: Callable[[int], bool]) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
     return low
-
-
-def decoder_of(tokenizer: Any) -> Decode | None:
-    """Return a function from tokens to their text, with nothing skipped or cleaned up."""
-    if tokenizer is None:
-        return None
-
-    def decode(tokens: Sequence[int]) -> str:
-        text: str = tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)
-        return text
-
-    return decode

@@ -5,13 +5,15 @@ Drafts grow over it in three ways: as chains (`model`), in a fixed shape (`shape
 """
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from spsbench.loop.constraint import Constraint, Path
+from spsbench.loop.drafter_context import DrafterContext, Plan, Weights
 from spsbench.loop.sampling import Warp, send
-from spsbench.loop.types import LM, Context, Scores
+from spsbench.loop.types import LM, Context, Drafter, Scores
 
 
 class Frontier:
@@ -165,6 +167,26 @@ class ChainFrontier(Frontier):
         self.lm.commit(self.lm.length - count)
 
 
-def frontier_over(lm: LM | Frontier) -> Frontier:
-    """Wrap a draft model in a `Frontier`; return a frontier unchanged."""
-    return lm if isinstance(lm, Frontier) else Frontier(lm)
+class Arguments:
+    """The arguments of a drafter as fields, declared once: they tell its plan, and make it.
+
+    A dataclass of arguments has `drawn` and `tree`, and `over` a frontier or an `open` of its own.
+    """
+
+    weights: ClassVar[Weights] = Weights.MODEL
+    uses_target: ClassVar[bool] = False
+
+    @classmethod
+    def plan(cls, **arguments: Any) -> Plan:
+        """Return the plan for these arguments."""
+        made: Any = cls(**arguments)
+        return Plan(made.drawn, made.tree, made.weights, made.uses_target)
+
+    @classmethod
+    def open(cls, context: DrafterContext, **arguments: Any) -> Drafter:
+        """Make the drafter over a session with the draft model."""
+        return cls(**arguments).over(Frontier(context.session()))
+
+    def over(self, frontier: Frontier) -> Drafter:
+        """Make the drafter over a frontier."""
+        raise NotImplementedError

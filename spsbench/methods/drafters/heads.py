@@ -11,8 +11,9 @@ from spsbench.errors import UsageError
 from spsbench.heads import falcon
 from spsbench.heads.eagle3 import counted
 from spsbench.heads.network import load_network
-from spsbench.loop.drafter_context import DrafterContext, Drawn, Plan, Weights
+from spsbench.loop.drafter_context import DrafterContext, Drawn, Weights
 from spsbench.loop.types import Drafter
+from spsbench.methods.drafters.frontier import Arguments, Frontier
 from spsbench.methods.drafters.head_frontier import (
     BlockFrontier,
     HeadFrontier,
@@ -26,7 +27,7 @@ from spsbench.methods.drafters.topk import MAX_NODES, TopkDrafter
 
 
 @dataclass(frozen=True)
-class HeadDrafter:
+class HeadDrafter(Arguments):
     """The arguments of a drafter over a head, and the drafter that they open.
 
     A family names the `frontier` that grows drafts with its network; arguments of its own are
@@ -43,6 +44,7 @@ class HeadDrafter:
     """
 
     ranges: ClassVar = {"width": (0, MAX_NODES), "depth": (0, MAX_NODES), "nodes": (1, MAX_NODES)}
+    weights, uses_target = Weights.HEAD, True
     frontier: ClassVar[type[HiddenReader]]
 
     sampled: bool = True
@@ -58,28 +60,31 @@ class HeadDrafter:
             raise ValueError(
                 f"shape is {self.shape!r} with width {self.width}: expected one of the two"
             )
+        if self.shape:
+            parents_of(self.shape)
 
-    @classmethod
-    def plan(cls, **arguments: Any) -> Plan:
-        drafter = cls(**arguments)
-        drawn = Drawn.IID if drafter.sampled else Drawn.POINT
-        if drafter.shape:
-            parents_of(drafter.shape)
-            drawn = drawn_as(drafter.siblings)
-        elif drafter.width:
-            drawn = Drawn.POINT
-        return Plan(drawn, bool(drafter.shape or drafter.width), Weights.HEAD, target=True)
+    @property
+    def drawn(self) -> Drawn:
+        if self.shape:
+            return drawn_as(self.siblings)
+        return Drawn.IID if self.sampled and not self.width else Drawn.POINT
+
+    @property
+    def tree(self) -> bool:
+        return bool(self.shape or self.width)
 
     @classmethod
     def open(cls, context: DrafterContext, **arguments: Any) -> Drafter:
         drafter, head, target = cls(**arguments), context.head(), context.target()
         network = context.network(lambda: load_network(head, target))
-        frontier: Any = cls.frontier(network, target, context.cache(), context.together)
-        if drafter.shape:
-            return ShapedDrafter(frontier, parents_of(drafter.shape), drawn_as(drafter.siblings))
-        if drafter.width:
-            return TopkDrafter(frontier, drafter.width, drafter.depth, drafter.nodes)
-        return ChainDrafter(frontier, drafter.sampled)
+        return drafter.over(cls.frontier(network, target, context.cache(), context.together))
+
+    def over(self, frontier: Frontier) -> Drafter:
+        if self.shape:
+            return ShapedDrafter(frontier, parents_of(self.shape), self.drawn)
+        if self.width:
+            return TopkDrafter(frontier, self.width, self.depth, self.nodes)
+        return ChainDrafter(frontier, self.sampled)
 
 
 class RecurrentHead(HeadDrafter):

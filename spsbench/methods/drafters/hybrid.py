@@ -4,8 +4,8 @@ The choice of a round's drafter depends on the text alone, so the output keeps i
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,19 +20,21 @@ from spsbench.plugins import make
 from spsbench.settings.cell_from_options import HYBRID, part
 
 
-class HybridDrafter(Drafter):
-    """A drafter that uses `first`, by rule, where it finds `least` tokens, and `then` elsewhere.
+@dataclass(frozen=True)
+class Hybrid:
+    """A drafter that uses `first`, by rule, where it finds `least` tokens, and `then` elsewhere."""
 
-    Where `then` samples chains, the hybrid counts as sampled: a token by rule has a one-hot law,
-    and every verifier of sampled chains is exact. Where drafts may branch, all of them count as
-    drawn by rule, for which one-sample match is exact.
-    """
-
-    drawn: Drawn
     ranges: ClassVar = {"least": (1, 1 << 20)}
 
+    first: str = "suffix"
+    then: str = "model"
+    least: int = 3
+
     @classmethod
-    def plan(cls, first: str = "suffix", then: str = "model", least: int = 3) -> Plan:
+    def plan(cls, **arguments: Any) -> Plan:
+        """Return the plan of both."""
+        drafter = cls(**arguments)
+        first, then = drafter.first, drafter.then
         plans = [plan_of(part(text)) for text in (first, then)]
         if plans[0].drawn is not Drawn.POINT:
             raise ValueError(f"{first} draws from laws: expected first one that drafts by rule")
@@ -48,11 +50,22 @@ class HybridDrafter(Drafter):
         )
 
     @classmethod
-    def open(
-        cls, context: DrafterContext, first: str = "suffix", then: str = "model", least: int = 3
-    ) -> Self:
-        made = [make("drafters", part(text), context) for text in (first, then)]
-        return cls(*made, least=least, vocab_size=context.vocab_size)
+    def open(cls, context: DrafterContext, **arguments: Any) -> "HybridDrafter":
+        """Open both."""
+        drafter = cls(**arguments)
+        parts = [make("drafters", part(text), context) for text in (drafter.first, drafter.then)]
+        return HybridDrafter(*parts, least=drafter.least, vocab_size=context.vocab_size)
+
+
+class HybridDrafter(Drafter):
+    """Two drafters, of which one drafts a round.
+
+    Where `then` samples chains, the hybrid counts as sampled: a token by rule has a one-hot law,
+    and every verifier of sampled chains is exact. Where drafts may branch, all of them count as
+    drawn by rule, for which one-sample match is exact.
+    """
+
+    drawn: Drawn
 
     def __init__(self, first: Drafter, then: Drafter, *, least: int, vocab_size: int) -> None:
         self._first, self._then, self._least = first, then, least

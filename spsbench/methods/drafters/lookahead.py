@@ -14,7 +14,6 @@ from typing import ClassVar
 import torch
 
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores, Step
-from spsbench.plugins import check_ranges
 from spsbench.spec import K_MAX
 
 MAX_FIRST_TOKENS = 2048  # first tokens that the pool knows
@@ -38,7 +37,6 @@ class LookaheadDrafter(Drafter):
     ranges: ClassVar = {"w": (1, WIDEST), "n": (2, K_MAX + 1), "g": (1, WIDEST)}
 
     def __init__(self, w: int = 5, n: int = 4, g: int = 5) -> None:
-        check_ranges(self, w=w, n=n, g=g)
         self._width, self._gram, self._most = w, n, g
         self._columns: list[list[int]] = []  # [w] columns of 1 to n - 1 levels
         self._pool: dict[int, list[tuple[int, ...]]] = {}  # first token -> rests, the newest first

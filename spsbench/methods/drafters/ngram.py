@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import torch
 
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores
-from spsbench.plugins import check_ranges
 
 Gram = tuple[int, ...]
 
@@ -79,7 +78,6 @@ class NgramDrafter(RuleDrafter):
         return Plan(cls.drawn)
 
     def __post_init__(self) -> None:
-        check_ranges(self, n=self.n, min_n=self.min_n)
         if not 1 <= self.min_n <= self.n:
             raise ValueError(f"n is {self.n}, min_n {self.min_n}: expected 1 <= min_n <= n")
         for name, given, known in (

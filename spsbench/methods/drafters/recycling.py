@@ -14,7 +14,6 @@ import torch
 from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores, Step
 from spsbench.methods.drafters.text_index import Followers, chain, tree, within
-from spsbench.plugins import check_ranges
 
 PRIOR = (0.4, 0.14, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02)  # hits by rank, before any were counted
 WEIGHT = 16  # counted tokens that weigh as much as the prior
@@ -57,8 +56,8 @@ class RecyclingDrafter(Drafter):
     ranges: ClassVar = {"width": (1, WIDEST), "nodes": (0, WIDEST)}
 
     @classmethod
-    def plan(cls, *args: Any, nodes: int = 0, **more: Any) -> Plan:
-        return Plan(Drawn.POINT, tree=nodes > 0)
+    def plan(cls, **arguments: Any) -> Plan:
+        return Plan(cls.drawn, cls(**arguments).tree)
 
     @classmethod
     def open(cls, context: DrafterContext, *args: Any, **arguments: Any) -> Self:
@@ -68,7 +67,6 @@ class RecyclingDrafter(Drafter):
         return drafter
 
     def __init__(self, width: int = 8, nodes: int = 0, shared: bool = False) -> None:
-        check_ranges(self, width=width, nodes=nodes)
         self._width, self._nodes, self.tree = width, nodes, nodes > 0
         self.shared = shared
         self.earlier: EarlierRows | None = None

@@ -4,17 +4,18 @@ The best tree for an acceptance vector is found by dynamic programming (section 
 """
 
 import json
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.hardware.files import read_file
-from spsbench.loop.types import LM, Plan
+from spsbench.loop.types import Drafter, Drawn
+from spsbench.methods.drafters.frontier import Arguments, Frontier
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as
-from spsbench.plugins import check_ranges
 
 Floats = NDArray[np.float64]
 MAX_NODES = 256  # nodes
@@ -24,7 +25,8 @@ ACCEPTED = "0.41/0.17/0.12/0.09/0.04/0.04/0.04/0.02"
 """Measured on the bundled pair at temperature 1, top children and match, by benchmarks/trees.py."""
 
 
-class SequoiaDrafter(ShapedDrafter):
+@dataclass(frozen=True)
+class Sequoia(Arguments):
     """A tree drafter whose shape maximises tokens a round, or with costs tokens a second.
 
     The shape is found once, by dynamic programming (section 4.1 of the paper), so it depends on no
@@ -40,27 +42,25 @@ class SequoiaDrafter(ShapedDrafter):
             rows to a pass of them), as `benchmarks/trees.py measure` writes it.
     """
 
+    tree: ClassVar[bool] = True
     ranges: ClassVar = {"nodes": (1, MAX_NODES), "depth": (1, DEEPEST)}
 
-    @classmethod
-    def plan(
-        cls, *args: Any, accept: str | float = ACCEPTED, siblings: str = "top", **more: Any
-    ) -> Plan:
-        chances(accept)
-        return Plan(drawn_as(siblings), True, cls.weights)
+    nodes: int = 32
+    depth: int = 8
+    accept: str | float = ACCEPTED
+    siblings: str = "top"
+    file: str = ""
 
-    def __init__(
-        self,
-        lm: LM,
-        nodes: int = 32,
-        depth: int = 8,
-        accept: str | float = ACCEPTED,
-        siblings: str = "top",
-        file: str = "",
-    ) -> None:
-        check_ranges(self, nodes=nodes, depth=depth)
-        measured = read(file) if file else Measured(chances(accept))
-        super().__init__(lm, best_shape(nodes, depth, measured), drawn_as(siblings))
+    def __post_init__(self) -> None:
+        chances(self.accept)
+
+    @property
+    def drawn(self) -> Drawn:
+        return drawn_as(self.siblings)
+
+    def over(self, frontier: Frontier) -> Drafter:
+        measured = read(self.file) if self.file else Measured(chances(self.accept))
+        return ShapedDrafter(frontier, best_shape(self.nodes, self.depth, measured), self.drawn)
 
 
 class Measured(NamedTuple):

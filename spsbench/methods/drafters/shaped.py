@@ -7,28 +7,17 @@ never on values.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import Weights
 from spsbench.loop.sampling import independent, send, unsharpened, without_replacement
 from spsbench.loop.tree import tree_of
-from spsbench.loop.types import (
-    LM,
-    Context,
-    Draft,
-    Drafter,
-    Drawn,
-    GoOn,
-    Noise,
-    Plan,
-    Purpose,
-    Scores,
-)
-from spsbench.methods.drafters.frontier import Frontier, frontier_over
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.methods.drafters.frontier import Arguments, Frontier
 
 SIBLINGS = {"iid": Drawn.IID, "distinct": Drawn.DISTINCT, "top": Drawn.POINT}
 """Ways to draw the children of a node."""
@@ -43,13 +32,10 @@ class ShapedDrafter(Drafter):
     """
 
     tree = True
-    weights = Weights.MODEL
 
-    def __init__(self, lm: LM | Frontier, shape: Sequence[int], drawn: Drawn) -> None:
+    def __init__(self, frontier: Frontier, shape: Sequence[int], drawn: Drawn) -> None:
         self.drawn, self.shape, self._size = drawn, tuple(shape), len(shape)
-        self.limit = lm.limit
-        self._frontier = frontier_over(lm)
-        self.layers = self._frontier.layers
+        self.limit, self.layers, self._frontier = frontier.limit, frontier.layers, frontier
         self._children: dict[int, list[int]] = {}
         for node, parent in enumerate(shape):
             self._children.setdefault(parent, []).append(node)
@@ -133,7 +119,8 @@ class ShapedDrafter(Drafter):
         return draw(law, uniforms)
 
 
-class TreeDrafter(ShapedDrafter):
+@dataclass(frozen=True)
+class Tree(Arguments):
     """A drafter of trees such as `3x2x1`: three children of the text, two of each of those, ...
 
     Args:
@@ -142,15 +129,20 @@ class TreeDrafter(ShapedDrafter):
             without replacement (section 4.3 of SpecInfer; EAGLE-1 and Sequoia draw so).
     """
 
-    @classmethod
-    def plan(
-        cls, *args: Any, shape: str | int = "3x2x1", siblings: str = "top", **more: Any
-    ) -> Plan:
-        parents_of(shape)
-        return Plan(drawn_as(siblings), True, cls.weights)
+    tree: ClassVar[bool] = True
 
-    def __init__(self, lm: LM, shape: str | int = "3x2x1", siblings: str = "top") -> None:
-        super().__init__(lm, parents_of(shape), drawn_as(siblings))
+    shape: str | int = "3x2x1"
+    siblings: str = "top"
+
+    def __post_init__(self) -> None:
+        parents_of(self.shape)
+
+    @property
+    def drawn(self) -> Drawn:
+        return drawn_as(self.siblings)
+
+    def over(self, frontier: Frontier) -> Drafter:
+        return ShapedDrafter(frontier, parents_of(self.shape), self.drawn)
 
 
 def drawn_as(siblings: str) -> Drawn:

@@ -10,7 +10,7 @@ from itertools import accumulate, islice
 from typing import Any, ClassVar, Self
 
 from spsbench.loop.drafter_context import DrafterContext
-from spsbench.loop.types import Context, Draft, Drawn, GoOn, Noise, Plan, Scores
+from spsbench.loop.types import Context, Draft, GoOn, Noise, Plan, Scores
 from spsbench.methods.drafters.ngram import RuleDrafter
 from spsbench.methods.drafters.text_index import (
     NOTHING,
@@ -21,7 +21,6 @@ from spsbench.methods.drafters.text_index import (
     tree,
     within,
 )
-from spsbench.plugins import check_ranges
 
 MOST_NODES = 512
 SUFFIXES = 16  # ends of the text that are tried in each automaton, the longest first
@@ -47,8 +46,8 @@ class SuffixDrafter(RuleDrafter):
     }
 
     @classmethod
-    def plan(cls, *args: Any, nodes: int = 0, **more: Any) -> Plan:
-        return Plan(Drawn.POINT, tree=nodes > 0)
+    def plan(cls, **arguments: Any) -> Plan:
+        return Plan(cls.drawn, cls(**arguments).tree)
 
     @classmethod
     def open(cls, context: DrafterContext, *args: Any, **arguments: Any) -> Self:
@@ -66,7 +65,6 @@ class SuffixDrafter(RuleDrafter):
         nodes: int = 0,
         shared: bool = False,
     ) -> None:
-        check_ranges(self, factor=factor, offset=offset, least=least, min_n=min_n, nodes=nodes)
         self._factor, self._offset, self._least = factor, offset, least
         self._min_n, self._nodes, self.tree = min_n, nodes, nodes > 0
         self.shared = shared

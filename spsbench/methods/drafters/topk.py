@@ -1,16 +1,15 @@
 """Best-first trees by the draft model's confidence (EAGLE-2: Li et al. 2024, arXiv 2406.16858)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.drafter_context import Weights
 from spsbench.loop.sampling import unsharpened
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Scores, always
-from spsbench.methods.drafters.frontier import Frontier, frontier_over
-from spsbench.plugins import check_ranges
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores, always
+from spsbench.methods.drafters.frontier import Arguments, Frontier
 
 MAX_NODES = 512  # nodes
 
@@ -31,24 +30,16 @@ class TopkDrafter(Drafter):
     verifier that needs none may follow it (section 4 of the paper; sampled nodes that were selected
     by their value would have none either).
 
-    Args:
-        width: nodes expanded at each depth, and children of each.
-        depth: of the tree at most; 0 = as deep as K.
-        nodes: kept in the end.
     """
 
     drawn = Drawn.POINT
     tree = True
-    weights = Weights.MODEL
-    ranges: ClassVar = {"width": (1, MAX_NODES), "depth": (0, MAX_NODES), "nodes": (1, MAX_NODES)}
 
-    def __init__(self, lm: LM | Frontier, width: int = 8, depth: int = 0, nodes: int = 32) -> None:
-        check_ranges(self, width=width, depth=depth, nodes=nodes)
+    def __init__(self, frontier: Frontier, width: int, depth: int, nodes: int) -> None:
         self.width, self.depth, self.nodes = width, depth, nodes
-        self.limit = lm.limit
-        self._frontier = frontier_over(lm)
-        self.layers, self.known_ids = self._frontier.layers, self._frontier.known_ids
-        self._frontier.narrow = True  # tokens are ranked among those that are known
+        self._frontier, self.limit, self.layers = frontier, frontier.limit, frontier.layers
+        self.known_ids = frontier.known_ids
+        frontier.narrow = True  # tokens are ranked among those that are known
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self._frontier.begin(prompt, prefill)
@@ -90,6 +81,27 @@ class TopkDrafter(Drafter):
             return Draft(torch.empty(0, dtype=torch.int64), None)
         parents = torch.tensor([place[seen[i].parent] for i in order])
         return Draft(torch.tensor([seen[i].token for i in order]), None, parents)
+
+
+@dataclass(frozen=True)
+class BestFirst(Arguments):
+    """A best-first tree drafter over a draft model; see `TopkDrafter`.
+
+    Args:
+        width: nodes expanded at each depth, and children of each.
+        depth: of the tree at most; 0 = as deep as K.
+        nodes: kept in the end.
+    """
+
+    drawn, tree = Drawn.POINT, True
+    ranges: ClassVar = {"width": (1, MAX_NODES), "depth": (0, MAX_NODES), "nodes": (1, MAX_NODES)}
+
+    width: int = 8
+    depth: int = 0
+    nodes: int = 32
+
+    def over(self, frontier: Frontier) -> Drafter:
+        return TopkDrafter(frontier, self.width, self.depth, self.nodes)
 
 
 def likeliest(

@@ -16,7 +16,7 @@ from torch import Tensor
 from spsbench.loop.types import Round, Schedule
 from spsbench.methods.schedules.by_history import Fold, outcome
 from spsbench.metrics.classifier import Classifier, read_classifier
-from spsbench.plugins import check_most, check_positive, check_share
+from spsbench.plugins import COST, MOST, SHARE
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,10 @@ class Confidence(Schedule):
     Host reads: one a drafted token, and one for the slot that is refused.
     """
 
+    ranges: ClassVar = {"t": SHARE, "most": MOST}
+
     t: float = 0.4
     most: int = 20
-
-    def __post_init__(self) -> None:
-        check_share("t", self.t)
-        check_most(self.most)
 
     def k(self, history: Sequence[Round]) -> int:
         return self.most
@@ -52,6 +50,12 @@ class Entropy(Schedule):
     nats. Host reads: one a drafted token, and one for the refused slot.
     """
 
+    ranges: ClassVar = {
+        **dict.fromkeys(("t", "target", "step"), SHARE),
+        "gamma": COST,
+        "most": MOST,
+    }
+
     t: float = 0.4
     gamma: float = 0.2
     target: float = 0.8
@@ -59,10 +63,6 @@ class Entropy(Schedule):
     most: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("t", "target", "step"):
-            check_share(name, getattr(self, name))
-        check_positive("gamma", self.gamma)
-        check_most(self.most)
         self._state: Fold[tuple[float, float]] = Fold((self.t, self.target), self._after)
         self._threshold = self.t
 
@@ -99,7 +99,11 @@ class Disco(Schedule):
     that is refused.
     """
 
-    ranges: ClassVar = dict.fromkeys(("bias", "entropy", "peak", "slot"), (-1e6, 1e6))
+    ranges: ClassVar = {
+        **dict.fromkeys(("bias", "entropy", "peak", "slot"), (-1e6, 1e6)),
+        "t": SHARE,
+        "most": MOST,
+    }
 
     path: str = ""
     t: float = 0.35
@@ -110,8 +114,6 @@ class Disco(Schedule):
     most: int = 20
 
     def __post_init__(self) -> None:
-        check_share("t", self.t)
-        check_most(self.most)
         self._by = Classifier(self.bias, self.entropy, self.peak, self.slot)
         if self.path:
             self._by = read_classifier(Path(self.path).expanduser())

@@ -12,7 +12,8 @@ from spsbench.loop.types import Round, Schedule
 from spsbench.metrics.costs import PLAIN, Costs
 from spsbench.metrics.costs_file import read_costs
 from spsbench.metrics.rates import expected_tokens
-from spsbench.plugins import check_inside, check_most, check_positive, check_ranges
+from spsbench.plugins import COST, INSIDE, MOST
+from spsbench.spec import K_MAX
 
 S = TypeVar("S")
 PRIOR = 4.0  # tokens
@@ -28,14 +29,10 @@ class Constant(Schedule):
     `most` bounds the nodes of a tree; None = as many as its drafter likes.
     """
 
-    ranges: ClassVar = {"most": (0, MOST_NODES)}
+    ranges: ClassVar = {"lookahead": (0, K_MAX), "most": (0, MOST_NODES)}
 
     lookahead: int = 4
     most: int | None = None
-
-    def __post_init__(self) -> None:
-        check_most(self.lookahead, "lookahead", least=0)
-        check_ranges(self, most=self.most)
 
     def k(self, history: Sequence[Round]) -> int:
         return self.lookahead
@@ -93,8 +90,8 @@ def costs_of_rows(row: float | str, most: int) -> list[float]:
         costs = [0.0, *map(float, row.split("-") if isinstance(row, str) else [row])]
     except ValueError:
         raise ValueError(f"row is {row!r}: expected a number, or several as in 0.03-0.06") from None
-    for cost in costs:
-        check_positive("row", cost)
+    if not all(COST[0] <= cost <= COST[1] for cost in costs):
+        raise ValueError(f"row is {row!r}: expected costs from {COST[0]} to {COST[1]:g}")
     further = max(0.0, costs[-1] - costs[-2])
     beyond = (costs[-1] + further * more for more in range(1, most + 2 - len(costs)))
     return [*costs, *beyond][: most + 1]
@@ -136,8 +133,6 @@ class RunningAcceptance:
     """
 
     def __init__(self, decay: float, alpha: float) -> None:
-        check_inside("decay", decay)
-        check_inside("alpha", alpha)
         self._alpha = alpha
         self._sums: Fold[AcceptanceSums] = Fold(
             AcceptanceSums(), lambda sums, turn: sums.after(outcome(turn), decay)
@@ -152,11 +147,12 @@ class RunningAcceptance:
 class Heuristic(Schedule):
     """A schedule that raises or lowers K after each round, between 1 and `most`; no host read."""
 
+    ranges: ClassVar = {"most": MOST}
+
     start: int = 5
     most: int = 20
 
     def __post_init__(self) -> None:
-        check_most(self.most)
         if not 1 <= self.start <= self.most:
             raise ValueError(f"start is {self.start}: expected 1 to most, which is {self.most}")
         self._k: Fold[int] = Fold(self.start, self._after)
@@ -178,14 +174,14 @@ class Ema(Schedule):
     depend on the K that it was seen at, unlike the mean number of kept tokens.
     """
 
+    ranges: ClassVar = {**dict.fromkeys(("least", "decay", "alpha"), INSIDE), "most": MOST}
+
     least: float = 0.3
     decay: float = 0.9
     alpha: float = 0.7
     most: int = 20
 
     def __post_init__(self) -> None:
-        check_most(self.most)
-        check_inside("least", self.least)
         self._acceptance = RunningAcceptance(self.decay, self.alpha)
 
     def k(self, history: Sequence[Round]) -> int:
@@ -206,6 +202,12 @@ class Goodput(Schedule):
     2406.14066) for one text: a schedule sees no neighbours, so that a text does not depend on them.
     """
 
+    ranges: ClassVar = {
+        **dict.fromkeys(("context", "draft", "fixed"), COST),
+        **dict.fromkeys(("decay", "alpha"), INSIDE),
+        "most": MOST,
+    }
+
     costs: str = ""
     arm: str = ""
     context: int = 256
@@ -218,9 +220,6 @@ class Goodput(Schedule):
     most: int = 20
 
     def __post_init__(self) -> None:
-        check_most(self.most)
-        for name in ("context", "draft", "fixed"):
-            check_positive(name, getattr(self, name))
         self._rows = costs_of_rows(self.row, self.most)
         if self.batch < 1:
             raise ValueError(f"batch is {self.batch}: expected 1 or more")

@@ -16,7 +16,7 @@ from spsbench.methods.schedules.by_history import (
     costs_of_rows,
     outcome,
 )
-from spsbench.plugins import check_inside, check_most, check_positive, check_ranges
+from spsbench.plugins import COST, INSIDE, MOST
 
 PRIOR = 3.0  # tokens
 RULE_ALPHA = 0.6  # acceptance of drafts by rule before any was tested
@@ -52,7 +52,12 @@ class Payoff(Schedule):
         decay: weight of earlier rounds, a round.
     """
 
-    ranges: ClassVar = {"hold": (1, MOST_ROUNDS)}
+    ranges: ClassVar = {
+        **dict.fromkeys(("draft", "fixed"), COST),
+        **dict.fromkeys(("alpha", "decay"), INSIDE),
+        "hold": (1, MOST_ROUNDS),
+        "most": MOST,
+    }
 
     costs: str = ""
     draft: float = 0.08
@@ -64,13 +69,7 @@ class Payoff(Schedule):
     most: int = 6
 
     def __post_init__(self) -> None:
-        check_most(self.most)
-        check_ranges(self, hold=self.hold)
-        for name in ("draft", "fixed"):
-            check_positive(name, getattr(self, name))
         self._rows = costs_of_rows(self.row, self.most)
-        for name in ("alpha", "decay"):
-            check_inside(name, getattr(self, name))
         if self.costs not in ("", "here"):
             raise ValueError(f"costs is {self.costs!r}: expected here, or draft, row and fixed")
         self._costs = [

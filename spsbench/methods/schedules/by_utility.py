@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from spsbench.loop.types import Round, Schedule
 from spsbench.methods.schedules.by_history import Fold
-from spsbench.plugins import check_most, check_positive, check_ranges
+from spsbench.plugins import COST, MOST
 
 BACK_OFF = 3  # times that the phase without drafts is doubled, while drafts do not pay
 MOST_ROUNDS = 1 << 16
@@ -50,7 +50,11 @@ class Utility(Schedule):
     depend on the seed alone. No host read.
     """
 
-    ranges: ClassVar = {"test": (1, MOST_ROUNDS), "hold": (1, MOST_ROUNDS)}
+    ranges: ClassVar = {
+        **dict.fromkeys(("test", "hold"), (1, MOST_ROUNDS)),
+        **dict.fromkeys(("draft", "row"), COST),
+        "most": MOST,
+    }
 
     start: int = 3
     test: int = 4
@@ -60,10 +64,6 @@ class Utility(Schedule):
     most: int = 8
 
     def __post_init__(self) -> None:
-        check_most(self.most)
-        check_ranges(self, test=self.test, hold=self.hold)
-        for name in ("draft", "row"):
-            check_positive(name, getattr(self, name))
         if not 1 <= self.start <= self.most:
             raise ValueError(f"start is {self.start}: expected 1 to most, which is {self.most}")
         self._phase: Fold[Phase] = Fold(Phase(0, self.test), self._after)

@@ -25,7 +25,7 @@ from spsbench.methods.verifiers.walk_down import (
     row_at,
     uniforms,
 )
-from spsbench.plugins import check_share
+from spsbench.plugins import INSIDE, SHARE
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,9 @@ class Lenient(WalkDown):
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
     accepts = SAMPLED_CHAINS
 
-    l: float = 0.5  # noqa: E741 - the paper's letter
+    ranges: ClassVar = {"l": (INSIDE[0], 1)}
 
-    def __post_init__(self) -> None:
-        if not 0 < self.l <= 1:
-            raise ValueError(f"l is {self.l}: expected more than 0, up to 1")
+    l: float = 0.5  # noqa: E741 - the paper's letter
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
         return by_ratio(draft, q, noise, self.l)
@@ -97,10 +95,9 @@ class Ensemble(WalkDown):
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
     accepts = SAMPLED_CHAINS
 
-    w: float = 0.3
+    ranges: ClassVar = {"w": SHARE}
 
-    def __post_init__(self) -> None:
-        check_share("w", self.w)
+    w: float = 0.3
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
         mixed = self.law(q[:-1], chain_laws(draft, q)[:-1])
@@ -125,10 +122,9 @@ class Synthetic(WalkDown):
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
     accepts = CHAINS
 
-    alpha: float = 0.8
+    ranges: ClassVar = {"alpha": SHARE}
 
-    def __post_init__(self) -> None:
-        check_share("alpha", self.alpha)
+    alpha: float = 0.8
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
         passed = uniforms(draft, q, noise) < self.alpha

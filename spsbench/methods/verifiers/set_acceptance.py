@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spsbench.loop.types import Draft, Guarantee, Noise, Verdict
 from spsbench.methods.verifiers.walk_down import Tested, WalkDown, drawn_from, row_at
-from spsbench.plugins import check_ranges, check_share
+from spsbench.plugins import SHARE
 
 
 class Allowing(WalkDown):
@@ -84,12 +84,10 @@ class Typical(Allowing):
     one from q. At temperature 0 it is greedy decoding.
     """
 
+    ranges: ClassVar = {"epsilon": SHARE, "delta": SHARE}
+
     epsilon: float = 0.09
     delta: float = 0.3
-
-    def __post_init__(self) -> None:
-        for name in ("epsilon", "delta"):
-            check_share(name, getattr(self, name))
 
     def allowed(self, q: Tensor) -> Tensor:
         spread: Tensor = torch.special.entr(q).sum(-1, keepdim=True)
@@ -110,9 +108,6 @@ class TopK(Allowing):
     ranges: ClassVar = {"n": (1, 1 << 24)}
 
     n: int = 2
-
-    def __post_init__(self) -> None:
-        check_ranges(self, n=self.n)
 
     def allowed(self, q: Tensor) -> Tensor:
         least = q.topk(min(self.n, q.shape[-1])).values[..., -1:]

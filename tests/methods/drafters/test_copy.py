@@ -1,5 +1,7 @@
 """Copying: the pointer, its loss, and where it is set anew."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from spsbench.methods.drafters.copy import CopyDrafter
@@ -8,15 +10,22 @@ from tests.methods.drafters.asked import PREFILL, tokens_of
 WORDS = ["?", "Fix", ":", "the", "cat", "sits", "on", "a", "mat", ".", "Answer"]
 
 
-def decode(tokens):
-    return " ".join(WORDS[token] for token in tokens)
+class Words:
+    def decode(self, tokens, **_):
+        return " ".join(WORDS[token] for token in tokens)
+
+
+def marked(*markers):
+    return CopyDrafter.open(
+        SimpleNamespace(tokenizer=Words()), **dict(zip(("after", "before"), markers, strict=False))
+    )
 
 
 MARKED = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 2]  # Fix : the cat sits on a mat . Answer :
 
 
 def test_a_marked_source_is_expected_from_its_beginning():
-    drafter = CopyDrafter("Fix :", "Answer", decode=decode)
+    drafter = marked("Fix :", "Answer")
     drafter.begin(MARKED, PREFILL)
     assert tokens_of(drafter, MARKED, 3) == [3, 4, 5]
     assert tokens_of(drafter, MARKED, 20) == [3, 4, 5, 6, 7, 8, 9]
@@ -46,10 +55,8 @@ def test_as_many_tokens_as_it_takes_must_agree():
 
 
 def test_an_empty_source_and_bad_arguments():
-    drafter = CopyDrafter("Answer :", decode=decode)
+    drafter = marked("Answer :")
     drafter.begin(MARKED, PREFILL)
     assert tokens_of(drafter, MARKED, 3) == []
     with pytest.raises(ValueError):
-        CopyDrafter(least=0)
-    with pytest.raises(ValueError):
-        CopyDrafter("Fix")
+        CopyDrafter.open(SimpleNamespace(tokenizer=None), after="Fix")

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.sequoia import (
     Measured,
-    SequoiaDrafter,
+    Sequoia,
     Table,
     best_shape,
     chances,
@@ -69,7 +70,7 @@ def test_what_was_measured_is_read_or_told(tmp_path):
     file.write_text(json.dumps(said))
     assert read(str(file)) == Measured((0.6, 0.2), 1.5, ((1, 10.0), (9, 12.0)))
     lm = TableLM(Pair(3, 1).p, 3)
-    assert SequoiaDrafter(lm, 4, 2, file=str(file)).shape
+    assert Sequoia(4, 2, file=str(file)).over(Frontier(lm)).shape
     for wrong in ({**said, "target": {}}, {"accept": [2]}, [], {**said, "draft": -1}):
         file.write_text(json.dumps(wrong))
         with pytest.raises(ValueError):
@@ -79,6 +80,3 @@ def test_what_was_measured_is_read_or_told(tmp_path):
     for wrong in "", "a/b", "1.5":
         with pytest.raises(ValueError):
             chances(wrong)
-    for nodes, depth in (0, 1), (1, 0), (9999, 1):
-        with pytest.raises(ValueError):
-            SequoiaDrafter(lm, nodes, depth)

@@ -1,5 +1,6 @@
 """Drafters of trees: what is fed, what is kept, what is drawn, and the law of the texts."""
 
+from functools import partial
 from itertools import product
 
 import pytest
@@ -15,8 +16,8 @@ from spsbench.loop.guards import plan_of
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Draft, Drafter, Drawn, Limits
-from spsbench.methods.drafters.chains import ChainsDrafter
-from spsbench.methods.drafters.shaped import ShapedDrafter, TreeDrafter
+from spsbench.methods.drafters.frontier import Frontier
+from spsbench.methods.drafters.shaped import ShapedDrafter
 from spsbench.methods.drafters.topk import TopkDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
@@ -28,13 +29,18 @@ from tests.oracles.sessions import over_caches
 
 PAIR = Pair(5, 1)
 MAKE = {
-    "top": lambda lm: TreeDrafter(lm, "3x2x1"),
-    "iid": lambda lm: TreeDrafter(lm, "3x2x1", "iid"),
-    "distinct": lambda lm: TreeDrafter(lm, "2x3x2", "distinct"),
-    "ragged": lambda lm: ShapedDrafter(lm, (-1, -1, -1, 0, 0, 2, 3, 5, 5), Drawn.IID),
-    "topk": lambda lm: TopkDrafter(lm, 3, 0, 7),
-    "chains": lambda lm: ChainsDrafter(lm, 3, share=True),
-    "apart": lambda lm: ChainsDrafter(lm, 2),
+    "ragged": lambda lm: ShapedDrafter(Frontier(lm), (-1, -1, -1, 0, 0, 2, 3, 5, 5), Drawn.IID),
+    **{
+        name: partial(open_over, drafter=Spec.parse(spec))
+        for name, spec in {
+            "top": "tree:shape=3x2x1",
+            "iid": "tree:shape=3x2x1,siblings=iid",
+            "distinct": "tree:shape=2x3x2,siblings=distinct",
+            "topk": "topk:width=3,nodes=7",
+            "chains": "chains:n=3,share=true",
+            "apart": "chains:n=2",
+        }.items()
+    },
 }
 every = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 

@@ -280,7 +280,7 @@ def report(run: Path) -> dict[str, Any]:
             rows[arm][group].add(record, decode)
     return {
         "command": "see benchmarks/structured.py",
-        "versions": {"llguidance": manifest.provenance["versions"].get("llguidance")},
+        "versions": {"llguidance": manifest.fingerprint.get("version.llguidance")},
         "drafters": sorted({cell.noise_key for cell in cells.values() if cell.k != 0}),
         "greedy texts": greedy_texts(rows),
         "ratios of speed": list(ratios(rows)),

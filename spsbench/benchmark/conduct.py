@@ -7,7 +7,7 @@ import logging
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,10 +47,11 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
-from spsbench.store.provenance import bandwidth_before, fingerprint, provenance
+from spsbench.store.provenance import fingerprint, provenance
 from spsbench.store.records import records
 from spsbench.store.run import RunWriter, open_run
 from spsbench.store.run_folder import check_writable, read_choices, write_choices
+from spsbench.store.starts import Provenance, Start, bandwidth_before
 from spsbench.store.withheld import withhold_texts
 from spsbench.tasks.reader import digest_of
 from spsbench.tasks.scores import score_missing
@@ -84,51 +85,48 @@ class Benchmark(Conductor):
         """
         experiment, place = self._resolved(experiment), self.place
         folders, identity, folder = self._prepare(experiment)
-        conditions = self._conditions(experiment, folders, folder)
         with open_run(
             folder,
-            self._manifest(experiment, identity, conditions),
+            self._manifest(experiment, identity),
             shard=place.slice,
             resume=place.resume,
             overwrite=place.overwrite,
         ) as writer:
+            conditions = self._conditions(experiment, folders, writer.starts)
+            writer.start(conditions)
             with self._of_run(writer):
                 samples = self._records(experiment, writer)
                 self._traces(experiment, writer)
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
                 return Run(folder, writer.count)
-            measured = conditions["memory"]
-            if measured and measured["loaded"]:
+            if conditions.memory and conditions.memory.loaded:
                 log.info("note: memory was measured under load: it is measured again")
-                writer.amend(memory=measured_again(measured, experiment.threads))
+                writer.note(memory=measured_again(conditions.memory, experiment.threads))
         scored = self._judge(experiment, folder)
         if experiment.no_texts:
             withhold_texts(folder, place.slice)
         return Run(folder, writer.count, conclude(folder), scored)
 
     def _conditions(
-        self, experiment: Experiment, folders: dict[ModelSpec, Path], folder: Path
-    ) -> dict[str, Any]:
+        self, experiment: Experiment, folders: dict[ModelSpec, Path], before: Sequence[Start]
+    ) -> Provenance:
         """Return the provenance of this start, and the memory of this machine."""
-        conditions = provenance() | {"threads": torch.get_num_threads()}
-        conditions["memory"] = None
+        conditions = provenance()
+        conditions.threads = torch.get_num_threads()
         if self.workers.kind == HERE:  # with workers, this machine's conditions do not matter
-            before = bandwidth_before(folder, conditions)
-            conditions["memory"] = memory(experiment, folders, before)
+            bandwidth = bandwidth_before(before, conditions)
+            conditions.memory = memory(experiment, folders, bandwidth)
         return conditions
 
-    def _manifest(
-        self, experiment: Experiment, identity: dict[str, Any], conditions: dict[str, Any]
-    ) -> Manifest:
+    def _manifest(self, experiment: Experiment, identity: dict[str, Any]) -> Manifest:
         """Return the description of the run, with digests of its prompts."""
         manifest = Manifest(
             experiment=experiment.described() | samples_known(experiment),
             cells={cell.id: cell.to_json() for cell in experiment.cells},
             fingerprint=identity,
-            provenance=conditions,
         )
-        manifest.experiment["prompt_ids"] = self._prompt_ids(experiment, manifest.clock)
+        manifest.experiment["prompt_ids"] = self._prompt_ids(experiment, manifest.created)
         return manifest
 
     def estimate(self, experiment: Experiment) -> Iterator[str]:
@@ -253,7 +251,7 @@ class Benchmark(Conductor):
         """
         choices, before = self.model_cache.choices, self.model_cache.chosen
         choices.update(read_choices(writer.folder, writer.shard))
-        self.model_cache.clock = writer.manifest.clock
+        self.model_cache.clock = writer.manifest.created
 
         def keep() -> None:
             write_choices(writer.folder, writer.shard, choices)

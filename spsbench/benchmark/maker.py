@@ -39,9 +39,9 @@ from spsbench.settings.execution import HERE, Access, Workers
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
-from spsbench.store.provenance import machine_name
 from spsbench.store.records import records
 from spsbench.store.run import RunWriter
+from spsbench.store.starts import Provenance
 from spsbench.workers.environment import check_environment, environment, machine
 from spsbench.workers.map_units import map_units
 from spsbench.workers.work import Work
@@ -53,7 +53,7 @@ class UnitRecords(NamedTuple):
     """The result of a unit on a worker."""
 
     records: list[Record]
-    machine: Mapping[str, Any]  # that made them
+    machine: Provenance  # that made them
     choices: Choices  # of its engines
 
 
@@ -126,7 +126,7 @@ class Maker(Work):
         return (self.models or self._own_models)(cell)
 
     @cached_property
-    def _machine(self) -> Mapping[str, Any]:
+    def _machine(self) -> Provenance:
         return machine(self.beside, self.cells[0].target.device)
 
     def _warm_up(self, group: Sequence[Job], answers: Answers) -> None:
@@ -229,7 +229,7 @@ class RecordMaking:
         ]
         self.total = sum(map(len, self._missing))
         self._progress = RunProgress(self.total, self.experiment.cells)
-        self._noted: set[str] = set()  # machines in the manifest, of this start
+        self._noted: set[str] = set()  # machines of this start in the log
 
     def _write(self, record: Record, machine_of_record: str | None = None) -> None:
         """Write a record, unless it is there already."""
@@ -249,10 +249,12 @@ class RecordMaking:
         self.watch(self._progress)
         maker = Maker(cells=self.experiment.cells, access=access, warmup=self.experiment.warmup)
         if workers.kind == HERE:
-            add = self.writer.add_counters
-            self._make_here(replace(maker, models=models, stop=self.stop, counted=add))
+            self._make_here(replace(maker, models=models, stop=self.stop, counted=self._count))
         elif self.total:
             self._make_on(workers, maker, models.model_cache)
+
+    def _count(self, cell: str, counts: Mapping[str, float]) -> None:
+        self.writer.note(counters={cell: counts})
 
     def _make_here(self, maker: Maker) -> None:
         for jobs_of_part, samples in zip(self._missing, self.samples, strict=True):
@@ -276,9 +278,9 @@ class RecordMaking:
             if new:  # what engines of workers have chosen first: a resumed run keeps to it
                 model_cache.choices.update(new)
                 model_cache.chosen()
-            name = machine_name(made.machine)
+            name = made.machine.machine
             if name not in self._noted:
-                self.writer.join(name, made.machine)
+                self.writer.start(made.machine, name)
                 self._noted.add(name)
             for record in made.records:
                 self._write(record, name)

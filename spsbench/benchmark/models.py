@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from spsbench.checkpoints.weights import BYTES, weight_bytes
 from spsbench.errors import UsageError
@@ -22,6 +21,7 @@ from spsbench.settings.experiment import Experiment
 from spsbench.settings.labels import method
 from spsbench.settings.models import ModelSpec
 from spsbench.store.provenance import digest, hash_files
+from spsbench.store.starts import Memory
 
 log = logging.getLogger(__name__)
 
@@ -105,14 +105,14 @@ def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
 
 def memory(
     experiment: Experiment, folders: dict[ModelSpec, Path], earlier: float | None = None
-) -> dict[str, Any] | None:
+) -> Memory | None:
     """Return the memory bandwidth of this machine, and the bytes read for a token of each target.
 
     The bandwidth is measured unless `earlier` from an earlier start; `loaded` tells whether other
     work ran meanwhile.
     """
     targets = [cell.target for cell in experiment.cells if not cell.elsewhere]
-    sizes = {}
+    sizes = dict[str, int]()
     for model in targets:
         if model.device != "cpu" or model.random or model.quantised:
             continue
@@ -121,23 +121,22 @@ def memory(
             sizes[model.id] = weight_bytes(folders[model], dtype)
     if not sizes:
         return None
-    if earlier:
-        return {"bandwidth": earlier, "loaded": False, "weights": sizes}
-    return {**measured(experiment.threads), "weights": sizes}
+    return Memory(earlier, weights=sizes) if earlier else measured(experiment.threads, sizes)
 
 
-def measured_again(memory: dict[str, Any], threads: int | None) -> dict[str, Any]:
+def measured_again(memory: Memory, threads: int | None) -> Memory:
     """Return the better of two measurements: other work can only have lowered the first."""
-    again = measured(threads)
-    return {**memory, **again, "bandwidth": max(memory["bandwidth"], again["bandwidth"])}
+    again = measured(threads, memory.weights)
+    again.bandwidth = max(memory.bandwidth, again.bandwidth)
+    return again
 
 
-def measured(threads: int | None) -> dict[str, Any]:
+def measured(threads: int | None, weights: dict[str, int] | None = None) -> Memory:
     """Measure the memory bandwidth, and whether other work ran meanwhile."""
     before = read_clocks()
     with announce_if_slow("measuring how fast memory is read"):
         bandwidth = read_bandwidth(threads)
-    return {"bandwidth": bandwidth, "loaded": loaded(before, read_clocks())}
+    return Memory(bandwidth, loaded(before, read_clocks()), weights or {})
 
 
 def model_digests(cell: Cell) -> dict[str, str]:

@@ -14,7 +14,7 @@ from spsbench.settings.experiment import Part
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
-from spsbench.store.records import records, segmented
+from spsbench.store.records import placed_records, records
 
 Rooms = Callable[[Cell], Room]
 """A cell -> its loaded models, or the outline of them: tokenizer, limit and clock."""
@@ -26,17 +26,17 @@ class RunPrompts:
     def __init__(
         self, manifest: Manifest, cells: dict[str, Cell], models: Rooms, folder: Path
     ) -> None:
-        self._models: Rooms = lambda cell: at_time(models(cell), manifest.clock)
+        self._models: Rooms = lambda cell: at_time(models(cell), manifest.created)
         self._samples: dict[tuple[str, str], Sample] = {}  # (cell, sample)
         self._answers: dict[str, Answers] = {}  # by cell
         self._folder = folder
         self._digests = manifest.prompt_ids
-        merged = any("clock" in segment for segment in manifest.segments)
         self._clocks = {
-            placed.record.key: manifest.clock_of(manifest.segments[placed.segment])
-            for placed in (segmented(folder) if merged else ())
+            placed.record.key: placed.start.clock
+            for placed in placed_records(folder)
+            if placed.start.clock is not None
         }
-        for described in manifest.parts(folder):
+        for described in manifest.parts:
             cells_of_part = tuple(cells[name] for name in described["cells"] if name in cells)
             if cells_of_part:
                 self._read(described, cells_of_part)

@@ -66,7 +66,7 @@ def phases_of(planner: Planner) -> Iterator[str]:
     folder = None if plain.random or plain.device != "cpu" else local_folder(plain.id)
     if folder is not None and texts + real:
         weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-        speed = measured_bandwidth(torch.get_num_threads())["bandwidth"]
+        speed = measured_bandwidth(torch.get_num_threads()).bandwidth
         seconds = (texts + real) * tokens * weights / speed
         yield (
             f"about {clock(seconds)} at least, if every token reads {weights / 1e6:,.0f} MB of "

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.benchmark.models import measured
+from spsbench.benchmark.models import measured, measured_again
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.recurrent import stateful
 from spsbench.errors import UsageError
@@ -56,11 +56,9 @@ def bandwidth_of(device: torch.device) -> float:
     if device.type != "cpu":
         return device_bandwidth(device)
     reading = measured(torch.get_num_threads())
-    if reading["loaded"]:  # load can only lower the bandwidth
-        reading["bandwidth"] = max(
-            reading["bandwidth"], measured(torch.get_num_threads())["bandwidth"]
-        )
-    return float(reading["bandwidth"])
+    if reading.loaded:  # load can only lower the bandwidth
+        reading = measured_again(reading, torch.get_num_threads())
+    return reading.bandwidth
 
 
 def device_bandwidth(device: torch.device, size: int = READ) -> float:

@@ -140,17 +140,16 @@ def _about(tables: Sequence[Table], runs: Sequence[str]) -> str:
         seen.setdefault("data", {})[table.title.task] = None
         models = {str(model) for row in table.rows for model in row.cell.models}
         seen.setdefault("models", {})[", ".join(sorted(models))] = None
-        for start in table.provenance:
-            provenance = start.get("provenance") or {}
-            hardware, git = provenance.get("hardware") or {}, provenance.get("git") or {}
-            seen.setdefault("started", {})[str(start.get("started", ""))[:16]] = None
-            if git.get("commit"):
-                changed = ", with changes" if git.get("diff") else ""
-                seen.setdefault("commit", {})[f"{git['commit'][:12]}{changed}"] = None
+        for start in table.starts:
+            hardware, git = start.provenance.hardware, start.provenance.git
+            seen.setdefault("started", {})[f"{start.started:%Y-%m-%dT%H:%M}"] = None
+            if git is not None:
+                changed = ", with changes" if git.diff else ""
+                seen.setdefault("commit", {})[f"{git.commit[:12]}{changed}"] = None
             if hardware:
                 machine = f"{hardware.get('cpu')}, {hardware.get('cores')} cores"
                 seen.setdefault("machine", {})[machine] = None
-            versions = provenance.get("versions") or {}
+            versions = start.provenance.versions
             named = [
                 f"{name} {versions[name]}" for name in ("spsbench", "torch") if name in versions
             ]

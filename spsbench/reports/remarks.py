@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from spsbench.hardware.bandwidth import Ceiling
 from spsbench.hardware.contention import OTHERS_AT_MOST
@@ -25,6 +24,7 @@ from spsbench.reports.columns import MARK, SOURCE, columns, full, paper_row
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, lossy, short_decoders
 from spsbench.settings.records import Score
+from spsbench.store.starts import Memory, Start
 from spsbench.tasks.program_log import (
     NAME,
     counts,
@@ -185,15 +185,16 @@ def by_sample(
     return {row.cell.id: qualities(scores_by_cell[row.cell.id], combine(row.cell)) for row in rows}
 
 
-def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str]:
+def ceilings(rows: Sequence[Summary], memory: Memory | None) -> list[str]:
     """Compare ArS and SpS with the memory-bandwidth limit of ArS, by target.
 
     Nothing that was measured under load. Only several tokens a pass can exceed the limit.
     """
-    memory = provenance.get("memory") or {}
-    lines = []
-    for target, size in {} if memory.get("loaded") else memory.get("weights", {}).items():
-        bound = Ceiling(size, memory["bandwidth"])
+    lines: list[str] = []
+    if memory is None or memory.loaded:
+        return lines
+    for target, size in memory.weights.items():
+        bound = Ceiling(size, memory.bandwidth)
         times = [
             (row, row.mean_token_time_ms)
             for row in rows
@@ -316,11 +317,11 @@ def _to_one(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value / 100 if is_percent(name) else value for name, value in metrics.items()}
 
 
-def counter_notes(rows: Sequence[Summary], starts: Sequence[Mapping[str, Any]]) -> list[str]:
+def counter_notes(rows: Sequence[Summary], starts: Sequence[Start]) -> list[str]:
     """Return what servers counted over all texts of their batches, where no text has its own."""
     names, lines = Names(row.cell for row in rows), []
     for row in rows:
-        counters = [start.get("counters", {}).get(row.cell.id, {}) for start in starts]
+        counters = [start.counters.get(row.cell.id, {}) for start in starts]
         texts, rounds, accepted, drafted = (
             sum(counts.get(name, 0) for counts in counters)
             for name in ("texts", "rounds", "accepted", "drafted")
@@ -329,8 +330,8 @@ def counter_notes(rows: Sequence[Summary], starts: Sequence[Mapping[str, Any]]) 
             share = f", {accepted / drafted:.3f} of what was drafted" if drafted else ""
             lines.append(
                 f"Counters of the server, {names.full(row.cell)}: {1 + accepted / rounds:.2f} "
-                f"tokens a round with a draft{share} kept, over {texts} texts of whole batches; "
-                "they are of no single text."
+                f"tokens a round with a draft{share} kept, over {texts:.0f} texts of whole "
+                "batches; they are of no single text."
             )
     return lines
 

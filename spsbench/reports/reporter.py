@@ -15,6 +15,7 @@ from spsbench.reports.remarks import basis, seed_lines
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
 from spsbench.store.progress import Progress
+from spsbench.store.starts import Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Table:
         default_factory=dict
     )  # identity in JSON: digests; a plan's answer
     seeds: Sequence[OverSeeds] = ()  # over rows that differ in the seed only
-    provenance: Sequence[Mapping[str, Any]] = ()  # time, versions, machine of each start
+    starts: Sequence[Start] = ()  # with time, versions and machine
     records: Callable[[], Iterator[Record]] = lambda: iter(())  # each call streams from disk
     parities: Sequence[tuple[Cell, Parity]] = ()  # quality of each drafting cell against ArS
     qualities: Mapping[str, Qualities] = field(default_factory=dict)  # cell -> scores, 0 .. 1
@@ -106,7 +107,7 @@ def table_of(
         selected: columns that replace the default; the paper's rows are omitted then.
         paper: whether to add the paper's rows of Table 1.
         ceiling_ms: memory-bound minimum of an ArS token's time in ms; None = unknown.
-        about: further fields of the table, such as `provenance` and `records`.
+        about: further fields of the table, such as `starts` and `records`.
     """
     whole = [row for row in rows if row.group is None]
     seeds = over_seeds(whole)

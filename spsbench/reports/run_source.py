@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spsbench.errors import DataError, UsageError
 from spsbench.metrics.parity import Combine, average
@@ -13,8 +13,8 @@ from spsbench.reports.reporter import Title
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
 from spsbench.store.manifest import Manifest
-from spsbench.store.provenance import Machine, machines
-from spsbench.store.records import segmented
+from spsbench.store.records import placed_records, records
+from spsbench.store.starts import Machine, machines
 from spsbench.tasks.scores import read_scores
 
 
@@ -72,34 +72,23 @@ class Source(NamedTuple):
             or None
         )
 
-    def machines(self) -> tuple[Machine, ...]:
-        """Return the kinds of machines that made records; where there is one, it may have none."""
-        run_machines = machines(self.manifest)
-        if len(run_machines) > 1:
-            used = {placed.segment for placed in segmented(self.folder)}
-            run_machines = machines(self.manifest, used)
-        return run_machines
+    def machines(self) -> list[Machine]:
+        """Return the kinds of machines that made records."""
+        return machines(placed.start for placed in placed_records(self.folder))
 
-    def records(self, segments: frozenset[int], *, timed: bool = True) -> Iterator[Record]:
-        """Yield the records of some starts; without `timed` their times are flagged `unlike`."""
-        for placed in segmented(self.folder):
-            if placed.segment in segments:
-                record = placed.record
-                yield record if timed else replace(record, flags=(*record.flags, "unlike"))
-
-    def starts(self, segments: frozenset[int]) -> list[dict[str, Any]]:
-        """Return the manifest's entries of these starts."""
-        return [self.manifest.segments[i] for i in sorted(segments)]
+    def records(self, *, timed: bool = True) -> Iterator[Record]:
+        """Yield the records; without `timed` their times are flagged `unlike`."""
+        for record in records(self.folder):
+            yield record if timed else replace(record, flags=(*record.flags, "unlike"))
 
     def rows(
         self,
-        segments: frozenset[int],
         seen: set[Key] | None = None,
         tap: Callable[[Record], None] = lambda record: None,
         *,
         timed: bool = True,
     ) -> list[Summary]:
-        """Summarise the records of some starts; `seen` collects keys, `tap` receives each record.
+        """Summarise the records; `seen` collects keys, `tap` receives each record.
 
         Scores require `seen`, and times require `timed`.
 
@@ -107,8 +96,8 @@ class Source(NamedTuple):
             DataError: records of another run.
         """
 
-        def records() -> Iterator[Record]:
-            for record in self.records(segments, timed=timed):
+        def tapped() -> Iterator[Record]:
+            for record in self.records(timed=timed):
                 if seen is not None:
                     seen.add(record.key)
                 tap(record)
@@ -119,7 +108,7 @@ class Source(NamedTuple):
         try:
             return summaries(
                 self.cells,
-                records(),
+                tapped(),
                 scores,
                 combine=combine_of,
                 by_group=self.by_group,

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from spsbench.metrics.compare import MARGINS as MARGINS_OF_CHANGE
 from spsbench.metrics.compare import RunComparison, compare, tally_run
@@ -32,8 +30,9 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record
 from spsbench.store.atomic import replace_file
 from spsbench.store.progress import progress
-from spsbench.store.provenance import Machine, digests, unlike
-from spsbench.store.run_folder import read_audits, unbegun
+from spsbench.store.provenance import digests
+from spsbench.store.run_folder import read_audits, record_logs, shard_name, unbegun
+from spsbench.store.starts import Machine, Memory, unlike
 
 
 def report_on(
@@ -105,12 +104,7 @@ def compared(
 
 def _pooled(source: Source) -> Iterator[Record]:
     """Yield the records of a run; those of unlike machines come without times."""
-    machines = source.machines()
-    return source.records(_segments(machines), timed=len(machines) < 2)
-
-
-def _segments(machines: Sequence[Machine]) -> frozenset[int]:
-    return frozenset[int]().union(*(machine.segments for machine in machines))
+    return source.records(timed=len(source.machines()) < 2)
 
 
 def _sections(source: Source, tables: Sequence[Table]) -> Iterator[Section]:
@@ -135,7 +129,8 @@ def _tables(source: Source) -> Iterator[Table]:
     }
     seen: set[Key] = set()
     tables = list(_of_run(source, seen))
-    run_progress = progress(source.manifest, {cell.id: cell for cell in source.cells}, seen)
+    cells = {cell.id: cell for cell in source.cells}
+    run_progress = progress(source.folder, source.manifest, cells, seen)
     if run_progress is not None:
         identity |= {"done": run_progress.done, "planned": run_progress.total}
     for table in tables:
@@ -148,9 +143,8 @@ def _tables(source: Source) -> Iterator[Table]:
 def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
     """Yield the tables of a run; `seen` collects the keys of its records."""
     machines = source.machines()
-    segments = _segments(machines)
     pooled = len(machines) < 2
-    provenance = machines[0].provenance if len(machines) == 1 else {}
+    memory = machines[0].provenance.memory if len(machines) == 1 else None
     texts = {cell.id: Repetition() for cell in source.cells}
     greedy = GreedyTexts(source.cells)
     counts = RoundCounts()
@@ -161,7 +155,7 @@ def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
         if record.cell in texts:
             texts[record.cell].add(record)
 
-    rows = source.rows(segments, seen, tap, timed=pooled)
+    rows = source.rows(seen, tap, timed=pooled)
     whole = [row for row in rows if row.group is None]
     scores = [score for score in source.scores if score.key in seen]
     same = greedy.identical()
@@ -169,15 +163,15 @@ def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
         (cell, parity._replace(available=source.samples_of(cell)))
         for cell, parity in paired_quality(whole, scores, combine_of, source.margins, same)
     ]
-    notes = _notes(source, machines, whole, paired, provenance)
+    notes = _notes(source, machines, whole, paired, memory)
     notes += sameness([row.cell for row in whole], greedy)
     notes += repetitions([row.cell for row in whole], texts)
     table = table_of(
         rows,
         source.title("", notes, timed=pooled),
-        ceiling_ms=_lowest(provenance),
-        provenance=source.starts(segments),
-        records=partial(source.records, segments),
+        ceiling_ms=_lowest(memory),
+        starts=[start for machine in machines for start in machine.starts],
+        records=source.records,
         paper=source.with_paper,
         parities=paired,
         qualities=by_sample(whole, scores, combine_of),
@@ -191,13 +185,13 @@ def _notes(
     machines: Sequence[Machine],
     whole: Sequence[Summary],
     paired: Sequence[tuple[Cell, Parity]],
-    provenance: Mapping[str, Any],
+    memory: Memory | None,
 ) -> list[str]:
     notes = findings(whole, paired, paper=source.with_paper)
-    notes += counter_notes(whole, source.starts(_segments(machines)))
-    notes += ceilings(whole, provenance) + judged_notes(source.folder, source.cells)
-    if missing := unbegun(segment["shard"] for segment in source.manifest.segments):
-        notes.append(f"Shards not started yet: {', '.join(missing)}.")
+    notes += counter_notes(whole, [start for machine in machines for start in machine.starts])
+    notes += ceilings(whole, memory) + judged_notes(source.folder, source.cells)
+    if missing := unbegun(record_logs(source.folder)):
+        notes.append(f"Shards not started yet: {', '.join(map(shard_name, missing))}.")
     if len(machines) > 1:
         notes.append(
             f"Generated on {len(machines)} unlike machines, so times are left out: "
@@ -206,13 +200,11 @@ def _notes(
     return notes
 
 
-def _lowest(provenance: Mapping[str, Any]) -> float | None:
+def _lowest(memory: Memory | None) -> float | None:
     """Return the memory-bound token time of the only target; None if several, or under load."""
-    memory = provenance.get("memory") or {}
-    if memory.get("loaded"):
+    if memory is None or memory.loaded or len(memory.weights) != 1:
         return None
-    sizes = list(memory.get("weights", {}).values())
-    return 1e3 * sizes[0] / memory["bandwidth"] if len(sizes) == 1 else None
+    return 1e3 * next(iter(memory.weights.values())) / memory.bandwidth
 
 
 def conclude(folder: Path) -> Report:

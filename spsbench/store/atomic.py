@@ -4,6 +4,7 @@ import contextlib
 import errno
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from spsbench.errors import WriteError
@@ -20,21 +21,39 @@ def replace_file(path: Path, content: bytes) -> None:
     """
     if _is_device(path):
         _write_into(path, content)
-        return
+    else:
+        _write_whole(path, content, os.replace)
+
+
+def create_file(path: Path, content: bytes) -> bool:
+    """Create a file whole; return False, and leave it, where there is one already.
+
+    Raises:
+        WriteError: the file could not be written.
+    """
+    try:
+        _write_whole(path, content, os.link)
+    except WriteError:
+        if not path.exists():
+            raise
+        return False
+    return True
+
+
+def _write_whole(path: Path, content: bytes, place: Callable[[Path, Path], None]) -> None:
     draft = draft_of(path)
     try:
         with draft.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
+        place(draft, path)
         sync(path.parent)
-    except BaseException as error:  # an interrupt, too, must leave no temporary file
+    except OSError as error:
+        raise WriteError.of(error, path) from error
+    finally:  # an interrupt, too, must leave no temporary file
         with contextlib.suppress(OSError, ValueError):  # an invalid name
             draft.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise WriteError.of(error, path) from error
-        raise
 
 
 def check_replaceable(path: Path) -> None:

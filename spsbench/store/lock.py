@@ -3,19 +3,16 @@
 import contextlib
 import fcntl
 import os
-import time
 from pathlib import Path
 
 from spsbench.errors import InUseError, WriteError
-
-POLL = 0.02  # seconds
 
 
 class Lock:
     """A lock on a file, held until `close` or until the process ends in any way."""
 
-    def __init__(self, path: Path, wait: float = 0.0) -> None:
-        """Take the lock of `path`, which is created if missing; retry for `wait` seconds.
+    def __init__(self, path: Path) -> None:
+        """Take the lock of `path`, which is created if missing.
 
         Raises:
             InUseError: another process holds the lock.
@@ -23,14 +20,11 @@ class Lock:
         """
         self.path = path
         self._file = -1
-        until = time.monotonic() + wait
-        while not self._take():
-            if time.monotonic() >= until:
-                raise InUseError(
-                    f"this run is being written ({path}, by {self._owner()}): expected one "
-                    "writer. Wait for it, or give this run another folder"
-                )
-            time.sleep(POLL)
+        if not self._take():
+            raise InUseError(
+                f"this run is being written ({path}, by {self._owner()}): expected one "
+                "writer. Wait for it, or give this run another folder"
+            )
 
     def __enter__(self) -> "Lock":
         return self

@@ -1,4 +1,4 @@
-"""The manifest of a run: experiment, cells, fingerprint, starts and their provenance."""
+"""The manifest of a run: experiment, cells and fingerprint. Written once, with the first record."""
 
 import json
 from collections.abc import Mapping
@@ -9,59 +9,36 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
 from spsbench.errors import DataError, MismatchError, MissingError
-from spsbench.foreign import read_json
+from spsbench.foreign import cut, read_json
 from spsbench.settings.cell import Cell
-from spsbench.settings.records import SCHEMA
-from spsbench.store.atomic import replace_file
+from spsbench.store.atomic import create_file
 from spsbench.version import __version__
 
 NAME = "manifest.json"
+RUN_SCHEMA = 7  # of manifests and of the lines of logs
 ABSENT = "absent"
-FEW = 40  # characters of a value in a message
-PART = ("task", "prompt_version", "cells", "limit", "samples", "repeats")  # read back of each part
 
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
-
-
-class GitShape(Struct):
-    """The state of the sources."""
-
-    commit: str = ""
-
-
-class MemoryShape(Struct):
-    """The measured memory of a machine."""
-
-    bandwidth: Annotated[float, Meta(ge=1)]
-    weights: dict[str, Annotated[float, Meta(ge=0)]]
-
-
-class ProvenanceShape(Struct):
-    """Where numbers come from."""
-
-    hardware: dict[str, Any] | None = None
-    git: GitShape | None = None
-    versions: dict[str, Any] | None = None
-    memory: MemoryShape | None = None
+Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class PartShape(Struct):
-    """A part of an experiment."""
+    """The form of a part of an experiment, as `Part.described` gives it."""
 
     title: str
-    task: str = ""
-    prompt_version: str = ""
-    metrics: list[str] = []
-    limit: Positive | None = None
+    task: str
+    prompt_version: str
+    metrics: list[str]
+    limit: Positive | None
+    samples: Count
+    repeats: Count
+    cells: list[str]
     sample_seed: Count | None = None
-    samples: Count = 0
-    repeats: Count = 0
-    cells: list[str] = []
 
 
 class ExperimentShape(Struct):
-    """The experiment as the user gave it."""
+    """The form of an experiment, as `Experiment.described` gives it, and of its samples."""
 
     title: str = ""
     parts: list[PartShape] = []
@@ -72,34 +49,20 @@ class ExperimentShape(Struct):
     paper: bool = False
 
 
-class SegmentShape(Struct):
-    """One start."""
-
-    shard: Annotated[str, Meta(pattern=r"^\d+-of-\d+\Z")]
-    first: Count
-    started: str = ""
-    clock: str = ""
-    machine: str = ""
-    provenance: ProvenanceShape | None = None
-
-
-def now() -> str:
-    """Return UTC in ISO format, for people: no code orders or computes by the time."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def now() -> datetime:
+    """Return UTC to the second, for people: no code orders or computes by the time."""
+    return datetime.now(UTC).replace(microsecond=0)
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The manifest of a run, written with its first record; each start adds its segment."""
+    """The manifest of a run, which no start changes."""
 
     experiment: dict[str, Any]
     cells: dict[str, dict[str, Any]]  # Cell.id -> its fields
     fingerprint: dict[str, Any]  # flat: everything that can change a number
-    provenance: dict[str, Any]  # of the first start
-    # One a start: shard, number of its first record, time, provenance and machine.
-    segments: tuple[dict[str, Any], ...] = ()
-    created: str = field(default_factory=now)
+    created: Moment = field(default_factory=now)  # the time that its chat templates are told
     tool: str = __version__
-    schema: int = SCHEMA
+    schema: int = RUN_SCHEMA
 
     @property
     def samples(self) -> frozenset[str]:
@@ -108,55 +71,29 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return frozenset(name for names in samples.values() for name in names)
 
     @property
+    def parts(self) -> list[dict[str, Any]]:
+        """Return the parts of the experiment as `Part.described` wrote them."""
+        return list(self.experiment.get("parts", ()))
+
+    @property
     def prompt_ids(self) -> dict[str, str]:
         """Return cell -> digest of the tokens of its prompts; empty if there are none."""
         return dict(self.experiment.get("prompt_ids", {}))
 
-    def start_of(self, shard: str, number: int, machine: str | None) -> int:
-        """Return the segment of line `number` of a shard: the last start before the line.
+    def write_once(self, folder: Path) -> "Manifest":
+        """Write `manifest.json` unless it is there; return the one that is there.
 
         Raises:
-            DataError: no segment.
-        """
-        for index in range(len(self.segments) - 1, -1, -1):
-            start = self.segments[index]
-            is_of_line = start["shard"] == shard and start.get("machine") == machine
-            if is_of_line and start["first"] <= number:
-                return index
-        raise DataError(
-            f"record of no segment (shard {shard}, line {number + 1}): expected its start in the "
-            "manifest. Restore the manifest from a copy, or start anew"
-        )
-
-    @property
-    def clock(self) -> datetime:
-        """Return the time that the run's chat templates are told, in whichever start."""
-        return self.clock_of({})
-
-    def clock_of(self, segment: Mapping[str, Any]) -> datetime:
-        """Return the same of a start; those merged from other runs have their own.
-
-        Raises:
-            DataError: no time in ISO format.
-        """
-        moment = segment.get("clock", self.created)
-        try:
-            return datetime.fromisoformat(moment)
-        except ValueError as error:
-            raise DataError(
-                f"no time ({NAME}: {moment[:FEW]!r}): expected when the run was created, in ISO "
-                "format. Restore the file from a copy"
-            ) from error
-
-    def save(self, folder: Path) -> None:
-        """Write `manifest.json` atomically.
-
-        Raises:
-            WriteError: the file could not be written; the old file is untouched.
+            WriteError: the file could not be written.
+            MismatchError: another configuration has begun in this folder.
             ValueError: NaN or infinity in the manifest.
         """
         text = json.dumps(to_builtins(self), allow_nan=False, indent=1)
-        replace_file(folder / NAME, text.encode("ascii") + b"\n")
+        if create_file(folder / NAME, text.encode("ascii") + b"\n"):
+            return self
+        theirs = Manifest.load(folder)
+        refuse_differences(self, theirs, folder)
+        return theirs
 
     @classmethod
     def load(cls, folder: Path) -> "Manifest":
@@ -170,45 +107,22 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not path.exists():
             raise MissingError(f"no run ({folder}): expected {NAME} in it. Check the folder")
         values = read_json(path, "the manifest of a run")
-        schema = values.get("schema", SCHEMA) if isinstance(values, dict) else SCHEMA
-        if schema != SCHEMA:
+        schema = values.get("schema", RUN_SCHEMA) if isinstance(values, dict) else RUN_SCHEMA
+        if schema != RUN_SCHEMA:
             raise DataError(
-                f"run of schema {str(schema)[:FEW]} ({path}, written by spsbench "
-                f"{str(values.get('tool'))[:FEW]}): expected schema {SCHEMA}. Read it with that "
-                "version, or make the run anew"
+                f"run of schema {cut(schema)} ({path}, written by spsbench "
+                f"{cut(values.get('tool'))}): expected schema {RUN_SCHEMA}. Convert one of schema "
+                "6 with recipes/convert_runs.py of the sources, or make the run anew"
             )
         try:
             manifest = convert(values, cls)
             convert(manifest.experiment, ExperimentShape)
-            convert([manifest.provenance], list[ProvenanceShape])
-            convert(manifest.segments, list[SegmentShape])
         except ValidationError as error:
             raise DataError(
                 f"unreadable manifest ({path}: {error}): expected what `sps` wrote. "
                 "Restore the file from a copy, or start anew"
             ) from error
-        if any(segment.get("differences") for segment in manifest.segments):
-            raise DataError(
-                f"run that went on under another configuration ({path}): expected one. Read it "
-                f"with spsbench {manifest.tool[:FEW]}, or make the run anew"
-            )
         return manifest
-
-    def parts(self, folder: Path) -> list[dict[str, Any]]:
-        """Return the parts of the experiment as `Part.described` wrote them.
-
-        Raises:
-            DataError: a part lacks a field needed to rebuild its task.
-        """
-        parts: list[dict[str, Any]] = self.experiment.get("parts", [])
-        for at, part in enumerate(parts):
-            lacking = [name for name in PART if name not in part]
-            if lacking:
-                raise DataError(
-                    f"part {at} without {', '.join(lacking)} ({folder / NAME}): expected what "
-                    "`sps` wrote. Read the run with the version that its manifest names"
-                )
-        return parts
 
     def configurations(self, folder: Path) -> dict[str, Cell]:
         """Return id -> cell of the run, in order.
@@ -220,7 +134,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             cells = {name: Cell.from_json(values) for name, values in self.cells.items()}
             for name, cell in cells.items():
                 if name != cell.id:
-                    raise ValueError(f"{name[:FEW]} has the fields of {cell.id}")
+                    raise ValueError(f"{cut(name)} has the fields of {cell.id}")
             return cells
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise DataError(

@@ -10,7 +10,7 @@ from spsbench.settings.experiment import repeats_of
 from spsbench.settings.records import Key
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
-from spsbench.store.run_folder import belongs, unbegun
+from spsbench.store.run_folder import belongs, record_logs, unbegun
 
 
 class Progress(NamedTuple):
@@ -47,23 +47,25 @@ class Progress(NamedTuple):
 
 
 def progress(
-    manifest: Manifest, cells: Mapping[str, Cell], recorded: Collection[Key]
+    folder: Path, manifest: Manifest, cells: Mapping[str, Cell], recorded: Collection[Key]
 ) -> Progress | None:
     """Return the progress of a run with the records `recorded`; None: the manifest plans none.
 
     Args:
+        folder: of the run, whose logs tell which shards have begun.
+        manifest: of the run.
         cells: the manifest's cells by id.
+        recorded: keys of its records.
     """
     planned = dict.fromkeys(_planned(manifest, cells))
     if not planned:
         return None
     missing = [key for key in planned if key not in recorded]
-    shards = unbegun(segment["shard"] for segment in manifest.segments)
-    layout = [(int(number), int(total)) for number, total in (s.split("-of-") for s in shards)]
+    shards = unbegun(record_logs(folder))
     return Progress(
         len(planned) - len(missing),
         Counter(cell for cell, *_ in planned),
-        not all(any(belongs(key, shard) for shard in layout) for key in missing),
+        not all(any(belongs(key, shard) for shard in shards) for key in missing),
     )
 
 
@@ -74,18 +76,15 @@ def progress_of(folder: Path) -> Progress | None:
         SpsError: a damaged run.
     """
     manifest = Manifest.load(folder)
-    return progress(
-        manifest, manifest.configurations(folder), {record.key for record in records(folder)}
-    )
+    recorded = {record.key for record in records(folder)}
+    return progress(folder, manifest, manifest.configurations(folder), recorded)
 
 
 def _planned(manifest: Manifest, cells: Mapping[str, Cell]) -> Iterator[Key]:
     """Yield the keys that the parts of an experiment plan, some of them more than once."""
-    for part in manifest.experiment.get("parts", ()):
-        samples = manifest.experiment.get("samples", {}).get(part.get("task"), ())
-        for name in part.get("cells", ()):
-            if name not in cells:
-                continue
-            repeats = repeats_of(cells[name], part.get("samples", 1), part.get("repeats", 1))
-            for sample in samples[: part.get("limit")]:
-                yield from ((name, sample, repeat) for repeat in range(repeats))
+    for part in manifest.parts:
+        samples = manifest.experiment.get("samples", {}).get(part["task"], ())[: part["limit"]]
+        for name in part["cells"]:
+            if name in cells:
+                repeats = range(repeats_of(cells[name], part["samples"], part["repeats"]))
+                yield from ((name, sample, repeat) for sample in samples for repeat in repeats)

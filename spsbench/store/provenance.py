@@ -1,18 +1,14 @@
-"""Provenance of numbers: code, versions, machine, and model files; and the fingerprint of a run.
-
-Times are pooled over starts on the same machine, records over starts with the same setting.
-"""
+"""Provenance of numbers: code, versions, machine, and model files; and the fingerprint of a run."""
 
 import hashlib
-import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.hardware.environment import PACKAGES, cpu_kind, package_version, usable_cores
@@ -24,7 +20,7 @@ from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
-from spsbench.store.manifest import NAME, Manifest
+from spsbench.store.starts import Git, Provenance
 from spsbench.version import __version__
 
 # Libraries of tasks and scores, beside the libraries of the models.
@@ -65,20 +61,17 @@ MODEL_FILES = (
 )
 
 
-def provenance() -> dict[str, Any]:
-    """Return git state, versions, hardware and chosen environment variables, ready for JSON.
-
-    Without paths, user and host names.
-    """
-    return {
-        "git": git_state(Path(__file__).parent),
-        "versions": versions(),
-        "hardware": hardware(),
-        "environment": {
+def provenance() -> Provenance:
+    """Return git state, versions, hardware and chosen environment variables."""
+    return Provenance(
+        git=git_state(Path(__file__).parent),
+        versions=versions(),
+        hardware=hardware(),
+        environment={
             name: value for name in VARIABLES if (value := user_variable(name)) is not None
         },
-        "set_here": sorted(set_here()),
-    }
+        set_here=sorted(set_here()),
+    )
 
 
 def user_variable(name: str) -> str | None:
@@ -105,7 +98,7 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def git_state(package: Path) -> dict[str, Any] | None:
+def git_state(package: Path) -> Git | None:
     """Return the commit and the SHA-256 of later changes of the checkout that holds `package`.
 
     None for an installed package, even in an environment inside some checkout.
@@ -114,11 +107,11 @@ def git_state(package: Path) -> dict[str, Any] | None:
         git(package, "ls-files", "--error-unmatch", "__init__.py")
         diff = git(package, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
         untracked = git(package, "ls-files", "--others", "--exclude-standard")
-        return {
-            "commit": git(package, "rev-parse", "HEAD").decode("ascii").strip(),
-            "diff": hashlib.sha256(diff).hexdigest() if diff else None,
-            "untracked": len(untracked.splitlines()),  # files of the package, not of the checkout
-        }
+        return Git(
+            git(package, "rev-parse", "HEAD").decode("ascii").strip(),
+            hashlib.sha256(diff).hexdigest() if diff else None,
+            len(untracked.splitlines()),
+        )
     except (OSError, subprocess.SubprocessError):
         return None
 
@@ -170,84 +163,6 @@ def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file of any size, read in pieces."""
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-class Machine(NamedTuple):
-    """Starts on one kind of machine, whose times may be averaged."""
-
-    segments: frozenset[int]  # indices into Manifest.segments
-    features: Mapping[str, Any]  # conditions of a time: processor, memory, threads ...
-    provenance: Mapping[str, Any]  # of the first segment
-
-
-def machines(manifest: Manifest, used: Iterable[int] | None = None) -> tuple[Machine, ...]:
-    """Return the kinds of machines of a run, in order of first use.
-
-    Args:
-        manifest: of the run.
-        used: segments with records; None = all segments.
-    """
-    kinds: list[tuple[dict[str, Any], list[int]]] = []
-    for index in range(len(manifest.segments)) if used is None else sorted(used):
-        features = timing_conditions(manifest.segments[index])
-        indices = next((indices for known, indices in kinds if known == features), None)
-        if indices is None:
-            kinds.append((features, [index]))
-        else:
-            indices.append(index)
-    return tuple(
-        Machine(frozenset(indices), features, manifest.segments[indices[0]].get("provenance") or {})
-        for features, indices in kinds
-    )
-
-
-def timing_conditions(segment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the conditions of a start's times.
-
-    The number of threads is a condition; the available cores are not.
-
-    Args:
-        segment: of a manifest.
-    """
-    provenance = segment.get("provenance") or {}
-    features = dict(provenance.get("hardware") or {})
-    features.pop("usable_cores", None)
-    threads = provenance.get("threads")
-    return features if threads is None else features | {"threads": threads}
-
-
-def machine_name(provenance: Mapping[str, Any]) -> str:
-    """Return a short name of a kind of machine, the same for machines with the same timing."""
-    text = json.dumps(timing_conditions({"provenance": provenance}), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def unlike(machines: Sequence[Machine]) -> Iterator[str]:
-    """Yield the differences of machines, a line each: `machine 1: cpu A, threads 2`."""
-    names = dict.fromkeys(name for machine in machines for name in machine.features)
-    first = machines[0].features
-    differing = [n for n in names if any(m.features.get(n) != first.get(n) for m in machines)]
-    for number, machine in enumerate(machines, start=1):
-        words = ", ".join(f"{name} {machine.features.get(name)}" for name in differing)
-        yield f"machine {number}: {words}"
-
-
-def bandwidth_before(folder: Path, provenance: Mapping[str, Any]) -> float | None:
-    """Return the undisturbed bytes a second of memory, from an earlier start on such a machine.
-
-    Raises:
-        DataError: the manifest cannot be read.
-    """
-    if not (folder / NAME).exists():
-        return None
-    now = timing_conditions({"provenance": provenance})
-    for segment in reversed(Manifest.load(folder).segments):
-        memory = (segment.get("provenance") or {}).get("memory")
-        if not memory or memory.get("loaded"):
-            continue
-        if timing_conditions(segment) == now:
-            return float(memory["bandwidth"])
-    return None
 
 
 LIBRARIES = ("torch", "transformers")

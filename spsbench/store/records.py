@@ -4,12 +4,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec import ValidationError, convert
+
 from spsbench.errors import DataError, MissingError
 from spsbench.foreign import cut
 from spsbench.settings.records import Key, Record
 from spsbench.store.log import iterate
-from spsbench.store.manifest import Manifest
 from spsbench.store.run_folder import record_logs
+from spsbench.store.starts import Note, Start
 
 OF_LINE = ("attempt", "machine")  # fields of a line that are none of the record
 
@@ -17,8 +19,46 @@ OF_LINE = ("attempt", "machine")  # fields of a line that are none of the record
 class Placed(NamedTuple):
     """A record and its start: timings of different hardware are not pooled."""
 
-    segment: int  # index into Manifest.segments
+    start: Start
     record: Record
+
+
+class LogReader:
+    """The lines of a shard's log, taken in order: starts, notes of starts, and records."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.starts: list[Start] = []
+        self.latest: dict[str | None, Start] = {None: Start()}  # of each machine
+        self.count = 0  # records
+
+    def take(self, values: Mapping[str, Any]) -> Placed | None:
+        """Return the record of a line with its start; None for a line of a start.
+
+        Raises:
+            DataError: fields differ from this version's format, or contradict each other.
+        """
+        try:
+            if "start" in values:
+                start = convert(values["start"], Start)
+                self.starts.append(start)
+                self.latest[start.machine] = start
+                return None
+            if "note" in values:
+                self.latest[None].add(convert(values["note"], Note))
+                return None
+            start = self.latest[values.get("machine")]
+            fields = {name: value for name, value in values.items() if name not in OF_LINE}
+            record = Record.from_json(fields)
+        except (ValidationError, ValueError, KeyError, TypeError) as error:
+            key = cut("/".join(str(values.get(name)) for name in ("cell", "sample", "repeat")))
+            raise DataError(
+                f"foreign record ({self.path}, {key}: {error}): expected what this version "
+                "writes. Restore the file from a copy, or read it with the version that its "
+                "manifest names"
+            ) from error
+        self.count += 1
+        return Placed(start, record)
 
 
 class Once:
@@ -55,28 +95,20 @@ def records(folder: Path) -> Iterator[Record]:
         MissingError: no records in `folder`.
         DataError: a damaged log, an invalid record, or a repeated generation that differs.
     """
-    return (record for record, *_ in _located(folder))
+    return (placed.record for placed in placed_records(folder))
 
 
-def segmented(folder: Path) -> Iterator[Placed]:
-    """Yield `records`, each with its segment."""
-    manifest = Manifest.load(folder)
-    for record, shard, number, machine in _located(folder):
-        yield Placed(manifest.start_of(shard, number, machine), record)
-
-
-def _located(folder: Path) -> Iterator[tuple[Record, str, int, str | None]]:
-    """Yield `records`, each with its shard, its line and the machine that the line names."""
-    once, failures = Once(), dict[Key, tuple[Record, str, int, str | None]]()
-    for shard, path in logs_of(folder).items():
-        for number, values in enumerate(iterate(path)):
-            record = read_record(values, path)
-            located = record, shard, number, values.get("machine")
-            if record.error is not None:
-                failures[record.key] = located
-            elif once.is_new(record, path):
-                yield located
-    yield from (located for key, located in failures.items() if key not in once.good)
+def placed_records(folder: Path) -> Iterator[Placed]:
+    """Yield `records`, each with its start, which is complete after the last record."""
+    once, failures = Once(), dict[Key, Placed]()
+    for path in logs_of(folder).values():
+        reader = LogReader(path)
+        for placed in filter(None, map(reader.take, iterate(path))):
+            if placed.record.error is not None:
+                failures[placed.record.key] = placed
+            elif once.is_new(placed.record, path):
+                yield placed
+    yield from (placed for key, placed in failures.items() if key not in once.good)
 
 
 def logs_of(folder: Path) -> dict[str, Path]:
@@ -92,24 +124,3 @@ def logs_of(folder: Path) -> dict[str, Path]:
             "them with `resume`"
         )
     return logs
-
-
-def read_record(values: Mapping[str, Any], path: Path) -> Record:
-    """Return the record of a line of the log at `path`.
-
-    Raises:
-        DataError: fields differ from this version's format, or contradict each other.
-    """
-    try:
-        fields = {name: value for name, value in values.items() if name not in OF_LINE}
-        return Record.from_json(fields)
-    except ValueError as error:
-        raise DataError(
-            f"foreign record ({path}, {_shortened(values)}: {error}): expected what this version "
-            "writes. Restore the file from a copy, or read it with the version that its manifest "
-            "names"
-        ) from error
-
-
-def _shortened(values: Mapping[str, Any]) -> str:
-    return cut("/".join(str(values.get(name)) for name in ("cell", "sample", "repeat")))

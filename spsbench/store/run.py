@@ -3,24 +3,24 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from spsbench.errors import CannotCreateError, DataError, MismatchError, UsageError, WriteError
 from spsbench.hardware.files import sync
 from spsbench.settings.records import Key, Record
-from spsbench.store import manifest as manifests
 from spsbench.store.atomic import remove_drafts
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, encode, iterate
-from spsbench.store.manifest import Manifest, refuse_differences
-from spsbench.store.records import Once, logs_of, read_record
+from spsbench.store.manifest import NAME, Manifest, refuse_differences
+from spsbench.store.records import LogReader, Once, logs_of
 from spsbench.store.run_folder import (
-    LOCK,
     WHOLE,
     Shard,
     belongs,
@@ -32,9 +32,9 @@ from spsbench.store.run_folder import (
     records_path,
     shard_name,
 )
+from spsbench.store.starts import Note, Provenance, Start
 
 ATTEMPTS = 3  # failures after which a sample is not retried
-PATIENCE = 60.0  # seconds to wait for another shard that is starting
 
 
 class RunWriter:
@@ -44,35 +44,34 @@ class RunWriter:
     behind. One that is interrupted keeps what it has measured, for the next start.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        manifest: Manifest,
-        shard: Shard,
-        provenance: Mapping[str, Any],
-        made_folder: bool = False,
-    ) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, shard: Shard, made_folder: bool) -> None:
         """Open the log of `shard`; see `open_run`, which checks the state of the folder.
 
         Args:
+            folder: of the run.
             manifest: of the run; written with the first record, if it is not there.
-            provenance: of this start, whose segment is written with its first record.
+            shard: the part of the run that this process writes.
             made_folder: the folder is removed if no record is made.
         """
         self.folder = folder
         self.manifest = manifest
         self.shard = shard
         self.done: set[Key] = set()  # recorded, or failed `ATTEMPTS` times
+        self.starts: list[Start] = []  # earlier ones, of all shards
         self._failures: Counter[Key] = Counter()
         self._made_folder = made_folder
-        self._waiting: list[dict[str, Any]] = []  # segments that no record has followed yet
-        path = records_path(folder, shard)
-        for other in record_logs(folder).values():
-            if other != path:
-                for values in iterate(other):
-                    self._see(read_record(values, other))
-        self._log = Log(path, lambda values: self._see(read_record(values, path)))
-        self._mine = self._start(provenance)
+        self._waiting: list[Start] = []  # that no record has followed yet
+        self._begun = False
+        self._clock: datetime | None = None  # of this start's prompts, if not the manifest's
+        own = LogReader(path := records_path(folder, shard))
+        self._log = Log(path, lambda values: self._take(own, values))
+        self.count = own.count  # records in this shard's log, including failures
+        try:
+            self._read_others(path)
+        except BaseException:
+            self.close()
+            raise
+        self.starts += own.starts
         remove_drafts(folder, f"*-{shard_name(shard)}.json*")
 
     def __enter__(self) -> "RunWriter":
@@ -83,21 +82,13 @@ class RunWriter:
 
     def close(self) -> None:
         """Release the shard for other processes; a run without records leaves no files."""
-        path, is_unused = self._log.path, not self.count
-        self._log.close()
-        if is_unused and not (self.folder / manifests.NAME).exists():
+        if not self.count and not (self.folder / NAME).exists():
             with suppress(OSError):
-                for unused in (path, choices_path(self.folder, self.shard)):
+                for unused in (self._log.path, choices_path(self.folder, self.shard)):
                     unused.unlink(missing_ok=True)
-                if not record_logs(self.folder):
-                    (self.folder / LOCK).unlink(missing_ok=True)
                 if self._made_folder:
                     self.folder.rmdir()
-
-    @property
-    def count(self) -> int:
-        """Return the number of records in this shard's log, including failures."""
-        return self._log.count
+        self._log.close()
 
     def is_missing(self, key: Key) -> bool:
         """Return whether a generation belongs to this shard and is missing."""
@@ -107,11 +98,21 @@ class RunWriter:
         """Return the number of failures of a generation."""
         return self._failures[key]
 
+    def start(self, provenance: Provenance, machine: str | None = None) -> None:
+        """Begin to write records of this provenance: a line, before the next record.
+
+        Args:
+            provenance: of the records from now on.
+            machine: name of the worker's machine that makes them; None = this process.
+        """
+        self._waiting.append(Start(provenance=provenance, machine=machine))
+
     def append(self, record: Record, machine: str | None = None) -> None:
         """Write a generation, or its failure, and wait until it is on disk.
 
         Args:
-            machine: name of the machine that made the record, from `join`; None = this process.
+            record: its key is missing here.
+            machine: name of the machine that made the record, from `start`; None = this process.
 
         Raises:
             WriteError: the record could not be written; earlier records are kept.
@@ -127,65 +128,54 @@ class RunWriter:
                 "was measured. It was not written; earlier records are kept"
             )
         of_line = {} if machine is None else {"machine": machine}
-        if self._waiting:
-            self._write_segments()
-        self._log.append({"attempt": self.attempts(record.key) + 1, **record.to_json(), **of_line})
+        attempt = self.attempts(record.key) + 1
+        self._write_starts()
+        self._log.append({"attempt": attempt, **record.to_json(), **of_line})
+        self.count += 1
         self._see(record)
 
-    def join(self, machine: str, provenance: Mapping[str, Any]) -> None:
-        """Note that another machine contributes records from now on."""
-        self._start(provenance, machine=machine)
+    def note(self, **facts: Any) -> None:
+        """Add facts to this start, by the fields of `Note`; nothing before its first record."""
+        if self._begun:
+            self._log.append({"note": to_builtins(convert(facts, Note))})
 
-    def amend(self, **provenance: Any) -> None:
-        """Add to the manifest further provenance of this start."""
-        self._change({"provenance": self._mine["provenance"] | provenance})
+    def _write_starts(self) -> None:
+        """Write the starts that wait, and the manifest if it is missing."""
+        if not self._begun:
+            mine, self.manifest = self.manifest, self.manifest.write_once(self.folder)
+            other_prompts = self.manifest.prompt_ids != mine.prompt_ids
+            self._clock = mine.created if other_prompts else None
+            self._begun = True
+        while self._waiting:
+            start = replace(self._waiting[0], clock=self._clock)
+            self._log.append({"start": to_builtins(start)})
+            del self._waiting[0]
 
-    def add_counters(self, cell: str, counts: Mapping[str, float]) -> None:
-        """Add what an engine counted over several texts of a cell, and of none alone."""
-        counters = self._mine.get("counters", {})
-        sums = counters.get(cell, {})
-        added = {name: sums.get(name, 0) + count for name, count in counts.items()}
-        self._change({"counters": counters | {cell: added}})
+    def _read_others(self, own: Path) -> None:
+        """Read the logs of other shards; a layout that is being written is refused.
 
-    def _start(self, provenance: Mapping[str, Any], **of_machine: str) -> dict[str, Any]:
-        """Return the segment of a start, which is written with the next record."""
-        segment = {
-            "shard": shard_name(self.shard),
-            "first": self.count,  # number of its first record in the log
-            "started": manifests.now(),
-            "provenance": dict(provenance),
-            **of_machine,
-        }
-        self._waiting.append(segment)
-        return segment
+        Raises:
+            InUseError: another process writes the run in another layout.
+        """
+        for name, path in record_logs(self.folder).items():
+            if path == own:
+                continue
+            if not name.endswith(f"-of-{self.shard[1]:02d}"):
+                Lock(path).close()
+            reader = LogReader(path)
+            for values in iterate(path):
+                self._take(reader, values)
+            self.starts += reader.starts
 
-    def _change(self, values: dict[str, Any]) -> None:
-        """Change the segment of this start, in the manifest too if it is there."""
-        self._mine |= values
-        if not any(segment is self._mine for segment in self._waiting):
-            self._write_segments()
-
-    def _write_segments(self) -> None:
-        """Write the segments of this process to the manifest, which is created if missing."""
-        with Lock(self.folder / LOCK, PATIENCE):
-            if (self.folder / manifests.NAME).exists():
-                theirs = Manifest.load(self.folder)
-                refuse_differences(self.manifest, theirs, self.folder)
-                self.manifest = theirs
-            segments, shard = list(self.manifest.segments), shard_name(self.shard)
-            if not any(segment is self._mine for segment in self._waiting):
-                own = [s["shard"] == shard and "machine" not in s for s in segments]
-                segments[len(own) - 1 - own[::-1].index(True)] = self._mine
-            self.manifest = replace(self.manifest, segments=(*segments, *self._waiting))
-            self.manifest.save(self.folder)
-            self._waiting = []
+    def _take(self, reader: LogReader, values: Mapping[str, Any]) -> None:
+        if (placed := reader.take(values)) is not None:
+            self._see(placed.record)
 
     def _see(self, record: Record) -> None:
-        key = record.key
         if record.error is not None:
-            self._failures[key] += 1
-        if record.error is None or self._failures[key] >= ATTEMPTS:
-            self.done.add(key)
+            self._failures[record.key] += 1
+        if record.error is None or self._failures[record.key] >= ATTEMPTS:
+            self.done.add(record.key)
 
 
 def open_run(
@@ -216,19 +206,16 @@ def open_run(
     folder = Path(os.path.abspath(folder))  # `.` cannot be renamed
     made_folder = not folder.exists()
     make(folder)
-    if overwrite and (folder / manifests.NAME).exists():
-        with Lock(folder / LOCK, PATIENCE):
-            move_aside(folder)
+    if overwrite and (folder / NAME).exists():
+        move_aside(folder)
         make(folder)
-    with Lock(folder / LOCK, PATIENCE):
-        provenance = manifest.provenance
-        remove_drafts(folder, manifests.NAME)
-        _refuse_begun(folder, shard, resume)
-        if (folder / manifests.NAME).exists():
-            existing = Manifest.load(folder)
-            refuse_differences(manifest, existing, folder)
-            manifest = existing
-        return RunWriter(folder, manifest, shard, provenance, made_folder)
+    _refuse_begun(folder, shard, resume)
+    if (folder / NAME).exists():
+        existing = Manifest.load(folder)
+        refuse_differences(manifest, existing, folder)
+        manifest = existing
+        remove_drafts(folder, NAME)
+    return RunWriter(folder, manifest, shard, made_folder)
 
 
 def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
@@ -274,42 +261,44 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     draft = out.with_name(f".{out.name}.{os.getpid()}.merging")
     try:
         draft.mkdir(parents=True)
-        segments = _merge_logs(runs, first, records_path(draft, WHOLE))
-        merged = replace(first, segments=tuple(segments))
-        merged.save(draft)
+        with records_path(draft, WHOLE).open("xb") as file:
+            for number, values in enumerate(_merged(runs, first)):
+                file.write(encode(number, values))
+            file.flush()
+            os.fsync(file.fileno())
+        first.write_once(draft)
         draft.rename(out)
         sync(out.parent)
     except OSError as error:
         raise WriteError.of(error, out) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return merged
+    return first
 
 
-def _merge_logs(runs: dict[Path, Manifest], first: Manifest, out: Path) -> list[dict[str, Any]]:
-    """Write every record of `runs` once to `out`; return the segments in the written order.
+def _merged(runs: dict[Path, Manifest], first: Manifest) -> Iterator[Mapping[str, Any]]:
+    """Yield the lines of `runs`: every record once, starts that have records, and their notes.
 
     Where chat templates write the time, the starts of other runs than the first keep their clock.
     """
     once = Once()
-    segments: list[dict[str, Any]] = []
-    latest: dict[str | None, tuple[Path, int]] = {}  # machine -> the last start of its records
-    with out.open("xb") as file:
-        count = 0
-        for folder, manifest in runs.items():
-            clock = {} if manifest.prompt_ids == first.prompt_ids else {"clock": manifest.created}
-            for shard, path in logs_of(folder).items():
-                for number, values in enumerate(iterate(path)):
-                    if not once.is_new(read_record(values, path), path):
-                        continue
-                    machine = values.get("machine")
-                    start = folder, manifest.start_of(shard, number, machine)
-                    if latest.get(machine) != start:
+    latest: dict[str | None, Start] = {}  # machine -> its start that was written
+    for folder, manifest in runs.items():
+        clock = (
+            {}
+            if manifest.prompt_ids == first.prompt_ids
+            else {"clock": to_builtins(manifest.created)}
+        )
+        for path in logs_of(folder).values():
+            reader = LogReader(path)
+            for values in iterate(path):
+                placed = reader.take(values)
+                if placed is None:
+                    if "note" in values and latest.get(None) is reader.latest[None]:
+                        yield values
+                elif once.is_new(placed.record, path):
+                    machine, start = placed.start.machine, placed.start
+                    if latest.get(machine) is not start:
                         latest[machine] = start
-                        place = {"shard": shard_name(WHOLE), "first": count}
-                        segments.append({**clock, **manifest.segments[start[1]], **place})
-                    file.write(encode(count, values))
-                    count += 1
-        file.flush()
-        os.fsync(file.fileno())
-    return segments
+                        yield {"start": {**clock, **to_builtins(start)}}
+                    yield values

@@ -22,7 +22,6 @@ from spsbench.store.manifest import Count
 
 Shard = tuple[int, int]  # index, number of shards
 WHOLE: Shard = (0, 1)
-LOCK = ".lock"  # held while the manifest or the folder itself is changed
 RECORDS = re.compile(r"records-(\d+-of-\d+)\.jsonl")
 BEGUN = re.compile(r"(records-.*\.jsonl|engines-.*\.json)")  # files before the first record
 
@@ -62,14 +61,14 @@ def record_logs(folder: Path) -> dict[str, Path]:
     return logs
 
 
-def unbegun(names: Iterable[str]) -> list[str]:
+def unbegun(names: Iterable[str]) -> list[Shard]:
     """Return the shards still to begin, given those begun; none if some layout is complete."""
     layouts: dict[int, set[int]] = {}
     for name in names:
-        number, total = name.split("-of-")
-        layouts.setdefault(int(total), set()).add(int(number))
+        number, total = map(int, name.split("-of-"))
+        layouts.setdefault(total, set()).add(number)
     missing = [
-        [shard_name((number, total)) for number in range(total) if number not in begun]
+        [(number, total) for number in range(total) if number not in begun]
         for total, begun in layouts.items()
     ]
     return min(missing, key=len, default=[])
@@ -129,14 +128,15 @@ def move_aside(folder: Path) -> Path:
         InUseError: a process writes a log of the run.
         CannotCreateError, PermissionDeniedError: the folder cannot be renamed.
     """
-    for log in sorted(folder.glob("*.jsonl")):
-        Lock(log).close()
-    old = next_free(folder, "old")
-    try:
-        folder.rename(old)
-        sync(folder.parent)
-    except OSError as error:
-        raise cannot_create(error, folder) from error
+    with contextlib.ExitStack() as locks:  # a writer that comes meanwhile finds another file
+        for log in sorted(folder.glob("*.jsonl")):
+            locks.enter_context(Lock(log))
+        old = next_free(folder, "old")
+        try:
+            folder.rename(old)
+            sync(folder.parent)
+        except OSError as error:
+            raise cannot_create(error, folder) from error
     return old
 
 

@@ -28,7 +28,7 @@ def withhold_texts(folder: Path, shard: Shard) -> None:
     with Lock(path):
         lines = []
         for number, values in enumerate(iterate(path)):
-            text, tokens = values["text"], values["tokens"]
+            text, tokens = values.get("text"), values.get("tokens")  # none in a line of a start
             if tokens or (text and not text.startswith(MARK)):
                 written = json.dumps(tokens or text).encode()
                 values |= {"tokens": [], "text": f"{MARK}{sha256(written).hexdigest()[:DIGITS]}"}

@@ -156,7 +156,7 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
         source = program(problem, record.answer) if chat else problem.program(record.text)
         programs.append(Program(record.key, source))
     by_cell = [{p.key[1] for p in programs if p.key[0] == cell} for cell in cells]
-    planned = progress(manifest, cells, ())
+    planned = progress(folder, manifest, cells, ())
     return Batch(
         programs,
         problems=len(set.intersection(*by_cell)),

@@ -18,6 +18,7 @@ from spsbench.hardware.environment import PACKAGES, package_version
 from spsbench.settings.models import ModelSpec
 from spsbench.store.manifest import differences
 from spsbench.store.provenance import hash_file, hash_files, provenance
+from spsbench.store.starts import Provenance
 
 
 def environment(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
@@ -48,21 +49,20 @@ def code() -> str:
     return digest.hexdigest()[:16]
 
 
-def machine(workers: int, device: str) -> dict[str, Any]:
-    """Return the provenance of this machine as a worker's, ready for JSON.
+def machine(workers: int, device: str) -> Provenance:
+    """Return the provenance of this machine as a worker's.
 
     Args:
         workers: on it at once: they share its memory, so times depend on how many there are.
         device: that models run on.
     """
     record = provenance()
-    shared: dict[str, Any] = {"workers": workers} if workers > 1 else {}
+    record.threads = torch.get_num_threads()
+    if workers > 1:
+        record.hardware["workers"] = workers
     if device.startswith("cuda"):
-        shared["device"] = torch.cuda.get_device_name()
-    return record | {
-        "hardware": record["hardware"] | shared,
-        "threads": torch.get_num_threads(),
-    }
+        record.hardware["device"] = torch.cuda.get_device_name()
+    return record
 
 
 def _release(version: str | None) -> str | None:

@@ -16,7 +16,7 @@ def texts_of(folder: Path, cells=None) -> dict:  # with (drafted, tested, accept
     return {
         (record["cell"], record["sample"]): (record["tokens"], [r[:4] for r in record["rounds"]])
         for record in map(json.loads, lines)
-        if cells is None or record["cell"] in cells
+        if "tokens" in record and (cells is None or record["cell"] in cells)
     }
 
 

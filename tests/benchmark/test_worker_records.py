@@ -20,16 +20,16 @@ from spsbench.settings.records import RoundRecord
 from spsbench.settings.task import Sample
 from spsbench.store.log import iterate
 from spsbench.store.manifest import Manifest
-from spsbench.store.provenance import machine_name
-from spsbench.store.records import segmented
+from spsbench.store.records import placed_records
 from spsbench.store.run import open_run
+from spsbench.store.starts import Provenance
 from spsbench.workers.environment import check_environment
 from tests.oracles.jobs import ARS, BASE, EXPERIMENT, Kept, carry_out, part
 from tests.workers.inline import inline
 
 SAMPLES = [Sample(f"s/{n}", "the cat") for n in range(12)]
 SAME = {"python": "3.11"}
-MACHINES = [{"hardware": {"cpu": f"cpu {n}"}, "threads": 1} for n in (1, 2)]
+MACHINES = [Provenance(hardware={"cpu": f"cpu {n}"}, threads=1) for n in (1, 2)]
 PART = part(ARS, BASE, samples=2)
 RUN = replace(EXPERIMENT, parts=(PART,))
 ROUND = RoundRecord(0, 0, 0, 1, None, 0.1, 0.0, 0.1)
@@ -79,7 +79,6 @@ def conducted(tmp_path, monkeypatch):
             experiment=RUN.described(),
             cells={cell.id: cell.to_json() for cell in RUN.cells},
             fingerprint={"a": 1},
-            provenance={},
         )
         lines = []
         with open_run(tmp_path / "run", manifest, resume=True) as writer, lines_to(lines.append):
@@ -104,19 +103,17 @@ EVERY = sorted(key(job) for job in jobs(PART, SAMPLES, RUN.seed))
 
 
 def keys(folder):
-    return sorted(placed.record.key for placed in segmented(folder))
+    return sorted(placed.record.key for placed in placed_records(folder))
 
 
 def test_every_record_once_and_of_its_machine(conducted):
     folder, _ = conducted()
     assert keys(folder) == EVERY
-    names = [machine_name(machine) for machine in MACHINES]
     lines = list(iterate(folder / "records-00-of-01.jsonl"))
-    assert len(lines) == len(EVERY)
-    assert {line["machine"] for line in lines} == set(names)
-    manifest = Manifest.load(folder)
-    for placed, line in zip(segmented(folder), lines, strict=True):
-        assert manifest.segments[placed.segment]["machine"] == line["machine"]
+    written = [line for line in lines if "start" not in line]
+    assert {line["machine"] for line in written} == {machine.machine for machine in MACHINES}
+    for placed, line in zip(placed_records(folder), written, strict=True):
+        assert placed.start.machine == placed.start.provenance.machine == line["machine"]
 
 
 def test_the_arms_of_a_prompt_are_made_by_one_worker_in_their_order():
@@ -152,7 +149,7 @@ def test_stopped_or_lost_and_resumed_it_ends_up_whole(conducted):
 
 def test_a_unit_that_fails_is_in_the_run_with_its_error(conducted):
     folder, said = conducted(spoilt=("s/4",))
-    failed = [p.record for p in segmented(folder) if p.record.error is not None]
+    failed = [p.record for p in placed_records(folder) if p.record.error is not None]
     assert sorted(record.key for record in failed) == [k for k in EVERY if k[1] == "s/4"]
     assert {record.error for record in failed} == {"ValueError: spoilt"}
     assert keys(folder) == EVERY

@@ -52,6 +52,8 @@ def measured(folder):
     found = []
     for line in (folder / LOG).read_text().splitlines():
         values = json.loads(line)
+        if "rounds" not in values:
+            continue
         kept = {name: value for name, value in values.items() if name not in TIMINGS}
         found.append(kept | {"rounds": [counts[:4] for counts in values["rounds"]]})
     return found
@@ -73,7 +75,7 @@ def start(*arguments):
 
 
 def lines_in(path):
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    return path.read_bytes().count(b'"rounds":') if path.exists() else 0
 
 
 def wait_for(path, lines, process):

@@ -7,11 +7,11 @@ import typer
 
 from spsbench.cli.main import app
 from spsbench.errors import Exit
-from spsbench.settings.records import SCHEMA
+from spsbench.store.manifest import RUN_SCHEMA
 from tests.golden.make import GOLDEN
 from tests.installed import install
 
-RUN = str(GOLDEN / str(SCHEMA))
+RUN = str(GOLDEN / str(RUN_SCHEMA))
 THEIRS = """
 from spsbench.reports.reporter import Report
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.settings.records import SCHEMA
+from spsbench.store.manifest import RUN_SCHEMA
 
-GOLDEN = Path(__file__).parents[1] / "golden" / str(SCHEMA)
+GOLDEN = Path(__file__).parents[1] / "golden" / str(RUN_SCHEMA)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from spsbench.cli.main import import_command
 from spsbench.errors import Exit
 from spsbench.registry import commands
-from spsbench.settings.records import SCHEMA
+from spsbench.store.manifest import RUN_SCHEMA
 from tests.golden.make import GOLDEN
 from tests.oracles.command import Ran, apart
 
@@ -104,7 +104,7 @@ def test_each_command_is_imported_when_it_is_named_and_summarised_by_its_first_l
 def test_a_report_loads_no_tensors():
     """Nor `evaluate`: what was scored is kept beside the records."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "report", str(GOLDEN / str(SCHEMA))],
+        [sys.executable, "-c", PROGRAM, "report", str(GOLDEN / str(RUN_SCHEMA))],
         capture_output=True,
         text=True,
         check=False,

@@ -31,12 +31,14 @@ Words = Callable[[Path, bool], list[str]]  # of a run in a folder; and whether i
 
 
 def lines_of(folder: Path) -> dict[str, list[str]]:
-    """Return the lines of each log that are whole, without what each start of a check notes."""
+    """Return the lines of each log that are whole, without what each start writes."""
     return {
         path.name: [
             json.dumps(values, sort_keys=True)
             for values in iterate(path)
-            if values.get("key") != "options" and "takes_ids" not in str(values.get("value"))
+            if not values.keys() & {"start", "note"}
+            and values.get("key") != "options"
+            and "takes_ids" not in str(values.get("value"))
         ]
         for path in sorted(folder.rglob("*.jsonl"))
         if path.stat().st_size and b'"crc":' in path.read_bytes()

@@ -1,26 +1,38 @@
 """A small run with every field in it: `python -m tests.golden.make` keeps it for this schema.
 
-Do so once for each new `SCHEMA`, never again: `test_schema.py` compares what is written with it.
+Do so once for each new `RUN_SCHEMA`, never again: `test_schema.py` compares with it.
 """
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from spsbench.reports.run_tables import report_on
 from spsbench.reports.text import json
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import SCHEMA, DraftLaws, Record, Score
+from spsbench.settings.records import DraftLaws, Record, Score
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
-from spsbench.store.manifest import Manifest
+from spsbench.store.manifest import RUN_SCHEMA, Manifest
 from spsbench.store.run import open_run
 from spsbench.store.run_folder import WHOLE
+from spsbench.store.starts import Provenance
 from spsbench.tasks.scores import write_scores
 from tests.simulation import cell, failure, run
 
 GOLDEN = Path(__file__).parent
 KEPT = ("manifest.json", "records-00-of-01.jsonl", "scores-00-of-01.jsonl", "summary.json")
+PART = {
+    "title": "three articles",
+    "task": "xsum",
+    "prompt_version": "1",
+    "metrics": [],
+    "limit": None,
+    "samples": 1,
+    "repeats": 1,
+    "cells": [],
+}
 
 
 def cells() -> list[Cell]:
@@ -54,13 +66,13 @@ def records() -> list[Record]:
 def write(folder: Path) -> None:
     """The run with its scores and its summary."""
     manifest = Manifest(
-        experiment={"title": "golden", "parts": [{"title": "three articles"}]},
+        experiment={"title": "golden", "parts": [PART]},
         cells={of.id: of.to_json() for of in cells()},
         fingerprint={"seed": 0},
-        provenance={"hardware": {"cpu": "made up"}},
-        created="2026-01-01T00:00:00+00:00",
+        created=datetime(2026, 1, 1, tzinfo=UTC),
     )
     with open_run(folder, manifest) as writer:
+        writer.start(Provenance(hardware={"cpu": "made up"}))
         for record in records():
             writer.append(record)
     good = [record for record in records() if record.error is None]
@@ -70,7 +82,7 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(GOLDEN / str(SCHEMA))
-    for path in (GOLDEN / str(SCHEMA)).iterdir():
+    write(GOLDEN / str(RUN_SCHEMA))
+    for path in (GOLDEN / str(RUN_SCHEMA)).iterdir():
         if path.name not in KEPT:
             path.unlink()

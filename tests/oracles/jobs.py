@@ -1,6 +1,6 @@
 """Jobs of a small experiment."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +43,7 @@ class Kept:
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def add_counters(self, cell: str, counts: Mapping[str, float]) -> None:
+    def note(self, **facts: object) -> None:
         pass
 
     def is_missing(self, key: tuple[str, str, int]) -> bool:

@@ -6,7 +6,6 @@ import json as decoder
 from dataclasses import replace
 
 import pytest
-from msgspec import structs
 
 from spsbench.reports.html import html
 from spsbench.reports.run_tables import report_on
@@ -28,6 +27,7 @@ def part(cells, *, limit=None, samples=1, repeats=1):
         "task": "xsum",
         "title": "12 prompts",
         "prompt_version": "1",
+        "metrics": [],
         "cells": [of.id for of in cells],
         "limit": limit,
         "samples": samples,
@@ -44,7 +44,6 @@ def begun(folder, cells, parts, count, *, fails=(), shard=(0, 1), still=False):
         experiment={"title": "", "parts": parts, "samples": {"xsum": SAMPLES}},
         cells={of.id: of.to_json() for of in cells},
         fingerprint={"seed": 0},
-        provenance={},
     )
     keys = [(of, sample, repeat) for sample in SAMPLES for repeat in range(6) for of in cells]
     with open_run(folder, manifest, shard=shard) as writer:
@@ -173,13 +172,3 @@ def test_shards_lack_what_others_have_until_they_are_merged(tmp_path):
     merge([half, shards[1]], tmp_path / "lacking")
     remark = report_on([tmp_path / "lacking"]).tables[0].remarks[0]
     assert remark.startswith(f"Incomplete: {3 + counts[1]} of 36 generations. Continue with:")
-
-
-def test_a_manifest_of_an_earlier_version_plans_nothing(tmp_path):
-    part = {"title": "12 prompts", "limit": 2, "samples": 1, "repeats": 1}
-    run = begun(tmp_path / "run", SWEEP, [part | {"cells": [SWEEP[0].id]}], 1)
-    manifest = Manifest.load(run)
-    structs.replace(manifest, experiment={"title": "", "parts": [part]}).save(run)
-    assert progress_of(run) is None
-    content = decoder.loads(json(report_on([run])))
-    assert "planned" not in content

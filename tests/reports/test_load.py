@@ -13,6 +13,7 @@ from spsbench.reports.figures import Curve, Figure, Panel, Point
 from spsbench.reports.plots import draw
 from spsbench.reports.remarks import ceilings
 from spsbench.reports.reporter import Title, table_of
+from spsbench.store.starts import Memory
 from tests.reports.rows import BASE, BUSY, FEW, LOADED, MIXED, SLOWER
 from tests.simulation import cell
 
@@ -88,15 +89,15 @@ ROW = Summary(
 
 
 def test_a_bound_of_memory_that_was_measured_under_load_is_left_out():
-    memory = {"weights": {"large": 1e7}, "bandwidth": 1e10, "loaded": False}
-    (line,) = ceilings([ROW], {"memory": memory})
+    memory = Memory(1e10, weights={"large": 10**7})
+    (line,) = ceilings([ROW], memory)
     assert "10.0 GB/s, measured" in line
     drafting = replace(ROW, cell=cell(4), mean_token_time_ms=Estimate(0.8, 0.7, 0.9, 9))
-    _, above = ceilings([ROW, drafting], {"memory": memory})
+    _, above = ceilings([ROW, drafting], memory)
     assert above.endswith("limit of 1.00 ms/token, which no ArS exceeds: xsum, T 1, SpS K=4: 125%.")
-    assert ceilings([ROW], {"memory": memory | {"loaded": True}}) == []
+    assert ceilings([ROW], Memory(1e10, True, memory.weights)) == ceilings([ROW], None) == []
     slow = replace(ROW, mean_token_time_ms=ROW.mean_token_time_ms._replace(loaded=True))
-    assert ceilings([slow], {"memory": memory}) == []
+    assert ceilings([slow], memory) == []
 
 
 def test_a_speedup_over_other_generations_than_the_times_beside_it_says_so():

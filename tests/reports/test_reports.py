@@ -34,7 +34,7 @@ from spsbench.reports.text import (
     visible,
 )
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import SCHEMA
+from spsbench.store.manifest import RUN_SCHEMA
 from tests.golden.make import GOLDEN
 from tests.reports import pages
 from tests.reports.rows import ARS, SPS, TITLE
@@ -227,7 +227,7 @@ def test_the_papers_figures_stand_beside_measured_ones_by_name():
 
 
 def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path):
-    folder = Path(shutil.copytree(GOLDEN / str(SCHEMA), tmp_path / "run"))
+    folder = Path(shutil.copytree(GOLDEN / str(RUN_SCHEMA), tmp_path / "run"))
     asked, unasked = (report_on([folder], paper=paper).tables[0].paper for paper in (True, False))
     assert [row is not None for row in asked] == [True, True]
     assert unasked == [None, None]

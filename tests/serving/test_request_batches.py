@@ -10,7 +10,7 @@ import pytest
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.store.manifest import Manifest
-from spsbench.store.records import records
+from spsbench.store.records import placed_records, records
 from tests.oracles.servers import PROMPTS, QUICK, TOKENS
 from tests.oracles.stub import Engine, Stub, serving
 
@@ -217,7 +217,8 @@ def test_counters_of_the_whole_server_are_of_no_single_text_but_of_the_cell(
     assert all(r.passes == 0 for record in records(made.folder) for r in record.rounds)
     texts = [text for text in stub.texts if len(text.ids) == TOKENS]
     kept, rounds = sum(sum(t.accepted) for t in texts), sum(len(t.accepted) - 1 for t in texts)
-    ((sums,),) = (s["counters"].values() for s in Manifest.load(made.folder).segments)
+    *_, last = placed_records(made.folder)
+    (sums,) = last.start.counters.values()
     assert sums == {
         "texts": PROMPTS,
         "rounds": rounds,
@@ -246,7 +247,7 @@ def test_counters_are_left_out_where_an_attempt_failed_or_others_use_the_server(
     stub.trouble = disturb
     with serving(stub) as url:
         made = bench(f"openai:url={url}", batch="2")
-    assert all("counters" not in start for start in Manifest.load(made.folder).segments)
+    assert not any(placed.start.counters for placed in placed_records(made.folder))
     assert "Counters of the server" not in str(made)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from spsbench.settings.records import Record, RoundRecord
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import RunWriter, open_run
+from spsbench.store.starts import Provenance
 
 FINGERPRINT = {
     "target": "nano",
@@ -39,13 +40,14 @@ FINGERPRINT = {
     "version.transformers": "5.23",
 }
 
+HERE = Provenance(hardware={"cpu": "made up"})
+
 
 def manifest(**changed: object) -> Manifest:
     return Manifest(
         experiment={"task": "humaneval"},
         cells={"c0": {"k": 0}, "c4": {"k": 4}},
         fingerprint=FINGERPRINT | changed,
-        provenance={"hardware": {"cpu": "made up"}},
     )
 
 
@@ -89,4 +91,5 @@ def small_files(most: int) -> Iterator[None]:
 
 if __name__ == "__main__":
     with open_run(Path(sys.argv[1]), manifest(), resume=True) as writer:
+        writer.start(HERE)
         write(writer, int(sys.argv[2]))

@@ -1,7 +1,6 @@
 import fcntl
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -19,15 +18,10 @@ def path(tmp_path):
 
 def test_one_holder_at_a_time(path):
     with Lock(path), pytest.raises(InUseError):
-        Lock(path, wait=0.01)
+        Lock(path)
     with Lock(path) as lock:
         lock.close()  # twice does no harm
     assert [p.name for p in path.parent.iterdir()] == ["log"]
-
-
-def test_it_waits_for_the_holder(path):
-    threading.Timer(0.1, Lock(path).close).start()
-    Lock(path, wait=60).close()
 
 
 def test_a_killed_holder_holds_nothing(path):
@@ -50,7 +44,5 @@ def test_a_file_that_was_moved_away_is_not_the_one_to_lock(path, monkeypatch):
         real(file, how)
 
     monkeypatch.setattr(fcntl, "flock", move_once)
-    with Lock(path, wait=1):
-        assert path.exists()
-        with pytest.raises(InUseError):
-            Lock(path)
+    with pytest.raises(InUseError):
+        Lock(path)

@@ -1,40 +1,34 @@
 """Which starts are alike: by what times depend on, not by what a start might have used."""
 
 import pytest
-from msgspec.structs import replace
 
-from spsbench.store.provenance import machines, timing_conditions, unlike
 from spsbench.store.run_folder import unbegun
-from tests.store import made
+from spsbench.store.starts import Memory, Provenance, Start, bandwidth_before, machines, unlike
 
 
-def segment(first=0, *, threads=None, **hardware):
-    provenance = {"hardware": {"cpu": "A", "cores": 2} | hardware}
-    if threads is not None:
-        provenance["threads"] = threads
-    return {
-        "shard": "00-of-01",
-        "first": first,
-        "provenance": provenance,
-    }
-
-
-def manifest(*segments, **asked):
-    return replace(made.manifest(), segments=segments, experiment=asked)
+def start(*, threads=None, memory=None, **hardware):
+    hardware = {"cpu": "A", "cores": 2} | hardware
+    return Start(provenance=Provenance(hardware=hardware, threads=threads, memory=memory))
 
 
 def test_cores_that_were_not_used_make_no_other_machine():
-    before = segment(usable_cores=1), segment(3, usable_cores=2)
-    assert len(machines(manifest(*before))) == 1
-    assert timing_conditions(segment(threads=1)) == {"cpu": "A", "cores": 2, "threads": 1}
+    assert len(machines([start(usable_cores=1), start(usable_cores=2)])) == 1
+    conditions = start(usable_cores=1, threads=1).provenance.timing_conditions
+    assert conditions == {"cpu": "A", "cores": 2, "threads": 1}
 
 
 def test_machines_in_their_order():
-    starts = segment(threads=2), segment(3, threads=2, cpu="B"), segment(6, threads=2)
-    kinds = machines(manifest(*starts))
-    assert [machine.segments for machine in kinds] == [{0, 2}, {1}]
+    first, second, third = start(threads=2), start(threads=2, cpu="B"), start(threads=2)
+    kinds = machines([first, second, first, third])
+    assert [machine.starts for machine in kinds] == [[first, third], [second]]
     assert list(unlike(kinds)) == ["machine 1: cpu A", "machine 2: cpu B"]
-    assert [machine.segments for machine in machines(manifest(*starts), {1})] == [{1}]
+
+
+def test_the_bandwidth_is_that_of_the_last_undisturbed_start_on_such_a_machine():
+    starts = [start(memory=Memory(bandwidth=n)) for n in (1e9, 2e9)]
+    starts += [start(memory=Memory(3e9, loaded=True)), start(cpu="B", memory=Memory(4e9)), start()]
+    assert bandwidth_before(starts, start(usable_cores=1).provenance) == 2e9
+    assert bandwidth_before(starts, start(cpu="C").provenance) is None
 
 
 @pytest.mark.parametrize(
@@ -42,7 +36,7 @@ def test_machines_in_their_order():
     [
         ([], []),
         (["00-of-01"], []),
-        (["01-of-03"], ["00-of-03", "02-of-03"]),
+        (["01-of-03"], [(0, 3), (2, 3)]),
         (["00-of-02", "01-of-02"], []),
         (["00-of-02", "00-of-01"], []),
     ],

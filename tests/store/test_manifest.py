@@ -1,5 +1,6 @@
 import json
 import shutil
+from datetime import UTC
 
 import pytest
 from msgspec.structs import replace
@@ -7,44 +8,47 @@ from msgspec.structs import replace
 from spsbench.errors import DataError, MismatchError, MissingError, SpsError
 from spsbench.reports.run_tables import report_on
 from spsbench.reports.text import json as json_report
-from spsbench.settings.records import SCHEMA
-from spsbench.store.manifest import Manifest, differences, refuse_differences
+from spsbench.store.log import encode, iterate
+from spsbench.store.manifest import RUN_SCHEMA, Manifest, differences, refuse_differences
 from tests.golden.make import GOLDEN
 from tests.store import made
 
+KEPT = GOLDEN / str(RUN_SCHEMA)
 
-def test_what_is_saved_is_loaded(tmp_path):
-    manifest = replace(made.manifest(), segments=({"shard": "00-of-01", "first": 0},))
-    manifest.save(tmp_path)
-    assert Manifest.load(tmp_path) == manifest
-    assert manifest.created.endswith("+00:00")
-    assert manifest.schema == SCHEMA
+
+def test_what_is_written_is_loaded_and_never_written_again(tmp_path):
+    manifest = made.manifest()
+    assert manifest.write_once(tmp_path) is manifest
+    assert manifest.created.tzinfo is UTC
+    before = (tmp_path / "manifest.json").read_bytes()
+    assert replace(manifest, tool="9.9").write_once(tmp_path) == Manifest.load(tmp_path) == manifest
+    with pytest.raises(MismatchError):
+        made.manifest(seed=1).write_once(tmp_path)
+    assert (tmp_path / "manifest.json").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_numbers_that_are_none_are_not_written(tmp_path, number):
     with pytest.raises(ValueError):
-        made.manifest(temperature=number).save(tmp_path)
+        made.manifest(temperature=number).write_once(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", '{"schema": 1', "[]", '{"schema": "1"}', f'{{"schema": {SCHEMA}}}', "[" * 100_000, "NaN"],
+    [
+        *("", '{"schema": 1', "[]", '{"schema": "1"}', '{"schema": 0}', '{"schema": 8}', "NaN"),
+        *(f'{{"schema": {RUN_SCHEMA}}}', '{"schema": 6, "segments": []}', "[" * 100_000),
+    ],
+    ids=lambda text: text[:20],
 )
 def test_a_broken_one_is_refused_and_none_is_no_run(tmp_path, text):
     with pytest.raises(MissingError):
         Manifest.load(tmp_path)
-    made.manifest().save(tmp_path)
+    made.manifest().write_once(tmp_path)
     path = tmp_path / "manifest.json"
     path.write_text(path.read_text().replace("0.95", "NaN") if text == "NaN" else text)
-    with pytest.raises(DataError):
-        Manifest.load(tmp_path)
-
-
-@pytest.mark.parametrize("schema", [0, SCHEMA - 1, SCHEMA + 1])
-def test_another_schema_is_refused_with_its_version(tmp_path, schema):
-    replace(made.manifest(), schema=schema, tool="9.9").save(tmp_path)
     with pytest.raises(DataError):
         Manifest.load(tmp_path)
 
@@ -64,11 +68,6 @@ def test_differences_tell_kinds_and_absence_apart():
     ]
 
 
-def test_a_part_that_its_task_cannot_be_made_of_is_refused(tmp_path):
-    with pytest.raises(DataError):
-        Manifest.load(GOLDEN / str(SCHEMA)).parts(tmp_path)
-
-
 def values_in(value, place=()):
     """The place of each value in JSON; of a list that of the first one."""
     yield place
@@ -77,25 +76,35 @@ def values_in(value, place=()):
         yield from values_in(value[name], (*place, name))
 
 
-def test_no_type_in_a_manifest_is_an_internal_error(tmp_path):
-    """Each value of a run in place of which another type stands: a report, or an error's line."""
-    folder = shutil.copytree(GOLDEN / str(SCHEMA), tmp_path / "run")
-    text = (folder / "manifest.json").read_text()
-    whole = json.loads(text)
-    whole["cells"] = dict(list(whole["cells"].items())[:1])
-    places = [p for p in values_in(whole) if p]
-    refused = 0
-    for place in places:
+def changes(whole):
+    """JSON with another type in the place of each value."""
+    for *above, name in filter(None, values_in(whole)):
         for wrong in ([5], "x", {}, -1, "00-of-01\n"):
-            changed = json.loads(text)
-            *above, name = place
-            inside = changed
-            for each in above:
-                inside = inside[each]
+            changed = inside = json.loads(json.dumps(whole))
+            for place in above:
+                inside = inside[place]
             inside[name] = wrong
-            (folder / "manifest.json").write_text(json.dumps(changed))
-            try:
-                json_report(report_on([folder]))
-            except SpsError:
-                refused += 1
-    assert refused > len(places)
+            yield changed
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "records-00-of-01.jsonl"])
+def test_no_type_in_a_manifest_or_a_start_is_an_internal_error(tmp_path, name):
+    """Each value of a run in place of which another type stands: a report, or an error's line."""
+    folder = shutil.copytree(KEPT, tmp_path / "run")
+    path = folder / name
+    if name == "manifest.json":
+        whole = json.loads(path.read_text())
+        whole["cells"] = dict(list(whole["cells"].items())[:1])
+        contents = [json.dumps(changed).encode() for changed in changes(whole)]
+    else:
+        first, *rest = iterate(path)
+        lines = [encode(number, values) for number, values in enumerate(rest, 1)]
+        contents = [b"".join([encode(0, changed), *lines]) for changed in changes(first)]
+    refused = 0
+    for content in contents:
+        path.write_bytes(content)
+        try:
+            json_report(report_on([folder]))
+        except SpsError:
+            refused += 1
+    assert refused > len(contents) / 5

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
 
 from spsbench.errors import DataError, MissingError
 from spsbench.store.provenance import git_state, hash_files, provenance
@@ -27,31 +28,26 @@ def package(tmp_path, monkeypatch):
 def test_it_is_json_without_secrets(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    found = provenance()
-    text = json.dumps(found, allow_nan=False)
-    assert found["environment"]["OMP_NUM_THREADS"] == "3"
+    here = provenance()
+    text = json.dumps(to_builtins(here), allow_nan=False)
+    assert here.environment["OMP_NUM_THREADS"] == "3"
     assert "hf_secret" not in text
     assert str(Path.home()) not in text or str(Path.home()) == "/"
-    assert found["versions"]["torch"]
-    assert found["hardware"]["usable_cores"] >= 1
+    assert here.versions["torch"]
+    assert here.hardware["usable_cores"] >= 1
 
 
-def test_the_state_of_a_checkout(package):
+def test_the_state_of_a_checkout_and_none_of_an_installed_package(package, monkeypatch):
     clean = git_state(package)
-    assert len(clean["commit"]) == 40
-    assert clean["diff"] is None
-    assert clean["untracked"] == 0
-    (package / "__init__.py").write_text("changed = 'secret'\n")
+    assert (len(clean.commit), clean.diff, clean.untracked) == (40, None, 0)
     (package / "new.py").write_text("")
-    dirty = git_state(package)
-    assert dirty["commit"] == clean["commit"]
-    assert len(dirty["diff"]) == 64
-    assert dirty["untracked"] == 1
-    (package / "__init__.py").write_text("changed = 'again'\n")
-    assert git_state(package)["diff"] != dirty["diff"]
-
-
-def test_an_installed_package_has_no_checkout(package, monkeypatch):
+    diffs = []
+    for text in ("changed = 'secret'\n", "changed = 'again'\n"):
+        (package / "__init__.py").write_text(text)
+        state = git_state(package)
+        assert (state.commit, len(state.diff), state.untracked) == (clean.commit, 64, 1)
+        diffs.append(state.diff)
+    assert diffs[0] != diffs[1]
     installed = package.parent / ".venv" / "package"
     installed.mkdir(parents=True)
     (installed / "__init__.py").write_text("")
@@ -66,12 +62,8 @@ def test_the_files_that_decide_are_hashed(tmp_path):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "README.md").write_text("")
     (tmp_path / "tokenizer").mkdir()
-    found = hash_files(tmp_path)
-    assert found == {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
-    with (tmp_path / "model.safetensors").open("r+b") as file:
-        file.write(b"3")
-    changed = hash_files(tmp_path)
-    assert [name for name in found if found[name] != changed[name]] == ["model.safetensors"]
+    digests = hash_files(tmp_path)
+    assert digests == {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):

@@ -1,6 +1,9 @@
+"""Reading and merging runs; right checksums over values that cannot be true are refused."""
+
 import json
 import shutil
 import subprocess
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -14,17 +17,23 @@ from spsbench.errors import (
     UsageError,
     WriteError,
 )
-from spsbench.settings.records import RoundRecord, TreeRound
-from spsbench.store.log import Log
+from spsbench.settings.records import RoundRecord, Score, TreeRound
+from spsbench.store.log import Log, decode
 from spsbench.store.manifest import Manifest
-from spsbench.store.records import records, segmented
+from spsbench.store.records import placed_records, records
 from spsbench.store.run import merge, open_run
-from spsbench.store.run_folder import belongs, records_path
+from spsbench.store.run_folder import WHOLE, belongs, records_path
+from spsbench.store.starts import Memory, Provenance
+from spsbench.tasks.scores import read_scores, scores_path, write_scores
+from tests.golden import make as golden
+from tests.simulation import failure
+from tests.simulation import run as simulated
 from tests.store import made
 
 
-def run(folder, numbers, *, manifest=None, errors=(), changed=None, **options):
+def run(folder, numbers, *, manifest=None, errors=(), threads=1, changed=None, **options):
     with open_run(folder, manifest or made.manifest(), **options) as writer:
+        writer.start(Provenance(threads=threads))
         for number in numbers:
             record = made.record(number, error="x" if number in errors else None)
             record = replace(record, **(changed or {}))
@@ -34,24 +43,13 @@ def run(folder, numbers, *, manifest=None, errors=(), changed=None, **options):
 
 
 def keyed(folder):
-    found = list(records(folder))
-    by_key = {record.key: record for record in found}
-    assert len(by_key) == len(found)
+    by_key = {record.key: record for record in records(folder)}
+    assert len(by_key) == len(list(records(folder)))
     return by_key
 
 
-def test_records_know_their_segment(tmp_path):
-    for end in (2, 2, 5):
-        run(tmp_path, range(end), resume=True)
-    assert [place.segment for place in segmented(tmp_path)] == [0, 0, 1, 1, 1]
-
-
-def test_a_record_of_no_segment_is_refused(tmp_path):
-    run(tmp_path, range(2))
-    path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"segments": []}))
-    with pytest.raises(DataError):
-        list(segmented(tmp_path))
+def threads(folder):
+    return [placed.start.provenance.threads for placed in placed_records(folder)]
 
 
 @pytest.mark.parametrize(
@@ -60,10 +58,9 @@ def test_a_record_of_no_segment_is_refused(tmp_path):
         (range(3, 5), made.manifest(), {"text": "another"}, DataError),  # of a generation again
         (range(4, 6), made.manifest(seed=1), {}, MismatchError),
     ],
+    ids=["other measurements", "other settings"],
 )
-def test_merge_refuses_other_measurements_and_other_settings(
-    tmp_path, numbers, manifest, changed, error
-):
+def test_merge_refuses(tmp_path, numbers, manifest, changed, error):
     first = run(tmp_path / "a", range(4))
     second = run(tmp_path / "b", numbers, manifest=manifest, changed=changed)
     with pytest.raises(error):
@@ -72,27 +69,25 @@ def test_merge_refuses_other_measurements_and_other_settings(
 
 
 def test_merge_takes_each_run_once_and_into_a_new_folder(tmp_path):
-    first = run(tmp_path / "a", range(2))
+    first = run(tmp_path / "a", range(40))
     (tmp_path / "link").symlink_to(first)
-    for again in (first, tmp_path / "a" / ".." / "a", tmp_path / "link"):
+    for again in (first, first / ".." / "a", tmp_path / "link"):
         with pytest.raises(UsageError):
             merge([first, again], tmp_path / "merged")
     with pytest.raises(UsageError):
         merge([], tmp_path / "merged")
     with pytest.raises(MissingError):
         merge([first, tmp_path / "none"], tmp_path / "merged")
-    assert not (tmp_path / "merged").exists()
     with pytest.raises(CannotCreateError):
         merge([first], first)
-    assert len(keyed(first)) == 2
+    with made.small_files(5000), pytest.raises(WriteError):
+        merge([first], tmp_path / "merged")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "link"]
 
 
 @pytest.mark.parametrize("text", ["same", "other"])
 def test_a_generation_in_two_logs_is_one_only_if_it_is_the_same(tmp_path, text):
     run(tmp_path, [0], shard=(0, 1))
-    manifest = Manifest.load(tmp_path)
-    second = manifest.segments[0] | {"shard": "00-of-02"}
-    structs.replace(manifest, segments=(*manifest.segments, second)).save(tmp_path)
     values = made.record(0).to_json()
     with Log(records_path(tmp_path, (0, 2))) as log:
         log.append(values | ({"text": text} if text == "other" else {}))
@@ -107,32 +102,53 @@ def test_a_generation_in_two_logs_is_one_only_if_it_is_the_same(tmp_path, text):
 def test_merged_shards_are_the_single_run(tmp_path, total):
     single = run(tmp_path / "single", range(12), errors=(5,))
     parts = [
-        run(tmp_path / f"{n}", reversed(range(12)), errors=(5,), shard=(n, total))
+        run(tmp_path / f"{n}", range(11, -1, -1), errors=(5,), shard=(n, total), threads=n + 1)
         for n in range(total)
     ]
-    merged = merge(list(reversed(parts)), tmp_path / "merged")
-    assert keyed(tmp_path / "merged") == keyed(single)
-    assert Manifest.load(tmp_path / "merged") == merged
-    assert {place.segment for place in segmented(tmp_path / "merged")} == set(range(total))
-    run(tmp_path / "merged", range(13), resume=True)  # it is a run like any other
-    assert len(keyed(tmp_path / "merged")) == 13
+    merged = merge(list(reversed(parts)), folder := tmp_path / "merged")
+    assert keyed(folder) == keyed(single)
+    assert Manifest.load(folder) == merged
+    for record, start in ((record, start) for start, record in placed_records(folder)):
+        assert belongs(record.key, (start.provenance.threads - 1, total))
+    run(folder, range(13), resume=True)  # it is a run like any other
+    assert len(keyed(folder)) == 13
 
 
-def test_copies_are_tolerated(tmp_path):
+def test_copies_are_tolerated_and_starts_without_records_of_their_own_left_out(tmp_path):
     first = run(tmp_path / "a", range(4), errors=(2,))
     copy = shutil.copytree(first, tmp_path / "b")
-    run(copy, range(6), errors=(), resume=True)
+    run(copy, range(6), resume=True, threads=2)
     merge([first, copy], tmp_path / "merged")
     assert keyed(tmp_path / "merged") == keyed(copy)
-    assert (tmp_path / "merged" / "records-00-of-01.jsonl").read_bytes().count(b"\n") == 7
-    assert not (tmp_path / "merged" / ".lock").exists()
+    assert threads(tmp_path / "merged") == [1, 1, 1, 2, 2, 2]
+    assert records_path(tmp_path / "merged", WHOLE).read_bytes().count(b"\n") == 7 + 2
 
 
-def test_a_failed_merge_leaves_nothing(tmp_path):
-    first = run(tmp_path / "a", range(40))
-    with made.small_files(5000), pytest.raises(WriteError):
-        merge([first], tmp_path / "merged")
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+def test_merge_keeps_workers_notes_and_the_time_that_prompts_tell(tmp_path):
+    at, folders = {}, []
+    for number, ids in enumerate(("x", "x", "y")):
+        at[number] = made.manifest().created.replace(year=2020 + number)
+        manifest = structs.replace(
+            made.manifest(), created=at[number], experiment={"prompt_ids": {"c4": ids}}
+        )
+        folders.append(tmp_path / str(number))
+        with open_run(folders[-1], manifest) as writer:
+            writer.start(Provenance(threads=number + 1))
+            writer.start(Provenance(threads=number + 9), "worker")
+            writer.append(made.record(2 * number))
+            writer.note(memory=Memory(2e9), counters={"c4": {"texts": 1}})
+            writer.append(made.record(2 * number + 1), "worker")
+            writer.note(counters={"c4": {"texts": number}})
+    for _ in range(2):
+        merge(folders, folder := tmp_path / f"merged {len(folders)}")
+        placed = list(placed_records(folder))
+        assert [start.provenance.threads for start, _ in placed] == [1, 9, 2, 10, 3, 11]
+        assert [start.clock for start, _ in placed] == [None] * 4 + [at[2]] * 2
+        assert [start.counters for start, _ in placed][::2] == [
+            {"c4": {"texts": n}} for n in (1, 2, 3)
+        ]
+        assert all(start.provenance.memory == Memory(2e9) for start, _ in placed[::2])
+        folders = [folder, *folders]
 
 
 @pytest.fixture
@@ -176,21 +192,6 @@ def test_a_shard_whose_log_is_gone_is_missed_and_made_again(tmp_path, shard):
     assert len(keyed(folder)) == 8
 
 
-@pytest.mark.parametrize("merged", [False, True])
-def test_records_that_a_later_start_had_seen_are_missed_and_made_again(tmp_path, merged):
-    folder = tmp_path / "run"
-    for end in (2, 4, 6):
-        run(folder, range(end), resume=True)
-    if merged:
-        merge([folder], folder := tmp_path / "merged")
-    path = records_path(folder, (0, 1))
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
-    assert len(keyed(folder)) == 3
-    run(folder, range(6), resume=True)
-    assert len(keyed(folder)) == 6
-    assert [place.segment for place in segmented(folder)] == [0, 0, 1, 3, 3, 3]
-
-
 def test_a_round_of_a_tree_is_read_back_and_a_chain_has_no_word_of_trees(tmp_path):
     tree = TreeRound(3, (0, 2), (0, 1), (2, 2, 0))
     branched = RoundRecord(5, 2, 2, 3, None, 0.01, 0.004, 0.005, None, tree)
@@ -201,19 +202,99 @@ def test_a_round_of_a_tree_is_read_back_and_a_chain_has_no_word_of_trees(tmp_pat
     assert [len(row) for row in back.to_json()["rounds"]] == [10, 9]
 
 
+def in_round(**changes):
+    """The made-up record with its first round changed."""
+    first, *rest = made.record(1).rounds
+    return {"rounds": [list(first._replace(**changes)), *map(list, rest)]}
+
+
+def in_tree(*tree):
+    return in_round(drafted=5, tested=2, overlap=None, processor_seconds=None, tree=tree)
+
+
+WRONG = {
+    "negative memory": {"peak_memory_mib": -1.0},
+    "experts that are no list": {"experts": 2.0},
+    "negative prefill": {"prefill_seconds": -1.0},
+    "seconds that are no number": in_round(seconds=float("nan")),
+    "seconds in words": in_round(target_seconds="1"),
+    "unknown finish": {"finish": "done"},
+    "more kept than drafted": in_round(accepted=5, emitted=6),
+    "more kept than tested": in_round(accepted=4, emitted=3),
+    "more out than kept and one": in_round(emitted=4),
+    "other tokens than emitted": {"tokens": [1, 2]},
+    "overlap beyond the draft": in_round(overlap=4.1),
+    "half a token": in_round(drafted=4.5),
+    "tested below -1": in_round(tested=-2),
+    "negative tokens": {"tokens": [-1] * 8},
+    "ids beyond any vocabulary": {"tokens": [2**31] * 8},
+    "a prompt beyond any context": {"prompt_tokens": 2**70},
+    "a text that is none": {"text": None},
+    "tokens of a failure": {"error": "x", "rounds": []},
+    "laws of other rounds": {"laws": [[[], [], []]]},
+    "a tree that grows from below": {
+        "laws": [[[1, 2], [1.0, 1.0], [0.5, 0.5], [1, 0]], [[], [], []]]
+    },
+    "likeliest tokens of too few": {"laws": [[[1], [1.0], [0.5], None, [[7, 0.5]]], [[], [], []]]},
+    "a law beyond one": {"laws": [[[1], [1.5], [0.5]], [[], [], []]]},
+    "a path of fewer than accepted": in_tree(3, [0], [0], [2, 2]),
+    "a path upwards": in_tree(3, [2, 0], [0, 1], [2, 2, 0]),
+    "the third child of two": in_tree(3, [0, 2], [0, 2], [2, 2, 0]),
+    "a node that was not drafted": in_tree(3, [0, 9], [0, 1], [2, 2, 0]),
+    "a path deeper than the tree": in_tree(1, [0, 2], [0, 1], [2, 2, 0]),
+    "a path that is no list": in_tree(3, 0, [0, 1], [2, 2, 0]),
+    "a tree without a depth": in_tree(None, [0, 2], [0, 1], [2, 2, 0]),
+}
+
+
+def signed(values):
+    """As `encode` writes it, but with numbers that are none."""
+    head = json.dumps(values, separators=(",", ":"))[:-1].encode()
+    return head + f',"crc":"{zlib.crc32(head):08x}"}}\n'.encode()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_record_that_cannot_be_true_is_not_read(tmp_path, name):
+    path = records_path(run(folder := tmp_path / "run", [0]), WHOLE)
+    before = path.read_bytes() + signed({"n": 2} | made.record(1).to_json() | WRONG[name])
+    path.write_bytes(before)
+    assert decode(before.splitlines(keepends=True)[2], 2) is not None  # its checksum is right
+    for use in (
+        lambda: list(records(folder)),
+        lambda: merge([folder], tmp_path / "merged"),
+        lambda: open_run(folder, Manifest.load(folder), resume=True),
+    ):
+        with pytest.raises(DataError):
+            use()
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize(
-    "tree",
-    [
-        (3, (0,), (0,), (2, 2)),  # not all that was accepted
-        (3, (2, 0), (0, 1), (2, 2, 0)),  # upwards
-        (3, (0, 2), (0, 2), (2, 2, 0)),  # the third child of two
-        (3, (0, 9), (0, 1), (2, 2, 0)),  # a node that was not drafted
-        (1, (0, 2), (0, 1), (2, 2, 0)),
-        (3, 0, (0, 1), (2, 2, 0)),
-        (None, (0, 2), (0, 1), (2, 2, 0)),
-    ],
+    "change",
+    [{"finish": "done"}, {"prefill_seconds": float("nan")}, {"tokens": None}, {"text": 3}],
+    ids=str,
 )
-def test_a_walk_that_the_tree_does_not_have_is_told(tree):
-    of = RoundRecord(5, 2, 2, 3, None, 0.01, 0.004, 0.005, None, TreeRound(*tree))
-    record = replace(made.record(1), rounds=[of, made.record(1).rounds[1]])
-    assert record.problem
+def test_a_record_that_cannot_be_true_is_not_written(tmp_path, change):
+    with open_run(tmp_path, made.manifest()) as writer:
+        with pytest.raises(DataError):
+            writer.append(replace(made.record(1), **change))
+        writer.append(made.record(1))
+    assert list(records(tmp_path)) == [made.record(1)]
+
+
+def test_all_that_runs_write_is_believed():
+    none = failure(golden.cells()[0], "s")
+    good = [*golden.records(), *simulated(golden.cells()[1], 0.7, 5), none]
+    good += [made.record(0), made.record(1), made.record(4, error="x")]
+    good += [replace(none, error=None)]  # of no tokens to make
+    assert [record.problem for record in good] == [""] * len(good)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", '"much"', "null"])
+def test_a_score_that_is_no_number_is_refused(tmp_path, value):
+    write_scores(tmp_path, WHOLE, [Score("c4", "task/1", 0, {"rouge2": 1.0})])
+    path = scores_path(tmp_path, WHOLE)
+    head = path.read_bytes().partition(b',"crc"')[0].replace(b"1.0", value.encode())
+    path.write_bytes(head + f',"crc":"{zlib.crc32(head):08x}"}}\n'.encode())
+    with pytest.raises(DataError):
+        list(read_scores(tmp_path))

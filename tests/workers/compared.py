@@ -14,6 +14,8 @@ def bare(folder: Path) -> list[bytes]:
     """Return every line without times, machines and flags of timing."""
     lines = []
     for values in (values for log in record_logs(folder).values() for values in iterate(log)):
+        if "start" in values or "note" in values:
+            continue
         for round_ in values["rounds"]:
             round_[TIMED] = [0] * len(round_[TIMED])
         kept = {name: value for name, value in values.items() if name not in OF_MACHINE}

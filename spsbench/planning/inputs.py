@@ -249,7 +249,7 @@ def open_plan(
     return Planned(
         folder=folder,
         forecasts=forecasts,
-        batches=forecast_batches(planning.batch_sizes(), forecasts),
+        batches=forecast_batches(planning.batch_sizes(), forecasts, cells),
         cells=cells,
         measured=measured_figures,
         missing=reasons,

@@ -109,11 +109,12 @@ class Planner(Conductor):
         if self.stop():
             return None
         self._note(finished=True)
+        by_name = named(self.cells)
         return Planned(
             folder=self.folder,
             forecasts=forecasts,
-            batches=forecast_batches(self.planning.batch_sizes(), forecasts),
-            cells=named(self.cells),
+            batches=forecast_batches(self.planning.batch_sizes(), forecasts, by_name),
+            cells=by_name,
             measured=figures,
             missing=reasons,
             unmeasured=self.planning.unmeasured,
@@ -267,7 +268,8 @@ class Planner(Conductor):
         if costs_path is not None:
             costs = read_costs(costs_path)
             check_priced([*traces.drafts], costs, str(costs_path))
-            check_batches(sizes, costs)
+            if sizes:
+                check_batches(sizes, costs)
         else:
             pairs = self._pairs(traces)
             text = self._text(samples, pairs[0][1])

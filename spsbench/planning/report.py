@@ -12,6 +12,7 @@ from spsbench.planning.forecast.batch_gains import BatchForecasts
 from spsbench.planning.forecast.predictions import Prediction, tau_of
 from spsbench.planning.forecast.recommendation import Answer, Forecasts, Measured, Verdict, group
 from spsbench.planning.forecast.tables import passes, rounds
+from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.columns import Column
 from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, Status
 from spsbench.reports.reporter import Report, Table, Title
@@ -106,12 +107,8 @@ class Planned:
         lines += [f"To paste: {command(best, answer)}"]
         by_batch = self.batches
         if by_batch is not None:
-            lines += [str(by_batch), *by_batch.remarks(self.forecasts.context)]
+            lines += by_batch.remarks(self.forecasts.context)
         lines += self._remarks()
-        drawn = figure(self.forecasts, self.measured, str(answer))
-        if by_batch is not None:
-            drawn = replace(drawn, panels=(*drawn.panels, by_batch.panel()))
-        further = () if by_batch is None else (by_batch.table(),)
         title = Title(name, self.about)
         table = Table(
             title=title,
@@ -119,17 +116,18 @@ class Planned:
             columns=COLUMNS,
             paper=[None] * len(rows),
             remarks=lines,
-            figure=drawn,
-            further=further,
+            figure=figure(self.forecasts, self.measured, str(answer)),
             identity={
                 "verdict": answer.verdict.value,
                 "candidate": answer.best,
                 "answer": str(answer),
                 "command": command(best, answer),
                 **({"incomplete": self.incomplete} if self.incomplete else {}),
-                **({} if by_batch is None else {"batches": by_batch.values()}),
             },
         )
+        if by_batch is not None:
+            table = with_batch_figures(table, by_batch.rows)
+            table = replace(table, identity={**table.identity, "batches": by_batch.values()})
         section = Section(
             title=f"Plan: {name}",
             status=STATUSES.get(answer.verdict, "open"),

@@ -6,7 +6,7 @@ emit E[min of B rows] tokens a round instead of tau; rows are taken to be indepe
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from spsbench.metrics.intervals import Estimate
@@ -18,10 +18,16 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
 from spsbench.settings.records import Record
 
-HEADINGS = (
-    *("method", "batch", "speed-up", "machine tokens/s", "user tokens/s"),
-    *("empty rows", "tau", "tau of the shortest"),
-)
+HEADINGS: Mapping[str, str] = {  # with what they say
+    "method": "",
+    "batch": "",
+    "speed-up": "",
+    "machine tokens/s": "",
+    "user tokens/s": "User: tokens a second of one text, without its prefill.",
+    "empty rows": "Empty rows: share of the machine's time.",
+    "tau": "",
+    "tau of the shortest": "The shortest: tau if all rows went back to the shortest of a round.",
+}
 BY_BATCH = "Speed-up by batch"
 
 
@@ -53,15 +59,22 @@ class RoundCounts:
         return sum((n / rounds) ** cell.batch for n in above)
 
 
-def with_batches(table: Table, counts: RoundCounts) -> Table:
-    """Return a table with the gain by batch, if it has batches of several sizes or of many texts.
+def with_batch_figures(
+    table: Table, rows: Sequence[Summary], counts: RoundCounts | None = None
+) -> Table:
+    """Return a table with the gain by batch, if there are batches of several sizes or many texts.
 
     Adds a table of text, panels, a sentence for each task and setting, and `batches` in JSON.
+
+    Args:
+        rows: measured, or predicted.
+        counts: of the rounds of measured rows.
     """
-    if not any(row.cell.batch > 1 for row in table.whole):
+    if not any(row.cell.batch > 1 for row in rows):
         return table
-    rows = sorted(table.whole, key=lambda row: row.cell.batch)
-    rows_by_work = by_work(rows)
+    counts = counts or RoundCounts()
+    by_size = sorted(rows, key=lambda row: row.cell.batch)
+    rows_by_work = by_work(by_size)
     says = [
         f"{name}: {line}" if len(rows_by_work) > 1 else line
         for name, work_rows in rows_by_work.items()
@@ -70,7 +83,7 @@ def with_batches(table: Table, counts: RoundCounts) -> Table:
     return replace(
         table,
         remarks=[*table.remarks, *says],
-        figure=replace(table.figure, panels=(*table.figure.panels, *panels(table.whole))),
+        figure=replace(table.figure, panels=(*table.figure.panels, *panels(rows))),
         further=[
             *table.further,
             *(text_table(name, work_rows, counts) for name, work_rows in rows_by_work.items()),
@@ -83,7 +96,7 @@ def with_batches(table: Table, counts: RoundCounts) -> Table:
                     "batch": row.cell.batch,
                     "tau_of_the_shortest": counts.shortest(row.cell),
                 }
-                for row in rows
+                for row in by_size
             ],
         },
     )
@@ -165,11 +178,12 @@ def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts) -> Text
                     ABSENT if shortest is None else f"{shortest:.2f}",
                 ]
             )
-    notes = (
-        "User: tokens a second of one text, without its prefill. Empty rows: share of the "
-        "machine's time. The shortest: tau if all rows went back to the shortest of a round.",
-    )
-    return TextTable(f"By batch: {title}", HEADINGS, text_rows, notes, names=2)
+    has = [i for i in range(len(HEADINGS)) if any(cells[i] != ABSENT for cells in text_rows)]
+    headings = [[*HEADINGS][i] for i in has]
+    predicted = "Predicted from the costs of common rounds. " * (not any(row.n for row in rows))
+    notes = predicted + " ".join(filter(None, map(HEADINGS.__getitem__, headings)))
+    text_rows = [[cells[i] for i in has] for cells in text_rows]
+    return TextTable(f"By batch: {title}", headings, text_rows, (notes,), names=2)
 
 
 def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:

@@ -10,7 +10,7 @@ from spsbench.metrics.parity import Parity, parity_margins
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.reports.audits import audit_section
-from spsbench.reports.batch_figures import RoundCounts, with_batches
+from spsbench.reports.batch_figures import RoundCounts, with_batch_figures
 from spsbench.reports.columns import chosen
 from spsbench.reports.figures import Section
 from spsbench.reports.remarks import (
@@ -177,7 +177,7 @@ def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
         qualities=by_sample(whole, scores, combine_of),
         greedy=greedy,
     )
-    yield with_batches(table, counts)
+    yield with_batch_figures(table, table.whole, counts)
 
 
 def _notes(

@@ -14,7 +14,7 @@ from spsbench.reports.batch_figures import (
     lines,
     panels,
     remarks,
-    with_batches,
+    with_batch_figures,
 )
 from spsbench.reports.reporter import Title, table_of
 from spsbench.settings.records import Record, RoundRecord
@@ -103,6 +103,6 @@ def test_tau_that_depends_on_the_batch_is_named():
 
 def test_a_run_without_batches_stays_as_it_was():
     whole = table_of([row(k, 1) for k in (0, 2)], Title("run"))
-    assert with_batches(whole, RoundCounts()) is whole
+    assert with_batch_figures(whole, whole.whole, RoundCounts()) is whole
     assert batch_figure(whole) is None
     assert batch_figure(replace(whole, further=())) is None

@@ -12,7 +12,7 @@ import pytest
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.batch_figures import RoundCounts, with_batches
+from spsbench.reports.batch_figures import RoundCounts, with_batch_figures
 from spsbench.reports.html import html
 from spsbench.reports.other_benchmarks import read_results, tables
 from spsbench.reports.reporter import Medium, Report, Table, Title, table_of
@@ -57,7 +57,7 @@ def in_batches() -> Table:
             rounds=rounds,
         )
     )
-    return with_batches(table_of(rows, Title("run")), counts)
+    return with_batch_figures(table_of(rows, Title("run")), rows, counts)
 
 
 def long_names() -> list[Summary]:

@@ -11,6 +11,7 @@ from spsbench.metrics.costs_file import dumps, loads
 from spsbench.planning.forecast.batch_gains import forecast_batches
 from spsbench.planning.forecast.recommendation import forecast_all
 from spsbench.planning.measure_batches import measured_sizes
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.commands import Planning
 from tests.oracles.forecasts import (
     DRAFT,
@@ -29,56 +30,53 @@ from tests.oracles.forecasts import (
 def predicted(sizes=SIZES, ks=(1, 2, 4, 8), alpha=0.8, **more):
     found = flat(batches=in_batches(), weights=WEIGHTS, **more)
     traced = {SMALL: (DRAFT, texts(alpha, 10, 200))}
-    return forecast_batches(sizes, forecast_all(map(candidate, ks), traced, found))
+    cells = {str(candidate(k)): make_cell(target="nano", draft="nano-draft", k=k) for k in ks}
+    return forecast_batches(sizes, forecast_all(map(candidate, ks), traced, found), cells)
 
 
 def test_a_gain_in_a_batch_is_tokens_over_measured_seconds():
-    (alone, single), *lines = predicted().lines[str(candidate(4))]
-    assert alone == 1
-    assert single == forecast(candidate(4), DRAFT, texts(0.8, 10, 200), flat()).speedup
-    for size, gained in lines:
-        tau = (1 - 0.8**5) / (1 - 0.8)
+    (alone, *others) = (row for row in predicted(ks=(4,)).rows if row.cell.k)
+    assert alone.cell.batch == 1
+    assert alone.speedup == forecast(candidate(4), DRAFT, texts(0.8, 10, 200), flat()).speedup
+    for row in others:
+        size, tau = row.cell.batch, (1 - 0.8**5) / (1 - 0.8)
         plain = pass_seconds(size, 1) + 0.1 * size
         seconds = pass_seconds(size, 5) + 4.0 + 0.1 * size
-        assert gained.mean == pytest.approx(min(tau, tau * plain / seconds), rel=0.03), size
-
-
-def test_the_envelope_has_no_draft_where_the_machine_is_full():
-    made = predicted(tuple(range(1, 33)))
-    ks = [row.k for row in made.rows]
-    assert ks[0] > 0
-    assert ks == sorted(ks, reverse=True)
-    assert ks[-1] == 0
-    assert made.rows[-1].speedup.mean == 1
-    assert made.rows[-1].machine == made.rows[-1].plain
-    assert made.lasting == ks.index(0)
-    assert f"The gain ends after B* = {made.lasting} texts at a time." in str(made)
-    assert len(made.table_rows) == len(SIZES)
+        gained = min(tau, tau * plain / seconds)
+        assert row.speedup.mean == pytest.approx(gained, rel=0.03), size
+        machine = row.figures["machine_tokens_per_s"].mean
+        assert machine == pytest.approx(gained * size / plain, rel=0.03)
+        assert row.mean_token_time_ms.mean == pytest.approx(1e3 * size / machine)
 
 
 def test_the_table_for_an_engine_covers_every_size_from_one():
-    made = predicted((4, 32))
-    table = made.engine_table
-    assert (table[0][0], table[-1][1]) == (1, 32)
-    assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(table))
-    for row in made.rows:
-        assert [k for low, high, k in table if low <= row.size <= high] == [row.k]
-    assert made.engine_method == f"{SMALL}, sps"
-    told = json.loads(json.dumps(made.values()))
-    assert told["num_speculative_tokens_per_batch_size"] == [list(each) for each in table]
-    assert any('"num_speculative_tokens_per_batch_size": [[1, ' in line for line in made.remarks(9))
+    for sizes in ((4, 32), tuple(range(1, 33))):
+        made = predicted(sizes)
+        table = made.engine_table
+        assert (table[0][0], table[-1][1]) == (1, 32)
+        assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(table))
+        ks = [k for *_, k in table]
+        assert ks == sorted(ks, reverse=True)
+        assert ks[0] > 0
+        assert ks[-1] == 0  # no draft where the machine is full
+        assert made.engine_method == f"{SMALL}, sps"
+        told = json.loads(json.dumps(made.values()))
+        assert told["num_speculative_tokens_per_batch_size"] == [list(each) for each in table]
+        assert f'"num_speculative_tokens_per_batch_size": {[*map(list, table)]}' in str(
+            made.remarks(9)
+        )
+    assert {row.cell.batch for row in made.rows} == {*SIZES}  # those that were measured
 
 
 def test_caches_weigh_as_much_as_weights_from_fewer_tokens_in_a_batch():
     made = predicted()
-    assert [row.balance for row in made.rows] == [10_000 / size for size in SIZES]
+    assert made.balance == {size: 10_000 / size for size in SIZES}
 
 
 def test_a_draft_that_is_never_right_gains_in_no_batch():
     made = predicted(alpha=0.01)
-    assert made.lasting is None
-    assert [row.k for row in made.rows] == [0] * len(SIZES)
-    assert str(made) == "By batch: plain sampling at batch 1 to 32. No batch gains."
+    assert all(row.speedup.mean <= 1 for row in made.rows)
+    assert made.engine_method == ""
     assert made.engine_table == ((1, 32, 0),)
 
 
@@ -102,7 +100,7 @@ def test_what_was_not_measured_is_refused():
     traced = {SMALL: (DRAFT, texts(0.8, 2))}
     plain = forecast_all([candidate(2)], traced, flat())
     with pytest.raises(DataError):
-        forecast_batches([1, 2], plain)
+        forecast_batches([1, 2], plain, {})
     with pytest.raises(DataError):
         predicted((64,))
     with pytest.raises(UsageError):

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -35,7 +35,7 @@ class Interrupt:
 def graceful(
     within: float | None = None,
     farewell: Callable[[], str] = lambda: "interrupted",
-    raises: bool = False,
+    raises: Collection[int] = (),
 ) -> Iterator[Interrupt]:
     """Record the first SIGINT, SIGTERM or SIGHUP; let the second end the process at once.
 
@@ -46,8 +46,8 @@ def graceful(
         within: seconds after the first signal for the work to end by itself. Then the process ends
             as if killed, with a line on stderr: only for work that survives a kill. None: no limit.
         farewell: makes that line.
-        raises: the first SIGINT raises KeyboardInterrupt as well: only for work that keeps its
-            partial results then.
+        raises: signals that raise KeyboardInterrupt as well, the first time: only for work that
+            keeps its partial results then.
     """
     interrupt = Interrupt()
     late: threading.Timer | None = None
@@ -69,7 +69,7 @@ def graceful(
         for caught in before:
             once_more = signal.default_int_handler if caught == signal.SIGINT else signal.SIG_DFL
             signal.signal(caught, once_more)
-        if raises and number == signal.SIGINT:
+        if number in raises:
             raise KeyboardInterrupt
 
     # None is a handler set outside Python, which cannot be restored

@@ -206,7 +206,6 @@ class Stub:
     own_wins: bool = False  # of tokens with one text, an object keeps the emitted one's logprob
     shifts_ids: bool = False  # ids of other tokens than those whose text and logprobs it gives
     ids_in_streams: bool = True
-    stops_late: int = 0  # tokens that a text goes on after its stop string
     second_differs: bool = False  # the second answer to a prompt, as by a wrong prefix cache
     draws_greedy_beside_sampled: bool = False  # in a batch of both
     ends_after: int | None = None  # requests to generate, then the server stops
@@ -254,11 +253,7 @@ class Stub:
         for n in range(1, len(made.ids) + 1):
             text = "".join(map(self.printed, made.ids[:n]))
             if stop in text:
-                end = n + self.stops_late
-                late = made.ids[n:end]
-                made.cut(end)
-                if self.stops_late:
-                    return text + "".join(map(self.printed, late))
+                made.cut(n)
                 return text[: text.index(stop)]
         return ""
 

@@ -18,14 +18,20 @@ from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError, SpsError, UnavailableError
-from spsbench.extensions.check.greedy import LEAST, ServerGreedy, by_itself, by_weights, compare
+from spsbench.extensions.check.greedy import (
+    ServerGreedy,
+    by_weights,
+    check_same,
+    compare,
+    compare_best,
+)
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.laws import LawResult
 from spsbench.extensions.check.library import load_weights
 from spsbench.extensions.check.modes import Modes
 from spsbench.extensions.check.options import OF_CHECK, CheckOptions
 from spsbench.extensions.check.sampled import Sampled
-from spsbench.extensions.check.speed import Level, Ratios, Timing
+from spsbench.extensions.check.speed import Level, Ratios, time_servers
 from spsbench.extensions.check.texts import BASE, CONNECTING, OWN, CheckProgress, Texts, first_of
 from spsbench.extensions.check.weights import Weights
 from spsbench.messages import ignore
@@ -49,13 +55,12 @@ class Checked:
     law: LawResult | None = None
     greedy: ServerGreedy | None = None
     acceptance: Acceptance | None = None
-    levels: list[Level] = field(default_factory=list)
-    ratios: list[Ratios] = field(default_factory=list)
-    json: str | None = None  # the share of JSON in the answers under schemas
+    speed: list[Level] = field(default_factory=list)
+    against_baseline: list[Ratios] = field(default_factory=list)
     modes: dict[str, ServerGreedy] = field(default_factory=dict)  # by part
     refused: list[str] = field(default_factory=list)  # modes whose requests the server refuses
     answers: int = 0  # of the server, in which drafts may be counted
-    remarks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -87,31 +92,36 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
         )
         checked.baseline = f"{base.name}, {base.model}" if base else None
         before = counters(await texts.page("/metrics"))
-        needs_greedy = {"greedy", "mixed", "stop"} & parts or texts.weights
+        needs_greedy = {"greedy", "mixed"} & parts or texts.weights
         greedy = await texts.greedy(OWN) if needs_greedy else []
-        if texts.weights and greedy:
-            apart = texts.weights.check_same(prompts_of(texts, greedy), greedy)
+        if texts.weights:
+            prompts = [texts.prompt_ids(texts.prompt(i), text) for i, text in enumerate(greedy)]
+            pairs = zip(prompts, greedy, strict=True)
+            scored = [by_weights(texts.weights, *pair) for pair in pairs]
+            apart = check_same(texts.weights, scored)
             log.info(f"weights are the server's: {apart:.2g} nats apart on the median")
-        if "greedy" in parts:
+        if "greedy" in parts and texts.weights and base is None:
+            bases, by_id = [base for base, _ in scored], [text for _, text in scored]
+            checked.greedy = compare("the weights", bases, by_id)
+        elif "greedy" in parts:
             checked.greedy = await check_greedy(texts, greedy)
         modes = Modes(texts, greedy)
         await modes.run()
-        checked.modes, checked.refused, checked.json = modes.results, modes.refused, modes.shares
+        checked.modes, checked.refused = modes.results, modes.refused
         if "law" in parts:
-            checked.law = await Sampled(texts, draft, modes.stop_string).law()
+            checked.law = await Sampled(texts, draft).law()
         after = counters(await texts.page("/metrics"))
-        timing = Timing(texts)
+        answers = list(texts.answers)
         if "speed" in parts:
-            checked.levels, checked.ratios = await timing.run()
-            if not texts.answers:  # no other texts: those that were timed tell of their drafts
-                after = counters(await texts.page("/metrics"))
-        answers = texts.answers or timing.answers
+            checked.speed, checked.against_baseline = await time_servers(texts)
+            if not answers:  # no other texts: those that were timed tell of their drafts
+                answers, after = texts.answers, counters(await texts.page("/metrics"))
         checked.answers = len(answers)
         checked.acceptance = of_answers(answers) or between(before, after)
         for name, server in texts.servers.items():
             for reason, count in server.client.failures.items():
                 texts.remark(f"{name}: {count} attempts failed ({reason}), tried again")
-    checked.remarks, checked.seconds = texts.remarks, time.monotonic() - began
+    checked.notes, checked.seconds = texts.remarks, time.monotonic() - began
     return checked
 
 
@@ -130,25 +140,14 @@ def describe(texts: Texts, name: str) -> None:
         )
 
 
-def prompts_of(texts: Texts, greedy: Sequence[Answer]) -> list[list[int]]:
-    """Return the ids of the prompts of greedy texts."""
-    return [texts.prompt_ids(texts.prompt(i), text) for i, text in enumerate(greedy)]
-
-
 async def check_greedy(texts: Texts, greedy: Sequence[Answer]) -> ServerGreedy:
     """Compare greedy texts with the strongest reference that there is."""
-    if BASE in texts.servers:
-        bases = await texts.greedy(BASE)
+    bases = await texts.greedy(BASE) if BASE in texts.servers else None
+    result = compare_best(greedy, bases)
+    if bases is not None:
         again = await texts.greedy(BASE, "greedy again")
-        result = compare("the baseline", bases, greedy)
         result.repeated = [text.text for text in bases] == [text.text for text in again]
-        return result
-    if texts.weights is not None:
-        pairs = zip(prompts_of(texts, greedy), greedy, strict=True)
-        scored = [by_weights(texts.weights, *pair) for pair in pairs]
-        return compare("the weights", [base for base, _ in scored], [text for _, text in scored])
-    bases_of_texts = [by_itself(text) for text in greedy]
-    return compare("what the server itself states", bases_of_texts, greedy, tolerance=LEAST)
+    return result
 
 
 def run_check(
@@ -159,17 +158,14 @@ def run_check(
     load: Callable[..., Weights] = load_weights,
     watch: Callable[[CheckProgress], None] = ignore,
 ) -> Checked:
-    """Check a server, or compute the results of kept answers anew, and return all results.
+    """Check the server at `url`, or compute the results of kept answers anew; return all results.
 
     Args:
-        url: of the server; None: no server is asked, and `resume` names a file of answers.
+        url: None: no server is asked, and `resume` names a file of answers.
         given: options by name.
         keep: file for the answers where the options name none.
         load: loads weights by name.
         watch: called with the progress.
-
-    Raises:
-        SpsError: no server, a wrong model, other weights, an option or a file that cannot be used.
     """
     given = {name: value for name, value in given.items() if value is not None}
     if url is None:
@@ -197,18 +193,7 @@ def examine(
     draft: Weights | None = None,
     watch: Callable[[CheckProgress], None] = ignore,
 ) -> Checked:
-    """Check a server and return all results.
-
-    Args:
-        plan: the options, with the server's address.
-        weights: the model that the server should run, to rescore its tokens.
-        journal: keeps the answers; those that it has are not requested again.
-        draft: the model that drafts there, to bet on the tokens that it prefers.
-        watch: called with the progress.
-
-    Raises:
-        SpsError: no server, a wrong model, other weights, or a server that stopped.
-    """
+    """Check a server and return all results; answers that the journal has are not requested."""
     journal = Journal(None) if journal is None else journal
     journal.begin(plan)
     texts = Texts(plan, journal, weights, watch)

@@ -1,14 +1,8 @@
 """`sps check`: audit whether a running server's speculation is lossless and faster."""
 
-import itertools
 import json as as_text
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -17,8 +11,9 @@ import typer
 from spsbench.cli import options as o
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import write
-from spsbench.errors import Exit, MissingError, UsageError
+from spsbench.errors import Exit, UsageError
 from spsbench.extensions.check.options import OF_CHECK
+from spsbench.hardware.signals import SIGNALS, graceful
 from spsbench.store.atomic import replace_file
 from spsbench.version import __version__
 
@@ -45,8 +40,6 @@ def check(
     if url is None and options.get("resume") is None:
         raise UsageError("expected the URL of a server, or --resume FILE")
     form = o.page_format(format, json, out)
-    if out is not None and not out.absolute().parent.is_dir():
-        raise MissingError(f"no folder for --out ({out.parent}): expected one. Make it first")
     result = examined(url, options)
     show(result, form, out)
     raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
@@ -61,43 +54,14 @@ def examined(url: str | None, options: dict[str, Any]) -> Any:
     place = None
     if url is not None:
         parts = urlsplit(checked(url))
-        stem = f"sps-check-{parts.hostname}-{parts.port or parts.scheme}-"
-        stem += time.strftime("%m%d-%H%M%S")
-        names = (Path(f"{stem}{f'-{n}' if n > 1 else ''}.jsonl") for n in itertools.count(1))
-        place = next(name for name in names if not name.exists())
-    with signals_as_interrupts() as signals:
+        at = time.strftime("%m%d-%H%M%S")
+        place = Path(f"sps-check-{parts.hostname}-{parts.port or parts.scheme}-{at}.jsonl")
+    with graceful(raises=SIGNALS) as interrupt:
         try:
             with deferred_progress() as watch:
                 return run_check(url, options, place, watch=watch)
         except KeyboardInterrupt:
-            if not signals:
-                raise
-            raise typer.Exit(128 + signals[0]) from None
-
-
-@contextmanager
-def signals_as_interrupts() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP end the block as Ctrl-C does; yield those that came.
-
-    asyncio ends its tasks at SIGINT. Ignored signals stay ignored (`nohup`).
-    """
-    signals: list[int] = []
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        signals.append(number)
-        signal.raise_signal(signal.SIGINT)
-
-    is_main = threading.current_thread() is threading.main_thread()
-    handlers = {
-        number: signal.signal(number, interrupt)
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if is_main and signal.getsignal(number) not in (signal.SIG_IGN, None)
-    }
-    try:
-        yield signals
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+            raise typer.Exit(interrupt.code) from None
 
 
 def show(checked: Any, format: str, out: Path | None) -> None:

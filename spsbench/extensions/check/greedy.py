@@ -21,7 +21,7 @@ from spsbench.audit.statistical.comparison import (
     kind_of,
     with_wrong_token,
 )
-from spsbench.extensions.check.columns import BY_ID, chance, is_whole, resolved
+from spsbench.extensions.check.laws import BY_ID, chance, is_whole, resolved
 from spsbench.extensions.check.weights import Weights
 from spsbench.foreign import UNLISTED
 from spsbench.serving.engines import Answer, Stated
@@ -29,6 +29,9 @@ from spsbench.serving.engines import Answer, Stated
 LEAST = 1e-3  # nats; engines print that many digits
 SAME = 0.01  # nats between two statements of the probability of one token, at most
 ROUNDED = 1e-3  # mass that printed digits may hide
+APART = 0.5  # median nats between stated and scored that rounding cannot explain
+AGREE = 0.6  # share of equal greedy tokens expected of the same model
+LOST = 0.15  # mean nats that its own choice may have over the server's
 LONGEST = 40  # characters of a token in a line
 
 
@@ -50,17 +53,17 @@ class ServerGreedy(GreedyResult):
         return values
 
 
-def described(comparison: Compared) -> str:
+def described(text: Compared) -> str:
     """Return a comparison in a line."""
-    name, kind, position = comparison.name, comparison.kind, comparison.position
-    if position is None:
-        return f"{name}: {kind}"
-    gap, tolerance = comparison.gap, comparison.tolerance
-    quoted = [repr(str(token)[:LONGEST]) for token in comparison.tokens or ()]
-    pair = f" ({', '.join(quoted)})" if quoted else ""
-    apart = f", {gap:.3g} nats apart" if gap is not None else ""
-    allowed = f", rounding allows {tolerance:.3g}" if tolerance is not None else ""
-    return f"{name}: {kind} at token {position + 1}{pair}{apart}{allowed}"
+    if text.position is None:
+        return f"{text.name}: {text.kind}"
+    tokens = ", ".join(repr(str(token)[:LONGEST]) for token in text.tokens or ())
+    parts = [
+        f"{text.name}: {text.kind} at token {text.position + 1}{f' ({tokens})' * bool(tokens)}"
+    ]
+    parts += [f"{text.gap:.3g} nats apart"] if text.gap is not None else []
+    parts += [f"rounding allows {text.tolerance:.3g}"] if text.tolerance is not None else []
+    return ", ".join(parts)
 
 
 def compare(
@@ -70,14 +73,9 @@ def compare(
     names: Sequence[str] = (),
     tolerance: float | None = None,
 ) -> ServerGreedy:
-    """Compare greedy texts with those of a reference, and the control.
+    """Compare greedy texts with those of a reference, where there are some, and the control.
 
-    Args:
-        reference: in words.
-        bases: its texts; None: there is nothing to compare with.
-        texts: those of the server.
-        names: of the texts.
-        tolerance: nats between tokens of a tie; None: twice the rounding, which is measured.
+    Tokens of a tie are `tolerance` nats apart at most; None: twice the rounding, measured here.
     """
     names = names or [f"prompt {i + 1}" for i in range(len(texts))]
     pairs = [(base, text) for base, text in zip(bases, texts, strict=True) if base]
@@ -95,6 +93,20 @@ def compare(
         for name, base, text in zip(names, bases, texts, strict=True)
     ]
     return ServerGreedy(reference, compared, all(third_is_a_bug(base) for base, _ in pairs[:1]))
+
+
+def compare_best(
+    texts: Sequence[Answer],
+    bases: Sequence[Answer] | None,
+    note: str = "",
+    names: Sequence[str] = (),
+) -> ServerGreedy:
+    """Compare greedy texts with the baseline's, or with what the server itself states of them."""
+    suffix = note and f" ({note})"
+    if bases is not None:
+        return compare(f"the baseline{suffix}", bases, texts, names)
+    stated = list(map(by_itself, texts))
+    return compare(f"what the server itself states{suffix}", stated, texts, names, LEAST)
 
 
 def parting(base: Answer, text: Answer) -> int | None:
@@ -159,11 +171,9 @@ def expected(keys: Sequence[str], rows: Sequence[Stated]) -> Answer:
 
 def by_itself(text: Answer) -> Answer | None:
     """Return what a server's own stated probabilities expect of its text; None without any."""
-    if not any(text.stated):
-        return None
-    widest = max(map(len, text.stated))
-    triples = zip(text.stated, text.keys, text.own, strict=False)
-    return expected(text.keys, [beside(*triple, widest) for triple in triples])
+    shared, pairs = shared_texts([text]), zip(text.stated, text.keys, strict=False)
+    rows = [[] if key in shared else row for row, key in pairs]
+    return expected(text.keys, rows) if any(rows) else None
 
 
 def by_weights(
@@ -171,34 +181,40 @@ def by_weights(
 ) -> tuple[Answer | None, Answer]:
     """Return what the weights expect of a text, and the text by its ids."""
     ids = weights.tokens(text)
-    if not ids:
-        return None, text
-    keys, rows = [f"#{i}" for i in ids], []
-    for row, emitted in zip(weights.log_probs(prompt, ids), ids, strict=False):
-        listed = dict.fromkeys([*np.argsort(-row)[:3].tolist(), emitted])
-        rows.append([(f"#{i}", float(row[i])) for i in listed])
-    return expected(keys, rows), replace(text, keys=keys[: len(rows)])
+    listed = len(text.ids if text.ids is not None else text.keys)
+    if any(i >= len(weights.texts) for i in ids) or len(ids) < min(4, listed):
+        raise weights.another("its tokens are not in the vocabulary")
+    keys, rows, logits = [f"#{i}" for i in ids], [], weights.score(prompt, ids)
+    shifted = logits - logits.max(1, keepdims=True)
+    scored = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    for row, emitted in zip(scored, ids, strict=False):
+        likeliest = dict.fromkeys([*np.argsort(-row)[:3].tolist(), emitted])
+        rows.append([(f"#{i}", float(row[i])) for i in likeliest])
+    return expected(keys, rows) if rows else None, replace(text, keys=keys[: len(rows)])
 
 
-def beside(row: Stated, key: str, logprob_beside: float, widest: int) -> Stated:
-    """Return a row in which an emitted text has the probability stated beside the token.
+def check_same(weights: Weights, pairs: Sequence[tuple[Answer | None, Answer]]) -> float:
+    """Reject weights of another model by what `by_weights` returns; return their nats apart.
 
-    The list may give that of another token with this text. Nothing is known where the token has
-    none, and the list lacks one.
+    The median of the texts decides, since a server's bug may spoil a text.
     """
-    if not row or BY_ID.fullmatch(key):
-        return row
-    if (logprob_beside == 0.0 or logprob_beside <= UNLISTED) and len(row) < widest:
-        return []
-    if any(agree(logprob, logprob_beside) for text, logprob in row if text == key):
-        return row
-    others = [entry for entry in row if entry[0] != key]
-    return sorted([(key, logprob_beside), *others], key=lambda entry: -entry[1])
-
-
-def agree(listed: float, beside: float) -> bool:
-    """Return whether the logarithm beside a token may be the listed one; 0 stands for none."""
-    return beside == 0.0 or beside <= UNLISTED or abs(listed - beside) <= SAME
+    measured = []
+    for base, text in pairs:
+        rows = zip(base.stated, text.keys, strict=True) if base else ()
+        chosen = np.array([(dict(row)[key], row[0][1]) for row, key in rows] or [(0.0, 0.0)])
+        lost = chosen[:, 1] - chosen[:, 0]
+        stated = zip(text.own, chosen[:, 0].tolist(), strict=False)
+        apart = [abs(own - logprob) for own, logprob in stated if own > UNLISTED]
+        measured.append(((lost == 0).mean(), lost.mean(), np.median(apart or [0.0])))
+    same, lost_nats, nats = np.median(measured, axis=0).tolist()
+    if nats > APART:
+        raise weights.another(f"its greedy tokens are {nats:.2g} nats apart on the median")
+    if same < AGREE or lost_nats > LOST:
+        raise weights.another(
+            f"it chooses {same:.0%} of the server's greedy tokens, and gives them {lost_nats:.2g} "
+            "nats less than its own on the mean"
+        )
+    return float(nats)
 
 
 def shared_texts(answers: Sequence[Answer]) -> set[str]:
@@ -210,14 +226,15 @@ def shared_texts(answers: Sequence[Answer]) -> set[str]:
     shared: set[str] = set()
     for answer in answers:
         widest = max(map(len, answer.stated), default=0)
-        for row, key, logprob in zip(answer.stated, answer.keys, answer.own, strict=False):
+        for row, key, own in zip(answer.stated, answer.keys, answer.own, strict=False):
             if BY_ID.fullmatch(key):
                 continue
             listed = resolved(row)
             counts = Counter(text for text, _ in listed)
             shared |= {text for text, count in counts.items() if count > 1 or not is_whole(text)}
-            if key in counts and not any(agree(lp, logprob) for text, lp in listed if text == key):
-                shared.add(key)
+            is_stated = own != 0.0 and own > UNLISTED  # engines write 0 for none
+            apart = [abs(logprob - own) for text, logprob in listed if text == key]
+            shared |= {key} if is_stated and apart and min(apart) > SAME else set()
             if len(row) < widest and 1 - sum(chance(lp) for _, lp in listed) > ROUNDED:
                 shared |= counts.keys()
     return shared

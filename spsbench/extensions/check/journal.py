@@ -35,11 +35,6 @@ class Journal:
         path: of the file; None = nothing is kept.
         resume: there is a file to go on with.
         asks: answers that the file has not are asked for.
-
-    Raises:
-        UsageError: there is a file already, and no `resume`; or a compressed file to write to.
-        DataError: the file to resume is of another kind, or damaged.
-        WriteError: the file cannot be written.
     """
 
     def __init__(self, path: Path | None, *, resume: bool = False, asks: bool = True) -> None:
@@ -78,11 +73,7 @@ class Journal:
                 self._values[key] = record["value"]
 
     def options(self, given: dict[str, Any]) -> CheckOptions:
-        """Return the options of the file, with the `given` ones in place of its own.
-
-        Raises:
-            DataError: the file is not of this version. UsageError: as `options.of_file`.
-        """
+        """Return the options of the file, with the `given` ones in place of its own."""
         kept = self._values.get(OPTIONS)
         if not self._header or self.path is None:
             raise self._no_journal()
@@ -90,13 +81,10 @@ class Journal:
         return of_file(self.path, values, given)
 
     def begin(self, plan: CheckOptions) -> None:
-        """Check that the file is of a check with these options.
-
-        Raises:
-            MismatchError: it is of another one.
-        """
+        """Check that the file is of a check with these options."""
         header, kept = plan.header(), self._header
-        names = dict.fromkeys([*header, *kept]) if kept and self.asks else {}
+        may_change = () if self.asks else ("weights",)  # by which kept answers are scored anew
+        names = [n for n in {**header, **kept} if n not in may_change] if kept else []
         if differing := [name for name in names if header.get(name) != kept.get(name)]:
             line = f"kept answers of another check ({self.path}): expected the same options"
             sides = [f"{name}: {kept.get(name)} | {header.get(name)}" for name in differing]
@@ -128,11 +116,7 @@ class Journal:
         ask: Callable[[], Awaitable[T]],
         write: Callable[[T], Any] = lambda value: value,
     ) -> T:
-        """Return a kept value, or what `ask` gives, which is then kept.
-
-        Raises:
-            DataError: the kept value has not the form of its kind, or none is kept or asked for.
-        """
+        """Return a kept value, or what `ask` gives, which is then kept."""
         if key in self:
             return self.read(key, read)
         if not self.asks:
@@ -145,11 +129,7 @@ class Journal:
         return value
 
     def read(self, key: str, convert: Callable[[Any], T]) -> T:
-        """Return a kept value, converted.
-
-        Raises:
-            DataError: the value has not the form of its kind.
-        """
+        """Return a kept value, converted; one that has not the form of its kind is refused."""
         try:
             return convert(self._values[key])
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -170,7 +150,7 @@ class Journal:
             self._log = self._log or HeadedLog(self.path, header, check_header, ignore)
             notes, self._notes = self._notes, {}
             for name, noted in (*notes.items(), (key, value)):
-                self._log.append({"key": name, "value": finite(noted, logarithm)})
+                self._log.append({"key": name, "value": finite(noted, NO_LOGARITHM)})
         self._values[key] = value
 
     def note(self, key: str, value: Any) -> None:
@@ -183,15 +163,10 @@ class Journal:
             self._log.close()
 
 
-def finite(value: Any, put: Callable[[float], float | None]) -> Any:
+def finite(value: Any, instead: float | None) -> Any:
     """Return plain values, with another in place of each infinity and NaN, which JSON has not."""
     if isinstance(value, float) and not math.isfinite(value):
-        return put(value)
+        return instead
     if isinstance(value, dict):
-        return {key: finite(part, put) for key, part in value.items()}
-    return [finite(part, put) for part in value] if isinstance(value, list | tuple) else value
-
-
-def logarithm(value: float) -> float:
-    """Return the logarithm that stands for an infinite one, or for none."""
-    return -NO_LOGARITHM if value > 0 else NO_LOGARITHM
+        return {key: finite(part, instead) for key, part in value.items()}
+    return [finite(part, instead) for part in value] if isinstance(value, list | tuple) else value

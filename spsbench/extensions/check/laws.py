@@ -1,18 +1,15 @@
 """Sequential test of a server's text against the distributions stated for its tokens.
 
-The distributions come from the server, its baseline or the weights. For each token the likeliest
-tokens (the columns) are known with their probabilities; all other tokens are the rest. The
-e-process of `audit.statistical.betting` bets on sets of columns that depend on the prefix only: the
-likeliest token, the tail, and three alternatives with a third of the capital each. The alternatives
-are the likeliest token again, the token that followed the last occurrence (as prompt lookup
-proposes), and the tokens that exceeded their expected counts so far, by rank, by token, and by
-preceding token. The mean of the three is one nonnegative martingale, so the level holds for the
-whole.
+The distributions come from the server, its baseline or the weights. A column is one token, named by
+its id, whose probability is known, chosen from the prefix alone: the emitted token, which engines
+list beside the likeliest, is none by that. All other tokens are the rest. The e-process of
+`audit.statistical.betting` bets on sets of columns; each alternative has an equal share of the
+capital, so the mean is one nonnegative martingale and the level holds for the whole.
 
 An engine may leave tokens H out of its texts, such as the end of a text, or never sample them
 although it states their probabilities. So the bets are among the tokens N that are known not to be
-in H: those that this server has emitted before (`VisibleTokens`). With S within N and
-m = q(S) / q(N), a token x multiplies the capital by
+in H: those that this server has emitted before. With S within N and m = q(S) / q(N), a token x
+multiplies the capital by
 
     f(x) = 1 + lam (1{x in S} - m) if x is in N, else 1,    with -1 / (1 - m) <= lam <= 1 / m.
 
@@ -27,16 +24,19 @@ bound, as g may be r, so it is not bet.
 
 Where nothing is hidden, N is all tokens and q(N) = 1: the whole distribution is bet on. This may
 begin with any text, as soon as the texts before it show that the server samples and lists its ends.
-
-What is a column and what is the rest stands in `columns`.
 """
 
+import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spsbench.audit.statistical.alternatives import (
     Alternative,
@@ -55,15 +55,17 @@ from spsbench.audit.statistical.betting import (
     TAIL,
     Bits,
     Floats,
+    lengths,
 )
-from spsbench.audit.statistical.finding import (
-    AuditArm,
-    AuditVerdict,
-    Finding,
-    Test,
-    share,
-)
-from spsbench.extensions.check.columns import END, Columns
+from spsbench.audit.statistical.finding import AuditArm, AuditVerdict, Finding, Test, share
+from spsbench.audit.statistical.positions import Positions
+from spsbench.foreign import UNLISTED
+from spsbench.serving.engines import Stated
+
+BY_ID = re.compile(r"#[0-9]+")  # keys that are ids, where an engine gives them
+END = "end of text"  # the key of all tokens that end a text
+NO_STRATUM = -1  # round boundaries are unknown from outside
+EDGE = 0.05  # rounding tolerance: stated probabilities may exceed 1 by this mass
 
 
 class Mode(StrEnum):
@@ -74,11 +76,6 @@ class Mode(StrEnum):
     STATED = "stated"
 
 
-WORDS = {
-    Mode.WEIGHTS: "each token scored anew with the weights",
-    Mode.BASELINE: "each token scored anew by the baseline, from its prompt logprobs",
-    Mode.STATED: "each token against the probabilities that the server itself states",
-}
 UNSEEN = {
     Mode.WEIGHTS: "A bias smaller than the claim, or within the rounding. Without `draft`: one "
     "that follows the draft model alone, such as a missing residual, if no other set shows it.",
@@ -91,23 +88,79 @@ UNSEEN = {
 }
 
 
-class VisibleTokens:
-    """Tokens that a server is known not to hide: those that it emitted, or all if it hides none."""
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The known part of the distributions at n tokens of one text."""
 
-    def __init__(self, *, hides: bool = False) -> None:
-        self.hides, self._emitted = hides, set[str]()
+    keys: list[list[str]]  # keys of the columns, likeliest first, each once in a row
+    mass: Floats  # [n, k]; 0 in the padding of shorter rows
+    own: NDArray[np.int64]  # [n] column of the emitted token; k = the rest
+    tokens: list[str]  # keys of the emitted tokens
+    drafted: Bits | None = None  # [n, k + 1] columns that a draft model prefers to the target
+    flaw: str = ""  # why the statements are no probabilities
 
-    def of_text(self, text: Columns) -> Bits | None:
-        """Return [n, k + 1] the columns that are visible; None: nothing is hidden."""
-        n, width = text.mass.shape
-        if not self.hides:
-            return None
-        visible = np.zeros((n, width + 1), np.bool_)
-        for i, keys in enumerate(text.keys):
-            visible[i, : len(keys)] = [key in self._emitted for key in keys]
-            self._emitted.add(text.tokens[i])
-        visible[:, :width] &= text.mass > 0
-        return visible
+    def __len__(self) -> int:
+        return len(self.own)
+
+    def positions(self, visible: Bits | None) -> Positions:
+        """Return what is known at each token; the last outcome is all tokens that are no column."""
+        n, width = self.mass.shape
+        law = np.hstack([self.mass, np.clip(1 - self.mass.sum(1, keepdims=True), 0.0, 1.0)])
+        argmax, ends, tail = (np.zeros(law.shape, np.bool_) for _ in range(3))
+        listed = np.ones(law.shape, np.bool_) if visible is None else visible
+        argmax[np.arange(n), listed[:, :width].argmax(1)] = listed[:, :width].any(1)
+        tail[:, width] = width > 1
+        for i, row in enumerate(self.keys):
+            ends[i, : len(row)] = [key == END for key in row]
+        return Positions(
+            law=law / law.sum(1, keepdims=True),
+            emitted=self.own,
+            argmax=argmax,
+            ends=ends,
+            tail=tail,
+            index=np.full(n, NO_STRATUM),
+            length=lengths(n),
+            visible=visible,
+            draft=None if self.drafted is None else self.drafted & listed,
+            stated=self.mass,
+            keys=self.keys,
+            tokens=self.tokens,
+        )
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text has characters, all of them whole: parts of one print alike."""
+    return bool(text) and "\ufffd" not in text
+
+
+def columns(stated: Sequence[Stated], tokens: Sequence[str], top: int) -> Columns:
+    """Sort stated distributions of `top` likeliest tokens into columns; the emitted is beside."""
+    n = min(len(stated), len(tokens))
+    keys: list[list[str]] = []
+    mass, at, highest = np.zeros((n, top)), np.full(n, top), 0.0
+    for i in range(n):
+        likeliest = resolved(stated[i])[:top]
+        counts = Counter(key for key, _ in likeliest)
+        highest = max(highest, sum(chance(lp) for _, lp in likeliest))
+        named = [entry for entry in likeliest if counts[entry[0]] == 1]
+        keys.append([key for key, _ in named])
+        mass[i, : len(named)] = [chance(lp) for _, lp in named]
+        if tokens[i] in keys[i]:
+            at[i] = keys[i].index(tokens[i])
+    flaw = f"stated probabilities add up to {highest:.3f}" if highest > 1 + EDGE else ""
+    if not all(BY_ID.fullmatch(key) for row in (tokens[:n], *keys) for key in row):
+        flaw = "tokens are named by texts, which several may share, not by ids (`weights` can tell)"
+    return Columns(keys, mass, at, list(tokens[:n]), flaw=flaw)
+
+
+def resolved(row: Stated) -> Stated:
+    """Return a row up to the first logarithm that states no probability (-9999, -inf, NaN)."""
+    return list(takewhile(lambda entry: entry[1] > UNLISTED, row))
+
+
+def chance(logprob: float) -> float:
+    """Return the probability of a logarithm; one that is none adds up to too much."""
+    return math.exp(min(logprob, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +220,7 @@ class ServerArm(AuditArm):
         alternatives += [DraftLaw()] if draft else []
         bands = [rounding.of(i) for i in range(len(alternatives))]
         super().__init__(name, alternatives, bands, level)
-        self.visible = VisibleTokens(hides=hides)
+        self.hides, self._emitted = hides, set[str]()
 
     def take_text(self, text: Columns) -> None:
         """Add one text."""
@@ -176,8 +229,20 @@ class ServerArm(AuditArm):
             self.broken += [text.flaw] if len(text) else []
             return
         rng = np.random.default_rng([self.texts + 1, len(text)])
-        at = text.positions(self.visible.of_text(text))
+        at = text.positions(self._visible(text))
         self.take(evidence_of([at], self.alternatives, rng))
+
+    def _visible(self, text: Columns) -> Bits | None:
+        """Return [n, k + 1] the columns known not to be hidden; None: nothing is hidden."""
+        n, width = text.mass.shape
+        if not self.hides:
+            return None
+        visible = np.zeros((n, width + 1), np.bool_)
+        for i, keys in enumerate(text.keys):
+            visible[i, : len(keys)] = [key in self._emitted for key in keys]
+            self._emitted.add(text.tokens[i])
+        visible[:, :width] &= text.mass > 0
+        return visible
 
     @property
     def loudest(self) -> str:
@@ -236,7 +301,6 @@ class LawResult:
         finding = self.finding
         return {
             "mode": self.mode,
-            "words": WORDS[self.mode],
             "verdict": self.verdict,
             "line": self.line,
             "bias_caught_with_probability_0.99": finding.claim,

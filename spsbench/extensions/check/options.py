@@ -21,7 +21,6 @@ from spsbench.settings.options import (
 )
 
 SPEED, OUTPUT = "Speed", "Output"
-OBJECTIVE = re.compile(r"(ttft|tpot|e2e):([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s)")
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
 IS_NUMBER = Check(lambda text: bool(NUMBER.fullmatch(text)), "a number from 0")
 IS_TOP_P = Check(lambda value: 0 < value <= 1, "a number above 0 and up to 1")
@@ -30,7 +29,7 @@ MOST_REQUESTS = 100_000
 MOST_TOGETHER = 1024
 TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
 PARTS = ("law", "greedy", "speed")
-MODES = ("json", "mixed", "stop", "cache")  # asked by name: many servers take no schema
+MODES = ("json", "mixed", "cache")  # asked by name: many servers take no schema
 ALL_PARTS = (*PARTS, *MODES)
 IN_FILES = {
     "prompts": "texts",
@@ -45,9 +44,8 @@ HEADER = (
     *("temperatures", "top_p", "top_k", "together", "concurrency", "requests", "seed"),
 )
 """The options that the answers in a file depend on, by the names there."""
-MAY_CHANGE = ("parts", "most", "bias", "level", "draft", "url", "baseline")  # on resuming
-OF_FILE = ("weights", "draft", "bias", "level", "only", "max_tokens", "resume")
-"""Options that may differ from those of a file that is resumed without a URL."""
+MAY_CHANGE = ("parts", "most", "bias", "level", "draft", "url", "baseline")
+"""The options that may change when a check resumes."""
 OFF = {"top_p": 1.0, "top_k": 0, "together": None}  # left out of a file
 PROMPTS = (
     "The old lighthouse keeper climbed the stairs every evening, and",
@@ -69,31 +67,6 @@ PROMPTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Objectives:
-    """Latency limits in seconds; None = no limit."""
-
-    ttft: float | None = None
-    tpot: float | None = None
-    e2e: float | None = None
-
-
-def read_objectives(value: Any, name: str) -> Objectives:
-    """Read `ttft:500ms,tpot:50ms`.
-
-    Raises:
-        UsageError: the text has another form.
-    """
-    limits = {}
-    for part in str(value).replace(" ", "").split(","):
-        match = OBJECTIVE.fullmatch(part)
-        if match is None:
-            shown = str(value)[:80]
-            raise UsageError(f"{name} is {shown}: expected a form like ttft:500ms,tpot:50ms")
-        limits[match[1]] = float(match[2]) / (1000 if match[3] == "ms" else 1)
-    return Objectives(**limits)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
     """Options of a check, beside the address of the server.
@@ -108,7 +81,7 @@ class CheckOptions:
         timeout: Longest silence in an answer.
         retries: Number of retries of a failed request.
         only: Run only this part: law, greedy, speed, json (under schemas), or greedy text in a
-            mode: mixed (beside sampled text), stop (strings), cache (asked again); repeatable.
+            mode: mixed (beside sampled text), cache (asked again); repeatable.
         prompts: File of prompts, one per line, as text or JSON.
         max_new_tokens: Maximum tokens per text.
         temperature: Sampling temperature, with `weights`; repeatable. Default: 1 and 0.5. Texts at
@@ -123,7 +96,6 @@ class CheckOptions:
         seed: Random seed of the first text.
         concurrency: Numbers of concurrent requests, each timed in turn.
         requests: Requests per timed block; each server gets two blocks.
-        slo: Latency objectives for goodput: ttft:500ms,tpot:50ms.
         keep: File that keeps each answer. Default: named by server and time.
         resume: Resume a check from its file of answers; without URL, compute its results anew, of
             a compressed file (.gz) too.
@@ -153,22 +125,15 @@ class CheckOptions:
         tuple[int, ...], Option(SPEED, default_text="1,2,4,8", parse=numbers(1, MOST_TOGETHER))
     ] = (1, 2, 4, 8)
     requests: Annotated[int, Option(SPEED, between(1, MOST_REQUESTS))] = 16
-    slo: Annotated[Objectives | None, Option(SPEED, parse=read_objectives)] = None
     keep: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
     resume: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
     texts: tuple[str, ...] = PROMPTS  # those of `prompts`
-    limits: Any = None  # `serving.http.Limits`, by default of `timeout` and `retries`
 
     def __post_init__(self) -> None:
-        from spsbench.serving.http import Limits
-
         if self.keep is not None and self.resume is not None:
             raise UsageError("`keep` with `resume`: expected one of the two")
         if self.prompts is not None:
             object.__setattr__(self, "texts", read_prompts(self.prompts))
-        if self.limits is None:
-            limits = Limits(timeout=self.timeout, retries=self.retries)
-            object.__setattr__(self, "limits", limits)
         if unknown := set(self.only) - set(ALL_PARTS):
             expected = ", ".join(ALL_PARTS)
             raise UsageError(f"`only` {', '.join(unknown)}: expected some of {expected}")
@@ -239,15 +204,7 @@ OF_CHECK = options_of(CheckOptions)
 
 
 def of_file(path: Path, values: Mapping[str, Any], given: Mapping[str, Any]) -> CheckOptions:
-    """Return the options that a file keeps, with the `given` ones in place of its own.
-
-    Raises:
-        UsageError: one is given that the answers depend on. DataError: values of another version.
-    """
-    if barred := sorted(given.keys() - set(OF_FILE)):
-        raise UsageError(
-            f"`{barred[0]}` with `resume` and no URL: expected {', '.join(OF_FILE)} alone"
-        )
+    """Return the options that a file keeps, with the `given` ones in place of its own."""
     chosen = convert_options(OF_CHECK, given)
     try:
         kept = {IN_FILES.get(n, n): v for n, v in values.items() if n in {*HEADER, *MAY_CHANGE}}
@@ -263,12 +220,7 @@ def of_file(path: Path, values: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
-    """Read a prompt a line, as text or JSON.
-
-    Raises:
-        SpsError: as `tasks.jsonl.prompts_in`.
-        MissingError: a package that only such a file needs is not installed.
-    """
+    """Return a prompt a line, of text or JSON, or of a format that needs a package."""
     from spsbench.tasks.jsonl import prompts_in
 
     try:

@@ -4,38 +4,26 @@ Names and texts come from servers: what is shown has no invisible characters, an
 """
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check.check import Checked
 from spsbench.extensions.check.greedy import described
 from spsbench.extensions.check.journal import finite
-from spsbench.extensions.check.laws import UNSEEN, LawResult, Mode
-from spsbench.extensions.check.modes import UNSEEN_IN_JSON
+from spsbench.extensions.check.laws import UNSEEN, Mode
+from spsbench.foreign import cut
 from spsbench.metrics.intervals import Estimate
 from spsbench.reports.figures import Section, Status, TextTable
 from spsbench.reports.html import static_page
-from spsbench.reports.text import visible
-from spsbench.serving.acceptance import Acceptance
 
 MANY = 5  # greedy texts in the table
-UNTOLD = "n/a"
-TITLES = {
-    "mixed": "Greedy text beside sampled text",
-    "stop": "Greedy text with stop strings",
-    "cache": "Greedy text asked for again",
-    "json": "Greedy JSON",
-}
-RATIOS = (
-    *("at a time", "pairs", "time per token (speed-up)", "TTFT"),
-    *("user's tok/s", "machine's tok/s"),
-)
 BY_MODE = {
     Mode.WEIGHTS: "by the weights",
     Mode.BASELINE: "by the baseline's prompt logprobs",
     Mode.STATED: "by its own logprobs",
 }
+STATUSES: dict[AuditVerdict, Status] = {AuditVerdict.HELD: "good", AuditVerdict.BIAS: "bad"}
 LONGEST = 100  # characters of a name
 LONGEST_LINE = 1000
 
@@ -50,130 +38,91 @@ def sentence(checked: Checked) -> str:
     if checked.greedy is not None:
         parts.append(f"greedy text {checked.greedy.line}")
     parts += [f"{part} {mode.line}" for part, mode in checked.modes.items()]
-    parts += [f"json: {checked.json}"] if checked.json is not None else []
     parts += [f"{part}: refused" for part in checked.refused]
-    if checked.ratios:
-        best = checked.ratios[0]
+    for best in checked.against_baseline[:1]:
         parts.append(f"speed-up {estimated(best.tpot)} at {best.concurrency} request(s) at a time")
     if checked.verdict is AuditVerdict.NOT_AUDITED:
-        alone = "json without a baseline" if checked.json else "speed alone"
-        parts.append(f"{alone} was measured, which says nothing of the text's law")
-    server = f"{checked.url} ({named(checked.engine)}, {named(checked.model)})"
+        parts.append("speed alone was measured, which says nothing of the text's law")
     sentences = ". ".join(part[:1].upper() + part[1:] for part in parts)
-    return printable(f"{checked.verdict.upper()}: {server}. {sentences}.")
+    line = f"{checked.verdict.upper()}: {checked.url} ({server(checked)}). {sentences}."
+    return cut(line, LONGEST_LINE)
 
 
-def named(name: str) -> str:
-    """Return a name that a server gives, visible and cut."""
-    name = visible(name)
-    return name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
-
-
-def printable(text: str) -> str:
-    """Return a text in one line, visible and cut."""
-    text = visible(text)
-    return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}..."
+def server(checked: Checked) -> str:
+    """Return engine and model in words."""
+    return f"{cut(checked.engine, LONGEST)}, {cut(checked.model, LONGEST)}"
 
 
 def tables(checked: Checked) -> list[TextTable]:
     """Return the tables of all figures that there are."""
     listed = []
-    if checked.law is not None:
-        listed.append(_law(checked.law))
-    compared = {"Greedy text": checked.greedy, **checked.modes}
-    for title, greedy in compared.items():
+    if law := checked.law:
+        rows = [
+            (arm.name, test.direction, *(f"{x:.4f}" for x in (test.observed, test.expected)), *rest)
+            for arm in filter(None, (law.finding.audited, law.finding.plain))
+            for test in arm.shares
+            for rest in [(f"{test.bias:+.4f}", f"{test.z:.1f}")]
+        ]
+        head = ("texts of", "set of tokens", "observed", "due", "bias", "z")
+        listed.append(TextTable(f"Sampled text: {law.verdict}", head, rows, names=2))
+    for part, greedy in {"": checked.greedy, **checked.modes}.items():
         if greedy is not None:
+            title = f"Greedy text {part}".strip()
             differing = [text for text in greedy.compared if text.position is not None]
-            rows = [(printable(described(text)),) for text in differing[:MANY]]
-            listed.append(TextTable(TITLES.get(title, title), (greedy.line,), rows))
-    listed += [_acceptance(checked.acceptance)] if checked.acceptance else []
-    listed.append(_speed(checked))
-    paired = [
-        (
-            *map(str, (r.concurrency, r.pairs)),
-            *map(estimated, (r.tpot, r.ttft, r.user)),
-            number(r.machine, 2),
-        )
-        for r in checked.ratios
-    ]
-    title = "Against the baseline, above 1 is better, 95 % intervals"
-    listed.append(TextTable(title, RATIOS, paired))
-    return [table for table in listed if table.rows]
-
-
-def _law(law: LawResult) -> TextTable:
+            rows = [(cut(described(text), LONGEST_LINE),) for text in differing[:MANY]]
+            listed.append(TextTable(title, (greedy.line,), rows))
+    if acceptance := checked.acceptance:
+        rows = [(name, number(value, 3), term) for name, value, term in acceptance.rows()]
+        title = f"Acceptance ({acceptance.source}; {number(acceptance.rounds, 0)} rounds)"
+        listed.append(TextTable(title, ("here", "value", "elsewhere"), rows))
     rows = [
         (
-            arm.name,
-            deviation.direction,
-            f"{deviation.observed:.4f}",
-            f"{deviation.expected:.4f}",
-            f"{deviation.bias:+.4f}",
-            f"{deviation.z:.1f}",
-        )
-        for arm in filter(None, (law.finding.audited, law.finding.plain))
-        for deviation in arm.shares
-    ]
-    head = ("texts of", "set of tokens", "observed", "due", "bias", "z")
-    return TextTable(f"Sampled text: {law.verdict}", head, rows, names=2)
-
-
-def _acceptance(acceptance: Acceptance) -> TextTable:
-    rows = [(name, number(value, 3), elsewhere) for name, value, elsewhere in acceptance.rows()]
-    title = f"Acceptance ({acceptance.source}; {number(acceptance.rounds, 0)} rounds)"
-    return TextTable(title, ("here", "value", "elsewhere"), rows)
-
-
-def _speed(checked: Checked) -> TextTable:
-    head = ["at a time", "server", "TTFT ms", "ms per token", "user's tok/s", "machine's tok/s"]
-    objectives = checked.plan.slo
-    head += ["good tok/s", "good requests"] if objectives else []
-    rows = []
-    for level in checked.levels:
-        row = [
             str(level.concurrency),
             level.server + (f" ({level.failed} not timed)" if level.failed else ""),
-            estimated(level.ttft, 1000),
-            estimated(level.tpot, 1000),
+            *(estimated(times, 1000) for times in (level.ttft, level.tpot)),
             estimated(level.user),
             number(level.machine, 1),
-        ]
-        if objectives:
-            share = level.good_requests
-            row += [number(level.good_tokens, 1), UNTOLD if share is None else f"{share:.0%}"]
-        rows.append(tuple(row))
-    return TextTable("Speed of greedy text, 95 % intervals", tuple(head), rows)
+        )
+        for level in checked.speed
+    ]
+    speed = ("user's tok/s", "machine's tok/s")
+    head = ("at a time", "server", "TTFT ms", "ms per token", *speed)
+    listed.append(TextTable("Speed of greedy text, 95 % intervals", head, rows))
+    rows = [
+        (f"{r.concurrency}", f"{r.pairs}", *figures, number(r.machine, 2))
+        for r in checked.against_baseline
+        for figures in [map(estimated, (r.tpot, r.ttft, r.user))]
+    ]
+    head = ("at a time", "pairs", "time per token (speed-up)", "TTFT", *speed)
+    listed.append(TextTable("Against the baseline, above 1 is better, 95 % intervals", head, rows))
+    return [table for table in listed if table.rows]
 
 
 def number(value: float | None, digits: int) -> str:
     """Format a figure; one that is none, or not finite, is not known."""
-    return UNTOLD if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+    return "n/a" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
 def estimated(value: Estimate | None, scale: float = 1.0) -> str:
     """Format a figure with its interval."""
     if value is None:
-        return UNTOLD
-    mean = f"{value.mean * scale:.3g}"
-    if value.low is None or value.high is None:
-        return mean
-    return f"{mean} [{value.low * scale:.3g}, {value.high * scale:.3g}]"
+        return "n/a"
+    mean, low, high = (x if x is None else f"{x * scale:.3g}" for x in value[:3])
+    return f"{mean}" if low is None else f"{mean} [{low}, {high}]"
 
 
 def notes(checked: Checked) -> list[str]:
     """Return the caveats of the figures."""
-    law = checked.law
-    lines = list(checked.remarks)
+    lines = list(checked.notes)
     if checked.acceptance is None and checked.answers:
         lines.append("acceptance: n/a, the engine tells nothing of its drafts")
-    if law is not None:
-        band = law.rounding
+    if law := checked.law:
+        band, control, plain = law.rounding, law.finding.control, law.finding.plain
         if band.argmax:
             lines.append(
                 f"a bias within {band.argmax:.2g} (the likeliest token) or {band.other:.2g} (other "
                 "sets) may be rounding or unlisted ends of texts, and is not counted"
             )
-        control, plain = law.finding.control, law.finding.plain
         if control is not None:
             planted = f"a planted bias of {control.bias:.2g} was caught in "
             lines.append(f"control: {planted}{control.caught} of {control.repeats} audits")
@@ -181,51 +130,37 @@ def notes(checked: Checked) -> list[str]:
             peak = plain.to_json()["e_value_log10"]
             lines.append(f"control: {plain.tokens} tokens of the baseline, e-value 10^{peak:.1f}")
         lines.append(f"not seen from here: {UNSEEN[law.mode]}")
-    if checked.json is not None:
-        lines.append(f"json, not seen from here: {UNSEEN_IN_JSON}")
-    return list(map(printable, lines))
+    return [cut(line, LONGEST_LINE) for line in lines]
 
 
 def as_json(checked: Checked) -> dict[str, Any]:
     """Return all results as plain values; a figure that is not finite is None."""
-    values = {
-        "schema": 1,
-        "verdict": checked.verdict,
-        "sentence": sentence(checked),
-        "url": checked.url,
-        "engine": checked.engine,
-        "model": checked.model,
-        "baseline": checked.baseline,
-        "plan": checked.plan.header(),
-        "law": checked.law.to_json() if checked.law else None,
-        "greedy": checked.greedy.to_json() if checked.greedy else None,
-        "modes": {part: mode.to_json() for part, mode in checked.modes.items()},
-        "refused": checked.refused,
-        "acceptance": checked.acceptance.to_json() if checked.acceptance else None,
-        "speed": [asdict(level) for level in checked.levels],
-        "json": {"line": checked.json} if checked.json else None,
-        "against_baseline": [asdict(ratios) for ratios in checked.ratios],
-        "notes": notes(checked),
-        "seconds": checked.seconds,
-    }
-    return {name: finite(value, lambda _: None) for name, value in values.items()}
 
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [part if isinstance(part, str) else asdict(part) for part in value]
+        if isinstance(value, dict):
+            return {name: part.to_json() for name, part in value.items()}
+        return value.to_json() if hasattr(value, "to_json") else value
 
-STATUSES: dict[AuditVerdict, Status] = {AuditVerdict.HELD: "good", AuditVerdict.BIAS: "bad"}
+    values = {field.name: plain(getattr(checked, field.name)) for field in fields(checked)}
+    values |= {"schema": 1, "verdict": checked.verdict, "sentence": sentence(checked)}
+    values |= {"plan": checked.plan.header(), "notes": notes(checked)}
+    return {name: finite(value, None) for name, value in values.items()}
 
 
 def as_html(checked: Checked, version: str) -> str:
     """Return one page without scripts, whose tables paste into an issue."""
     section = Section(
-        title=f"Check of {printable(checked.url)}",
+        title=f"Check of {checked.url}",
         status=STATUSES.get(checked.verdict, "open"),
         line=sentence(checked),
         notes=tuple(notes(checked)),
         tables=tuple(tables(checked)),
     )
     about = {
-        "server": printable(f"{named(checked.engine)}, {named(checked.model)}"),
-        "baseline": named(checked.baseline or ""),
+        "server": server(checked),
+        "baseline": cut(checked.baseline or "", LONGEST),
         "made by": f"sps check {version}, {checked.seconds:.0f} s",
     }
-    return static_page(f"sps check {printable(checked.url)}", [section], about)
+    return static_page(f"sps check {checked.url}", [section], about)

@@ -13,17 +13,24 @@ from typing import Any
 import numpy as np
 
 from spsbench.audit.statistical.finding import Audit, AuditVerdict
-from spsbench.extensions.check.columns import Columns, columns
-from spsbench.extensions.check.cuts import Cut
-from spsbench.extensions.check.laws import Band, LawResult, Mode, ServerArm, band_between
+from spsbench.extensions.check.laws import (
+    Band,
+    Columns,
+    LawResult,
+    Mode,
+    ServerArm,
+    band_between,
+    columns,
+)
 from spsbench.extensions.check.modes import long_prompt
 from spsbench.extensions.check.texts import BASE, OWN, Texts
-from spsbench.extensions.check.weights import Weights
+from spsbench.extensions.check.weights import Cut, Weights
 from spsbench.serving.engines import Answer, Kind, Stated
 
 log = logging.getLogger(__name__)
 
 BATCH = 16  # texts between two evaluations of the e-value
+STOPPED = ("sampled stopped", "sampled long stopped")
 ROUNDING = 8  # texts of the baseline for the measurement of rounding
 FIRSTS = 48  # or first tokens of the server
 INCOMPLETE = "it lists fewer tokens than it counts (none that leaves a character incomplete)"
@@ -32,11 +39,14 @@ INCOMPLETE = "it lists fewer tokens than it counts (none that leaves a character
 class Sampled:
     """Sampled texts of a check and their audit."""
 
-    def __init__(self, texts: Texts, draft: Weights | None = None, stop: str = "") -> None:
-        self.texts, self.plan, self.draft, self.stop = texts, texts.plan, draft, stop
+    def __init__(self, texts: Texts, draft: Weights | None = None) -> None:
+        self.texts, self.plan, self.draft = texts, texts.plan, draft
         self.weights, self.servers = texts.weights, texts.servers
         self._long = "cache" in self.plan.parts
-        self.kind = f"sampled{' long' if self._long else ''}{' stopped' if stop else ''}"
+        kinds = ["sampled long" if self._long else "sampled"]
+        if not texts.journal.asks:  # a file may have texts that a stop string ended
+            kinds += [kind for kind in STOPPED if f"{OWN}/{kind}/0" in texts.journal]
+        self.kind = kinds[-1]
 
     def mode(self) -> Mode | None:
         """Return the strongest mode that the servers support."""
@@ -84,13 +94,13 @@ class Sampled:
                     bets = any(text.mass.any() for text in scored)
                 ended = mode is not Mode.WEIGHTS and any(t.finish == "stop" for _, t in texts)
                 is_llama = self.servers[name].kind is Kind.LLAMA_SERVER
-                if ended and not (is_llama or arm.visible.hides):
+                if ended and not (is_llama or arm.hides):
                     arm = arms[name] = self._arm(name, rounding, hides=True)
                     audit = self._audit(arms)
                 for text in scored:
                     arm.take_text(text)
                 if ended and is_llama:
-                    arm.visible.hides = False  # for the texts to come
+                    arm.hides = False  # for the texts to come
             arm = arms[OWN]
             note = f"{arm.tokens} tokens, e-value 10^{arm.peak / np.log(10):.1f}"
             self.texts.progress.note = note
@@ -140,7 +150,7 @@ class Sampled:
         asks = []
         for i in batch:
             ask = self.texts.ask(name, i, self._temperature(i), self._prompt(i))
-            ask = replace(ask, warp=self.plan.cut, stop=(self.stop,) if self.stop else ())
+            ask = replace(ask, warp=self.plan.cut)
             asks.append((f"{self.kind}/{i}", replace(ask, top=0) if ids_alone else ask))
         answers = await self.texts.asked(name, asks)
         # A text that a stop string ended has no end of its own.

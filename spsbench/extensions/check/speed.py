@@ -2,7 +2,6 @@
 
 Blocks of requests alternate between the two servers to cancel drift. Figures are ratios of sums
 over paired requests, with 95 % intervals by the jackknife over prompts of `metrics.intervals`.
-Goodput counts the answers within the objectives, as tokens a second and as a share of requests.
 """
 
 import math
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from spsbench.errors import UnavailableError
-from spsbench.extensions.check.options import Objectives
 from spsbench.extensions.check.texts import OWN, Texts, miscount
 from spsbench.metrics.intervals import Estimate, Jackknife, over
 from spsbench.serving.engines import Answer, Ask
@@ -39,10 +37,7 @@ class Timed:
     def of(
         cls, answer: Answer, prompt: int, began: float, most_tokens: float = math.inf
     ) -> "Timed | None":
-        """Read the timestamps of an answer; None if the answer needed retries or has no text.
-
-        At most `most_tokens` tokens are believed.
-        """
+        """Read the timestamps of an answer; None if the answer needed retries or has no text."""
         if not answer.stamps or answer.attempts > 1:
             return None
         first, last = answer.stamps[0], answer.stamps[-1]
@@ -52,25 +47,12 @@ class Timed:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Timed":
-        """Read kept values.
-
-        Raises:
-            TypeError, ValueError: other fields, or no numbers.
-        """
+        """Read kept values, which must be numbers."""
         timed = cls(**values)
         numbers = (timed.ttft, timed.decoding, timed.seconds, timed.began, timed.tokens or 0)
         if not all(math.isfinite(number) for number in numbers) or timed.prompt < 0:
             raise ValueError(f"impossible times {values}")
         return timed
-
-    def meets(self, objectives: Objectives) -> bool:
-        """Return whether the answer is within all limits."""
-        tpot = self.decoding / (self.tokens - 1) if self.tokens and self.tokens > 1 else None
-        pairs = ((objectives.ttft, self.ttft), (objectives.tpot, tpot))
-        return all(
-            most is None or (took is not None and took <= most)
-            for most, took in (*pairs, (objectives.e2e, self.seconds))
-        )
 
     def sums(self) -> tuple[float, ...]:
         """Return the summands of the figures: TTFT, DECODING, FOLLOWING, TOKENS, SECONDS, ONE."""
@@ -91,8 +73,6 @@ class Level:
     tpot: Estimate | None
     user: Estimate | None  # tokens a second of one answer, prompt included
     machine: float | None  # tokens a second of all answers
-    good_tokens: float | None = None  # tokens a second of answers within the objectives
-    good_requests: float | None = None  # share of the requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +101,15 @@ def jackknife(rows: Sequence[Sequence[Timed]]) -> Jackknife:
     return Jackknife(sums.reshape(len(rows), -1), clusters[1])
 
 
-def level(
-    server: str, concurrency: int, blocks: Sequence[Block], objectives: Objectives | None
-) -> Level:
+def level(server: str, concurrency: int, blocks: Sequence[Block]) -> Level:
     """Return the figures of one server."""
     requests = sum(map(len, blocks))
     timed = [answer for block in blocks for answer in block if answer is not None]
-    good = [answer for answer in timed if objectives is not None and answer.meets(objectives)]
     sums = jackknife([(answer,) for answer in timed])
-    wall, known = sum(map(wall_time, blocks)), all(t.tokens is not None for t in timed)
+    wall, counts = sum(map(wall_time, blocks)), [t.tokens for t in timed if t.tokens is not None]
 
     def figure(numerator: int, denominator: int) -> Estimate | None:
         return sums.estimate(over(numerator, denominator), denominator) if timed else None
-
-    def rate(answers: Sequence[Timed]) -> float | None:
-        return sum(answer.tokens or 0 for answer in answers) / wall if wall and known else None
 
     return Level(
         server=server,
@@ -145,9 +119,7 @@ def level(
         ttft=figure(TTFT, ONE),
         tpot=figure(DECODING, FOLLOWING),
         user=figure(TOKENS, SECONDS),
-        machine=rate(timed),
-        good_tokens=rate(good) if objectives else None,
-        good_requests=len(good) / requests if objectives and requests else None,
+        machine=sum(counts) / wall if wall and len(counts) == len(timed) else None,
     )
 
 
@@ -169,15 +141,10 @@ def ratios(
 
         return sums.estimate(ratio, ONE) if pairs else None
 
-    machine = own_level.machine
-    return Ratios(
-        concurrency,
-        len(pairs),
-        better(TTFT, ONE),
-        better(DECODING, FOLLOWING),
-        better(SECONDS, TOKENS),
-        machine / other.machine if machine is not None and other.machine else None,
-    )
+    known = own_level.machine is not None and other.machine
+    machine = own_level.machine / other.machine if known else None  # type: ignore[operator]
+    figures = better(TTFT, ONE), better(DECODING, FOLLOWING), better(SECONDS, TOKENS)
+    return Ratios(concurrency, len(pairs), *figures, machine)
 
 
 def wall_time(block: Block) -> float:
@@ -187,64 +154,54 @@ def wall_time(block: Block) -> float:
     return max(ends) - min(answer.began for answer in timed) if timed else 0.0
 
 
-class Timing:
-    """The timing of one check; `answers` are those of the audited server."""
+async def time_servers(texts: Texts) -> tuple[list[Level], list[Ratios]]:
+    """Return the figures of each server, and the ratios to the baseline, by concurrency."""
+    plan, servers, journal = texts.plan, list(texts.servers), texts.journal
+    levels: list[Level] = []
+    to_baseline: list[Ratios] = []
+    for place, together in enumerate(plan.concurrency):
+        texts.report(f"speed, {together} at a time", place, len(plan.concurrency))
+        blocks: dict[str, list[Block]] = {name: [] for name in servers}
+        for name in servers:  # warm up
+            if f"{name}/block/{together}/0" not in journal:
+                await time_block(texts, name, together, min(together, 2))
+        for number in range(BLOCKS):
+            for name in servers[:: 1 if number % 2 == 0 else -1]:
+                block = await journal.get(
+                    f"{name}/block/{together}/{number}",
+                    lambda kept: [value and Timed.from_json(value) for value in kept],
+                    partial(time_block, texts, name, together, plan.requests),
+                    lambda block: [timed and asdict(timed) for timed in block],
+                )
+                blocks[name].append(block)
+        of_servers = [level(name, together, of_server) for name, of_server in blocks.items()]
+        levels += of_servers
+        if len(of_servers) == 2:
+            audited, baseline = blocks.values()
+            to_baseline.append(ratios(together, audited, baseline, *of_servers))
+    return levels, to_baseline
 
-    def __init__(self, texts: Texts) -> None:
-        self.texts, self.plan, self.servers = texts, texts.plan, texts.servers
-        self.answers: list[Answer] = []
 
-    async def run(self) -> tuple[list[Level], list[Ratios]]:
-        """Return the figures of each server, and the ratios to the baseline, by concurrency."""
-        levels: list[Level] = []
-        to_baseline: list[Ratios] = []
-        for place, together in enumerate(self.plan.concurrency):
-            self.texts.report(f"speed, {together} at a time", place, len(self.plan.concurrency))
-            blocks: dict[str, list[Block]] = {name: [] for name in self.servers}
-            for name in self.servers:  # warm up
-                if f"{name}/block/{together}/0" not in self.texts.journal:
-                    await self._block(name, together, min(together, 2))
-            for number in range(BLOCKS):
-                for name in list(self.servers)[:: 1 if number % 2 == 0 else -1]:
-                    block = await self.texts.journal.get(
-                        f"{name}/block/{together}/{number}",
-                        lambda kept: [value and Timed.from_json(value) for value in kept],
-                        partial(self._block, name, together, self.plan.requests),
-                        lambda block: [timed and asdict(timed) for timed in block],
-                    )
-                    blocks[name].append(block)
-            of_servers = [
-                level(name, together, of_server, self.plan.slo)
-                for name, of_server in blocks.items()
-            ]
-            levels += of_servers
-            if len(of_servers) == 2:
-                audited, baseline = blocks.values()
-                to_baseline.append(ratios(together, audited, baseline, *of_servers))
-        return levels, to_baseline
+async def time_block(texts: Texts, name: str, together: int, count: int) -> Block:
+    """Time `count` greedy answers, `together` at a time."""
+    plan, began = texts.plan, time.perf_counter()
+    failures: list[UnavailableError] = []
 
-    async def _block(self, name: str, together: int, count: int) -> Block:
-        """Time `count` greedy answers, `together` at a time."""
-        server, plan, began = self.servers[name], self.plan, time.perf_counter()
-        failures: list[UnavailableError] = []
+    async def time_one(i: int) -> Timed | None:
+        at = time.perf_counter() - began
+        ask = Ask(texts.prompt(i), plan.max_new_tokens, 0.0, plan.seed, 0, True, plan.chat)
+        try:
+            answer = await texts.servers[name].answer(ask)
+        except UnavailableError as error:
+            failures.append(error)
+            return None
+        if name == OWN:
+            texts.answers.append(answer)
+        if line := miscount(answer, ask.tokens):
+            texts.remark(f"{name}: {line}, so that its speed is n/a")
+        return Timed.of(answer, i % len(plan.texts), at, ask.tokens)
 
-        async def time_one(i: int) -> Timed | None:
-            at = time.perf_counter() - began
-            prompt = self.texts.prompt(i)
-            ask = Ask(prompt, plan.max_new_tokens, 0.0, plan.seed, 0, True, plan.chat)
-            try:
-                answer = await server.answer(ask)
-            except UnavailableError as error:
-                failures.append(error)
-                return None
-            if name == OWN:
-                self.answers.append(answer)
-            if line := miscount(answer, ask.tokens):
-                self.texts.remark(f"{name}: {line}, so that its speed is n/a")
-            return Timed.of(answer, i % len(plan.texts), at, ask.tokens)
-
-        jobs = [partial(time_one, i) for i in range(count)]
-        block: Block = await self.texts.wait_for(jobs, together)
-        if len(failures) == count:
-            raise failures[0]
-        return block
+    block: Block = await texts.wait_for([partial(time_one, i) for i in range(count)], together)
+    if len(failures) == count:
+        raise failures[0]
+    return block

@@ -13,7 +13,7 @@ from spsbench.extensions.check.weights import Weights
 from spsbench.messages import ignore
 from spsbench.serving.api_key import BASELINE_KEY, KEY
 from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, probe_streams
-from spsbench.serving.http import Client
+from spsbench.serving.http import Client, Limits
 
 GREEDY = 8  # prompts at temperature 0
 SERVER_FIELDS: Mapping[str, Callable[[Any], Any]] = {  # what `connect` finds, and how it is read
@@ -77,7 +77,7 @@ class Texts:
 
     async def connect(self, stack: AsyncExitStack) -> None:
         """Connect to the servers, or take what was kept of them where none is asked."""
-        plan = self.plan
+        plan, limits = self.plan, Limits(self.plan.timeout, retries=self.plan.retries)
         self.watch(self.progress)
         for name, url, key, model in (
             (OWN, plan.url, KEY, plan.model),
@@ -85,7 +85,7 @@ class Texts:
         ):
             if url is None:
                 continue
-            kept, client = f"connected/{name}", Client(url, key, plan.limits)
+            kept, client = f"connected/{name}", Client(url, key, limits)
             if not self.journal.asks:
                 self.servers[name] = self.journal.read(kept, partial(server_of, client))
                 continue
@@ -108,14 +108,8 @@ class Texts:
         prompt: str | tuple[int, ...] = self.prompt(index) if text is None else text
         if self.weights is not None and server.takes_ids and not plan.chat:
             prompt = tuple(self.weights.encode(str(prompt)))
-        return Ask(
-            prompt,
-            plan.max_new_tokens,
-            temperature,
-            plan.seed + index,
-            top=server.top,
-            chat=plan.chat,
-        )
+        seed, length = plan.seed + index, plan.max_new_tokens
+        return Ask(prompt, length, temperature, seed, server.top, chat=plan.chat)
 
     def prompt_ids(self, text: str, answer: Answer) -> list[int]:
         """Return the ids of an answer's prompt, for the weights."""
@@ -126,25 +120,21 @@ class Texts:
             self.remark(remark)
         return ids
 
-    async def answer(self, name: str, key: str, ask: Ask) -> Answer:
-        """Return the kept answer, or that of the server, which is then kept."""
-        server = self.servers[name]  # streamed, for progress is tokens: see `Limits.timeout`
-        request = partial(server.answer, replace(ask, stream=server.streams))
-        answer = await self.journal.get(f"{name}/{key}", Answer.from_json, request, Answer.to_json)
-        if line := miscount(answer, ask.tokens):
-            self.remark(f"{name}: {line}")
-        if name == OWN:
-            self.answers.append(answer)
-        return answer
-
     async def asked(self, name: str, asks: Sequence[tuple[str, Ask]]) -> list[Answer]:
-        """Return the answers in order, by (key, request); requests start in that order."""
-        part = f"{asks[0][0].partition('/')[0]} texts of the {name}"
+        """Return the answers in order, by (key, request), kept or asked for in that order."""
+        part, server = f"{asks[0][0].partition('/')[0]} texts of the {name}", self.servers[name]
         done = 0
 
         async def one(key: str, ask: Ask) -> Answer:
             nonlocal done
-            answer = await self.answer(name, key, ask)
+            # Streamed, where a stream has all: tokens are progress (`Limits.timeout`).
+            request = partial(server.answer, replace(ask, stream=server.streams))
+            key, write = f"{name}/{key}", Answer.to_json
+            answer = await self.journal.get(key, Answer.from_json, request, write)
+            if line := miscount(answer, ask.tokens):
+                self.remark(f"{name}: {line}")
+            if name == OWN:
+                self.answers.append(answer)
             done += 1
             self.report(part, done, len(asks))
             return answer
@@ -154,10 +144,8 @@ class Texts:
 
     async def greedy(self, name: str, kind: str = "greedy") -> list[Answer]:
         """Return the greedy texts of the first prompts."""
-        count = min(GREEDY, len(self.plan.texts))
-        return await self.asked(
-            name, [(f"{kind}/{i}", self.ask(name, i, 0.0)) for i in range(count)]
-        )
+        numbers = range(min(GREEDY, len(self.plan.texts)))
+        return await self.asked(name, [(f"{kind}/{i}", self.ask(name, i, 0.0)) for i in numbers])
 
     async def wait_for(
         self, jobs: Sequence[Callable[[], Awaitable[Any]]], together: int | None = None
@@ -175,11 +163,7 @@ class Texts:
 
 
 def server_of(client: Client, values: Mapping[str, Any]) -> Server:
-    """Return the server of kept answers, which is never asked.
-
-    Raises:
-        TypeError, ValueError, KeyError: other values.
-    """
+    """Return the server of kept answers, which is never asked."""
     return Server(client, **{name: read(values[name]) for name, read in SERVER_FIELDS.items()})
 
 

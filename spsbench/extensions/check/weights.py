@@ -4,6 +4,10 @@ The package's own forward pass scores the weights without a cache; this module m
 ids, and loads no torch. If an engine lists tokens by text, two ids may share a text: such ids are
 in no column, and a text is used up to and including its first ambiguous token, which causes no
 selection bias.
+
+vLLM and SGLang cut by top-k and top-p after the temperature, engines on llama.cpp before it.
+Rounding may move a token across the edge; a place where that would matter is not bet on, which
+depends on the prefix alone.
 """
 
 from collections import Counter
@@ -14,17 +18,60 @@ from itertools import takewhile
 
 import numpy as np
 
-from spsbench.audit.statistical.betting import Floats
+from spsbench.audit.statistical.betting import Bits, Floats
+from spsbench.audit.warping import laws_of
 from spsbench.errors import DataError
-from spsbench.extensions.check.columns import BY_ID, END, Columns, columns, is_whole
-from spsbench.extensions.check.cuts import WHOLE, Cut, cut_law
-from spsbench.foreign import UNLISTED
+from spsbench.extensions.check.laws import BY_ID, END, Columns, columns, is_whole
 from spsbench.serving.engines import Answer, Stated
+from spsbench.settings.cell import WarpSettings
 
+NATS = 1e-3  # two logarithms this near may change places at the edge of top-k
+MASS = 1e-3  # what rounding at the edge may move without being felt
 WIDTH = 32  # likeliest tokens that are columns; the end of a text is one more
-APART = 0.5  # median nats between stated and scored that rounding cannot explain
-AGREE = 0.6  # share of equal greedy tokens expected of the same model
-LOST = 0.15  # mean nats that its own choice may have over the server's
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Top-k and top-p of sampled texts; 0 and 1 are off."""
+
+    top_k: int = 0
+    top_p: float = 1.0
+    first: bool = False  # before the temperature
+    rounding: float = 0.0  # mass by which another kernel's law may differ
+
+    @property
+    def moved(self) -> float:
+        """Return the mass that the edge may move at a place that is bet on."""
+        return 2 * self.rounding + MASS if self.top_k or self.top_p < 1 else 0.0
+
+
+WHOLE = Cut()
+
+
+def law_of(logits: Floats, temperature: float) -> Floats:
+    """Return the distributions [n, V] of logits at a temperature."""
+    law = np.exp((logits - logits.max(1, keepdims=True)) / temperature)
+    return np.asarray(law / law.sum(1, keepdims=True))
+
+
+def cut_law(logits: Floats, temperature: float, cut: Cut) -> tuple[Floats, Bits]:
+    """Return the cut distributions [n, V], and [n] whether rounding cannot move the edge there."""
+    law, sure = law_of(logits, temperature), np.ones(len(logits), np.bool_)
+    if not cut.moved or not len(law):
+        return law, sure
+    at = 1.0 if cut.first else temperature  # what the cut looks at
+    cut_laws = laws_of(logits, WarpSettings(temperature=at, top_k=cut.top_k, top_p=cut.top_p))
+    if 0 < cut.top_k < law.shape[1]:
+        falling = -np.sort(-cut_laws.scaled, axis=1)
+        last, beyond = falling[:, cut.top_k - 1], falling[:, cut.top_k]
+        mass = np.exp(beyond) / np.exp(falling[:, : cut.top_k]).sum(1)
+        sure &= (last - beyond > NATS + cut.rounding) | (mass < MASS)
+    before = cut_laws.mass  # of likelier tokens, where top-p cuts
+    near = (abs(before - cut.top_p) <= cut.rounding + 1e-6) & (before > 0)
+    uncut = laws_of(logits, WarpSettings(temperature=at, top_k=cut.top_k)).law
+    sure &= (uncut * near).sum(1) <= cut.moved
+    law = np.where(cut_laws.law > 0, law, 0.0)
+    return law / law.sum(1, keepdims=True), sure
 
 
 @dataclass(frozen=True)
@@ -128,73 +175,26 @@ class Weights:
         return columns(rows, [""] * len(rows), max(map(len, rows), default=1))
 
     def prompt(self, text: str, answer: Answer, *, chat: bool) -> tuple[list[int], str]:
-        """Return the prompt ids used by the server, and a remark on them.
-
-        Raises:
-            DataError: the server's count differs from the tokenizer's, and it lists no ids.
-        """
+        """Return the prompt ids used by the server, and a remark on them."""
         encoded = self.chat(text) if chat else self.encode(text)
         theirs, count = answer.prompt_ids, answer.prompt_tokens
-        added = [self.bos, *encoded] if self.bos is not None else encoded
         begun = "a second BOS" if encoded[:1] == [self.bos] else "a BOS"
         remark = f"the server puts {begun} before the prompt (id {self.bos})"
-        if theirs is not None and list(theirs) != encoded:
+        remarks = {tuple(encoded): ""}
+        remarks |= {} if self.bos is None else {(self.bos, *encoded): remark}
+        if theirs is not None:
             other = "the server's prompt has other ids than the tokenizer's"
-            return list(theirs), remark if list(theirs) == added else other
-        if theirs is not None or count in (None, len(encoded)):
-            return encoded, ""
-        if count == len(added):
-            return added, f"{remark}, as the number of its tokens says"
+            return list(theirs), remarks.get(tuple(theirs), other)
+        for ids, line in remarks.items():
+            if count in (None, len(ids)):
+                return list(ids), line and f"{line}, as the number of its tokens says"
         raise DataError(
             f"{count} tokens of a prompt on the server, {len(encoded)} by the tokenizer "
             f"({self.name}): expected the same. Name the model that the server runs"
         )
 
-    def log_probs(self, prompt: Sequence[int], ids: Sequence[int]) -> Floats:
-        """Return [n, V] the logarithms of the probabilities at each of `ids`."""
-        logits = self.score(prompt, ids)
-        shifted = logits - logits.max(1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
-
-    def check_same(self, prompts: Sequence[Sequence[int]], greedy: Sequence[Answer]) -> float:
-        """Reject weights of another model; return the median difference in nats.
-
-        Each text is judged alone and the median of the texts decides, since a server's bug may
-        spoil a text.
-
-        Raises:
-            DataError: the model or its tokens differ from the server's.
-        """
-        measured = [self._apart(*pair) for pair in zip(prompts, greedy, strict=True)]
-        same, lost, apart = np.median(measured, axis=0).tolist()
-        if apart > APART:
-            raise self._another(f"its greedy tokens are {apart:.2g} nats apart on the median")
-        if same < AGREE or lost > LOST:
-            raise self._another(
-                f"it chooses {same:.0%} of the server's greedy tokens, and gives them {lost:.2g} "
-                "nats less than its own on the mean"
-            )
-        return float(apart)
-
-    def _apart(self, prompt: Sequence[int], greedy: Answer) -> tuple[float, float, float]:
-        """Return the share of equal tokens, the nats lost by the others, and the nats apart."""
-        ids = self.tokens(greedy)
-        listed = len(greedy.ids if greedy.ids is not None else greedy.keys)
-        if any(i >= len(self.texts) for i in ids) or (listed and len(ids) < min(4, listed)):
-            raise self._another("its tokens are not in the vocabulary")
-        if not ids:
-            return 1.0, 0.0, 0.0
-        scored = self.log_probs(prompt, ids)
-        chosen = scored[np.arange(len(ids)), ids]
-        pairs = zip(greedy.own, chosen.tolist(), strict=False)
-        apart = [abs(stated - logprob) for stated, logprob in pairs if stated > UNLISTED]
-        return (
-            float(np.mean(scored.argmax(1) == ids)),
-            float((scored.max(1) - chosen).mean()),
-            float(np.median(apart)) if apart else 0.0,
-        )
-
-    def _another(self, why: str) -> DataError:
+    def another(self, why: str) -> DataError:
+        """Return the error of weights of another model than the server's."""
         return DataError(
             f"weights of another model than the server's ({self.name}: {why}): expected the model "
             "that it runs. Name it with `weights`, or leave that out"

@@ -4,6 +4,7 @@ import json as encoder
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from signal import SIGINT
 from typing import Any
 
 import typer
@@ -85,7 +86,7 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours
     out = Path(options.get("out") or OUT[what])
-    with graceful(raises=True) as interrupt:
+    with graceful(raises=[SIGINT]) as interrupt:
         try:
             trained = train_drafter(
                 what,

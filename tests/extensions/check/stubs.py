@@ -5,13 +5,11 @@ import numpy as np
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.options import OF_CHECK, CheckOptions
 from spsbench.extensions.check.weights import Weights
-from spsbench.serving.http import Limits
 from spsbench.settings.options import convert_options
 from tests.oracles.stub import DEFECTS, SIZE, TARGET, serving
 
 UNSEEN = ("temperature not applied to the draft", "first token drawn twice")
 SEEN = [defect for defect in DEFECTS if defect not in UNSEEN]
-FAST = Limits(timeout=60, retries=1, pause=0.01)
 TEXT = ("law", "greedy")
 
 
@@ -33,9 +31,7 @@ RENAMED = {"length": "max_new_tokens", "most": "max_tokens", "parts": "only"}
 
 def Plan(url, **options):  # noqa: N802
     """The options of a check of `url`, by short names."""
-    direct = {name: options.pop(name) for name in ("limits",) if name in options}
-    if "prompts" in options:
-        direct["texts"] = options.pop("prompts")
+    direct = {"texts": options.pop("prompts")} if "prompts" in options else {}
     options = {RENAMED.get(name, name): value for name, value in options.items()}
     if "temperatures" in options:
         options["temperature"] = tuple(map(str, options.pop("temperatures")))
@@ -43,7 +39,7 @@ def Plan(url, **options):  # noqa: N802
 
 
 def check(url, scored=None, draft=None, journal=None, **more):
-    given = {"parts": TEXT, "bias": 0.15, "length": 32, "limits": FAST, **more}
+    given = {"parts": TEXT, "bias": 0.15, "length": 32, "retries": 1, **more}
     names = {"weights": scored and scored.name, "draft": draft and draft.name}
     return examine(Plan(url, **names, **given), scored, journal, draft=draft)
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from spsbench.audit.statistical.comparison import GreedyKind
-from spsbench.extensions.check.columns import Columns, columns
 from spsbench.extensions.check.greedy import third_is_a_bug
-from spsbench.extensions.check.laws import ServerArm
+from spsbench.extensions.check.laws import Columns, ServerArm, columns
 from spsbench.serving.engines import Answer
 from tests.extensions.check.test_level import by_itself, compared_with
 
@@ -57,15 +56,15 @@ def test_a_set_does_not_depend_on_the_token_that_it_is_bet_on():
     assert sets[0] == sets[1] == sets[2]
 
 
-def test_the_greedy_choice_of_a_shared_text_is_told_by_its_own_probability():
+def test_the_greedy_choice_of_a_text_that_several_tokens_print_is_not_judged():
     listed = row(("b", 0.3), ("a", 0.1))  # the likelier token called a is lost
     chosen = Answer("a", ["a"], [math.log(0.6)], [listed], "length")
-    assert by_itself(chosen).kind is GreedyKind.IDENTICAL
+    assert by_itself(chosen).kind is GreedyKind.ALONE
     wrong = Answer("a", ["a"], [math.log(0.1)], [listed], "length")
     assert by_itself(wrong).kind is GreedyKind.BUG
     rows = [listed, row(("b", 0.3), ("c", 0.2), ("d", 0.1))]
     unstated = Answer("ab", ["a", "b"], [0.0, 0.0], rows, "length")
-    assert by_itself(unstated).kind is GreedyKind.IDENTICAL
+    assert by_itself(unstated).kind is GreedyKind.ALONE
     base = Answer("b", ["b"], [math.log(0.6)], [listed], "length")
     also = Answer("b", ["b"], [math.log(0.3)], [row(("b", 0.3), ("c", 0.2), ("d", 0.1))], "length")
     found = compared_with([base, also], [wrong, also])

@@ -10,7 +10,6 @@ import pytest
 
 from spsbench.errors import Exit
 from spsbench.extensions.check.check import examine
-from spsbench.serving.http import Limits
 from tests import variants
 from tests.cli.forked import Forked
 from tests.extensions.check.stubs import Plan
@@ -56,7 +55,6 @@ def test_a_defect_exits_7_and_fills_a_page(sps, tmp_path):
         ("http://x:key@localhost:1", Exit.USAGE),
         ("URL", Exit.UNAVAILABLE),
         ("URL --only laws", Exit.USAGE),
-        ("URL --slo ttft:1.2.3ms", Exit.USAGE),
         ("URL --concurrency two", Exit.USAGE),
         (f"URL --concurrency {'1' * 5000}", Exit.USAGE),
         (f"URL --requests {'1' * 12}", Exit.USAGE),
@@ -181,9 +179,7 @@ def test_progress_says_the_part_and_what_failed(tmp_path, monkeypatch):
 
     stub = Stub(Engine(), trouble=fails)
     with serving(stub) as address:
-        plan = Plan(
-            address, parts=("greedy",), length=8, concurrency=(1,), limits=Limits(pause=0.01)
-        )
+        plan = Plan(address, parts=("greedy",), length=8, concurrency=(1,))
         examine(plan, watch=lambda progress: shown.append(str(progress)))
     assert shown[0] == "connecting"
     assert "greedy texts of the server 0/8" in shown

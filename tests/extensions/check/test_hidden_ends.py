@@ -6,8 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from spsbench.extensions.check.columns import Columns
-from spsbench.extensions.check.laws import ServerArm
+from spsbench.extensions.check.laws import Columns, ServerArm
 
 END, STOP = 0, 1  # the end of a text; the token after which it mostly comes
 LENGTH = 64

@@ -9,8 +9,7 @@ from spsbench.audit.statistical import betting
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import Audit, AuditVerdict
 from spsbench.extensions.check import greedy
-from spsbench.extensions.check.columns import END, Columns
-from spsbench.extensions.check.laws import Band, ServerArm, band_between
+from spsbench.extensions.check.laws import END, Band, Columns, ServerArm, band_between
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer
 

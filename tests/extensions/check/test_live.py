@@ -34,14 +34,12 @@ from spsbench.extensions.check.library import load_weights
 from spsbench.extensions.check.options import PROMPTS
 from spsbench.pair.export import export
 from spsbench.pair.load import load
-from spsbench.serving.http import Limits
 from tests.extensions.check.stubs import Plan
 
 PACKAGE = Path(spsbench.__file__).parent
 RECIPE = PACKAGE.parent / "recipes" / "vllm" / "serve.sh"
 LOOKUP = ("--draft_model", "prompt-lookup-decoding", "--draft_model_num_pred_tokens", "3")
 PORT = "{port}"
-PATIENT = Limits(timeout=600)
 pytestmark = [pytest.mark.live, pytest.mark.timeout(7200)]
 
 
@@ -85,7 +83,7 @@ def running(command, **environment):
 
 
 def examined(url, weights=None, **more):
-    plan = Plan(url, weights=weights and weights.name, limits=PATIENT, **more)
+    plan = Plan(url, weights=weights and weights.name, timeout=600.0, **more)
     found = examine(plan, weights)
     print(page.sentence(found), *page.notes(found), sep="\n")
     return found

@@ -15,17 +15,12 @@ from spsbench.extensions.check.modes import (
     JSON_PROMPTS,
     LONG,
     SCHEMAS,
-    against_cut,
     cached,
     long_prompt,
-    stop_string,
 )
 from spsbench.extensions.check.options import MODES, PROMPTS
-from spsbench.serving.engines import Answer
 from tests.extensions.check.stubs import Plan, check, of_stub, weights
 from tests.oracles.stub import TARGET, Engine, Stub, serving
-
-ALL = {GreedyKind.IDENTICAL}
 
 
 def of_mode(stub, part, **more):
@@ -36,11 +31,8 @@ def of_mode(stub, part, **more):
 def test_all_modes_hold_on_an_honest_server():
     result = of_stub(Stub(Engine()), parts=MODES, length=16)
     assert result.verdict is AuditVerdict.HELD, page.notes(result)
-    assert {part: set(mode.counts) for part, mode in result.modes.items()} == {
-        "mixed": ALL,
-        "stop": ALL,
-        "cache": ALL,
-    }
+    assert [*result.modes] == list(MODES)
+    assert all({*mode.counts} == {GreedyKind.IDENTICAL} for mode in result.modes.values())
     assert all(mode.planted for mode in result.modes.values())
     assert "mixed against greedy texts in batches of their own" in page.sentence(result).lower()
 
@@ -49,7 +41,6 @@ def test_all_modes_hold_on_an_honest_server():
     ("defect", "part"),
     [
         ({"draws_greedy_beside_sampled": True}, "mixed"),
-        ({"stops_late": 1}, "stop"),
         ({"second_differs": True}, "cache"),
     ],
 )
@@ -60,22 +51,6 @@ def test_a_planted_defect_is_found_by_its_mode(defect, part):
     assert f"{part} against" in page.sentence(result).lower()
 
 
-def test_a_stop_string_that_is_ignored_is_a_bug():
-    stub = Stub(Engine())
-    stub.printed_stop = lambda made, stop: ""
-    assert of_mode(stub, "stop")[1].counts == {GreedyKind.BUG: 8}
-
-
-@pytest.mark.parametrize("scored", [False, True])
-def test_texts_that_stop_strings_end_hold_by_their_law(scored):
-    stub = Stub(Engine())
-    found = of_stub(stub, weights() if scored else None, parts=("law", "stop"), bias=0.3)
-    assert found.verdict is AuditVerdict.HELD, found.law.line
-    stopped = [body for body in stub.asked if body.get("stop") and body["temperature"] > 0]
-    assert len(stopped) >= 16
-    assert len({body["stop"][0] for body in stopped}) == 1
-
-
 def test_the_law_of_long_prompts_is_that_of_prompts_asked_again():
     stub = Stub(Engine())
     found = of_stub(stub, weights(), parts=("law", "cache"), bias=0.3)
@@ -83,42 +58,6 @@ def test_the_law_of_long_prompts_is_that_of_prompts_asked_again():
     sampled = [body["prompt"] for body in stub.asked if body["max_tokens"] == 32]
     drawn = [tuple(prompt) for prompt in sampled if len(prompt) > 100]
     assert len(set(drawn)) == 4 < len(drawn)
-
-
-def test_a_mode_that_the_server_refuses_leaves_the_others():
-    def refuses(number, http):
-        if not stub.asked[number - 1].get("stop"):
-            return False
-        http.send({"error": {"message": "stop is not supported"}}, 400)
-        return True
-
-    stub = Stub(Engine(), trouble=refuses)
-    found = of_stub(stub, parts=("greedy", "mixed", "stop"), length=16)
-    assert found.verdict is AuditVerdict.UNKNOWN
-    assert found.refused == ["stop"]
-    assert found.modes["mixed"].verdict is AuditVerdict.HELD
-    assert any("stop is not supported" in line for line in page.notes(found))
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("one two", GreedyKind.IDENTICAL),
-        ("one two three", GreedyKind.BUG),
-        ("one two three four", GreedyKind.BUG),
-        ("one", GreedyKind.BUG),
-        ("one 2", GreedyKind.UNKNOWN),
-    ],
-)
-def test_where_a_text_is_cut(text, kind):
-    whole = Answer("one two three four", [], [], [], "stop")
-    assert against_cut("a", whole, " three", Answer(text, [], [], [], "stop")).kind is kind
-
-
-def test_stop_strings_are_words_of_the_middle():
-    assert stop_string("") == stop_string("one") == ""
-    assert stop_string("one two three four") == " three"
-    assert stop_string("a a a b a a") == " b"
 
 
 def test_long_prompts_begin_differently():
@@ -157,14 +96,15 @@ def test_the_same_greedy_json_holds_and_another_is_a_bias(few):
     assert checked.verdict is AuditVerdict.HELD
     assert sum(checked.modes["json"].counts.values()) == FEW
     assert f"server: 0 of {FEW} answers are JSON; baseline: 0 of" in page.sentence(checked)
-    assert page.as_json(checked)["json"]["line"] == checked.json
     bodies = [body for body in own.asked if "messages" in body and body["max_tokens"] > 100]
     assert {body["temperature"] for body in bodies} == {0.0}
     assert len(bodies) == FEW
 
 
-def test_json_without_a_baseline_is_not_audited(few):
-    assert of_stub(Stub(Engine()), parts=("json",)).verdict is AuditVerdict.NOT_AUDITED
+def test_json_without_a_baseline_is_compared_with_what_the_server_states(few):
+    result = of_stub(Stub(Engine()), parts=("json",))
+    assert result.verdict is AuditVerdict.HELD
+    assert "what the server itself states (server: 0 of" in result.modes["json"].reference
 
 
 def test_the_first_refusal_ends_the_mode_says_why_and_is_kept(tmp_path):

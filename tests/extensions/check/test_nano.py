@@ -10,7 +10,6 @@ from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.laws import Mode
 from spsbench.extensions.check.library import load_weights
-from spsbench.serving.http import Limits
 from tests.extensions.check.stubs import SEEN, UNSEEN, Plan
 from tests.oracles.stub import DEFECTS, Engine, Stub, serving
 
@@ -35,7 +34,7 @@ def over_nano(models, defect=None, **more):
 
 
 def check(stub, weights=None, draft=None, **more):
-    given = {"parts": ("law",), "length": 24, "limits": Limits(timeout=900, retries=1)}
+    given = {"parts": ("law",), "length": 24, "timeout": 900.0, "retries": 1}
     with serving(stub) as url:
         plan = Plan(
             url, weights=weights and weights.name, draft=draft and draft.name, **given | more

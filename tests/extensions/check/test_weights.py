@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError
-from spsbench.extensions.check.columns import END
-from spsbench.extensions.check.cuts import law_of
-from spsbench.extensions.check.weights import Weights
+from spsbench.extensions.check.greedy import by_weights, check_same
+from spsbench.extensions.check.laws import END
+from spsbench.extensions.check.weights import Weights, law_of
 from spsbench.serving.engines import Answer
 
 LOGITS = np.array([[2.0, 1.0, 0.0, -1.0, -1.0], [0.0, 1.0, 2.0, -1.0, 0.5]])
+NEAR_TIE = LOGITS + np.array([[0.0] * 5, [0.0, 1.1, 0.0, 0.0, 0.0]])
 TEXTS = ["a", "b", "c", "d", None]
 
 
@@ -72,23 +73,32 @@ def test_what_the_draft_prefers_is_a_set_with_its_rest():
     assert not text.drafted[0, -1]  # nothing is left to the rest
 
 
-def test_weights_that_differ_by_half_a_nat_or_choose_other_tokens_are_refused():
-    def score(row):
-        return float(np.log(law(row).max()))
-
-    good = answer("ac", [0, 2], own=[score(0), score(1)])
-    assert weights().check_same([[0]], [good]) == pytest.approx(0)
-    near = answer("ac", [0, 2], own=[score(0) - 0.4, score(1) - 0.4])
-    assert weights().check_same([[0]], [near]) == pytest.approx(0.4)
-    far = answer("ac", [0, 2], own=[score(0) - 0.6, score(1) - 0.6])
-    with pytest.raises(DataError):
-        weights().check_same([[0]], [far])
-    with pytest.raises(DataError):
-        weights().check_same([[0]], [answer("ab", [0, 1], own=[score(0), score(1) - 1])])
-    close = LOGITS.copy()
-    close[1, 1] = 2.1  # a near tie, in which half of the greedy tokens differ
-    with pytest.raises(DataError):
-        weights(close).check_same([[0]], [answer("ac", [0, 2], own=[score(0), score(1)])])
+@pytest.mark.parametrize(
+    ("text", "nats", "logits", "apart"),
+    [
+        ("ac", (0.0, 0.0), LOGITS, 0.0),
+        ("ac", (0.4, 0.4), LOGITS, 0.4),
+        ("ac", (0.6, 0.6), LOGITS, None),
+        ("ab", (0.0, 0.0), LOGITS, None),  # one token is another, 1 nat likelier
+        ("ac", (0.0, 0.0), NEAR_TIE, None),  # so it is where little is lost: half of them differ
+    ],
+    ids=["same", "rounded", "half a nat", "another choice", "near tie"],
+)
+def test_weights_that_differ_by_half_a_nat_or_choose_other_tokens_are_refused(
+    text, nats, logits, apart
+):
+    ids = ["abcd".index(letter) for letter in text]
+    own = [
+        float(np.log(law(row)[token])) - d
+        for row, (token, d) in enumerate(zip(ids, nats, strict=True))
+    ]
+    scored = weights(logits)
+    pairs = [by_weights(scored, [0], answer(text, ids, own=own))]
+    if apart is None:
+        with pytest.raises(DataError):
+            check_same(scored, pairs)
+    else:
+        assert check_same(scored, pairs) == pytest.approx(apart)
 
 
 @pytest.mark.parametrize(

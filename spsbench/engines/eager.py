@@ -237,7 +237,7 @@ class Eager(Engine):
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> LM:
         kind = KINDS.get(model, EagerLM)
-        return bordered(kind(model, vocab_size=vocab_size, layers=layers), model)
+        return bordered(lambda: kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **options: Any) -> None:
         """Check that the cache of `model` rolls back; codes become the plain weights."""

@@ -104,7 +104,7 @@ class Static(Engine):
         config = engine_config_of(model)
         static = config is not None and config.engine == "static"
         kind = StaticLM if static else KINDS.get(model, EagerLM)
-        return bordered(kind(model, vocab_size=vocab_size, layers=layers), model)
+        return bordered(lambda: kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **options: Any) -> dict[str, Any]:
         """Choose static sessions for `model`, or those of `eager`; return the choice as JSON."""

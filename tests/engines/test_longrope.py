@@ -77,7 +77,7 @@ def test_a_row_is_that_of_a_text_that_ends_with_it(pair):
     def alone(text):
         return laws(model, text)[-1]
 
-    lm = bordered(EagerLM(model, layers=(1,)), model)
+    lm = bordered(lambda: EagerLM(model, layers=(1,)), model)
     text = [(7 * i + 1) % VOCAB for i in range(BORDER - 3)]
     lm.append(torch.tensor(text), keep=0)
     for back in 1, 4, 2, 0, 5:

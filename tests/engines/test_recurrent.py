@@ -16,12 +16,11 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.enumeration import prove
 from spsbench.checkpoints.config import check_shareable
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
-from spsbench.engines.session import recurrent, state_cache
+from spsbench.engines.session import recurrent, states
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.recurrent import RecurrentLM, find_mixers, register
-from spsbench.engines.session.state_cache import StateCache
-from spsbench.engines.session.states import keeps_states
+from spsbench.engines.session.states import StateCache, keeps_states
 from spsbench.errors import DataError, OutOfMemoryError
 from spsbench.loop.drafter_context import Variant
 from spsbench.loop.noise import PhiloxStream
@@ -314,9 +313,7 @@ PLANTED = {
 def test_a_planted_bug_is_seen(bug, monkeypatch):
     kind = PLANTED[bug]
     if kind == "copied":
-        monkeypatch.setattr(
-            state_cache, "copied", lambda fields: {k: {**v} for k, v in fields.items()}
-        )
+        monkeypatch.setattr(states, "copied", lambda fields: {k: {**v} for k, v in fields.items()})
         kind = RecurrentLM
     assert max(gap_of("qwen3_5_text", 3, accepted, kind) for accepted in range(4)) > 1e-4
 

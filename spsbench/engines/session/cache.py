@@ -62,8 +62,6 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         base: tokens that were forgotten; row r is token `base` + r.
     """
 
-    is_croppable = True
-
     def __init__(self, most: int | None, sliding: bool = False) -> None:
         super().__init__()
         self.most = most
@@ -73,7 +71,6 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.capacity = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Take dtype, device, batch and widths from the first states; room comes with `widen`."""
         self.keys = key_states[:, :, :0]
         self.values = value_states[:, :, :0]
         self.is_initialized = True
@@ -94,7 +91,6 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     @property
     def token_bytes(self) -> int:
-        """Return the bytes of a token."""
         batch, heads, _, width = self.keys.shape
         of_values = self.values.shape[1] * self.values.shape[3]
         return int(batch * (heads * width + of_values) * self.keys.itemsize)
@@ -138,27 +134,16 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
             buffer[: len(indices), :, : self.length] = buffer[indices, :, : self.length]
         self.keys, self.values = self.keys[: len(indices)], self.values[: len(indices)]
 
-    def crop(self, tokens_to_remove: int) -> None:
-        """Forget the newest `-tokens_to_remove` tokens, as transformers counts them."""
-        self.length += min(0, tokens_to_remove)
-
     def reset(self) -> None:
-        """Forget everything; the room stays."""
         self.base = self.length = 0
 
     def get_seq_length(self) -> int:
-        """Return the number of tokens of the text, forgotten ones included."""
         return self.base + self.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the keys that `query_length` tokens see, and the first.
-
-        The first is the position of the first key.
-        """
         return self.length + query_length - self.first, self.base + self.first
 
     def get_max_length(self) -> int:
-        """Return the model's context; -1 = unlimited."""
         return -1 if self.most is None else self.most
 
 

@@ -30,7 +30,6 @@ class EngineConfig:
     row_bits: bool = False  # whether a token's logits have the same bits in a pass of any size
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields for a file."""
         return asdict(self)
 
     @classmethod
@@ -70,11 +69,6 @@ class Prepared:
 
     choice: EngineConfig
     replay: ModelReplay | None = None
-
-    @property
-    def threads(self) -> int | None:
-        """Return the threads of a pass; None: leave them as they are."""
-        return self.choice.threads
 
 
 _PREPARED: WeakKeyDictionary[nn.Module, Prepared] = WeakKeyDictionary()

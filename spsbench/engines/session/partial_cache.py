@@ -5,8 +5,8 @@ rows and the newest ones are copied into a small cache whose order means nothing
 (MagicDec, arXiv 2408.11049, section 4). The target's rows are read and never written.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,42 +23,16 @@ from spsbench.loop.tree import additive_mask, places
 from spsbench.loop.types import LM, Scores
 
 
-class Run(NamedTuple):
-    """Neighbouring rows of a cache and their place in a smaller one."""
-
-    start: int  # in the target's cache
-    slot: int  # in the draft's
-    size: int
-
-
 class PartialCache(PreallocatedCache):
     """The first `part.sinks` rows of another cache and, in a ring after them, the newest ones."""
 
     def __init__(self, most: int | None, part: CachePart) -> None:
         super().__init__(most)
         self.part = part
-        self.text = 0  # tokens of the other cache that are copied
-
-    def slot(self, position: int) -> int:
-        """Return the row in which the token at `position` is kept."""
-        sinks, window = self.part.sinks, self.part.window
-        return position if position < sinks else sinks + (position - sinks) % window
 
     def held(self, text: int) -> int:
         """Return the rows that are kept of `text` tokens."""
         return min(text, self.part.rows)
-
-    def runs(self, begin: int, end: int) -> Iterator[Run]:
-        """Return the rows to copy when a text of `begin` tokens has become one of `end`."""
-        sinks, window = self.part.sinks, self.part.window
-        ranges = (begin, min(end, sinks)), (max(begin, sinks, end - window), end)
-        for start, stop in ranges:
-            while start < stop:
-                slot = self.slot(start)
-                room = sinks - start if start < sinks else self.part.rows - slot
-                size = min(stop - start, room)
-                yield Run(start, slot, size)
-                start += size
 
     def positions(self, text: int) -> Tensor:
         """Return [n] the positions of the rows that are kept of `text` tokens."""
@@ -76,19 +50,13 @@ class PartialCache(PreallocatedCache):
                 layer.lazy_initialization(whole.keys, whole.values)
             layer.length = self.held(begin)
         self.reserve(self.held(end))
+        positions = self.positions(end)
         for layer, whole in zip(self.layers, source.layers, strict=True):
-            self.copy(layer, whole, begin, end)
+            base = getattr(whole, "base", 0)  # what it forgot is out of its windows
+            slots = (positions >= max(begin, base)).nonzero().squeeze(1)
+            for to, rows in (layer.keys, whole.keys), (layer.values, whole.values):
+                to[:, :, slots] = rows[:, :, positions[slots] - base]
             layer.length = self.held(end)
-
-    def copy(self, layer: Any, whole: Any, begin: int, end: int) -> None:
-        """Copy into a layer what is missing of `end` tokens; of `begin` all was copied."""
-        base = getattr(whole, "base", 0)  # what it forgot is out of its windows
-        for start, slot, size in self.runs(begin, end):
-            skipped = min(size, max(0, base - start))
-            to = slice(slot + skipped, slot + size)
-            rows = slice(start + skipped - base, start + size - base)
-            layer.keys[:, :, to] = whole.keys[:, :, rows]
-            layer.values[:, :, to] = whole.values[:, :, rows]
 
 
 class PartialLM(EagerLM):
@@ -166,7 +134,6 @@ class PartialLM(EagerLM):
         if length > self._text:
             self._cache.take(source._cache, self._text, length)
         self._text, self._length = length, self._cache.held(length)
-        self._cache.text = length
         self._cache.keep(self._length)
 
     def _positions(self, m: int, parents: Tensor | None) -> Tensor:

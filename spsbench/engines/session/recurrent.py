@@ -1,21 +1,20 @@
 """Sessions with models that keep states, and the trials that find out how such a model is fed.
 
-A pass scores several tokens at once: mixers run row by row (`state_cache`), everything else runs as
+A pass scores several tokens at once: mixers run row by row (`states`), everything else runs as
 in any model. A rejected token leaves no trace, since the state after the last accepted one is still
 there; nothing is fed twice. The law is that of K = 0 in the same loop: the prompt but its last
 token as prefill, every later token as in a pass of its own.
 """
 
-import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.cache_utils import (
     DummyLayer,
     DynamicIndexedLayer,
@@ -34,21 +33,16 @@ from spsbench.engines.eager import (
 )
 from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
 from spsbench.engines.session.masks import Masks, PassInputs
-from spsbench.engines.session.state_cache import (
-    StateCache,
-    bytes_of,
-    joined,
-    rows_of_argument,
-    run_by_rows,
-)
 from spsbench.engines.session.states import (
     STATES,
+    StateCache,
+    bytes_of,
     feed,
     keeps_states,
     one_by_one,
+    run_by_rows,
     stock_cache,
     takes_masks,
-    zero_states,
 )
 from spsbench.errors import OutOfMemoryError, SpsError
 from spsbench.hardware.files import in_words
@@ -68,7 +62,7 @@ KEPT = 64  # rows of a chain whose states are kept; from farther back the text i
 CHECKED = 64 << 20  # bytes of states from which the free memory is looked at first
 WHOLE = 1 << 40  # tokens: a prefill in one call
 PAST, BLOCK = 11, 6  # tokens of the trial of a block
-OF_ROUNDING = 1e-3  # of the deviation of logits: what rounding to float32 explains
+OF_ROUNDING = 1e-3, 0.1  # of the deviation of logits: what rounding explains, in half precision
 
 log = logging.getLogger(__name__)
 
@@ -81,15 +75,12 @@ class Stateful:
         layers: that keep states.
         row_bytes: of all states after one token.
         reads_blocks: whether a pass over several tokens goes on from the states before it.
-        gap: largest difference of what a mixer makes in such a pass from what it makes one by one,
-            in float32 and in deviations.
         masked: whether the model takes masks and positions.
     """
 
     layers: int
     row_bytes: int
     reads_blocks: bool
-    gap: float
     masked: bool
 
     @property
@@ -120,7 +111,7 @@ class RecurrentLM(EagerLM):
         self._cache = StateCache(self.model.config)
         self._length = 0
         self._text: list[int] = []
-        self._blocks: list[tuple[int, int]] = []  # of the text, that were fed in one call each
+        self._prefilled = 0  # tokens of the text that were fed as a prefill
 
     def _chunk(self) -> int:
         return PREFILL_CHUNK if self._stateful.reads_blocks or self._length else WHOLE
@@ -148,7 +139,8 @@ class RecurrentLM(EagerLM):
         out = super()._forward(tokens, keep, parents)
         self._text[start:] = tokens.tolist()
         if block:
-            self._blocks.append((start, end))
+            if start == self._prefilled:
+                self._prefilled = end
             cache.take_all(end - 1)
         elif len(cache.after.get(end - 1, ())) != self._stateful.layers:
             raise UnsupportedModelError(f"{type(self.model).__name__}: its mixers were not run")
@@ -193,21 +185,13 @@ class RecurrentLM(EagerLM):
         text = [self._text[row] for row in rows]
         if rows and rows[-1] in self._cache.after:
             self._cache.rewind(rows, self._length)
-            self._text = text
-            self._blocks = [(start, end) for start, end in self._blocks if end <= length]
+            self._text, self._prefilled = text, min(self._prefilled, length)
             return
-        blocks = self._blocks
+        prefilled = min(self._prefilled, len(text))
         self._reset()
-        for start, end in blocks:  # each as it was fed
-            self._read(text[self._length : start])
-            if start < len(text):
-                self._forward(torch.tensor(text[start:end], dtype=torch.int64), 0, None)
-        self._read(text[self._length :])
-
-    def _read(self, tokens: Sequence[int]) -> None:
-        """Feed tokens by rows."""
-        for start in range(0, len(tokens), KEPT):
-            part = torch.tensor(tokens[start : start + KEPT], dtype=torch.int64)
+        super().append(torch.tensor(text[:prefilled], dtype=torch.int64), 0)
+        for start in range(prefilled, len(text), KEPT):
+            part = torch.tensor(text[start : start + KEPT], dtype=torch.int64)
             self._forward(part, 1, None)
 
 
@@ -238,131 +222,85 @@ def register(model: PreTrainedModel) -> Stateful | None:
             )
     try:
         mixers = find_mixers(model)
-        description = _try_blocks(model, list(mixers.values()))
+        description = _try_blocks(model)
         for mixer in mixers.values():
             run_by_rows(mixer)
-    except SpsError:
-        raise
-    except UnsupportedModelError:
+    except (SpsError, UnsupportedModelError):
         raise
     except Exception as error:  # foreign code may raise anything
         line = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise UnsupportedModelError(f"{name}: a trial of its states fails ({line})") from error
     _STATEFUL[model], KINDS[model] = description, RecurrentLM
     set_engine_config(model, EngineConfig(engine="eager", reason=description.line))
-    if description.reads_blocks and description.gap > OF_ROUNDING:
-        log.info(
-            f"note: {name} has another law in passes over several tokens (a mixer makes outputs "
-            f"{description.gap:.2g} deviations apart): what counts is the law of K = 0, the prompt "
-            "as prefill and each later token alone"
-        )
     return description
 
 
-class Watched(DynamicCache):  # type: ignore[misc]
-    """A stock cache that calls `noted` with the layer whose states are read or written."""
-
-    noted: Any
-
-    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Any:
-        """See `Cache`."""
-        self.noted(layer_idx)
-        return super().get_conv_state(layer_idx, state_idx)
-
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Any:
-        """See `Cache`."""
-        self.noted(layer_idx)
-        return super().get_recurrent_state(layer_idx, state_idx)
-
-    def update_conv_state(
-        self, conv_states: Tensor, layer_idx: int, *args: Any, **more: Any
-    ) -> Any:
-        """See `Cache`."""
-        self.noted(layer_idx)
-        return super().update_conv_state(conv_states, layer_idx, *args, **more)
+def any_state(states: Mapping[int, Tensor | None]) -> bool:
+    """Return whether a layer has one of these states."""
+    return any(state is not None for state in states.values())
 
 
 def find_mixers(model: PreTrainedModel) -> dict[int, nn.Module]:
-    """Return layer -> the module that reads its states, by a pass that notes what is running."""
-    running: list[nn.Module] = []
-    readers: dict[int, list[nn.Module]] = {}
-    cache = Watched(config=model.config.get_text_config(decoder=True))
-    cache.noted = lambda layer: readers.setdefault(layer, []).append(running[-1])
+    """Return layer -> its mixer: the innermost module that leaves a state, under its number."""
+    cache = StateCache(model.config)
+    begun: dict[nn.Module, set[int]] = {}  # layers that had states when a module began
+    mixers: dict[int, nn.Module] = {}
+
+    def filled() -> set[int]:
+        layers = ((layer, cache.layers[layer]) for layer in cache.stateful)
+        return {n for n, x in layers if any(any_state(getattr(x, kind)) for kind in STATES)}
+
+    def ended(module: nn.Module, *_: Any) -> None:
+        for layer in filled() - begun[module]:
+            mixers.setdefault(layer, module)
+
     handles = []
     for module in model.modules():
-        handles.append(module.register_forward_pre_hook(lambda m, x: running.append(m)))
-        handles.append(module.register_forward_hook(lambda m, x, y: _left(running)))
+        handles.append(module.register_forward_pre_hook(lambda m, x: begun.update({m: filled()})))
+        handles.append(module.register_forward_hook(ended))
     try:
         feed(model, ordinary(rows_of(model), 3), cache, 1)
     finally:
         for handle in handles:
             handle.remove()
-    mixers = {}
-    for layer in StateCache(model.config).stateful:
-        modules = list(dict.fromkeys(readers.get(layer, ())))
-        numbered = [x for x in modules if getattr(x, "layer_idx", None) == layer]
-        if len(modules) != 1 or not numbered:
+    for layer in cache.stateful:
+        if getattr(mixers.get(layer), "layer_idx", None) != layer:
             raise UnsupportedModelError(
-                f"{type(model).__name__}: {len(modules)} modules read the states of layer {layer}, "
-                f"{len(numbered)} of them under its number: expected one"
+                f"{type(model).__name__}: no module leaves the states of layer {layer} under its "
+                "number: expected one"
             )
-        mixers[layer] = modules[0]
     return mixers
 
 
-def _left(running: list[nn.Module]) -> None:
-    running.pop()
-
-
-def _try_blocks(model: PreTrainedModel, mixers: Sequence[nn.Module]) -> Stateful:
-    """Feed a block after other tokens, whole and one by one."""
+def _try_blocks(model: PreTrainedModel) -> Stateful:
+    """Feed a block after other tokens: whole, one by one, and after states that are set to 0."""
     text = ordinary(rows_of(model), PAST + BLOCK)
-    alone = one_by_one(model, text, BLOCK).float()
-    cache = StateCache(model.config)
-    feed(model, text[:PAST], cache, 1)
-    size = sum(bytes_of(cache.take(layer)) for layer in cache.stateful)
-    block = feed(model, text[PAST:], cache, BLOCK, PAST).logits[0].float()
-    close = float((block - alone).abs().max()) <= max(1e-3, 0.05 * float(alone.abs().max()))
-    gap, ignores = try_mixer(model, mixers[0], text)
-    reads = not ignores and (close or model.dtype.itemsize < 4)
-    return Stateful(len(mixers), size, reads, gap, takes_masks(model))
+    past = StateCache(model.config)
+    feed(model, text[:PAST], past, 1)
+    states = {layer: past.take(layer) for layer in past.stateful}
 
+    def block(zeroed: str = "") -> Tensor:
+        cache = stock_cache(model)
+        feed(model, text[:PAST], cache, 1)
+        for layer in past.stateful:
+            for state in getattr(cache.layers[layer], zeroed, {}).values():
+                if state is not None:
+                    state.zero_()
+        logits: Tensor = feed(model, text[PAST:], cache, BLOCK, PAST).logits[0].float()
+        return logits
 
-def try_mixer(model: PreTrainedModel, mixer: nn.Module, text: Tensor) -> tuple[float, bool]:
-    """Return how far outputs of a mixer for a block are from those one by one, in deviations.
-
-    And whether the block ignores the states before it: setting those of a kind to 0 changes no bit.
-    A copy in float32 is run, since rounding of half precision is as large as what is looked for.
-    """
-    calls: list[tuple[Any, Any]] = []
-    handle = mixer.register_forward_pre_hook(
-        lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
-    )
-    try:
-        feed(model, text, stock_cache(model), 1)
-    finally:
-        handle.remove()
-    (args, kwargs), precise = calls[0], copy.deepcopy(mixer).float()
-
-    def outputs(sizes: Sequence[int], zeroed: str = "") -> Tensor:
-        cache, results, start = stock_cache(model), [], 0
-
-        def part(value: Any) -> Any:
-            rows = rows_of_argument(value, slice(start, start + size), len(text))
-            if isinstance(rows, Tensor) and rows.is_floating_point():
-                return rows.float()
-            return cache if isinstance(rows, DynamicCache) else rows
-
-        for size in sizes:
-            if start and zeroed and not zero_states(cache, zeroed):
-                return torch.empty(0)
-            named = {name: part(value) for name, value in kwargs.items()}
-            results.append(precise(*map(part, args), **named))
-            start += size
-        whole = joined(results)
-        return (whole if isinstance(whole, Tensor) else whole[0])[:, PAST:].float()
-
-    alone, block = outputs((PAST, *[1] * BLOCK)), outputs((PAST, BLOCK))
-    gap = float((block - alone).abs().max() / alone.std().clamp(min=1e-9))
-    same = any(torch.equal(block, outputs((PAST, BLOCK), kind)) for kind in STATES)
-    return gap, gap > OF_ROUNDING and same
+    alone, whole = one_by_one(model, text, BLOCK, PAST).float(), block()
+    gap, within = float((whole - alone).abs().max()), max(1e-3, 0.05 * float(alone.abs().max()))
+    kinds = [kind for kind in STATES if any(any_state(s[kind]) for s in states.values())]
+    ignored = any(torch.equal(block(kind), whole) for kind in kinds)
+    half = model.dtype.itemsize < 4
+    far = gap > OF_ROUNDING[half] * float(alone.std())
+    reads = not (far and ignored) and (gap <= within or half)
+    if reads and far and not half:
+        log.info(
+            f"note: {type(model).__name__} has another law in passes over several tokens (logits "
+            f"{gap / float(alone.std()):.2g} deviations apart): what counts is the law of K = 0, "
+            "the prompt as prefill and each later token alone"
+        )
+    size = sum(map(bytes_of, states.values()))
+    return Stateful(len(states), size, reads, takes_masks(model))

@@ -6,7 +6,7 @@ farther back the text is read again.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ class FastLM(EagerLM):
     def _run(self, inputs: PassInputs) -> Any:
         """Run with the model's number of threads and, in a small pass after others, by programs."""
         replay, cache, m = self._prepared.replay, inputs.cache, len(inputs.ids)
-        with self._threads():
+        with threads(self._prepared.choice.threads):
             if replay is None:
                 return super()._run(inputs)
             if isinstance(cache, JointCache) and cache.layers and m <= MAX_ROWS:
@@ -76,19 +76,14 @@ class FastLM(EagerLM):
         self._make_room(ids)
         inputs = PassInputs(ids, positions, None, self._cache, 1, (), self._length)
         rolled = RollOut(logits, u, self.vocab_size, warp)
-        with self._threads():
+        with threads(self._prepared.choice.threads):
             rolled_logits = replay.roll_out(inputs, self._first_numbers(self._length + 1), rolled)
         if rolled_logits is None:
             return None
         self._length = end
         return ids, rolled_logits[:, : self.vocab_size]
 
-    def _threads(self) -> AbstractContextManager[None]:
-        """Run with the model's number of threads."""
-        return threads(self._prepared.threads)
-
     def shares(self, fed: Fed) -> Hashable | None:
-        """Return what passes that can be one have in common; None: this one runs alone."""
         m = len(fed.tokens)
         if m > MAX_ROWS or (kind := super().shares(fed)) is None:
             return None
@@ -106,7 +101,6 @@ class FastLM(EagerLM):
 
     @contextmanager
     def _sharing(self, cache: JointCache) -> Iterator[None]:
-        """Run over several caches, which are made ready for programs where they can be."""
         with super()._sharing(cache):
             if self._prepared.replay is not None and cache.rows <= MAX_ROWS:
                 cache.prepare(self.model.dtype)
@@ -122,7 +116,6 @@ class FastLM(EagerLM):
 
     @property
     def token_bytes(self) -> int:
-        """Return the bytes of a token in the cache; 0 before the first."""
         return self._cache.token_bytes
 
     def _positions(self, m: int, parents: Tensor | None) -> Tensor:

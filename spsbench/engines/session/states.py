@@ -1,18 +1,22 @@
-"""States of recurrent layers, as transformers' own cache keeps them, and texts fed one by one.
+"""States of recurrent layers: texts fed one by one, and a cache that keeps a state for each row.
 
 A layer that mixes tokens by a recurrence (Mamba, gated delta rules, short convolutions) keeps a
-state of one size instead of keys and values, and overwrites it with each token. Nothing here uses
-the sessions of an engine, so audits may.
+state of one size instead of keys and values, and overwrites it with each token. Its mixer is the
+module that reads the state. In a pass of several rows over a `StateCache` a mixer runs once for
+each row, as in a pass of one token, and the state after each row is kept until rows are committed;
+all other modules see all rows at once. Nothing here uses the sessions of an engine, so audits may.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
+from spsbench.loop.sampling import send
 
 StateLayer = LinearAttentionCacheLayerMixin
 
@@ -79,11 +83,141 @@ def one_by_one(
     return torch.cat(rows)
 
 
-def zero_states(cache: DynamicCache, kind: str) -> bool:
-    """Set the states of a kind, one of `STATES`, to 0; return whether there are some."""
-    layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
-    states = [state for layer in layers for state in getattr(layer, kind).values()]
-    for state in states:
-        if state is not None:
-            state.zero_()
-    return any(state is not None for state in states)
+State = dict[str, dict[int, Any]]
+"""The states of a layer: field -> number of the state -> its value."""
+
+
+def copied(fields: State) -> State:
+    """Return a state with tensors of its own, since layers write into theirs in place."""
+    return {
+        name: {n: x.clone() if isinstance(x, Tensor) else x for n, x in values.items()}
+        for name, values in fields.items()
+    }
+
+
+def bytes_of(state: State) -> int:
+    """Return the bytes of a layer's state."""
+    values = (x for fields in state.values() for x in fields.values())
+    return sum(x.nbytes for x in values if isinstance(x, Tensor))
+
+
+class StateCache(DynamicCache):  # type: ignore[misc]
+    """transformers' cache, with the states after rows that are not committed yet.
+
+    Attributes:
+        first: the row of the first token of the pass.
+        before: the row that each token of the pass follows, -1 where it is the first of a text;
+            None: mixers take all tokens in one call.
+        kept_from: the earliest row of the pass whose state is kept.
+        after: row -> layer -> the state after that row.
+    """
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        super().__init__(config=config.get_text_config(decoder=True))
+        self.first, self.kept_from = 0, 0
+        self.before: list[int] | None = None
+        self.after: dict[int, dict[int, State]] = {}
+        self.stateful = [i for i, x in enumerate(self.layers) if isinstance(x, StateLayer)]
+        self._empty = {i: self.take(i) for i in self.stateful}
+
+    def take(self, layer: int) -> State:
+        """Return a copy of the state of a layer."""
+        return copied({name: getattr(self.layers[layer], name) for name in FIELDS})
+
+    def put(self, layer: int, state: State) -> None:
+        """Set the state of a layer to a copy of `state`."""
+        for name, values in copied(state).items():
+            setattr(self.layers[layer], name, values)
+
+    def steps(self, layer: int, run: Callable[[int], Any]) -> list[Any]:
+        """Return what `run` makes of each row of the pass, and keep the states after the rows."""
+        at, results = self.first - 1, []
+        for j, before in enumerate(self.before or ()):
+            if before != at:  # another branch of a tree
+                self.put(layer, self._empty[layer] if before < 0 else self.after[before][layer])
+            results.append(run(j))
+            at = self.first + j
+            if at >= self.kept_from:
+                self.after.setdefault(at, {})[layer] = self.take(layer)
+        return results
+
+    def take_all(self, row: int) -> None:
+        """Keep the states of all layers as those after `row`, and no others."""
+        self.after = {row: {layer: self.take(layer) for layer in self.stateful}}
+
+    def rewind(self, rows: Sequence[int], length: int) -> None:
+        """Keep the cached tokens at `rows` of `length`, with the states after the last of them."""
+        states = self.after[rows[-1]]
+        if rows[-1] != length - 1:
+            for layer in self.stateful:
+                self.put(layer, states[layer])
+        self.after = {len(rows) - 1: states}
+        chain = rows[-1] == len(rows) - 1
+        for layer in self.layers:
+            gather(layer, range(len(rows)) if chain else rows)
+
+
+ROWS = {"keys": 2, "values": 2, "indexer_keys": 1, "indexer_position_ids": -1}
+"""The axis of the cached tokens in the tensors of a layer with attention."""
+
+
+def gather(layer: Any, rows: Sequence[int]) -> None:
+    """Keep the keys and values at `rows`; a range moves nothing."""
+    for name, axis in ROWS.items():
+        tensor = getattr(layer, name, None)
+        if tensor is None or tensor.numel() == 0:
+            continue
+        if isinstance(rows, range):
+            kept = tensor.narrow(axis, 0, len(rows))
+        else:
+            kept = tensor.index_select(axis, send(torch.tensor(rows), tensor.device))
+        setattr(layer, name, kept)
+
+
+class ByRows:
+    """A base before the class of a mixer: passes over a `StateCache` run row by row."""
+
+    layer_idx: int
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the mixer's result, by the arguments of its own class."""
+        plain: Callable[..., Any] = super().forward  # type: ignore[misc]
+        values = (*args, *kwargs.values())
+        cache = next((value for value in values if isinstance(value, StateCache)), None)
+        if cache is None or cache.before is None:
+            return plain(*args, **kwargs)
+        m = len(cache.before)
+
+        def run(j: int) -> Any:
+            def row(value: Any) -> Any:
+                return rows_of_argument(value, slice(j, j + 1), m)
+
+            return plain(*map(row, args), **{name: row(x) for name, x in kwargs.items()})
+
+        return joined(cache.steps(self.layer_idx, run))
+
+
+def run_by_rows(mixer: nn.Module) -> None:
+    """Have `mixer` run row by row over a `StateCache`; over any other cache nothing changes."""
+    kind = type(mixer)
+    mixer.__class__ = type(kind.__name__, (ByRows, kind), {})
+
+
+def rows_of_argument(value: Any, rows: slice, m: int) -> Any:
+    """Return `rows` of an argument that has `m` of them [1, m, ...]; others stay as they are."""
+    if isinstance(value, Tensor):
+        return value[:, rows] if value.ndim > 1 and value.shape[1] == m else value
+    if isinstance(value, tuple | list):
+        return type(value)(rows_of_argument(part, rows, m) for part in value)
+    if isinstance(value, Mapping):
+        return {name: rows_of_argument(part, rows, m) for name, part in value.items()}
+    return value
+
+
+def joined(results: Sequence[Any]) -> Any:
+    """Return the results [1, 1, ...] of rows as one [1, m, ...], in tuples too."""
+    if isinstance(results[0], Tensor):
+        return torch.cat(list(results), dim=1)
+    if isinstance(results[0], tuple):
+        return tuple(joined(parts) for parts in zip(*results, strict=True))
+    return results[0]

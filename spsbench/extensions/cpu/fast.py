@@ -85,8 +85,8 @@ class Fast(Engine):
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> LM:
         """Open a session with `model`: its own cache over shared weights."""
-        lm = kind_of_session(model)(model, vocab_size=vocab_size, layers=layers)
-        return bordered(lm, model)
+        kind = kind_of_session(model)
+        return bordered(lambda: kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(
         self,

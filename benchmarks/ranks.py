@@ -81,28 +81,22 @@ def work(folder: Path) -> None:
     from spsbench.engines.eager import Eager
     from spsbench.hardware.ranks import ranks
     from spsbench.models.loader import load_model, load_shared
-    from spsbench.models.prepare import follow
-    from spsbench.parallel.tensor_parallel import channel, end
+    from spsbench.parallel.process_group import connect
     from spsbench.settings.execution import Access
     from spsbench.settings.models import ModelSpec
 
     here, told = ranks(), {}
     if here.size > 1:
-        channel()
+        connect()
         told["all_reduce"] = reduces()
     before = peak()
-    if here.rank > 0:
-        follow()
+    spec = ModelSpec("", dtype=DTYPE)
+    if here.size > 1:
+        shared = replace(spec, parallel=f"tp:{here.size}")
+        model = load_shared(folder, shared, Access(offline=True))
     else:
-        spec = ModelSpec("", dtype=DTYPE)
-        if here.size > 1:
-            shared = replace(spec, parallel=f"tp:{here.size}")
-            model = load_shared(folder, shared, Access(offline=True))
-        else:
-            model = load_model(folder, spec)
-        Eager().session(model).append(torch.arange(9), keep=1)
-        if here.size > 1:
-            end()
+        model = load_model(folder, spec)
+    Eager().session(model).append(torch.arange(9), keep=1)
     told |= {"peak_mib": (peak() - before) / MIB, "rank": here.rank}
     (folder / f"told-{here.size}-{here.rank}").write_text(json.dumps(told))
 

@@ -34,6 +34,7 @@ from spsbench.benchmark.run_prompts import RunPrompts
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import Say, lines_to, takes_say
 from spsbench.models.cache import Loaded, ModelCache
+from spsbench.parallel.process_group import lost_rank_as_error
 from spsbench.settings.cell import Cell
 from spsbench.settings.commands import OF_REPLAY, Audit, Replay
 from spsbench.settings.execution import Access
@@ -211,6 +212,7 @@ def audit_texts(
 
 
 @takes_say
+@lost_rank_as_error()
 def verify_pair(pair: Any, **options: Any) -> Held:
     """Generate with a pair until a bias is found, or a bias of the given size is ruled out.
 

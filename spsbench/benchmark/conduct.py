@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from spsbench.benchmark.models import (
 from spsbench.benchmark.run import Run
 from spsbench.benchmark.trace_run import OnProgress, check_traceable, trace_part
 from spsbench.errors import Exit, UsageError
+from spsbench.hardware.ranks import ranks
 from spsbench.hardware.signals import graceful
 from spsbench.messages import no_lines
 from spsbench.methods.build import forget_memories
@@ -38,6 +40,7 @@ from spsbench.methods.resolve import settled
 from spsbench.methods.round_costs import asks_for_costs, known_costs
 from spsbench.models.cache import ModelCache
 from spsbench.models.tokenizers import markup_note
+from spsbench.parallel.process_group import on_rank_0
 from spsbench.registry import COMMANDS, is_installed
 from spsbench.reports.run_tables import conclude
 from spsbench.settings.cell import Cell, short_hash
@@ -45,12 +48,13 @@ from spsbench.settings.execution import HERE
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
+from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import fingerprint, provenance
 from spsbench.store.records import records
 from spsbench.store.run import RunWriter, open_run
-from spsbench.store.run_folder import check_writable, read_choices, write_choices
+from spsbench.store.run_folder import Shard, check_writable, read_choices, write_choices
 from spsbench.store.starts import Provenance, Start, bandwidth_before
 from spsbench.store.withheld import withhold_texts
 from spsbench.tasks.reader import digest_of
@@ -85,6 +89,10 @@ class Benchmark(Conductor):
         """
         experiment, place = self._resolved(experiment), self.place
         folders, identity, folder = self._prepare(experiment)
+        if ranks().rank > 0:
+            with self._of_run(run := followed()):
+                self._records(experiment, run)
+            return Run(folder, 0)
         with open_run(
             folder,
             self._manifest(experiment, identity),
@@ -94,6 +102,7 @@ class Benchmark(Conductor):
         ) as writer:
             conditions = self._conditions(experiment, folders, writer.starts)
             writer.start(conditions)
+            followed(writer)
             with self._of_run(writer):
                 samples = self._records(experiment, writer)
                 self._traces(experiment, writer)
@@ -167,10 +176,11 @@ class Benchmark(Conductor):
             )
         for part in experiment.parts:
             check_traceable(part)
-            if self.workers.kind != HERE and any(cell.batch > 1 for cell in part.cells):
+            single = any(cell.batch > 1 or cell.ranks > 1 for cell in part.cells)
+            if self.workers.kind != HERE and single:
                 raise UsageError(
-                    "`batch` with `on`: expected one of the two, since a batch is made in one "
-                    "process. Leave one out"
+                    "`batch` or `parallel` with `on`: expected one of them, since units of workers "
+                    "are made one by one in a process. Leave `on` out"
                 )
         self.use_threads(experiment.threads)
         check_writable(self.place.out or RESULTS)
@@ -194,7 +204,7 @@ class Benchmark(Conductor):
             samples=samples,
             writer=writer,
             watch=self.watch,
-            stop=self.stop,
+            stop=partial(on_rank_0, self.stop),
         )
         making.make(self.workers, self.access, models)
         return samples
@@ -278,6 +288,21 @@ class Benchmark(Conductor):
         scored = score_apart(folder)
         unasked = scored == Exit.SANDBOX and self.place.score is None  # a message was printed
         return Exit.OK if unasked else scored
+
+
+class FollowedRun(RunWriter):
+    """Rank 0's run on another rank, where nothing is written."""
+
+    def __init__(self, folder: Path, manifest: Manifest, shard: Shard, done: set[Key]) -> None:
+        self.folder, self.manifest, self.shard, self.done = folder, manifest, shard, done
+
+    def append(self, record: Record, machine: str | None = None) -> None:
+        """Drop a record."""
+
+
+def followed(writer: Any = None) -> FollowedRun:
+    """Return rank 0's run, which alone has a writer, on every rank."""
+    return on_rank_0(lambda: FollowedRun(writer.folder, writer.manifest, writer.shard, writer.done))
 
 
 def samples_known(experiment: Experiment) -> dict[str, Any]:

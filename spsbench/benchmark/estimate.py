@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from spsbench.benchmark.generation import time_limit
 from spsbench.benchmark.jobs import Job, fitting, generations, make, uncut
 from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.hardware.files import clock
@@ -43,14 +44,14 @@ def estimate(
     the probed cell costs that is most like it.
     """
     total, before = 0.0, read_clocks()
-    until = time.monotonic() + ENOUGH
+    is_over = time_limit(ENOUGH)
     probes: list[tuple[Cell, Cost]] = []
     names = Names(experiment.cells)
     for part in experiment.parts:
         sample = first_sample(part, models)
         counts = generations(part, len(uncut(part)))
         for cell in part.cells:
-            if not probes or time.monotonic() < until:
+            if not probes or not is_over():
                 probes.append((cell, cost(cell, models(cell), Job(cell, sample, 0))))
             _, like = min(probes, key=lambda probe, cell=cell: unlikeness(probe[0], cell))  # type: ignore[misc]
             seconds = counts[cell.id] * like.of(cell.max_new_tokens)

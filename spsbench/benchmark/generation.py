@@ -30,6 +30,7 @@ from spsbench.methods.grammar import open_constraint
 from spsbench.methods.resolve import resolve, warp
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import named_tokens
+from spsbench.parallel.process_group import lost_rank_as_error, on_rank_0
 from spsbench.settings.cell import Cell, constant
 from spsbench.settings.cell_from_options import DEFAULT_K
 from spsbench.settings.records import DraftLaws, Record, RoundRecord
@@ -104,16 +105,17 @@ class Generation:
     def __iter__(self) -> Iterator[Update]:
         """Run to the end, one update a round."""
         began = time.perf_counter()
-        for done in self._decoder(
-            self._asked,
-            limits=Limits(self.cell.max_new_tokens, self._eos),
-            warp=warp(self.cell),
-            noise=self._noise,
-            stop=self._stop,
-        ):
-            if not self._rounds:
-                self._prefill = self._prefill_of(done, time.perf_counter() - began)
-            yield self._update(done)
+        with lost_rank_as_error():
+            for done in self._decoder(
+                self._asked,
+                limits=Limits(self.cell.max_new_tokens, self._eos),
+                warp=warp(self.cell),
+                noise=self._noise,
+                stop=self._stop,
+            ):
+                if not self._rounds:
+                    self._prefill = self._prefill_of(done, time.perf_counter() - began)
+                yield self._update(done)
 
     @property
     def record(self) -> Record:
@@ -253,14 +255,14 @@ def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int] | Promp
         if not cell.own_loop:  # others may give no token before the last
             most = min(WARM_UP_TOKENS, most)
         other = cell.but(seed=cell.seed ^ 1, max_new_tokens=most)
-        end = time.perf_counter() + WARM_UP_SECONDS
+        is_over = time_limit(WARM_UP_SECONDS)
         while True:
             tokens = 0
             for update in Generation(other, loaded, last):
                 tokens += update.record.emitted
-                if tokens >= WARM_UP_TOKENS and time.perf_counter() >= end:
+                if tokens >= WARM_UP_TOKENS and is_over():
                     break
-            if not tokens or time.perf_counter() >= end:
+            if not tokens or is_over():
                 break
         warm_depths(cell, loaded, last)
 
@@ -273,13 +275,19 @@ def warm_depths(cell: Cell, loaded: Loaded, prompt: Sequence[int] | Prompt) -> N
     """
     if not cell.own_loop:
         return
-    end = time.perf_counter() + WARM_UP_SECONDS
+    is_over = time_limit(WARM_UP_SECONDS)
     for k in range(1, WARM_UP_DEPTH + 1) if cell.k is None else [cell.k]:
         tokens = WARM_UP_ROUNDS * (k + 1)
         other = cell.but(schedule=constant(k), seed=cell.seed ^ 1, max_new_tokens=tokens, batch=1)
         for _ in islice(Generation(other, loaded, prompt), WARM_UP_ROUNDS):
-            if time.perf_counter() >= end:
+            if is_over():
                 return
+
+
+def time_limit(seconds: float) -> Callable[[], bool]:
+    """Return a test, the same on all ranks, of whether so many seconds have passed."""
+    end = time.perf_counter() + seconds
+    return lambda: on_rank_0(lambda: time.perf_counter() >= end)
 
 
 def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -> None:

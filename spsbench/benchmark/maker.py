@@ -33,6 +33,7 @@ from spsbench.loop.batch import Batch
 from spsbench.loop.request_batch import RequestBatch
 from spsbench.methods.build import forget_memories
 from spsbench.models.cache import Choices, Loaded, ModelCache
+from spsbench.parallel.process_group import on_rank_0
 from spsbench.serving.acceptance import Acceptance, contradiction
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import HERE, Access, Workers
@@ -259,7 +260,7 @@ class RecordMaking:
     def _make_here(self, maker: Maker) -> None:
         for jobs_of_part, samples in zip(self._missing, self.samples, strict=True):
             in_turns = any(sample.after for sample in samples)
-            earlier = records(self.writer.folder) if in_turns else ()
+            earlier = on_rank_0(lambda: list(records(self.writer.folder))) if in_turns else ()
             for record in maker.records(Unit(jobs_of_part, samples, earlier)):
                 self._write(record)
             if self.stop():

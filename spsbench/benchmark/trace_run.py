@@ -151,7 +151,7 @@ def check_traceable(part: Part) -> None:
     """Refuse cells that cannot be traced, before anything is made.
 
     Raises:
-        UsageError: the decoding loop of another library.
+        UsageError: the decoding loop of another library, or several ranks.
     """
     for cell in part.traced:
         if not cell.own_loop:
@@ -159,3 +159,5 @@ def check_traceable(part: Part) -> None:
                 f"`record` trace with `decoder` {cell.decoder}: expected native, whose "
                 "drafts can be asked"
             )
+        if cell.ranks > 1:
+            raise UsageError("`record` trace with `parallel`: expected one rank. Leave one out")

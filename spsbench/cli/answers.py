@@ -21,6 +21,7 @@ from spsbench.loop.text import Piece
 from spsbench.models.prompts import ids_of
 from spsbench.pair.pair import Pair
 from spsbench.pair.text import Comparison, Text, text_of
+from spsbench.parallel.process_group import on_rank_0
 from spsbench.reports.html import trace_page
 from spsbench.reports.page.token_origins import trace
 from spsbench.settings.labels import lossy, method, setting
@@ -237,7 +238,7 @@ def converse(
     pair.configured(chat=True)  # logs the sampling parameters
     messages: list[dict[str, str]] = []
     turn = 0
-    while (line := read_line()) is not None and line != "/exit":
+    while (line := on_rank_0(read_line)) is not None and line != "/exit":
         if line == "/reset":
             messages = []
         elif line == "/help":

@@ -12,6 +12,7 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import note, say
 from spsbench.errors import Exit, UsageError
+from spsbench.hardware.ranks import ranks
 from spsbench.hardware.signals import graceful
 from spsbench.registry import built_in
 from spsbench.settings.execution import (
@@ -152,6 +153,8 @@ def run_experiment(
             watch=watch,
             stop=lambda: interrupt.requested,
         ).run(experiment)
+    if ranks().rank > 0:
+        return Exit.OK
     if outcome.finished is None:
         progress = progress_of(outcome.folder)
         say(f"stopped after {progress}. Continue with: {again(outcome.folder)}")

@@ -50,11 +50,10 @@ def generate(
     grid = Grid.of(of_cell)
     cell = grid.one()
     with at_once():
-        from spsbench.models.prepare import prepare_ranks
+        from spsbench.models.prepare import read_once
         from spsbench.pair.load import open_pair
 
-    prepare_ranks(cell, access)  # before stdin is read
-    text = read_prompt(prompt, prompt_file)
+    text = read_once(cell, access, lambda: read_prompt(prompt, prompt_file))
     if text is None and not chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")
     if text is None and (compare or json or page):

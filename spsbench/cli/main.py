@@ -9,7 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 from spsbench.cli.output.flags import learn_flags
 from spsbench.cli.output.terminal import say, show_what_can_be_shown
 from spsbench.cli.process.failures import exit_code
-from spsbench.cli.process.ranks import exit_rank, run_on_rank_0, run_other_rank
+from spsbench.cli.process.ranks import exit_rank, run_silently
 from spsbench.hardware.ranks import ranks
 from spsbench.messages import lines_to
 from spsbench.registry import command as registered
@@ -80,5 +80,5 @@ def main() -> None:
     """Run the command line and exit."""
     show_what_can_be_shown()
     if ranks().rank > 0:
-        exit_rank(run_other_rank())
-    sys.exit(run_on_rank_0(lambda: exit_code(command)))
+        exit_rank(run_silently(command))
+    sys.exit(exit_code(command))

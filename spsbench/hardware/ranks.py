@@ -29,6 +29,5 @@ def missing_ranks(model: str, size: int) -> UsageError:
     """Return the error of a command that needs several ranks, in a process that is alone."""
     return UsageError(
         f"{model} over {size} ranks (this process): expected {size} processes. Start the command "
-        f"with torchrun --nproc-per-node {size} -m spsbench ...; a program calls "
-        "spsbench.models.prepare.follow() where RANK is not 0"
+        f"or the program with torchrun --nproc-per-node {size} -m spsbench ..."
     )

@@ -36,7 +36,7 @@ from spsbench.loop.drafter_context import (
 from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
 from spsbench.methods.resolve import plan_of, settled
 from spsbench.models.cache import Loaded, ModelCache
-from spsbench.parallel.tensor_parallel import is_shared
+from spsbench.parallel.process_group import InStepLM
 from spsbench.plugins import make
 from spsbench.plugins import make as make_plug_in
 from spsbench.settings.cell import Cell
@@ -133,7 +133,7 @@ class LoadedDecoderContext:
         self._session = engine.session(
             self._loaded.target, vocab_size=self.vocab_size, layers=layers
         )
-        return in_row(self._session, self.batch, TARGET)
+        return in_row(self._session, self.batch, TARGET, self.cell)
 
     def verifier(self) -> Verifier:
         """Make the cell's verifier."""
@@ -179,7 +179,8 @@ class LoadedDrafterContext:
         engine: Engine = make_plug_in("engines", draft.engine)
         both = self._loaded.vocabularies
         size = self.vocab_size if both is None else len(both.draft.bytes_of)
-        return in_row(engine.session(self._loaded.draft, vocab_size=size), self._batch, DRAFT)
+        lm = engine.session(self._loaded.draft, vocab_size=size)
+        return in_row(lm, self._batch, DRAFT, self._cell)
 
     def own(self) -> OwnWeights:
         """Return the tensors of the folder that `draft` names."""
@@ -229,7 +230,7 @@ class LoadedDrafterContext:
         with self._named():
             model = view(self._loaded.target, variant)
         lm = engine.session(model, vocab_size=self.vocab_size)
-        return in_row(lm, self._batch, DRAFT)
+        return in_row(lm, self._batch, DRAFT, self._cell)
 
     def partial(self, part: CachePart) -> LM:
         """Open a session with the target over a part of its cache."""
@@ -249,16 +250,11 @@ class LoadedDrafterContext:
                 self._target_session,
                 size,
             )
-        return in_row(lm, self._batch, DRAFT)
+        return in_row(lm, self._batch, DRAFT, self._cell)
 
     def _target_engine(self, what: str) -> Engine:
         """Return the target's engine, for a draft with the target's weights."""
         self._check(self._plan.target, what, "uses_target")
-        if is_shared(self._loaded.target):
-            raise UsageError(
-                f"`drafter` {self._name} with `parallel`: expected a target on one rank, since the "
-                "others do not know a variant of it. Choose another drafter"
-            )
         engine: Engine = make_plug_in("engines", self._cell.target.engine)
         return engine
 
@@ -302,9 +298,10 @@ class LoadedDrafterContext:
             )
 
 
-def in_row(lm: LM, batch: Batch | None, order: int) -> LM:
-    """Return `lm` with its passes in common with those of other rows, if there is a batch."""
-    return lm if batch is None else BatchedLM(lm, batch, order)
+def in_row(lm: LM, batch: Batch | None, order: int, cell: Cell) -> LM:
+    """Return `lm` with its passes in common with those of other rows, and scores of rank 0."""
+    lm = lm if batch is None else BatchedLM(lm, batch, order)
+    return InStepLM(lm) if cell.ranks > 1 else lm
 
 
 def forget_memories() -> None:

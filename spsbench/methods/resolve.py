@@ -8,7 +8,7 @@ from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import Drawn, Plan, Weights
 from spsbench.loop.guards import plan_of as plan_of
 from spsbench.loop.sampling import Warp
-from spsbench.methods.round_costs import with_costs
+from spsbench.methods.round_costs import asks_for_costs, with_costs
 from spsbench.models.translation.vocabulary import Vocabularies
 from spsbench.plugins import arguments, check_all_there, make, plug_in
 from spsbench.settings.cell import AUTO, ENGINES_OWN, OWN_LOOP, Cell
@@ -37,6 +37,7 @@ def resolve(cell: Cell) -> Cell:
     if not decoder.loads:
         return elsewhere(cell, decoder)
     decoder.check(cell)
+    by_clock = asks_for_costs(cell)
     cell = with_costs(cell)
     for model, field in zip(cell.models, ("`weights`", "`draft_weights`"), strict=False):
         if model.served:
@@ -53,7 +54,12 @@ def resolve(cell: Cell) -> Cell:
     if reason := verifier.refuses(plan.drawn, plan.tree):
         raise UsageError(f"`drafter` {cell.drafter} with `verifier` {cell.verifier}: {reason}")
     check_draft(cell, plan)
-    make("schedules", cell.schedule)
+    schedule = make("schedules", cell.schedule)
+    if cell.ranks > 1 and (by_clock or getattr(schedule, "by_clock", False)):
+        raise UsageError(
+            f"`schedule` {cell.schedule} with `parallel`: expected one that reads no clock, "
+            "by which ranks would part. Give it its costs as numbers"
+        )
     for model in cell.models:
         make("engines", model.engine)
     if decoder.rules is not None:

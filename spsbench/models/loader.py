@@ -1,6 +1,5 @@
 """Loading of a checked folder to a model in memory, complete and with finite weights."""
 
-import pickle
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from spsbench.errors import DataError, UsageError
 from spsbench.hardware.ranks import missing_ranks, ranks
 from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
 from spsbench.models.third_party import silent, translated
-from spsbench.parallel.tensor_parallel import channel, request_load, share
+from spsbench.parallel.process_group import connect, lost_rank_as_error, share
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 
@@ -190,7 +189,7 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
 
 
 def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedModel:
-    """Load rank 0's share of the model in `folder` while the other ranks load theirs.
+    """Load this rank's share of the model in `folder`, while the other ranks load theirs.
 
     Args:
         folder: one that `check_folder` has passed; the other ranks must see it under this name.
@@ -198,23 +197,19 @@ def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedMode
     """
     if ranks().size == 1:
         raise missing_ranks(str(folder), spec.ranks)
-    spec = replace(spec, device=_device(spec.device))
-    with channel().exchange():
-        request_load(pickle.dumps((folder, spec, access, torch.get_num_threads())))
-        model = load_model(folder, replace(spec, device=_mine(spec.device)), access)
-    share(model, spec.ranks)
+    connect(access.rank_timeout)
+    with lost_rank_as_error():
+        model = load_model(folder, replace(spec, device=own_device(spec.device)), access)
+    share(model)
     return model
 
 
-def load_share(request: bytes) -> PreTrainedModel:
-    """Load this rank's share of the model that rank 0 asked for."""
-    folder, spec, access, threads = pickle.loads(request)  # from rank 0 of the same user's program
-    torch.set_num_threads(threads)
-    return load_model(folder, replace(spec, device=_mine(spec.device)), access)
+def own_device(device: str) -> str:
+    """Return this rank's device: transformers uses accelerators for a shared model if it sees any.
 
-
-def _device(device: str) -> str:
-    """Return `cpu` or `cuda`: transformers uses accelerators for a shared model if it sees any."""
+    Raises:
+        UsageError: another device is asked for.
+    """
     there = "cuda" if torch.cuda.is_available() else "cpu"
     if device not in (there, "auto"):
         hint = (
@@ -224,11 +219,7 @@ def _device(device: str) -> str:
             f"`device` {device} with `parallel`: expected {there}, on which ranks share a model "
             f"here. {hint.rstrip()}"
         )
-    return there
-
-
-def _mine(device: str) -> str:
-    return f"cuda:{ranks().local}" if device == "cuda" else device
+    return f"cuda:{ranks().local}" if there == "cuda" else there
 
 
 # Tensors that are read on access, and widened piece by piece. transformers keeps a checkpoint

@@ -4,10 +4,11 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 from spsbench.checkpoints.config import check_divisible, expanded, read_config
 from spsbench.errors import DataError, MissingError, SpsError, UsageError
@@ -125,36 +126,23 @@ def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> N
         folder = None if named_gguf(model.id) else local_folder(model.id)
         if folder is not None:
             check_divisible(read_config(folder), model.ranks, folder)
-    if shared and ranks().size == 1:
+    size = ranks().size
+    if shared and size == 1:
         raise missing_ranks(str(shared[0]), shared[0].ranks)
+    if size > 1 and not shared:
+        raise UsageError(
+            f"{size} ranks without `parallel` (torchrun): expected a model that they share. "
+            "Give `parallel` tp, or leave torchrun out"
+        )
     if shared:
         from spsbench.parallel.process_group import connect
 
         connect(timeout)
 
 
-def follow(within: float | None = None) -> None:
-    """Hold shares of rank 0's models and run its passes, on every rank but the first, to the end.
-
-    Args:
-        within: seconds to wait for rank 0's first model; None: as long as it takes.
-    """
-    from spsbench.models.loader import load_share
-    from spsbench.parallel.process_group import UNLIMITED
-    from spsbench.parallel.tensor_parallel import Follower
-
-    Follower(load_share, UNLIMITED if within is None else within).serve()
-
-
-def dismiss() -> None:
-    """End the service of the other ranks, from rank 0."""
-    from spsbench.parallel.tensor_parallel import end
-
-    end()
-
-
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?", re.ASCII)
 
 
@@ -167,6 +155,16 @@ def prepare(cell: Cell, access: Access) -> None:
     prepare_cells([cell], access)
 
 
+def read_once(cell: Cell, access: Access, read: Callable[[], T]) -> T:
+    """Return what `read` takes from the user; of ranks that share a model, which meet here, one."""
+    if cell.ranks == 1:
+        return read()
+    prepare(cell, access)
+    from spsbench.parallel.process_group import on_rank_0
+
+    return on_rank_0(read)
+
+
 def prepare_cells(cells: Sequence[Cell], access: Access, hub: bool = False) -> None:
     """Check several cells as `prepare` does; `hub` allows data from the hub."""
     check_environment()
@@ -175,12 +173,6 @@ def prepare_cells(cells: Sequence[Cell], access: Access, hub: bool = False) -> N
     check_ranks((model for cell in cells for model in cell.models), access.rank_timeout)
     check_heads(cells, access)
     decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models))
-
-
-def prepare_ranks(cell: Cell, access: Access) -> None:
-    """Check the models of a cell before its ranks start, if the cell needs ranks."""
-    if cell.ranks > ranks().size == 1:
-        prepare(cell, access)
 
 
 def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:

@@ -1,102 +1,74 @@
-"""The processes that torchrun started, as one torch process group with a timeout.
+"""The ranks that torchrun started, in step: each runs the whole command, and rank 0 alone writes.
 
-torchrun launches ranks and ends the others when one fails. A rank that has ended is noticed by its
-closed connection, one that stands still by the timeout of the group; either is raised as
-`LostRankError`, one line, in whatever words torch reports it.
-
-`connect` joins the group.
+Noise is an argument, so all ranks draw alike. What follows from a clock, a file or a user is
+decided on rank 0 (`on_rank_0`), and the logits of a session are rank 0's (`InStepLM`), so that no
+rounding parts the ranks. A rank that has ended is noticed by its closed connection, one that stands
+still by the timeout of the group; either is raised as `LostRankError`, one line.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
+from transformers import PreTrainedModel
 
+from spsbench.engines.eager import KINDS, EagerLM
+from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.hardware.ranks import RANK_TIMEOUT, Ranks, ranks
+from spsbench.loop.types import LM, Scores
 
 MEETING = 300.0  # seconds in which all ranks of a command must have joined
-UNLIMITED = 30 * 86400.0  # seconds: a program of the user's may load its model whenever it likes
-KEY = "spsbench/timeout"  # where rank 0 stores the timeout, which it alone parses
-JOINED = "spsbench/joined/"  # where each other rank says that it is there
 
-_timeout = RANK_TIMEOUT  # of the group, once it is joined
-_store: Any | None = None  # at which the ranks meet
+T = TypeVar("T")
+
+_timeout: float | None = None  # of an exchange, in seconds; None: no ranks are joined
 
 
 class LostRankError(UnavailableError):
-    """Another rank has ended or stands still, so that this one cannot go on."""
+    """Another rank has ended, stands still or drafts otherwise: this one cannot go on."""
 
 
-def open_store(within: float = UNLIMITED) -> Any:
-    """Return the store at which the ranks meet; rank 0 opens it, the others wait until it is open.
-
-    Args:
-        within: seconds that another rank waits for it.
-
-    Raises:
-        LostRankError: rank 0 did not open it.
-        UsageError: no address to meet at.
-    """
-    global _store
-    if _store is None:
-        if absent := [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
-            raise UsageError(
-                f"RANK without {' and '.join(absent)} (environment): expected all variables of "
-                "torchrun. Start the ranks with torchrun, or unset RANK"
-            )
-        try:
-            with lost_rank_as_error():
-                _store, _, _ = next(rendezvous("env://", timeout=_limit(within)))
-        except ValueError as error:
-            raise UsageError(
-                f"no rendezvous of the ranks (environment: {error}): expected the variables of "
-                "torchrun. Start the ranks with it"
-            ) from error
-    return _store
-
-
-def connect(timeout: float = RANK_TIMEOUT, within: float = UNLIMITED) -> None:
+def connect(timeout: float = RANK_TIMEOUT) -> None:
     """Join the process group of the ranks that torchrun started; a second call does nothing.
 
-    Rank 0 waits for the others for minutes. They wait as long as rank 0 lives, which may have hours
-    of other work first.
-
     Args:
-        timeout: seconds that an exchange may take. That of rank 0 holds for all ranks.
-        within: seconds that another rank waits for the store of rank 0.
+        timeout: seconds that an exchange may take.
 
     Raises:
-        LostRankError: a rank did not join, or ended meanwhile.
+        LostRankError: a rank did not join.
         UsageError: no address to meet at, or more ranks on this machine than accelerators.
     """
-    if dist.is_initialized():
+    global _timeout
+    if _timeout is not None:
         return
     here = ranks()
-    backend, store = backend_of(here), open_store(within)
-    with lost_rank_as_error():
-        if here.rank == 0:
-            store.wait([f"{JOINED}{rank}" for rank in range(1, here.size)], _limit(MEETING))
-            store.set(KEY, str(timeout))
-        else:
-            store.set(f"{JOINED}{here.rank}", "")
-            store.wait([KEY], _limit(UNLIMITED))
-        limit = _limit(float(store.get(KEY)))
-        dist.init_process_group(
-            backend, store=store, rank=here.rank, world_size=here.size, timeout=limit
+    backend = backend_of(here)
+    if absent := [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
+        raise UsageError(
+            f"RANK without {' and '.join(absent)} (environment): expected all variables of "
+            "torchrun. Start the ranks with torchrun, or unset RANK"
         )
-
-
-def _limit(seconds: float) -> timedelta:
-    """Return a limit, which is named if it passes."""
-    global _timeout
-    _timeout = seconds
-    return timedelta(seconds=seconds)
+    meeting, _timeout = timedelta(seconds=MEETING), MEETING
+    with lost_rank_as_error():
+        if not dist.is_initialized():
+            store, _, _ = next(rendezvous("env://", timeout=meeting))
+            store.set(f"spsbench/{here.rank}", "")
+            store.wait([f"spsbench/{rank}" for rank in range(here.size)], meeting)
+            dist.init_process_group(
+                backend,
+                store=store,
+                rank=here.rank,
+                world_size=here.size,
+                timeout=timedelta(seconds=timeout),
+            )
+    _timeout = timeout
 
 
 def backend_of(here: Ranks) -> str:
@@ -119,6 +91,65 @@ def backend_of(here: Ranks) -> str:
     return "cpu:gloo,cuda:nccl"
 
 
+def on_rank_0(decide: Callable[[], T]) -> T:
+    """Return what `decide` returns on rank 0, which alone calls it; every rank must ask.
+
+    Raises:
+        LostRankError: another rank has ended or stands still.
+    """
+    if _timeout is None:
+        return decide()
+    box = [decide() if ranks().rank == 0 else None]
+    with lost_rank_as_error():
+        dist.broadcast_object_list(box, 0, device=torch.device("cpu"))
+    return box[0]  # type: ignore[return-value]
+
+
+class InStepLM:
+    """A session whose scores are rank 0's on every rank.
+
+    Raises:
+        LostRankError: (`append`) the ranks feed different tokens.
+    """
+
+    def __init__(self, lm: LM) -> None:
+        self.vocab_size, self.limit = lm.vocab_size, lm.limit
+        self._lm = lm
+
+    @property
+    def length(self) -> int:
+        """Return the number of tokens in the cache."""
+        return self._lm.length
+
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        """Feed tokens as the session does."""
+        if not torch.equal(_of_rank_0(tokens), tokens):
+            raise LostRankError(
+                f"rank {ranks().rank} drafts other tokens than rank 0: expected the same of all. "
+                "Start the ranks on machines of one kind, with the same software"
+            )
+        logits, hidden, experts = self._lm.append(tokens, keep, parents)
+        states = {layer: _of_rank_0(rows) for layer, rows in hidden.items()}
+        return Scores(_of_rank_0(logits), states, experts)
+
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        """Commit as the session does."""
+        self._lm.commit(length, path)
+
+
+def _of_rank_0(tensor: Tensor) -> Tensor:
+    copy = tensor.clone(memory_format=torch.contiguous_format)
+    dist.broadcast(copy, 0)
+    return copy
+
+
+def share(model: PreTrainedModel) -> None:
+    """Have sessions over `model`, of which each rank has a part, run it as `eager` does."""
+    KINDS[model] = EagerLM
+    reason = f"its weights are shared by {ranks().size} ranks, each layer ends in an all-reduce"
+    set_engine_config(model, EngineConfig(engine="eager", reason=reason))
+
+
 @contextmanager
 def lost_rank_as_error() -> Iterator[None]:
     """Turn what torch reports of a rank that has ended or stands still into one line.
@@ -134,26 +165,19 @@ def lost_rank_as_error() -> Iterator[None]:
         causes = list(_causes(error))
         if not any(map(_is_of_ranks, causes)):
             raise
-        late = any(
-            word in str(cause).lower() for cause in causes for word in ("timed out", "timeo")
-        )
-        raise LostRankError(_silence() if late else lost_rank("its connection closed")) from error
-
-
-def lost_rank(how: str) -> str:
-    """Return the line for a rank that has ended, and how that shows."""
-    return (
-        f"a rank has ended ({how}): expected all {ranks().size} of them to live. "
-        "Look at what the other one says, and start again"
-    )
-
-
-def _silence() -> str:
-    return (
-        f"a rank has not answered for {_timeout:g} s (rank {ranks().rank} waits, `rank_timeout`): "
-        "expected every rank to take part. Look whether one stands still or its machine is out of "
-        "reach, and start again"
-    )
+        words = " ".join(str(cause).lower() for cause in causes)
+        if "timed out" in words or "timeo" in words:
+            line = (
+                f"a rank has not answered for {_timeout:g} s (rank {ranks().rank} waits, "
+                "`rank_timeout`): expected every rank to take part. Look whether one stands still "
+                "or its machine is out of reach, and start again"
+            )
+        else:
+            line = (
+                f"a rank has ended (its connection closed): expected all {ranks().size} of them to "
+                "live. Look at what the other one says, and start again"
+            )
+        raise LostRankError(line) from error
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

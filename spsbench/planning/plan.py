@@ -271,10 +271,10 @@ def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: an unknown option, or a value of another type or out of range.
     """
-    for name in CONSTRAINTS:
+    for name in (*CONSTRAINTS, "parallel", "draft_parallel"):
         if options.get(name):
             raise UsageError(
-                f"{marked(name)} with a plan: expected none, since a plan forecasts free texts. "
+                f"{marked(name)} with a plan: expected none, since a plan is of free texts here. "
                 "Measure with sps bench"
             )
     lists = {

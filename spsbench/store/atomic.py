@@ -9,16 +9,20 @@ from pathlib import Path
 
 from spsbench.errors import WriteError
 from spsbench.hardware.files import sync
+from spsbench.hardware.ranks import ranks
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically: readers see the old or the new content, never a part.
 
-    A device or a pipe (`/dev/stdout`, `>(less)`) is written into and not replaced.
+    A device or a pipe (`/dev/stdout`, `>(less)`) is written into and not replaced. Of several ranks
+    the first alone writes.
 
     Raises:
         WriteError: the file could not be written; the old file is untouched.
     """
+    if ranks().rank > 0:
+        return
     if _is_device(path):
         _write_into(path, content)
     else:

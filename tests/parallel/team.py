@@ -2,93 +2,50 @@
 
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from spsbench.models.prepare import follow
-from spsbench.parallel.process_group import LostRankError, open_store
-from spsbench.parallel.tensor_parallel import channel, end
-from tests.processes import FORK, be_rank, free_port
+from spsbench.errors import SpsError
+from tests.cli.forked import Forked
+from tests.processes import FORK, be_rank, free_port, variables_of
 
 
-def team(
-    size: int,
-    work: Callable[..., Any],
-    *,
-    dies: int | None = None,
-    of: signal.Signals = signal.SIGKILL,
-    timeout: float = 60.0,
-    within: float | None = None,
-    before: Callable[[], None] = lambda: None,
-) -> Any:
-    """Return what `work` returns on rank 0 of `size`, or its error, and all exit codes.
-
-    The rank `dies` is hit when work asks for it. Rank 0 calls `before` after it has opened its
-    store, for which the others wait `within` seconds, and before it joins the group.
-    """
-    here, there = FORK.Pipe(duplex=False)
-    port = free_port()
-    others = [
-        FORK.Process(target=_follow, args=(rank, size, port, within)) for rank in range(1, size)
-    ]
-    for process in others:
-        process.start()
-    victim = None if dies is None else others[dies - 1].pid
-    given = size, port, work, there, victim, of, timeout, before
-    first = FORK.Process(target=_lead, args=given)
-    first.start()
-    there.close()
+def team(size: int, work: Callable[[], Any]) -> list[Any]:
+    """Return what `work` returns on each rank, or the line of its error."""
+    port, pipes, ranks = free_port(), [], []
+    for rank in range(size):
+        here, there = FORK.Pipe(duplex=False)
+        ranks.append(FORK.Process(target=_be, args=(rank, size, port, work, there)))
+        ranks[-1].start()
+        there.close()
+        pipes.append(here)
     try:
-        try:
-            answer = here.recv() if here.poll(120) else None
-        except EOFError:  # rank 0 ended before its work
-            answer = None
-        if dies is not None:
-            others[dies - 1].kill()  # it may only stand still
-        for process in (first, *others):
-            process.join(60)
-        codes = [process.exitcode for process in (first, *others)]
+        return [pipe.recv() for pipe in pipes if pipe.poll(120)]
     finally:
-        for process in (first, *others):
-            if process.is_alive():
-                process.kill()
-    return answer, codes
+        for process in ranks:
+            process.kill()
 
 
-def _environment(rank: int, size: int, port: int) -> None:
+def _be(rank: int, size: int, port: int, work: Callable[[], Any], answer: Any) -> None:
     be_rank(rank, size, port)
     torch.set_num_threads(1)
-
-
-def _follow(rank: int, size: int, port: int, within: float | None) -> None:
-    _environment(rank, size, port)
     try:
-        follow(within)
-    except LostRankError:
-        os._exit(69)
-    os._exit(0)
+        answer.send(work())
+        signal.pause()  # an end would close the connection of a rank that is not as far
+    except SpsError as error:
+        answer.send(str(error))
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
 
 
-def _lead(
-    size: int,
-    port: int,
-    work: Callable[..., Any],
-    answer: Any,
-    victim: int | None,
-    of: signal.Signals,
-    timeout: float,
-    before: Callable[[], None],
-) -> None:
-    _environment(0, size, port)
-    try:
-        open_store()
-        before()
-        channel(timeout)
-        answer.send(work() if victim is None else work(lambda: os.kill(victim, of)))
-        end()
-    except Exception as error:
-        answer.send(error)
-        os._exit(1)
-    os._exit(0)
+def started(*arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> list[Forked]:
+    """Start `sps` as two ranks, the first of which has `stdin`."""
+    port = free_port()
+    return [
+        Forked(*arguments, env=os.environ | variables_of(rank, 2, port) | (env or {}), stdin=given)
+        for rank, given in enumerate((stdin, b""))
+    ]

@@ -26,7 +26,6 @@ from spsbench.errors import DataError
 from spsbench.models.devices import free_bytes
 from spsbench.models.source import rounded
 from spsbench.models.third_party import silent
-from spsbench.parallel.tensor_parallel import is_shared
 
 PRECISE = (torch.float32, torch.float64)
 SHARE = 0.4  # share of the free memory available to a copy
@@ -122,11 +121,6 @@ def precise(model: PreTrainedModel) -> Iterator[None]:
     if model.dtype in PRECISE:
         yield
         return
-    if is_shared(model):
-        raise DataError(
-            f"an audit of {model.dtype} weights that ranks share: expected float32, or room on "
-            "rank 0 for all of them. Choose `dtype` float32"
-        )
     if keeps_states(model.config):  # its mixers read weights of their parts themselves
         if not fits(model, share=1):
             raise DataError(

@@ -26,7 +26,14 @@ from spsbench.settings.options import RUN as RUN_PANEL
 from spsbench.spec import Spec
 
 PLAN, RUN = "plan.json", "manifest.json"
-EXCLUDED = ("k", "decoder", "random_weights", *CONSTRAINTS)  # K is a range here; own loop only
+EXCLUDED = (
+    "k",
+    "decoder",
+    "random_weights",
+    "parallel",
+    "draft_parallel",
+    *CONSTRAINTS,
+)  # K is a range here; own loop only
 OF_PAIRS = {name: setting for name, setting in OF_CELL.items() if name not in EXCLUDED}
 PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
 

@@ -1,5 +1,4 @@
-"""The process of a command: exit codes of failures, Ctrl-C, and several ranks.
+"""The process of a command: `failures` (an error becomes a line and a code), and `ranks`.
 
-Stands on `errors` and `parallel`. Read `failures` (an error becomes a line and a code),
-`interrupt`, then `launch` and `ranks`.
+Stands on `errors` and `hardware`.
 """

@@ -68,6 +68,11 @@ class Utility(Schedule):
             raise ValueError(f"start is {self.start}: expected 1 to most, which is {self.most}")
         self._phase: Fold[Phase] = Fold(Phase(0, self.test), self._after)
 
+    @property
+    def by_clock(self) -> bool:
+        """Return whether measured times decide."""
+        return not (self.draft or self.row)
+
     def k(self, history: Sequence[Round]) -> int:
         return self._phase(history).k
 
@@ -87,9 +92,9 @@ class Utility(Schedule):
         return Phase(phase.k or self.start, self.test, plain=plain, misses=phase.misses)
 
     def _cost(self, turn: Round) -> float:
-        if self.draft or self.row:
-            return 1.0 + turn.drafted * (self.draft + self.row)
-        return turn.seconds
+        if self.by_clock:
+            return turn.seconds
+        return 1.0 + turn.drafted * (self.draft + self.row)
 
     def _tried(self, phase: Phase) -> Phase:
         """Return the next phase of a trial, or the phase that it leads to."""

@@ -20,7 +20,7 @@ from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import BLOCKS, CHECKPOINT
 from spsbench.settings.records import Key
-from spsbench.store.trace_records import Written
+from spsbench.store.traces import Written
 
 PIECE = 64  # positions scored at once
 

@@ -23,7 +23,7 @@ from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
-from spsbench.store.trace_records import Along, DraftOf, Drawn, Proposed
+from spsbench.store.traces import Along, DraftOf, Drawn, Proposed
 
 MAX_LOOKAHEAD = 64  # tokens requested from a deterministic draft
 MAX_MODEL_LOOKAHEAD = 8  # the same where it runs a model

@@ -22,8 +22,7 @@ from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.provenance import digest, hash_file, hash_files
 from spsbench.store.run_folder import Shard
-from spsbench.store.trace_records import Head
-from spsbench.store.traces import TraceWriter, traces_path
+from spsbench.store.traces import Head, TraceWriter, traces_path
 
 TOKENIZER = ("tokenizer", "special_tokens", "added_tokens", "vocab.", "merges.")
 

@@ -24,8 +24,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import parse_range
 from spsbench.spec import K_MAX, Spec
 from spsbench.store.atomic import replace_file
-from spsbench.store.trace_records import DraftOf
-from spsbench.store.traces import Traces, read_traces, refuse, refuse_draft
+from spsbench.store.traces import DraftOf, Traces, read_traces, refuse, refuse_draft
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,7 @@ from spsbench.settings.experiment import in_chat, may_need_hub, task_spec
 from spsbench.settings.options import convert_options, take_record
 from spsbench.settings.sweep import Sweep
 from spsbench.spec import Spec
-from spsbench.store.trace_records import Along, Drawn
-from spsbench.store.traces import check_traces, read_traces
+from spsbench.store.traces import Along, Drawn, read_traces, trace_files
 
 ARGUMENTS = ("out", "draft")
 
@@ -162,7 +161,7 @@ def plan(
         raise UsageError("`trace` with `on`: expected texts to be made there. Leave one out")
     chosen: dict[str, Any] = typed_options(remaining)
     if planning.trace:
-        check_traces([Path(path) for path in planning.trace])
+        trace_files([Path(path) for path in planning.trace])
     if planning.prompts is not None:
         if task is not None:
             raise UsageError(f"{task} with `prompts`: expected one of the two. Leave one out")

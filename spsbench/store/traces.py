@@ -1,19 +1,127 @@
-"""Traces on disk: a log whose first line names the source of the texts, each line with its CRC."""
+"""Traces: acceptance data of drafts along texts, in a log that names their source.
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+A file of traces is self-contained: it records the source of the texts (`Head`) and the drafts
+(`DraftOf`), and every number as computed, in single precision. A token takes 11 bytes, and a draft
+of it 23 more (a deterministic draft: 3).
+"""
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args
 
-from spsbench.errors import DataError, MismatchError, MissingError, PermissionDeniedError
+import numpy as np
+from msgspec import ValidationError, convert, to_builtins
+from numpy.typing import NDArray
+
+from spsbench.errors import DataError, MismatchError, MissingError
+from spsbench.foreign import open_foreign
+from spsbench.metrics.intervals import Floats
 from spsbench.settings.records import Key
-from spsbench.store import trace_records as forms
 from spsbench.store.log import Log, iterate
+from spsbench.store.manifest import differences
 from spsbench.store.run_folder import Shard, shard_name
-from spsbench.store.trace_records import VERSION, Along, DraftOf, Head, Proposed, Written
 
+VERSION = 1
+NARROW = np.dtype("<f4")
 BEGIN = b'{"n":0,"head":'
 """The first bytes of a trace."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Head:
+    """The source of the texts: everything that changes an acceptance. Flat, for comparison."""
+
+    identity: Mapping[str, Any]
+    version: int = VERSION
+    chat: bool = False  # prompts are in the target's template
+    system: str = ""
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Return the fields that two traces of the same texts share."""
+        return {**self.identity, "work.chat": self.chat, "work.system": self.system}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftOf:
+    """The identity of a draft, and how exact its trace is."""
+
+    name: str
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    sampled: bool  # sampled from a distribution of the text alone; else deterministic
+    exact: bool = True  # False: the draft also depends on rounds outside the trace
+    most: int = 0  # tokens requested from a deterministic draft; replays are limited to it
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Written:
+    """One text of the target, L tokens."""
+
+    key: Key
+    prompt_tokens: int
+    budget: int  # most tokens allowed
+    finish: str
+    q: Floats  # [L] probability of each generated token
+    entropy: Floats  # [L] of the target's distribution, in nats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drawn:
+    """A sampled draft along a text; entropy and peak are of the distribution before greedy warp."""
+
+    p: Floats  # [L] probability of each generated token
+    overlap: Floats  # [L] sum_x min(p, q)
+    entropy: Floats  # [L] in nats
+    peak: Floats  # [L] the greatest probability
+    agrees: NDArray[np.bool_]  # [L] whether its likeliest token is the target's
+    reach: int | None = None  # positions after which the draft's own context is full
+    stops: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  # schedule -> [L] slots
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Proposed:
+    """A deterministic draft along a text."""
+
+    proposed: NDArray[np.uint8]  # [L] number of tokens
+    hits: NDArray[np.uint8]  # [L] length of the prefix that equals the text
+
+
+Along = Drawn | Proposed
+
+
+def pack(record: Any) -> dict[str, Any]:
+    """Return the plain fields of a record; an array is base64, of bytes or of single precision."""
+
+    def encoded(array: NDArray[Any]) -> str:
+        narrow = NARROW if array.dtype.kind == "f" else np.dtype(np.uint8)
+        return base64.b64encode(array.astype(narrow).tobytes()).decode("ascii")
+
+    values: dict[str, Any] = to_builtins(record, enc_hook=encoded)
+    return values
+
+
+def unpack(values: Mapping[str, Any], kind: type[T]) -> T:
+    """Return the record that `pack` made plain, whose arrays have one length.
+
+    Raises:
+        ValidationError, ValueError: no such record.
+    """
+    lengths = set[int]()
+
+    def decoded(array_type: Any, text: Any) -> NDArray[Any]:
+        (scalar,) = get_args(get_args(array_type)[1])
+        narrow = NARROW if np.dtype(scalar).kind == "f" else np.dtype(np.uint8)
+        array = np.frombuffer(base64.b64decode(text, validate=True), narrow).astype(scalar)
+        lengths.add(len(array))
+        return array
+
+    record = convert(values, kind, dec_hook=decoded)
+    if len(lengths) > 1:
+        raise ValueError("columns of unlike length")
+    return record
 
 
 def traces_path(folder: Path, cell: str, shard: Shard) -> Path:
@@ -40,31 +148,38 @@ class Traces:
         """Return the number of tokens of all texts."""
         return sum(len(text.q) for text in self.texts.values())
 
-    def take(self, values: dict[str, Any]) -> None:
-        """Add one line of a log.
+    def take(self, values: Mapping[str, Any], path: Path) -> None:
+        """Add one line of the log at `path`.
 
         Raises:
-            KeyError, TypeError, ValueError: the line is no line of a trace.
+            DataError: the line is no line of a trace.
         """
+        try:
+            self._take(values)
+        except (KeyError, ValidationError, ValueError) as error:
+            raise DataError(
+                f"foreign trace ({path}: {error}): expected what `sps` wrote. Record it anew"
+            ) from error
+
+    def _take(self, values: Mapping[str, Any]) -> None:
         if "head" in values:
-            self.head = forms.read_head(values)
+            self.head = unpack({**values, "identity": values["head"]}, Head)
             if self.head.version != VERSION:
                 raise ValueError(f"version {self.head.version}, not {VERSION}")
         elif "draft" in values:
-            draft = forms.read_draft(values)
+            draft = unpack({**values, "name": values["draft"]}, DraftOf)
             self.drafts[draft.name] = draft
         elif "text" in values:
-            text = forms.read_text(values)
-            if len(text.entropy) != len(text.q):
-                raise ValueError("columns of unlike length")
+            text = unpack({**values, "key": values["text"]}, Written)
             self.texts[text.key] = text
         else:
-            cell, sample, repeat = values["along"]
-            key = cell, sample, repeat
-            along = forms.read_along(values)
-            if len(forms.columns(along)) != len(self.texts[key].q):
+            key, name = convert((values["along"], values["by"]), tuple[Key, str])
+            kind: type[Any] = Proposed if "hits" in values else Drawn
+            along: Along = unpack(values, kind)
+            length = len(along.hits if isinstance(along, Proposed) else along.p)
+            if length != len(self.texts[key].q):
                 raise ValueError("columns of unlike length")
-            self.along[key, values["by"]] = along
+            self.along[key, name] = along
 
 
 def read_traces(paths: Sequence[Path]) -> Traces:
@@ -76,20 +191,20 @@ def read_traces(paths: Sequence[Path]) -> Traces:
         MismatchError: different texts or drafts; names the differences.
     """
     merged = Traces()
-    for path in files(paths):
-        traces = read_file(path)
+    for path in trace_files(paths):
+        traces = Traces()
+        for values in iterate(path):
+            traces.take(values, path)
         if traces.head is None:
             continue
         if merged.head is not None:
             refuse(traces.head, merged.head, path)
         for name, draft in traces.drafts.items():
             refuse_draft(draft, merged.drafts.get(name, draft), path)
-        merged = Traces(
-            head=traces.head,
-            drafts={**merged.drafts, **traces.drafts},
-            texts={**merged.texts, **traces.texts},
-            along={**merged.along, **traces.along},
-        )
+        merged.head = traces.head
+        merged.drafts |= traces.drafts
+        merged.texts |= traces.texts
+        merged.along |= traces.along
     if merged.head is None or not merged.texts:
         raise MissingError(
             f"no texts in the trace ({', '.join(map(str, paths))}): expected some. Record them "
@@ -99,85 +214,32 @@ def read_traces(paths: Sequence[Path]) -> Traces:
     return merged
 
 
-def check_traces(paths: Sequence[Path]) -> None:
-    """Check that traces exist and begin as traces do, without reading them.
+def trace_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the files of the paths: of a folder, all its traces; none is read beyond its begin.
 
     Raises:
-        MissingError: no such file, or a run without traces. DataError: another kind of file.
+        MissingError: no such file, or a folder without traces.
+        DataError: a device, or a file that does not begin as a trace.
     """
-    for path in files(paths):
-        if not path.exists():
-            raise MissingError(f"no such trace ({path}): expected a file. Check the path")
+    return [file for path in paths for file in _trace_files(path)]
 
 
-def files(paths: Sequence[Path]) -> Iterable[Path]:
-    """Return the files of the paths: of a folder, all its traces.
-
-    Raises:
-        MissingError: a folder without traces.
-        DataError: a device or a pipe, or a file that does not begin as a trace.
-    """
-    for path in paths:
-        if not path.is_dir():
-            check_begin(path)
-            yield path
-            continue
-        inside = sorted(path.glob("traces-*.jsonl")) or sorted(path.glob("texts/traces-*.jsonl"))
-        if not inside:
-            raise MissingError(
-                f"no traces in {path}: expected traces-*.jsonl. Record them with "
-                "sps bench TASK --record trace"
+def _trace_files(path: Path) -> Iterator[Path]:
+    inside = sorted(path.glob("traces-*.jsonl")) or sorted(path.glob("texts/traces-*.jsonl"))
+    if path.is_dir() and not inside:
+        raise MissingError(
+            f"no traces in {path}: expected traces-*.jsonl. Record them with "
+            "sps bench TASK --record trace"
+        )
+    for file in inside or [path]:
+        with open_foreign(file, "a trace, or the folder of a run") as (stream, _):
+            begin = stream.read(len(BEGIN))
+        if begin != BEGIN[: len(begin)]:
+            raise DataError(
+                f"foreign trace ({file}, line 1: no head): expected what `sps` wrote. Record it "
+                "anew"
             )
-        for trace in inside:
-            check_begin(trace)
-            yield trace
-
-
-def check_begin(path: Path) -> None:
-    """Refuse a file that is no trace before reading it into memory: it may be endless."""
-    if not path.exists():
-        return
-    if not path.is_file():
-        raise DataError(
-            f"no trace ({path}): expected a file or the folder of a run, found neither. Check the "
-            "path"
-        )
-    try:
-        with path.open("rb") as file:
-            begin = file.read(len(BEGIN))
-    except PermissionError as error:
-        raise PermissionDeniedError(
-            f"cannot read {path} (permission denied): expected a readable file. Change its mode"
-        ) from error
-    if begin != BEGIN[: len(begin)]:
-        raise DataError(
-            f"foreign trace ({path}, line 1: no head): expected what `sps` wrote. Record it anew"
-        )
-
-
-def read_file(path: Path) -> Traces:
-    """Read one file.
-
-    Raises:
-        MissingError, DataError: the file is missing, damaged, or no trace.
-    """
-    traces = Traces()
-    for number, values in enumerate(iterate(path)):
-        take(traces, values, path, number)
-    return traces
-
-
-def take(traces: Traces, values: dict[str, Any], path: Path, number: int) -> None:
-    """Add one line, or raise an error that names the line."""
-    try:
-        if number == 0 and "head" not in values:
-            raise ValueError("no head")
-        traces.take(values)
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"foreign trace ({path}, line {number + 1}: {error}): expected what `sps` wrote. "
-            "Record it anew"
-        ) from error
+        yield file
 
 
 def refuse(mine: Head, theirs: Head, path: Path) -> None:
@@ -186,7 +248,7 @@ def refuse(mine: Head, theirs: Head, path: Path) -> None:
     Raises:
         MismatchError: the texts differ; names every differing field.
     """
-    if lines := mine.differing(theirs):
+    if lines := differences(mine.fingerprint, theirs.fingerprint):
         raise MismatchError.of(
             f"another trace ({path}): expected one of the same target, tokenizer and sampling. "
             "Record it anew",
@@ -200,7 +262,7 @@ def refuse_draft(mine: DraftOf, theirs: DraftOf, path: Path) -> None:
     Raises:
         MismatchError: the drafts differ.
     """
-    if lines := Head(mine.identity).differing(Head(theirs.identity)):
+    if lines := differences(mine.identity, theirs.identity):
         raise MismatchError.of(
             f"another draft called {mine.name} ({path}): expected the same one. Record the trace "
             "anew",
@@ -218,16 +280,16 @@ class TraceWriter:
             MismatchError: the log has other texts. DataError: the log is damaged.
             InUseError, WriteError: the log cannot be written.
         """
-        self.path, self.known, self._seen = path, Traces(), 0
-        self._log = Log(path, self._see)
-        if self.known.head is None:
-            self._append(forms.head_values(head))
-        else:
-            try:
+        self.path, self.known = path, Traces()
+        self._log = Log(path, lambda values: self.known.take(values, path))
+        try:
+            if self.known.head is None:
+                self._append({"head": head.identity, **asdict(head)}, "identity")
+            else:
                 refuse(head, self.known.head, path)
-            except MismatchError:
-                self.close()
-                raise
+        except MismatchError:
+            self.close()
+            raise
 
     def __enter__(self) -> "TraceWriter":
         return self
@@ -246,31 +308,28 @@ class TraceWriter:
             refuse_draft(draft, declared, self.path)
             draft = replace(draft, exact=draft.exact and declared.exact)
         if declared != draft:
-            self._append(forms.draft_values(draft))
+            self._append({"draft": draft.name, **pack(draft)}, "name")
 
     def has(self, key: Key, name: str, schedules: Iterable[str] = ()) -> bool:
         """Return whether a draft was traced along a text, with the stops of these schedules."""
-        along_before = self.known.along.get((key, name))
-        return along_before is not None and (set(schedules) <= stops_of(along_before))
+        along = self.known.along.get((key, name))
+        return along is not None and set(schedules) <= stops_of(along)
 
     def add_text(self, text: Written) -> None:
         """Write a text, once."""
         if text.key not in self.known.texts:
-            self._append(forms.text_values(text))
+            self._append({"text": text.key, **pack(text)}, "key")
 
     def add(self, key: Key, name: str, along: Along) -> None:
         """Write a draft along a text, once; or again, with the stops of more schedules."""
-        written = self.known.along.get((key, name))
-        if written is None or not stops_of(along) <= stops_of(written):
-            self._append(forms.along_values(key, name, along))
+        if not self.has(key, name, stops_of(along)):
+            self._append({"along": key, "by": name, **pack(along)})
 
-    def _append(self, values: dict[str, Any]) -> None:
-        self._log.append(values)
-        self.known.take(values)
-
-    def _see(self, values: dict[str, Any]) -> None:
-        take(self.known, values, self.path, self._seen)
-        self._seen += 1
+    def _append(self, values: dict[str, Any], renamed: str = "") -> None:
+        """Write a line and take it; a field that the line has under another name is left out."""
+        line = {name: value for name, value in values.items() if name != renamed}
+        self._log.append(line)
+        self.known.take(line, self.path)
 
 
 def stops_of(along: Along) -> set[str]:

@@ -18,7 +18,7 @@ from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
-from spsbench.store.trace_records import Drawn, Proposed
+from spsbench.store.traces import Drawn, Proposed
 from tests.folders import byte_tokenizer, random_model
 from tests.parts import ByHistory, ByLaw
 

@@ -7,7 +7,7 @@ import numpy as np
 from spsbench.metrics.costs import BatchCosts
 from spsbench.planning.forecast.predictions import Candidate, predict
 from spsbench.planning.forecast.recommendation import forecast_all
-from spsbench.store.trace_records import DraftOf, Drawn, Written
+from spsbench.store.traces import DraftOf, Drawn, Written
 from tests.planning.forecast.made import costs, surface
 
 SIZES = (1, 2, 4, 8, 16, 32)

@@ -9,8 +9,7 @@ from spsbench.errors import UsageError
 from spsbench.metrics.classifier import Classifier, read_classifier
 from spsbench.planning.plan import fit_schedule
 from spsbench.spec import Spec
-from spsbench.store.trace_records import DraftOf, Drawn, Head, Proposed, Written
-from spsbench.store.traces import TraceWriter
+from spsbench.store.traces import DraftOf, Drawn, Head, Proposed, TraceWriter, Written
 
 TRUE = Classifier(0.2, -0.8, 1.5)
 LENGTH = 300

@@ -6,32 +6,25 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError, MismatchError, MissingError
-from spsbench.store.log import encode
-from spsbench.store.trace_records import DraftOf, Drawn, Head, Proposed, Written
-from spsbench.store.traces import TraceWriter, read_traces
+from spsbench.store.log import encode, iterate
+from spsbench.store.traces import (
+    DraftOf,
+    Drawn,
+    Head,
+    Proposed,
+    TraceWriter,
+    Written,
+    read_traces,
+    trace_files,
+)
 
 HEAD = Head({"target.id": "t", "target.tokenizer": "aa", "sampling.temperature": 1.0})
 MODEL = DraftOf(name="model d", identity={"drafter": "model", "id": "d"}, sampled=True)
 RULE = DraftOf(name="ngram", identity={"drafter": "ngram"}, sampled=False, most=16)
 L = 100
-
-
-def text(sample="a", length=L):
-    values = np.random.default_rng(0).random(length)
-    key = ("cell", sample, 0)
-    return Written(
-        key=key, prompt_tokens=7, budget=length, finish="length", q=values, entropy=values
-    )
-
-
-def drawn(length=L):
-    v = np.random.default_rng(1).random(length)
-    return Drawn(p=v, overlap=v, entropy=v, peak=v, agrees=v > 0.5, reach=50)
-
-
-def looked(length=L):
-    v = np.arange(length, dtype=np.uint8)
-    return Proposed(proposed=v, hits=v // 2)
+UNIT, BYTES = np.random.default_rng(0).random(L), np.arange(L, dtype=np.uint8)
+DRAWN = Drawn(p=UNIT, overlap=UNIT, entropy=UNIT, peak=UNIT, agrees=UNIT > 0.5, reach=50)
+PROPOSED = Proposed(proposed=BYTES, hits=BYTES // 2)
 
 
 def write(path, samples=("a",), head=HEAD):
@@ -39,32 +32,30 @@ def write(path, samples=("a",), head=HEAD):
         for draft in (MODEL, RULE):
             writer.declare(draft)
         for sample in samples:
-            one = text(sample)
-            writer.add_text(one)
-            writer.add(one.key, MODEL.name, drawn())
-            writer.add(one.key, RULE.name, looked())
+            key = ("cell", sample, 0)
+            writer.add_text(
+                Written(key=key, prompt_tokens=7, budget=L, finish="length", q=UNIT, entropy=UNIT)
+            )
+            writer.add(key, MODEL.name, DRAWN)
+            writer.add(key, RULE.name, PROPOSED)
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_what_is_written_is_read_and_small(tmp_path):
     path = tmp_path / "traces-x-00-of-01.jsonl"
-    write(path)
-    for where in (path, tmp_path):
-        found = read_traces([where])
-        assert found.head == HEAD
-        assert found.tokens == L
-        ((one, along),) = found.of(MODEL.name)
-        assert np.array_equal(one.q, text().q.astype(np.float32))
+    write(path, ("a", "b", "c"))
+    for place in (path, tmp_path):
+        traces = read_traces([place])
+        assert traces.head == HEAD
+        assert traces.tokens == 3 * L
+        (text, along), *_ = traces.of(MODEL.name)
+        assert text.key == ("cell", "a", 0)
+        assert np.array_equal(text.q, UNIT.astype(np.float32))
         assert isinstance(along, Drawn)
         assert along.reach == 50
-        assert np.array_equal(along.agrees, drawn().agrees)
-        ((_, other),) = found.of(RULE.name)
+        assert np.array_equal(along.agrees, DRAWN.agrees)
+        (_, other), *_ = traces.of(RULE.name)
         assert isinstance(other, Proposed)
-        assert np.array_equal(other.hits, looked().hits)
-
-
-def test_a_token_takes_few_bytes(tmp_path):
-    path = tmp_path / "t.jsonl"
-    write(path, ("a", "b", "c"))
+        assert np.array_equal(other.hits, PROPOSED.hits)
     assert path.stat().st_size < 100 * 2 * 3 * L  # bytes a token and draft, all in
 
 
@@ -78,38 +69,53 @@ def test_what_is_there_is_not_written_again(tmp_path):
     write(path)
     assert path.read_bytes() == before
     with TraceWriter(path, HEAD) as writer:  # a schedule is asked for later
-        more = replace(drawn(), stops={"confidence": np.ones(L, np.uint8)})
+        more = replace(DRAWN, stops={"confidence": np.ones(L, np.uint8)})
         writer.add(("cell", "a", 0), MODEL.name, more)
         assert writer.has(("cell", "a", 0), MODEL.name, ["confidence"])
-    assert len(read_traces([path]).of(MODEL.name)) == 1
+        writer.declare(replace(MODEL, exact=False))
+    traces = read_traces([path])
+    assert len(traces.of(MODEL.name)) == 1
+    assert not traces.drafts[MODEL.name].exact
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("target.tokenizer", "bb"), ("sampling.temperature", 0.5), ("target.revision", "main")],
+    "other",
+    [
+        Head({**HEAD.identity, "target.tokenizer": "bb"}),
+        Head({**HEAD.identity, "sampling.temperature": 0.5}),
+        Head({**HEAD.identity, "target.revision": "main"}),
+        replace(HEAD, chat=True, system="Be brief."),
+    ],
+    ids=["tokenizer", "temperature", "revision", "chat"],
 )
-def test_traces_of_other_texts_are_refused(tmp_path, field, value):
+def test_traces_of_other_texts_are_refused(tmp_path, other):
     one, two = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
     write(one)
-    other = Head({**HEAD.identity, field: value})
     write(two, ("b",), other)
+    assert read_traces([two]).head == other
     with pytest.raises(MismatchError):
         read_traces([one, two])
     with pytest.raises(MismatchError):
         TraceWriter(one, other)
+    with TraceWriter(one, HEAD) as writer, pytest.raises(MismatchError):
+        writer.declare(replace(MODEL, identity={**MODEL.identity, "files": "ff"}))
 
 
-def test_another_chat_template_and_another_draft_of_a_name_are_refused(tmp_path):
-    paths = chat, plain = tmp_path / "chat.jsonl", tmp_path / "plain.jsonl"
-    heads = HEAD._replace(chat=True, system="Be brief."), HEAD._replace(chat=False)
-    for path, head in zip(paths, heads, strict=True):
-        write(path, (path.stem,), head)
-        assert read_traces([path]).head == head
-    with pytest.raises(MismatchError):
-        read_traces([chat, plain])
-    other = replace(MODEL, identity={**MODEL.identity, "files": "ff"})
-    with TraceWriter(plain, heads[1]) as writer, pytest.raises(MismatchError):
-        writer.declare(other)
+@pytest.mark.parametrize("line", range(6))
+def test_lines_of_other_values_are_refused(tmp_path, line):
+    path = tmp_path / "t.jsonl"
+    write(path)
+    lines = list(iterate(path))
+    for name in lines[line]:
+        for wrong in ([5], "x", {"x": "AA=="}, -1, "AAAAAA=="):
+            changed = [*lines]
+            changed[line] = lines[line] | {name: wrong}
+            path.write_bytes(b"".join(map(encode, range(9), changed)))
+            try:
+                read_traces([path])
+            except (DataError, MismatchError):
+                continue
+            assert type(wrong) is type(lines[line][name]), name  # no check of strings and counts
 
 
 def test_damage_and_strangers_are_refused(tmp_path):
@@ -119,15 +125,11 @@ def test_damage_and_strangers_are_refused(tmp_path):
     path.write_bytes(b"".join([lines[0], lines[1][:-5] + b"0" + lines[1][-4:], *lines[2:]]))
     with pytest.raises(DataError):
         read_traces([path])
-    strange = tmp_path / "s.jsonl"
-    write(strange)
-    strange.write_bytes(encode(0, {"cell": "x"}))
+    path.write_bytes(encode(0, {"cell": "x"}))
     with pytest.raises(DataError):
-        read_traces([strange])
-    strange.write_bytes(b"")
-    with pytest.raises(MissingError):
-        read_traces([strange])
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(MissingError):
-        read_traces([empty])
+        trace_files([path])
+    path.write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    for place in (path, tmp_path / "empty", tmp_path / "none"):
+        with pytest.raises(MissingError):
+            read_traces([place])

@@ -10,7 +10,7 @@ import numpy as np
 from spsbench.metrics.costs import STEP, Costs
 from spsbench.planning.forecast.predictions import Candidate, rule_of
 from spsbench.planning.forecast.rounds import coins_of, least_cost, room_along
-from spsbench.store.trace_records import Along, DraftOf, Written
+from spsbench.store.traces import Along, DraftOf, Written
 
 SIMULATIONS = 1600  # over all texts; a ceiling needs no three digits
 FEWEST = 10  # simulations of a text

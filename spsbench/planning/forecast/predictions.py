@@ -24,7 +24,7 @@ from spsbench.planning.forecast.rounds import (
     work,
 )
 from spsbench.spec import K_MAX
-from spsbench.store.trace_records import Along, DraftOf, Written
+from spsbench.store.traces import Along, DraftOf, Written
 
 RULES = get_args(VerifierRule)
 LOOKUP_RULE = "match"  # the rule under which deterministic drafts are replayed

@@ -19,7 +19,7 @@ from spsbench.planning.forecast.predictions import (
     predict,
     selection_factor,
 )
-from spsbench.store.trace_records import Along, DraftOf, Written
+from spsbench.store.traces import Along, DraftOf, Written
 
 Key = TypeVar("Key")
 

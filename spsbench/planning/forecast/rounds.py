@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from spsbench.metrics.costs import STEP, Costs
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.sums import Totals
-from spsbench.store.trace_records import Along, Proposed, Written
+from spsbench.store.traces import Along, Proposed, Written
 
 Ints = NDArray[np.int64]
 Counts = Sequence[int] | NDArray[Any]

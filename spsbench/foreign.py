@@ -1,8 +1,8 @@
 """Input from outside (servers, logs, files), read within bounds: values, or an error of one line.
 
-Read `open_foreign`, `read_foreign`, `read_json` and `read_toml` (files), `parse_json` (bytes), then
-the typed access to fields, and `cut` (text from outside, made printable). A field that is missing
-or null is None, since versions of programs differ in what they write.
+Read `open_foreign`, `read_foreign`, `read_text`, `read_json` and `read_toml` (files), `parse_json`
+(bytes), then the typed access to fields, and `cut` (text from outside, made printable). A field
+that is missing or null is None, since versions of programs differ in what they write.
 """
 
 import gzip
@@ -95,14 +95,24 @@ def open_foreign(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[by
         MissingError: no such file. PermissionDeniedError: not readable.
         DataError: it fails while it is read; or it is damaged, a folder or a device.
     """
+    with reading(path, what), open_file(expand_path(path, what)) as file:
+        is_packed = file.peek(2)[:2] == GZIP
+        with gzip.open(file) if is_packed else nullcontext(file) as unpacked:
+            if unpacked.peek(3)[:3] == BOM:
+                unpacked.read(3)
+            yield unpacked, file  # type: ignore[misc]
+
+
+@contextmanager
+def reading(path: str | Path, what: str) -> Iterator[None]:
+    """Read a file or a folder in this block, where `what` is expected; give its failures one line.
+
+    Raises:
+        SpsError: as `open_foreign`.
+    """
     shown = cut(str(path), MAX_PATH)
     try:
-        with open_file(expand_path(path, what)) as file:
-            is_packed = file.peek(2)[:2] == GZIP
-            with gzip.open(file) if is_packed else nullcontext(file) as unpacked:
-                if unpacked.peek(3)[:3] == BOM:
-                    unpacked.read(3)
-                yield unpacked, file  # type: ignore[misc]
+        yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _missing(path, what) from error
     except PermissionError as error:
@@ -134,6 +144,21 @@ def read_foreign(path: str | Path, what: str, limit: int = MAX_JSON) -> bytes:
             "Give a smaller file"
         )
     return content
+
+
+def read_text(path: str | Path, what: str, limit: int = MAX_JSON) -> str:
+    """Return the text of a file in UTF-8.
+
+    Raises:
+        SpsError: as `read_foreign`. DataError: no UTF-8.
+    """
+    try:
+        return read_foreign(path, what, limit).decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"no UTF-8 at byte {error.start} ({cut(str(path), MAX_PATH)}): expected {what}. "
+            "Convert it"
+        ) from error
 
 
 def read_json(path: str | Path, what: str, *, limit: int = MAX_JSON, **bounds: Any) -> Any:

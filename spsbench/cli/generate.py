@@ -1,13 +1,13 @@
 """`sps generate`: continue a prompt, with the origin of every token."""
 
 import sys
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from spsbench.cli import options as o
 from spsbench.cli.output.screen import Paint, Screen, paint
 from spsbench.cli.output.terminal import is_terminal, say
-from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
+from spsbench.errors import DataError, UsageError
+from spsbench.foreign import read_text
 from spsbench.hardware.signals import at_once
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.execution import OF_ACCESS, access_of
@@ -121,18 +121,7 @@ def read_source(argument: str | None, file: str | None) -> str | None:
 
 def read_file(name: str) -> str:
     """Return the text of a prompt file."""
-    path = Path(name).expanduser()
-    try:
-        with path.open("rb") as file:
-            return decoded(read_all(file, name), name)
-    except FileNotFoundError as error:
-        raise MissingError(f"--prompt-file {name}: expected a file, there is none") from error
-    except (IsADirectoryError, NotADirectoryError) as error:
-        raise MissingError(f"--prompt-file {name}: expected a file, not a folder") from error
-    except PermissionError as error:
-        raise PermissionDeniedError(f"--prompt-file {name}: may not be read") from error
-    except (OSError, ValueError) as error:
-        raise MissingError(f"--prompt-file {name}: cannot be read ({error})") from error
+    return read_text(name, "the prompt, as `prompt_file`", LIMIT)
 
 
 def read_all(file: BinaryIO, where: str) -> bytes:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.hardware.files import read_file
+from spsbench.foreign import read_json
 from spsbench.metrics.intervals import Floats
 
 KIND, VERSION = "spsbench disco", 2
@@ -165,22 +165,14 @@ def read_classifier(path: Path) -> Classifier:
     """Read a classifier from a file of `write_classifier`.
 
     Raises:
-        MissingError: the file cannot be read.
-        DataError: the file holds no classifier.
+        SpsError: the file cannot be read, or holds no classifier.
     """
+    values = read_json(path, "a classifier")
     try:
-        text = read_file(path).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "no text"
-        raise MissingError(
-            f"cannot read {path} ({reason}): expected a classifier. Check the path"
-        ) from error
-    try:
-        values = json.loads(text)
         if (values["kind"], values["version"]) != (KIND, VERSION):
             raise ValueError(f"{values['kind']!r}, version {values['version']!r}")
         return Classifier(*(float(values[name]) for name in ("bias", "entropy", "peak", "slot")))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path} holds no classifier ({type(error).__name__}: {error}): expected what "
             "`fit` disco:out=FILE wrote. Fit it again"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from msgspec import convert, to_builtins
 
-from spsbench.errors import DataError, MissingError
-from spsbench.hardware.files import read_file
+from spsbench.errors import DataError
+from spsbench.foreign import read_foreign
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import Surface
@@ -65,15 +65,9 @@ def read_costs(path: Path) -> Costs:
     """Read the costs in a file.
 
     Raises:
-        MissingError: the file cannot be read.
-        DataError: as `loads`.
+        SpsError: the file cannot be read; or as `loads`.
     """
-    try:
-        return loads(read_file(path, LIMIT), str(path))
-    except OSError as error:
-        raise MissingError(
-            f"cannot read {path} ({error.strerror}): expected a table of costs. Check the path"
-        ) from error
+    return loads(read_foreign(path, "a table of costs", LIMIT), str(path))
 
 
 def crc(values: Mapping[str, Any]) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.errors import DataError, MismatchError, MissingError
-from spsbench.hardware.files import read_file
+from spsbench.errors import DataError, MismatchError
+from spsbench.foreign import read_json
 from spsbench.metrics.intervals import FEWEST
 from spsbench.settings.cell import Cell
 from spsbench.settings.task import Fits, Sample, Task
@@ -77,8 +77,8 @@ def load(folder: Path) -> PlanFile:
         MissingError: there is no plan. DataError: the file cannot be read.
     """
     path = folder / NAME
+    values = read_json(path, "a plan that `sps plan` wrote", strict=False)
     try:
-        values = json.loads(read_file(path))
         if values["kind"] != KIND or values["version"] != VERSION:
             raise ValueError(f"{values['kind']} {values['version']}, not {KIND} {VERSION}")
         return PlanFile(
@@ -93,18 +93,7 @@ def load(folder: Path) -> PlanFile:
             finished=bool(values["finished"]),
             command=str(values["command"]),
         )
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise MissingError(
-            f"no plan ({folder}): expected {NAME} in it. Check the folder"
-        ) from error
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"unreadable plan ({path}: {error}): expected what `sps plan` wrote. Plan anew"
         ) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.foreign import MAX_PATH, FieldError, cut, parse_json, read_foreign
+from spsbench.foreign import MAX_PATH, FieldError, cut, parse_json, read_text
 from spsbench.settings.json_schema import optional_tag, problem_of, without_equal_enums
 
 MAX_CHARACTERS = 250_000  # characters of a schema, an expression or a grammar
@@ -221,12 +221,7 @@ def _file(value: Any, where: str) -> str:
         raise UsageError(
             f"{where} is a {type(value).__name__}: expected the name of a file, or its text"
         )
-    try:
-        return read_foreign(value, f"{where} as a file, or its text", 4 * MAX_CHARACTERS).decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where} {cut(value, MAX_PATH)} is no UTF-8 at byte {error.start}: expected text"
-        ) from error
+    return read_text(value, f"{where} as a file, or its text", 4 * MAX_CHARACTERS)
 
 
 def _checked_size(text: str, where: str) -> str:

@@ -15,7 +15,8 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from spsbench.errors import DataError, MissingError, PermissionDeniedError, WriteError
+from spsbench.errors import DataError, WriteError
+from spsbench.foreign import reading
 from spsbench.hardware.files import open_file, sync
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
@@ -149,25 +150,11 @@ def iterate(path: Path) -> Iterator[dict[str, Any]]:
 
     Raises:
         DataError: damage before the tail; names line and byte.
-        MissingError: there is no such file.
-        PermissionDeniedError: the file may not be read.
+        SpsError: the file is missing or cannot be read.
     """
-    try:
+    with reading(path, "a log that `sps` wrote"):
         for _, values in entries(path):
             yield values
-    except FileNotFoundError as error:
-        raise MissingError(
-            f"no such log ({path}): expected records of a run. Check the folder"
-        ) from error
-    except PermissionError as error:
-        raise PermissionDeniedError(
-            f"cannot read {path} (permission denied): expected a readable file. Change its mode"
-        ) from error
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path} ({error.strerror}): expected records of a run. Restore the file "
-            "from a copy, or start anew"
-        ) from error
 
 
 def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

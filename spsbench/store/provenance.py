@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, MissingError, PermissionDeniedError
+from spsbench.foreign import reading
 from spsbench.hardware.environment import PACKAGES, cpu_kind, package_version, usable_cores
 from spsbench.hardware.files import open_file
 from spsbench.messages import announce_if_slow
@@ -127,30 +127,15 @@ def hash_files(folder: Path) -> dict[str, str]:
     """Return file name -> SHA-256 of configuration, tokenizer and weights in a model's folder.
 
     Raises:
-        MissingError: there is no such folder.
-        PermissionDeniedError: a file may not be read.
-        DataError: a file could not be read to its end.
+        SpsError: there is no such folder, or a file that cannot be read to its end.
     """
-    try:
+    with (
+        reading(folder, "the folder of a model"),
+        announce_if_slow(f"hashing the files of {folder.name}"),
+    ):
+        os.listdir(folder)  # `glob` finds nothing where there is no folder
         names = {p.name for pattern in MODEL_FILES for p in folder.glob(pattern) if p.is_file()}
-        if not folder.is_dir():
-            raise FileNotFoundError(folder)
-        with announce_if_slow(f"hashing the files of {folder.name}"):
-            return {name: hash_file(folder / name) for name in sorted(names)}
-    except FileNotFoundError as error:
-        raise MissingError(
-            f"no model ({folder}): expected a folder with config.json. Check the path"
-        ) from error
-    except PermissionError as error:
-        raise PermissionDeniedError(
-            f"cannot read {error.filename} (permission denied): expected a readable file. "
-            "Change its mode"
-        ) from error
-    except OSError as error:
-        raise DataError(
-            f"cannot read {error.filename or folder} ({error.strerror}): expected a whole model. "
-            "Fetch it anew"
-        ) from error
+        return {name: hash_file(folder / name) for name in sorted(names)}
 
 
 def digest(files: Mapping[str, str]) -> str:

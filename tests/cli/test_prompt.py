@@ -1,7 +1,6 @@
 """Where prompts come from, and what is no prompt."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -51,10 +50,10 @@ def test_a_file_is_read_as_it_is(tmp_path, monkeypatch):
         ),
         *(((flag, "--chat"), None, Exit.USAGE) for flag in ("--json", "--compare")),
         (("-", "--prompt-file", "x"), b"a", Exit.USAGE),
-        (("--prompt-file", "/dev/null"), None, Exit.USAGE),
+        *((("--prompt-file", name), None, Exit.DATA) for name in ("/dev/null", "/")),
         *(
             (("--prompt-file", name), None, Exit.MISSING)
-            for name in ("missing.txt", "https://x.org/p", "*.txt", "$HOME", "/", "x" * 300, "a\0b")
+            for name in ("missing.txt", "https://x.org/p", "*.txt", "$HOME", "x" * 300, "a\0b")
         ),
     ],
 )
@@ -71,21 +70,7 @@ def test_an_endless_source_is_cut_off(sps):
         sps("generate", "-", stdin=b"a" * (prompts.LIMIT + 1)),
     ):
         assert ran.code == Exit.DATA
-        assert f"is longer than {prompts.LIMIT:,} bytes" in ran.err
-
-
-@pytest.mark.needs_fast
-def test_a_file_that_may_not_be_read(sps, monkeypatch):
-    opened = Path.open
-
-    def refuse(path, *how, **more):  # root may read everything
-        if path.name == "p.txt":
-            raise PermissionError(13, "Permission denied")
-        return opened(path, *how, **more)
-
-    monkeypatch.setattr(Path, "open", refuse)
-    ran = sps("generate", "--prompt-file", "p.txt")
-    assert (ran.code, ran.err) == (Exit.PERMISSION, "error: --prompt-file p.txt: may not be read\n")
+        assert ran.err.count("\n") == 1
 
 
 def test_a_closed_stdin(monkeypatch):

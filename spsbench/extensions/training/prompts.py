@@ -8,7 +8,7 @@ import numpy as np
 
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.extensions.training.options import Training
-from spsbench.hardware.files import read_file
+from spsbench.foreign import read_text
 from spsbench.models.hub import cached_file
 from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.plugins import make
@@ -45,12 +45,7 @@ def paragraphs(path: Path, flag: str) -> Iterator[str]:
 
     `flag` is the option that named the file.
     """
-    try:
-        text = read_file(path, LIMIT).decode()
-    except FileNotFoundError as error:
-        raise MissingError(f"no such file ({path}): expected text. Check {flag}") from error
-    except (UnicodeDecodeError, OSError) as error:
-        raise DataError(f"{path} cannot be read ({error}): expected UTF-8 text") from error
+    text = read_text(path, f"text, as {flag}", LIMIT)
     parts = (part.strip() for part in text.replace("\r\n", "\n").split("\n\n"))
     yield from (part for part in parts if part)
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from spsbench.errors import DataError, MismatchError, MissingError
+from spsbench.errors import DataError, MismatchError
 from spsbench.extensions.training.generation import Text, Writer
 from spsbench.extensions.training.prompts import Overlap
-from spsbench.hardware.files import clock, open_file
+from spsbench.foreign import open_foreign
+from spsbench.hardware.files import clock
 from spsbench.store.atomic import replace_file
 from spsbench.store.log import HeadedLog
 from spsbench.store.manifest import differences
@@ -81,13 +82,8 @@ def parted(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Tex
 
 def read_head(path: Path) -> dict[str, Any]:
     """Return the header of a file of texts."""
-    try:
-        with open_file(path) as file:
-            first = file.readline()
-    except FileNotFoundError as error:
-        raise MissingError(f"no texts ({path}): expected a file that sps train wrote") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror})") from error
+    with open_foreign(path, "texts that `sps train` wrote") as (file, _):
+        first = file.readline()
     head = parsed(first, path)
     if head.get("schema") != SCHEMA or "target" not in head:
         raise DataError(

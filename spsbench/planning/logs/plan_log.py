@@ -1,6 +1,5 @@
 """`spsbench.planning.logs.plan_log`: the library's and the command's way into plans from logs."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.hardware.files import read_file
+from spsbench.foreign import read_json
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore
 from spsbench.metrics.costs import PLAIN, Costs, line
@@ -188,10 +187,7 @@ def read_table(path: Path) -> tuple[Costs | None, float | None]:
     Raises:
         SpsError: neither of the two.
     """
-    try:
-        values = json.loads(read_file(path, COSTS_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"no costs ({path}: {error}): expected a costs.json of a plan") from error
+    values = read_json(path, "a costs.json of a plan", limit=COSTS_BYTES, strict=False)
     for field in ("median_tpot_ms", "mean_tpot_ms"):
         ms = values.get(field) if isinstance(values, dict) else None
         if isinstance(ms, int | float) and 0 < ms < math.inf:

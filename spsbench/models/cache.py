@@ -25,9 +25,17 @@ from spsbench.messages import announce_if_slow
 from spsbench.models.drafter_weights import load_head, own_weights
 from spsbench.models.gguf.unpack import blocks_in_words, origin
 from spsbench.models.loader import settle
-from spsbench.models.source import Shapes, Source, source_of
+from spsbench.models.source import Source, source_of
 from spsbench.models.third_party import silent
-from spsbench.models.tokenizers import special_tokens, tokens_beyond
+from spsbench.models.tokenizers import (
+    IdTokenizer,
+    check_same,
+    difference,
+    eos_ids,
+    special_tokens,
+    token_count,
+    tokens_beyond,
+)
 from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import WARP, Cell
@@ -166,12 +174,10 @@ class ModelCache:
                 draft = None
         draft_located = target if draft is None else self._find_draft(draft, wish.seed)
         paired = draft_located.folder != target.folder
-        # bare shapes have numbers for tokens, which go with any
-        joint = draft_located.source if isinstance(draft_located.source, Shapes) else target.source
         both = self._vocabularies(target, draft_located) if wish.drafts_in_any else None
         if paired and both is None:
-            joint.check_same(target.tokenizer, draft_located.tokenizer)
-        eos = target.source.eos(target.folder, target.tokenizer)
+            check_same(target.tokenizer, draft_located.tokenizer)
+        eos = eos_ids(target.folder, target.tokenizer)
         model = self._model(target, wish.runs_engines)
         if head is not None and head.target_mark not in (None, mark_of(model)):
             log.info(
@@ -181,17 +187,17 @@ class ModelCache:
         with about_draft():
             second = model if draft is None else self._model(draft_located, wish.runs_engines)
         alike = both is None
+        size = token_count("target", rows_of(model), target.tokenizer)
+        numbers = isinstance(target.tokenizer, IdTokenizer)
+        tokenizer = target.tokenizer if numbers else draft_located.tokenizer
+        of_draft = token_count("draft", rows_of(second), tokenizer)
         if both is not None:
-            joint.vocab_size(second, second, draft_located.tokenizer)
             check_rows({"target": (target, model), "draft": (draft_located, second)})
         return Loaded(
             target=model,
             draft=None if draft is None else second,
             tokenizer=target.tokenizer,
-            vocab_size=min(
-                joint.vocab_size(model, second if alike else model, target.tokenizer),
-                target.source.vocab_size(model, model, target.tokenizer),
-            ),
+            vocab_size=min(size, of_draft) if alike else size,
             eos=eos,
             folder=target.folder,
             draft_tokenizer=None if alike else draft_located.tokenizer,
@@ -202,16 +208,15 @@ class ModelCache:
 
     def _vocabularies(self, target: "LocatedModel", draft: "LocatedModel") -> Vocabularies | None:
         """Return both vocabularies, or None where token i is the same in both."""
-        joint = draft.source if isinstance(draft.source, Shapes) else target.source
 
         def compared() -> Vocabularies | None:
-            if joint.difference(target.tokenizer, draft.tokenizer) is None:
+            if difference(target.tokenizer, draft.tokenizer) is None:
                 return None
             return Vocabularies(*(Vocabulary.of(located.tokenizer) for located in (target, draft)))
 
         if target.folder == draft.folder:
             return None
-        return self._once((joint, "vocabularies", target.folder, draft.folder), compared)
+        return self._once(("vocabularies", target[1:3], draft[1:3]), compared)
 
     def _head(self, draft: ModelSpec, drafter: Spec, target: "LocatedModel") -> Head:
         """Read the head for a drafter; of the target only the config is read."""

@@ -1,12 +1,13 @@
 """Weights of drafters: heads in known formats, and folders that drafters read themselves."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -43,13 +44,7 @@ def load_head(
         overrides: arguments of that drafter, which settle what the files leave open.
         target: name and config of the target.
     """
-    check_dtype(spec.dtype)
-    if spec.random:
-        raise UsageError(
-            f"random weights for the head {spec.id}: expected its tensors. Leave out "
-            "`random_weights` and `draft_weights`"
-        )
-    folder = locate(spec, access)
+    folder = _folder(spec, access, "head")
     head = read(
         folder,
         target[1],
@@ -61,9 +56,7 @@ def load_head(
     log.info(f"note: {spec.id} is a head: {head}")
     if spec.weights == BLOCKS:
         log.info(f"note: the head {spec.id} has no GGUF blocks: its weights are those of its files")
-    device = find_device(spec.device)
-    number = choose(spec.dtype, device, head.files.paths)
-    warn_of_memory(head.files.paths, number, device)
+    device, number = _place(spec, head.files.paths)
     tensors = {
         parameter: tensor.to(device, number if tensor.is_floating_point() else None)
         for parameter, tensor in tensors_of(head).items()
@@ -79,22 +72,14 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
 
     Floating point has the draft's dtype, as a model's has: `auto` is float32 on a CPU.
     """
-    check_dtype(spec.dtype)
-    if spec.random:
-        raise UsageError(
-            f"random weights for the drafter's own folder {spec.id}: expected its tensors. Leave "
-            "out `random_weights` and `draft_weights`"
-        )
-    folder = locate(spec, access)
+    folder = _folder(spec, access, "drafter's own folder")
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise MissingError(
             f"no tensors ({folder}): expected *.safetensors for the drafter. Check `draft`"
         )
     read_headers(files)
-    device = find_device(spec.device)
-    number = choose(spec.dtype, device, files)
-    warn_of_memory(files, number, device)
+    device, number = _place(spec, files)
     tensors = Tensors(folder)
     for file in files:
         loaded = load_file(file, device=str(device))
@@ -107,6 +92,25 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
             tensors[name] = tensor.to(number) if tensor.is_floating_point() else tensor
     config = read_config(folder) if (folder / "config.json").is_file() else {}
     return OwnWeights(folder, config, tensors)
+
+
+def _folder(spec: ModelSpec, access: Access, what: str) -> Path:
+    """Return the folder that `spec` names, with tensors to be read as they are."""
+    check_dtype(spec.dtype)
+    if spec.random:
+        raise UsageError(
+            f"random weights for the {what} {spec.id}: expected its tensors. Leave out "
+            "`random_weights` and `draft_weights`"
+        )
+    return locate(spec, access)
+
+
+def _place(spec: ModelSpec, files: Sequence[Path]) -> tuple[torch.device, torch.dtype]:
+    """Return the device and dtype of the weights in `files`."""
+    device = find_device(spec.device)
+    number = choose(spec.dtype, device, files)
+    warn_of_memory(files, number, device)
+    return device, number
 
 
 class Tensors(dict[str, Tensor]):

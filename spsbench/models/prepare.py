@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache, partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TypeVar
 
 from spsbench.checkpoints.config import check_divisible, expanded, read_config
@@ -66,20 +65,9 @@ def family_at(draft: ModelSpec, access: Access) -> str | None:
     None also if the files cannot be read: loading reports that error.
     """
     try:
-        folder = found_folder(draft, access)
+        return None if named_gguf(draft.id) else family_of(locate(draft, access))
     except (SpsError, OSError):
         return None
-    return None if folder is None else family_of(folder)
-
-
-def found_folder(draft: ModelSpec, access: Access) -> Path | None:
-    """Return the local folder of a draft, downloaded if needed; None for a file."""
-    if named_gguf(draft.id):
-        return None
-    local = local_folder(draft.id)
-    if local is not None:
-        return local
-    return locate(draft, access)
 
 
 def check_heads(cells: Iterable[Cell], access: Access) -> None:

@@ -4,8 +4,6 @@ Equal sources give the same models, so a source is a key of the loaded models.
 """
 
 import logging
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.checkpoints.config import check_config, expanded, read_config
-from spsbench.engines.eager import rows_of
 from spsbench.engines.quantization.layers import quantise
 from spsbench.errors import DataError, MissingError
 from spsbench.models.devices import check_dtype, find_device
@@ -23,7 +20,7 @@ from spsbench.models.gguf.blocks import check_blocks, lay_blocks
 from spsbench.models.loader import load_model, load_shared
 from spsbench.models.shape import shaped_folder
 from spsbench.models.third_party import silent, translated
-from spsbench.models.tokenizers import check_same, common_size, difference, eos_ids, load_tokenizer
+from spsbench.models.tokenizers import IdTokenizer, load_tokenizer
 from spsbench.settings.execution import Access
 from spsbench.settings.models import (
     BLOCKS,
@@ -36,24 +33,32 @@ from spsbench.settings.models import (
 )
 
 log = logging.getLogger(__name__)
-_NUMBER = re.compile(r"[0-9]+")
 
 
 def source_of(spec: ModelSpec, access: Access, *, seed: int = 0) -> "Source":
     """Return the source of a model; `seed` is that of random weights."""
     how = replace(spec, id="", revision=None, engine=ModelSpec("").engine)
-    return Shapes(how, access, seed) if spec.random else Checkpoints(how, access)
+    return Source(how, access, seed if spec.random else 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoints:
-    """The source of trained models: bundled, in folders, or at a hub."""
+class Source:
+    """The steps to a model and its tokenizer.
+
+    A model is trained, and bundled, in a folder, or at a hub; or it has random weights in the shape
+    of a `config.json`, for timing only.
+    """
 
     how: ModelSpec  # without a name: models that are run in one way have one source
     access: Access
+    seed: int  # of random weights
 
     def locate(self, ref: ModelSpec) -> Path:
         """Return the model's folder, checked as far as possible without loading."""
+        if self.how.random:
+            folder = locate_shape(ref, self.access)
+            check_config(read_config(folder), folder, trust_remote_code=False)
+            return folder
         folder = locate(ref, self.access)
         check_folder(folder, ref, self.access)
         if self.how.quantised == BLOCKS:
@@ -61,77 +66,23 @@ class Checkpoints:
         return folder
 
     def tokenizer(self, folder: Path) -> Any:
-        """Load the tokenizer beside the weights."""
+        """Load the tokenizer beside the weights; random weights have numbers for tokens."""
+        if self.how.random:
+            return IdTokenizer()
         return load_tokenizer(folder, trust_remote_code=self.how.trust_remote_code)
 
-    def difference(self, target: Any, draft: Any) -> str | None:
-        """Compare vocabularies, rules and the tokens of some texts."""
-        return difference(target, draft)
-
-    def check_same(self, target: Any, draft: Any) -> None:
-        """Refuse a draft whose vocabulary, rules or tokens of some texts differ."""
-        check_same(target, draft)
-
     def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
-        """Load the weights of the folder, in eval mode; over several ranks, this one's share.
+        """Load or draw the weights, in eval mode; over several ranks, this one's share.
 
         `mapped`: its tensors may be parts of its files, until `loader.settle` copies them.
         """
         if self.how.ranks > 1:
             return load_shared(folder, self.how, self.access)
-        model = load_model(folder, self.how, self.access, mapped=mapped)
+        if self.how.random:
+            model = model_of_shape(folder, self.how, self.seed)
+        else:
+            model = load_model(folder, self.how, self.access, mapped=mapped)
         return rounded(model, self.how.quantised, folder)
-
-    def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
-        """Return the size common to the tokenizer and both models."""
-        return common_size(rows_of(target), rows_of(draft), tokenizer)
-
-    def eos(self, folder: Path, tokenizer: Any) -> frozenset[int]:
-        """Return every id that the model's files name as the end of a text."""
-        return eos_ids(folder, tokenizer)
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """The source of random weights in the shape of a `config.json`: for timing only."""
-
-    how: ModelSpec  # as of `Checkpoints`
-    access: Access
-    seed: int
-
-    def locate(self, ref: ModelSpec) -> Path:
-        """Return the folder of the `config.json`, checked."""
-        folder = locate_shape(ref, self.access)
-        check_config(read_config(folder), folder, trust_remote_code=False)
-        return folder
-
-    def tokenizer(self, folder: Path) -> Any:
-        """Return a tokenizer that writes ids as numbers."""
-        return IdTokenizer()
-
-    def difference(self, target: Any, draft: Any) -> str | None:
-        """Return None: numbers are the same for all."""
-        return None
-
-    def check_same(self, target: Any, draft: Any) -> None:
-        """Accept every pair: numbers are the same for all."""
-
-    def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
-        """Make the model with weights drawn from the seed."""
-        model = model_of_shape(folder, self.how, self.seed)
-        return rounded(model, self.how.quantised, folder)
-
-    def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
-        """Return the smaller size of the two."""
-        return min(rows_of(target), rows_of(draft))
-
-    def eos(self, folder: Path, tokenizer: Any) -> frozenset[int]:
-        """Return no id: a random text has no end."""
-        return frozenset()
-
-
-Source = Checkpoints | Shapes
-"""The steps to a model and its tokenizer; every step may raise an `SpsError`."""
 
 
 def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
@@ -145,24 +96,6 @@ def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTraine
             f"some for `weights` {name}. Take the weights as they are"
         )
     return model
-
-
-class IdTokenizer:
-    """A tokenizer that writes ids as numbers, for models that have none: `17 4 230`."""
-
-    name_or_path = "numbers"
-    bos_token_id = None
-
-    def encode(self, text: str, *, split_special_tokens: bool = True) -> list[int]:
-        """Return the numbers in `text`; of other text its bytes, one id each."""
-        words = text.split()
-        if all(map(_NUMBER.fullmatch, words)):
-            return list(map(int, words))
-        return list(text.encode())
-
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Write the ids, each after a space."""
-        return "".join(f" {i}" for i in token_ids)
 
 
 def locate_shape(ref: ModelSpec, access: Access) -> Path:

@@ -28,6 +28,25 @@ _ADVICE = (
 SECTIONS = ("normalizer", "pre_tokenizer", "decoder")
 MAX_GROWTH = 1000  # times the length of a text
 LIMIT = 200 << 20  # bytes of the file
+_NUMBER = re.compile(r"[0-9]+")
+
+
+class IdTokenizer:
+    """A tokenizer that writes ids as numbers, for models that have none: `17 4 230`."""
+
+    name_or_path = "numbers"
+    bos_token_id = None
+
+    def encode(self, text: str, *, split_special_tokens: bool = True) -> list[int]:
+        """Return the numbers in `text`; of other text its bytes, one id each."""
+        words = text.split()
+        if all(map(_NUMBER.fullmatch, words)):
+            return list(map(int, words))
+        return list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Write the ids, each after a space."""
+        return "".join(f" {i}" for i in token_ids)
 
 
 def load_tokenizer(
@@ -139,12 +158,14 @@ def reads_clock(tokenizer: transformers.PreTrainedTokenizerBase) -> bool:
     return any("strftime_now" in text for text in texts)
 
 
-def eos_ids(folder: Path, tokenizer: transformers.PreTrainedTokenizerBase) -> frozenset[int]:
+def eos_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
     """Return every id that ends a text: of the generation config and of the tokenizer.
 
     `config.json` counts only without a generation config: there it is what transformers takes too,
     and beside one it is often stale. What no file says, such as the default of a class, ends none.
     """
+    if isinstance(tokenizer, IdTokenizer):
+        return frozenset()
     path = next((folder / name for name in NAMES_EOS if (folder / name).is_file()), None)
     values = {} if path is None else read_object(path, CONFIG_LIMIT)
     inner = values.get("text_config")
@@ -160,22 +181,20 @@ def eos_ids(folder: Path, tokenizer: transformers.PreTrainedTokenizerBase) -> fr
     return frozenset(ids)
 
 
-def check_same(
-    target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
-) -> None:
+def check_same(target_tokenizer: Any, draft_tokenizer: Any) -> None:
     """Refuse a draft model whose tokens are not the target's."""
     if (mismatch := difference(target_tokenizer, draft_tokenizer)) is not None:
         raise DataError(f"{mismatch}. {_ADVICE}")
 
 
-def difference(
-    target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
-) -> str | None:
+def difference(target_tokenizer: Any, draft_tokenizer: Any) -> str | None:
     """Return the first id, rule or text on which two tokenizers differ; None if there is none.
 
     Compared are the whole vocabulary, the special ids, the rules of the tokenizers and the tokens
-    of 200 texts.
+    of 200 texts. Numbers for tokens go with any.
     """
+    if isinstance(target_tokenizer, IdTokenizer) or isinstance(draft_tokenizer, IdTokenizer):
+        return None
     ours, theirs = target_tokenizer.get_vocab(), draft_tokenizer.get_vocab()
     if ours != theirs:
         return _first_difference(ours, theirs)
@@ -270,23 +289,21 @@ def probes(special: list[str]) -> list[str]:
     return texts[:200]
 
 
-def common_size(
-    target_config_vocab: int, draft_config_vocab: int, tokenizer: PreTrainedTokenizerBase
-) -> int:
-    """Return the number of tokens in both models: rows of the logits after them are padding.
+def token_count(name: str, rows: int, tokenizer: Any) -> int:
+    """Return the number of tokens of a model: rows of the logits after them are padding.
 
     Special tokens of the tokenizer may lie beyond the rows: no text is encoded to them.
     """
+    if isinstance(tokenizer, IdTokenizer):
+        return rows
     vocab, special = tokenizer.get_vocab(), special_tokens(tokenizer)
     size = max(vocab.values(), default=-1) + 1
-    for name, rows in (("target", target_config_vocab), ("draft", draft_config_vocab)):
-        beyond = [token for token, index in vocab.items() if index >= rows]
-        if any(token not in special for token in beyond):
-            raise DataError(
-                f"the tokenizer has ids up to {size - 1} and the {name} {rows} rows (vocab_size): "
-                "expected a row for each. Use the tokenizer that came with the model"
-            )
-    return min(size, target_config_vocab, draft_config_vocab)
+    if any(index >= rows and token not in special for token, index in vocab.items()):
+        raise DataError(
+            f"the tokenizer has ids up to {size - 1} and the {name} {rows} rows (vocab_size): "
+            "expected a row for each. Use the tokenizer that came with the model"
+        )
+    return min(size, rows)
 
 
 def tokens_beyond(tokenizer: Any, rows: int) -> list[str]:

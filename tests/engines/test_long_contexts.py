@@ -11,13 +11,11 @@ import torch
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.session import FastLM
 from tests.oracles.long_contexts import (
-    DEFECTS,
     LENGTHS,
     SHAPES,
     WITHIN,
     greatest_error,
     model,
-    seen_error,
 )
 
 KINDS = {"eager": EagerLM, "fast": FastLM}
@@ -37,10 +35,3 @@ def test_long_contexts_are_those_of_a_pass_without_a_cache(engine, architecture,
     for length in LENGTHS:
         assert greatest_error(lm, architecture, width, length) < WITHIN
         lm.commit(0)
-
-
-@pytest.mark.parametrize("name", DEFECTS)
-def test_a_defect_of_long_contexts_is_seen(name):
-    (engine, *other), planted = DEFECTS[name][0].split(), DEFECTS[name][1]
-    architecture = other[0] if other else "llama"
-    assert seen_error(session(engine, architecture, 48), architecture, planted) > 10 * WITHIN

@@ -250,15 +250,6 @@ def test_the_law_over_real_caches_with_trees(session):
 LONG = 300  # tokens: several times what a cache that forgets holds
 
 
-class Careless(FastLM):
-    """A session that takes the rows it holds for those that it forgot."""
-
-    def _keep(self, length, nodes):
-        for layer in self._cache.layers:
-            layer.base = min(layer.base, self.windows.first(length))
-        super()._keep(length, nodes)
-
-
 def goes_back(kind, window, fed):
     """Return a session that was fed tokens in steps of `fed`, and whether it goes back.
 
@@ -290,7 +281,3 @@ def test_a_cache_of_windows_forgets_and_goes_back(window, fed):
     assert held <= lm.windows.held(LONG) + fed
     assert lm._cache.layers[0].capacity <= 2 * FIRST
     assert right
-
-
-def test_a_text_that_is_not_read_again_is_seen():
-    assert not goes_back(Careless, 9, 1)[-1]

@@ -5,7 +5,7 @@ from tokenizers import normalizers
 from transformers import PreTrainedTokenizerFast
 
 from spsbench.errors import DataError
-from spsbench.models.tokenizers import check_same, common_size, tokens_beyond
+from spsbench.models.tokenizers import check_same, token_count, tokens_beyond
 
 
 def test_same(tokenizer):
@@ -54,13 +54,12 @@ def test_texts_are_compared_where_rules_cannot_be(tokenizer):
 
 
 def test_padding_rows_are_no_tokens(tokenizer):
-    assert common_size(272, 288, tokenizer()) == 264
-    for sizes in ((258, 300), (300, 258)):
-        with pytest.raises(DataError):
-            common_size(*sizes, tokenizer())
+    assert token_count("target", 272, tokenizer()) == 264
+    with pytest.raises(DataError):
+        token_count("target", 258, tokenizer())
 
 
 def test_special_tokens_may_lie_beyond_the_rows(tokenizer):
-    assert common_size(263, 272, tokenizer()) == common_size(272, 263, tokenizer()) == 263
+    assert token_count("target", 263, tokenizer()) == 263
     assert tokens_beyond(tokenizer(), 262) == ["<|assistant|>", "<|end|>"]
     assert tokens_beyond(tokenizer(), 264) == []

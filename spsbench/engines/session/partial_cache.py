@@ -110,17 +110,8 @@ class PartialLM(EagerLM):
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Hold the target's rows of the first `length` tokens, and none besides.
-
-        With a `path`, hold the first `len(path)` rows that were fed since as well.
-        """
+        """Hold the target's rows of the first `length` tokens, and none besides."""
         source = self._source()
-        if path and length == self._text and list(path) == list(range(len(path))):
-            kept = self._cache.held(length) + len(path)
-            if kept <= self._length:
-                self._length = kept
-                self._cache.keep(kept)
-                return
         if length == 0:
             self._text = 0
             if self._feeds:

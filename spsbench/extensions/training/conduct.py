@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from spsbench.benchmark.conductor import Conductor
+from spsbench.engines.eager import rows_of
 from spsbench.errors import OutOfMemoryError, UsageError
 from spsbench.extensions.training.acceptance import DrafterCosts
 from spsbench.extensions.training.batches import (
@@ -59,6 +60,7 @@ from spsbench.loop.sampling import Warp
 from spsbench.models.devices import free_bytes
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
+from spsbench.models.tokenizers import eos_ids, token_count
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
@@ -109,8 +111,8 @@ class Trainer(Conductor):
             model = source.model(target_folder)
             if products == BFLOAT16 and target.dtype == "auto":
                 model = model.to(torch.bfloat16)
-            vocab = source.vocab_size(model, model, tokenizer)
-            eos = source.eos(target_folder, tokenizer)
+            vocab = token_count("target", rows_of(model), tokenizer)
+            eos = eos_ids(target_folder, tokenizer)
             teacher = Teacher(model, vocab)
             header = of_texts(target, options, files, vocab, chat, str(model.dtype)[6:])
             path = options.texts or folder.texts

@@ -18,13 +18,13 @@ from spsbench.engines.linear_layers import slots
 from spsbench.engines.quantization.codes import Codes
 from spsbench.engines.quantization.layers import give_codes
 from spsbench.errors import DataError, MissingError
-from spsbench.models.gguf.header import KEPT, TYPES
+from spsbench.models.gguf.header import KEPT
 from spsbench.settings.models import BLOCKS
 
 GROUP = 32  # inputs of a block
 KINDS = {"Q8_0": 8, "Q4_0": 4, "Q4_1": 4}  # bits of those that the kernels multiply
 _AT_ONCE = 1024  # rows
-_BYTES = {name: width for name, _, width in TYPES.values()}
+_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # of a block
 
 
 class Stored(NamedTuple):

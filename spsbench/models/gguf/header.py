@@ -1,12 +1,14 @@
 """The header of a GGUF file: its metadata, and whether the file is complete.
 
 Layout of versions 2 and 3 (ggml-org/ggml, docs/gguf.md): magic, version, counts, keys and values,
-one description a tensor, then the tensors. It imports no reader and reads no tensor.
+one description a tensor, then the tensors. Types and their sizes are those of the package `gguf`;
+its reader is not used, since it takes any length of a list on trust, and seconds for a vocabulary.
 """
 
 import struct
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -23,45 +25,8 @@ _LAYERS = 1 << 10
 _STRING, _ARRAY = 8, 9
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
 _NUMBERS |= {12: "d"}
-TYPES = {  # number -> name, numbers in a block, bytes of a block
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 40),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1),
-    25: ("I16", 1, 2),
-    26: ("I32", 1, 4),
-    27: ("I64", 1, 8),
-    28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56),
-    30: ("BF16", 1, 2),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
-}
-
-
-FILE_TYPES = {7: "Q8_0", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M", 13: "Q3_K_L", 14: "Q4_K_S"}
-FILE_TYPES |= {15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K"}
-"""Values of `general.file_type` whose files mix types: the largest tensor tells little."""
+MIXED = range(7, 19)  # values of `general.file_type` whose files mix types: Q8_0, Q2_K to Q6_K
+NEEDED = ("gguf", "accelerate")
 
 
 class Header(NamedTuple):
@@ -83,8 +48,19 @@ def named_gguf(name: str) -> bool:
     return name.lower().endswith(SUFFIX)
 
 
+def check_packages() -> None:
+    """Refuse to go on unless the packages that transformers needs for GGUF are installed."""
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise MissingError(
+                f"{name} is not installed (GGUF): expected it to read such files. "
+                "Install it with pip install gguf accelerate"
+            )
+
+
 def read_header(path: Path) -> Header:
     """Read the header of a complete, single GGUF file that has a tokenizer."""
+    check_packages()
     try:
         with open_file(path) as file:
             head = _Reader(path, file.read, path.stat().st_size).header(file.tell)
@@ -121,6 +97,8 @@ class _Reader:
         self._size = size
 
     def header(self, tell: Callable[[], int]) -> Header:
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
+
         self._refuse_other_formats()
         tensors, keys = self._count(), self._count()
         values = {}
@@ -134,15 +112,16 @@ class _Reader:
             name = self._text()
             shape = [self._number("Q") for _ in range(min(self._number("I"), 8))]
             kind, offset = self._number("I"), self._number("Q")
-            if kind not in TYPES:
+            if kind not in iter(GGMLQuantizationType):
                 raise DataError(
                     f"{self._path.name} packs {name[:80]!r} by type {kind}, which is not known "
-                    f"here ({self._path}): expected {', '.join(row[0] for row in TYPES.values())}. "
+                    f"here ({self._path}): expected {', '.join(GGMLQuantizationType.__members__)}. "
                     "Choose a file of another type"
                 )
-            packing, block, width = TYPES[kind]
+            packing = GGMLQuantizationType(kind)
+            block, width = GGML_QUANT_SIZES[packing]
             numbers = prod(shape)
-            kinds[packing] += numbers
+            kinds[packing.name] += numbers
             names.add(name)
             end = max(end, offset + -(-numbers // block) * width)
         step = int(values.get("general.alignment", 32)) or 32
@@ -153,8 +132,9 @@ class _Reader:
             self._bad("holds no tensors")
         most = kinds.most_common(1)[0][0]
         kind = values.get("general.file_type")
-        packing = FILE_TYPES.get(kind, most) if isinstance(kind, int) else most
-        return Header(values, kinds.total(), packing, frozenset(names))
+        if kind in MIXED:
+            most = LlamaFileType(kind).name.removeprefix("MOSTLY_")
+        return Header(values, kinds.total(), most, frozenset(names))
 
     def _refuse_other_formats(self) -> None:
         if self._size < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:

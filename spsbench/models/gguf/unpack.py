@@ -15,12 +15,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from glob import escape
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from spsbench.checkpoints.config import read_object
-from spsbench.errors import DataError, MissingError, OutOfMemoryError, PermissionDeniedError
+from spsbench.errors import DataError, OutOfMemoryError, PermissionDeniedError
 from spsbench.hardware.files import cache_home, in_words
 from spsbench.models.gguf.header import KEPT, Header, read_header
 
@@ -28,7 +27,6 @@ log = logging.getLogger(__name__)
 
 RULE = 2  # changes whenever a file is unpacked to other numbers
 ORIGIN = "gguf.json"  # beside the weights: where they come from
-NEEDED = ("gguf", "accelerate")
 PAUSE = 5.0  # seconds between lines of progress
 _HEAD = 16 << 20  # bytes
 _BYTES = 4  # of a weight: float32 holds what any packing means without rounding it again
@@ -60,7 +58,6 @@ def unpack(file: Path, folder: Path, *, more: Mapping[str, str] | None = None) -
         more: other files of the folder, by name.
     """
     head = read_header(file)
-    check_packages()
     size = head.numbers * _BYTES
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -156,16 +153,6 @@ def blocks_in_words(folder: str | Path) -> str | None:
         return "damaged"
     counts = Counter(kinds.values()).most_common()
     return "layers " + (", ".join(f"{kind} {count}" for kind, count in counts) or "none")
-
-
-def check_packages() -> None:
-    """Refuse to go on unless the packages that transformers needs for GGUF are installed."""
-    for name in NEEDED:
-        if find_spec(name) is None:
-            raise MissingError(
-                f"{name} is not installed (GGUF): expected it to read such files. "
-                "Install it with pip install gguf accelerate"
-            )
 
 
 def _write(file: Path, head: Header, folder: Path) -> None:

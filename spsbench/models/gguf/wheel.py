@@ -26,7 +26,8 @@ from spsbench.errors import (
 )
 from spsbench.hardware.files import in_words, open_file
 from spsbench.models.chat import GENERATION, LIMIT
-from spsbench.models.gguf.unpack import check_packages, is_unpacked, unpack
+from spsbench.models.gguf.header import check_packages
+from spsbench.models.gguf.unpack import is_unpacked, unpack
 from spsbench.settings.models import FETCHED, fetched_folder
 
 log = logging.getLogger(__name__)

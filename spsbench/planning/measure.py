@@ -24,7 +24,7 @@ from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
 from spsbench.models.folder import local_folder
-from spsbench.planning.meters import LoopMeter, PassMeter, RoundMeter, most_tokens
+from spsbench.planning.meters import LoopMeter, PassMeter, RoundMeter, turn_tokens
 from spsbench.plugins import make
 from spsbench.settings.cell import OWN_LOOP, SAMPLING_FIELDS, Cell
 from spsbench.settings.labels import drafting
@@ -198,7 +198,7 @@ def measure(
     first, models = pairs[0]
     say_states(pairs)
     plain = resolve(first.auto_regressive), models
-    room = max(sizes[-1], most_tokens(requested)) + 1
+    room = max(sizes[-1], turn_tokens(requested)) + 1
     fitting = within(contexts, room, models.limit)
     text = enough(text, fitting[-1] + room)
     draw = Random(0)
@@ -207,7 +207,8 @@ def measure(
     def session() -> LM:
         return engine.session(models.target, vocab_size=models.vocab_size)
 
-    whole_passes = PassMeter(session, text, sizes, fitting, models.target.device, draw)
+    device = models.target.device
+    passes_of = [PassMeter([session()], text, (1,), sizes, at, device, draw) for at in fitting]
     loops = loop_meters([plain, *pairs], session(), text, sizes, draw)
     arms: dict[str, tuple[Cell, list[RoundMeter]]] = {}
     for cell, loads in (plain, *pairs):
@@ -216,14 +217,14 @@ def measure(
             round_meters = [RoundMeter(cell, loads, text, at, ks, draw, times) for at in fitting]
             arms[drafting(cell)] = cell, round_meters
     meters: list[Meter] = [
-        whole_passes,
+        *passes_of,
         *loops.values(),
         *(meter for _, round_meters in arms.values() for meter in round_meters),
     ]
     readings = take_turns(meters, CostProgress(seconds), watch, draw)
     turns, busy = quiet(readings)
 
-    passes = whole_passes.surface(turns)
+    (passes,) = surfaces(passes_of, turns, sizes, fitting)
     rules = {name: loop.rule(turns) for name, loop in loops.items()}
     return Costs(
         passes=passes,
@@ -345,6 +346,17 @@ def quiet(readings: Sequence[Reading]) -> tuple[list[int], bool]:
     return [turn + 1 for turn in kept], kept is not good
 
 
+def surfaces(
+    meters: Sequence[PassMeter],
+    turns: Sequence[int],
+    tokens: Sequence[int],
+    contexts: Sequence[int],
+) -> tuple[Surface, ...]:
+    """Return the passes of a target by size of batch, from a meter for each context."""
+    seconds = np.stack([meter.of(turns) for meter in meters], -1)  # [T, B, N, C]
+    return tuple(Surface(tuple(tokens), tuple(contexts), of) for of in seconds.swapaxes(0, 1))
+
+
 def arm_of(
     cell: Cell,
     meters: Sequence[RoundMeter],
@@ -356,7 +368,7 @@ def arm_of(
     verifier = str(cell.verifier)
     rule, ks = rules[verifier], meters[0].ks
     contexts = [meter.context for meter in meters]
-    parts = np.stack([meter.parts(turns) for meter in meters], -1)  # [T, 4, K, C]
+    parts = np.stack([meter.of(turns)[:, :4, 0] for meter in meters], -1)  # [T, 4, K, C]
     drafted, draft, target, whole = (parts[:, i] for i in range(4))
 
     def surface(seconds: Floats) -> Surface:

@@ -1,15 +1,16 @@
 """Meters: passes of the target alone, the decoding loop alone, and real rounds of a drafter."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
-from statistics import fmean
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.loop.batch import Batch
+from spsbench.loop.batch import TARGET, Batch, BatchedLM
 from spsbench.loop.decode import decode, never
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import Drawn, Plan
@@ -42,69 +43,79 @@ from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 from spsbench.spec import Spec
 
+Made = TypeVar("Made")
+
 
 class PassMeter:
-    """Passes of the target alone: a turn feeds each number of tokens once, in random order.
+    """Passes of the target after one context; a turn makes each size once, in random order.
 
     Args:
-        session: makes a session with the target.
-        text: token ids, at least as many as the longest context and the largest pass take.
-        sizes, contexts: tokens fed, and tokens cached before; both rising.
+        sessions: with the target, one for each text of the largest batch.
+        text: token ids, at least as many as a session is fed.
+        sizes, tokens: texts of a batch, and tokens fed to each; both rising.
+        context: tokens cached before.
         device: the target's.
         draw: random source of the orders.
     """
 
     def __init__(
         self,
-        session: Callable[[], LM],
+        sessions: Sequence[LM],
         text: Sequence[int],
         sizes: Sequence[int],
-        contexts: Sequence[int],
+        tokens: Sequence[int],
+        context: int,
         device: torch.device,
         draw: Random,
     ) -> None:
         self._watch, self._draw = Stopwatch(device), draw
-        self._sizes, self._contexts = tuple(sizes), tuple(contexts)
-        self._text = torch.tensor(text[: contexts[-1] + sizes[-1]], dtype=torch.int64)
-        self._lms = [session() for _ in contexts]
+        self._sizes, self._tokens, self._context = tuple(sizes), tuple(tokens), context
+        self._text = torch.tensor(text[: context + tokens[-1]], dtype=torch.int64)
+        self._batch = batch_of(sizes)
+        batched = self._batch
+        self._lms = [lm if batched is None else BatchedLM(lm, batched, TARGET) for lm in sessions]
         self._turns: list[Floats] = []
-        for lm, context in zip(self._lms, contexts, strict=True):
-            lm.append(self._text[:context], keep=0)
+        for number, lm in enumerate(self._lms):
+            lm.append(self._text[:context].roll(number), keep=0)
 
     def turn(self) -> None:
         """Time every pass once, including its rollback."""
-        seconds = np.empty((len(self._sizes), len(self._contexts)))
-        places = list(np.ndindex(*seconds.shape))
-        self._draw.shuffle(places)
-        for place in places:
-            size, context = self._sizes[place[0]], self._contexts[place[1]]
-            lm = self._lms[place[1]]
+        seconds = np.empty((len(self._sizes), len(self._tokens)))
+        for place in self._draw.sample(places := list(np.ndindex(*seconds.shape)), len(places)):
+            lms, n = self._lms[: self._sizes[place[0]]], self._tokens[place[1]]
             with self._watch.running():
-                lm.append(self._text[context : context + size], keep=size)
-                lm.commit(context)
+                together(self._batch, [partial(self._pass, lm, n) for lm in lms])
             seconds[place] = self._watch.lap()
         self._turns.append(seconds)
 
-    def surface(self, turns: Sequence[int]) -> Surface:
-        """Return the measurements of some of the turns."""
-        return Surface(self._sizes, self._contexts, np.stack([self._turns[turn] for turn in turns]))
+    def of(self, turns: Sequence[int]) -> Floats:
+        """Return [T, B, N] seconds of some of the turns."""
+        return np.stack([self._turns[turn] for turn in turns])
+
+    def _pass(self, lm: LM, n: int) -> None:
+        lm.append(self._text[self._context : self._context + n], keep=n)
+        lm.commit(self._context)
 
 
-class ShuffledSchedule(Schedule):
-    """The schedule of a measurement: a warm-up with the first K, then each K in random order."""
+def batch_of(sizes: Sequence[int]) -> Batch | None:
+    """Return a batch of the greatest of some sizes; None: one text alone needs none."""
+    return Batch(sizes[-1], continuous=True) if sizes[-1] > 1 else None
 
-    def __init__(self, ks: Sequence[int], draw: Random) -> None:
-        self._ks, self._draw = list(ks), draw
-        self._left: list[int] = []
-        self.requested = -1
+
+def together(batch: Batch | None, calls: Sequence[Callable[[], Made]]) -> list[Made]:
+    """Return what calls make as rows of a batch; one alone runs without it."""
+    if batch is None or len(calls) == 1:
+        return [call() for call in calls]
+    return [row.result for row in sorted(batch.run(calls), key=lambda row: row.number)]
+
+
+class GivenSchedule(Schedule):
+    """A schedule whose K the measurement sets before each round."""
+
+    requested = 0
 
     def k(self, history: Sequence[Round]) -> int:
-        """Return the next K of this turn; a new text begins a new turn."""
-        if not history or not self._left:
-            self._left = self._draw.sample(self._ks, len(self._ks))
-            self.requested = self._ks[0]
-        else:
-            self.requested = self._left.pop()
+        """Return the K that was set."""
         return self.requested
 
 
@@ -207,7 +218,7 @@ class LoopMeter:
     ) -> None:
         self._sizes = tuple(sizes)
         self._sampling, self._verify = Stopwatch(logits.device), Stopwatch(logits.device)
-        self._schedule = ShuffledSchedule([size - 1 for size in sizes], draw)
+        self._schedule, self._draw = GivenSchedule(), draw
         self._turns: list[Floats] = []
         self._rounds = decode(
             [0] * PROMPT,
@@ -223,10 +234,9 @@ class LoopMeter:
     def turn(self) -> None:
         """Time a round of each size: warp, rule, and the rest of the loop."""
         seconds = np.empty((3, len(self._sizes)))
-        self._next()  # the first round after other work is slower
-        for _ in self._sizes:
-            parts = self._next()
-            seconds[:, self._sizes.index(self._schedule.requested + 1)] = parts
+        self._next(self._sizes[0])  # the first round after other work is slower
+        for i in self._draw.sample(range(len(self._sizes)), len(self._sizes)):
+            seconds[:, i] = self._next(self._sizes[i])
         self._turns.append(seconds)
 
     def rule(self, turns: Sequence[int]) -> Rule:
@@ -234,7 +244,8 @@ class LoopMeter:
         readings = np.stack([self._turns[turn] for turn in turns])  # [T, 3, N]
         return Rule(*(Surface(self._sizes, (PROMPT,), readings[:, i, :, None]) for i in range(3)))
 
-    def _next(self) -> tuple[float, float, float]:
+    def _next(self, size: int) -> tuple[float, float, float]:
+        self._schedule.requested = size - 1
         whole = next(self._rounds).seconds
         sampling, verify = self._sampling.lap(), self._verify.lap()
         return sampling, verify, max(whole - sampling - verify, 0.0)
@@ -266,22 +277,23 @@ class RoundMeterContext(LoadedDecoderContext):
         return self._schedule
 
 
-def most_tokens(ks: Sequence[int]) -> int:
-    """Return the most tokens that a turn of rounds makes, including the warm-up."""
-    return sum(k + 1 for k in ks) + ks[0] + 1
+def turn_tokens(ks: Sequence[int], batches: int = 1) -> int:
+    """Return the most tokens of a text that a turn of rounds makes, and the round of its prompt."""
+    return batches * (sum(k + 1 for k in ks) + ks[0] + 1) + ks[0] + 1
 
 
 class RoundMeter:
     """Real rounds of the decoding loop after one context; a turn times one round of each K.
 
-    Each turn starts a few tokens later; a text that becomes too long restarts.
+    Each turn starts a few tokens later; texts that become too long restart.
 
     Args:
         cell: source of drafter, verifier and warp; the cell's schedule is not used.
         text: token ids, more of them than `context`.
-        context: tokens cached when the text begins.
-        ks: tokens to request.
+        context: tokens cached when a text begins.
+        ks: tokens to request, rising.
         times: rounds of each K in a turn; the turn's value is their median.
+        sizes: texts that make their rounds together, rising.
     """
 
     def __init__(
@@ -293,49 +305,71 @@ class RoundMeter:
         ks: Sequence[int],
         draw: Random,
         times: int = 1,
+        sizes: Sequence[int] = (1,),
     ) -> None:
         self._warp, self._seed = warp(cell), cell.seed
-        self._timed, self._schedule = [*ks] * times, ShuffledSchedule([*ks] * times, draw)
-        parts = RoundMeterContext(cell, loaded, self._schedule)
-        self._decoder: Decoder = make("decoders", OWN, parts)
-        self._prompt, self.ks = list(text[: context + 1]), tuple(ks)
-        self._turn = most_tokens(self._timed)
+        self._schedule, self._batch, self._draw = GivenSchedule(), batch_of(sizes), draw
+        parts = RoundMeterContext(cell, loaded, self._schedule, self._batch)
+        self._decoder: Callable[[], Decoder] = partial(make, "decoders", OWN, parts)
+        self._prompt, self._context = list(text[: context + 1]), context
+        self.ks, self.sizes, self._times = tuple(ks), tuple(sizes), times
+        self._turn = turn_tokens([*ks] * times, len(sizes))
         room = max(SHORTEST, DRIFT * self._turn)
         self._room = room if loaded.limit is None else min(room, loaded.limit - context - 1)
-        self._starts = self._made = 0
+        self._starts = 0
+        self._rows: list[Iterator[Round]] = []
+        self._written: list[int] = []  # tokens of each text
         self._turns: list[Floats] = []
-        self._lengths: list[float] = []
-        self._begin()
 
     def turn(self) -> None:
-        """Time one round of each K."""
-        if self._made + self._turn > self._room:
+        """Time one round of each K in each size of batch."""
+        if not self._rows or max(self._written) + self._turn > self._room:
             self._begin()
-        self._lengths.append(len(self._prompt) - 1 + self._made)
-        by_k: dict[int, list[tuple[float, float, float, float]]] = {k: [] for k in self.ks}
-        self._next()  # the first round after other work is slower
-        for _ in self._timed:
-            done = self._next()
-            parts = done.drafted, done.draft_seconds, done.target_seconds, done.seconds
-            by_k[self._schedule.requested].append(parts)
-        self._turns.append(np.array([np.median(by_k[k], axis=0) for k in self.ks]).T)
+        readings = np.empty((5, len(self.sizes), len(self.ks)))
+        for at, size in enumerate(self.sizes):
+            self._round(size, self.ks[0])  # the first round after other work is slower
+            by_k: dict[int, list[Sequence[float]]] = {k: [] for k in self.ks}
+            timed = [*self.ks] * self._times
+            for k in self._draw.sample(timed, len(timed)):
+                by_k[k].append(self._round(size, k))
+            readings[:, at] = np.array([np.median(by_k[k], axis=0) for k in self.ks]).T
+        self._turns.append(readings)
 
-    def parts(self, turns: Sequence[int]) -> Floats:
-        """Return [T, 4, K] of some turns: drafted tokens, then seconds of draft, target, round."""
+    def of(self, turns: Sequence[int]) -> Floats:
+        """Return [T, 5, B, K] of some turns.
+
+        Tokens drafted a text, seconds of draft, target and whole round, and tokens cached before.
+        """
         return np.stack([self._turns[turn] for turn in turns])
 
     @property
     def context(self) -> int:
-        """Return the mean number of cached tokens at the start of a turn."""
-        return round(fmean(self._lengths))
+        """Return the mean number of tokens that were cached before the rounds."""
+        return round(float(np.mean([readings[-1] for readings in self._turns])))
 
     def _begin(self) -> None:
-        noise = PhiloxStream(self._seed, "costs", str(self._starts))
-        self._starts, self._made = self._starts + 1, 0
-        self._rounds: Iterator[Round] = self._decoder(
-            self._prompt, limits=Limits(self._room), warp=self._warp, noise=noise, stop=never
+        self._schedule.requested = self.ks[0]
+        self._rows = [self._row(number) for number in range(self.sizes[-1])]
+        self._written = [next(row).emitted for row in self._rows]  # prefills, untimed
+        self._starts += 1
+
+    def _row(self, number: int) -> Iterator[Round]:
+        shift = number % len(self._prompt)
+        prompt = [*self._prompt[shift:], *self._prompt[:shift]]
+        noise = PhiloxStream(self._seed, "costs", str(self._starts), number)
+        limits = Limits(self._room)
+        return iter(
+            self._decoder()(prompt, limits=limits, warp=self._warp, noise=noise, stop=never)
         )
 
-    def _next(self) -> Round:
-        self._made += len((done := next(self._rounds)).tokens)
-        return done
+    def _round(self, size: int, k: int) -> tuple[float, ...]:
+        """Make a common round; its texts are those of the first rows."""
+        self._schedule.requested = k
+        context = self._context + float(np.mean(self._written[:size]))
+        began = time.perf_counter()
+        rounds = together(self._batch, [partial(next, row) for row in self._rows[:size]])
+        seconds = rounds[0].seconds if size == 1 else time.perf_counter() - began
+        for number, done in enumerate(rounds):
+            self._written[number] += done.emitted
+        drafted = float(np.mean([done.drafted for done in rounds]))
+        return drafted, rounds[0].draft_seconds, rounds[0].target_seconds, seconds, context

@@ -145,7 +145,7 @@ def test_rounds_of_another_k_take_what_was_foretold(parts, models):
     for cell in (pair[0] for pair in pairs(models)):
         again = RoundMeter(cell, models, list(range(1, 100)) * 2, 80, [3], Random(1), times=4)
         again.turn()
-        drafted, _, _, seconds = again.parts([0])[0, :, 0]
+        drafted, _, _, seconds, _ = again.of([0])[0, :, 0, 0]
         foretold = made.round_seconds(
             drafting(cell), 3, 80, drafted=drafted, verifier=str(cell.verifier)
         )

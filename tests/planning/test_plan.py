@@ -16,6 +16,7 @@ from spsbench.reports.html import html
 from spsbench.reports.text import json as as_json
 from spsbench.reports.text import markdown
 from spsbench.spec import Spec
+from spsbench.store.records import records
 from spsbench.store.traces import TraceWriter, read_traces
 from tests.folders import random_model, save
 from tests.tongues import of_bytes
@@ -142,7 +143,7 @@ def test_a_plan_that_was_stopped_in_its_real_rounds_says_so(made, pair, tmp_path
     command = "sps plan --confirm 3 --resume"
     assert plan(resume=True, stop=stop, command=command, **asked) is None
     (log,) = (p for p in folder.glob("confirm-*/records-*") if p.parent not in before)
-    count = log.read_bytes().count(b"\n")
+    count = sum(1 for _ in records(log.parent))
     told = f"Incomplete: {count} of 12 generations of the real rounds are made. Go on with: "
     shown = open_plan(folder)
     assert shown.answer.verdict is Verdict.UNDECIDED

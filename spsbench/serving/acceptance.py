@@ -13,19 +13,18 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice, pairwise, zip_longest
 from statistics import median
 from typing import Any, NamedTuple
 
-from spsbench.foreign import MAX_COUNT, FieldError, RangeError
+from spsbench.foreign import MAX_COUNT, RangeError
 from spsbench.serving.answers import Answer
-from spsbench.serving.wire import MAX_DEPTH, dense
+from spsbench.serving.wire import MAX_DEPTH, Histogram, first, read
 
 LINE = re.compile(
     r"^(?:vllm|llamacpp|trtllm)[:_]spec_decode_(\w+?)(?:_total)?(\{[^}\n]*\})? (\S+)", re.MULTILINE
 )
 PLACE = re.compile(r'position="([0-9]{1,4})"')
-VLLM = "vLLM, per request"
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +51,6 @@ class Acceptance:
     kept: tuple[float, ...] = ()  # rounds that accepted position 1, 2, ...
     source: str = ""
 
-    @property
-    def marginal(self) -> list[float]:
-        """Return the share of rounds that accepted each position: vLLM's per-position rate."""
-        return [count / self.rounds for count in self.kept] if self.rounds else []
-
-    @property
-    def conditional(self) -> list[float]:
-        """Return the acceptance rate of each position given all before it: SPEED-Bench's rate."""
-        before = [self.rounds, *self.kept]
-        return [b / a for a, b in zip(before, self.kept, strict=False) if a > 0]
-
     def rows(self) -> list[tuple[str, float | None, str]]:
         """Return figures as (this project's term, value, the engines' term)."""
         rounds = self.rounds or float("nan")
@@ -74,11 +62,13 @@ class Acceptance:
             ("block efficiency tau, emitted / rounds", tau, "SGLang spec_accept_length"),
             ("draft acceptance, accepted / drafted", drafted, "vLLM draft acceptance rate"),
         ]
-        for i, rate in enumerate(self.marginal):
-            rows.append((f"position {i + 1} accepted, of all rounds", rate, "vLLM per position"))
-        for i, rate in enumerate(self.conditional):
-            words = f"position {i + 1} accepted, where those before were"
-            rows.append((words, rate, "SPEED-Bench conditional"))
+        for i, count in enumerate(self.kept if self.rounds else ()):
+            words = f"position {i + 1} accepted, of all rounds"
+            rows.append((words, count / self.rounds, "vLLM per position"))
+        for i, (before, count) in enumerate(pairwise((self.rounds, *self.kept))):
+            if before:
+                words = f"position {i + 1} accepted, where those before were"
+                rows.append((words, count / before, "SPEED-Bench conditional"))
         return rows
 
     def to_json(self) -> dict[str, Any]:
@@ -88,28 +78,27 @@ class Acceptance:
 
 
 def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
-    """Add up the counts in the answers; None if the answers have none, or some cannot be true."""
+    """Add up the counts in the answers; None if the answers have none, or some cannot be true.
+
+    Positions are kept only if all answers have them.
+    """
     try:
-        counted = [counts for counts in map(of_answer, answers) if counts is not None]
-    except FieldError as error:
+        parts = [counts for counts in map(of_answer, answers) if counts is not None]
+    except RangeError as error:
         log.warning(f"acceptance is not available: {error}")
         return None
-    return added(counted) if counted else None
-
-
-def added(parts: Sequence[Acceptance]) -> Acceptance:
-    """Add counts; positions are kept only if all parts have them."""
-    deepest = max(len(part.kept) for part in parts)
-    every = all(part.kept or not part.accepted for part in parts)
-    kept = [sum(e.kept[i] for e in parts if len(e.kept) > i) for i in range(deepest)]
+    if not parts:
+        return None
     drafted = [part.drafted for part in parts if part.drafted is not None]
     emitted = [part.emitted for part in parts if part.emitted is not None]
+    have_positions = all(part.kept or not part.accepted for part in parts)
+    positions = zip_longest(*(part.kept for part in parts), fillvalue=0.0)
     return Acceptance(
         sum(part.rounds for part in parts),
         sum(drafted) if len(drafted) == len(parts) else None,
         sum(part.accepted for part in parts),
         sum(emitted) if len(emitted) == len(parts) else None,
-        tuple(kept) if every else (),
+        tuple(map(sum, positions)) if have_positions else (),
         parts[0].source,
     )
 
@@ -120,8 +109,8 @@ def of_answer(answer: Answer) -> Acceptance | None:
     Raises:
         RangeError: counts that cannot be true of an answer of so many tokens.
     """
-    if "wrong" in answer.counts:
-        raise RangeError(answer.counts["wrong"])
+    if answer.counts.wrong:
+        raise RangeError(answer.counts.wrong)
     counts = _of_engine(answer)
     if counts is not None and (wrong := contradiction(counts, answer.tokens)):
         raise RangeError(wrong)
@@ -129,38 +118,29 @@ def of_answer(answer: Answer) -> Acceptance | None:
 
 
 def _of_engine(answer: Answer) -> Acceptance | None:
-    if "vllm" in answer.counts:
-        said = answer.counts["vllm"]
-        rounds, accepted = said.get("num_spec_steps"), said.get("num_accepted_draft_tokens")
-        if rounds is None or accepted is None:
-            return None
-        steps = said.get("per_step_accepted")
-        kept = reached(Counter(steps) if steps else said.get("acceptance_histogram"))
-        return Acceptance(rounds, said.get("num_draft_tokens"), accepted, None, kept, VLLM)
-    if "sglang" in answer.counts:
-        said = answer.counts["sglang"]
-        rounds = said.get("spec_verify_ct")
-        accepted = _first(said, "spec_num_correct_drafts", "spec_accept_token_num")
-        if not rounds or accepted is None:
-            return None
-        drafted = _first(said, "spec_num_proposed_drafts", "spec_draft_token_num")
-        kept = reached(_first(said, "spec_correct_drafts_histogram", "spec_accept_histogram"))
-        return Acceptance(rounds, drafted, accepted, answer.tokens, kept, "SGLang meta_info")
-    if "llama" in answer.counts:
-        said = answer.counts["llama"]
-        drafted, accepted = said.get("draft_n"), said.get("draft_n_accepted")
-        if accepted is None:
-            return None
-        emitted = said.get("predicted_n")
-        emitted = answer.tokens if emitted is None else emitted
+    emitted: int | None = answer.tokens
+    kept: tuple[float, ...] = ()
+    if vllm := answer.counts.vllm:
+        rounds, accepted = vllm.num_spec_steps, vllm.num_accepted_draft_tokens
+        drafted, emitted, source = vllm.num_draft_tokens, None, "vLLM, per request"
+        steps = vllm.per_step_accepted
+        kept = reached(Counter(steps) if steps else vllm.acceptance_histogram)
+    elif sglang := answer.counts.sglang:
+        rounds = sglang.spec_verify_ct or None
+        accepted = first(sglang.spec_num_correct_drafts, sglang.spec_accept_token_num)
+        drafted = first(sglang.spec_num_proposed_drafts, sglang.spec_draft_token_num)
+        kept = reached(first(sglang.spec_correct_drafts_histogram, sglang.spec_accept_histogram))
+        source = "SGLang meta_info"
+    elif llama := answer.counts.llama:
+        drafted, accepted = llama.draft_n, llama.draft_n_accepted
+        emitted = answer.tokens if llama.predicted_n is None else llama.predicted_n
+        rounds = None if accepted is None else emitted - accepted
         source = "llama-server timings; rounds = predicted_n - draft_n_accepted"
-        return Acceptance(emitted - accepted, drafted, accepted, emitted, (), source)
-    return None
-
-
-def _first(said: Mapping[str, Any], *names: str) -> Any:
-    """Return the first of several names of one count; None where all are missing."""
-    return next((said[name] for name in names if said.get(name) is not None), None)
+    else:
+        return None
+    if rounds is None or accepted is None:
+        return None
+    return Acceptance(rounds, drafted, accepted, emitted, kept, source)
 
 
 def contradiction(counts: Acceptance, tokens: int) -> str | None:
@@ -186,8 +166,10 @@ def reached(counts: Any) -> tuple[float, ...]:
     Raises:
         FieldError: counts of more than `MAX_DEPTH` tokens, or no counts.
     """
-    numbers = dense(counts or ())
-    return tuple(map(float, accumulate(reversed(numbers[1:]))))[::-1]
+    histogram: Any = read(counts or [], Histogram)  # type: ignore[arg-type]
+    if isinstance(histogram, dict):
+        histogram = [histogram.get(depth, 0) for depth in range(max(histogram, default=0) + 1)]
+    return tuple(map(float, accumulate(reversed(histogram[1:]))))[::-1]
 
 
 def counters(page: Any) -> dict[str, float]:
@@ -255,7 +237,7 @@ def spans(answer: Answer, counts: Acceptance | None, *, plain: bool) -> tuple[fl
     if groups is None:
         accepted = int(counts.accepted)
         drafted = -1 if counts.drafted is None else int(counts.drafted)
-        with_prompt = int(counts.rounds) + ("llama" not in answer.counts)
+        with_prompt = int(counts.rounds) + (answer.counts.llama is None)
         passes = min(n, max(with_prompt, n - accepted, len(sizes)))
         return first, [
             Span(0, 0.0, passes=0),
@@ -290,10 +272,11 @@ def passes_in(answer: Answer, counts: Acceptance, sizes: Sequence[int]) -> list[
     Args:
         sizes: tokens of each chunk; empty where they are not known.
     """
-    said = answer.counts.get("vllm", {})
-    accepted, drafted = said.get("per_step_accepted"), said.get("per_step_drafted")
-    if accepted is not None and drafted is not None and len(accepted) == len(drafted):
-        return in_chunks(list(zip(drafted, accepted, strict=True)), sizes)
+    vllm = answer.counts.vllm
+    if vllm and vllm.per_step_accepted is not None and vllm.per_step_drafted is not None:
+        accepted, drafted = vllm.per_step_accepted, vllm.per_step_drafted
+        if len(accepted) == len(drafted):
+            return in_chunks(list(zip(drafted, accepted, strict=True)), sizes)
     rounds = int(counts.rounds)
     if not rounds:
         return in_chunks([], sizes)
@@ -317,13 +300,16 @@ def in_chunks(steps: Sequence[Step], sizes: Sequence[int]) -> list[Passes] | Non
     token are rounds that accepted nothing, or passes without a draft: the first chunk is the pass
     of the prompt, and of further ones that are both the order is unknown. None: they do not fit.
     """
+    whole = [at for at, size in enumerate(sizes) if size > 1]  # chunks of a round that accepted
+    accepting = [at for at, (_, accepted) in enumerate(steps) if accepted]
+    if sizes and sizes[-1] == 1 and len(accepting) == len(whole) + 1:
+        whole.append(len(sizes) - 1)  # the end cut its last round to one token
+    if not sizes or len(accepting) != len(whole):
+        return None
     passes: list[Passes] = []
-    done, at = 0, 0  # steps and chunks that are assigned
-    while at < len(sizes):
-        end = next((i for i in range(at, len(sizes)) if sizes[i] > 1), len(sizes))
-        stop = next((i for i in range(done, len(steps)) if steps[i][1] > 0), len(steps))
-        is_cut_to_one = end == len(sizes) and stop == len(steps) - 1
-        empty, ones = list(steps[done:stop]), end - at - is_cut_to_one
+    at = done = 0  # chunks and steps that are assigned
+    for chunk, step in zip([*whole, len(sizes)], [*accepting, len(steps)], strict=True):
+        empty, ones = list(steps[done:step]), chunk - at
         if len(empty) > ones:
             return None
         if at == 0 and ones > len(empty):
@@ -332,16 +318,11 @@ def in_chunks(steps: Sequence[Step], sizes: Sequence[int]) -> list[Passes] | Non
         if empty and ones > len(empty):
             passes.append((ones, empty))
         else:
-            passes += [(1, [step]) for step in empty] or [(1, [])] * ones
-        done, at = stop, end
-        if at == len(sizes) and not is_cut_to_one:
-            break
-        if done == len(steps):
-            return None
-        emitted, size = steps[done][1] + 1, sizes[min(at, len(sizes) - 1)]
-        is_last = at >= len(sizes) - 1
-        if emitted != size and not (is_last and emitted > size):
-            return None
-        passes.append((1, [steps[done]]))
-        done, at = done + 1, at + 1
-    return passes if sizes and done == len(steps) else None
+            passes += [(1, [one]) for one in empty] or [(1, [])] * ones
+        if step < len(steps):
+            emitted, is_last = steps[step][1] + 1, chunk == len(sizes) - 1
+            if emitted < sizes[chunk] or (emitted > sizes[chunk] and not is_last):
+                return None
+            passes.append((1, [steps[step]]))
+        at, done = chunk + 1, step + 1
+    return passes

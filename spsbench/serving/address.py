@@ -1,35 +1,22 @@
-"""Addresses of servers, as users give them, and the certificates that prove them."""
+"""Addresses of servers, and the API keys of their users, hidden in all that servers say."""
 
+import base64
+import html
 import ipaddress
+import json
 import os
-from functools import cache
+import re
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import quote, quote_plus, urlsplit
 
 from spsbench.errors import DataError, UsageError
 from spsbench.foreign import cut
-from spsbench.serving.api_key import BASELINE_KEY, KEY
 
-CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-
-
-@cache
-def certificates() -> Any:
-    """Return the TLS context of all clients; to read the certificates takes 50 ms.
-
-    Raises:
-        DataError: a variable names a file without certificates.
-    """
-    import httpx2
-
-    try:
-        return httpx2.create_ssl_context()
-    except OSError as error:
-        names = ", ".join(f"{n}={cut(os.environ[n])}" for n in CERTIFICATES if n in os.environ)
-        raise DataError(
-            f"no certificates ({names or 'of this system'}: {error.strerror or error}): expected "
-            "a file of them in PEM. Correct the variable, or unset it"
-        ) from error
+KEY, BASELINE_KEY = "SPS_API_KEY", "SPS_BASELINE_API_KEY"
+HIDDEN = "***"
+SHORTEST_SECRET = 8  # characters; a shorter key is no secret, and an ordinary text may hold it
+INVISIBLE = r"[\s\x00-\x1f\x7f\xad\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufe0f\ufeff]*"
+"""Characters that may break a key in a text."""
 
 
 def checked(url: str) -> str:
@@ -44,30 +31,23 @@ def checked(url: str) -> str:
         if not url.isprintable() or " " in url:
             raise ValueError("a blank or a control character")
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-        address = f"{parts.scheme}://{parts.netloc}{path}"
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != -1
-        if not _has_secret(parts):
+        address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/").removesuffix("/v1")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == -1:
+            raise ValueError("no host, or another protocol")
+        has_secret = parts.username or parts.password or parts.query or parts.fragment
+        if not has_secret:
             httpx2.URL(address)
     except (ValueError, httpx2.InvalidURL) as error:
-        safe_url = cut(url.rpartition("@")[2].partition("?")[0].encode("unicode_escape").decode())
+        shown = cut(url.rpartition("@")[2].partition("?")[0].encode("unicode_escape").decode())
         raise UsageError(
-            f"no URL of a server ({safe_url}): expected one like http://localhost:8000"
+            f"no URL of a server ({shown}): expected one like http://localhost:8000"
         ) from error
-    if _has_secret(parts):
+    if has_secret:
         raise UsageError(
             f"a URL with a key or a query ({parts.scheme}://{parts.hostname}/...): expected host, "
             f"port and path alone. Keys come from {KEY} and {BASELINE_KEY} in the environment"
         )
-    if not valid:
-        raise UsageError(
-            f"no URL of a server ({cut(url)}): expected one like http://localhost:8000"
-        )
-    return address
-
-
-def _has_secret(parts: SplitResult) -> bool:
-    return bool(parts.username or parts.password or parts.query or parts.fragment)
+    return address.rstrip("/")
 
 
 def is_local(host: str) -> bool:
@@ -77,3 +57,65 @@ def is_local(host: str) -> bool:
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
     return address.is_loopback or address.is_unspecified
+
+
+class ApiKey:
+    """The key in an environment variable, without blanks and line ends around it.
+
+    Raises:
+        DataError: a key that no header can carry.
+    """
+
+    def __init__(self, variable: str) -> None:
+        self.variable = variable
+        self._value = os.environ.get(variable, "").strip()
+        if not (self._value.isascii() and self._value.isprintable()):
+            raise DataError(
+                f"a key that no request can carry ({variable}): expected printable ASCII in one "
+                f"line. Set {variable} anew"
+            )
+        forms = sorted(_forms(self._value), key=len, reverse=True) if self._value else []
+        self._pattern = re.compile("|".join(map(re.escape, forms)), re.IGNORECASE)
+        self._broken = re.compile(INVISIBLE.join(map(re.escape, self._value)), re.IGNORECASE)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers that carry the key; none without a key."""
+        return {"authorization": f"Bearer {self._value}"} if self._value else {}
+
+    def hide(self, value: Any) -> Any:
+        """Replace the key in a text, or in all names and texts of a JSON value.
+
+        The key may be written in the forms in which servers write it, be broken by blanks and
+        invisible characters, or be in HTML entities. A short one stays.
+        """
+        if len(self._value) < SHORTEST_SECRET:
+            return value
+        if isinstance(value, list):
+            return [self.hide(item) for item in value]
+        if isinstance(value, dict):
+            return {self.hide(name): self.hide(item) for name, item in value.items()}
+        if not isinstance(value, str):
+            return value
+        unescaped = html.unescape(value)
+        if self._broken.search(unescaped):
+            value = self._broken.sub(HIDDEN, unescaped)
+        return self._pattern.sub(HIDDEN, value)
+
+
+def _forms(key: str) -> set[str]:
+    """Return a key as it is, and as it looks quoted, escaped, percent-encoded, in hex and base64.
+
+    Base64 has three forms, by the length of what stands before the key; of each only the digits
+    that no neighbour changes are looked for.
+    """
+    data = key.encode("ascii")
+    forms = {key, repr(key)[1:-1], json.dumps(key)[1:-1], html.escape(key)}
+    forms |= {quote(key, safe=""), quote_plus(key), quote(key)}
+    forms |= {data.hex(), "".join(f"%{byte:02x}" for byte in data)}
+    forms |= {"".join(f"\\{kind}{byte:0{n}x}" for byte in data) for kind, n in (("u", 4), ("x", 2))}
+    for before in range(3):
+        digits = base64.b64encode(bytes(before) + data).decode()
+        first, last = -(-before * 8 // 6), (before + len(data)) * 8 // 6
+        forms |= {digits[first:last], digits[first:last].translate({43: "-", 47: "_"})}
+    return forms

@@ -1,4 +1,4 @@
-"""Answers of engines, read from OpenAI's schema and SGLang's, with every field checked.
+"""Answers of engines, read as they come in OpenAI's schema and SGLang's (`wire`).
 
 Time and number of tokens are of one span: the first delta with any generated text, be it an answer,
 reasoning or a call of a tool, opens the clock, and tokens that the server counts and does not send
@@ -6,24 +6,18 @@ are left out of the count.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from spsbench.foreign import FieldError, cut, logprob, mapping
-from spsbench.serving.http import AbortedAnswerError, Reply
-from spsbench.serving.wire import (
-    COUNTS,
-    Choice,
-    Chunk,
-    Count,
-    Generated,
-    Row,
-    key_of,
-    read,
-    read_count,
-)
+import msgspec
 
+from spsbench.errors import UnavailableError
+from spsbench.foreign import FieldError, NotJSONError, cut, parse_json
+from spsbench.serving import wire
+from spsbench.serving.wire import Counts, Entry, Stated, first, ordered, read, stated
+
+MAX_REASON = 200  # characters of a server's words in a line
 ID_KEY = re.compile(r"#[0-9]{1,10}")
 ENDS = {
     "length": frozenset(("length", "max_tokens", "max_new_tokens", "max_length")),
@@ -33,8 +27,30 @@ ENDS = {
     ),
 }
 """End of a text -> the engines' words for it; after any other the text is not whole."""
-Stated = list[tuple[str, float]]
-"""Tokens and the logarithms of their stated probabilities, likeliest first."""
+
+
+class AttemptError(Exception):
+    """An attempt without an answer, after which another is made.
+
+    Attributes:
+        kind: of the error after the last attempt.
+        words: of the server.
+        wait: seconds that the server asks for.
+    """
+
+    def __init__(
+        self,
+        line: str,
+        kind: type[UnavailableError] = UnavailableError,
+        words: str = "",
+        wait: float = 0.0,
+    ) -> None:
+        super().__init__(line)
+        self.kind, self.words, self.wait = kind, words, wait
+
+
+class AbortedError(UnavailableError):
+    """A server that ends every attempt of a request before the text is whole."""
 
 
 @dataclass(slots=True)
@@ -50,7 +66,7 @@ class Answer:
     prompt_ids: list[int] | None = None
     prompt_tokens: int | None = None
     count: int | None = None  # tokens that came, by the engine's count
-    counts: dict[str, Any] = field(default_factory=dict)  # of drafting, in the engine's terms
+    counts: Counts = field(default_factory=Counts)
     stamps: list[float] = field(default_factory=list)  # arrival times of text in seconds
     sizes: list[int] = field(default_factory=list)  # tokens that came at each; 0 = not said
     stopped_by: str | None = None  # the stop string, where the engine says so
@@ -62,207 +78,164 @@ class Answer:
     @property
     def tokens(self) -> int:
         """Return the number of tokens by the engine's count, else as listed, else as arrived."""
-        listed = len(self.ids if self.ids is not None else self.keys)
-        return self.count or listed or len(self.stamps)
+        return self.count or len(self.keys if self.ids is None else self.ids) or len(self.stamps)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a line of a file."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Answer":
         """Read the values written by `to_json`."""
-        stated = [[(str(key), float(lp)) for key, lp in row] for row in values["stated"]]
-        return cls(**{**values, "stated": stated})
+        return read(values, cls)
 
 
-def read_openai(reply: Reply, *, chat: bool = False) -> Answer:
-    """Read completions or chat, whole or in chunks.
+class Reader:
+    """Reads an answer, whole or in chunks, in OpenAI's schema: completions or chat.
 
-    Raises:
-        FieldError: another schema. AbortedAnswerError: the text is not whole.
+    Args:
+        hide: replaces an API key in a text, or in all texts of a JSON value.
     """
-    answer = Answer("", [], [], [], None)
-    ids: list[int] = []
-    unsent = 0
-    for at, event in reply.events:
-        chunk = read(event, Chunk)
+
+    schema = "the OpenAI API"
+
+    def __init__(self, hide: Callable[[Any], Any]) -> None:
+        self.hide = hide
+        self.answer = Answer("", [], [], [], None)
+        self.prompt: Sequence[Sequence[Entry] | None] = ()  # likeliest at each of its tokens
+        self._unsent = self._length = 0
+
+    def add(self, at: float, data: bytes) -> bool:
+        """Read JSON that came at a time, and return whether it holds generated text.
+
+        Raises:
+            AttemptError: no JSON, an error in its place, or an end before the text is whole.
+            FieldError: JSON of another schema, or beyond the bounds.
+        """
+        try:
+            value = self.hide(parse_json(data, strict=False))
+        except NotJSONError as error:
+            raise AttemptError(str(error)) from error
+        if isinstance(value, dict) and value.get("error") and not value.get("choices"):
+            raise AttemptError(f"an error in the stream ({reason_in(value)})")
+        pieces = len(self.answer.stamps)
+        self._add(at, value)
+        finish = self.answer.finish
+        if finish is not None and not any(finish.lower() in words for words in ENDS.values()):
+            line = f"the text is not whole: finish_reason {cut(finish)}"
+            raise AttemptError(line, AbortedError)
+        return len(self.answer.stamps) > pieces
+
+    def _add(self, at: float, value: Any) -> None:
+        answer, chunk = self.answer, read(value, wire.Chunk)
         if usage := chunk.usage:
-            answer.prompt_tokens = _later(answer.prompt_tokens, usage.prompt_tokens)
-            answer.count = _later(answer.count, usage.completion_tokens)
-            details = usage.completion_tokens_details or {}
-            unsent = read(details.get("reasoning_tokens"), Count | None) or unsent  # type: ignore[arg-type]
+            answer.prompt_tokens = first(usage.prompt_tokens, answer.prompt_tokens)
+            answer.count = first(usage.completion_tokens, answer.count)
+            details = usage.completion_tokens_details
+            self._unsent = (details and details.reasoning_tokens) or self._unsent
         for choice in chunk.choices or ():
-            part = choice.delta or choice.message
-            written = (part and part.content) or (None if chat else choice.text)
-            thought = (part and part.thought) or ""
-            size = _read_logprobs(answer, choice)
-            if new := choice.token_ids or choice.tokens:
-                ids += new
-                size = len(new)
-            answer.prompt_ids = (
-                choice.prompt_token_ids or chunk.prompt_token_ids or answer.prompt_ids
-            )
+            part = choice.delta or choice.message or wire.Part(choice.text)
+            thought = part.reasoning_content or part.reasoning or part.refusal or ""
+            entries = choice.logprobs.entries if choice.logprobs else []
+            self._add_tokens(entries)
+            answer.stated += [ordered(entry.top_logprobs) for entry in entries]
+            ids = choice.token_ids or choice.tokens or []
+            if ids:
+                answer.ids = answer.ids or []
+                answer.ids += ids
+            prompt_ids = choice.prompt_token_ids or chunk.prompt_token_ids
+            answer.prompt_ids = prompt_ids or answer.prompt_ids
             answer.finish = choice.finish_reason or answer.finish
-            reason = choice.stop_reason
-            answer.stopped_by = reason if isinstance(reason, str) else answer.stopped_by
-            if written or thought or new or (part and (part.tool_calls or part.function_call)):
-                answer.text += written or ""
+            if isinstance(choice.stop_reason, str):
+                answer.stopped_by = choice.stop_reason
+            if part.content or thought or ids or part.tool_calls or part.function_call:
+                answer.text += part.content or ""
                 answer.reasoning += thought
                 answer.stamps.append(at)
-                answer.sizes.append(size)
+                answer.sizes.append(len(ids or entries))
+            self.prompt = [
+                [wire.TokenLogprob(logprob=e.logprob, id=i) for i, e in (row or {}).items()]
+                for row in choice.prompt_logprobs or ()
+            ]
         for counted in (chunk, *(chunk.choices or ())):
-            _keep(answer, "vllm", (counted.metrics or {}).get("speculative_decoding"))
+            self._count(vllm=(counted.metrics or {}).get("speculative_decoding"))
             timings = counted.timings or {}
-            _keep(answer, "llama", timings if timings.get("draft_n") else None)
-    check_whole(answer.finish)
-    answer.ids = ids or None
-    if answer.ids is None and answer.keys and all(map(ID_KEY.fullmatch, answer.keys)):
-        answer.ids = [int(key[1:]) for key in answer.keys]
-    if answer.count and answer.ids is None and not answer.keys and not answer.reasoning:
-        answer.unsent = min(unsent, answer.count)
-        answer.count -= answer.unsent
-    check_keys(answer)
-    return answer
+            self._count(llama=timings if timings.get("draft_n") else None)
+
+    def _add_tokens(self, entries: Sequence[Entry]) -> None:
+        for key, logprob in map(stated, entries):
+            self.answer.keys.append(key)
+            self.answer.own.append(logprob)
+
+    def _count(self, **counts: Any) -> None:
+        """Keep an engine's counts of drafts; of counts that cannot be true only the reason."""
+        try:
+            if any(counts.values()):
+                self.answer.counts = read(counts, Counts)
+        except FieldError as error:
+            self.answer.counts = Counts(wrong=str(error))
+
+    def done(self) -> Answer:
+        """Return the answer, whose ids and tokens agree, without the key in any part.
+
+        Raises:
+            FieldError: the logprobs of other tokens, or of another number, than the ids; or tokens
+                that spell the key.
+        """
+        answer = self.answer
+        by_id = bool(answer.keys) and all(map(ID_KEY.fullmatch, answer.keys))
+        if answer.ids is None and by_id:
+            answer.ids = [int(key[1:]) for key in answer.keys]
+        if answer.count and answer.ids is None and not answer.keys and not answer.reasoning:
+            answer.unsent = min(self._unsent, answer.count)
+            answer.count -= answer.unsent
+        rows, keys = len(answer.stated), len(answer.keys)
+        if rows not in (0, keys):
+            raise FieldError(f"top_logprobs: {rows} rows, expected one for each of {keys} tokens")
+        for token, key in zip(answer.ids or (), answer.keys, strict=False):
+            if ID_KEY.fullmatch(key) and key != f"#{token}":
+                raise FieldError(
+                    f"token {token} of an answer has the logprobs of token {key[1:]}, expected "
+                    "those of one token"
+                )
+        answer.text, answer.reasoning = self.hide(answer.text), self.hide(answer.reasoning)
+        spelled = "".join(answer.keys)
+        if self.hide(spelled) != spelled:
+            raise FieldError("tokens: they spell the API key, expected a text without it")
+        return answer
 
 
-def read_sglang(reply: Reply) -> Answer:
-    """Read /generate; each event of a stream holds the whole text so far.
+class SglangReader(Reader):
+    """Reads SGLang's /generate; each event of a stream holds the whole text so far."""
 
-    Raises:
-        FieldError: another schema. AbortedAnswerError: the text is not whole.
-    """
-    answer, before = Answer("", [], [], [], None), 0
-    last = None
-    for at, event in reply.events:
-        last = read(event, Generated)
-        now = len(last.output_ids or last.text)
-        if now > before:
+    def _add(self, at: float, value: Any) -> None:
+        event, answer = read(value, wire.Generated), self.answer
+        meta = read(event.meta_info, wire.MetaInfo)
+        length = len(event.output_ids or event.text)
+        if length > self._length:
             answer.stamps.append(at)
-            answer.sizes.append(now - before if last.output_ids else 0)
-        before = max(now, before)
-        prompt = [row.id for row in last.meta_info.input_token_logprobs or ()]
-        answer.prompt_ids = prompt or answer.prompt_ids
-    if last is None:
-        raise FieldError("no events, expected one with a text")
-    meta, finish = last.meta_info, last.meta_info.finish_reason
-    answer.text, answer.ids = last.text, last.output_ids or None
-    if isinstance(finish, dict):
-        matched, finish = finish.get("matched"), finish.get("type")
-        answer.stopped_by = matched if isinstance(matched, str) else None
-    answer.finish = read(finish, str | None)  # type: ignore[arg-type]
-    check_whole(answer.finish)
-    answer.prompt_tokens, answer.count = meta.prompt_tokens, meta.completion_tokens
-    for row in meta.output_token_logprobs or ():
-        answer.keys.append(f"#{row.id}")
-        answer.own.append(logprob(row.logprob, "logprob"))
-    answer.stated = list(map(_stated, meta.output_top_logprobs or ()))
-    _keep(answer, "sglang", event.get("meta_info"))
-    check_keys(answer)
-    return answer
+            answer.sizes.append(length - self._length if event.output_ids else 0)
+            self._length = length
+        answer.text, answer.ids = event.text, event.output_ids or None
+        prompt_ids = [row.id for row in meta.input_token_logprobs or ()]
+        answer.prompt_ids = prompt_ids or answer.prompt_ids
+        answer.prompt_tokens, answer.count = meta.prompt_tokens, meta.completion_tokens
+        finish = meta.finish_reason
+        if isinstance(finish, wire.Finish):
+            answer.stopped_by = finish.matched if isinstance(finish.matched, str) else None
+            finish = finish.type
+        answer.finish = finish
+        answer.keys, answer.own = [], []
+        self._add_tokens(meta.output_token_logprobs or [])
+        answer.stated = list(map(ordered, meta.output_top_logprobs or ()))
+        self.prompt = meta.input_top_logprobs or ()
+        self._count(sglang=event.meta_info)
 
 
-def rescored_by_openai(reply: Reply, count: int) -> list[Stated]:
-    """Read the last `count` rows of vLLM's `prompt_logprobs`."""
-    (*_, (_, event)) = reply.events
-    rows = (read(event, Chunk).choices or [Choice()])[0].prompt_logprobs or []
-    return [
-        ordered(
-            (f"#{token}", logprob(entry.logprob, "logprob")) for token, entry in (row or {}).items()
-        )
-        for row in _last(rows, count, "prompt_logprobs")
-    ]
-
-
-def rescored_by_sglang(reply: Reply, count: int) -> list[Stated]:
-    """Read the last `count` rows of SGLang's logprobs of its input."""
-    (*_, (_, event)) = reply.events
-    rows = read(event, Generated).meta_info.input_top_logprobs or []
-    return list(map(_stated, _last(rows, count, "input_top_logprobs")))
-
-
-def _last(rows: Sequence[Any], count: int, name: str) -> Sequence[Any]:
-    if len(rows) < count:
-        raise FieldError(f"{name}: {len(rows)} rows, expected {count}")
-    return rows[-count:]
-
-
-def check_whole(finish: str | None) -> None:
-    """Refuse an answer whose `finish_reason` is of a text that is not whole.
-
-    Raises:
-        AbortedAnswerError: `abort`, `error`, `content_filter`, or any other unknown reason.
-    """
-    if finish is not None and not any(finish.lower() in words for words in ENDS.values()):
-        raise AbortedAnswerError(f"the text is not whole: finish_reason {cut(finish)}")
-
-
-def check_keys(answer: Answer) -> None:
-    """Refuse an answer with the logprobs of other tokens, or of another number, than its ids.
-
-    Raises:
-        FieldError: names both.
-    """
-    rows, listed = len(answer.stated), len(answer.keys)
-    if rows not in (0, listed):
-        raise FieldError(f"top_logprobs: {rows} rows, expected one for each of {listed} tokens")
-    for token, key in zip(answer.ids or (), answer.keys, strict=False):
-        if ID_KEY.fullmatch(key) and key != f"#{token}":
-            raise FieldError(
-                f"token {token} of an answer has the logprobs of token {key[1:]}, expected those "
-                "of one token"
-            )
-
-
-def _later(value: int | None, later: int | None) -> int | None:
-    return value if later is None else later
-
-
-def _read_logprobs(answer: Answer, choice: Choice) -> int:
-    """Add the tokens and log probabilities of a choice; return the number of tokens."""
-    if choice.logprobs is None:
-        return 0
-    if content := choice.logprobs.content:
-        for entry in content:
-            answer.keys.append(entry.key)
-            answer.own.append(logprob(entry.logprob, "logprob"))
-            alternatives = entry.top_logprobs or ()
-            answer.stated.append(
-                ordered((e.key, logprob(e.logprob, "logprob")) for e in alternatives)
-            )
-        return len(content)
-    tokens = choice.logprobs.tokens or []
-    values = choice.logprobs.token_logprobs or []
-    rows = choice.logprobs.top_logprobs or [None] * len(tokens)
-    for name, listed in (("token_logprobs", values), ("top_logprobs", rows)):
-        if tokens and len(listed) != len(tokens):
-            raise FieldError(f"{name}: {len(listed)} rows, expected {len(tokens)}")
-    answer.keys += map(key_of, tokens)
-    answer.own += [logprob(value or 0.0, "token_logprobs") for value in values[: len(tokens)]]
-    for row in rows[: len(tokens)]:
-        stated = (
-            (key_of(token), logprob(value, "top_logprobs")) for token, value in (row or {}).items()
-        )
-        answer.stated.append(ordered(stated))
-    return len(tokens)
-
-
-def _stated(row: Sequence[Row] | None) -> Stated:
-    return ordered((f"#{entry.id}", logprob(entry.logprob, "logprob")) for entry in row or ())
-
-
-def _keep(answer: Answer, engine: str, said: Any) -> None:
-    """Keep an engine's counts of drafts; of counts that cannot be true only the reason."""
-    try:
-        said = mapping(said, engine)
-        counts = {name: read_count(said[name], name) for name in COUNTS[engine] if name in said}
-    except FieldError as error:
-        answer.counts = {"wrong": str(error)}
-        return
-    if counts:
-        answer.counts = {engine: counts}
-
-
-def ordered(row: Iterable[tuple[str, float]]) -> Stated:
-    """Sort by probability, the likeliest first."""
-    return sorted(row, key=lambda entry: -entry[1])
+def reason_in(value: Any) -> str:
+    """Return the message in an error page's JSON in one line."""
+    for name in ("error", "message", "detail"):
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+    return cut(value, MAX_REASON) or "no reason given"

@@ -8,44 +8,40 @@ import json
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    aclosing,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError
-from spsbench.foreign import (
-    SCHEMA_ERRORS,
-    FieldError,
-    NotJSONError,
-    RangeError,
-    cut,
-    parse_json,
-)
+from spsbench.foreign import FieldError, NotJSONError, RangeError, cut, parse_json
 from spsbench.messages import ignore
-from spsbench.serving.address import certificates, checked, is_local
-from spsbench.serving.api_key import KEY, ApiKey
-from spsbench.serving.body import Body, BrokenAnswerError, reason_of
+from spsbench.serving.address import KEY, ApiKey, checked, is_local
+from spsbench.serving.answers import AttemptError, Reader, reason_in
+from spsbench.serving.body import Body
 
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retried
 LONGEST_WAIT = 30.0  # seconds between two attempts
+MAX_ERROR_PAGE = 2**16  # bytes of an error page that is read
 LONGEST_PAGE = 10.0  # seconds for a page that a server need not have
 GRACE = 0.5  # seconds in which a connection may end after its stream, to be used again
 MAX_TIMEOUT = 1e6  # of a timeout
 MAX_RETRIES = 1000
-PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+VARIABLES = (
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
 FIRST = "/v1/models"  # the page by which a server is found
+REMEDIES = {  # by status of a refusal
+    **dict.fromkeys((301, 302, 307, 308, 404, 405), "Check the URL and `model`"),
+    **dict.fromkeys((401, 403), "Set {key}"),
+}
 T = TypeVar("T")
-Arriving = Callable[[Body], None]
+R = TypeVar("R", bound=Reader)
 
 
 class RefusedError(DataError):
@@ -62,22 +58,6 @@ class FailedError(UnavailableError):
 
 class ImpossibleAnswerError(DataError):
     """An answer in whose numbers something cannot be true."""
-
-
-class AbortedError(UnavailableError):
-    """A server that ends every attempt of a request before the text is whole."""
-
-
-class AbortedAnswerError(BrokenAnswerError):
-    """An answer whose `finish_reason` says that its text is not whole."""
-
-
-class BusyError(Exception):
-    """An answer with a status of `AGAIN`, its reason, and the seconds to wait."""
-
-    def __init__(self, status: int, reason: str, wait: float) -> None:
-        super().__init__(f"HTTP {status}")
-        self.status, self.reason, self.wait = status, reason, wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +78,6 @@ class Limits:
             )
 
 
-@dataclass(slots=True)
-class Reply:
-    """An answer with its arrival times."""
-
-    events: Iterable[tuple[float, Any]]  # seconds after the request was sent, parsed JSON
-    seconds: float  # until the last byte
-    attempts: int = 1
-
-
 @dataclass
 class Client:
     """A connection pool to one server.
@@ -117,7 +88,7 @@ class Client:
     address: str
     key_from: str = KEY
     limits: Limits = field(default_factory=Limits)
-    failures: dict[str, int] = field(default_factory=dict)  # failed attempts by reason
+    failures: Counter[str] = field(default_factory=Counter)  # failed attempts by reason
     sending: Callable[[], AbstractContextManager[None]] = nullcontext  # around each attempt
 
     def __post_init__(self) -> None:
@@ -131,22 +102,22 @@ class Client:
         import httpx2
 
         local = is_local(urlsplit(self.address).hostname or "")
-        verify = certificates() if self.address.startswith("https:") else False
         try:
+            verify = certificates() if self.address.startswith("https:") else False
             self._http = httpx2.AsyncClient(
                 headers={"accept-encoding": "identity"} | self._key.headers,
-                timeout=httpx2.Timeout(self.limits.timeout, connect=self.limits.connect),
+                timeout=httpx2.Timeout(None, connect=self.limits.connect),
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # keeps none
                 follow_redirects=False,
                 trust_env=not local,  # no proxy on the local machine
                 verify=verify,
             )
-        except (ValueError, httpx2.InvalidURL) as error:  # its message may hold a password
-            names = ", ".join(name for name in PROXIES if os.environ.get(name))
+        except (OSError, ValueError, httpx2.InvalidURL) as error:  # may hold a proxy's password
+            names = ", ".join(name for name in VARIABLES if os.environ.get(name))
             raise DataError(
-                f"a proxy that cannot be used ({names}): expected http://HOST:PORT. Correct the "
-                "variable, or unset it"
+                f"a proxy or certificates that cannot be used ({names or 'of this system'}): "
+                "expected http://HOST:PORT, or a file in PEM. Correct the variable, or unset it"
             ) from error
         return self
 
@@ -163,105 +134,80 @@ class Client:
             SpsError: for `FIRST`, no server, one that wants a key, or no page of the schema.
         """
         if path == FIRST:
-            return await self._page(path, 1, self.limits.timeout)
-        with suppress(DataError, UnavailableError):
-            longest = min(LONGEST_PAGE, self.limits.timeout)
-            return await self._page(path, self.limits.retries + 1, longest)
+            return await self._page(path, 1)
+        with suppress(DataError, UnavailableError, TimeoutError):
+            async with asyncio.timeout(min(LONGEST_PAGE, self.limits.timeout)):
+                return await self._page(path, self.limits.retries + 1)
         return None
 
-    async def _page(self, path: str, attempts: int, longest: float) -> Any:
+    async def _page(self, path: str, attempts: int) -> Any:
         async def ask(_: int) -> Body:
-            body = Body(streamed=False)
-            try:
-                async with asyncio.timeout(longest):
-                    await self._exchange("GET", path, body)
-            except (TimeoutError, BrokenAnswerError) as error:
-                if path == FIRST:
-                    raise
-                raise DataError(str(error)) from error  # no further attempt
+            body = Body()
+            await self._exchange("GET", path, body)
             # transformers serve has 500 where it cannot list models, and answers all the same.
             if path == FIRST and body.status in AGAIN - {500}:
-                raise BusyError(body.status, self._reason(body), 0.0)
+                self._refuse(body)
             return body
 
         body = await self._tried(path, ask, attempts)
         if body.status in (401, 403):
-            raise self._refused(body)
+            self._refuse(body)
         if body.status != 200:
             return None
         try:
             return self.hide(parse_json(bytes(body.content), strict=False))
         except NotJSONError:
             return self.hide(body.content.decode(errors="replace"))
-        except FieldError as error:
-            raise self._of_another_schema(path, str(error), "a list of models") from error
 
     async def post(
         self,
         path: str,
         payload: dict[str, Any],
-        read: Callable[[Reply], T],
-        expected: str = "that of the OpenAI API",
-        arriving: Arriving = ignore,
-    ) -> T:
-        """Send `payload` and return what `read` makes of the complete answer.
-
-        A transient failure is retried, and so is an answer that `read` finds broken.
+        reader: Callable[[Callable[[Any], Any]], R],
+        arriving: Callable[[Body], None] = ignore,
+    ) -> R:
+        """Send `payload` and return what has read the answer; a transient failure is retried.
 
         Args:
             path: below the server's address.
             payload: the JSON to send.
-            read: makes the result of a reply.
-            expected: names the schema.
+            reader: makes a reader of the answer's schema, for each attempt.
             arriving: called with the body of each attempt before it comes.
 
         Raises:
-            RefusedError: the server refuses the request.
-            DataError: an answer of another schema.
-            UnavailableError: all attempts failed.
+            SpsError: the server refuses the request, fails at all attempts, or answers wrongly.
         """
         sampling = payload.get("sampling_params") or {}
         tokens = int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)
 
-        async def ask(attempt: int) -> T:
-            body = Body(streamed=bool(payload.get("stream")), tokens=tokens)
+        async def ask(attempt: int) -> R:
+            reads = reader(self.hide)
+            body = Body(reads, streamed=bool(payload.get("stream")), tokens=tokens)
             arriving(body)
-            with self.sending():
-                began = await self._exchange("POST", path, body, payload)
-            if body.status in AGAIN:
-                raise BusyError(body.status, self._reason(body), waiting(body.headers))
-            if body.status != 200:
-                raise self._refused(body)
-            stamped = ((at - began, event) for at, event in body.parsed(self.hide))
-            with self.reading(path, expected):
-                return read(Reply(stamped, body.end - began, attempt))
+            with self.reading(path, reads.schema):
+                with self.sending():
+                    await self._exchange("POST", path, body, payload)
+                if body.status != 200:
+                    self._refuse(body)
+                answer = reads.done()
+            answer.seconds, answer.attempts = body.end, attempt
+            return reads
 
         return await self._tried(path, ask, self.limits.retries + 1)
 
     @contextmanager
     def reading(self, path: str, expected: str) -> Iterator[None]:
-        """Turn what reading an answer raises in this block into one line with endpoint and field.
-
-        Raises:
-            DataError: the answer is of another schema.
-            ImpossibleAnswerError: it is of the schema, with a number that cannot be true.
-        """
+        """Name endpoint and field where an answer that is read in this block is no such one."""
         try:
             yield
         except RangeError as error:
             line = f"an impossible answer ({self.address}{path}: {error})"
             raise ImpossibleAnswerError(f"{line}. Update the server") from error
-        except BrokenAnswerError:
-            raise
-        except SCHEMA_ERRORS as error:
-            kind = "" if isinstance(error, FieldError) else f"{type(error).__name__} "
-            raise self._of_another_schema(path, kind + cut(str(error), 200), expected) from error
-
-    def _of_another_schema(self, path: str, reason: str, expected: str) -> DataError:
-        return DataError(
-            f"an answer of another schema ({self.address}{path}: {reason}): expected {expected}. "
-            "Check the URL"
-        )
+        except FieldError as error:
+            raise DataError(
+                f"an answer of another schema ({self.address}{path}: {error}): expected "
+                f"{expected}. Check the URL"
+            ) from error
 
     async def _tried(self, path: str, ask: Callable[[int], Awaitable[T]], attempts: int) -> T:
         """Return what `ask` returns for the number of an attempt, the first that succeeds.
@@ -271,52 +217,47 @@ class Client:
         """
         import httpx2
 
-        gate: AbstractAsyncContextManager[None] = nullcontext()
+        gate: Any = nullcontext()
+        failure = AttemptError("")
         for attempt in range(1, attempts + 1):
-            wait = min(self.limits.pause * 2 ** min(attempt - 1, 16), LONGEST_WAIT)
-            kind, said = UnavailableError, ""
             try:
                 async with gate:
                     return await ask(attempt)
-            except BusyError as error:
-                reason, said = str(error), f", {error.reason}"
-                kind = FailedError if error.status == 500 else UnavailableError
-                wait = min(max(wait, error.wait), LONGEST_WAIT)
-            except (TimeoutError, httpx2.ReadTimeout):
-                reason = f"timed out after {self.limits.timeout:g} s without progress"
+            except AttemptError as error:
+                failure = error
+            except TimeoutError:
+                failure = AttemptError(
+                    f"timed out after {self.limits.timeout:g} s without progress"
+                )
                 gate = self._one
             except httpx2.ConnectTimeout:
-                reason = f"no connection within {self.limits.connect:g} s"
+                failure = AttemptError(f"no connection within {self.limits.connect:g} s")
             except (httpx2.HTTPError, UnicodeError) as error:  # the latter by a host's name
-                words = self.hide(str(error)).strip()
-                reason = cut(words, 200) if words else type(error).__name__
-            except BrokenAnswerError as error:
-                kind = AbortedError if isinstance(error, AbortedAnswerError) else kind
-                reason = str(error)
-            self.failures[reason] = self.failures.get(reason, 0) + 1
+                words = cut(self.hide(str(error)).strip(), 200)
+                failure = AttemptError(words or type(error).__name__)
+            self.failures[str(failure)] += 1
             if attempt < attempts:
-                await asyncio.sleep(wait)
+                wait = max(self.limits.pause * 2 ** min(attempt - 1, 16), failure.wait)
+                await asyncio.sleep(min(wait, LONGEST_WAIT))
+        reason = ", ".join(filter(None, (str(failure), failure.words)))
         if path == FIRST:
             raise UnavailableError(
-                f"no server ({self.address}: {reason}{said}): expected one that answers. "
+                f"no server ({self.address}: {reason}): expected one that answers. "
                 "Check host and port, or start it"
             )
         tried = f"{attempts} attempt{'s' * (attempts > 1)}"
-        raise kind(
-            f"no answer in {tried} ({self.address}{path}: {reason}{said}): expected HTTP 200 "
+        raise failure.kind(
+            f"no answer in {tried} ({self.address}{path}: {reason}): expected HTTP 200 "
             "with a whole answer. Look at the server's log, or raise `timeout` or `retries`"
         )
 
     async def _exchange(
         self, method: str, path: str, body: Body, payload: dict[str, Any] | None = None
-    ) -> float:
-        """Send a request, add its uncompressed answer to `body`, and return when it was sent.
+    ) -> None:
+        """Send a request, and add its uncompressed answer to `body`, by seconds from now.
 
-        A stream is whole with its last line: the connection may stay open.
-
-        Raises:
-            TimeoutError: no progress for `limits.timeout` seconds; the connection is closed.
-            BrokenAnswerError: too large, or without an end.
+        A stream is whole with its last line: the connection may stay open. It is closed after
+        `limits.timeout` seconds without progress.
         """
         content = None if payload is None else json.dumps(payload).encode()
         headers = {} if payload is None else {"content-type": "application/json"}
@@ -330,48 +271,56 @@ class Client:
                 aclosing(answer.aiter_raw()) as raw,
             ):
                 body.status, body.headers = answer.status_code, answer.headers
-                self._refuse_compressed(path, answer.headers)
+                encoding = answer.headers.get("content-encoding", "").strip()
+                if encoding.lower() not in ("", "identity"):
+                    raise DataError(
+                        f"a compressed answer ({self.address}{path}: {cut(self.hide(encoding))}): "
+                        "expected none, as the request says. Turn compression off in the server or "
+                        "its proxy"
+                    )
                 body.streamed &= body.status == 200
                 async for piece in raw:
                     if body.end:
                         continue
-                    is_alive = body.take(time.perf_counter(), piece)
+                    is_alive = body.take(time.perf_counter() - began, piece)
                     if is_alive or body.end:
                         silence = GRACE if body.end else self.limits.timeout
                         clock.reschedule(min(now() + silence, latest))
         except TimeoutError:
-            if not body.end and now() >= latest:
-                reason = f"no end of the answer within {self.limits.whole:g} s"
-                raise BrokenAnswerError(reason) from None
-            if not body.end:
+            if not body.end and now() < latest:
                 raise
-        body.close(time.perf_counter())
-        return began
+            if not body.end:
+                line = f"no end of the answer within {self.limits.whole:g} s"
+                raise AttemptError(line) from None
+        body.close(time.perf_counter() - began)
 
-    def _refuse_compressed(self, path: str, headers: Any) -> None:
-        encoding = headers.get("content-encoding", "").strip()
-        if encoding.lower() not in ("", "identity"):
-            raise DataError(
-                f"a compressed answer ({self.address}{path}: {cut(self.hide(encoding))}): expected "
-                "none, as the request says. Turn compression off in the server or its proxy"
-            )
+    def _refuse(self, body: Body) -> NoReturn:
+        """Raise the error of a status other than 200, with the server's words in one line."""
+        status, reason = body.status, f"a page of {len(body.content) >> 10} KiB"
+        if len(body.content) <= MAX_ERROR_PAGE:
+            page: Any = body.content.decode(errors="replace")
+            with suppress(FieldError):
+                page = parse_json(page.encode(), strict=False)
+            reason = reason_in(self.hide(page))  # freed of the key before it is cut
+        if status in AGAIN:
+            kind = FailedError if status == 500 else UnavailableError
+            raise AttemptError(f"HTTP {status}", kind, reason, waiting(body.headers))
+        todo = REMEDIES.get(status, "Change what the server names, or look at its log")
+        line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. "
+        raise RefusedError(line + todo.format(key=self.key_from), status, reason)
 
-    def _reason(self, body: Body) -> str:
-        return reason_of(bytes(body.content), self.hide)
 
-    def _refused(self, body: Body) -> RefusedError:
-        reason, status = self._reason(body), body.status
-        remedies = dict.fromkeys((301, 302, 307, 308, 404, 405), "Check the URL and `model`")
-        remedies |= dict.fromkeys((401, 403), f"Set {self.key_from}")
-        todo = remedies.get(status, "Change what the server names, or look at its log")
-        line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. {todo}"
-        return RefusedError(line, status, reason)
+@cache
+def certificates() -> Any:
+    """Return the TLS context of all clients; to read the certificates takes 50 ms."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def waiting(headers: Any) -> float:
     """Return the seconds of a Retry-After header; 0 without a number there."""
-    try:
+    with suppress(ValueError):
         seconds = float(headers.get("retry-after", 0))
-    except ValueError:
-        return 0.0
-    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+        return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+    return 0.0

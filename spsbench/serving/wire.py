@@ -5,13 +5,15 @@ A field that is missing or null is None, since versions of engines differ in wha
 
 # ruff: noqa: D101, D102 - the names are the engines'
 
+import math
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-from spsbench.foreign import MAX_COUNT, MAX_ID, MAX_NAME, FieldError, RangeError, cut
+from spsbench.foreign import MAX_COUNT, MAX_ID, MAX_NAME, UNLISTED, FieldError, RangeError, cut
 
 T = TypeVar("T")
 MAX_DEPTH = 1024  # tokens of one draft
@@ -20,45 +22,62 @@ RANGE = re.compile(r"` [<>]= |out of range")  # in what msgspec says of a number
 Count = Annotated[int, Meta(ge=0, lt=MAX_COUNT)]
 TokenId = Annotated[int, Meta(ge=0, lt=MAX_ID)]
 TokenIds = list[TokenId]
-IdText = Annotated[str, Meta(pattern="^[0-9]{1,10}$")]  # a key of JSON
-Depth = Annotated[int, Meta(ge=0, lt=2**31)] | Annotated[str, Meta(pattern="^[0-9]{1,9}$")]
-COUNTS = {
-    "vllm": (
-        *("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens"),
-        *("per_step_accepted", "per_step_drafted", "acceptance_histogram"),
-    ),
-    "sglang": (
-        *("spec_verify_ct", "spec_num_correct_drafts", "spec_accept_token_num"),
-        *("spec_num_proposed_drafts", "spec_draft_token_num"),
-        *("spec_correct_drafts_histogram", "spec_accept_histogram"),
-    ),
-    "llama": ("draft_n", "draft_n_accepted", "predicted_n"),
-}
-"""Engine -> its fields that count drafts; `per_step` and histograms are lists."""
+IdText = Annotated[str, Meta(pattern="^[0-9]{1,10}$")]
+Logprob = Annotated[float, Meta(le=1e300)]  # no NaN, but -inf
+Depth = Annotated[int, Meta(ge=0, le=MAX_DEPTH)]
+Histogram = Annotated[list[Count], Meta(max_length=MAX_DEPTH + 1)] | dict[Depth, Count]
+Stated = list[tuple[str, float]]
+"""Tokens and the logarithms of their stated probabilities, likeliest first."""
+
+
+class TokenDetails(Struct):
+    reasoning_tokens: Count | None = None
 
 
 class Usage(Struct):
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
-    completion_tokens_details: dict[str, Any] | None = None
+    completion_tokens_details: TokenDetails | None = None
 
 
 class TokenLogprob(Struct, kw_only=True):
     token: str = ""
-    logprob: float
+    logprob: Logprob
     id: TokenId | IdText | None = None
     top_logprobs: list["TokenLogprob"] | None = None
 
     @property
     def key(self) -> str:
-        return key_of(self.token) if self.id is None else f"#{self.id}"
+        named = NAMED_ID.fullmatch(self.token)
+        number = named[1] if named and self.id is None else self.id
+        return self.token if number is None else f"#{number}"
 
 
 class Logprobs(Struct):
     content: list[TokenLogprob] | None = None
     tokens: list[str] | None = None
-    token_logprobs: list[float | None] | None = None
-    top_logprobs: list[dict[str, float] | None] | None = None
+    token_logprobs: list[Logprob | None] | None = None
+    top_logprobs: list[dict[str, Logprob] | None] | None = None
+
+    @property
+    def entries(self) -> list[TokenLogprob]:
+        """Return the tokens of chat's schema, or those of completions in that schema."""
+        if self.content or not self.tokens:
+            return self.content or []
+        values, rows = self.token_logprobs or [], self.top_logprobs or [None] * len(self.tokens)
+        if not len(self.tokens) == len(values) == len(rows):
+            raise FieldError(
+                f"{len(self.tokens)} tokens, {len(values)} token_logprobs and {len(rows)} "
+                "top_logprobs, expected as many"
+            )
+        return [
+            TokenLogprob(
+                token=token,
+                logprob=value or 0.0,
+                top_logprobs=[TokenLogprob(token=t, logprob=v) for t, v in (row or {}).items()],
+            )
+            for token, value, row in zip(self.tokens, values, rows, strict=True)
+        ]
 
 
 class Part(Struct):
@@ -68,10 +87,6 @@ class Part(Struct):
     refusal: str | None = None
     tool_calls: Any = None
     function_call: Any = None
-
-    @property
-    def thought(self) -> str:
-        return self.reasoning_content or self.reasoning or self.refusal or ""
 
 
 class Choice(Struct):
@@ -90,6 +105,8 @@ class Choice(Struct):
 
 
 class Chunk(Struct):
+    """An answer of OpenAI's schema, or an event of its stream."""
+
     choices: list[Choice] | None = None
     usage: Usage | None = None
     prompt_token_ids: TokenIds | None = None
@@ -98,12 +115,24 @@ class Chunk(Struct):
 
 
 class Row(Struct, array_like=True):
-    logprob: float | None  # None: the first token of a prompt
+    logprob: Logprob | None  # None: the first token of a prompt
     id: TokenId
+
+    @property
+    def key(self) -> str:
+        return f"#{self.id}"
+
+
+Entry = TokenLogprob | Row
+
+
+class Finish(Struct):
+    type: str | None = None
+    matched: Any = None
 
 
 class MetaInfo(Struct):
-    finish_reason: str | dict[str, Any] | None = None
+    finish_reason: str | Finish | None = None
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
     input_token_logprobs: list[Row] | None = None
@@ -113,15 +142,51 @@ class MetaInfo(Struct):
 
 
 class Generated(Struct):
+    """An answer of SGLang's /generate, or an event of its stream, with the whole text so far."""
+
     text: str
     output_ids: TokenIds | None = None
-    meta_info: MetaInfo = msgspec.field(default_factory=MetaInfo)
+    meta_info: dict[str, Any] = {}
 
 
 class Model(Struct):
     id: Annotated[str, Meta(max_length=MAX_NAME)]
     owned_by: Any = None
     permissions: Any = None
+
+
+class VllmCounts(Struct, omit_defaults=True):
+    num_spec_steps: Count | None = None
+    num_draft_tokens: Count | None = None
+    num_accepted_draft_tokens: Count | None = None
+    per_step_accepted: list[Depth] | None = None
+    per_step_drafted: list[Depth] | None = None
+    acceptance_histogram: Histogram | None = None
+
+
+class SglangCounts(Struct, omit_defaults=True):
+    spec_verify_ct: Count | None = None
+    spec_num_correct_drafts: Count | None = None
+    spec_accept_token_num: Count | None = None
+    spec_num_proposed_drafts: Count | None = None
+    spec_draft_token_num: Count | None = None
+    spec_correct_drafts_histogram: Histogram | None = None
+    spec_accept_histogram: Histogram | None = None
+
+
+class LlamaCounts(Struct, omit_defaults=True):
+    draft_n: Count | None = None
+    draft_n_accepted: Count | None = None
+    predicted_n: Count | None = None
+
+
+class Counts(Struct, omit_defaults=True):
+    """Counts of drafting in an answer, in the engine's terms."""
+
+    vllm: VllmCounts | None = None
+    sglang: SglangCounts | None = None
+    llama: LlamaCounts | None = None
+    wrong: str | None = None  # why the counts of an answer cannot be true
 
 
 def read(value: Any, schema: type[T]) -> T:
@@ -131,40 +196,24 @@ def read(value: Any, schema: type[T]) -> T:
         FieldError: another schema. RangeError: a number that cannot be true.
     """
     try:
-        return msgspec.convert(value, schema)
-    except msgspec.ValidationError as error:
+        return msgspec.convert(value, schema, str_keys=True)
+    except ValueError as error:  # of the schema, or half a surrogate pair
         kind = RangeError if RANGE.search(str(error)) else FieldError
         raise kind(cut(str(error).replace("`", ""), 200)) from error
 
 
-def read_count(value: Any, name: str) -> Any:
-    """Return a count, the counts of a list, or of a histogram as a list; None for null.
-
-    Raises:
-        FieldError: another value, or one out of range.
-    """
-    if value is None or not ("histogram" in name or "step_" in name):
-        return read(value, Count | None)  # type: ignore[arg-type]
-    return dense(value, name) if isinstance(value, dict) else read(value, list[Count])
+def first(*values: T | None) -> T | None:
+    """Return the first value that is not None."""
+    return next((value for value in values if value is not None), None)
 
 
-def dense(counts: Any, name: str = "histogram") -> list[int]:
-    """Return counts by number of tokens as a list.
-
-    Raises:
-        FieldError: a number that is none, or above `MAX_DEPTH`.
-    """
-    if isinstance(counts, dict):
-        by_depth = {int(depth): n for depth, n in read(counts, dict[Depth, Count]).items()}
-    else:
-        by_depth = dict(enumerate(read(counts, list[Count])))
-    deepest = max(by_depth, default=-1)
-    if deepest > MAX_DEPTH:
-        raise RangeError(f"{name}: {deepest} tokens, expected at most {MAX_DEPTH}")
-    return [by_depth.get(depth, 0) for depth in range(deepest + 1)]
+def stated(entry: Entry) -> tuple[str, float]:
+    """Return a token's key and logarithm, minus infinity for one that states no probability."""
+    if entry.logprob is None:
+        raise FieldError(f"logprob of {cut(entry.key)}: null, expected a number")
+    return entry.key, entry.logprob if entry.logprob > UNLISTED else -math.inf
 
 
-def key_of(token: str) -> str:
-    """Return `#id` of a token whose text names its id, else its text."""
-    named = NAMED_ID.fullmatch(token)
-    return f"#{named[1]}" if named else token
+def ordered(row: Iterable[Entry] | None) -> Stated:
+    """Return tokens and their logarithms, the likeliest first."""
+    return sorted(map(stated, row or ()), key=lambda entry: -entry[1])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import spsbench
+from spsbench.serving.answers import Reader
 from spsbench.serving.body import Body
 from spsbench.serving.engines import connect
 from spsbench.serving.http import Client, Limits
@@ -33,13 +34,22 @@ def asked_at(url, ask=None, limits=FAST, **more):
     return asyncio.run(run())
 
 
-def events_of(content, size=1 << 16):
-    """The events of a stream that comes in pieces, with their times."""
-    body = Body(streamed=True)
+def answer_of(events, reader=Reader):
+    """The answer of events, given with their times."""
+    reads = reader(lambda value: value)
+    for at, event in events:
+        reads.add(at, json.dumps(event).encode())
+    return reads.done()
+
+
+def answer_in(content, size=1 << 16):
+    """The answer of a stream that comes in pieces, and when it ended."""
+    reads = Reader(lambda value: value)
+    body = Body(reads, streamed=True)
     for at in range(0, len(content), size):
-        body.take(float(at), content[at : at + size])
-    body.close(float(len(content)))
-    return list(body.parsed(lambda value: value))
+        body.take(at + 1.0, content[at : at + size])
+    body.close(len(content) + 1.0)
+    return reads.done()
 
 
 TOKENS = 16

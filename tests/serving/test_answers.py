@@ -8,10 +8,12 @@ import pytest
 
 from spsbench.errors import UnavailableError
 from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached, spans
-from spsbench.serving.engines import Answer, Ask, read_openai
-from spsbench.serving.http import AbortedError, RefusedError, Reply
+from spsbench.serving.answers import AbortedError
+from spsbench.serving.engines import Answer, Ask
+from spsbench.serving.http import RefusedError
+from spsbench.serving.wire import Counts, read
 from spsbench.store.records import records
-from tests.oracles.servers import PROMPTS, TOKENS, asked, asked_at
+from tests.oracles.servers import PROMPTS, TOKENS, answer_of, asked, asked_at
 from tests.oracles.stub import Engine, Stub, serving
 
 # Ends.
@@ -53,7 +55,7 @@ def test_an_aborted_answer_of_sglang_is_named_too():
 @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "eos_token", None])
 def test_other_ends_are_of_whole_texts(reason):
     events = [(0.1, {"choices": [{"text": "a", "finish_reason": reason}]})]
-    assert read_openai(Reply(events, 0.1)).finish == reason
+    assert answer_of(events).finish == reason
 
 
 def test_a_text_that_is_aborted_once_is_whole_the_second_time(bench):
@@ -105,7 +107,7 @@ def test_any_generated_text_opens_the_clock_and_counts(name):
     events = [delta(0.1, role="assistant", content=""), delta(0.2, **{name: thought})]
     events += [delta(0.3, **{name: thought}), delta(0.9, content="yes")]
     events += [(1.0, {"choices": [], "usage": {"completion_tokens": 3}})]
-    answer = read_openai(Reply(events, 1.0), chat=True)
+    answer = answer_of(events)
     assert (answer.text, answer.count, answer.tokens) == ("yes", 3, 3)
     assert answer.stamps == [0.2, 0.3, 0.9]
 
@@ -114,10 +116,10 @@ def test_tokens_that_are_counted_and_not_sent_are_in_no_time():
     details = {"completion_tokens_details": {"reasoning_tokens": 60}}
     usage = {"completion_tokens": 64, **details}
     events = [delta(3.0 + i / 10, content="a") for i in range(4)]
-    answer = read_openai(Reply([*events, (4.0, {"usage": usage})], 4.0), chat=True)
+    answer = answer_of([*events, (4.0, {"usage": usage})])
     assert (answer.count, answer.unsent, answer.tokens) == (4, 60, 4)
     sent = [delta(1.0, reasoning="so"), *events, (4.0, {"usage": usage})]
-    assert read_openai(Reply(sent, 4.0), chat=True).tokens == 64
+    assert answer_of(sent).tokens == 64
 
 
 # Fields that a server refuses.
@@ -180,7 +182,7 @@ def vllm(sizes, accepted, drafted):
         "per_step_accepted": accepted,
         "per_step_drafted": drafted,
     }
-    return chunks(sizes, "length", counts={"vllm": said})
+    return chunks(sizes, "length", counts=read({"vllm": said}, Counts))
 
 
 def chunks(sizes, finish, **more):
@@ -255,9 +257,9 @@ def test_streams_of_prompt_lookup_have_the_passes_that_made_them(k, accepts, tok
 def test_an_order_that_only_a_histogram_tells_is_that_of_the_chunks():
     said = {"spec_verify_ct": 3, "spec_accept_token_num": 3, "spec_draft_token_num": 9}
     said["spec_accept_histogram"] = [1, 1, 1]
-    answer = chunks([1, 1, 3, 2], "length", counts={"sglang": said})
+    answer = chunks([1, 1, 3, 2], "length", counts=read({"sglang": said}, Counts))
     assert figures(passes_of(answer)) == [(1, 0, 0, 1), (1, 3, 0, 1), (3, 3, 2, 1), (2, 3, 1, 1)]
-    cut = chunks([1, 1, 3, 1], "length", counts={"sglang": said})
+    cut = chunks([1, 1, 3, 1], "length", counts=read({"sglang": said}, Counts))
     assert figures(passes_of(cut)) == [(0, 0, 0, 0), (6, 9, 3, 4)]
 
 
@@ -290,7 +292,7 @@ def test_tau_is_not_available_where_only_rounds_with_a_draft_are_counted():
 
 def test_acceptance_with_one_impossible_answer_is_not_available(caplog):
     good = vllm([1, 1, 1, 3, 1], [2, 0], [3, 3])
-    bad = vllm([1, 1, 1, 3, 1], [9000, 0], [3, 3])
+    bad = vllm([1, 1, 1, 3, 1], [900, 0], [3, 3])
     assert of_answers([good, bad]) is None
     assert "acceptance is not available" in caplog.text
 
@@ -320,6 +322,6 @@ def test_counters_of_other_clients_are_not_taken_for_a_texts_own(bench):
 def test_a_logarithm_of_what_is_not_listed_is_no_probability(value):
     logprobs = {"tokens": ["a"], "token_logprobs": [value], "top_logprobs": [{"b": -1, "a": value}]}
     event = {"choices": [{"text": "a", "finish_reason": "stop", "logprobs": logprobs}]}
-    answer = read_openai(Reply([(0.0, event)], 0.0))
+    answer = answer_of([(0.0, event)])
     assert answer.own == [float("-inf")]
     assert answer.stated == [[("b", -1.0), ("a", float("-inf"))]]

@@ -11,10 +11,11 @@ import pytest
 from spsbench.errors import DataError, UnavailableError
 from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached
 from spsbench.serving.address import checked
-from spsbench.serving.body import BrokenAnswerError
-from spsbench.serving.engines import Answer, Ask, Kind, Server, read_openai
-from spsbench.serving.http import Client, Limits, RefusedError, Reply
-from tests.oracles.servers import FAST, asked, asked_at, events_of
+from spsbench.serving.answers import AttemptError
+from spsbench.serving.engines import Answer, Ask, Kind, Server
+from spsbench.serving.http import Client, Limits, RefusedError
+from spsbench.serving.wire import Counts, read
+from tests.oracles.servers import FAST, answer_in, answer_of, asked, asked_at
 from tests.oracles.stub import Engine, Stub, serving
 
 
@@ -28,7 +29,7 @@ def test_an_answer_is_read_whole_and_in_chunks(schema, stream):
     assert len(found.keys) == len(found.own) == len(found.stated) == 12
     assert found.prompt_tokens == 2
     assert all(len(row) >= 5 and row == sorted(row, key=lambda e: -e[1]) for row in found.stated)
-    assert (found.counts == {}) is (schema == "openai")
+    assert (found.counts == Counts()) is (schema == "openai")
     assert len(found.stamps) == 1 or stream
     if schema == "sglang" or (schema == "vllm" and not stream):
         assert found.prompt_ids == Stub().ids("a b")  # without them no text can be scored anew
@@ -161,10 +162,9 @@ def test_requests_that_timed_out_are_tried_again_one_at_a_time():
 
 def test_a_stream_that_gives_the_reason_of_its_end_is_whole_without_done():
     chunk = b'data: {"choices": [{"text": "a", "finish_reason": "length"}]}'
-    ((_, event),) = events_of(chunk + b"\n\n")
-    assert event["choices"][0]["text"] == "a"
-    with pytest.raises(BrokenAnswerError):
-        events_of(chunk.replace(b'"length"', b"null") + b"\n\n")
+    assert answer_in(chunk + b"\n\n").text == "a"
+    with pytest.raises(AttemptError):
+        answer_in(chunk.replace(b'"length"', b"null") + b"\n\n")
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -225,15 +225,15 @@ def test_counters_of_both_prefixes_are_read():
         found = between({}, counters(text))
         assert (found.rounds, found.drafted, found.accepted) == (10, 20, 9)
         assert found.kept == (6, 3)
-        assert found.marginal == [0.6, 0.3]
-        assert found.conditional == [0.6, 0.5]
+        rates = {words: rate for words, rate, _ in found.rows() if words.startswith("position")}
+        assert list(rates.values()) == [0.6, 0.3, 0.6, 0.5]
     assert between({"num_drafts": 50.0}, counters(page)) is None  # it was restarted
     assert counters(None) == {}
 
 
 def test_acceptance_of_one_answer_in_each_engines_words():
     def answer(**counts):
-        return Answer("", [], [], [], None, count=7, counts=counts)
+        return Answer("", [], [], [], None, count=7, counts=read(counts, Counts))
 
     vllm = of_answer(answer(vllm={
         "num_spec_steps": 4, "num_accepted_draft_tokens": 3, "num_draft_tokens": 8,
@@ -255,6 +255,6 @@ def test_acceptance_of_one_answer_in_each_engines_words():
 
 def test_counts_of_tokens_come_from_the_engine_first():
     events = [(0.1, {"choices": [{"text": "a b"}]}), (0.2, {"choices": [{"text": " c"}]})]
-    assert read_openai(Reply(events, 0.2)).tokens == 2  # chunks, for want of better
+    assert answer_of(events).tokens == 2  # chunks, for want of better
     usage = {"choices": [], "usage": {"completion_tokens": 5, "prompt_tokens": 1}}
-    assert read_openai(Reply([*events, (0.2, usage)], 0.2)).tokens == 5
+    assert answer_of([*events, (0.2, usage)]).tokens == 5

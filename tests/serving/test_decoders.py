@@ -10,7 +10,7 @@ import pytest
 import spsbench
 from spsbench.audit.verify import verify_run
 from spsbench.errors import DataError, UnavailableError, UsageError
-from spsbench.serving.api_key import KEY
+from spsbench.serving.address import KEY
 from spsbench.settings.execution import Access
 from spsbench.store.records import records
 from tests.oracles.servers import PROMPTS, QUICK, TOKENS

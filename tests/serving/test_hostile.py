@@ -30,12 +30,11 @@ class Answering(Client):
         super().__init__("http://server", limits=ONCE)
         self.contents, self.content = contents, content
 
-    async def _exchange(self, method: str, path: str, body: Body, payload: Any = None) -> float:
+    async def _exchange(self, method: str, path: str, body: Body, payload: Any = None) -> None:
         content = self.content if method == "POST" else self.contents.get(path)
         body.status = 404 if content is None else 200
         body.take(0.1, content or b"")
         body.close(0.2)
-        return 0.0
 
 
 async def answer_to(kind: str, content: bytes) -> Any:

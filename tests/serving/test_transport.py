@@ -10,14 +10,13 @@ from urllib.parse import quote
 import pytest
 
 from spsbench.errors import DataError, Exit, UnavailableError, UsageError
-from spsbench.serving import address
 from spsbench.serving import body as bodies
 from spsbench.serving import http as client_side
-from spsbench.serving.address import checked, is_local
-from spsbench.serving.api_key import BASELINE_KEY, KEY
+from spsbench.serving.address import BASELINE_KEY, KEY, checked, is_local
+from spsbench.serving.answers import Reader
 from spsbench.serving.engines import Ask
 from spsbench.serving.http import Client, Limits, waiting
-from tests.oracles.servers import FAST, asked, asked_at, events_of
+from tests.oracles.servers import FAST, answer_in, asked, asked_at
 from tests.oracles.stub import Stub, serving
 
 SECRET = "sk-Secret+42/of-mine"
@@ -113,7 +112,7 @@ def test_no_cookie_is_kept_and_no_redirect_followed():
     assert set(asked_for) == {"/version"}
 
 
-@pytest.mark.parametrize("size", [bodies.MAX_ERROR_PAGE - 8, 3 * bodies.MAX_ERROR_PAGE])
+@pytest.mark.parametrize("size", [client_side.MAX_ERROR_PAGE - 8, 3 * client_side.MAX_ERROR_PAGE])
 def test_a_long_error_page_shows_no_half_of_a_key(monkeypatch, size):
     monkeypatch.setenv(KEY, SECRET)
     content = b" " * size + SECRET.encode() * 3
@@ -242,8 +241,8 @@ def test_a_page_that_never_comes_is_done_without(monkeypatch):
 def test_a_line_without_end_is_joined_once():
     """A join for each piece would copy 64 GiB here, which no limit of a test allows."""
     text = b'data: {"choices": [{"text": "' + b"x" * (16 << 20) + b'", "finish_reason": "stop"}]}\n'
-    ((_, event),) = events_of(text, 2048)
-    assert len(event["choices"][0]["text"]) == 16 << 20
+    answer = answer_in(text, 2048)
+    assert len(answer.text) == 16 << 20
 
 
 # Ends of streams.
@@ -263,7 +262,7 @@ CHUNK = b'data: {"choices": [{"text": "a", "finish_reason": %s}]}\n\n'
 )
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_the_last_event_needs_no_newline(content, size):
-    assert events_of(content, size)[0][1]["choices"][0]["text"] == "a"
+    assert answer_in(content, size).text == "a"
 
 
 @pytest.mark.parametrize("cuts", [(), (8,), (3, 11, 12)])
@@ -295,7 +294,7 @@ def test_a_stream_ends_at_done_though_the_connection_stays_open(cuts):
 def test_the_end_of_a_stream_is_a_line_of_its_own():
     text = b'data: {"choices": [{"text": "data: [DONE] \\ndata: [DONE]"}]}\n'
     for size in (1, 5, 1000):
-        body = bodies.Body(streamed=True)
+        body = bodies.Body(Reader(lambda value: value), streamed=True)
         ends = []
         for piece in (
             *(text[i : i + size] for i in range(0, len(text), size)),
@@ -397,7 +396,7 @@ def test_certificates_that_are_missing_are_named(monkeypatch, tmp_path, content)
     if content is not None:
         path.write_bytes(content)
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
-    address.certificates.cache_clear()
+    client_side.certificates.cache_clear()
     with pytest.raises(DataError):
         opened("https://127.0.0.1:9")
 

@@ -11,7 +11,7 @@ from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.options import CheckOptions
 from spsbench.extensions.check.weights import Weights
 from spsbench.messages import ignore
-from spsbench.serving.api_key import BASELINE_KEY, KEY
+from spsbench.serving.address import BASELINE_KEY, KEY
 from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, probe_streams
 from spsbench.serving.http import Client, Limits
 

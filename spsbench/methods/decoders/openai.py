@@ -29,11 +29,10 @@ from spsbench.serving.acceptance import (
     of_answer,
     spans,
 )
-from spsbench.serving.address import checked
-from spsbench.serving.answers import ENDS
-from spsbench.serving.api_key import BASELINE_KEY, KEY, ApiKey
+from spsbench.serving.address import BASELINE_KEY, KEY, ApiKey, checked
+from spsbench.serving.answers import ENDS, AbortedError
 from spsbench.serving.engines import Answer, Ask, Kind, Server, connect
-from spsbench.serving.http import AbortedError, Client, ImpossibleAnswerError, RefusedError
+from spsbench.serving.http import Client, ImpossibleAnswerError, RefusedError
 from spsbench.serving.http import Limits as HttpLimits
 from spsbench.settings.cell import WARP, Cell, WarpSettings
 from spsbench.settings.constraint import kind_of

@@ -197,11 +197,14 @@ def whole(tmp_path_factory):
 def test_acceptance_is_given_in_both_vocabularies(whole):
     accepted = whole[0].acceptance
     figures = {name: value for name, value, _ in accepted.rows()}
-    assert figures["tokens a pass, accepted + 1"] == pytest.approx(1 + sum(accepted.marginal))
+    assert figures["tokens a pass, accepted + 1"] == pytest.approx(
+        1 + sum(accepted.kept) / accepted.rounds
+    )
     tau = figures["block efficiency tau, emitted / rounds"]
     assert tau is None  # vLLM counts rounds with a draft alone, and all tokens
-    product = accepted.conditional[0] * accepted.conditional[1]
-    assert product == pytest.approx(accepted.marginal[1])
+    first, second = (f"position {i} accepted, where those before were" for i in (1, 2))
+    marginal = figures["position 2 accepted, of all rounds"]
+    assert figures[first] * figures[second] == pytest.approx(marginal)
 
 
 def test_speed_is_paired_with_the_baseline(whole):

@@ -8,10 +8,10 @@ of the answer's tokens are refused, since what follows allocates by them.
 """
 
 import logging
-import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate, islice, pairwise, zip_longest
 from statistics import median
@@ -161,11 +161,7 @@ def contradiction(counts: Acceptance, tokens: int) -> str | None:
 
 
 def reached(counts: Any) -> tuple[float, ...]:
-    """Convert steps that accepted exactly n tokens to steps that accepted position 1, 2, ...
-
-    Raises:
-        FieldError: counts of more than `MAX_DEPTH` tokens, or no counts.
-    """
+    """Convert steps that accepted exactly n tokens to steps that accepted position 1, 2, ..."""
     histogram: Any = read(counts or [], Histogram)  # type: ignore[arg-type]
     if isinstance(histogram, dict):
         histogram = [histogram.get(depth, 0) for depth in range(max(histogram, default=0) + 1)]
@@ -174,17 +170,12 @@ def reached(counts: Any) -> tuple[float, ...]:
 
 def counters(page: Any) -> dict[str, float]:
     """Read the speculation counters of a /metrics page; empty if there are none."""
-    totals: dict[str, float] = {}
-    for match in LINE.finditer(page) if isinstance(page, str) else ():
-        name, labels, value = match.groups()
-        place = PLACE.search(labels or "")
-        key = f"{name}@{int(place.group(1))}" if place else name
-        try:
-            number = float(value)
-        except ValueError:
-            continue
-        if math.isfinite(number) and 0 <= number < MAX_COUNT:
-            totals[key] = totals.get(key, 0.0) + number  # sum over the engines of one server
+    totals: defaultdict[str, float] = defaultdict(float)  # over the engines of one server
+    for name, labels, value in LINE.findall(page) if isinstance(page, str) else ():
+        place = PLACE.search(labels)
+        with suppress(ValueError):
+            if 0 <= (number := float(value)) < MAX_COUNT:
+                totals[f"{name}@{int(place[1])}" if place else name] += number
     return totals
 
 
@@ -206,17 +197,10 @@ def between(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptan
 def spans(answer: Answer, counts: Acceptance | None, *, plain: bool) -> tuple[float, list[Span]]:
     """Return the seconds before decoding, and what is known of the passes of a streamed answer.
 
-    The first chunk holds the prefill; its time beyond the median of the later ones is the prefill.
-    Passes are single where the chunks of the stream, one a pass, agree with the counts of the
-    engine. Chunks of one token that hold rounds without an accepted token and passes without a
-    draft, in an order that nobody states, are one span of sums. So is an answer whose chunks do not
-    agree with the counts; where the end of such an answer cut its last round, its passes are a
-    lower bound.
-
-    Args:
-        answer: streamed.
-        counts: the engine's counts of this answer; None = it tells nothing.
-        plain: the server does not speculate.
+    The first chunk holds the prefill: its time beyond the median of the later ones. Passes are
+    single where the chunks, one a pass, agree with the `counts` of the engine (None: it tells
+    nothing). Else they are sums, and a lower bound where the end cut the last round. `plain`: the
+    server does not speculate.
     """
     n = answer.tokens
     if not n or not answer.stamps:
@@ -244,20 +228,15 @@ def spans(answer: Answer, counts: Acceptance | None, *, plain: bool) -> tuple[fl
             Span(n, decode_seconds, drafted, -1, accepted, passes),
         ]
     chunks = zip(sizes, times, strict=True)
-    round_spans = []
-    for passes, steps in groups:
-        emitted, seconds = zip(*islice(chunks, passes), strict=True)
-        round_spans.append(
-            Span(
-                sum(emitted),
-                sum(seconds),
-                sum(drafted for drafted, _ in steps),
-                sum(min(accepted + 1, drafted) for drafted, accepted in steps),
-                sum(accepted for _, accepted in steps),
-                passes,
-            )
-        )
-    return first - usual, round_spans
+    return first - usual, [_sum(list(islice(chunks, passes)), steps) for passes, steps in groups]
+
+
+def _sum(chunks: Sequence[tuple[int, float]], steps: Sequence["Step"]) -> Span:
+    emitted, seconds = zip(*chunks, strict=True)
+    drafted = sum(drafted for drafted, _ in steps)
+    tested = sum(min(accepted + 1, drafted) for drafted, accepted in steps)
+    accepted = sum(accepted for _, accepted in steps)
+    return Span(sum(emitted), sum(seconds), drafted, tested, accepted, len(chunks))
 
 
 Step = tuple[int, int]
@@ -267,11 +246,7 @@ Passes = tuple[int, list[Step]]
 
 
 def passes_in(answer: Answer, counts: Acceptance, sizes: Sequence[int]) -> list[Passes] | None:
-    """Return the passes of an answer in order; None where only sums are known.
-
-    Args:
-        sizes: tokens of each chunk; empty where they are not known.
-    """
+    """Return the passes of an answer in order; None where only sums are known."""
     vllm = answer.counts.vllm
     if vllm and vllm.per_step_accepted is not None and vllm.per_step_drafted is not None:
         accepted, drafted = vllm.per_step_accepted, vllm.per_step_drafted
@@ -294,11 +269,10 @@ def passes_in(answer: Answer, counts: Acceptance, sizes: Sequence[int]) -> list[
 
 
 def in_chunks(steps: Sequence[Step], sizes: Sequence[int]) -> list[Passes] | None:
-    """Assign rounds with a draft, in their order, to chunks of one pass each.
+    """Assign rounds with a draft, in their order, to chunks of one pass each; None: no fit.
 
-    A chunk of several tokens is a round; the end of the text may cut the last one. Chunks of one
-    token are rounds that accepted nothing, or passes without a draft: the first chunk is the pass
-    of the prompt, and of further ones that are both the order is unknown. None: they do not fit.
+    A chunk of several tokens is a round. One of one token is a round that accepted nothing, or a
+    pass without a draft: the first is that of the prompt, and the order of others is unknown.
     """
     whole = [at for at, size in enumerate(sizes) if size > 1]  # chunks of a round that accepted
     accepting = [at for at, (_, accepted) in enumerate(steps) if accepted]

@@ -30,23 +30,15 @@ ENDS = {
 
 
 class AttemptError(Exception):
-    """An attempt without an answer, after which another is made.
+    """An attempt without an answer, after which another is made."""
 
-    Attributes:
-        kind: of the error after the last attempt.
-        words: of the server.
-        wait: seconds that the server asks for.
-    """
+    kind: type[UnavailableError] = UnavailableError  # of the error after the last attempt
+    words = ""  # of the server
+    wait = 0.0  # seconds that the server asks for
 
-    def __init__(
-        self,
-        line: str,
-        kind: type[UnavailableError] = UnavailableError,
-        words: str = "",
-        wait: float = 0.0,
-    ) -> None:
+    def __init__(self, line: str, **more: Any) -> None:
         super().__init__(line)
-        self.kind, self.words, self.wait = kind, words, wait
+        vars(self).update(more)
 
 
 class AbortedError(UnavailableError):
@@ -82,8 +74,7 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a line of a file."""
-        values: dict[str, Any] = msgspec.to_builtins(self)
-        return values
+        return dict(msgspec.to_builtins(self))
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Answer":
@@ -107,12 +98,7 @@ class Reader:
         self._unsent = self._length = 0
 
     def add(self, at: float, data: bytes) -> bool:
-        """Read JSON that came at a time, and return whether it holds generated text.
-
-        Raises:
-            AttemptError: no JSON, an error in its place, or an end before the text is whole.
-            FieldError: JSON of another schema, or beyond the bounds.
-        """
+        """Read JSON that came at a time, and return whether it holds generated text."""
         try:
             value = self.hide(parse_json(data, strict=False))
         except NotJSONError as error:
@@ -124,7 +110,7 @@ class Reader:
         finish = self.answer.finish
         if finish is not None and not any(finish.lower() in words for words in ENDS.values()):
             line = f"the text is not whole: finish_reason {cut(finish)}"
-            raise AttemptError(line, AbortedError)
+            raise AttemptError(line, kind=AbortedError)
         return len(self.answer.stamps) > pieces
 
     def _add(self, at: float, value: Any) -> None:
@@ -177,12 +163,7 @@ class Reader:
             self.answer.counts = Counts(wrong=str(error))
 
     def done(self) -> Answer:
-        """Return the answer, whose ids and tokens agree, without the key in any part.
-
-        Raises:
-            FieldError: the logprobs of other tokens, or of another number, than the ids; or tokens
-                that spell the key.
-        """
+        """Return the answer, whose ids and tokens agree, without the key in any part."""
         answer = self.answer
         by_id = bool(answer.keys) and all(map(ID_KEY.fullmatch, answer.keys))
         if answer.ids is None and by_id:

@@ -6,16 +6,14 @@ llama-cpp-python, and SGLang's /generate.
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from spsbench.errors import DataError, UnavailableError
 from spsbench.foreign import cut, listed_names
-from spsbench.messages import ignore
 from spsbench.serving.answers import Answer, Reader, SglangReader
-from spsbench.serving.body import Body
 from spsbench.serving.http import FIRST, Client, FailedError, RefusedError
 from spsbench.serving.wire import Model, Stated, ordered, read
 
@@ -90,29 +88,24 @@ class Server:
         """Return the engine and its version in words."""
         return f"{self.kind} {self.version}".strip()
 
-    async def answer(self, ask: Ask, arriving: Callable[[Body], None] = ignore) -> Answer:
-        """Send a request and return the continuation; `arriving` gets its body before it comes."""
+    async def answer(self, ask: Ask) -> Answer:
+        """Send a request and return the continuation."""
+        path, body = self.request(ask)
         try:
-            return await self._answer(ask, arriving)
+            return (await self._send(path, body)).answer
         except RefusedError as error:
-            options = ask.stream and self.counts_streams and self.kind is not Kind.SGLANG
-            if error.status not in REFUSED or not options:
+            if error.status not in REFUSED or not body.pop("stream_options", None):
                 raise
             try:
-                answer = await replace(self, counts_streams=False)._answer(ask, arriving)
+                answer = (await self._send(path, body)).answer
             except RefusedError:
                 raise error from None
             self.counts_streams = False
             return answer
 
-    async def _answer(self, ask: Ask, arriving: Callable[[Body], None]) -> Answer:
-        return (await self._send(*self.request(ask), arriving)).answer
-
-    async def _send(
-        self, path: str, body: dict[str, Any], arriving: Callable[[Body], None] = ignore
-    ) -> Reader:
+    async def _send(self, path: str, body: dict[str, Any]) -> Reader:
         reader = SglangReader if self.kind is Kind.SGLANG else Reader
-        return await self.client.post(path, body, reader, arriving)
+        return await self.client.post(path, body, reader)
 
     def request(self, ask: Ask) -> tuple[str, dict[str, Any]]:
         """Return the path and the body of a request in the server's schema."""

@@ -1,12 +1,13 @@
 """HTTP client for model servers: bounded retries, sizes and times, API keys, event streams.
 
-What a server sends is bounded (`body`), and freed of the API key, where it comes in.
+What a server sends is bounded, and freed of the API key, where it comes in.
 """
 
 import asyncio
 import json
 import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,11 +20,14 @@ from urllib.parse import urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError
 from spsbench.foreign import FieldError, NotJSONError, RangeError, cut, parse_json
-from spsbench.messages import ignore
 from spsbench.serving.address import KEY, ApiKey, checked, is_local
 from spsbench.serving.answers import AttemptError, Reader, reason_in
-from spsbench.serving.body import Body
 
+LARGEST = 64 * 2**20  # bytes of one answer
+MAX_EVENTS = 2**16  # events of a stream, and as many as `EVENTS` for each token
+EVENTS = 16
+SPARE = 16  # events beside those of the tokens that renew the clock of a stream
+LAST_LINE = re.compile(rb"\r?data:[ \t]*\[DONE\]\s*")
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retried
 LONGEST_WAIT = 30.0  # seconds between two attempts
 MAX_ERROR_PAGE = 2**16  # bytes of an error page that is read
@@ -78,6 +82,62 @@ class Limits:
             )
 
 
+class Body:
+    """An answer, whole or as a stream of events, each read once.
+
+    Args:
+        reader: of the schema; None: only the bytes are kept.
+        streamed: events, one a line, are expected.
+        tokens: were asked for; no more events than that, and some to spare, are progress.
+    """
+
+    def __init__(
+        self, reader: Reader | None = None, *, streamed: bool = False, tokens: int = 0
+    ) -> None:
+        self.streamed, self.status = streamed, 0
+        self.headers: Any = {}
+        self.content = bytearray()  # of a stream, the line that has not ended
+        self.end = 0.0  # time of the last event of a stream, 0 before; of the last byte
+        self._reader, self._asked = reader, tokens
+        self._size = self._events = self._tokens = 0  # bytes, events, those that hold a token
+
+    def take(self, at: float, piece: bytes) -> bool:
+        """Add a piece; return whether it is progress: the first byte, or an event with a token."""
+        self._size += len(piece)
+        most = MAX_EVENTS + EVENTS * self._asked
+        if self._size > LARGEST or self._events > most:
+            raise AttemptError(f"more than {LARGEST >> 20} MiB or {most:,} events in one answer")
+        self.content += piece
+        before = self._tokens
+        if not self.streamed:
+            self._tokens = int(self._tokens or not piece.isspace())
+        elif b"\n" in piece:
+            *lines, self.content = self.content.split(b"\n")
+            for line in lines:
+                self._add(at, bytes(line))
+        if self.streamed and len(self.content) < 40 and LAST_LINE.fullmatch(self.content):
+            self.end = at
+        return before < self._tokens <= self._asked + SPARE
+
+    def _add(self, at: float, line: bytes) -> None:
+        if LAST_LINE.fullmatch(line):
+            self.end = at
+        elif line.startswith(b"data:") and self._reader:  # comments and names of events say nothing
+            self._events += 1
+            self._tokens += self._reader.add(at, line[5:])
+
+    def close(self, at: float) -> None:
+        """End the answer; a line without an end is one all the same."""
+        if self.streamed:
+            self._add(at, bytes(self.content))
+            # the last event of `transformers serve` gives the reason of the end
+            if not self.end and not (self._reader and self._reader.answer.finish):
+                raise AttemptError("the stream ends without [DONE] or a finish_reason")
+        elif self._reader and self.status == 200:
+            self._reader.add(at, bytes(self.content))
+        self.end = self.end or at
+
+
 @dataclass
 class Client:
     """A connection pool to one server.
@@ -129,9 +189,6 @@ class Client:
 
         `FIRST` has one attempt, so that a wrong address is named at once. Of all other pages a
         server need have none: one that it refuses, or does not give in time, is missing.
-
-        Raises:
-            SpsError: for `FIRST`, no server, one that wants a key, or no page of the schema.
         """
         if path == FIRST:
             return await self._page(path, 1)
@@ -164,7 +221,6 @@ class Client:
         path: str,
         payload: dict[str, Any],
         reader: Callable[[Callable[[Any], Any]], R],
-        arriving: Callable[[Body], None] = ignore,
     ) -> R:
         """Send `payload` and return what has read the answer; a transient failure is retried.
 
@@ -172,10 +228,6 @@ class Client:
             path: below the server's address.
             payload: the JSON to send.
             reader: makes a reader of the answer's schema, for each attempt.
-            arriving: called with the body of each attempt before it comes.
-
-        Raises:
-            SpsError: the server refuses the request, fails at all attempts, or answers wrongly.
         """
         sampling = payload.get("sampling_params") or {}
         tokens = int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)
@@ -183,7 +235,6 @@ class Client:
         async def ask(attempt: int) -> R:
             reads = reader(self.hide)
             body = Body(reads, streamed=bool(payload.get("stream")), tokens=tokens)
-            arriving(body)
             with self.reading(path, reads.schema):
                 with self.sending():
                     await self._exchange("POST", path, body, payload)
@@ -304,7 +355,8 @@ class Client:
             reason = reason_in(self.hide(page))  # freed of the key before it is cut
         if status in AGAIN:
             kind = FailedError if status == 500 else UnavailableError
-            raise AttemptError(f"HTTP {status}", kind, reason, waiting(body.headers))
+            wait = waiting(body.headers)
+            raise AttemptError(f"HTTP {status}", kind=kind, words=reason, wait=wait)
         todo = REMEDIES.get(status, "Change what the server names, or look at its log")
         line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. "
         raise RefusedError(line + todo.format(key=self.key_from), status, reason)

@@ -190,11 +190,7 @@ class Counts(Struct, omit_defaults=True):
 
 
 def read(value: Any, schema: type[T]) -> T:
-    """Return JSON as a value of the schema.
-
-    Raises:
-        FieldError: another schema. RangeError: a number that cannot be true.
-    """
+    """Return JSON as a value of the schema; RangeError for a number that cannot be true."""
     try:
         return msgspec.convert(value, schema, str_keys=True)
     except ValueError as error:  # of the schema, or half a surrogate pair

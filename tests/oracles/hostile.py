@@ -4,47 +4,39 @@ Each of the valid answers holds every field that the client reads. A hostile one
 replaced by a value of another kind, or left out; or is no such JSON at all.
 """
 
-import copy
 import json
 from collections.abc import Iterator
 from typing import Any
 
 from spsbench.errors import Exit
 
-MANY = int("9" * 400)
-
-
-class Raw(str):
-    """JSON as it is written, which `json.dumps` would not write."""
-
-
-VALUES: dict[str, Any] = {
-    "null": None,
-    "text": "abc",
-    "no text": "",
-    "true": True,
-    "list": [5],
-    "list of null": [None],
-    "no list": [],
-    "object": {"a": 1},
-    "no object": {},
-    "-1": -1,
-    "half": 0.5,
-    "2^70": 2**70,
-    "1e9": 10**9,
-    "400 digits": MANY,
-    "NaN": float("nan"),
-    "1e999": Raw("1e999"),
-    "-1e999": Raw("-1e999"),
-    "lone surrogate": "\ud800",
-    "control characters": "\x1b]0;x\x07\u202e\x00",
-    "nested": Raw("[" * 900 + "]" * 900),
-    "nested objects": Raw('{"a":' * 900 + "1" + "}" * 900),
-    "long": "x" * 20_000,
-    "histogram": {"999999999": 1},
-    "long list": [1] * 5_000,
+VALUES = {  # as JSON is written
+    "null": "null",
+    "text": '"abc"',
+    "no text": '""',
+    "true": "true",
+    "list": "[5]",
+    "list of null": "[null]",
+    "no list": "[]",
+    "object": '{"a": 1}',
+    "no object": "{}",
+    "-1": "-1",
+    "half": "0.5",
+    "2^70": str(2**70),
+    "1e9": "1000000000",
+    "400 digits": "9" * 400,
+    "NaN": "NaN",
+    "1e999": "1e999",
+    "-1e999": "-1e999",
+    "lone surrogate": r'"\ud800"',
+    "control characters": json.dumps("\x1b]0;x\x07\u202e\x00"),
+    "nested": "[" * 900 + "]" * 900,
+    "nested objects": '{"a":' * 900 + "1" + "}" * 900,
+    "long": '"' + "x" * 20_000 + '"',
+    "histogram": '{"999999999": 1}',
+    "long list": json.dumps([1] * 5_000),
 }
-GONE = object()
+HOLE = "@hole@"
 
 LOGPROBS = {
     "tokens": ["token_id:1", "token_id:2"],
@@ -159,46 +151,25 @@ BODIES: dict[str, bytes] = {
 }
 
 
-def nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every node of a JSON value, the root first."""
-    yield path
-    if isinstance(value, dict | list):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for name, item in items:
-            yield from nodes(item, (*path, name))
-
-
-def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
-    """The value with a node replaced, or left out."""
-    if not path:
-        return by
-    changed = copy.deepcopy(value)
-    place = changed
-    for name in path[:-1]:
-        place = place[name]
-    if by is GONE:
-        del place[path[-1]]
-    else:
-        place[path[-1]] = by
-    return changed
+def holes(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """A JSON value with a hole at each node, the root first, and without each node below it."""
+    yield path, HOLE
+    items: Any = enumerate(value) if isinstance(value, list) else ()
+    for name, item in value.items() if isinstance(value, dict) else items:
+        at = f"{path}.{name}"
+        for below, changed in holes(item, at):
+            if isinstance(value, dict):
+                yield below, value | {name: changed}
+            else:
+                yield below, [*value[:name], changed, *value[name + 1 :]]
+        if isinstance(value, dict):
+            yield f"{at}: gone", {other: value[other] for other in value if other != name}
+        else:
+            yield f"{at}: gone", value[:name] + value[name + 1 :]
 
 
 def written(value: Any) -> bytes:
-    """The bytes of JSON; a `Raw` stands in it as it is."""
-    raw: list[str] = []
-
-    def marked(item: Any) -> Any:
-        if isinstance(item, Raw):
-            raw.append(str(item))
-            return f"@raw{len(raw) - 1}@"
-        if isinstance(item, dict):
-            return {name: marked(of) for name, of in item.items()}
-        return [marked(of) for of in item] if isinstance(item, list) else item
-
-    text = json.dumps(marked(value))
-    for number, item in enumerate(raw):
-        text = text.replace(f'"@raw{number}@"', item)
-    return text.encode()
+    return json.dumps(value).encode()
 
 
 def event(content: bytes) -> bytes:
@@ -208,9 +179,13 @@ def event(content: bytes) -> bytes:
 
 def changes(value: Any) -> Iterator[tuple[str, bytes]]:
     """Every hostile form of a JSON value, by name."""
-    for path in nodes(value):
-        for name, by in (VALUES | ({"gone": GONE} if path else {})).items():
-            yield f"{'.'.join(map(str, path))}: {name}", written(replaced(value, path, by))
+    for place, changed in holes(value):
+        text = json.dumps(changed)
+        if HOLE not in text:
+            yield place, text.encode()
+        else:
+            for name, by in VALUES.items():
+                yield f"{place}: {name}", text.replace(f'"{HOLE}"', by).encode()
 
 
 def answers() -> Iterator[tuple[str, str, bytes]]:

@@ -10,9 +10,8 @@ import pytest
 
 import spsbench
 from spsbench.serving.answers import Reader
-from spsbench.serving.body import Body
 from spsbench.serving.engines import connect
-from spsbench.serving.http import Client, Limits
+from spsbench.serving.http import Body, Client, Limits
 from tests.oracles.stub import serving
 
 FAST = Limits(timeout=60, retries=2, pause=0.01)

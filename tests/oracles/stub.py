@@ -1,10 +1,7 @@
-"""A server over a table of laws that speculates honestly or with a planted defect.
+"""A server over a table of distributions that speculates honestly or with a planted defect.
 
-It speaks OpenAI's schema as vLLM 0.33 extends it (vllm/entrypoints/openai: `return_token_ids`,
-`return_tokens_as_token_ids`, `prompt_logprobs`, `metrics.speculative_decoding`, /version, /metrics)
-and SGLang's /generate (python/sglang/srt/managers/tokenizer_manager.py: `output_ids`,
-`meta_info.output_token_logprobs` as (logprob, id, text), `spec_verify_ct`). Tokens are the words
-`w0`, `w1`, ...; the law of the next one depends on the last one alone, so that a round of
+It speaks OpenAI's schema as vLLM 0.33 extends it and SGLang's /generate. Tokens are the words `w0`,
+`w1`, ...; the distribution of the next one depends on the last one alone, so that a round of
 speculation is a few look-ups. A model may take the table's place (`Engine`).
 """
 
@@ -16,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,18 +46,13 @@ def softmax(logits: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def after_cut(law, top_p, top_k):
-    """Rows [n, V] after top-k, then top-p, by a loop over the tokens."""
-    for row in law:
-        order = sorted(range(len(row)), key=lambda i: -row[i])
-        row[order[top_k or len(order) :]] = 0
-        row /= row.sum()
-        mass = 0.0
-        for i in order:
-            if mass >= top_p:
-                row[i] = 0
-            else:
-                mass += row[i]
-        row /= row.sum()
+    """Rows [n, V] after top-k, then top-p."""
+    order = np.argsort(-law, kind="stable")
+    ranked = np.take_along_axis(law, order, -1)
+    ranked[:, top_k or ranked.shape[1] :] = 0
+    ranked /= ranked.sum(-1, keepdims=True)
+    ranked[ranked.cumsum(-1) - ranked >= top_p] = 0
+    np.put_along_axis(law, order, ranked / ranked.sum(-1, keepdims=True), -1)
     return law
 
 
@@ -87,16 +80,13 @@ def of_table(logits):
 
 @dataclass
 class Engine:
-    """Generates by speculation; `defect` is planted, `k` = 0 is plain sampling.
-
-    A model is a table [V, V] of logits, or a function that scores as `of_table` does.
-    """
+    """Generates by speculation with a table [V, V] of logits, or what scores as `of_table` does."""
 
     target: Any = field(default_factory=lambda: TARGET)
     draft: Any = field(default_factory=lambda: DRAFT)
-    defect: str | None = None
+    defect: str | None = None  # planted
     wait: float = 0.02  # seconds for a second request
-    k: int = K
+    k: int = K  # 0 = plain sampling
     ignores_cuts: bool = False  # top-p and top-k
     as_vllm: bool = False  # the prompt's pass has no draft; the last draft may go beyond the end
     actual: float | None = None  # a temperature that is set behind the client's back
@@ -203,32 +193,28 @@ class Stub:
     pause: float = 0.0  # seconds after each event
     says_more: int = 0  # tokens that it counts beside those it gives
     printed: Callable[[int], str] = lambda i: f" w{i}"  # the text of a token
-    own_wins: bool = False  # of tokens with one text, an object keeps the emitted one's logprob
     shifts_ids: bool = False  # ids of other tokens than those whose text and logprobs it gives
-    ids_in_streams: bool = True
     second_differs: bool = False  # the second answer to a prompt, as by a wrong prefix cache
     draws_greedy_beside_sampled: bool = False  # in a batch of both
     ends_after: int | None = None  # requests to generate, then the server stops
-    listing: int = 200  # status of its list of models
     pages: dict[str, Callable[[Any], None]] = field(default_factory=dict)  # path -> what answers
-    breaks: list[str] = field(default_factory=list)  # pages whose connection breaks, once each
     model: str = "table"  # its name
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
-    counts: dict[str, float] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     seen: Counter[Any] = field(default_factory=Counter)  # how often each prompt came
     running: list[float] = field(default_factory=list)  # temperatures of requests at this moment
     texts: list[Made] = field(default_factory=list)  # in the order in which they were made
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ids(self, prompt: Any) -> list[int]:
-        if isinstance(prompt, list):
-            found = [int(token) for token in prompt]
-        elif self.encode is not None:
-            found = self.encode(prompt)
-        else:
-            found = [sum(word.encode()) % self.engine.size for word in prompt.split()]
-        return found if self.second_bos is None else [self.second_bos, *found]
+        if isinstance(prompt, str):
+            prompt = (
+                self.encode(prompt)
+                if self.encode
+                else [sum(word.encode()) % self.engine.size for word in prompt.split()]
+            )
+        return [*([] if self.second_bos is None else [self.second_bos]), *map(int, prompt)]
 
     def generate(self, prompt: Any, n: int, temperature: float, seed: int, cuts: Any) -> Made:
         """A text, with the planted defects of a server around its engine."""
@@ -251,31 +237,43 @@ class Stub:
     def printed_stop(self, made: Made, stop: str) -> str:
         """The text up to a stop string, whose tokens `made` then ends with; empty without one."""
         for n in range(1, len(made.ids) + 1):
-            text = "".join(map(self.printed, made.ids[:n]))
+            text = self.text(made.ids[:n])
             if stop in text:
                 made.cut(n)
                 return text[: text.index(stop)]
         return ""
 
+    def text(self, ids: list[int]) -> str:
+        return "".join(map(self.printed, ids))
+
     def count(self, made: Made) -> None:
         with self.lock:
             self.texts.append(made)
-            grown = {"num_drafts": sum(k > 0 for k in made.drafted)}
-            grown |= {"num_draft_tokens": sum(made.drafted)}
-            grown |= {"num_accepted_tokens": sum(made.accepted)}
-            for name, value in grown.items():
-                self.counts[name] = self.counts.get(name, 0) + value
+            self.counts["num_drafts"] += sum(k > 0 for k in made.drafted)
+            self.counts["num_draft_tokens"] += sum(made.drafted)
+            self.counts["num_accepted_tokens"] += sum(made.accepted)
             for i in range(self.engine.k):
                 key = f'num_accepted_tokens_per_pos{{position="{i}"}}'
-                more = sum(a > i for a in made.accepted)
-                self.counts[key] = self.counts.get(key, 0) + more
+                self.counts[key] += sum(a > i for a in made.accepted)
 
     def metrics(self) -> str:
         lines = ["# HELP of the counters"]
         for name, value in self.counts.items():
-            bare, _, labels = name.partition("{")
-            lines.append(f"vllm:spec_decode_{bare}_total{'{' if labels else ''}{labels} {value}")
+            bare, brace, labels = name.partition("{")
+            lines.append(f"vllm:spec_decode_{bare}_total{brace}{labels} {value}")
         return "\n".join(lines) + "\n"
+
+    def page(self, path: str) -> Any:
+        """The value of a page; None if there is none."""
+        owners = {"vllm": "vllm", "sglang": "sglang", "llama-server": "llamacpp"}
+        pages: dict[tuple[str, str], Any] = {
+            ("/version", "vllm"): {"version": "0.33.0"},
+            ("/metrics", "vllm"): self.metrics(),
+            ("/server_info", "sglang"): {"version": "0.5.23"},
+        }
+        if path == "/v1/models":
+            return {"data": [{"id": self.model, "owned_by": owners.get(self.schema, "someone")}]}
+        return pages.get((path, self.schema))
 
 
 def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
@@ -286,11 +284,13 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: Any) -> None:
             pass
 
-        def send(self, value: Any, status: int = 200, kind: str = "application/json") -> None:
-            body = value.encode() if isinstance(value, str) else json.dumps(value).encode()
+        def send(self, value: Any, status: int = 200, **headers: str) -> None:
+            """Send JSON, or bytes and text as they are."""
+            text = value if isinstance(value, str | bytes) else json.dumps(value)
+            body = text.encode() if isinstance(text, str) else text
             self.send_response(status)
-            self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(body)))
+            for name, content in (headers | {"content_length": str(len(body))}).items():
+                self.send_header(name.replace("_", "-"), content)
             self.end_headers()
             self.wfile.write(body)
 
@@ -308,25 +308,12 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             stub.keys.append(self.headers.get("authorization"))
-            owners = {"vllm": "vllm", "sglang": "sglang", "llama-server": "llamacpp"}
-            owner = owners.get(stub.schema, "someone")
-            if self.path in stub.breaks:
-                stub.breaks.remove(self.path)
-                self.close_connection = True
-            elif self.path in stub.pages:
+            if self.path in stub.pages:
                 stub.pages[self.path](self)
-            elif self.path == "/v1/models" and stub.listing != 200:
-                self.send({"error": {"message": "loading"}}, stub.listing)
-            elif self.path == "/v1/models":
-                self.send({"data": [{"id": stub.model, "owned_by": owner}]})
-            elif self.path == "/version" and stub.schema == "vllm":
-                self.send({"version": "0.33.0"})
-            elif self.path == "/server_info" and stub.schema == "sglang":
-                self.send({"version": "0.5.23"})
-            elif self.path == "/metrics" and stub.schema == "vllm":
-                self.send(stub.metrics(), kind="text/plain")
-            else:
+            elif (page := stub.page(self.path)) is None:
                 self.send({"error": "no such page"}, 404)
+            else:
+                self.send(page)
 
         def do_POST(self) -> None:
             size = int(self.headers["content-length"])
@@ -347,7 +334,10 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def rows_of(logits: list[np.ndarray], ids: list[int], top: int) -> list[list[tuple[float, int]]]:
+Listed = list[tuple[float, int]]
+
+
+def rows_of(logits: list[np.ndarray], ids: list[int], top: int) -> list[Listed]:
     """The likeliest tokens at each place, and the emitted one beside them."""
     made = []
     for row, own in zip(logits, ids, strict=True):
@@ -357,124 +347,103 @@ def rows_of(logits: list[np.ndarray], ids: list[int], top: int) -> list[list[tup
     return made
 
 
+def of_token(row: Listed, token: int) -> float:
+    return next(lp for lp, i in row if i == token)
+
+
 def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     if body["model"] != stub.model:
         return http.send({"error": {"message": f"no model {body['model']}"}}, 404)
     chat = "messages" in body
     prompt = stub.ids(body["messages"][-1]["content"] if chat else body["prompt"])
-    seed, temperature = body.get("seed", 0), body["temperature"]
     cuts = {name: body[name] for name in ("top_p", "top_k") if name in body}
+    seed, temperature = body.get("seed", 0), body["temperature"]
     made = stub.generate(prompt, body["max_tokens"], temperature, seed, cuts)
     texts = {stop: stub.printed_stop(made, stop) for stop in body.get("stop", ())}
     stopped = min(filter(texts.get, texts), key=lambda stop: len(texts[stop]), default=None)
-    text = texts[stopped] if stopped else "".join(map(stub.printed, made.ids))
-    end = {"finish_reason": "stop", "stop_reason": stopped} if stopped else {}
+    text, end = stub.text(made.ids), {"finish_reason": "length"}
+    if stopped:
+        text, end = texts[stopped], {"finish_reason": "stop", "stop_reason": stopped}
     if stub.ends in made.ids:
         made.cut(made.ids.index(stub.ends) + 1)
-        text, end = "".join(map(stub.printed, made.ids)), {"finish_reason": "stop"}
-    end = end or {"finish_reason": "length"}
+        text, end = stub.text(made.ids), {"finish_reason": "stop"}
     stub.count(made)
-    vllm, by_content = stub.schema == "vllm", chat or stub.schema == "llama-server"
-
-    def entry(i: int, lp: float) -> dict[str, Any]:
-        own_id = {"id": i} if stub.schema == "llama-server" else {}
-        return {"token": named(i), "logprob": lp} | own_id
+    vllm, llama = stub.schema == "vllm", stub.schema == "llama-server"
+    top = int(body.get("top_logprobs", 0) if chat else body.get("logprobs", 0))
+    if top > (stub.most if stub.logprobs else 0):
+        return http.send({"error": {"message": f"at most {stub.most} logprobs, if any"}}, 400)
+    rows = rows_of(made.logits, made.ids, top) if top else []
 
     def named(i: int) -> str:
         by_id = vllm and body.get("return_tokens_as_token_ids")
         return f"token_id:{i}" if by_id else stub.printed(i)
 
-    top = body.get("top_logprobs", 0) if chat else body.get("logprobs", 0)
-    wanted = bool(top) and stub.logprobs
-    if top and int(top) > stub.most:
-        return http.send({"error": {"message": f"at most {stub.most} logprobs"}}, 400)
-    if top and not stub.logprobs:
-        return http.send({"error": {"message": "logprobs are off"}}, 400)
-    rows = rows_of(made.logits, made.ids, int(top)) if wanted else []
+    def entry(i: int, lp: float) -> dict[str, Any]:
+        return {"token": named(i), "logprob": lp} | ({"id": i} if llama else {})
 
     def part(first: int, last: int) -> dict[str, Any]:
-        ids = made.ids[first:last]
-        shown = slice(*(len("".join(map(stub.printed, made.ids[:n]))) for n in (first, last)))
+        ids, listed = made.ids[first:last], rows[first:last]
+        shown = text[slice(*(len(stub.text(made.ids[:n])) for n in (first, last)))]
         choice: dict[str, Any] = {"index": 0, "finish_reason": None}
-        if (
-            vllm
-            and body.get("return_token_ids")
-            and (stub.ids_in_streams or not body.get("stream"))
-        ):
+        if vllm and body.get("return_token_ids"):
             choice["token_ids"] = [i + stub.shifts_ids for i in ids]
         whole = first == 0 and last == len(made.ids)
-        if chat:
-            choice["message" if whole else "delta"] = {"content": text[shown]}
-        else:
-            choice["text"] = text[shown]
-        if wanted and by_content:
+        choice |= {"message" if whole else "delta": {"content": shown}} if chat else {"text": shown}
+        if rows and (chat or llama):
+            content = [
+                entry(i, of_token(row, i)) | {"top_logprobs": [entry(j, lp) for lp, j in row]}
+                for i, row in zip(ids, listed, strict=True)
+            ]
+            choice["logprobs"] = {"content": content}
+        elif rows:
             choice["logprobs"] = {
-                "content": [
-                    entry(i, next(lp for lp, j in row if j == i))
-                    | {"top_logprobs": [entry(j, lp) for lp, j in row]}
-                    for i, row in zip(ids, rows[first:last], strict=True)
-                ]
-            }
-        elif wanted:
-            choice["logprobs"] = {
-                "tokens": [named(i) for i in ids],
-                "token_logprobs": [
-                    next(lp for lp, j in row if j == i)
-                    for i, row in zip(ids, rows[first:last], strict=True)
-                ],
-                "top_logprobs": [
-                    {
-                        named(j): lp
-                        for lp, j in [*row, *([e for e in row if e[1] == i] * stub.own_wins)]
-                    }
-                    for i, row in zip(ids, rows[first:last], strict=True)
-                ],
+                "tokens": list(map(named, ids)),
+                "token_logprobs": list(map(of_token, listed, ids)),
+                "top_logprobs": [{named(j): lp for lp, j in row} for row in listed],
             }
         return choice
 
     steps = list(zip(made.accepted, made.drafted, strict=True))
     if stub.engine.as_vllm:
         steps = [step for step in steps if step[1]]
-    usage = {"prompt_tokens": len(prompt), "completion_tokens": len(made.ids) + stub.says_more}
-    spec = {
-        "num_spec_steps": len(steps),
-        "num_accepted_draft_tokens": sum(made.accepted),
-        "num_draft_tokens": sum(made.drafted),
-        "per_step_accepted": [accepted for accepted, _ in steps],
-        "per_step_drafted": [drafted for _, drafted in steps],
-    }
-    own = vllm and stub.engine.k and stub.per_request and not stopped
-    metrics = {"metrics": {"speculative_decoding": spec}} if own else {}
+    answer: dict[str, Any] = {"usage": {"prompt_tokens": len(prompt)}}
+    answer["usage"]["completion_tokens"] = len(made.ids) + stub.says_more
+    if vllm and stub.engine.k and stub.per_request and not stopped:
+        spec = {
+            "num_spec_steps": len(steps),
+            "num_accepted_draft_tokens": sum(made.accepted),
+            "num_draft_tokens": sum(made.drafted),
+            "per_step_accepted": [accepted for accepted, _ in steps],
+            "per_step_drafted": [drafted for _, drafted in steps],
+        }
+        answer["metrics"] = {"speculative_decoding": spec}
+    whole = {"prompt_token_ids": prompt} if vllm and body.get("return_token_ids") else {}
     if body.get("stream"):
-        events, at = [], 0
-        for kept in made.accepted:
-            last = min(at + kept + 1, len(made.ids))
-            events += [{"choices": [part(at, last)]}] if last > at else []
-            at = last
-        if vllm and body.get("return_token_ids") and stub.ids_in_streams:
-            events[0]["choices"][0]["prompt_token_ids"] = prompt
-        events[-1]["choices"][0] |= end
-        return http.stream([*events, {"choices": [], "usage": usage, **metrics}], stub.pause)
-    choice = part(0, len(made.ids)) | end
-    if vllm and body.get("return_token_ids"):
-        choice["prompt_token_ids"] = prompt
+        lasts = [min(last, len(made.ids)) for last in np.cumsum([a + 1 for a in made.accepted])]
+        parts = [part(*span) for span in pairwise([0, *lasts]) if span[1] > span[0]]
+        parts[0] |= whole
+        parts[-1] |= end
+        events = [*({"choices": [one]} for one in parts), {"choices": [], **answer}]
+        return http.stream(events, stub.pause)
+    choice = part(0, len(made.ids)) | end | whole
     if body.get("prompt_logprobs") is not None:
-        logits = stub.engine.prompt_logits(prompt)
-        found = rows_of(logits, prompt[1:], body["prompt_logprobs"])
-        choice["prompt_logprobs"] = [
-            None,
-            *({str(j): {"logprob": lp, "rank": 1} for lp, j in row} for row in found),
-        ]
-    return http.send({"choices": [choice], "usage": usage, **metrics})
+        scored = rows_of(stub.engine.prompt_logits(prompt), prompt[1:], body["prompt_logprobs"])
+        shown = [{str(j): {"logprob": lp, "rank": 1} for lp, j in row} for row in scored]
+        choice["prompt_logprobs"] = [None, *shown]
+    return http.send({"choices": [choice], **answer})
 
 
 def answer_sglang(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     asked = body["sampling_params"]
     prompt = body.get("input_ids") or stub.ids(body["text"])
-    seed = asked.get("sampling_seed", 0)
-    n, temperature = asked["max_new_tokens"], asked["temperature"]
+    seed, n = asked.get("sampling_seed", 0), asked["max_new_tokens"]
     cuts = {name: asked[name] for name in ("top_p", "top_k")}
-    made = stub.engine.generate(prompt, n, temperature, seed, **cuts)
+    made = stub.engine.generate(prompt, n, asked["temperature"], seed, **cuts)
+
+    def rows(logits: Any, ids: list[int]) -> tuple[list[Any], list[Any]]:
+        listed = rows_of(logits, ids, body["top_logprobs_num"])
+        own = [(of_token(row, i), i, None) for i, row in zip(ids, listed, strict=True)]
+        return own, [[(lp, j, None) for lp, j in row] for row in listed]
 
     def event(last: int, rounds: int) -> dict[str, Any]:
         ids = made.ids[:last]
@@ -489,19 +458,13 @@ def answer_sglang(stub: Stub, http: Any, body: dict[str, Any]) -> None:
             meta |= {"spec_accept_token_num": sum(made.accepted[:rounds])}
             meta |= {"spec_draft_token_num": sum(made.drafted[:rounds])}
         if body.get("return_logprob") and stub.logprobs:
-            rows = rows_of(made.logits[:last], ids, body["top_logprobs_num"])
-            own = [next(lp for lp, j in row if j == i) for i, row in zip(ids, rows, strict=True)]
-            meta["output_token_logprobs"] = [(lp, i, None) for lp, i in zip(own, ids, strict=True)]
-            meta["output_top_logprobs"] = [[(lp, j, None) for lp, j in row] for row in rows]
+            listed = rows(made.logits[:last], ids)
+            meta |= zip(("output_token_logprobs", "output_top_logprobs"), listed, strict=True)
         if body.get("logprob_start_len") == 0:
-            logits = stub.engine.prompt_logits(prompt)
-            found = rows_of(logits, prompt[1:], body["top_logprobs_num"])
-            shown = [[(lp, j, None) for lp, j in row] for row in found]
-            meta["input_top_logprobs"] = [None, *shown]
-            by_id = [{j: lp for lp, j in row} for row in found]
-            own = [None, *(row[i] for i, row in zip(prompt[1:], by_id, strict=True))]
-            meta["input_token_logprobs"] = [*zip(own, prompt, [None] * len(own), strict=True)]
-        return {"text": "".join(map(stub.printed, ids)), "output_ids": ids, "meta_info": meta}
+            own, tops = rows(stub.engine.prompt_logits(prompt), prompt[1:])
+            meta["input_token_logprobs"] = [(None, prompt[0], None), *own]
+            meta["input_top_logprobs"] = [None, *tops]
+        return {"text": stub.text(ids), "output_ids": ids, "meta_info": meta}
 
     if not body.get("stream"):
         return http.send(event(len(made.ids), len(made.accepted)))

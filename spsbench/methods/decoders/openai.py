@@ -165,14 +165,14 @@ class OpenAiDecoder(Decoder):
         """Return the server, about which this process asks once."""
         key = (client.address, self._model)
         if key not in _servers:
-            server = await connect(client, self._model or None)
-            if self.kinds is not None and server.kind not in self.kinds:
-                raise DataError(
-                    f"an engine of another kind ({client.address}: {server.name}): expected "
-                    f"{', '.join(self.kinds)}. Use `decoder` openai"
-                )
-            _servers[key] = server
-        return replace(_servers[key], client=client)
+            _servers[key] = await connect(client, self._model or None)
+        server = _servers[key]
+        if self.kinds is not None and server.kind not in self.kinds:
+            raise DataError(
+                f"an engine of another kind ({client.address}: {server.name}): expected "
+                f"{', '.join(self.kinds)}. Use `decoder` openai"
+            )
+        return replace(server, client=client)
 
     async def _answer_of(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Answer:
         ask = self._ask(server, prompt, tokens, seed)

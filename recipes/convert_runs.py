@@ -17,8 +17,9 @@ OF_START = ("started", "machine", "clock")
 OF_MANIFEST = ("experiment", "cells", "fingerprint", "created", "tool")
 
 
-def lines(log: Path, starts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def lines(log: Path, starts: list[dict[str, Any]], engines: Path) -> list[dict[str, Any]]:
     """The lines of a log, each start before its first record, with what it has counted."""
+    chosen = json.loads(engines.read_text()) if engines.exists() else {}
     made: list[dict[str, Any]] = []
     records = [values for values in iterate(log) if "start" not in values]
     for number in range(len(records) + 1):
@@ -27,7 +28,7 @@ def lines(log: Path, starts: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 start = {name: old[name] for name in OF_START if name in old}
                 provenance = old.get("provenance") or {}
                 start["provenance"] = {n: value for n, value in provenance.items() if value}
-                start["counters"] = old.get("counters", {})
+                start |= {"engines": chosen, "counters": old.get("counters", {})}
                 made.append({"start": {name: value for name, value in start.items() if value}})
         made += records[number : number + 1]
     return made
@@ -42,8 +43,10 @@ def convert(run: Path) -> None:
     for log in sorted(run.glob("records-*.jsonl")):
         shard = log.name.removeprefix("records-").removesuffix(".jsonl")
         starts = [start for start in old["segments"] if start["shard"] == shard]
-        made = enumerate(lines(log, starts))
+        engines = run / f"engines-{shard}.json"
+        made = enumerate(lines(log, starts, engines))
         replace_file(log, b"".join(encode(number, values) for number, values in made))
+        engines.unlink(missing_ok=True)
     new = {name: old[name] for name in OF_MANIFEST} | {"schema": 7}
     replace_file(path, (json.dumps(new, indent=1) + "\n").encode("ascii"))
 

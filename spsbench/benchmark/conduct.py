@@ -54,7 +54,7 @@ from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import fingerprint, provenance
 from spsbench.store.records import records
 from spsbench.store.run import RunWriter, open_run
-from spsbench.store.run_folder import Shard, check_writable, read_choices, write_choices
+from spsbench.store.run_folder import Shard, check_writable
 from spsbench.store.starts import Provenance, Start, bandwidth_before
 from spsbench.store.withheld import withhold_texts
 from spsbench.tasks.reader import digest_of
@@ -260,11 +260,11 @@ class Benchmark(Conductor):
         Restores the model cache afterwards, so that the cache does not write into a finished run.
         """
         choices, before = self.model_cache.choices, self.model_cache.chosen
-        choices.update(read_choices(writer.folder, writer.shard))
+        choices.update(writer.engines)
         self.model_cache.clock = writer.manifest.created
 
         def keep() -> None:
-            write_choices(writer.folder, writer.shard, choices)
+            writer.note(engines=choices)
 
         self.model_cache.chosen = keep
         if choices:  # of models loaded earlier

@@ -25,7 +25,6 @@ from spsbench.store.run_folder import (
     Shard,
     belongs,
     check_writable,
-    choices_path,
     make,
     move_aside,
     record_logs,
@@ -61,6 +60,7 @@ class RunWriter:
         self._failures: Counter[Key] = Counter()
         self._made_folder = made_folder
         self._waiting: list[Start] = []  # that no record has followed yet
+        self._latest = Start()  # of this process
         self._begun = False
         self._clock: datetime | None = None  # of this start's prompts, if not the manifest's
         own = LogReader(path := records_path(folder, shard))
@@ -72,6 +72,7 @@ class RunWriter:
             self.close()
             raise
         self.starts += own.starts
+        self.engines = {name: kept for start in own.starts for name, kept in start.engines.items()}
         remove_drafts(folder, f"*-{shard_name(shard)}.json*")
 
     def __enter__(self) -> "RunWriter":
@@ -84,8 +85,7 @@ class RunWriter:
         """Release the shard for other processes; a run without records leaves no files."""
         if not self.count and not (self.folder / NAME).exists():
             with suppress(OSError):
-                for unused in (self._log.path, choices_path(self.folder, self.shard)):
-                    unused.unlink(missing_ok=True)
+                self._log.path.unlink(missing_ok=True)
                 if self._made_folder:
                     self.folder.rmdir()
         self._log.close()
@@ -105,7 +105,10 @@ class RunWriter:
             provenance: of the records from now on.
             machine: name of the worker's machine that makes them; None = this process.
         """
-        self._waiting.append(Start(provenance=provenance, machine=machine))
+        start = Start(provenance=provenance, machine=machine)
+        self._waiting.append(start)
+        if machine is None:
+            self._latest = start
 
     def append(self, record: Record, machine: str | None = None) -> None:
         """Write a generation, or its failure, and wait until it is on disk.
@@ -135,9 +138,11 @@ class RunWriter:
         self._see(record)
 
     def note(self, **facts: Any) -> None:
-        """Add facts to this start, by the fields of `Note`; nothing before its first record."""
+        """Add facts to the start of this process, by the fields of `Note`."""
+        note = convert(facts, Note)
+        self._latest.add(note)
         if self._begun:
-            self._log.append({"note": to_builtins(convert(facts, Note))})
+            self._log.append({"note": to_builtins(note)})
 
     def _write_starts(self) -> None:
         """Write the starts that wait, and the manifest if it is missing."""

@@ -6,11 +6,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
-
-from msgspec import Meta, Struct, ValidationError, convert
+from typing import Any
 
 from spsbench.errors import CannotCreateError, DataError, PermissionDeniedError, SpsError
 from spsbench.foreign import read_json
@@ -18,12 +16,10 @@ from spsbench.hardware.files import sync
 from spsbench.settings.records import SCHEMA, Key
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
-from spsbench.store.manifest import Count
 
 Shard = tuple[int, int]  # index, number of shards
 WHOLE: Shard = (0, 1)
 RECORDS = re.compile(r"records-(\d+-of-\d+)\.jsonl")
-BEGUN = re.compile(r"(records-.*\.jsonl|engines-.*\.json)")  # files before the first record
 
 
 TURN = " turn "  # separates a conversation from the turn in a sample's name
@@ -113,7 +109,7 @@ def make(folder: Path) -> None:
         names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     except OSError as error:
         raise cannot_create(error, folder) from error
-    foreign = {name for name in names if not BEGUN.fullmatch(name)}
+    foreign = {name for name in names if not RECORDS.fullmatch(name)}  # a killed start leaves one
     if foreign and "manifest.json" not in foreign:
         raise CannotCreateError(
             f"not a run ({folder}, holds {min(foreign)}): expected an empty folder or a run. "
@@ -152,56 +148,6 @@ def cannot_create(error: OSError | ValueError, folder: Path) -> SpsError:
         f"cannot write to {folder} ({reason}): expected a writable place with room. "
         "Name another folder"
     )
-
-
-class ChoiceShape(Struct):
-    """The fields of `EngineConfig`; engines of other packages may add more."""
-
-    engine: str = ""
-    reason: str = ""
-    packed: dict[str, str] = {}
-    threads: Annotated[int, Meta(ge=1)] | None = None
-    linears: Count = 0
-    packed_linears: Count = 0
-    beside: Count = 0
-    reading: str = ""
-    cache: Count = 0
-    row_bits: bool = False
-
-
-def choices_path(folder: Path, shard: Shard) -> Path:
-    """Return the path of a shard's tuning choices; shards may run on different machines."""
-    return folder / f"engines-{shard_name(shard)}.json"
-
-
-def read_choices(folder: Path, shard: Shard) -> dict[str, dict[str, Any]]:
-    """Return model, dtype and engine -> tuning choice of the engine; empty before the first choice.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    path = choices_path(folder, shard)
-    if not path.exists():
-        return {}
-    choices: dict[str, dict[str, Any]] = read_json(path, "tuning choices that `sps` wrote")
-    try:
-        convert(choices, dict[str, ChoiceShape])
-    except ValidationError as error:
-        raise DataError(
-            f"foreign choices ({path}: {error}): expected what `sps` wrote. Delete the file, and "
-            "they are made anew"
-        ) from error
-    return choices
-
-
-def write_choices(folder: Path, shard: Shard, choices: Mapping[str, Any]) -> None:
-    """Replace the tuning choices of a shard.
-
-    Raises:
-        WriteError: the choices could not be written; the old choices are untouched.
-    """
-    text = json.dumps(choices, allow_nan=False, indent=1, sort_keys=True)
-    replace_file(choices_path(folder, shard), text.encode("ascii") + b"\n")
 
 
 AUDITS = "audit.json"

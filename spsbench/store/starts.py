@@ -55,10 +55,15 @@ class Provenance(Struct, omit_defaults=True):
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+Engines = dict[str, dict[str, Any]]
+"""Model, dtype and engine -> what the engine has chosen by timing, which a resume keeps to."""
+
+
 class Note(Struct, omit_defaults=True):
     """What a start has learnt after its first record."""
 
     memory: Memory | None = None
+    engines: Engines = {}
     counters: dict[str, dict[str, Amount]] = {}  # cell -> counts over texts, of none alone
 
 
@@ -69,11 +74,13 @@ class Start(Struct, omit_defaults=True, eq=False):
     provenance: Provenance = field(default_factory=Provenance)
     machine: str | None = None  # named by the records that a worker made
     clock: Moment | None = None  # that chat templates were told, where it is not the manifest's
+    engines: Engines = {}
     counters: dict[str, dict[str, Amount]] = {}
 
     def add(self, note: Note) -> None:
-        """Add what a note says: the newest memory, and further counts."""
+        """Add what a note says: the newest memory and choices, and further counts."""
         self.provenance.memory = note.memory or self.provenance.memory
+        self.engines |= note.engines
         for cell, counts in note.counters.items():
             sums = self.counters.setdefault(cell, {})
             sums |= {name: sums.get(name, 0) + count for name, count in counts.items()}

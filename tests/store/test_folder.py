@@ -4,18 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.errors import CannotCreateError, DataError, Exit, InUseError, PermissionDeniedError
+from spsbench.errors import CannotCreateError, Exit, InUseError, PermissionDeniedError
 from spsbench.store.log import Log
 from spsbench.store.run_folder import (
     belongs,
     check_writable,
-    choices_path,
     make,
     move_aside,
-    read_choices,
     record_logs,
     records_path,
-    write_choices,
 )
 
 
@@ -118,19 +115,3 @@ def test_each_generation_has_one_shard_whatever_its_method(total):
 def test_shards_are_the_same_in_every_process():
     first = [n for n in range(12) if belongs(("c", f"s{n}", 0), (0, 2))]
     assert first == [0, 1, 5, 6, 9]
-
-
-def test_what_is_written_is_read_by_shard(tmp_path):
-    assert read_choices(tmp_path, (0, 2)) == {}
-    write_choices(tmp_path, (0, 2), {"model": {"engine": "fast", "threads": None}})
-    assert read_choices(tmp_path, (0, 2)) == {"model": {"engine": "fast", "threads": None}}
-    assert read_choices(tmp_path, (1, 2)) == {}
-
-
-@pytest.mark.parametrize(
-    "text", ["{", "[]", "3", '{"m": 5}', '{"m": {"packed": [1]}}', "[" * 100_000]
-)
-def test_damage_is_a_user_s_error(tmp_path, text):
-    choices_path(tmp_path, (0, 1)).write_text(text)
-    with pytest.raises(DataError):
-        read_choices(tmp_path, (0, 1))

@@ -212,11 +212,11 @@ def test_the_lost_end_of_a_log_is_made_again(folder, lines):
 def test_what_a_killed_process_was_writing_is_removed_by_the_next_start(folder):
     begin(folder)
     drafts = [
-        ".engines-00-of-01.json.123.tmp",
+        ".summary-00-of-01.json.123.tmp",
         ".manifest.json.4.tmp",
         ".scores-00-of-01.jsonl.5.tmp",
     ]
-    others = {".engines-01-of-02.json.6.tmp", "kept.tmp"}
+    others = {".scores-01-of-02.jsonl.6.tmp", "kept.tmp"}
     for name in (*drafts, *others):
         (folder / name).write_text("half")
     begin(folder, resume=True)
@@ -228,7 +228,7 @@ def test_notes_are_added_to_the_start_of_this_process(folder):
     for count in (1, 2):
         with open_run(folder, made.manifest(), resume=True) as writer:
             writer.start(Provenance(threads=count, memory=Memory(2e9, loaded=True)))
-            writer.note(counters={"c4": {"drafted": 9}})  # of no record
+            writer.note(engines={"m": {"engine": "fast", "threads": count}})
             made.write(writer, count)
             writer.start(Provenance(), "worker")
             writer.note(counters={"c4": {"drafted": count}})
@@ -237,8 +237,10 @@ def test_notes_are_added_to_the_start_of_this_process(folder):
     assert [start.provenance.threads for start in starts] == [1, 2]
     assert [start.provenance.memory for start in starts] == [Memory(5e9)] * 2
     assert [start.counters for start in starts] == [{"c4": {"drafted": 2}}, {"c4": {"drafted": 3}}]
+    assert [start.engines["m"]["threads"] for start in starts] == [1, 2]
     with open_run(folder, made.manifest(), resume=True) as writer:
         assert [start.provenance.threads for start in writer.starts] == [1, 2]
+        assert writer.engines == {"m": {"engine": "fast", "threads": 2}}
 
 
 def test_a_start_that_is_refused_before_its_first_record_leaves_nothing(folder):
@@ -251,7 +253,6 @@ def test_a_start_that_is_refused_before_its_first_record_leaves_nothing(folder):
 
 def test_a_start_that_was_killed_before_its_first_record_is_in_nobodys_way(tmp_path):
     (tmp_path / "records-00-of-01.jsonl").touch()
-    (tmp_path / "engines-00-of-01.json").write_text("{}")
     begin(tmp_path, 1, made.manifest(seed=1))
     assert Manifest.load(tmp_path).fingerprint["seed"] == 1
     assert list(records(tmp_path)) == [made.record(0)]

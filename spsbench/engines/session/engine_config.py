@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
 import torch
+from msgspec import Meta, ValidationError, convert
 from torch import nn
 
 from spsbench.engines.replay import ModelReplay
@@ -23,7 +24,7 @@ class EngineConfig:
     linears: int = 0
     packed: Mapping[str, str] = field(default_factory=dict)  # rows x columns -> layout
     packed_linears: int = 0
-    threads: int | None = None  # None: as many as torch uses
+    threads: Annotated[int, Meta(ge=1)] | None = None  # None: as many as torch uses
     beside: int = 0  # threads of others that were at work when these were chosen
     reading: str = ""  # how weights in panels are prefetched, by `Prefetch.name`
     cache: int = 0  # bytes of a token in the cache; 0 = not known
@@ -36,11 +37,11 @@ class EngineConfig:
     def from_json(cls, values: Mapping[str, Any]) -> "EngineConfig":
         """Return the inverse of `to_json`."""
         try:
-            return cls(**values)
-        except TypeError as error:
+            return convert(values, cls)
+        except ValidationError as error:
             raise DataError(
-                f"foreign choice of an engine ({error}): expected what `sps` wrote. Delete "
-                "engines-*.json in the folder of the run, and it is made anew"
+                f"foreign choice of an engine ({error}): expected what `sps` wrote. Start the "
+                "run anew"
             ) from error
 
     def of_cache(self, context: int | None) -> str:

@@ -88,7 +88,7 @@ def test_a_choice_is_made_once_and_can_be_given():
 
 def test_a_known_layout_that_cannot_be_had_is_selected_anew():
     """A run that another version, or a machine with a compiler, has begun."""
-    packed = {"32x32": "panels", "48x32": "onednn", "12x32": 1}
+    packed = {"32x32": "panels", "48x32": "onednn", "12x32": "other"}
     known = EngineConfig(engine="fast", packed=packed, threads=1)
     model = tiny("llama", dtype=torch.float32)
     usual = next(iter(layouts(next(slots(model)).weight)))

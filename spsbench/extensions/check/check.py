@@ -29,10 +29,10 @@ from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.laws import LawResult
 from spsbench.extensions.check.library import load_weights
 from spsbench.extensions.check.modes import Modes
-from spsbench.extensions.check.options import OF_CHECK, CheckOptions
+from spsbench.extensions.check.options import OF_CHECK, CheckOptions, of_file
 from spsbench.extensions.check.sampled import Sampled
 from spsbench.extensions.check.speed import Level, Ratios, time_servers
-from spsbench.extensions.check.texts import BASE, CONNECTING, OWN, CheckProgress, Texts, first_of
+from spsbench.extensions.check.texts import BASE, CONNECTING, OWN, CheckProgress, Texts
 from spsbench.extensions.check.weights import Weights
 from spsbench.messages import ignore
 from spsbench.serving.acceptance import Acceptance, between, counters, of_answers
@@ -41,6 +41,7 @@ from spsbench.serving.engines import Answer, Kind
 from spsbench.settings.options import convert_options
 
 log = logging.getLogger(__name__)
+OWN_CUTS = "cuts of its own (top-k, top-p, penalties) may be on and would look like a bias"
 
 
 @dataclass(kw_only=True)
@@ -85,8 +86,12 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
     async with AsyncExitStack() as stack:
         await texts.connect(stack)
         audited, base = texts.servers[OWN], texts.servers.get(BASE)
-        for name in texts.servers:
-            describe(texts, name)
+        for name, server in texts.servers.items():
+            address = server.client.address
+            log.info(f"{name}: {server.name[:80]}, {server.model[:80]} ({address})")
+            unknown = "the engine is not known" if server.kind is Kind.OPENAI else ""
+            if why := unknown if server.extras else "it refuses options beyond OpenAI's":
+                texts.remark(f"{name}: {why}, so {OWN_CUTS}")
         checked = Checked(
             url=audited.client.address, engine=audited.name, model=audited.model, plan=plan
         )
@@ -125,21 +130,6 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
     return checked
 
 
-def describe(texts: Texts, name: str) -> None:
-    """Say what a server is, and what it may cut."""
-    server = texts.servers[name]
-    log.info(f"{name}: {server.name[:80]}, {server.model[:80]} ({server.client.address})")
-    if not server.extras:
-        texts.remark(
-            f"{name}: refuses options beyond OpenAI's: cuts of its own would look like a bias"
-        )
-    elif server.kind is Kind.OPENAI:
-        texts.remark(
-            f"{name}: the engine is not known, so cuts of its own (top-k, top-p, penalties) "
-            "are not turned off and would look like a bias"
-        )
-
-
 async def check_greedy(texts: Texts, greedy: Sequence[Answer]) -> ServerGreedy:
     """Compare greedy texts with the strongest reference that there is."""
     bases = await texts.greedy(BASE) if BASE in texts.servers else None
@@ -170,7 +160,7 @@ def run_check(
     given = {name: value for name, value in given.items() if value is not None}
     if url is None:
         journal = Journal(Path(given["resume"]), resume=True, asks=False)
-        plan = journal.options(given)
+        plan = of_file(journal.path, journal.plan, given)
         load = partial(load, offline=True)
     else:
         plan = CheckOptions(url=checked_address(url), **convert_options(OF_CHECK, given))
@@ -201,7 +191,9 @@ def examine(
         try:
             return asyncio.run(check_texts(texts, draft))
         except* Exception as group:
-            error = first_of(group)
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
             if isinstance(error, UnavailableError) and texts.progress.part != CONNECTING:
                 error.args = (f"{texts.progress.counted}: {error}",)
             raise error from None

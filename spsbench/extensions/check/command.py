@@ -39,29 +39,22 @@ def check(
     """
     if url is None and options.get("resume") is None:
         raise UsageError("expected the URL of a server, or --resume FILE")
-    form = o.page_format(format, json, out)
-    result = examined(url, options)
-    show(result, form, out)
-    raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
-
-
-def examined(url: str | None, options: dict[str, Any]) -> Any:
-    """Check a server and keep its answers, or compute those of a file anew."""
     from spsbench.cli.output.progress import deferred_progress
     from spsbench.extensions.check.check import run_check
     from spsbench.serving.address import checked
 
-    place = None
+    form, place = o.page_format(format, json, out), None
     if url is not None:
-        parts = urlsplit(checked(url))
-        at = time.strftime("%m%d-%H%M%S")
+        parts, at = urlsplit(checked(url)), time.strftime("%m%d-%H%M%S")
         place = Path(f"sps-check-{parts.hostname}-{parts.port or parts.scheme}-{at}.jsonl")
     with graceful(raises=SIGNALS) as interrupt:
         try:
             with deferred_progress() as watch:
-                return run_check(url, options, place, watch=watch)
+                result = run_check(url, options, place, watch=watch)
         except KeyboardInterrupt:
             raise typer.Exit(interrupt.code) from None
+    show(result, form, out)
+    raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
 
 
 def show(checked: Any, format: str, out: Path | None) -> None:

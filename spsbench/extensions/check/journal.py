@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from spsbench.errors import DataError, MismatchError, UsageError, first_line
-from spsbench.extensions.check.options import CheckOptions, of_file
+from spsbench.extensions.check.options import CheckOptions
 from spsbench.foreign import read_foreign
 from spsbench.messages import ignore
 from spsbench.store.atomic import check_replaceable
@@ -72,18 +72,17 @@ class Journal:
             else:
                 self._values[key] = record["value"]
 
-    def options(self, given: dict[str, Any]) -> CheckOptions:
-        """Return the options of the file, with the `given` ones in place of its own."""
-        kept = self._values.get(OPTIONS)
-        if not self._header or self.path is None:
+    @property
+    def plan(self) -> dict[str, Any]:
+        """Return the options of the file."""
+        if not self._header:
             raise self._no_journal()
-        values = {**self._header, **(kept if isinstance(kept, dict) else {})}
-        return of_file(self.path, values, given)
+        return {**self._header, **self._values.get(OPTIONS, {})}
 
     def begin(self, plan: CheckOptions) -> None:
         """Check that the file is of a check with these options."""
         header, kept = plan.header(), self._header
-        may_change = () if self.asks else ("weights",)  # by which kept answers are scored anew
+        may_change = () if self.asks else ("url", "baseline", "weights")  # which scores anew
         names = [n for n in {**header, **kept} if n not in may_change] if kept else []
         if differing := [name for name in names if header.get(name) != kept.get(name)]:
             line = f"kept answers of another check ({self.path}): expected the same options"

@@ -14,7 +14,7 @@ from typing import Any
 
 from spsbench.extensions.check.greedy import ServerGreedy, compare, compare_best
 from spsbench.extensions.check.journal import REFUSED
-from spsbench.extensions.check.texts import BASE, OWN, Texts, first_of
+from spsbench.extensions.check.texts import BASE, OWN, Texts
 from spsbench.foreign import FieldError, parse_json
 from spsbench.serving.engines import Answer, Ask
 from spsbench.serving.http import RefusedError
@@ -82,7 +82,7 @@ class Modes:
                     raise RefusedError(journal.read(f"{REFUSED}{part}", str), 0, "")
                 self.results[part] = await mode()
             except* RefusedError as group:
-                reason = str(error := first_of(group))
+                reason = str(error := group.exceptions[0])
                 if isinstance(error, RefusedError) and error.status:
                     reason = f"HTTP {error.status}: {error.reason}"
                     journal.keep(f"{REFUSED}{part}", reason)
@@ -130,8 +130,7 @@ class Modes:
         ]
         after = cached(await texts.page("/metrics"))
         if before is not None and after is not None:
-            hits = after - before
-            tokens = f"{hits:,.0f} prompt tokens" if hits else "no prompt token"
+            tokens = f"{after - before:,.0f} prompt tokens"
             texts.remark(f"cache: {tokens} came from a prefix cache, by the server's count")
         return compare("the first answers to the same prompts", first, again)
 

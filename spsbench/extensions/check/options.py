@@ -25,12 +25,10 @@ NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
 IS_NUMBER = Check(lambda text: bool(NUMBER.fullmatch(text)), "a number from 0")
 IS_TOP_P = Check(lambda value: 0 < value <= 1, "a number above 0 and up to 1")
 IS_SHARE = Check(lambda value: 0 < value < 1, "a number between 0 and 1")
-MOST_REQUESTS = 100_000
 MOST_TOGETHER = 1024
 TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
 PARTS = ("law", "greedy", "speed")
 MODES = ("json", "mixed", "cache")  # asked by name: many servers take no schema
-ALL_PARTS = (*PARTS, *MODES)
 IN_FILES = {
     "prompts": "texts",
     "length": "max_new_tokens",
@@ -124,7 +122,7 @@ class CheckOptions:
     concurrency: Annotated[
         tuple[int, ...], Option(SPEED, default_text="1,2,4,8", parse=numbers(1, MOST_TOGETHER))
     ] = (1, 2, 4, 8)
-    requests: Annotated[int, Option(SPEED, between(1, MOST_REQUESTS))] = 16
+    requests: Annotated[int, Option(SPEED, between(1, 100_000))] = 16
     keep: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
     resume: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
     texts: tuple[str, ...] = PROMPTS  # those of `prompts`
@@ -134,9 +132,9 @@ class CheckOptions:
             raise UsageError("`keep` with `resume`: expected one of the two")
         if self.prompts is not None:
             object.__setattr__(self, "texts", read_prompts(self.prompts))
-        if unknown := set(self.only) - set(ALL_PARTS):
-            expected = ", ".join(ALL_PARTS)
-            raise UsageError(f"`only` {', '.join(unknown)}: expected some of {expected}")
+        if unknown := set(self.only) - {*PARTS, *MODES}:
+            parts = ", ".join(PARTS + MODES)
+            raise UsageError(f"`only` {', '.join(unknown)}: expected some of {parts}")
         if not self.texts or not all(self.texts):
             raise UsageError("no prompts (`prompts`): expected one or more that are not empty")
         if self.weights is None and (self.draft is not None or self.cut):
@@ -203,13 +201,13 @@ class CheckOptions:
 OF_CHECK = options_of(CheckOptions)
 
 
-def of_file(path: Path, values: Mapping[str, Any], given: Mapping[str, Any]) -> CheckOptions:
+def of_file(path: Path | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> CheckOptions:
     """Return the options that a file keeps, with the `given` ones in place of its own."""
     chosen = convert_options(OF_CHECK, given)
     try:
         kept = {IN_FILES.get(n, n): v for n, v in values.items() if n in {*HEADER, *MAY_CHANGE}}
         kept["temperature"] = tuple(map(str, kept["temperature"]))
-        kept["only"] = tuple(part for part in kept.get("only", PARTS) if part in ALL_PARTS)
+        kept["only"] = tuple(part for part in kept.get("only", PARTS) if part in PARTS + MODES)
         url, texts = str(kept.pop("url")), tuple(map(str, kept.pop("texts")))
         return CheckOptions(url=url, texts=texts, **convert_options(OF_CHECK, kept) | chosen)
     except (TypeError, ValueError, KeyError, AttributeError) as error:

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from spsbench.audit.statistical.finding import Audit, AuditVerdict
@@ -25,7 +25,7 @@ from spsbench.extensions.check.laws import (
 from spsbench.extensions.check.modes import long_prompt
 from spsbench.extensions.check.texts import BASE, OWN, Texts
 from spsbench.extensions.check.weights import Cut, Weights
-from spsbench.serving.engines import Answer, Kind, Stated
+from spsbench.serving.engines import Answer, Kind
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +63,9 @@ class Sampled:
         """Audit sampled texts; None if their distribution cannot be told."""
         mode = self.mode()
         if mode is None:
-            server = self.servers[OWN]
-            lacking = [] if server.top else ["no logprobs"]
-            lacking += [] if server.gives_ids else ["no ids"]
             self.texts.remark(
-                f"the server gives {' and '.join(lacking)}: its distribution cannot be told. Name "
-                "the model with `weights`, for which logprobs or ids are needed (llama-cpp-python: "
+                "the server gives no logprobs, or no ids: its distribution cannot be told. Name "
+                "the model with `weights`, for which either is enough (llama-cpp-python: "
                 "--logits_all true), or take an engine that gives both"
             )
             return None
@@ -106,8 +103,8 @@ class Sampled:
             self.texts.progress.note = note
             log.info(note)
             full = arm.tokens >= self.plan.max_tokens or arm.tokens < arm.texts or not bets
-            full |= any(of_server.broken for of_server in arms.values())
-            if full or self._is_last(batch.stop, size) or audit.decided:
+            broken = any(of_server.broken for of_server in arms.values())
+            if full or broken or self._is_last(batch.stop, size) or audit.decided:
                 self.texts.progress.note = ""
                 return LawResult(mode, rounding, audit.finding())
 
@@ -184,7 +181,8 @@ class Sampled:
         """Return the columns of a text by the baseline's distributions at its tokens."""
         base, ids = self.servers[BASE], text.ids or ()
         rescore = partial(base.rescore, text.prompt_ids or (), ids)
-        rows = await self.texts.journal.get(f"{BASE}/{key}", rows_of, rescore)
+        read = partial(msgspec.convert, type=list[list[tuple[str, float]]])
+        rows = await self.texts.journal.get(f"{BASE}/{key}", read, rescore)
         return columns(rows, [f"#{i}" for i in ids], base.top)
 
     async def _rounding(self, mode: Mode) -> Band:
@@ -218,11 +216,6 @@ class Sampled:
                 f"{band.tokens} first tokens of the server, for there is no `baseline`"
             )
         return band
-
-
-def rows_of(values: Any) -> list[Stated]:
-    """Read rescored rows."""
-    return [[(str(key), float(logprob)) for key, logprob in row] for row in values]
 
 
 def beginnings(prompt: str) -> list[str]:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from spsbench.errors import UnavailableError
@@ -25,7 +26,7 @@ BLOCKS = 2  # of each server at each concurrency
 class Timed:
     """The times of one answer."""
 
-    prompt: int  # index of the prompt
+    prompt: Annotated[int, msgspec.Meta(ge=0)]  # index of the prompt
     ttft: float
     decoding: float  # seconds from the first token to the last
     tokens: int | None  # None: what the engine counts cannot be
@@ -44,15 +45,6 @@ class Timed:
         tokens = None if miscount(answer, most_tokens) else answer.tokens
         count = len(answer.stamps)
         return cls(prompt, first, last - first, tokens, answer.seconds, count, began)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Timed":
-        """Read kept values, which must be numbers."""
-        timed = cls(**values)
-        numbers = (timed.ttft, timed.decoding, timed.seconds, timed.began, timed.tokens or 0)
-        if not all(math.isfinite(number) for number in numbers) or timed.prompt < 0:
-            raise ValueError(f"impossible times {values}")
-        return timed
 
     def sums(self) -> tuple[float, ...]:
         """Return the summands of the figures: TTFT, DECODING, FOLLOWING, TOKENS, SECONDS, ONE."""
@@ -169,7 +161,7 @@ async def time_servers(texts: Texts) -> tuple[list[Level], list[Ratios]]:
             for name in servers[:: 1 if number % 2 == 0 else -1]:
                 block = await journal.get(
                     f"{name}/block/{together}/{number}",
-                    lambda kept: [value and Timed.from_json(value) for value in kept],
+                    partial(msgspec.convert, type=list[Timed | None]),
                     partial(time_block, texts, name, together, plan.requests),
                     lambda block: [timed and asdict(timed) for timed in block],
                 )

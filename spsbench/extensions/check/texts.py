@@ -179,10 +179,3 @@ def miscount(answer: Answer, most_tokens: float) -> str:
     if count is not None and count < pieces - 1:  # the last piece may be text that was held back
         return f"counts {count} tokens in {pieces} pieces of text"
     return ""
-
-
-def first_of(group: BaseException) -> BaseException:
-    """Return the first error of nested exception groups."""
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    return group

@@ -45,9 +45,6 @@ class Cut:
         return 2 * self.rounding + MASS if self.top_k or self.top_p < 1 else 0.0
 
 
-WHOLE = Cut()
-
-
 def law_of(logits: Floats, temperature: float) -> Floats:
     """Return the distributions [n, V] of logits at a temperature."""
     law = np.exp((logits - logits.max(1, keepdims=True)) / temperature)
@@ -118,7 +115,7 @@ class Weights:
         answer: Answer,
         temperature: float,
         draft: "Weights | None" = None,
-        cut: Cut = WHOLE,
+        cut: Cut = Cut(),  # frozen
     ) -> Columns:
         """Score an answer and sort the distributions into columns; with those `draft` prefers.
 
@@ -132,8 +129,10 @@ class Weights:
         fed = [*ids, 0] if more else ids
         law, settled = cut_law(self.score(prompt, fed), temperature, cut)
         n = len(law)
-        sure = self._sure(answer.ids is not None, law.shape[1])
         end = [i for i in self.ends if i < law.shape[1]]
+        sure = np.full(law.shape[1], answer.ids is not None)
+        sure[[i for i in self.ids.values() if i < len(sure)]] = True
+        sure[end] = False
         best = np.argsort(-np.where(sure, law, -1.0), axis=1)[:, :WIDTH]
 
         def listed_mass(law: Floats) -> Floats:
@@ -158,12 +157,6 @@ class Weights:
         mass[~settled], column_of[~settled] = 0.0, mass.shape[1]
         tokens = [f"#{i}" for i in ids] + [END] * (n - len(ids))
         return Columns(keys, mass, column_of, tokens[:n], drafted)
-
-    def _sure(self, by_id: bool, size: int) -> np.ndarray:
-        sure = np.full(size, by_id)
-        sure[[i for i in self.ids.values() if i < size]] = True
-        sure[[i for i in self.ends if i < size]] = False
-        return sure
 
     def restated(self, stated: Sequence[Stated], n: int) -> Columns:
         """Convert an engine's stated distributions to columns by id, like those of `columns`."""

@@ -238,5 +238,5 @@ def test_the_command_prints_the_figures_of_a_file(sps, tmp_path):
     one, two = json.loads(ran.out), json.loads(again.out)
     assert (one["greedy"], one["plan"]) == (two["greedy"], two["plan"])
     assert sps("check", "--resume", str(path), "--level", "0.01").code == Exit.OK
-    assert sps("check", "--resume", str(path), "--seed", "1").code == Exit.USAGE
+    assert sps("check", "--resume", str(path), "--seed", "1").code == MismatchError.code
     assert sps("check", "--resume", str(tmp_path / "none")).code == Exit.MISSING

@@ -101,23 +101,6 @@ def test_an_answer_without_a_count_leaves_the_others_their_times():
     assert both.tpot.mean == pytest.approx(2)
 
 
-GOOD = {"prompt": 0, "ttft": 0.1, "decoding": 0.1, "tokens": 3, "seconds": 0.2, "chunks": 3}
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        *({}, {"prompt": 0}, GOOD | {"ttft": "x"}, GOOD | {"ttft": math.nan}),
-        *(GOOD | {"prompt": -1}, GOOD | {"more": 1}, GOOD | {"tokens": [1]}),
-        *(GOOD | {"began": math.inf},),
-    ],
-)
-def test_kept_times_that_cannot_be_are_refused(values):
-    assert Timed.from_json(GOOD).tokens == 3
-    with pytest.raises((TypeError, ValueError)):
-        Timed.from_json(values)
-
-
 def test_speed_alone_is_no_audit():
     stub = Stub(Engine(defect="verifies greedily"), says_more=3)
     with serving(stub) as url:

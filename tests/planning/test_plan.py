@@ -6,6 +6,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.planning.candidates import cells_of
@@ -155,14 +156,15 @@ def test_a_plan_that_was_stopped_in_its_real_rounds_says_so(made, pair, tmp_path
     assert "incomplete" not in json.loads(as_json(made.report))
 
 
-def logs(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*.jsonl")}
+def recorded(folder):
+    runs = (path.parent for path in folder.glob("*/manifest.json"))
+    return {run.name: sorted(record.key for record in records(run)) for run in runs}
 
 
 def test_the_lost_end_of_a_finished_plan_is_missed_and_made_again(made, pair, tmp_path):
     cut = tmp_path / "cut"
     shutil.copytree(made.folder, cut)
-    counts = {name: text.count(b"\n") for name, text in logs(cut).items()}
+    whole = recorded(cut)
     (path,) = cut.glob("confirm-*/records-*")
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[: len(lines) // 2]))
@@ -171,7 +173,7 @@ def test_the_lost_end_of_a_finished_plan_is_missed_and_made_again(made, pair, tm
     with pytest.raises(DataError):
         plan(trace=[str(cut)], costs=cut / "costs.json")
     plan(out=cut, resume=True, **pair, **SMALL, drafter=["model", "ngram"], confirm=1)
-    assert {name: text.count(b"\n") for name, text in logs(cut).items()} == counts
+    assert recorded(cut) == whole
 
 
 def test_what_cannot_be_read_is_refused_before_models_are_loaded(pair, tmp_path, monkeypatch):
@@ -226,9 +228,9 @@ def test_a_trace_of_a_chat_is_pasted_with_its_template(made, tmp_path):
     for number, (head, asked, words) in enumerate(
         (
             (traces.head, {}, []),
-            (traces.head._replace(chat=True), {}, ["--chat"]),
+            (replace(traces.head, chat=True), {}, ["--chat"]),
             (
-                traces.head._replace(chat=True, system="Be brief."),
+                replace(traces.head, chat=True, system="Be brief."),
                 {"chat": "on"},
                 ["--chat", "--system", "Be brief."],
             ),

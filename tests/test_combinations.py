@@ -46,6 +46,7 @@ DRAFTING = {  # drafter -> draft; None: nothing is named
     "strings": ("slem", "nano-draft"),
     "fewer layers": ("self:skip=1", None),
     "a window": ("self:window=6", None),
+    "a window, guessed": ("self:window=6,first=suffix", None),
     "two drafters": ("hybrid:first=suffix,then=eagle3", None),
     "two by rule": ("hybrid:first=copy,then=ngram", None),
     **{name: (name, None) for name in ("ngram", "suffix", "copy", "recycling", "lookahead")},

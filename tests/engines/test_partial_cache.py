@@ -1,5 +1,7 @@
 """Drafts over a part of the target's cache: laws, rows and what is never written."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 
@@ -15,7 +17,12 @@ from spsbench.engines.session.partial_cache import (
 from spsbench.engines.session.session import FastLM
 from spsbench.loop.batch import Fed
 from spsbench.loop.drafter_context import CachePart
-from spsbench.methods.drafters.self_speculation import PartialDrafter
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.types import Context, Draft, Drafter
+from spsbench.methods.drafters.self_speculation import (
+    PartialDrafter,
+    TwoLevelDrafter,
+)
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from tests.oracles.models import WINDOWED, laws, tiny
@@ -149,6 +156,54 @@ def test_the_law_of_texts_is_the_target_s(tokens):
     assert proof.mass == pytest.approx(1, abs=1e-12)
     assert proof.distance < 1e-9
     assert {"none", "all"} <= proof.kinds
+
+
+class Repeating(Drafter):
+    """Drafts by rule: the tokens that a draft without it has, but for one that is wrong."""
+
+    def __init__(self, tokens, wrong):
+        self.tokens = [(t + 1) % 12 if i == wrong else t for i, t in enumerate(tokens)]
+
+    def begin(self, prompt, prefill):
+        pass
+
+    def draft(self, context, k, noise, go_on):
+        return Draft(torch.tensor(self.tokens[:k], dtype=torch.int64), None)
+
+
+class Trusting(TwoLevelDrafter):
+    """The planted fault: a guess that the pass began with is kept, whatever is drawn."""
+
+    def draft(self, context, k, noise, go_on):
+        made = super().draft(context, k, noise, go_on)
+        made.tokens[:1] = self._first.tokens[0]
+        return made
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_a_guessed_draft_is_the_draft_without_guesses_in_fewer_passes(session):
+    model, part = tiny("llama", context=256), CachePart(4, 1)
+    text, whole = (TEXT * 6)[:90], SESSIONS[session][0]
+    target = whole(model)
+    lm = partial_session(model, lambda: whole(model), part, lambda: target)
+    target.append(torch.tensor(text[:-1]), keep=0)
+    lm.append(torch.tensor(text[:-1]), keep=0)
+    context = Context(text, lambda logits: logits.softmax(-1), None)
+    every = torch.ones((), dtype=torch.bool)
+    seen = set()
+    for seed in range(12):
+        noise = PhiloxStream(seed).round(0)
+        plain = PartialDrafter(lm).draft(context, 5, noise, lambda law: every)
+        for wrong, passes in (None, 1), (2, 3), (0, 5):
+            guesses = Repeating(plain.tokens.tolist(), wrong)
+            with patch.object(lm, "append", wraps=lm.append) as fed:
+                made = TwoLevelDrafter(lm, guesses).draft(context, 5, noise, lambda law: every)
+            assert made.tokens.tolist() == plain.tokens.tolist()
+            torch.testing.assert_close(made.probs, plain.probs, rtol=0, atol=1e-6)
+            assert fed.call_count == passes
+        planted = Trusting(lm, guesses).draft(context, 5, noise, lambda law: every)
+        seen.add(planted.tokens.tolist() == plain.tokens.tolist())
+    assert seen == {False}
 
 
 def test_sessions_without_rows_are_refused_and_a_text_never_shrinks():

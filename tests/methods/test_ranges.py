@@ -24,7 +24,7 @@ REFUSED = {
         copy:least=0 recycling:width=0 recycling:nodes=-2
         suffix:factor=-1.0 suffix:least=1.5 suffix:min_n=0 suffix:nodes=-1
         self:8-99999999999 self:window=abc self:window=0 self:window=8,sinks=-1 self:sinks=4
-        self:8-11,window=4
+        self:8-11,window=4 self:first=suffix self:window=8,first=model
         self:none self:x self:3- self:5-4 self:1+ self:1.5 self:-2
         topk:width=0 topk:nodes=0 chains:n=0
         tree:shape=0 tree:shape=0x2 tree:shape=x tree:shape=3x tree:shape=-1 tree:shape=9x9x9x9

@@ -5,13 +5,22 @@ layers can be skipped depends on the model (Draft & Verify, arXiv 2309.08168). A
 pays in long contexts (MagicDec, 2408.11049).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from spsbench.loop.drafter_context import CachePart, DrafterContext, Drawn, Variant, Weights
-from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise
+import torch
+from torch import Tensor
+
+from spsbench.loop.drafter_context import CachePart, DrafterContext, Drawn, Plan, Variant, Weights
+from spsbench.loop.guards import plan_of
+from spsbench.loop.sampling import sample, send
+from spsbench.loop.types import LM, Context, Draft, Drafter, GoOn, Noise, Purpose, Scores, continues
 from spsbench.methods.drafters.frontier import Arguments
+from spsbench.methods.drafters.hybrid import Silence
 from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.plugins import make
+from spsbench.settings.cell_from_options import part
 from spsbench.settings.models import QUANTISED
 
 MAX_CACHE_TOKENS = 1 << 24  # of a part of the cache
@@ -27,6 +36,7 @@ class Self(Arguments):
             (the default) is every other one but the first and the last two, a guess.
         window: newest tokens whose rows are read; all layers are kept.
         sinks: first tokens whose rows are read as well; 4 where they are not given.
+        first: a drafter by rule that drafts for that of a window, as in TriForce.
     """
 
     weights, uses_target, drawn, tree = Weights.NONE, True, Drawn.IID, False
@@ -35,11 +45,15 @@ class Self(Arguments):
     skip: str | int = ""
     window: int | None = None
     sinks: int | None = None
+    first: str | None = None
 
     def __post_init__(self) -> None:
         variant_of(4, self.skip)
-        if self.window is None and self.sinks is not None:
-            raise ValueError("sinks without window: expected both, as self:window=256,sinks=4")
+        if self.window is None and (self.sinks, self.first) != (None, None):
+            raise ValueError("sinks or first without window: expected one, as self:window=256")
+        plan = None if self.first is None else plan_of(part(self.first))
+        if plan not in (None, Plan(Drawn.POINT)):
+            raise ValueError(f"{self.first} drafts no chains by rule: expected as ngram or suffix")
         if self.window is not None and self.skip != "":
             raise ValueError(
                 "window with layers left out: expected one of the two, as self:window=256"
@@ -50,7 +64,10 @@ class Self(Arguments):
         drafter = cls(**arguments)
         if drafter.window is not None:
             sinks = SINKS if drafter.sinks is None else drafter.sinks
-            return PartialDrafter(context.partial(CachePart(drafter.window, sinks)))
+            lm = context.partial(CachePart(drafter.window, sinks))
+            if drafter.first is None:
+                return PartialDrafter(lm)
+            return TwoLevelDrafter(lm, make("drafters", part(drafter.first), context))
         count = int(context.target().config.num_hidden_layers)
         return ModelDrafter(context.variant(variant_of(count, drafter.skip)))
 
@@ -63,6 +80,51 @@ class PartialDrafter(ModelDrafter):
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         self.lm.commit(len(context.tokens) - 1)
         return super().draft(context, k, noise, go_on)
+
+
+class TwoLevelDrafter(PartialDrafter):
+    """A `PartialDrafter` for which another drafts (TriForce, Sun et al. 2024, arXiv 2404.11912).
+
+    Each token is drawn from the law of the target over a part of its cache, as without `first`, and
+    a pass goes on while the token is the one that `first` guessed. So neither tokens nor laws of a
+    draft depend on the guesses, and verifiers stay exact; passes do.
+    """
+
+    def __init__(self, lm: LM, first: Drafter) -> None:
+        super().__init__(lm)
+        self._first = first
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        super().begin(prompt, prefill)
+        self._first.begin(prompt, prefill)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        lm, u = self.lm, noise.uniform(Purpose.DRAFT, k)
+        laws: list[Tensor] = []
+        text, more = list(context.tokens), True
+        begin = len(text)
+        lm.commit(begin - 1)
+        guess = self._first.draft(context, max(0, k - 1), Silence(), go_on).tokens.tolist()
+        while more and len(laws) < k:
+            drafted = text[begin:]
+            fits = drafted == guess[: len(drafted)] and lm.length == len(text) - 1
+            ahead = guess[len(drafted) : k - 1] if fits else []
+            feed = torch.tensor(text[lm.length :] + ahead)
+            logits = lm.append(feed, keep=len(ahead) + 1).logits
+            if (constraint := context.constraint) is not None:
+                texts = (text + ahead[:n] for n in range(len(ahead) + 1))
+                allowed = constraint.allowed(map(constraint.output, texts))
+                logits = logits.masked_fill(~send(allowed, logits.device), -torch.inf)
+            for row, law in zip(logits, context.warp(logits), strict=True):
+                more = bool(continues(go_on, context.warp, row, law))
+                if not more:
+                    break
+                text.append(int(sample(law, u[len(laws)])))
+                laws.append(law)
+                if text[begin:] != guess[: len(laws)]:
+                    break
+            lm.commit(begin - 1, list(range(len(text) - begin)))
+        return Draft(torch.tensor(text[begin:]).long(), torch.stack(laws) if laws else None)
 
 
 def variant_of(count: int, skip: str | int) -> Variant:

@@ -48,14 +48,9 @@ def test_a_rule_can_be_extended_with_fields():
     class Scaled(Synthetic):
         scale: float = 2.0
 
-        def __post_init__(self):
-            super().__post_init__()
-
         def refuses(self, *given):
             return super().refuses(*given)
 
     assert Scaled(0.5, scale=3.0) == Scaled(0.5, scale=3.0)
-    with pytest.raises(ValueError, match="alpha is 2"):
-        Scaled(2.0)
     assert Sps() == Sps()
     assert hash(Sps()) == hash(Sps())

@@ -25,7 +25,6 @@ from spsbench.loop.drafter_context import (
     CachePart,
     Made,
     Network,
-    OwnWeights,
     Plan,
     TargetParts,
     Together,
@@ -38,7 +37,6 @@ from spsbench.methods.resolve import plan_of, settled
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.parallel.process_group import InStepLM
 from spsbench.plugins import make
-from spsbench.plugins import make as make_plug_in
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access
 from spsbench.settings.models import QUANTISED
@@ -171,43 +169,34 @@ class LoadedDrafterContext:
     def session(self) -> LM:
         """Open a session with the draft model."""
         self._check(self._plan.weights is Weights.MODEL, "a draft model", "weights")
-        draft = self._cell.draft
-        if draft is None or self._loaded.draft is None:
-            raise UsageError(
-                f"`drafter` {self._name}: expected a draft model. Name it with `draft`"
-            )
-        engine: Engine = make_plug_in("engines", draft.engine)
+        draft: Any = self._cell.draft  # which every resolved cell has whose drafter needs one
+        engine: Engine = make("engines", draft.engine)
         both = self._loaded.vocabularies
         size = self.vocab_size if both is None else len(both.draft.bytes_of)
         lm = engine.session(self._loaded.draft, vocab_size=size)
         return in_row(lm, self._batch, DRAFT, self._cell)
 
-    def own(self) -> OwnWeights:
+    def own(self) -> Any:
         """Return the tensors of the folder that `draft` names."""
         self._check(self._plan.weights is Weights.OWN, "weights of its own", "weights")
-        if self._loaded.own is None:
-            raise UsageError(f"`drafter` {self._name}: expected its folder. Name it with `draft`")
         return self._loaded.own
 
     def head(self) -> Any:
         """Return the head that `draft` names."""
         self._check(self._plan.weights is Weights.HEAD, "a head", "weights")
-        head = self._loaded.head
-        if head is None:
-            raise UsageError(f"`drafter` {self._name}: expected its head. Name it with `draft`")
-        return head
+        return self._loaded.head
 
-    def network(self, make: Callable[[], Network]) -> Network:
+    def network(self, make_network: Callable[[], Network]) -> Network:
         """Make the network once and keep it, quantised and packed, beside its weights."""
         draft, head = self._cell.draft, self._loaded.head
         if draft is None or head is None:
-            return make()
+            return make_network()
         key = f"{draft.engine} {draft.weights}"
         if key not in head.kept:
-            network = make()
+            network = make_network()
             if draft.quantised in QUANTISED:  # a head has no blocks of a GGUF file
                 quantise(network, draft.quantised)
-            pack = getattr(make_plug_in("engines", draft.engine), "pack", None)
+            pack = getattr(make("engines", draft.engine), "pack", None)
             if pack is not None:
                 pack(network)
             head.kept[key] = network
@@ -221,8 +210,7 @@ class LoadedDrafterContext:
 
     def cache(self, most: int | None = None) -> Cache:
         """Make a preallocated cache for the drafter's own layers."""
-        cache: Cache = PreallocatedCache(most)
-        return cache
+        return PreallocatedCache(most)
 
     def variant(self, variant: Variant) -> LM:
         """Open a session of the target's engine with a view of the target."""
@@ -255,7 +243,7 @@ class LoadedDrafterContext:
     def _target_engine(self, what: str) -> Engine:
         """Return the target's engine, for a draft with the target's weights."""
         self._check(self._plan.target, what, "uses_target")
-        engine: Engine = make_plug_in("engines", self._cell.target.engine)
+        engine: Engine = make("engines", self._cell.target.engine)
         return engine
 
     @contextmanager
@@ -273,17 +261,17 @@ class LoadedDrafterContext:
         """Make a pass with the other rows of the batch that draft."""
         return alone if self._batch is None else partial(self._batch.ask, DRAFT)
 
-    def memory(self, make: Callable[[], Made]) -> Made:
+    def memory(self, make_memory: Callable[[], Made]) -> Made:
         """Return this cell's memory over these models, made by the first caller.
 
         Rows of a batch remember apart: a text does not depend on its neighbours.
         """
         if self._batch is not None:
-            return make()
+            return make_memory()
         kept = _MEMORIES.setdefault(self._loaded.target, {})
-        key = self._cell.id, make
+        key = self._cell.id, make_memory
         if key not in kept:
-            kept[key] = make()
+            kept[key] = make_memory()
         memory: Made = kept[key]
         return memory
 

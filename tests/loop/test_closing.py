@@ -1,19 +1,14 @@
-"""Texts that run out of their budget: which token is forced, and the law that comes out."""
-
-from dataclasses import dataclass
+"""Texts that run out of their budget: which token is forced, however a text is drafted."""
 
 import pytest
 import torch
 
-from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.tables import Pair, TableLM, normalised
+from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.loop.constraint import Constraint
-from spsbench.methods.verifiers.block import Block
-from spsbench.methods.verifiers.match import Match
-from spsbench.methods.verifiers.sps import Sps
-from tests.automata import BRANCHES, FORKS, PAIRS, StateTable, case_of
+from spsbench.loop.types import Limits
+from spsbench.methods.drafters.model import ModelDrafter
+from tests.automata import FORKS, StateTable
 from tests.decoding import output, rounds_of
-from tests.variants import first
 
 LOOP = StateTable(3, ({0: 0, 1: 1}, {0: 2}, {0: 0}), frozenset({2}), 2)
 """Texts go on in the first state; two more tokens end them, or begin again."""
@@ -82,92 +77,25 @@ def test_ends_are_searched_seldom():
     assert len(automaton.searched) < 12
 
 
-@dataclass(frozen=True)
-class Closed(StateTable):
-    """A table whose texts end within a budget below 16; masks are written down once more."""
-
-    budget: int = 4
-
-    def constraint(self, *args, **options):
-        return super().constraint(*args, closes=True, **options)
-
-    def allowed(self, output):
-        state, at = 0, 0
-        while at <= len(output):  # the first beginning that has no token to spare
-            state = self.state(output[:at])
-            if state is None:
-                return set(range(self.vocab)) - {self.eos}
-            end = self.shortest(state)
-            over = self.budget - at - len(end) - 1
-            if over == 0:
-                passed = output[at:]
-                if end[: len(passed)] != passed:
-                    break
-                return {(*end, self.eos)[len(passed)]}
-            at += max(1, abs(over) // 2)
-        state = self.state(output)
-        return set(range(self.vocab)) - {self.eos} if state is None else set(self.follows(state))
-
-    def shortest(self, state):
-        ways = [()]
-        while True:
-            for way in ways:
-                after = state
-                for token in way:
-                    after = self.moves[after][token]
-                if after in self.accepting:
-                    return way
-            longer = []
-            for way in ways:
-                after = state
-                for token in way:
-                    after = self.moves[after][token]
-                longer += [(*way, token) for token in sorted(self.moves[after])]
-            ways = longer
-
-    def constrained(self, law, start):
-        def after(text):
-            allowed = self.allowed(text[start:])
-            return normalised([x if i in allowed else 0.0 for i, x in enumerate(law(text))])
-
-        return after
-
-
-def closed(table, budget):
-    return Closed(table.vocab, table.moves, table.accepting, table.eos, budget)
-
-
-@pytest.mark.parametrize(
-    ("table", "verifier", "budget", "warp"),
-    first(
-        3,
-        [
-            (LOOP, Sps(), 4, {}),
-            (FORKS, Match(), 3, {}),
-            (PAIRS, Block(), 4, {"temperature": 0.0}),
-            (LOOP, Block(), 4, {"temperature": 1.5, "top_k": 2}),
-            (BRANCHES, Sps(), 3, {}),
-            (PAIRS, Sps(), 4, {}),
-        ],
-    ),
-    ids=str,
-)
-def test_the_law_of_closed_texts_is_that_of_the_target_alone(table, verifier, budget, warp):
-    pair = Pair(table.vocab, 4, ("plain",))
-    case = case_of(closed(table, budget), pair, verifier, tokens=budget, warp=warp)
-    proof = prove(case)
-    assert proof.exact
-    left_open = case_of(table, pair, verifier, tokens=budget, warp=warp).expected()
-
-    def cut(law):
-        return sum(chance for (_, finish), chance in law.items() if finish == "length")
-
-    assert cut(proof.low) < cut(left_open) or warp
+@pytest.mark.parametrize("table", [LOOP, FORKS], ids=["loop", "forks"])
+def test_a_closed_text_is_that_of_the_target_alone(table):
+    closed = 0
+    for seed in range(12):
+        pair, texts = Pair(3, seed, ("plain",)), []
+        for k in 0, 1, 2, 3:
+            constraint = table.constraint(closes=True)
+            parts = {"constraint": constraint, "limits": Limits(seed % 4 + 4, frozenset({2}))}
+            drafter = ModelDrafter(TableLM(pair.p, 3))
+            rounds = rounds_of(TableLM(pair.q, 3), drafter, prompt=(0, 1), k=k, **parts)
+            texts.append((output(rounds), rounds[-1].finish))
+            closed += constraint.closed
+        assert texts == [texts[0]] * 4
+    assert closed
 
 
 def test_the_context_of_the_target_bounds_the_budget():
     lm = TableLM(lambda text: (0.5, 0.3, 0.2), 3, limit=7)
-    constraint = closed(LOOP, 0).constraint()
+    constraint = LOOP.constraint(closes=True)
     rounds = rounds_of(lm, tokens=15, prompt=(1,), k=0, constraint=constraint)
     assert output(rounds) == [0, 0, 0, 1, 0, 2]
     assert constraint.closed == 3

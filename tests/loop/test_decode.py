@@ -6,10 +6,8 @@ import numpy
 import pytest
 import torch
 
-from spsbench.audit.exact.cases import warped
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.tables import Pair, TableLM
-from spsbench.errors import PlugInError
 from spsbench.loop.decode import NonFiniteError, PairingError, decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -55,35 +53,6 @@ def test_the_budget_is_met_exactly(tokens, k):
         assert len(output(rounds)) == tokens
         assert [turn.finish for turn in rounds] == [None] * (len(rounds) - 1) + ["length"]
         assert all(len(turn.tokens) == turn.accepted + 1 for turn in rounds)  # room: none is cut
-
-
-@pytest.mark.parametrize(
-    ("drafter", "verifier"),
-    [
-        (lambda: ModelDrafter(session(PAIR.p)), Sps()),
-        (lambda: ModelDrafter(session(PAIR.p)), Block()),
-        (lambda: NgramDrafter(n=1, min_n=1), Match()),
-    ],
-)
-def test_the_laws_of_a_draft_are_those_of_the_tables(drafter, verifier):
-    text, seen = [0, 1], 0
-    plain = run(tokens=60, drafter=drafter(), verifier=verifier)
-    rounds = run(tokens=60, drafter=drafter(), verifier=verifier, laws=True)
-    assert output(rounds) == output(plain)
-    assert all(turn.laws is None for turn in plain)
-    for turn in rounds:
-        assert len(turn.laws.tokens) == turn.drafted
-        drawn = []
-        for token, p, q in zip(*turn.laws[:3], strict=True):
-            prefix = tuple(text + drawn)
-            by_rule = verifier == Match()
-            assert p == (1.0 if by_rule else pytest.approx(PAIR.p(prefix)[token]))
-            assert q == pytest.approx(PAIR.q(prefix)[token])
-            drawn.append(token)
-        assert turn.tokens[: turn.accepted] == drawn[: turn.accepted]
-        text += turn.tokens
-        seen += len(drawn) > turn.accepted
-    assert seen > 5  # rounds with rejected tokens, whose laws are there as well
 
 
 def test_no_token_to_make_is_no_round():
@@ -156,40 +125,6 @@ def test_beyond_the_drafter_s_context_the_target_goes_on_alone(limit):
     assert rounds[-1].drafted == 0
 
 
-@pytest.mark.parametrize("verifier", [Sps(), Block(), Match()])
-def test_after_each_round_all_but_the_newest_token_is_cached(verifier):
-    for seed in range(5):
-        text = [0, 1]
-        target, draft = (TableLM(law, 4, text=text) for law in (PAIR.q, PAIR.p))
-        parts = {"target": target, "drafter": ModelDrafter(draft), "verifier": verifier}
-        rest = {"schedule": Constant(3), "warp": Warp(), "noise": PhiloxStream(seed)}
-        behind = set()
-        for turn in decode(text[:], limits=Limits(14), **parts, **rest):
-            text += turn.tokens
-            assert target.length == len(text) - 1
-            if turn.drafted and turn.accepted == turn.drafted:
-                behind.add(len(text) - draft.length)
-        assert behind <= {2}
-
-
-def test_trees_too_leave_all_but_the_newest_token_in_the_cache():
-    drafter = FixedDrafter((0, 1, 2, 3, 1), (-1, -1, 0, 1, 2))
-    accepted = set()
-    for seed in range(60):
-        text = [0, 1]
-        target = TableLM(PAIR.q, 4, text=text, target=True)
-        parts = {"schedule": Constant(3), "warp": Warp(), "noise": PhiloxStream(seed)}
-        for turn in decode(
-            text[:], target=target, drafter=drafter, verifier=Match(), limits=Limits(9), **parts
-        ):
-            text += turn.tokens
-            accepted.add(turn.accepted)
-            assert target.length == len(text) - 1
-            assert turn.tested == turn.accepted + (not turn.full)
-            assert turn.overlap is None
-    assert accepted == {0, 1, 2, 3}
-
-
 def test_a_round_of_a_tree_tells_its_depth_and_what_was_kept_of_it():
     """Nodes 2 and 4 are deeper on the path of node 0, the second child of the context is a leaf."""
     drafter = FixedDrafter((0, 1, 2, 3, 1), (-1, -1, 0, 0, 2))
@@ -219,17 +154,6 @@ def test_a_round_of_a_tree_tells_its_depth_and_what_was_kept_of_it():
     assert steps == [None, *(list(r.tree.path)[: len(r.tokens) - 1] for r in rounds[:-1])]
 
 
-class Bounding(Constant):
-    """A schedule that bounds the nodes of a draft by whatever it was given."""
-
-    def __init__(self, bound):
-        super().__init__(2)
-        self.bound = bound
-
-    def nodes(self, history):
-        return self.bound
-
-
 def test_a_schedule_may_bound_the_nodes_of_a_tree():
     class Widening(Constant):
         def nodes(self, history):
@@ -238,34 +162,6 @@ def test_a_schedule_may_bound_the_nodes_of_a_tree():
     drafter = FixedDrafter((0, 1, 2, 3, 0, 1, 2, 3), (-1, -1, -1, -1, 0, 0, 1, 1))
     rounds = run(drafter=drafter, verifier=Match(), schedule=Widening(2), tokens=20)
     assert [turn.drafted for turn in rounds[:-2]] == [*range(1, 9), *[8] * 99][: len(rounds) - 2]
-    for wrong in -1, "many":
-        with pytest.raises(PlugInError):
-            run(drafter=drafter, verifier=Match(), schedule=Bounding(wrong))
-
-
-def test_a_tree_is_cut_to_what_the_context_holds():
-    """Eight nodes, of which fewer and fewer fit: the first ones are taken, the text goes on."""
-    seen = []
-
-    class Told(FixedDrafter):
-        def draft(self, context, *rest):
-            seen.append(context.nodes)
-            return super().draft(context, *rest)
-
-    drafter = Told((0, 1, 2, 3, 0, 1, 2, 3), (-1, -1, -1, -1, 0, 0, 1, 1))
-    rounds = run(
-        tokens=60, k=2, drafter=drafter, verifier=Match(), target=session(limit=16), laws=True
-    )
-    lengths = [2]
-    for turn in rounds:
-        lengths.append(lengths[-1] + len(turn.tokens))
-    assert lengths[-1] == 16
-    assert rounds[-1].finish == "context"
-    assert seen == [16 - length for length in lengths[:-1]]
-    assert [turn.drafted for turn in rounds[:-1]] == [min(8, nodes) for nodes in seen[:-1]]
-    assert 0 < rounds[-1].drafted < 8 or rounds[-2].drafted < 8
-    run(k=2, drafter=drafter, verifier=Match())
-    assert seen[-1] is None  # no limit, any number
 
 
 def test_the_laws_of_a_tree_come_with_its_shape():
@@ -319,17 +215,6 @@ def test_counts_and_overlap_by_hand():
     assert len(checked) > 4
 
 
-def test_the_overlap_of_a_looked_up_token_is_the_target_s_probability_of_it():
-    q = warped(PAIR.q)
-    (turn,) = run(tokens=3, k=2, drafter=FixedDrafter((3, 2)), verifier=Match())[:1]
-    expected = [q((0, 1))[3], q((0, 1, 3))[2]]
-    assert turn.overlap == pytest.approx(sum(expected[: turn.tested]), abs=1e-12)
-
-
-def test_block_verification_has_neither_tested_nor_overlap():
-    assert {(t.tested, t.overlap) for t in run(verifier=Block())} == {(-1, None)}
-
-
 DISTINCT = FixedDrafter((0,))
 DISTINCT.drawn = Drawn.DISTINCT
 
@@ -345,20 +230,6 @@ def test_unsound_pairings_are_refused(verifier, drafter):
     with pytest.raises(PairingError):
         run(verifier=verifier, drafter=drafter, target=target)
     assert target.length == 0
-
-
-class Foreign(FixedDrafter):
-    """A drafter of another package."""
-
-
-def test_a_drafter_must_draft_what_it_declares():
-    lawless, sprouting = Foreign((0,)), Foreign((0, 1), (-1, -1))
-    lawless.drawn = Drawn.IID
-    sprouting.tree = False
-    with pytest.raises(PlugInError):
-        run(drafter=lawless)
-    with pytest.raises(PlugInError):
-        run(drafter=sprouting, verifier=Match())
 
 
 class Broken(TableLM):

@@ -1,6 +1,5 @@
 """Every uniform has an address, and nothing else decides it: no order, no number of requests."""
 
-import numpy
 import torch
 
 from spsbench.loop.noise import PhiloxStream
@@ -44,21 +43,3 @@ def test_no_two_addresses_share_a_number():
     ]
     assert len(set(seen)) == len(seen)
     assert all(0 <= u < 1 for u in seen)
-
-
-def test_the_numbers_are_uniform_along_every_axis():
-    """Kolmogorov-Smirnov distances of 1000 numbers each, below the 0.1 % point at these seeds."""
-    n = 1000
-    axes = {
-        "slots": STREAM.round(0).uniform(Purpose.DRAFT, n),
-        "rounds": torch.cat([STREAM.round(i).uniform(Purpose.ACCEPT, 1) for i in range(n)]),
-        "samples": torch.cat(
-            [PhiloxStream(0, "", str(i)).round(0).uniform(Purpose.FINAL, 1) for i in range(n)]
-        ),
-        "seeds": torch.cat([PhiloxStream(i).round(0).uniform(Purpose.PLAIN, 1) for i in range(n)]),
-    }
-    grid = torch.arange(1, n + 1) / n
-    for drawn in axes.values():
-        assert float((drawn.sort().values - grid).abs().max()) < 1.95 / n**0.5
-    crossed = numpy.corrcoef(torch.stack(list(axes.values())).numpy()) - numpy.eye(4)
-    assert abs(crossed).max() < 0.11

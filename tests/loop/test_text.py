@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from spsbench.errors import DataError
 from spsbench.loop.text import (
-    LONGEST,
     PATIENCE,
     Detokenizer,
     Origin,
@@ -18,7 +17,7 @@ from spsbench.loop.text import (
     Transcript,
     token_ids,
 )
-from tests.folders import END, byte_tokenizer
+from tests.folders import byte_tokenizer
 from tests.tongues import TONGUES
 
 ACCEPTED, RECOVERED, BONUS, PLAIN, _ = Origin
@@ -61,21 +60,6 @@ def test_patience_with_such_bytes_ends(tokenizer):
     assert texts[: PATIENCE - 1] == [""] * (PATIENCE - 1)
     assert texts[PATIENCE - 1] == "\ufffd" * PATIENCE
     assert "".join(texts) == "\ufffd" * (PATIENCE + 1)
-
-
-def test_a_real_replacement_character_is_text(tokenizer):
-    ids = tokenizer.encode("a\ufffdb")
-    assert "".join(streamed(tokenizer, ids)) == "a\ufffdb"
-
-
-def test_special_tokens_have_no_text(tokenizer):
-    ids = [*tokenizer.encode("the"), tokenizer.convert_tokens_to_ids(END)]
-    assert "".join(streamed(tokenizer, ids)) == "the"
-
-
-def test_the_prompt_is_not_repeated(tokenizer):
-    prompt, ids = tokenizer.encode("the cat sat on"), tokenizer.encode(" the mat")
-    assert "".join(streamed(tokenizer, ids, prompt)) == " the mat"
 
 
 @settings(max_examples=20, derandomize=True, database=None, deadline=None)
@@ -135,22 +119,6 @@ def test_a_replacement_character_of_the_prompt_is_not_repeated():
             assert "".join(streamed(tokenizer, ids[start:], ids[:start])) == "the cat"
 
 
-@pytest.mark.parametrize("odd", ["<0x9F>", "<0xF0>", "</s>"])
-def test_a_text_of_bytes_or_special_tokens_alone_costs_the_same_at_each_token(odd):
-    class Counted:
-        most = 0
-
-        def decode(self, token_ids, *, skip_special_tokens=False):
-            self.most = max(self.most, len(token_ids))
-            return tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
-
-    tokenizer, counted = TONGUES["marks"](), Counted()
-    ids = [tokenizer.convert_tokens_to_ids(odd)] * 300
-    text = "".join(streamed(counted, [*ids, *tokenizer.encode("the")], ids))
-    assert text.endswith("the")
-    assert counted.most <= LONGEST + PATIENCE
-
-
 def written(texts, *stops):
     """The pieces after each token, and after the end."""
     transcript = Transcript(Words(*texts), [], stops)
@@ -181,15 +149,6 @@ def test_every_piece_keeps_its_origin():
         Piece("Td", BONUS),
         Piece("e", PLAIN),
     ]
-
-
-def test_stop_strings_and_the_transcript_agree(tokenizer):
-    ids = tokenizer.encode("the cat sat on the mat")
-    stop, transcript = StopStrings(tokenizer, [], ["on t"]), Transcript(tokenizer, [], ["on t"])
-    for end in range(1, len(ids) + 1):
-        transcript.push(ids[end - 1], PLAIN)
-        assert stop(ids[:end]) == transcript.stopped
-    assert transcript.text == "the cat sat "
 
 
 def words(most):

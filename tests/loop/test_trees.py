@@ -7,8 +7,6 @@ import torch
 
 from spsbench.loop.tree import additive_mask, places, tree_of
 
-PARENTS = torch.tensor([-1, -1, 0, 0, 1, 2])
-
 
 def ancestors(node, parents):
     return set() if node < 0 else {node} | ancestors(parents[node], parents)
@@ -45,13 +43,6 @@ def test_the_mask_is_causal_up_to_the_nodes():
     assert set(mask.unique().tolist()) == {0.0, lowest}
 
 
-def walked(tokens, parents, wanted):
-    """The path to the children that equal what each row wants."""
-    tables = tree_of(parents).tables(tokens.device)
-    end = tables.walked_down(torch.tensor(wanted)[tables.above] == tokens)
-    return [node for node in tables.path_to(end).tolist() if node >= 0]
-
-
 @pytest.mark.parametrize("cached", [0, 3, 11])
 def test_positions_go_by_the_depth_of_nodes_however_deep(cached):
     """Chains, stars and mixtures of both, eight deep; fed at once or after a part of the tree."""
@@ -68,19 +59,3 @@ def test_positions_go_by_the_depth_of_nodes_however_deep(cached):
             if first >= 0:
                 assert places(torch.tensor(parents), fed, cached).tolist() == expected
     assert deepest > 8
-
-
-def test_the_walk_follows_what_each_node_wants():
-    tokens = torch.tensor([5, 6, 7, 8, 7, 9])
-    for wanted, path in [
-        ([5, 8, 0, 0, 0, 0, 0], [0, 3]),
-        ([5, 7, 0, 9, 0, 0, 0], [0, 2, 5]),
-        ([6, 0, 7, 0, 0, 0, 0], [1, 4]),
-        ([7, 5, 5, 5, 5, 5, 5], []),
-    ]:
-        assert walked(tokens, PARENTS, wanted) == path
-
-
-def test_of_equal_siblings_the_first_is_followed():
-    tokens, parents = torch.tensor([4, 4, 5, 6]), torch.tensor([-1, -1, 1, 0])
-    assert walked(tokens, parents, [4, 6, 5, 0, 0]) == [0, 3]

@@ -1,21 +1,13 @@
 """From a cell to parts: what is refused before a model is touched, and what is put together."""
 
-from dataclasses import asdict
-
 import pytest
-import torch
 
-from spsbench.errors import DataError, UsageError
-from spsbench.loop.sampling import Warp
+from spsbench.errors import UsageError
 from spsbench.loop.types import Drafter, Drawn
-from spsbench.methods.resolve import resolve, warp
-from spsbench.models.cache import ModelCache
+from spsbench.methods.resolve import resolve
 from spsbench.settings.cell import Cell
-from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
-from tests.folders import byte_tokenizer, random_model, save
-from tests.oracles.models import tiny
 
 SAMPLED = Cell(target=ModelSpec("t"), draft=ModelSpec("d"))
 LOOKED_UP = Cell(target=ModelSpec("t"), drafter=Spec("ngram"))
@@ -58,23 +50,6 @@ def test_what_cannot_be_built_is_refused(changes):
     with pytest.raises(UsageError) as refused:
         resolve(SAMPLED.but(**changes))
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.needs_fast
-def test_the_warp_is_that_of_the_cell():
-    made = warp(SAMPLED.but(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1))
-    assert asdict(made) == asdict(Warp(0.5, 3, 0.9, 0.1))
-
-
-def test_models_of_different_tokens_are_refused(tmp_path):
-    other = byte_tokenizer()
-    other.add_tokens(["<extra>"])
-    vocab = len(other)
-    target = save(tmp_path / "target", random_model())
-    draft = save(tmp_path / "draft", tiny("llama", vocab=vocab, dtype=torch.float32), other)
-    cell = Cell(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
-    with pytest.raises(DataError):
-        ModelCache(Access(offline=True)).load(cell)
 
 
 class Needy(Drafter):

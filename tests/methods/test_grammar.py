@@ -4,7 +4,6 @@ import json
 import random
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -90,14 +89,6 @@ def test_greedy_texts_are_those_of_the_target_alone(pair):
         assert pair.generate("a dog", **WAYS[way], **how).tokens == alone.tokens
 
 
-def test_a_batch_gives_the_texts_of_its_prompts_alone(pair):
-    prompts = ["the cat", "def add"]
-    batch = pair.generate(prompts, json_schema=LIST, **HOW)
-    assert [text.tokens for text in batch] == [
-        pair.generate(prompt, json_schema=LIST, **HOW).tokens for prompt in prompts
-    ]
-
-
 def test_expressions_and_grammars(pair):
     text = pair.generate("x", regex="[0-9]{3}-[a-z]{2,4}", **HOW).text
     assert re.fullmatch("[0-9]{3}-[a-z]{2,4}", text)
@@ -122,31 +113,9 @@ def test_a_record_counts_masks_and_forced_tokens(pair):
     assert cold.removed_nats is None
 
 
-def test_forced_tokens_are_kept(pair):
-    text = pair.generate(
-        "the cat", json_schema=PERSON, drafter="grammar", verifier="match", k=8, **HOW
-    )
-    drafted = sum(r.drafted for r in text.rounds)
-    assert 0 < drafted == sum(r.accepted for r in text.rounds)
-
-
 def test_a_grammar_with_a_dead_end_is_an_error(pair):
     with pytest.raises(DeadEndError):
         pair.generate("x", regex=r"[^\s\S]", **HOW)
-
-
-class Fails(grammar.MatcherAutomaton):
-    """A matcher that contradicts its mask once it has read three tokens."""
-
-    def advance(self, token):
-        return len(self._read) < 3 and super().advance(token)
-
-
-def test_a_mask_that_reading_contradicts_is_an_error_not_an_end(pair, monkeypatch):
-    monkeypatch.setattr(grammar, "MatcherAutomaton", Fails)
-    for way in ("alone", "sps", "tree"):
-        with pytest.raises(DeadEndError):
-            pair.generate("x", json_schema=PERSON, **HOW | WAYS[way])
 
 
 def opened(pair, constraint):
@@ -275,32 +244,6 @@ def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
         Jsonl(str(path))
 
 
-@pytest.mark.parametrize(
-    ("kind", "constraint", "field"),
-    [
-        ("vllm", ("json_schema", "{}"), ("structured_outputs", {"json": {}})),
-        ("vllm", ("regex", "a"), ("structured_outputs", {"regex": "a"})),
-        ("openai", ("json_schema", "{}"), ("response_format", None)),
-    ],
-)
-def test_servers_are_asked_in_their_own_fields(kind, constraint, field):
-    from spsbench.serving.engines import Ask, Kind, Server
-
-    server = Server(SimpleNamespace(address="u"), Kind(kind), "m")
-    _, body = server.request(Ask("x", 4, constraint=constraint, ignore_eos=False))
-    name, value = field
-    assert value is None or body[name] == value
-    assert value is not None or body[name]["json_schema"]["schema"] == {}
-
-
-def test_a_server_without_expressions_is_told():
-    from spsbench.serving.engines import Ask, Kind, Server
-
-    server = Server(SimpleNamespace(address="u"), Kind.OPENAI, "m")
-    with pytest.raises(DataError):
-        server.request(Ask("x", 4, constraint=("regex", "a")))
-
-
 ENDLESS = {
     "type": "object",
     "properties": {
@@ -333,13 +276,6 @@ def test_a_text_that_is_left_open_is_cut(pair):
     )
     assert text.finish == "length"
     assert text.record.closed is None
-
-
-def test_a_pattern_whose_end_is_not_found_is_left_alone(pair):
-    how = {"json_schema": {"type": "string", "pattern": "@[a-z]+\\.org$"}, "max_new_tokens": 12}
-    assert opened(pair, how)._tokens is not None
-    assert opened(pair, how).end() is None
-    assert pair.generate("x", temperature=0.0, **how).finish == "length"
 
 
 @pytest.mark.parametrize(

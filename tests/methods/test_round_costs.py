@@ -92,15 +92,3 @@ def test_nothing_is_measured_twice_or_beside_other_work(cache, cell, nano, monke
     learn_costs(cell, nano.loaded)
     assert known_costs(cell) == COSTS
     assert len(counts) == 2
-
-
-@pytest.mark.parametrize("slow", range(measured_costs.TURNS * len(measured_costs.DEPTHS)))
-def test_a_slow_moment_of_one_depth_tilts_no_cost(nano, cell, monkeypatch, slow):
-    moments = iter(range(100))
-
-    def seconds(cell, drafter, loaded, k):
-        noise = 5.0 if next(moments) == slow else 1.0
-        return noise * 0.1 * k, noise * (1 + 0.2 * k + 0.05 * bool(k))
-
-    monkeypatch.setattr(measured_costs, "_round_seconds", seconds)
-    assert measured_costs.measured_costs(cell, nano.loaded) == COSTS

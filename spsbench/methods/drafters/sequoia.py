@@ -1,18 +1,15 @@
-"""Trees of the best shape for measured acceptance and costs (Sequoia, arXiv 2402.12374).
+"""Trees of the best shape for measured acceptance (Sequoia, arXiv 2402.12374).
 
 The best tree for an acceptance vector is found by dynamic programming (section 4.1).
 """
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.hardware.files import read_file
 from spsbench.loop.types import Drafter, Drawn
 from spsbench.methods.drafters.frontier import Arguments, Frontier
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as
@@ -22,12 +19,12 @@ MAX_NODES = 256  # nodes
 DEEPEST = 32
 
 ACCEPTED = "0.41/0.17/0.12/0.09/0.04/0.04/0.04/0.02"
-"""Measured on the bundled pair at temperature 1, top children and match, by benchmarks/trees.py."""
+"""Measured on the bundled pair at temperature 1, top children and match: `sibling_at` of a run."""
 
 
 @dataclass(frozen=True)
 class Sequoia(Arguments):
-    """A tree drafter whose shape maximises tokens a round, or with costs tokens a second.
+    """A tree drafter whose shape maximises tokens a round.
 
     The shape is found once, by dynamic programming (section 4.1 of the paper), so it depends on no
     token. Its depth is at most K: a smaller K cuts it.
@@ -38,8 +35,6 @@ class Sequoia(Arguments):
         accept: the chance that the first, second ... child of a node is kept, of those looked at
             because none before it was: `sibling_at` of a run, with / between them.
         siblings: as of `tree`; `distinct` is the paper's.
-        file: JSON with `accept` and, in ms, `draft` (a pass of the draft model) and `target` (from
-            rows to a pass of them), as `benchmarks/trees.py measure` writes it.
     """
 
     tree: ClassVar[bool] = True
@@ -49,7 +44,6 @@ class Sequoia(Arguments):
     depth: int = 8
     accept: str | float = ACCEPTED
     siblings: str = "top"
-    file: str = ""
 
     def __post_init__(self) -> None:
         chances(self.accept)
@@ -59,45 +53,20 @@ class Sequoia(Arguments):
         return drawn_as(self.siblings)
 
     def over(self, frontier: Frontier) -> Drafter:
-        measured = read(self.file) if self.file else Measured(chances(self.accept))
-        return ShapedDrafter(frontier, best_shape(self.nodes, self.depth, measured), self.drawn)
-
-
-class Measured(NamedTuple):
-    """Measured acceptance and times that select a shape; without times, tokens alone count."""
-
-    accept: tuple[float, ...]  # the k-th child is kept, given that it is looked at
-    draft: float = 0.0  # ms of a pass of the draft model
-    target: tuple[tuple[int, float], ...] = ()  # rows of a pass of the target -> its ms
-
-    def round_ms(self, nodes: int, depth: int) -> float:
-        """Return the time of a round: a draft pass a depth and a target pass, by interpolation."""
-        rows, times = zip(*self.target, strict=True)
-        return depth * self.draft + float(np.interp(nodes + 1, rows, times))
-
-    @property
-    def chances(self) -> Floats:
-        """Return [B], the probability that the k-th child is kept, given that its parent was."""
-        looked_at = np.cumprod([1.0, *(1 - np.array(self.accept[:-1]))])
-        return np.asarray(looked_at * np.array(self.accept))
+        shape = best_shape(self.nodes, self.depth, chances(self.accept))
+        return ShapedDrafter(frontier, shape, self.drawn)
 
 
 @lru_cache(maxsize=32)
-def best_shape(nodes: int, depth: int, measured: Measured) -> tuple[int, ...]:
-    """Return the parents of the best tree, level by level.
+def best_shape(nodes: int, depth: int, accept: tuple[float, ...]) -> tuple[int, ...]:
+    """Return the parents of the tree of most tokens, level by level."""
+    return Table(nodes, depth, kept_chances(accept)).shape(nodes, depth)
 
-    With times the best ratio of tokens to ms among all sizes up to `nodes` and `depth` decides,
-    else the number of tokens alone.
-    """
-    table = Table(nodes, depth, measured.chances)
-    sizes = [(nodes, depth)]
-    if measured.target:
-        sizes = [(n, d) for n in range(1, nodes + 1) for d in range(1, depth + 1)]
-    best = max(
-        sizes,
-        key=lambda at: table.tokens(*at) / (measured.round_ms(*at) if measured.target else 1.0),
-    )
-    return table.shape(*best)
+
+def kept_chances(accept: tuple[float, ...]) -> Floats:
+    """Return [B], the chance that the k-th child is kept, given that its parent was."""
+    looked_at = np.cumprod([1.0, *(1 - np.array(accept[:-1]))])
+    return np.asarray(looked_at * np.array(accept))
 
 
 class Table:
@@ -152,20 +121,3 @@ def chances(text: str | float) -> tuple[float, ...]:
     if not probabilities or not all(0 <= chance <= 1 for chance in probabilities):
         raise ValueError(f"accept is {text!r}: expected chances from 0 to 1, as in 0.6/0.2/0.1")
     return probabilities
-
-
-def read(file: str) -> Measured:
-    """Read the measurements of a pair."""
-    try:
-        said = json.loads(read_file(Path(file).expanduser()))
-        accept = chances("/".join(map(str, said["accept"])))
-        target = tuple(sorted((int(rows), float(ms)) for rows, ms in said["target"].items()))
-        measured = Measured(accept, float(said["draft"]), target)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(
-            f"file is {file!r} ({type(error).__name__}: {error}): expected JSON with accept, draft "
-            "and target"
-        ) from error
-    if measured.draft < 0 or not target or min(ms for _, ms in target) <= 0 or target[0][0] < 1:
-        raise ValueError(f"file is {file!r}: expected times above 0 for rows from 1")
-    return measured

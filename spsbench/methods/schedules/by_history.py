@@ -124,23 +124,13 @@ def best_k(alpha: float, costs: Sequence[float]) -> int:
     return rates.index(max(rates))
 
 
-class RunningAcceptance:
-    """The share of tested tokens that were kept, weighted towards the newest rounds.
+def running_sums(decay: float) -> Fold[AcceptanceSums]:
+    """Return the sums over all rounds, each of which has `decay` of the weight of the next.
 
-    Every round, with a draft or without, multiplies the weight of earlier rounds by `decay`; a
-    prior of 4 tokens of which `alpha` were kept never decays. So the estimate returns to the prior
-    while nothing is drafted, and drafting is tried again.
+    Rounds without a draft count too, so that an acceptance returns to its prior while nothing is
+    drafted, and drafting is tried again.
     """
-
-    def __init__(self, decay: float, alpha: float) -> None:
-        self._alpha = alpha
-        self._sums: Fold[AcceptanceSums] = Fold(
-            AcceptanceSums(), lambda sums, turn: sums.after(outcome(turn), decay)
-        )
-
-    def __call__(self, history: Sequence[Round]) -> float:
-        """Return the estimate after `history`, above 0 and below 1 like the prior."""
-        return self._sums(history).alpha(self._alpha, PRIOR)
+    return Fold(AcceptanceSums(), lambda sums, turn: sums.after(outcome(turn), decay))
 
 
 @dataclass
@@ -170,8 +160,8 @@ class Heuristic(Schedule):
 class Ema(Schedule):
     """A schedule of the largest K with alpha ** K >= `least`, from 1 to `most`; no host read.
 
-    alpha is an exponential moving average over the rounds (`RunningAcceptance`), so it does not
-    depend on the K that it was seen at, unlike the mean number of kept tokens.
+    alpha is an exponential moving average over the rounds (`running_sums`), so it does not depend
+    on the K that it was seen at, unlike the mean number of kept tokens.
     """
 
     ranges: ClassVar = {**dict.fromkeys(("least", "decay", "alpha"), INSIDE), "most": MOST}
@@ -182,10 +172,10 @@ class Ema(Schedule):
     most: int = 20
 
     def __post_init__(self) -> None:
-        self._acceptance = RunningAcceptance(self.decay, self.alpha)
+        self._sums = running_sums(self.decay)
 
     def k(self, history: Sequence[Round]) -> int:
-        alpha = self._acceptance(history)
+        alpha = self._sums(history).alpha(self.alpha, PRIOR)
         return max(1, min(self.most, math.floor(math.log(self.least) / math.log(alpha))))
 
 
@@ -223,7 +213,7 @@ class Goodput(Schedule):
         self._rows = costs_of_rows(self.row, self.most)
         if self.batch < 1:
             raise ValueError(f"batch is {self.batch}: expected 1 or more")
-        self._acceptance = RunningAcceptance(self.decay, self.alpha)
+        self._sums = running_sums(self.decay)
         self._written: Fold[int] = Fold(0, lambda tokens, turn: tokens + turn.emitted)
         self._table: Costs | None = None
         self._arm = ""
@@ -234,7 +224,8 @@ class Goodput(Schedule):
         self._by_context: dict[int, list[float]] = {}
 
     def k(self, history: Sequence[Round]) -> int:
-        return best_k(self._acceptance(history), self._costs(self._written(history)))
+        alpha = self._sums(history).alpha(self.alpha, PRIOR)
+        return best_k(alpha, self._costs(self._written(history)))
 
     def _costs(self, written: int) -> list[float]:
         """Return the cost of a round of each K, from 0, after `written` tokens."""

@@ -1,9 +1,7 @@
 """transformers' own generate as a decoder: the same greedy text, and K where it is really read."""
 
 import copy
-import time
 from dataclasses import replace
-from statistics import median
 
 import pytest
 import torch
@@ -143,24 +141,6 @@ def test_sampling_is_the_cells_and_seeded(target, draft):
     config = config_of(limits, replace(warp, min_p=0.1))
     assert (config.do_sample, config.temperature, config.top_p, config.top_k) == (True, 0.7, 0.9, 0)
     assert config.min_p == 0.1
-
-
-@pytest.mark.parametrize("k", [0, 3])
-def test_the_prefill_is_taken_out_of_the_first_round(target, draft, request, k):
-    def slow(layer, given):
-        time.sleep(0.2 if given[0].shape[1] >= 100 else 0.0)
-
-    for model in target, draft:
-        hook = model.get_input_embeddings().register_forward_pre_hook(slow)
-        request.addfinalizer(hook.remove)
-    decoder = HfDecoder(target, draft if k else None, k)
-    given = {"limits": Limits(12), "warp": GREEDY, "noise": PhiloxStream(0), "stop": never}
-    rounds = list(decoder(PROMPT * 30, **given))
-    assert decoder.prefill_seconds >= (0.35 if k else 0.17)  # of 0.2 s for each of the models
-    assert rounds[0].seconds == pytest.approx(median(done.seconds for done in rounds[1:]))
-    (only,) = decoder(PROMPT * 30, **given | {"limits": Limits(1)})
-    assert decoder.prefill_seconds == 0  # nothing to compare with: it is in that round
-    assert only.seconds >= 0.19
 
 
 def test_rows_of_padding_are_never_drawn(target, draft):

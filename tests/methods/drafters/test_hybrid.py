@@ -8,7 +8,6 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import PlugInError, UsageError
-from spsbench.heads.families import head_part
 from spsbench.loop.drafter_context import Drawn, Plan, Weights
 from spsbench.loop.guards import plan_of
 from spsbench.loop.sampling import Warp
@@ -17,12 +16,9 @@ from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.suffix import SuffixDrafter
 from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.schedules.by_payoff import Payoff
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.models.prepare import checkpoints
-from spsbench.settings.cell_from_options import make_cell
 from spsbench.spec import Spec
 from tests.decoding import rounds_of
 from tests.methods.drafters.asked import NOISE, PREFILL, asked
@@ -51,20 +47,6 @@ def test_its_law_is_the_target_s(verifier, least):
     )
     assert proof.exact
     assert {"none", "some", "all"} <= proof.kinds
-
-
-class Mislabelled(HybridDrafter):
-    """Says of tokens by rule that they were drawn evenly."""
-
-    def _certain(self, tokens):
-        return torch.full((len(tokens), self._vocab_size), 1 / self._vocab_size)
-
-
-def test_another_law_than_the_certain_one_is_seen():
-    def make(lm):
-        return Mislabelled(SuffixDrafter(), ModelDrafter(lm), least=1, vocab_size=3)
-
-    assert law(Sps(), make).distance > 1e-3
 
 
 class Coin(Drafter):
@@ -132,16 +114,6 @@ def test_a_schedule_asks_the_rule_alone():
     assert max(turn.drafted for turn in done if not turn.by_rule) <= 2
 
 
-@pytest.mark.parametrize("verifier", [Sps(), Block()])
-def test_its_law_is_the_target_s_whichever_is_asked(verifier):
-    def make(lm):
-        return open_over(lm, Spec("hybrid", (("least", 2),)))
-
-    pair = Pair(2, 3, ("plain",))
-    assert law(verifier, make, pair, tokens=4, schedule=RuleAlone()).exact
-    assert law(verifier, make, pair, tokens=4, schedule=Payoff(draft=0.3, row=0.2, hold=1)).exact
-
-
 def test_a_schedule_that_names_no_number_for_the_rule_is_refused():
     drafter = hybrid(SuffixDrafter(), ModelDrafter(TableLM(PAIR.p, 3)))
     with pytest.raises(PlugInError):
@@ -168,12 +140,3 @@ def test_beyond_the_context_of_one_the_other_goes_on():
     assert drafter.limit is None
     assert asked(drafter, text, 4).tokens.tolist() == [1, 2, 0]
     assert asked(drafter, [*text, 2, 1], 4).tokens.tolist() == [2]  # short, but all there is
-
-
-def test_a_part_over_a_head_takes_the_target_s_bundled_head():
-    cell = make_cell(target="nano", drafter="hybrid:first=suffix,then=eagle3:width=4+nodes=8")
-    assert cell.draft.id == "nano-eagle3"
-    assert [model.id for model in checkpoints([cell])] == ["nano"]  # a head is no language model
-    assert head_part(cell.drafter) == Spec.parse("eagle3:width=4,nodes=8")
-    over_a_model = make_cell(target="nano", drafter="hybrid:first=suffix,then=model")
-    assert [model.id for model in checkpoints([over_a_model])] == ["nano", "nano-draft"]

@@ -5,7 +5,7 @@ import torch
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Limits, Scores, Step, Verdict
+from spsbench.loop.types import Limits, Scores
 from spsbench.methods.drafters.lookahead import LookaheadDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
@@ -65,46 +65,6 @@ def text(drafter, tokens=40, k=3):
         )
     )
     return [t for turn in rounds for t in turn.tokens], rounds, session, verifier
-
-
-def step_after(draft, kept=()):
-    """The pass over the newest token 1 and `draft`, by `successor`."""
-    fed = [1, *draft.tokens.tolist()]
-    logits = torch.zeros(len(fed), VOCAB)
-    for row, token in zip(logits, fed, strict=True):
-        row[successor(token)] = 9.0
-    verdict = Verdict(torch.tensor([]), torch.tensor(0), torch.tensor(0))
-    return Step(draft, Scores(logits, {}), verdict, kept)
-
-
-def test_columns_hang_on_the_cells_of_a_chain_and_are_not_offered():
-    drafter = LookaheadDrafter(w=2, n=3)
-    drafter.begin([4, 2, 1], PREFILL)
-    first = asked(drafter, [4, 2, 1], 3)
-    assert first.parents.tolist() == [-1, 0]
-    assert first.scored_only == 2
-    assert len(first.offered.tokens) == 0
-    second = asked(drafter, [4, 2, 1, 1], 3, step_after(first))
-    assert second.parents.tolist() == [-1, 0, 0, 1]  # a cell for each column, then their levels
-    kept = first.tokens.tolist()[1]  # the window moved by the one new token
-    assert second.tokens.tolist()[0] == kept
-    assert second.tokens.tolist()[2] == successor(kept)
-
-
-def test_a_complete_column_is_drafted_after_its_first_token():
-    drafter = LookaheadDrafter(w=2, n=3)
-    x = [4, 2, 6, 8, 3, 9, 1]
-    drafter.begin(x, PREFILL)
-    last = None
-    for _ in range(2):
-        last = step_after(asked(drafter, x, 3, last))
-        x = [*x, 1]
-    column = [int(last.draft.tokens[0]), int(last.draft.tokens[2])]
-    draft = asked(drafter, [*x, column[0]], 3, last).offered
-    first = draft.tokens.tolist().index(column[1])  # another column may begin with that token
-    assert draft.parents.tolist()[first : first + 2] == [-1, first]
-    assert draft.tokens.tolist()[first + 1] == successor(column[1])
-    assert asked(LookaheadDrafter(w=2, n=3), [1, column[0]], 3).offered.tokens.tolist() == []
 
 
 def test_k_and_nodes_bound_what_is_drafted_and_scored():

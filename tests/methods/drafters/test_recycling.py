@@ -38,14 +38,6 @@ def test_a_chain_follows_the_candidates_of_the_last_passes():
     assert asked(drafter, [1, 2, 3, 5], 0, last).tokens.tolist() == []
 
 
-def test_of_one_token_s_rows_the_kept_one_stays():
-    drafter = RecyclingDrafter(width=2)
-    drafter.begin([1], PREFILL)
-    asked(drafter, [1], 4)
-    last = step([2, 2, 4], [[2, 4], [4, 3], [7, 8], [5, 6]], [-1, 0, 0], (0, 2))  # not 1
-    assert asked(drafter, [1, 2, 4, 5, 2], 2, last).tokens.tolist() == [4, 5]
-
-
 def test_a_tree_branches_by_rank():
     drafter = RecyclingDrafter(width=2, nodes=4)
     drafter.begin([1], PREFILL)
@@ -67,15 +59,6 @@ def test_ranks_that_were_right_get_the_nodes():
         draft = asked(drafter, text, 2, step([], [[7, text[-1]]]))
     assert draft.tokens.tolist()[0] == 7
     assert draft.parents.tolist()[:2] == [-1, -1]
-
-
-def test_a_new_text_knows_nothing_of_the_last():
-    drafter = RecyclingDrafter()
-    drafter.begin([1], PREFILL)
-    asked(drafter, [1], 4)
-    assert len(asked(drafter, [1, 2, 1], 1, step([2], [[2], [1]])).tokens) == 1
-    drafter.begin([1], PREFILL)
-    assert len(asked(drafter, [1], 4).tokens) == 0
 
 
 def test_rows_of_other_prompts_may_serve_but_never_those_of_the_same():

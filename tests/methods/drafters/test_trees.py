@@ -1,15 +1,9 @@
 """Drafters of trees: what is fed, what is kept, what is drawn, and the law of the texts."""
 
 from functools import partial
-from itertools import product
 
 import pytest
-import torch
 
-from spsbench.audit.exact.cases import Case
-from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.pairings import cells_of
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.loop.decode import decode
 from spsbench.loop.guards import plan_of
@@ -21,11 +15,7 @@ from spsbench.methods.drafters.shaped import ShapedDrafter
 from spsbench.methods.drafters.topk import TopkDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
-from spsbench.methods.verifiers.recursive import Recursive
-from spsbench.plugins import make as make_plug_in
 from spsbench.spec import Spec
-from tests import variants
-from tests.oracles.sessions import over_caches
 
 PAIR = Pair(5, 1)
 MAKE = {
@@ -139,22 +129,6 @@ def test_a_depth_costs_one_pass_and_what_was_kept_is_not_fed_again(make):
 
 
 @every
-def test_each_law_is_the_one_that_its_token_was_drawn_from(make):
-    for seed in range(6):
-        text, rounds, drafter, _ = run(make, seed, warp=Warp(0.8, top_k=4))
-        length = 2
-        for turn, draft in zip(rounds, drafter.drafts, strict=True):
-            before = tuple(text[:length])
-            length += len(turn.tokens)
-            if draft.probs is None:
-                continue
-            for path, law in zip(paths(draft), draft.probs, strict=True):
-                logits = torch.tensor(PAIR.p((*before, *path[:-1])), dtype=torch.float64).log()
-                torch.testing.assert_close(law, Warp(0.8, top_k=4)(logits))
-                assert law[path[-1]] > 0
-
-
-@every
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_the_nodes_are_bounded(make, nodes):
     _, rounds, drafter, _ = run(make, 3, nodes=nodes)
@@ -217,58 +191,3 @@ def test_a_sure_law_has_one_child():
     for name in "iid", "distinct", "chains", "ragged":
         _, rounds, _, _ = run(MAKE[name], warp=Warp(0))
         assert all(r.drafted == r.depth for r in rounds), name
-
-
-SHORT = {"schedule": Constant(1), "tokens": 2, "one_round": True}
-WHOLE = {"schedule": Constant(2), "tokens": 3}
-
-
-@pytest.mark.parametrize(
-    ("spec", "rule", "more"),
-    variants.first(
-        1,
-        [
-            ("chains:n=2", "spectr", SHORT),
-            ("chains:n=2", "recursive", WHOLE),
-            ("chains:n=2", "spectr", WHOLE),
-            ("chains:n=2", "traversal", WHOLE),
-            ("chains:n=2,share=true", "match", WHOLE),
-        ],
-    ),
-    ids=str,
-)
-def test_chains_are_exact_with_the_rules_that_are_made_for_them(spec, rule, more):
-    """Two tokens, so that chains often begin alike."""
-    pair, verifier = Pair(2, 3, ("plain",)), make_plug_in("verifiers", Spec(rule))
-    rules = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
-    drafter = {"drafter": lambda lm: open_over(lm, Spec.parse(spec))}
-    assert prove(Case(verifier, rules, pair.q, pair.p, 2, **drafter, **more)).exact
-
-
-CACHED = [
-    ("llama", "tree:shape=2,siblings=distinct", Recursive()),
-    ("llama", "topk:width=2,nodes=4", Recursive()),
-    *product(
-        ("llama", "gpt2"),
-        (
-            "tree:shape=2x1,siblings=iid",
-            "tree:shape=2x1,siblings=distinct",
-            "tree:shape=2x2",
-            "topk:width=2,nodes=4",
-            "chains:n=2",
-        ),
-        (Match(), Recursive()),
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "spec", "verifier"), variants.first(2, CACHED), ids=str)
-def test_the_law_over_real_caches(name, spec, verifier):
-    """Of tiny models in float64."""
-    made = over_caches("match", verifier, name, schedule=Constant(2), tokens=2)
-    made.drafter = lambda lm: open_over(lm, Spec.parse(spec))
-    made.rule = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
-    proof = prove(made)
-    assert proof.constant
-    assert proof.mass == pytest.approx(1, abs=1e-12)
-    assert proof.distance < 1e-9

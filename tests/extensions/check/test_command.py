@@ -49,25 +49,27 @@ def test_a_defect_exits_7_and_fills_a_page(sps, tmp_path):
     assert "BIAS FOUND" in page.read_text()
 
 
+REFUSED = (
+    *("--only laws", "--concurrency two", f"--concurrency {'1' * 5000}", "--out x.html"),
+    *(f"--requests {'1' * 12}", "--keep .", "--temperature 0.7", "--temperature 0", "--top-p 0.9"),
+    *("--temperature nan --weights x", "--top-p 0 --weights x", "--top-k -1 --weights x"),
+    *("--top-k 5", "--together 0", "--draft x", "-n 0", "--bias 1.5", "--level 0", "--seed -1"),
+    *("--only mixed --together 1", "--keep a.gz", "--timeout 0"),
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
         ("http://x:key@localhost:1", Exit.USAGE),
         ("URL", Exit.UNAVAILABLE),
-        ("URL --only laws", Exit.USAGE),
-        ("URL --concurrency two", Exit.USAGE),
-        (f"URL --concurrency {'1' * 5000}", Exit.USAGE),
-        (f"URL --requests {'1' * 12}", Exit.USAGE),
         ("URL --prompts none.txt", Exit.MISSING),
         ("URL --prompts .", Exit.DATA),
         ("URL --resume none.jsonl", Exit.MISSING),
-        ("URL --out x.html", Exit.USAGE),
         ("URL --out . --format html", Exit.CANNOT_WRITE),
-        ("URL --temperature 0.7", Exit.USAGE),
-        ("URL --temperature nan --weights x", Exit.USAGE),
-        ("URL --keep .", Exit.USAGE),
         ("URL --keep none/x", Exit.CANNOT_WRITE),
         (f"URL --keep {'x' * 300}", Exit.CANNOT_WRITE),
+        *((f"URL {options}", Exit.USAGE) for options in REFUSED),
     ],
 )
 def test_what_cannot_be_is_one_line(sps, arguments, code, tmp_path, monkeypatch):
@@ -79,34 +81,6 @@ def test_what_cannot_be_is_one_line(sps, arguments, code, tmp_path, monkeypatch)
     assert ran.err.count("\n") == 1
     assert len(ran.err) < 500
     assert list(tmp_path.iterdir()) == []  # no file of answers that were never asked for
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *('{"prompt": null}', '{"turns": 5}', '{"turns": [5]}', '{"turns": []}', '{"turns": {}}'),
-        *('{"prompt": ""}', '{"other": "a"}', '{"prompt": ["a"', "{" * 100_000),
-        '{"turns": [[' + "[" * 50_000,
-    ],
-)
-def test_a_line_without_a_prompt_is_named(sps, line, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text(f"a b c\n\n{line}\n")
-    ran = sps("check", "http://127.0.0.1:9", "--prompts", "prompts.jsonl")
-    assert (ran.code, ran.err.count("\n")) == (Exit.DATA, 1)
-    assert "prompts.jsonl:3" in ran.err
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_line_of_prompts_ends_at_a_line_end_alone(sps, url, tmp_path, end):
-    """Not at the other characters that Unicode calls line ends, in text and in JSON."""
-    prompts, odd = tmp_path / "prompts.jsonl", "a\u2028b\x85c\x0cd\x1ce"
-    lines = [odd, json.dumps({"prompt": odd}), json.dumps({"text": odd}, ensure_ascii=False)]
-    prompts.write_bytes(("\ufeff" + end.join([*lines, "", ""])).encode())
-    ran = sps("check", url, "--only", "greedy", "--prompts", str(prompts), "--json")
-    assert ran.code == Exit.OK, ran.err
-    assert json.loads(ran.out)["plan"]["prompts"] == [odd] * 3
 
 
 HOSTILE = "m\x1b]0;title\x07\u202e\x9b\ud800" + "x" * 5000
@@ -134,14 +108,6 @@ def test_what_a_server_says_is_shown_escaped_and_cut(sps, tmp_path, monkeypatch,
         assert json.loads(ran.out)["greedy"]["compared"][0]["tokens"][1] == HOSTILE
     else:
         assert "m\\x1b" in ran.out
-
-
-def test_speed_alone_exits_6(sps, url):
-    quick = ("-n", "4", "--requests", "2", "--concurrency", "1")
-    ran = sps("check", url, "--only", "speed", *quick)
-    assert ran.code == Exit.NOT_VALID
-    assert "NOT AUDITED" in ran.out
-    assert "HELD" not in ran.out
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.errors import DataError, Exit, InUseError, MismatchError, UsageError, WriteError
+from spsbench.errors import DataError, Exit, InUseError, MismatchError, UsageError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import run_check
 from spsbench.extensions.check.journal import Journal
@@ -59,18 +59,6 @@ def test_answers_come_back_as_they_were(path):
     answer = journal.read("server/greedy/2", Answer.from_json)
     assert answer.stated == [[("a", -0.5), ("b", -9999.0)]]  # as engines write it
     assert replace(answer, stated=ANSWER.stated) == ANSWER
-
-
-def test_every_flipped_bit_is_refused_or_cuts_the_end(path):
-    content, kept = path.read_bytes(), [f"server/greedy/{number}" for number in range(3)]
-    for place in [*range(0, len(content), 41), len(content) - 1]:
-        path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
-        try:
-            journal = resumed(path)
-        except DataError:
-            continue
-        assert place == len(content) - 1  # the end of the last line alone: it counts as torn
-        assert [key in journal for key in kept] == [True, True, False]
 
 
 def test_a_kill_in_a_write_loses_that_answer_alone(path):
@@ -144,19 +132,6 @@ def test_other_options_are_refused_with_both_values(path):
     with pytest.raises(MismatchError):
         resumed(path, replace(PLAN, max_new_tokens=8))
     assert len(resumed(path, replace(PLAN, only=("law",), bias=0.1))) == 3
-
-
-def test_a_place_that_cannot_be_written_is_refused_before_any_request(tmp_path):
-    for path in (tmp_path / "none" / "kept.jsonl", tmp_path):
-        with pytest.raises((WriteError, UsageError)):
-            Journal(path)
-
-
-def test_without_a_file_nothing_is_written(tmp_path):
-    journal = begun(None)
-    journal.keep("a", json.loads("[1, -Infinity]"))
-    assert len(journal) == 1
-    journal.close()
 
 
 # Results without a server.

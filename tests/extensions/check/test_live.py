@@ -13,7 +13,6 @@ The first of each but vLLM's is an interpreter.
 
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -148,38 +147,17 @@ def of_vllm(url, **more):
     return examined(url, load_weights("nano"), bias=0.15, length=32, **more)
 
 
-def counted_by_vllm(url):
-    """Rounds with a draft, drafted and accepted tokens, as the server's own page has them."""
-    with urllib.request.urlopen(f"{url}/metrics") as answer:
-        page = answer.read().decode()
-    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
-    found = [re.search(rf"^vllm:spec_decode_{n}_total{{[^}}]*}} (\S+)", page, re.M) for n in names]
-    return tuple(float(line[1]) for line in found)
-
-
-def test_plain_vllm_holds_by_the_weights():
-    with vllm() as url:
-        found = of_vllm(url, parts=("law", "greedy"))
-    assert found.verdict is AuditVerdict.HELD
-    assert found.acceptance is None
-
-
-@pytest.mark.parametrize("method", ["ngram", "draft_model", "eagle3", "medusa"])
-def test_mended_vllm_holds_and_its_acceptance_is_told(method, tmp_path):
-    config = dict(LOOKUP_OF_VLLM)
-    if method != "ngram":
+@pytest.mark.parametrize("method", ["none", "ngram", "draft_model", "eagle3", "medusa"])
+def test_plain_and_mended_vllm_hold_by_the_weights(method, tmp_path):
+    config = {"none": None, "ngram": LOOKUP_OF_VLLM}.get(method, {})
+    if config == {}:
         draft = "nano-draft" if method == "draft_model" else f"nano-{method}"
         config = dict(export(draft, "vllm", tmp_path / draft, verifier="nano").speculative_config)
     with vllm(config, MENDED="1") as url:
-        before = counted_by_vllm(url)
         found = of_vllm(url, parts=("law", "greedy"))
-        after = counted_by_vllm(url)
     assert found.verdict is AuditVerdict.HELD
     assert found.greedy.counts == {GreedyKind.IDENTICAL: 8}
-    rounds, drafted, accepted = (b - a for a, b in zip(before, after, strict=True))
-    ours = found.acceptance  # without the first requests, which ask what the server can
-    assert ours.accepted / ours.drafted == pytest.approx(accepted / drafted, abs=0.05)
-    assert ours.rounds <= rounds
+    assert (found.acceptance is None) is (method == "none")
 
 
 def test_released_vllm_is_biased_in_sampled_text_and_right_in_greedy():

@@ -7,7 +7,6 @@ import pytest
 
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.errors import UsageError
 from spsbench.extensions.check import modes, page
 from spsbench.extensions.check.check import run_check
 from spsbench.extensions.check.journal import Journal
@@ -19,7 +18,7 @@ from spsbench.extensions.check.modes import (
     long_prompt,
 )
 from spsbench.extensions.check.options import MODES, PROMPTS
-from tests.extensions.check.stubs import Plan, check, of_stub, weights
+from tests.extensions.check.stubs import check, of_stub, weights
 from tests.oracles.stub import TARGET, Engine, Stub, serving
 
 
@@ -71,11 +70,6 @@ def test_tokens_from_a_cache_are_read_from_metrics():
     metrics = 'vllm:prefix_cache_hits_total{model="a"} 12.0\nvllm:prefix_cache_queries_total 5\n'
     assert cached(metrics) == 12
     assert cached("other 1\n") is cached(None) is None
-
-
-def test_a_mixed_batch_of_one_request_is_refused():
-    with pytest.raises(UsageError):
-        Plan("http://localhost", parts=("mixed",), together=1)
 
 
 # JSON under schemas.

@@ -1,4 +1,4 @@
-"""The level of the audit of a server's text, and the tolerance of its greedy texts, in numbers."""
+"""Bets on a server's text, the columns that they name, and ties of greedy texts, in numbers."""
 
 import math
 
@@ -9,7 +9,7 @@ from spsbench.audit.statistical import betting
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import Audit, AuditVerdict
 from spsbench.extensions.check import greedy
-from spsbench.extensions.check.laws import END, Band, Columns, ServerArm, band_between
+from spsbench.extensions.check.laws import END, Band, Columns, ServerArm, band_between, columns
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer
 
@@ -21,6 +21,7 @@ SETS = (
     (set(), set(), set(), set(), set(), {B}),  # what followed the newest two the last time
     (set(), {A}, {A}, {A, B}, {A, B}, {A, B}),  # what came too often so far
 )
+TOP = 5
 
 
 def text_of(tokens, law=LAW, **more):
@@ -78,22 +79,6 @@ def test_the_e_value_is_the_mean_of_the_suspects_products(band):
     expected = e_values(TOKENS, SETS, band=band).max()
     assert expected > 1.2
     assert math.exp(arm.peak) == pytest.approx(expected, rel=1e-12)
-
-
-def test_the_capital_goes_on_in_the_next_text():
-    arm = ServerArm("one")
-    arm.take_text(text_of("a"))
-    arm.take_text(text_of("a"))
-    sets = (({A}, {A}), (set(), set()), (set(), {A}))
-    assert math.exp(arm.peak) == pytest.approx(e_values("aa", sets).max(), rel=1e-12)
-
-
-def test_an_alarm_needs_one_over_the_level():
-    arm = ServerArm("one", level=0.01)
-    arm.peak = math.log(100) - 1e-9
-    assert not arm.alarmed
-    arm.peak = math.log(100) + 1e-9
-    assert arm.alarmed
 
 
 def test_the_end_of_a_text_is_a_set_of_its_own():
@@ -221,3 +206,81 @@ def test_a_tie_is_within_twice_the_rounding_of_the_weights(gap, kind):
     (compared,) = compared_with([base], [own])
     assert compared.kind is kind
     assert compared.tolerance == pytest.approx(2 * ROUNDING + greedy.LEAST)
+
+
+# Columns of what a server states.
+
+
+def row(*entries):
+    return [(key, math.log(mass)) for key, mass in entries]
+
+
+def test_an_id_that_is_listed_twice_is_the_rest():
+    text = columns([row(("#1", 0.5), ("#2", 0.2), ("#1", 0.2))], ["#1"], TOP)
+    assert text.keys == [["#2"]]
+    assert text.mass[0].tolist() == [pytest.approx(0.2), 0, 0, 0, 0]
+    assert text.own.tolist() == [TOP]
+
+
+@pytest.mark.parametrize("none", [-9999.0, -9000.0, -math.inf, math.nan])
+def test_a_row_ends_where_a_logarithm_states_no_probability(none):
+    law = [*row(("#1", 0.5), ("#2", 0.2)), ("#3", none), ("#4", none)]
+    for key, own in (("#1", 0), ("#3", 4), ("#5", 4)):
+        text = columns([law], [key], 4)
+        assert text.keys == [["#1", "#2"]]
+        assert text.own.tolist() == [own]
+        assert not text.flaw
+
+
+def test_probabilities_that_add_up_to_too_much_are_a_flaw():
+    assert "add up to 1.2" in columns([row(("#1", 0.7), ("#2", 0.5))], ["#1"], 2).flaw
+    assert "add up to" in columns([[("#1", 1e308), ("#2", 5.0)]], ["#1"], 2).flaw
+
+
+def test_tokens_that_are_named_by_texts_are_a_flaw():
+    assert columns([row(("a", 0.5))], ["a"], 2).flaw
+    assert columns([row(("a", 0.5))], ["#1"], 2).flaw
+
+
+def test_a_set_does_not_depend_on_the_token_that_it_is_bet_on():
+    """Also where a key is listed twice, against the contract."""
+    sets = []
+    for own in (0, 1, 2):
+        text = Columns([["a", "a"]] * 2, np.full((2, 2), 0.4), np.array([0, own]), ["a", "a"])
+        at = text.positions(None)
+        favoured = [bet.favoured(at, ())[0] for bet in ServerArm("one").alternatives]
+        sets.append([outcomes[:2].tolist() for outcomes in favoured])
+    assert sets[0] == sets[1] == sets[2]
+
+
+def test_the_greedy_choice_of_a_text_that_several_tokens_print_is_not_judged():
+    listed = row(("b", 0.3), ("a", 0.1))  # the likelier token called a is lost
+    chosen = Answer("a", ["a"], [math.log(0.6)], [listed], "length")
+    assert by_itself(chosen).kind is GreedyKind.ALONE
+    wrong = Answer("a", ["a"], [math.log(0.1)], [listed], "length")
+    assert by_itself(wrong).kind is GreedyKind.BUG
+    rows = [listed, row(("b", 0.3), ("c", 0.2), ("d", 0.1))]
+    unstated = Answer("ab", ["a", "b"], [0.0, 0.0], rows, "length")
+    assert by_itself(unstated).kind is GreedyKind.ALONE
+    base = Answer("b", ["b"], [math.log(0.6)], [listed], "length")
+    also = Answer("b", ["b"], [math.log(0.3)], [row(("b", 0.3), ("c", 0.2), ("d", 0.1))], "length")
+    found = compared_with([base, also], [wrong, also])
+    assert found[0].kind is GreedyKind.BUG
+    base = Answer("ab", ["a", "b"], [math.log(0.6), math.log(0.3)], [listed, listed], "length")
+    other = Answer("aa", ["a", "a"], [math.log(0.6), math.log(0.3)], [listed, listed], "length")
+    assert compared_with([base], [other])[0].kind is GreedyKind.UNKNOWN
+
+
+def test_a_third_choice_is_planted_where_three_texts_are_listed():
+    twice = row(("a", 0.5), ("a", 0.2), ("a", 0.1))
+    rows = [twice, row(("a", 0.5), ("b", 0.2), ("b", 0.15), ("c", 0.1))]
+    assert greedy.third_is_a_bug(Answer("aa", ["a", "a"], [], rows, "length"))
+    sentinel = [*row(("a", 0.5), ("b", 0.2)), ("c", -9999.0)]
+    assert greedy.third_is_a_bug(Answer("a", ["a"], [], [sentinel], "length"))
+
+
+def test_an_emitted_token_beside_the_likeliest_is_no_column():
+    rows = [[("#1", -0.5), ("#2", -1.5), ("#9", -7.0)], [("#1", -0.5), ("#2", -1.5)]]
+    text = columns(rows, ["#9", "#2"], 2)
+    assert text.own.tolist() == [2, 1]  # the rest, and the second column
+    assert text.mass.shape == (2, 2)

@@ -4,9 +4,8 @@ import errno
 import os
 import select
 import stat
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
@@ -103,23 +102,30 @@ def own_folder(name: str) -> Path | None:
     return place if ours and os.access(place, os.W_OK) else None
 
 
-@contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """Open a temporary file that replaces `path` at the end of the block.
+def draft_of(path: Path) -> Path:
+    """Return the temporary path at which this process writes the content of `path`."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
-    Nobody sees half of it. Where the block fails it is removed.
+
+def write_whole(
+    path: Path, content: bytes, place: Callable[[Path, Path], None] = os.replace
+) -> None:
+    """Write a file of which others see all or nothing; `place` puts it there: `os.link` once only.
 
     Raises:
-        OSError: no file can be made there.
+        OSError: it cannot be written; what was there is untouched.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
-    os.close(handle)
-    draft = Path(name)
+    draft = draft_of(path)
     try:
-        yield draft
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        place(draft, path)
+        sync(path.parent)
+    finally:  # an interrupt, too, must leave no temporary file
+        with suppress(OSError, ValueError):  # an invalid name
+            draft.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

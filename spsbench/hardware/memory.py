@@ -48,9 +48,6 @@ def huge_mapping(size: int) -> mmap.mmap:
 
     Over small pages a processor stops at each to look up where it is. Shared mappings would get no
     huge ones.
-
-    Raises:
-        OSError: the system promises no more memory than it has.
     """
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # not Linux, or a kernel without them
@@ -76,11 +73,7 @@ def keep_memory() -> bool:
 
 @contextmanager
 def importing_libraries() -> Iterator[None]:
-    """Import torch and transformers in this block, announced if it is slow.
-
-    Raises:
-        OutOfMemoryError: under a limit of address space, where libraries fail in many ways.
-    """
+    """Import torch and transformers in this block, announced if it is slow."""
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     bounded = space != resource.RLIM_INFINITY
     limit = f"ulimit -v is {space >> 10}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.hardware.environment import cpu_kind, instruction_set, package_version, usable_cores
-from spsbench.hardware.files import beside, own_folder, read_file
+from spsbench.hardware.files import own_folder, read_file, write_whole
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -92,8 +92,8 @@ def keep_costs(cell: Cell, costs: RoundCosts) -> None:
     if path is not None:
         every = {key: value._asdict() for key, value in read_costs(path).items()}
         every[key_of(cell)] = costs._asdict()
-        with suppress(OSError), beside(path) as draft:
-            draft.write_text(json.dumps(every, indent=1), encoding="utf-8")
+        with suppress(OSError):
+            write_whole(path, json.dumps(every, indent=1).encode())
 
 
 def key_of(cell: Cell) -> str:

@@ -24,7 +24,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import parse_range
 from spsbench.spec import K_MAX, Spec
 from spsbench.store.atomic import replace_file
-from spsbench.store.traces import DraftOf, Traces, read_traces, refuse, refuse_draft
+from spsbench.store.traces import DraftOf, Traces, read_traces, refuse
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def check_head(
             mine = DraftOf(
                 name=recorded.name, identity=draft_identity(cell, folders), sampled=recorded.sampled
             )
-            refuse_draft(mine, recorded, where)
+            refuse(mine, recorded, where)
 
 
 def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Planning) -> None:

@@ -4,68 +4,42 @@ import contextlib
 import errno
 import itertools
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from spsbench.errors import WriteError
-from spsbench.hardware.files import sync
-from spsbench.hardware.ranks import ranks
+from spsbench.hardware.files import draft_of, write_whole
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically: readers see the old or the new content, never a part.
 
-    A device or a pipe (`/dev/stdout`, `>(less)`) is written into and not replaced. Of several ranks
-    the first alone writes.
-
-    Raises:
-        WriteError: the file could not be written; the old file is untouched.
+    A device or a pipe (`/dev/stdout`, `>(less)`) is written into and not replaced.
     """
-    if ranks().rank > 0:
-        return
-    if _is_device(path):
-        _write_into(path, content)
-    else:
-        _write_whole(path, content, os.replace)
+    try:
+        if _is_device(path):
+            handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # a pipe without a reader: an error
+            os.set_blocking(handle, True)
+            with open(handle, "wb") as file:
+                file.write(content)
+        else:
+            write_whole(path, content)
+    except OSError as error:
+        raise WriteError.of(error, path) from error
 
 
 def create_file(path: Path, content: bytes) -> bool:
-    """Create a file whole; return False, and leave it, where there is one already.
-
-    Raises:
-        WriteError: the file could not be written.
-    """
+    """Create a file whole; return False, and leave it, where there is one already."""
     try:
-        _write_whole(path, content, os.link)
-    except WriteError:
+        write_whole(path, content, os.link)
+    except OSError as error:
         if not path.exists():
-            raise
+            raise WriteError.of(error, path) from error
         return False
     return True
 
 
-def _write_whole(path: Path, content: bytes, place: Callable[[Path, Path], None]) -> None:
-    draft = draft_of(path)
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        place(draft, path)
-        sync(path.parent)
-    except OSError as error:
-        raise WriteError.of(error, path) from error
-    finally:  # an interrupt, too, must leave no temporary file
-        with contextlib.suppress(OSError, ValueError):  # an invalid name
-            draft.unlink(missing_ok=True)
-
-
 def check_replaceable(path: Path) -> None:
-    """Check that `path` can be written, before hours of computing its content.
-
-    Raises:
-        WriteError: the file could not be written.
-    """
+    """Check that `path` can be written, before hours of computing its content."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -81,21 +55,6 @@ def check_replaceable(path: Path) -> None:
 def _is_device(path: Path) -> bool:
     """Return whether `path` is a device or a pipe, which must not be replaced by a file."""
     return path.exists() and not path.is_file() and not path.is_dir()
-
-
-def _write_into(path: Path, content: bytes) -> None:
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # a pipe without a reader is an error
-        os.set_blocking(handle, True)
-        with open(handle, "wb") as file:
-            file.write(content)
-    except OSError as error:
-        raise WriteError.of(error, path) from error
-
-
-def draft_of(path: Path) -> Path:
-    """Return the temporary path at which this process writes the content of `path`."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def remove_drafts(folder: Path, pattern: str) -> None:

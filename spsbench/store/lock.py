@@ -1,6 +1,5 @@
 """File locks with one writer, by flock, which the system releases however the holder ends."""
 
-import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -9,22 +8,26 @@ from spsbench.errors import InUseError, WriteError
 
 
 class Lock:
-    """A lock on a file, held until `close` or until the process ends in any way."""
+    """A file that is open to read and append, and locked until `close` or the process's end."""
 
     def __init__(self, path: Path) -> None:
-        """Take the lock of `path`, which is created if missing.
-
-        Raises:
-            InUseError: another process holds the lock.
-            WriteError: the file cannot be created.
-        """
-        self.path = path
-        self._file = -1
-        if not self._take():
-            raise InUseError(
-                f"this run is being written ({path}, by {self._owner()}): expected one "
-                "writer. Wait for it, or give this run another folder"
-            )
+        """Take the lock of `path`, which is created if missing."""
+        self.file = -1
+        try:
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self.file = os.open(path, flags, 0o644)
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(self.file), path.stat()):
+                raise BlockingIOError  # its folder has been moved meanwhile
+        except OSError as error:
+            opened = self.file >= 0
+            self.close()
+            if opened and isinstance(error, BlockingIOError | FileNotFoundError):
+                raise InUseError(
+                    f"another process writes this run ({path}): expected one writer. Wait for "
+                    "it, or give this run another folder"
+                ) from error
+            raise WriteError.of(error, path) from error
 
     def __enter__(self) -> "Lock":
         return self
@@ -34,37 +37,6 @@ class Lock:
 
     def close(self) -> None:
         """Release the lock."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def _take(self) -> bool:
-        taken = False
-        try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            taken = self._is_current()
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            raise WriteError.of(error, self.path) from error
-        finally:
-            if not taken:
-                self.close()
-        return taken
-
-    def _is_current(self) -> bool:
-        """Return whether the locked file is still at `path`: its folder may have moved."""
-        try:
-            return os.path.samestat(os.fstat(self._file), self.path.stat())
-        except FileNotFoundError:
-            return False
-
-    def _owner(self) -> str:
-        with contextlib.suppress(OSError):
-            inode = f":{self.path.stat().st_ino}"
-            for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
-                fields = line.split()
-                if fields[1] == "FLOCK" and fields[5].endswith(inode):
-                    return f"process {fields[4]}"
-        return "a process on another machine or in a container"
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1

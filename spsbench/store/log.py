@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 from spsbench.errors import DataError, WriteError
 from spsbench.foreign import reading
-from spsbench.hardware.files import open_file, sync
-from spsbench.store.atomic import next_free, replace_file
+from spsbench.hardware.files import open_file, sync, write_whole
+from spsbench.store.atomic import next_free
 from spsbench.store.lock import Lock
 
 MARK = b',"crc":"'
@@ -31,33 +31,23 @@ class Log:
     """A log with exclusive append access for this process. Use `Log` as a context manager."""
 
     def __init__(
-        self, path: Path, on_record: Callable[[dict[str, Any]], None] | None = None
+        self, path: Path, on_record: Callable[[dict[str, Any]], None] = lambda values: None
     ) -> None:
-        """Open or create `path`, take its lock, cut a torn tail, and pass records to `on_record`.
-
-        Raises:
-            InUseError: another process holds the lock.
-            DataError: damage before the tail; names line and byte.
-            WriteError: the file cannot be created or cut.
-        """
+        """Open or create `path`, cut a torn tail, and pass the records to `on_record`."""
         self.path = path
         self.count = 0  # records in the log
+        self._size = 0
         self._lock = Lock(path)
-        self._file = -1
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             sync(path.parent)
-            self._size = 0
             for end, values in entries(path):
                 self._size, self.count = end, self.count + 1
-                if on_record is not None:
-                    on_record(values)
+                on_record(values)
             self._cut()
-        except OSError as error:
+        except BaseException as error:
             self.close()
-            raise WriteError.of(error, path, GO_ON) from error
-        except BaseException:
-            self.close()
+            if isinstance(error, OSError):
+                raise WriteError.of(error, path, GO_ON) from error
             raise
 
     def __enter__(self) -> "Log":
@@ -68,39 +58,29 @@ class Log:
 
     def close(self) -> None:
         """Release the lock; no more records can be appended."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
         self._lock.close()
 
     def append(self, values: Mapping[str, Any]) -> None:
-        """Write one record and wait until the record is on disk.
-
-        Raises:
-                WriteError: the record could not be written whole. The log is unchanged, and closed:
-                after a failed fsync the state of the disk is unknown, so the next start reads the
-                log again.
-            ValueError: NaN or infinity in the record, or a field reserved for the log.
-        """
+        """Write one record and wait until the record is on disk."""
         line = encode(self.count, values)
+        file = self._lock.file
         try:
             self._check()
             unwritten = line
             while unwritten:  # a full disk writes a part first, and raises at the next call
-                unwritten = unwritten[os.write(self._file, unwritten) :]
-            os.fsync(self._file)
+                unwritten = unwritten[os.write(file, unwritten) :]
+            os.fsync(file)
         except OSError as error:
-            if self._file >= 0:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._file, self._size)
-                self.close()
+            with contextlib.suppress(OSError):
+                os.ftruncate(file, self._size)
+            self.close()  # what a disk holds after a failed fsync is for the next start to read
             raise WriteError.of(error, self.path, GO_ON) from error
         self.count += 1
         self._size += len(line)
 
     def _check(self) -> None:
         """Check that no other process has removed or changed the file, which would lose records."""
-        state = os.fstat(self._file)
+        state = os.fstat(self._lock.file)
         if state.st_nlink == 0:
             raise OSError(errno.ENOENT, "the file was removed while it was written")
         if state.st_size != self._size:
@@ -108,13 +88,11 @@ class Log:
             raise OSError(errno.EBUSY, "another program changed the file")
 
     def _cut(self) -> None:
-        size = os.fstat(self._file).st_size
-        if size == self._size:
-            return
-        torn = os.pread(self._file, size - self._size, self._size)
-        replace_file(next_free(self.path, "torn"), torn)
-        os.ftruncate(self._file, self._size)
-        os.fsync(self._file)
+        file = self._lock.file
+        if torn := os.pread(file, os.fstat(file).st_size, self._size):
+            write_whole(next_free(self.path, "torn"), torn)
+            os.ftruncate(file, self._size)
+            os.fsync(file)
 
 
 class HeadedLog(Log):
@@ -135,9 +113,6 @@ class HeadedLog(Log):
             check: called on the header of an old log, before its records; raises if the log is
                 another one.
             on_record: called on every record of an old log.
-
-        Raises:
-            SpsError: whatever `Log` or `check` raise.
         """
         readers = chain([check], repeat(on_record))
         super().__init__(path, lambda values: next(readers)(values))
@@ -146,12 +121,7 @@ class HeadedLog(Log):
 
 
 def iterate(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the checked records of a log, without a torn tail.
-
-    Raises:
-        DataError: damage before the tail; names line and byte.
-        SpsError: the file is missing or cannot be read.
-    """
+    """Yield the checked records of a log, without a torn tail."""
     with reading(path, "a log that `sps` wrote"):
         for _, values in entries(path):
             yield values

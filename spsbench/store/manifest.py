@@ -81,13 +81,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return dict(self.experiment.get("prompt_ids", {}))
 
     def write_once(self, folder: Path) -> "Manifest":
-        """Write `manifest.json` unless it is there; return the one that is there.
-
-        Raises:
-            WriteError: the file could not be written.
-            MismatchError: another configuration has begun in this folder.
-            ValueError: NaN or infinity in the manifest.
-        """
+        """Write `manifest.json` unless it is there; return the one that is there."""
         text = json.dumps(to_builtins(self), allow_nan=False, indent=1)
         if create_file(folder / NAME, text.encode("ascii") + b"\n"):
             return self
@@ -97,12 +91,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, folder: Path) -> "Manifest":
-        """Read the manifest of a run.
-
-        Raises:
-            MissingError: there is no manifest.
-            DataError: the manifest cannot be read, or has another schema.
-        """
+        """Read the manifest of a run."""
         path = folder / NAME
         if not path.exists():
             raise MissingError(f"no run ({folder}): expected {NAME} in it. Check the folder")
@@ -125,11 +114,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return manifest
 
     def configurations(self, folder: Path) -> dict[str, Cell]:
-        """Return id -> cell of the run, in order.
-
-        Raises:
-            DataError: the cells do not match this version's format, or are not those of their ids.
-        """
+        """Return id -> cell of the run, in order."""
         try:
             cells = {name: Cell.from_json(values) for name, values in self.cells.items()}
             for name, cell in cells.items():
@@ -159,11 +144,7 @@ def refuse_differences(
     folder: Path,
     todo: str = "Give this one another folder, or start over with `overwrite`",
 ) -> None:
-    """Check that `mine` may continue the run of `theirs`.
-
-    Raises:
-        MismatchError: the fingerprints differ; names every differing field.
-    """
+    """Check that `mine` may continue the run of `theirs`."""
     if lines := differences(mine.fingerprint, theirs.fingerprint):
         raise MismatchError.of(
             f"another configuration ({folder}): expected the one that the run was started with. "

@@ -63,20 +63,14 @@ MODEL_FILES = (
 
 def provenance() -> Provenance:
     """Return git state, versions, hardware and chosen environment variables."""
+    variables = {**os.environ, **set_here()}  # as the user set them
     return Provenance(
         git=git_state(Path(__file__).parent),
         versions=versions(),
         hardware=hardware(),
-        environment={
-            name: value for name in VARIABLES if (value := user_variable(name)) is not None
-        },
+        environment={n: x for n in VARIABLES if (x := variables.get(n)) is not None},
         set_here=sorted(set_here()),
     )
-
-
-def user_variable(name: str) -> str | None:
-    """Return an environment variable as the user set it, before changes by this process."""
-    return set_here().get(name, os.environ.get(name))
 
 
 def versions() -> dict[str, str | None]:
@@ -124,11 +118,7 @@ def git(folder: Path, *arguments: str) -> bytes:
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """Return file name -> SHA-256 of configuration, tokenizer and weights in a model's folder.
-
-    Raises:
-        SpsError: there is no such folder, or a file that cannot be read to its end.
-    """
+    """Return file name -> SHA-256 of configuration, tokenizer and weights in a model's folder."""
     with (
         reading(folder, "the folder of a model"),
         announce_if_slow(f"hashing the files of {folder.name}"),
@@ -158,9 +148,6 @@ def fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> di
 
     A flat object of everything that can change a number. Cells are listed field by field with all
     values that occur, so that a difference is readable.
-
-    Raises:
-        SpsError: a model's file cannot be read.
     """
     identity: dict[str, Any] = {
         "schema": SCHEMA,
@@ -176,27 +163,28 @@ def fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> di
         identity["version.llguidance"] = package_version("llguidance")
     for number, part in enumerate(experiment.parts):
         identity |= {f"part{number}.{name}": value for name, value in _of_part(part).items()}
-    for ref, folder in folders.items():
-        files = (
-            {"config.json": hash_file(folder / "config.json")} if ref.random else hash_files(folder)
-        )
-        identity |= {f"files.{ref}.{name}": digest for name, digest in files.items()}
-    return identity
+    return identity | model_files(folders)
+
+
+def model_files(folders: Mapping[ModelSpec, Path]) -> dict[str, str]:
+    """Return `files.MODEL.NAME` -> SHA-256 of the files of models; of random ones the shape's."""
+    values = dict[str, str]()
+    for model, folder in folders.items():
+        shape = folder / "config.json"
+        files = {shape.name: hash_file(shape)} if model.random else hash_files(folder)
+        values |= {f"files.{model}.{name}": file for name, file in files.items()}
+    return values
 
 
 def digests(identity: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str]:
     """Return model -> digest of its files, including weights, from a fingerprint."""
-    models = dict.fromkeys(model for cell in cells for model in cell.models)
-    of_files = {
-        str(model): {
-            name.removeprefix(prefix): value
-            for name, value in identity.items()
-            if name.startswith(prefix)
-        }
-        for model in models
-        for prefix in (f"files.{model}.",)
-    }
-    return {name: digest(files) for name, files in of_files.items() if files}
+    digests = {}
+    for model in dict.fromkeys(str(model) for cell in cells for model in cell.models):
+        prefix = f"files.{model}."
+        files = {n.removeprefix(prefix): x for n, x in identity.items() if n.startswith(prefix)}
+        if files:
+            digests[model] = digest(files)
+    return digests
 
 
 def _of_part(part: Part) -> dict[str, Any]:

@@ -33,11 +33,7 @@ class LogReader:
         self.count = 0  # records
 
     def take(self, values: Mapping[str, Any]) -> Placed | None:
-        """Return the record of a line with its start; None for a line of a start.
-
-        Raises:
-            DataError: fields differ from this version's format, or contradict each other.
-        """
+        """Return the record of a line with its start; None for a line of a start."""
         try:
             if "start" in values:
                 start = convert(values["start"], Start)
@@ -69,11 +65,7 @@ class Once:
         self._failed: set[tuple[Key, int]] = set()
 
     def is_new(self, record: Record, path: Path) -> bool:
-        """Return whether the generation is new.
-
-        Raises:
-            DataError: the generation is repeated and differs; `path` is for the message.
-        """
+        """Return whether the generation is new."""
         mark = hash((tuple(record.tokens), tuple(record.rounds), record.text, record.error))
         if record.error is not None:  # failed attempts may differ
             new = (record.key, mark) not in self._failed
@@ -89,12 +81,7 @@ class Once:
 
 
 def records(folder: Path) -> Iterator[Record]:
-    """Yield the records of a run, each generation once; generations that always failed come last.
-
-    Raises:
-        MissingError: no records in `folder`.
-        DataError: a damaged log, an invalid record, or a repeated generation that differs.
-    """
+    """Yield the records of a run, each generation once; those that always failed come last."""
     return (placed.record for placed in placed_records(folder))
 
 
@@ -112,11 +99,7 @@ def placed_records(folder: Path) -> Iterator[Placed]:
 
 
 def logs_of(folder: Path) -> dict[str, Path]:
-    """Return shard name -> log of all shards that have begun, in order.
-
-    Raises:
-        MissingError: none.
-    """
+    """Return shard name -> log of all shards that have begun, in order."""
     logs = record_logs(folder) if folder.is_dir() else {}
     if not logs:
         raise MissingError(

@@ -44,14 +44,7 @@ class RunWriter:
     """
 
     def __init__(self, folder: Path, manifest: Manifest, shard: Shard, made_folder: bool) -> None:
-        """Open the log of `shard`; see `open_run`, which checks the state of the folder.
-
-        Args:
-            folder: of the run.
-            manifest: of the run; written with the first record, if it is not there.
-            shard: the part of the run that this process writes.
-            made_folder: the folder is removed if no record is made.
-        """
+        """Open the log of `shard`; `open_run` checks the folder, which goes if `made_folder`."""
         self.folder = folder
         self.manifest = manifest
         self.shard = shard
@@ -94,35 +87,15 @@ class RunWriter:
         """Return whether a generation belongs to this shard and is missing."""
         return key not in self.done and belongs(key, self.shard)
 
-    def attempts(self, key: Key) -> int:
-        """Return the number of failures of a generation."""
-        return self._failures[key]
-
     def start(self, provenance: Provenance, machine: str | None = None) -> None:
-        """Begin to write records of this provenance: a line, before the next record.
-
-        Args:
-            provenance: of the records from now on.
-            machine: name of the worker's machine that makes them; None = this process.
-        """
+        """Begin records of this provenance, by a worker's `machine` or here: with the next one."""
         start = Start(provenance=provenance, machine=machine)
         self._waiting.append(start)
         if machine is None:
             self._latest = start
 
     def append(self, record: Record, machine: str | None = None) -> None:
-        """Write a generation, or its failure, and wait until it is on disk.
-
-        Args:
-            record: its key is missing here.
-            machine: name of the machine that made the record, from `start`; None = this process.
-
-        Raises:
-            WriteError: the record could not be written; earlier records are kept.
-            DataError: the record could not be read again.
-            MismatchError: another configuration has begun in this folder meanwhile.
-            ValueError: the record belongs to another shard, or is a repetition.
-        """
+        """Write a missing generation of a started `machine`, and wait until it is on disk."""
         if not self.is_missing(record.key):
             raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
         if problem := record.problem:
@@ -131,7 +104,7 @@ class RunWriter:
                 "was measured. It was not written; earlier records are kept"
             )
         of_line = {} if machine is None else {"machine": machine}
-        attempt = self.attempts(record.key) + 1
+        attempt = self._failures[record.key] + 1
         self._write_starts()
         self._log.append({"attempt": attempt, **record.to_json(), **of_line})
         self.count += 1
@@ -157,11 +130,7 @@ class RunWriter:
             del self._waiting[0]
 
     def _read_others(self, own: Path) -> None:
-        """Read the logs of other shards; a layout that is being written is refused.
-
-        Raises:
-            InUseError: another process writes the run in another layout.
-        """
+        """Read the logs of other shards; a layout that is being written is refused."""
         for name, path in record_logs(self.folder).items():
             if path == own:
                 continue

@@ -1,4 +1,4 @@
-"""The folder of a run: file names, permissions, tuning choices and audits."""
+"""The folder of a run: file names, permissions, logs and audits."""
 
 import contextlib
 import errno
@@ -49,12 +49,8 @@ def records_path(folder: Path, shard: Shard) -> Path:
 
 def record_logs(folder: Path) -> dict[str, Path]:
     """Return shard name -> log of all shards that have begun, in order."""
-    logs = {}
-    for path in sorted(folder.iterdir()):
-        match = RECORDS.fullmatch(path.name)
-        if match:
-            logs[match[1]] = path
-    return logs
+    paths = {path.name: path for path in sorted(folder.iterdir())}
+    return {match[1]: paths[name] for name in paths if (match := RECORDS.fullmatch(name))}
 
 
 def unbegun(names: Iterable[str]) -> list[Shard]:
@@ -71,12 +67,7 @@ def unbegun(names: Iterable[str]) -> list[Shard]:
 
 
 def check_writable(folder: Path) -> None:
-    """Check that a run can be written to `folder`, existing or not; leaves nothing behind.
-
-    Raises:
-        CannotCreateError: a file is in the way, or the file system is full or read-only.
-        PermissionDeniedError: the folder belongs to another user.
-    """
+    """Check that a run can be written to `folder`, existing or not; leaves nothing behind."""
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             folder.lstat()  # refuses an invalid name
@@ -96,12 +87,7 @@ def check_writable(folder: Path) -> None:
 
 
 def make(folder: Path) -> None:
-    """Create a folder for a run, or use a folder that is empty or holds a run.
-
-    Raises:
-            CannotCreateError, PermissionDeniedError: as `check_writable`; or the folder holds
-            something else.
-    """
+    """Create a folder for a run, or use a folder that is empty or holds a run."""
     check_writable(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,12 +104,7 @@ def make(folder: Path) -> None:
 
 
 def move_aside(folder: Path) -> Path:
-    """Rename the folder of a run to `<name>.old-<n>` and return the new path; deletes nothing.
-
-    Raises:
-        InUseError: a process writes a log of the run.
-        CannotCreateError, PermissionDeniedError: the folder cannot be renamed.
-    """
+    """Rename the folder of a run to `<name>.old-<n>` and return the new path; deletes nothing."""
     with contextlib.ExitStack() as locks:  # a writer that comes meanwhile finds another file
         for log in sorted(folder.glob("*.jsonl")):
             locks.enter_context(Lock(log))
@@ -155,11 +136,7 @@ PARTS = ("name", "settings", "verdict", "line", "controls")  # required fields o
 
 
 def write_audits(folder: Path, audits: Sequence[dict[str, Any]]) -> Path:
-    """Write audits in the format of `sps verify --json`, beside the records; replaces older audits.
-
-    Raises:
-        WriteError: the file could not be written.
-    """
+    """Write audits in the format of `sps verify --json` beside the records, for older ones."""
     path = folder / AUDITS
     content = json.dumps({"schema": SCHEMA, "audits": list(audits)}, indent=1, allow_nan=False)
     replace_file(path, f"{content}\n".encode("ascii"))
@@ -167,11 +144,7 @@ def write_audits(folder: Path, audits: Sequence[dict[str, Any]]) -> Path:
 
 
 def read_audits(folder: Path) -> list[dict[str, Any]]:
-    """Return the audits of a run; empty without audits.
-
-    Raises:
-        DataError: the file is no valid audit.
-    """
+    """Return the audits of a run; empty without audits."""
     path = folder / AUDITS
     if not path.is_file():
         return []

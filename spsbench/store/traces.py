@@ -55,6 +55,11 @@ class DraftOf:
     exact: bool = True  # False: the draft also depends on rounds outside the trace
     most: int = 0  # tokens requested from a deterministic draft; replays are limited to it
 
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Return the fields of the draft itself."""
+        return self.identity
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Written:
@@ -104,11 +109,7 @@ def pack(record: Any) -> dict[str, Any]:
 
 
 def unpack(values: Mapping[str, Any], kind: type[T]) -> T:
-    """Return the record that `pack` made plain, whose arrays have one length.
-
-    Raises:
-        ValidationError, ValueError: no such record.
-    """
+    """Return the record that `pack` made plain, whose arrays have one length."""
     lengths = set[int]()
 
     def decoded(array_type: Any, text: Any) -> NDArray[Any]:
@@ -149,11 +150,7 @@ class Traces:
         return sum(len(text.q) for text in self.texts.values())
 
     def take(self, values: Mapping[str, Any], path: Path) -> None:
-        """Add one line of the log at `path`.
-
-        Raises:
-            DataError: the line is no line of a trace.
-        """
+        """Add one line of the log at `path`."""
         try:
             self._take(values)
         except (KeyError, ValidationError, ValueError) as error:
@@ -183,13 +180,7 @@ class Traces:
 
 
 def read_traces(paths: Sequence[Path]) -> Traces:
-    """Read several files, or the folders of runs, as one; texts are merged by key.
-
-    Raises:
-        MissingError: no such file, or a run without traces.
-        DataError: a damaged or foreign file.
-        MismatchError: different texts or drafts; names the differences.
-    """
+    """Read several files, or the folders of runs, as one; texts are merged by key."""
     merged = Traces()
     for path in trace_files(paths):
         traces = Traces()
@@ -200,7 +191,7 @@ def read_traces(paths: Sequence[Path]) -> Traces:
         if merged.head is not None:
             refuse(traces.head, merged.head, path)
         for name, draft in traces.drafts.items():
-            refuse_draft(draft, merged.drafts.get(name, draft), path)
+            refuse(draft, merged.drafts.get(name, draft), path)
         merged.head = traces.head
         merged.drafts |= traces.drafts
         merged.texts |= traces.texts
@@ -215,12 +206,7 @@ def read_traces(paths: Sequence[Path]) -> Traces:
 
 
 def trace_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files of the paths: of a folder, all its traces; none is read beyond its begin.
-
-    Raises:
-        MissingError: no such file, or a folder without traces.
-        DataError: a device, or a file that does not begin as a trace.
-    """
+    """Return the files of the paths: of a folder, all its traces; none is read beyond its begin."""
     return [file for path in paths for file in _trace_files(path)]
 
 
@@ -242,31 +228,12 @@ def _trace_files(path: Path) -> Iterator[Path]:
         yield file
 
 
-def refuse(mine: Head, theirs: Head, path: Path) -> None:
-    """Check that two traces are of the same texts.
-
-    Raises:
-        MismatchError: the texts differ; names every differing field.
-    """
+def refuse(mine: Head | DraftOf, theirs: Head | DraftOf, path: Path) -> None:
+    """Check that two traces are of the same texts, or two drafts of one name the same."""
+    what = f"draft called {mine.name}" if isinstance(mine, DraftOf) else "target or sampling"
     if lines := differences(mine.fingerprint, theirs.fingerprint):
         raise MismatchError.of(
-            f"another trace ({path}): expected one of the same target, tokenizer and sampling. "
-            "Record it anew",
-            lines,
-        )
-
-
-def refuse_draft(mine: DraftOf, theirs: DraftOf, path: Path) -> None:
-    """Check that drafts of the same name are the same.
-
-    Raises:
-        MismatchError: the drafts differ.
-    """
-    if lines := differences(mine.identity, theirs.identity):
-        raise MismatchError.of(
-            f"another draft called {mine.name} ({path}): expected the same one. Record the trace "
-            "anew",
-            lines,
+            f"another {what} ({path}): expected those of one trace. Record it anew", lines
         )
 
 
@@ -274,12 +241,7 @@ class TraceWriter:
     """Traces with append access for this process. Use `TraceWriter` as a context manager."""
 
     def __init__(self, path: Path, head: Head) -> None:
-        """Open or create the log.
-
-        Raises:
-            MismatchError: the log has other texts. DataError: the log is damaged.
-            InUseError, WriteError: the log cannot be written.
-        """
+        """Open or create the log."""
         self.path, self.known = path, Traces()
         self._log = Log(path, lambda values: self.known.take(values, path))
         try:
@@ -305,7 +267,7 @@ class TraceWriter:
         """Write the identity of a draft, once; again if the draft turns out not to be exact."""
         declared = self.known.drafts.get(draft.name)
         if declared is not None:
-            refuse_draft(draft, declared, self.path)
+            refuse(draft, declared, self.path)
             draft = replace(draft, exact=draft.exact and declared.exact)
         if declared != draft:
             self._append({"draft": draft.name, **pack(draft)}, "name")

@@ -19,11 +19,7 @@ DIGITS = 32
 
 
 def withhold_texts(folder: Path, shard: Shard) -> None:
-    """Replace token ids and text of each record of a shard by a digest, in place.
-
-    Raises:
-        SpsError: a damaged log, one that another process writes, or a file that cannot be written.
-    """
+    """Replace token ids and text of each record of a shard by a digest, in place."""
     path = records_path(folder, shard)
     with Lock(path):
         lines = []

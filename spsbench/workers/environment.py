@@ -17,7 +17,7 @@ from spsbench.errors import MismatchError
 from spsbench.hardware.environment import PACKAGES, package_version
 from spsbench.settings.models import ModelSpec
 from spsbench.store.manifest import differences
-from spsbench.store.provenance import hash_file, hash_files, provenance
+from spsbench.store.provenance import hash_file, model_files, provenance
 from spsbench.store.starts import Provenance
 
 
@@ -30,14 +30,7 @@ def environment(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
     python = platform.python_version_tuple()
     values: dict[str, Any] = {"python": ".".join(python[:2]), "spsbench.code": code()}
     values |= {f"version.{name}": _release(package_version(name)) for name in PACKAGES}
-    for model, folder in folders.items():
-        files = (
-            {"config.json": hash_file(folder / "config.json")}
-            if model.random
-            else hash_files(folder)
-        )
-        values |= {f"files.{model}.{name}": value for name, value in files.items()}
-    return values
+    return values | model_files(folders)
 
 
 @cache

@@ -74,7 +74,6 @@ def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path):
     ("call", "error"),
     [
         ("fsync", OSError(errno.ENOSPC, "No space left on device")),
-        ("replace", OSError(errno.ENOSPC, "No space left on device")),
         ("fsync", KeyboardInterrupt()),
     ],
 )

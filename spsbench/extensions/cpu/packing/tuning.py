@@ -22,7 +22,7 @@ from torch import Tensor
 from spsbench.extensions.cpu.kernels.native import NoKernelError, folder, kernel, library, processor
 from spsbench.extensions.cpu.packing.memory import empty, huge_pages
 from spsbench.hardware.environment import usable_cores
-from spsbench.hardware.files import beside
+from spsbench.hardware.files import write_whole
 
 
 def recall(name: str) -> Any:
@@ -36,8 +36,8 @@ def keep(name: str, value: Any) -> None:
     path = place()
     if path is None:
         return
-    with suppress(OSError), beside(path) as draft:  # else it will be measured again
-        draft.write_text(json.dumps(_read(path) | {name: value}, indent=1), encoding="utf-8")
+    with suppress(OSError):  # else it will be measured again
+        write_whole(path, json.dumps(_read(path) | {name: value}, indent=1).encode())
 
 
 def place() -> Path | None:

@@ -20,10 +20,10 @@ from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError, SpsError, UnavailableError
 from spsbench.extensions.check.greedy import (
     ServerGreedy,
-    by_weights,
     check_same,
     compare,
     compare_best,
+    expect_by_weights,
 )
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.laws import LawResult
@@ -99,17 +99,9 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
         before = counters(await texts.page("/metrics"))
         needs_greedy = {"greedy", "mixed"} & parts or texts.weights
         greedy = await texts.greedy(OWN) if needs_greedy else []
-        if texts.weights:
-            prompts = [texts.prompt_ids(texts.prompt(i), text) for i, text in enumerate(greedy)]
-            pairs = zip(prompts, greedy, strict=True)
-            scored = [by_weights(texts.weights, *pair) for pair in pairs]
-            apart = check_same(texts.weights, scored)
-            log.info(f"weights are the server's: {apart:.2g} nats apart on the median")
-        if "greedy" in parts and texts.weights and base is None:
-            bases, by_id = [base for base, _ in scored], [text for _, text in scored]
-            checked.greedy = compare("the weights", bases, by_id)
-        elif "greedy" in parts:
-            checked.greedy = await check_greedy(texts, greedy)
+        scored = score_greedy(texts, greedy)
+        if "greedy" in parts:
+            checked.greedy = await compare_greedy(texts, greedy, scored)
         modes = Modes(texts, greedy)
         await modes.run()
         checked.modes, checked.refused = modes.results, modes.refused
@@ -130,14 +122,31 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
     return checked
 
 
-async def check_greedy(texts: Texts, greedy: Sequence[Answer]) -> ServerGreedy:
+def score_greedy(texts: Texts, greedy: Sequence[Answer]) -> list[tuple[Answer | None, Answer]]:
+    """Return what the weights expect of greedy texts, and these by ids; refuse other weights."""
+    if texts.weights is None:
+        return []
+    prompts = [texts.prompt_ids(texts.prompt(i), text) for i, text in enumerate(greedy)]
+    pairs = zip(prompts, greedy, strict=True)
+    scored = [expect_by_weights(texts.weights, *pair) for pair in pairs]
+    apart = check_same(texts.weights, scored)
+    log.info(f"weights are the server's: {apart:.2g} nats apart on the median")
+    return scored
+
+
+async def compare_greedy(
+    texts: Texts, greedy: Sequence[Answer], scored: Sequence[tuple[Answer | None, Answer]]
+) -> ServerGreedy:
     """Compare greedy texts with the strongest reference that there is."""
-    bases = await texts.greedy(BASE) if BASE in texts.servers else None
-    result = compare_best(greedy, bases)
-    if bases is not None:
+    if BASE in texts.servers:
+        bases = await texts.greedy(BASE)
         again = await texts.greedy(BASE, "greedy again")
+        result = compare_best(greedy, bases)
         result.repeated = [text.text for text in bases] == [text.text for text in again]
-    return result
+        return result
+    if scored:
+        return compare("the weights", [base for base, _ in scored], [text for _, text in scored])
+    return compare_best(greedy, None)
 
 
 def run_check(

@@ -53,7 +53,7 @@ class ServerGreedy(GreedyResult):
         return values
 
 
-def described(text: Compared) -> str:
+def describe(text: Compared) -> str:
     """Return a comparison in a line."""
     if text.position is None:
         return f"{text.name}: {text.kind}"
@@ -83,7 +83,7 @@ def compare(
     if tolerance is None:
         apart, shared = [0.0], shared_texts([base for base, _ in pairs])
         for base, text in pairs:
-            logprobs = zip(base.own, text.own[: parting(base, text)], strict=False)
+            logprobs = zip(base.own, text.own[: first_difference(base, text)], strict=False)
             apart += [abs(a - b) for a, b in logprobs if min(a, b) > UNLISTED]
         tolerance = 2 * max(apart) + LEAST
     compared = [
@@ -96,20 +96,16 @@ def compare(
 
 
 def compare_best(
-    texts: Sequence[Answer],
-    bases: Sequence[Answer] | None,
-    note: str = "",
-    names: Sequence[str] = (),
+    texts: Sequence[Answer], bases: Sequence[Answer] | None, names: Sequence[str] = ()
 ) -> ServerGreedy:
     """Compare greedy texts with the baseline's, or with what the server itself states of them."""
-    suffix = note and f" ({note})"
     if bases is not None:
-        return compare(f"the baseline{suffix}", bases, texts, names)
-    stated = list(map(by_itself, texts))
-    return compare(f"what the server itself states{suffix}", stated, texts, names, LEAST)
+        return compare("the baseline", bases, texts, names)
+    stated = list(map(expect_by_itself, texts))
+    return compare("what the server itself states", stated, texts, names, LEAST)
 
 
-def parting(base: Answer, text: Answer) -> int | None:
+def first_difference(base: Answer, text: Answer) -> int | None:
     """Return the first position with different tokens; None if the texts agree."""
     pairs = enumerate(zip(base.keys, text.keys, strict=False))
     return next((i for i, (a, b) in pairs if a != b), None)
@@ -122,7 +118,7 @@ def compare_pair(
     if not base.keys or not text.keys:
         same = base.text == text.text
         return Compared(name, GreedyKind.IDENTICAL if same else GreedyKind.UNKNOWN)
-    at = parting(base, text)
+    at = first_difference(base, text)
     if at is None:
         if len(base.keys) == len(text.keys):
             return Compared(name, GreedyKind.IDENTICAL)
@@ -159,7 +155,7 @@ def third_is_a_bug(base: Answer) -> bool:
     return compare_pair("planted", base, planted, 0.0).kind is GreedyKind.BUG
 
 
-def expected(keys: Sequence[str], rows: Sequence[Stated]) -> Answer:
+def expect_rows(keys: Sequence[str], rows: Sequence[Stated]) -> Answer:
     """Return the likeliest tokens given the prefix of each of `keys`; where it ties, that one."""
     likeliest = []
     for key, row in zip(keys, map(distinct, rows), strict=False):
@@ -169,14 +165,14 @@ def expected(keys: Sequence[str], rows: Sequence[Stated]) -> Answer:
     return Answer("", names, logprobs, list(rows), None)
 
 
-def by_itself(text: Answer) -> Answer | None:
+def expect_by_itself(text: Answer) -> Answer | None:
     """Return what a server's own stated probabilities expect of its text; None without any."""
     shared, pairs = shared_texts([text]), zip(text.stated, text.keys, strict=False)
     rows = [[] if key in shared else row for row, key in pairs]
-    return expected(text.keys, rows) if any(rows) else None
+    return expect_rows(text.keys, rows) if any(rows) else None
 
 
-def by_weights(
+def expect_by_weights(
     weights: Weights, prompt: Sequence[int], text: Answer
 ) -> tuple[Answer | None, Answer]:
     """Return what the weights expect of a text, and the text by its ids."""
@@ -190,11 +186,11 @@ def by_weights(
     for row, emitted in zip(scored, ids, strict=False):
         likeliest = dict.fromkeys([*np.argsort(-row)[:3].tolist(), emitted])
         rows.append([(f"#{i}", float(row[i])) for i in likeliest])
-    return expected(keys, rows) if rows else None, replace(text, keys=keys[: len(rows)])
+    return expect_rows(keys, rows) if rows else None, replace(text, keys=keys[: len(rows)])
 
 
 def check_same(weights: Weights, pairs: Sequence[tuple[Answer | None, Answer]]) -> float:
-    """Reject weights of another model by what `by_weights` returns; return their nats apart.
+    """Reject weights of another model by what `expect_by_weights` returns; return their nats apart.
 
     The median of the texts decides, since a server's bug may spoil a text.
     """

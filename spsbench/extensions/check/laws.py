@@ -94,13 +94,13 @@ class Columns:
 
     keys: list[list[str]]  # keys of the columns, likeliest first, each once in a row
     mass: Floats  # [n, k]; 0 in the padding of shorter rows
-    own: NDArray[np.int64]  # [n] column of the emitted token; k = the rest
+    emitted: NDArray[np.int64]  # [n] column of the emitted token; k = the rest
     tokens: list[str]  # keys of the emitted tokens
     drafted: Bits | None = None  # [n, k + 1] columns that a draft model prefers to the target
     flaw: str = ""  # why the statements are no probabilities
 
     def __len__(self) -> int:
-        return len(self.own)
+        return len(self.emitted)
 
     def positions(self, visible: Bits | None) -> Positions:
         """Return what is known at each token; the last outcome is all tokens that are no column."""
@@ -114,7 +114,7 @@ class Columns:
             ends[i, : len(row)] = [key == END for key in row]
         return Positions(
             law=law / law.sum(1, keepdims=True),
-            emitted=self.own,
+            emitted=self.emitted,
             argmax=argmax,
             ends=ends,
             tail=tail,
@@ -176,10 +176,6 @@ class Band:
         bounds = np.full(len(DIRECTIONS), self.other)
         bounds[[ARGMAX, DRAFT] if alternative == 0 else ARGMAX] = self.argmax
         return bounds
-
-    def widened(self, by: float) -> "Band":
-        """Return the band widened by what the edge of a cut may move."""
-        return Band(self.argmax + by, self.other + by, self.tokens)
 
 
 def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:

@@ -107,7 +107,9 @@ class Modes:
             count = sum(map(is_json, answers[name]))
             shares.append(f"{name}: {count} of {len(asks)} answers are JSON")
         names = [f"{schema} {number}" for number, (schema, _) in enumerate(JSON_PROMPTS)]
-        return compare_best(answers[OWN], answers.get(BASE), "; ".join(shares), names)
+        result = compare_best(answers[OWN], answers.get(BASE), names)
+        result.reference += f" ({'; '.join(shares)})"
+        return result
 
     async def _mixed(self) -> ServerGreedy:
         """Compare greedy texts, each asked beside a sampled one, with those of greedy batches."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check.check import Checked
-from spsbench.extensions.check.greedy import described
+from spsbench.extensions.check.greedy import describe
 from spsbench.extensions.check.journal import finite
 from spsbench.extensions.check.laws import UNSEEN, Mode
 from spsbench.foreign import cut
@@ -69,7 +69,7 @@ def tables(checked: Checked) -> list[TextTable]:
         if greedy is not None:
             title = f"Greedy text {part}".strip()
             differing = [text for text in greedy.compared if text.position is not None]
-            rows = [(cut(described(text), LONGEST_LINE),) for text in differing[:MANY]]
+            rows = [(cut(describe(text), LONGEST_LINE),) for text in differing[:MANY]]
             listed.append(TextTable(title, (greedy.line,), rows))
     if acceptance := checked.acceptance:
         rows = [(name, number(value, 3), term) for name, value, term in acceptance.rows()]

@@ -69,10 +69,10 @@ class Sampled:
                 "--logits_all true), or take an engine that gives both"
             )
             return None
-        rounding = await self._rounding(mode)
+        band = await self._rounding(mode)
         first = self.servers[OWN].kind in (Kind.LLAMA_SERVER, Kind.LLAMA_CPP_PYTHON)
-        cut = Cut(self.plan.top_k, self.plan.top_p, first, rounding.other)
-        rounding = rounding.widened(cut.moved)
+        cut = Cut(self.plan.top_k, self.plan.top_p, first, band.other)
+        rounding = Band(band.argmax + cut.moved, band.other + cut.moved, band.tokens)
         arms = {
             name: self._arm(name, rounding, self._may_hide(name, mode))
             for name, server in self.servers.items()

@@ -4,7 +4,6 @@ Blocks of requests alternate between the two servers to cancel drift. Figures ar
 over paired requests, with 95 % intervals by the jackknife over prompts of `metrics.intervals`.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -35,14 +34,12 @@ class Timed:
     began: float = 0.0  # seconds after the start of the block
 
     @classmethod
-    def of(
-        cls, answer: Answer, prompt: int, began: float, most_tokens: float = math.inf
-    ) -> "Timed | None":
+    def of(cls, answer: Answer, prompt: int, began: float, most: int) -> "Timed | None":
         """Read the timestamps of an answer; None if the answer needed retries or has no text."""
         if not answer.stamps or answer.attempts > 1:
             return None
         first, last = answer.stamps[0], answer.stamps[-1]
-        tokens = None if miscount(answer, most_tokens) else answer.tokens
+        tokens = None if miscount(answer, most) else answer.tokens
         count = len(answer.stamps)
         return cls(prompt, first, last - first, tokens, answer.seconds, count, began)
 

@@ -132,7 +132,7 @@ def compared_with(bases, texts):
 
 
 def by_itself(text):
-    bases = [greedy.by_itself(text)]
+    bases = [greedy.expect_by_itself(text)]
     (compared,) = greedy.compare("itself", bases, [text], tolerance=greedy.LEAST).compared
     return compared
 
@@ -202,7 +202,7 @@ def test_a_tie_is_within_twice_the_rounding_of_the_weights(gap, kind):
     scored = Weights("w", score, list, list, ["a", "b", "c"], frozenset())
     own = [float(logits[0, 0]) + ROUNDING, float(logits[1, 2])]
     text = Answer("ac", ["#0", "#2"], own, [], "length", ids=[0, 2])
-    base, own = greedy.by_weights(scored, [0], text)
+    base, own = greedy.expect_by_weights(scored, [0], text)
     (compared,) = compared_with([base], [own])
     assert compared.kind is kind
     assert compared.tolerance == pytest.approx(2 * ROUNDING + greedy.LEAST)
@@ -219,7 +219,7 @@ def test_an_id_that_is_listed_twice_is_the_rest():
     text = columns([row(("#1", 0.5), ("#2", 0.2), ("#1", 0.2))], ["#1"], TOP)
     assert text.keys == [["#2"]]
     assert text.mass[0].tolist() == [pytest.approx(0.2), 0, 0, 0, 0]
-    assert text.own.tolist() == [TOP]
+    assert text.emitted.tolist() == [TOP]
 
 
 @pytest.mark.parametrize("none", [-9999.0, -9000.0, -math.inf, math.nan])
@@ -228,7 +228,7 @@ def test_a_row_ends_where_a_logarithm_states_no_probability(none):
     for key, own in (("#1", 0), ("#3", 4), ("#5", 4)):
         text = columns([law], [key], 4)
         assert text.keys == [["#1", "#2"]]
-        assert text.own.tolist() == [own]
+        assert text.emitted.tolist() == [own]
         assert not text.flaw
 
 
@@ -282,5 +282,5 @@ def test_a_third_choice_is_planted_where_three_texts_are_listed():
 def test_an_emitted_token_beside_the_likeliest_is_no_column():
     rows = [[("#1", -0.5), ("#2", -1.5), ("#9", -7.0)], [("#1", -0.5), ("#2", -1.5)]]
     text = columns(rows, ["#9", "#2"], 2)
-    assert text.own.tolist() == [2, 1]  # the rest, and the second column
+    assert text.emitted.tolist() == [2, 1]  # the rest, and the second column
     assert text.mass.shape == (2, 2)

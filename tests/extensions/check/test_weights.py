@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError
-from spsbench.extensions.check.greedy import by_weights, check_same
+from spsbench.extensions.check.greedy import check_same, expect_by_weights
 from spsbench.extensions.check.laws import END
 from spsbench.extensions.check.weights import Weights, law_of
 from spsbench.serving.engines import Answer
@@ -39,17 +39,17 @@ def test_masses_are_the_laws_at_the_temperature(temperature):
     text = weights().columns([0], answer("ab", [0, 1]), temperature)
     assert text.keys[0] == ["#0", "#1", "#2", "#3", "#4", END]
     assert text.mass[0] == pytest.approx([*law(0, temperature)[:4], 0, law(0, temperature)[4]])
-    assert text.own.tolist() == [0, text.keys[1].index("#1")]
+    assert text.emitted.tolist() == [0, text.keys[1].index("#1")]
     assert law_of(LOGITS, temperature)[1] == pytest.approx(law(1, temperature))
 
 
 def test_the_end_that_is_not_listed_is_one_more_token():
     text = weights().columns([0], answer("a", [0], finish="stop"), 1.0)
-    assert text.own.tolist() == [0, 5]
+    assert text.emitted.tolist() == [0, 5]
     assert text.tokens == ["#0", END]
     assert text.mass[1, 5] == pytest.approx(law(1)[4])
     listed = weights().columns([0], answer("a", [0, 4], finish="stop"), 1.0)
-    assert listed.own.tolist() == [0, 5]
+    assert listed.emitted.tolist() == [0, 5]
     assert len(weights().columns([0], answer("a", [0]), 1.0)) == 1
 
 
@@ -59,7 +59,7 @@ def test_a_text_of_several_tokens_is_the_rest_and_the_last_of_its_text():
     assert len(text) == 2
     named = dict(zip(text.keys[0], text.mass[0].tolist(), strict=True))
     assert {key: mass for key, mass in named.items() if mass} == {"#1": pytest.approx(law(0)[1])}
-    assert text.own.tolist() == [0, 6]
+    assert text.emitted.tolist() == [0, 6]
 
 
 def test_what_the_draft_prefers_is_a_set_with_its_rest():
@@ -93,7 +93,7 @@ def test_weights_that_differ_by_half_a_nat_or_choose_other_tokens_are_refused(
         for row, (token, d) in enumerate(zip(ids, nats, strict=True))
     ]
     scored = weights(logits)
-    pairs = [by_weights(scored, [0], answer(text, ids, own=own))]
+    pairs = [expect_by_weights(scored, [0], answer(text, ids, own=own))]
     if apart is None:
         with pytest.raises(DataError):
             check_same(scored, pairs)

@@ -43,14 +43,6 @@ def test_a_chat_is_sampled_as_its_model_names_and_flags_win(said):
     assert sampled({"setting": "nucleus"}) == {(1.0, 0.8, 0)}
 
 
-def test_what_is_not_asked_has_the_id_of_before():
-    cells = plan([sweep(XSUM | {"chat": "off"})]).cells
-    values = cells[0].to_json()
-    assert not values.pop("chat")
-    assert not values.pop("system")
-    assert type(cells[0]).from_json(json.loads(json.dumps(values))).id == cells[0].id
-
-
 def test_what_cannot_be_asked():
     with pytest.raises(UsageError):
         plan([sweep({"task": "latency", "chat": "on"})])

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from spsbench.benchmark.jobs import EMPTY, Job, make
-from spsbench.benchmark.target_laws import distance, full_self
+from spsbench.benchmark.target_laws import distance
 from spsbench.engines.quantization.layers import dequantise, quantise
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.rates import RATES
@@ -63,13 +63,6 @@ def test_a_generation_has_it_in_its_record():
     assert 0 < record.distance < len(record.tokens)
     assert Record.from_json(record.to_json()).distance == record.distance
     assert "distance" not in make(job, model_cache.load(own)).to_json()
-
-
-def test_its_full_self_differs_in_weights_alone():
-    own = cell("int4", 1.0)
-    full = full_self(own)
-    assert full.target.quantised is None
-    assert full_self(resolve(make_cell(weights="int8", random_weights=True))) is None
 
 
 def test_a_table_divides_by_the_tokens_that_were_compared():

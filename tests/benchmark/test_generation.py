@@ -125,11 +125,6 @@ def test_a_schedule_is_warmed_up_at_each_depth(loaded, monkeypatch, schedule, de
     assert drafted >= depths
 
 
-def test_no_budget_is_an_empty_record(loaded):
-    updates, generation = run(CELL.but(max_new_tokens=0), loaded)
-    assert (updates, generation.record.text, generation.record.finish) == ([], "", "length")
-
-
 def test_an_end_token_ends_unless_it_is_ignored(loaded):
     whole = run(CELL, loaded)[1].record.tokens
     ends = replace(loaded, eos=frozenset({whole[5]}))
@@ -146,13 +141,6 @@ def test_a_stop_string_ends_and_is_not_shown(loaded):
     assert record.finish == "stop"
     assert record.text == whole.text[: whole.text.index(stop)]
     assert record.tokens == whole.tokens[: len(record.tokens)]
-
-
-def test_the_context_ends_a_text(loaded):
-    prompt = (ids(loaded) * 500)[:500]
-    generation = Generation(CELL, loaded, prompt)
-    list(generation)
-    assert (len(generation.record.tokens), generation.record.finish) == (12, "context")
 
 
 def done(drafted, accepted, tokens):
@@ -189,13 +177,6 @@ def test_side_by_side_is_the_same_as_alone(loaded):
     assert [generation.record.tokens for generation in pair] == alone
     assert emitted == [40, 40]
     assert any(a != b for a, b in pairwise(order))
-
-
-def test_one_that_ends_early_leaves_the_other_running(loaded):
-    cells = ARS.but(max_new_tokens=3), CELL
-    pair = [Generation(cell, loaded, ids(loaded)) for cell in cells]
-    list(interleave(*pair))
-    assert [len(generation.record.tokens) for generation in pair] == [3, 40]
 
 
 @pytest.mark.parametrize(

@@ -6,25 +6,24 @@ from typing import Any
 import pytest
 
 from spsbench.benchmark import maker
-from spsbench.benchmark.jobs import EMPTY, Job, jobs, key
+from spsbench.benchmark.jobs import Job, jobs, key
 from spsbench.benchmark.maker import Maker, RecordMaking, UnitRecords
 from spsbench.benchmark.models import Models
 from spsbench.benchmark.units import units_of
 from spsbench.errors import MismatchError, UnavailableError
-from spsbench.messages import lines_to
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import ModelCache
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.records import RoundRecord
 from spsbench.settings.task import Sample
-from spsbench.store.log import iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import placed_records
 from spsbench.store.run import open_run
 from spsbench.store.starts import Provenance
 from spsbench.workers.environment import check_environment
-from tests.oracles.jobs import ARS, BASE, EXPERIMENT, Kept, carry_out, part
+from tests.oracles.jobs import ARS, BASE, EXPERIMENT, part
+from tests.simulation import record
 from tests.workers.inline import inline
 
 SAMPLES = [Sample(f"s/{n}", "the cat") for n in range(12)]
@@ -36,43 +35,29 @@ ROUND = RoundRecord(0, 0, 0, 1, None, 0.1, 0.0, 0.1)
 
 
 def made(job):
-    return replace(
-        EMPTY,
-        cell=job.cell.id,
-        sample=job.sample.id,
-        repeat=job.repeat,
-        prompt_tokens=3,
-        tokens=[7],
-        text="a",
-        finish="length",
-        rounds=[ROUND],
-    )
+    return record(job.cell, job.sample.id, job.repeat, [ROUND], text="a")
 
 
 @dataclass(frozen=True)
 class MadeUp:
-    """Makes records up, as if on two machines; `spoilt` samples fail."""
+    """Makes records up, as if on two machines; the sample s/4 fails."""
 
-    spoilt: tuple[str, ...] = ()
-    expected: Any = None
-    here: Any = None
+    expected: Any
+    environment: Any
 
     def prepare(self):
-        check_environment(self.expected, self.here)
+        check_environment(self.expected, self.environment)
 
     def __call__(self, unit):
-        if any(job.sample.id in self.spoilt for job in unit.jobs):
+        if unit.jobs[0].sample.id == "s/4":
             raise ValueError("spoilt")
         return UnitRecords(list(map(made, unit.jobs)), MACHINES[unit.jobs[0].repeat % 2], {})
 
 
 @pytest.fixture
 def conducted(tmp_path, monkeypatch):
-    def conduct(*, dies=lambda unit: False, spoilt=(), here=SAME, stop=lambda: False):
-        def made_up(work):
-            return MadeUp(spoilt, work.expected, here)
-
-        inline(monkeypatch, dies, made_up)
+    def conduct(*, dies=lambda unit: False, environment=SAME, most=1000):
+        inline(monkeypatch, dies, lambda work: MadeUp(work.expected, environment))
         monkeypatch.setattr(maker, "environment", lambda folders: SAME)
         monkeypatch.setattr(maker, "folders_for", lambda *_: {})
         manifest = Manifest(
@@ -80,23 +65,18 @@ def conducted(tmp_path, monkeypatch):
             cells={cell.id: cell.to_json() for cell in RUN.cells},
             fingerprint={"a": 1},
         )
-        lines = []
-        with open_run(tmp_path / "run", manifest, resume=True) as writer, lines_to(lines.append):
+        with open_run(tmp_path / "run", manifest, resume=True) as writer:
             making = RecordMaking(
                 experiment=RUN,
                 samples=[SAMPLES],
                 writer=writer,
                 watch=lambda progress: None,
-                stop=lambda: stop() or bool(writer.count > 20 and stop is halfway),
+                stop=lambda: writer.count > most,
             )
             making.make(Workers(on="processes:2"), Access(), Models(ModelCache()))
-        return tmp_path / "run", lines
+        return tmp_path / "run"
 
     return conduct
-
-
-def halfway():
-    return False
 
 
 EVERY = sorted(key(job) for job in jobs(PART, SAMPLES, RUN.seed))
@@ -106,14 +86,22 @@ def keys(folder):
     return sorted(placed.record.key for placed in placed_records(folder))
 
 
-def test_every_record_once_and_of_its_machine(conducted):
-    folder, _ = conducted()
+def test_stopped_or_lost_and_resumed_each_record_is_there_once_with_its_machine(conducted):
+    folder = conducted(most=20)
+    stopped = keys(folder)
+    with pytest.raises(UnavailableError):
+        conducted(dies=lambda unit: unit.jobs[0].sample.id == "s/9")
+    lost = keys(folder)
+    assert 0 < len(stopped) < len(lost) < len(EVERY)
+    conducted()
     assert keys(folder) == EVERY
-    lines = list(iterate(folder / "records-00-of-01.jsonl"))
-    written = [line for line in lines if "start" not in line]
-    assert {line["machine"] for line in written} == {machine.machine for machine in MACHINES}
-    for placed, line in zip(placed_records(folder), written, strict=True):
-        assert placed.start.machine == placed.start.provenance.machine == line["machine"]
+    everything = list(placed_records(folder))
+    failed = [placed.record for placed in everything if placed.record.error is not None]
+    assert sorted(record.key for record in failed) == [k for k in EVERY if k[1] == "s/4"]
+    assert {record.error for record in failed} == {"ValueError: spoilt"}
+    for placed in everything:
+        if placed.record.error is None:
+            assert placed.start.machine == MACHINES[placed.record.repeat % 2].machine
 
 
 def test_the_arms_of_a_prompt_are_made_by_one_worker_in_their_order():
@@ -136,48 +124,21 @@ def test_a_conversation_is_one_unit_and_knows_its_answers():
         assert [job.sample.id for job in unit.jobs] == sorted(job.sample.id for job in unit.jobs)
 
 
-def test_stopped_or_lost_and_resumed_it_ends_up_whole(conducted):
-    folder, _ = conducted(stop=halfway)
-    stopped = keys(folder)
-    with pytest.raises(UnavailableError):
-        conducted(dies=lambda unit: unit.jobs[0].sample.id == "s/9")
-    lost = keys(folder)
-    assert 0 < len(stopped) < len(lost) < len(EVERY)
-    conducted()
-    assert keys(folder) == EVERY
-
-
-def test_a_unit_that_fails_is_in_the_run_with_its_error(conducted):
-    folder, said = conducted(spoilt=("s/4",))
-    failed = [p.record for p in placed_records(folder) if p.record.error is not None]
-    assert sorted(record.key for record in failed) == [k for k in EVERY if k[1] == "s/4"]
-    assert {record.error for record in failed} == {"ValueError: spoilt"}
-    assert keys(folder) == EVERY
-    assert any("gave up s/4" in line for line in said)
-
-
-def test_a_worker_of_another_environment_is_refused_field_by_field(conducted):
+def test_a_worker_of_another_environment_is_refused(conducted):
     with pytest.raises(MismatchError):
-        conducted(here={"python": "3.12"})
+        conducted(environment={"python": "3.12"})
 
 
-def test_workers_and_this_process_make_records_with_the_same_fields(monkeypatch):
+def test_a_worker_warms_up_each_depth_and_measures_the_distance(monkeypatch):
     options = {"target": "nano-draft", "weights": "int8", "engine": "eager", "max_new_tokens": 6}
     cells = [resolve(make_cell(**options, **more)) for more in ({"k": 0}, {"schedule": "ema"})]
-    one, experiment = part(*cells, samples=1), replace(EXPERIMENT, warmup=1)
-    samples, models, store = SAMPLES[:2], Models(ModelCache(Access(offline=True))), Kept()
     warmed = []
     monkeypatch.setattr(
         "spsbench.benchmark.maker.warm_depths", lambda cell, *_: warmed.append(cell)
     )
-    carry_out(one, samples, models, store, experiment=experiment)
     work = Maker(cells=cells, access=Access(offline=True), warmup=1)
-    on_workers = [
-        record
-        for unit in units_of(list(jobs(one, samples, experiment.seed)), samples, [])
-        for record in work(unit).records
-    ]
-    here, there = ({r.key: r.to_json().keys() for r in rs} for rs in (store.records, on_workers))
-    assert here == there
-    assert all("distance" in keys for keys in here.values())
-    assert sorted(c.id for c in warmed) == sorted(cell.id for cell in [*cells, *cells])
+    samples = SAMPLES[:2]
+    units = units_of(list(jobs(part(*cells, samples=1), samples, 0)), samples, [])
+    records = [made for unit in units for made in work(unit).records]
+    assert all("distance" in made.to_json() for made in records)
+    assert sorted(c.id for c in warmed) == sorted(cell.id for cell in cells)

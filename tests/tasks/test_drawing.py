@@ -8,13 +8,10 @@ import pytest
 from spsbench.errors import DataError
 from spsbench.settings.task import Fits, Sample
 from spsbench.tasks.drawing import groups_in_words, take_samples
+from tests.tasks.rows import always
 
 KINDS = ("summary", "code", "json", "translation", "retrieval", "chat")
 SORTED = [Sample(f"{kind}{n}", "x", group=kind) for kind in KINDS for n in range(4)]
-
-
-def always(prompt: str) -> bool:
-    return True
 
 
 def of(samples: list[Sample]):

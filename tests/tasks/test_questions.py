@@ -1,7 +1,5 @@
 """MT-Bench, Spec-Bench, SPEED-Bench: their rows, categories and turns, and what is refused."""
 
-import json
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,22 +8,13 @@ from spsbench.errors import DataError
 from spsbench.plugins import make
 from spsbench.spec import Spec
 from spsbench.tasks.questions import MtBench, SpecBench, SpeedBench
+from tests.tasks.rows import always, written
 
 ROWS = [
     {"question_id": 81, "category": "writing", "turns": ["a poem", "shorter"]},
     {"question_id": 101, "category": "math", "turns": ["1 + 1?", "2 + 2?"], "reference": ["2"]},
     {"question_id": 161, "category": "translation", "turns": ["Guten Tag"]},
 ]
-
-
-def always(prompt):
-    return True
-
-
-def written(folder, *rows):
-    path = folder / "question.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 @pytest.mark.parametrize("name", ["mtbench", "specbench", "speedbench"])

@@ -30,15 +30,6 @@ def written(folder, experiment, samples):
     return folder
 
 
-def test_scores_are_the_tasks_own(tmp_path, experiment, samples):
-    folder = written(tmp_path / "run", experiment, samples)
-    score_missing(experiment, [samples], folder, WHOLE)
-    found = list(read_scores(folder))
-    assert len(found) == 8
-    drafting = {cell.id: bool(cell.k) for cell in experiment.cells}
-    assert {(drafting[s.cell], s.metrics["rouge2"]) for s in found} == {(True, 100.0), (False, 0.0)}
-
-
 def test_texts_past_their_end_are_not_scored(tmp_path, samples):
     timing = plan([Sweep(task="xsum:count=4", data="mini", ignore_end=True)])
     folder = written(tmp_path / "run", timing, samples)

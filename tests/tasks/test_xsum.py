@@ -1,28 +1,20 @@
 """XSum: one layout for all data, cut at sentences, and a title that says what was used."""
 
-import json
 import random
 
 import pytest
 
 from spsbench.errors import DataError
 from spsbench.settings.task import Sample
-from spsbench.tasks import articles
+from spsbench.tasks import articles, rouge
 from spsbench.tasks.xsum import XSum, sentence_ends, shortened
+from tests.tasks.rows import always, written
 
 
-def always(prompt):
-    return True
-
-
-def written(folder, *documents, summary="It rained."):
-    path = folder / "articles.jsonl"
-    rows = [
-        {"id": str(n), "document": document, "summary": summary}
-        for n, document in enumerate(documents)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
+def articles_of(folder, *documents, summary="It rained."):
+    texts = {str(n): document for n, document in enumerate(documents)}
+    rows = ({"id": n, "document": text, "summary": summary} for n, text in texts.items())
+    return written(folder, *rows)
 
 
 def ending(prompt):
@@ -52,22 +44,27 @@ def test_mini_has_the_prompts_that_results_on_disk_were_made_with():
     assert XSum("mini").instruct().prompt_version == "ask-1-9ba33aa3"
 
 
-def test_mini_can_be_longer_and_begins_alike():
-    some, more = XSum("mini", count=20), XSum("mini", count=300)
-    assert list(more.samples(always))[:20] == list(some.samples(always))
-    assert some.prompt_version != more.prompt_version
-    for count in (0, 1001):
-        with pytest.raises(ValueError):
-            XSum("mini", count=count)
-
-
 def test_a_file_is_asked_in_the_layout_of_the_bundled_pair(tmp_path):
-    task = XSum(written(tmp_path, "It  rained\nall day.\n\nArticle: of faith.\nSummary: none."))
+    task = XSum(articles_of(tmp_path, "It  rained\nall day.\n\nArticle: of faith.\nSummary: none."))
     (sample,) = task.samples(always)
     document = "It rained all day. Article: of faith. Summary: none."
     assert sample.prompt == articles.layout([articles.WRITTEN], document)
     assert sample.prompt.count("\n\n") == 1  # an article cannot look like the layout around it
     assert sample.reference == "It rained."
+
+
+def test_scores_are_those_announced_and_an_empty_summary_is_counted(tmp_path):
+    assert [XSum("mini", count=count).metrics for count in (1, 1000)] == [rouge.METRICS] * 2
+    for count in (0, 1001):
+        with pytest.raises(ValueError):
+            XSum("mini", count=count)
+    task = XSum(articles_of(tmp_path, "One.", summary="  "))
+    assert "1 without a summary" in task.title
+    (sample,) = task.samples(always)
+    assert task.score(sample, "") == {"rouge2": 0, "rouge2_stemmed": 0, "empty": 1}
+    half = task.score(Sample("1", "", reference="the cat sat on the mat"), "the cat sat")
+    assert half["rouge2"] == pytest.approx(100 * 2 * 1.0 * 0.4 / 1.4)
+    assert task.combine([[half, half | {"rouge2": 0}]])["rouge2"] == [half["rouge2"] / 2]
 
 
 def test_the_stop_strings_end_a_summary_where_the_next_item_would_begin():
@@ -80,7 +77,7 @@ def test_the_stop_strings_end_a_summary_where_the_next_item_would_begin():
 
 def test_a_long_article_is_cut_at_a_sentence_and_says_so(tmp_path):
     document = " ".join(f"This is sentence number {n}." for n in range(500))
-    task = XSum(written(tmp_path, document, "Short."))
+    task = XSum(articles_of(tmp_path, document, "Short."))
     room = len(articles.layout([articles.WRITTEN], document)) // 2
     long, short = task.samples(lambda prompt: len(prompt) <= room)
     assert long.cut
@@ -93,38 +90,12 @@ def test_a_long_article_is_cut_at_a_sentence_and_says_so(tmp_path):
 
 
 def test_an_article_whose_first_sentence_does_not_fit_is_named(tmp_path):
-    task = XSum(written(tmp_path, "Fits.", "This sentence is far too long. Fits."))
+    task = XSum(articles_of(tmp_path, "Fits.", "This sentence is far too long. Fits."))
     room = len(articles.layout([articles.WRITTEN], "Fits."))
     samples = task.samples(lambda prompt: len(prompt) <= room)
     assert next(samples).id == "0"
     with pytest.raises(DataError):
         next(samples)
-
-
-def test_the_prompt_version_changes_with_any_prompt(tmp_path):
-    before = XSum(written(tmp_path, "One.", "Two.")).prompt_version
-    assert XSum(written(tmp_path, "One.", "Two.")).prompt_version == before
-    assert XSum(written(tmp_path, "One.", "Two!")).prompt_version != before
-
-
-def test_an_empty_summary_scores_nothing_and_is_counted(tmp_path):
-    task = XSum(written(tmp_path, "One.", summary="  "))
-    assert "1 without a summary" in task.title
-    (sample,) = task.samples(always)
-    assert task.score(sample, "It rained today.")["rouge2"] == 0
-
-
-def test_scores_have_the_names_that_are_announced():
-    task = XSum("mini", count=1)
-    sample = Sample("1", "", reference="the cat sat on the mat")
-    assert tuple(task.score(sample, "a cat")) == task.metrics
-    half = task.score(sample, "the cat sat")
-    assert half["rouge2"] == pytest.approx(100 * 2 * 1.0 * 0.4 / 1.4)
-    none = task.score(sample, "")
-    assert none == {"rouge2": 0, "rouge2_stemmed": 0, "empty": 1}
-    combined = task.combine([[half, none], [none, none]])
-    assert combined["rouge2"] == pytest.approx([half["rouge2"] / 2, 0])
-    assert combined["empty"] == [0.5, 1]
 
 
 @pytest.mark.parametrize(
@@ -159,13 +130,3 @@ def test_the_cut_is_the_longest_that_fits():
         short = shortened(document, lambda text, room=room: len(text) <= room)
         longest = max((end for end in ends if end <= room), default=None)
         assert short == (None if longest is None else document[:longest])
-
-
-def test_what_is_returned_was_found_to_fit():
-    """Tokens may get fewer with a longer text; the answer must fit all the same."""
-    text = " ".join(f"Sentence {n}." for n in range(64))
-    random_ = random.Random(1)
-    for _ in range(100):
-        allowed = {end for end in sentence_ends(text) if random_.random() < 0.5}
-        short = shortened(text, lambda part, allowed=allowed: len(part) in allowed)
-        assert short is None or len(short) in allowed

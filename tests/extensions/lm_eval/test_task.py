@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.extensions.sandbox.choice import LevelFinding
 from spsbench.extensions.sandbox.levels import SandboxError
 from spsbench.tasks.humaneval import HumanEval
-from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 
 FOLDER = Path(__file__).parents[3] / "recipes" / "lm-eval"
 
@@ -42,18 +40,3 @@ def test_a_right_completion_passes_in_the_sandbox_and_a_wrong_one_does_not(task)
     except SandboxError as error:
         pytest.skip(str(error))
     assert task.score(doc, ["    return None\n"]) == {"pass@1": 0.0}
-
-
-def test_only_a_program_that_passed_counts(task, monkeypatch):
-    programs = []
-
-    def judge(level, source, limits):
-        programs.append(source)
-        return Outcome(ProgramVerdict.TIMED_OUT, "", 3.0)
-
-    monkeypatch.setattr(task, "run", judge)
-    monkeypatch.setattr(task, "level", lambda: LevelFinding("bwrap", True, "", object()))
-    doc = task.problems()["test"][1]
-    assert task.score(doc, ["    pass\n", "never"]) == {"pass@1": 0.0}
-    assert programs[0].startswith(doc["prompt"] + "    pass\n")
-    assert programs[0].endswith(f"check({doc['entry_point']})")

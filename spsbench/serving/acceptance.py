@@ -1,10 +1,9 @@
 """Acceptance statistics of engines, in this project's terms and in those of the engine.
 
-Per request: vLLM's `metrics.speculative_decoding`, SGLang's `meta_info.spec_*`, llama-server's
-`timings`. Per server: the difference of its counters at /metrics before and after, which is valid
-only without other clients; vLLM and llama.cpp use the same names with different prefixes. Rounds of
-vLLM are those with a draft. A count that an engine leaves out is None; counts that cannot be true
-of the answer's tokens are refused, since what follows allocates by them.
+Per request: vLLM's `metrics.speculative_decoding` (rounds are those with a draft), SGLang's
+`meta_info.spec_*`, llama-server's `timings`. Per server: the difference of its counters at /metrics
+before and after, which is valid only without other clients. Counts that cannot be true of the
+answer's tokens are refused, since what follows allocates by them.
 """
 
 import logging
@@ -73,8 +72,7 @@ class Acceptance:
 
     def to_json(self) -> dict[str, Any]:
         """Return counts and figures."""
-        figures = {name: value for name, value, _ in self.rows()}
-        return {**asdict(self), "figures": figures}
+        return asdict(self) | {"figures": {name: value for name, value, _ in self.rows()}}
 
 
 def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
@@ -104,15 +102,11 @@ def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
 
 
 def of_answer(answer: Answer) -> Acceptance | None:
-    """Read the counts of one answer; None where the engine leaves out what figures need.
-
-    Raises:
-        RangeError: counts that cannot be true of an answer of so many tokens.
-    """
+    """Read the counts of one answer; None where the engine leaves out what figures need."""
     if answer.counts.wrong:
         raise RangeError(answer.counts.wrong)
     counts = _of_engine(answer)
-    if counts is not None and (wrong := contradiction(counts, answer.tokens)):
+    if counts and (wrong := contradiction(counts, answer.tokens)):
         raise RangeError(wrong)
     return counts
 
@@ -144,10 +138,7 @@ def _of_engine(answer: Answer) -> Acceptance | None:
 
 
 def contradiction(counts: Acceptance, tokens: int) -> str | None:
-    """Return what cannot be true of an answer of `tokens` tokens; None: nothing.
-
-    A round emits one token at least, and one draft may go beyond the end.
-    """
+    """Return what cannot be true of so many tokens; one draft may go beyond the end."""
     rounds, drafted, accepted = counts.rounds, counts.drafted, counts.accepted
     if not 0 <= rounds <= tokens:
         return f"{rounds} rounds of {tokens} tokens, expected as many at most"
@@ -155,7 +146,7 @@ def contradiction(counts: Acceptance, tokens: int) -> str | None:
         return f"{accepted} accepted of {tokens} tokens, expected fewer"
     if drafted is not None and not accepted <= drafted <= rounds * MAX_DEPTH:
         return f"{accepted} accepted of {drafted} drafted in {rounds} rounds"
-    if len(counts.kept) > MAX_DEPTH or max(counts.kept, default=0) > rounds:
+    if max(counts.kept, default=0) > rounds:
         return f"more accepted at a position than the {rounds} rounds"
     return None
 
@@ -185,9 +176,9 @@ def between(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptan
     rounds, accepted = grown.get("num_drafts", 0.0), grown.get("num_accepted_tokens")
     if accepted is None or rounds <= 0 or min(grown.values()) < 0:
         return None
-    per_position = "num_accepted_tokens_per_pos@"
-    places = sorted(int(name.split("@")[1]) for name in grown if name.startswith(per_position))
-    kept = [grown[f"{per_position}{place}"] for place in places[:MAX_DEPTH]]
+    position = "num_accepted_tokens_per_pos@"
+    places = sorted(int(name.split("@")[1]) for name in grown if name.startswith(position))
+    kept = [grown[f"{position}{place}"] for place in places[:MAX_DEPTH]]
     while kept and kept[-1] == 0:
         kept.pop()
     drafted = grown.get("num_draft_tokens")
@@ -198,9 +189,8 @@ def spans(answer: Answer, counts: Acceptance | None, *, plain: bool) -> tuple[fl
     """Return the seconds before decoding, and what is known of the passes of a streamed answer.
 
     The first chunk holds the prefill: its time beyond the median of the later ones. Passes are
-    single where the chunks, one a pass, agree with the `counts` of the engine (None: it tells
-    nothing). Else they are sums, and a lower bound where the end cut the last round. `plain`: the
-    server does not speculate.
+    single where the chunks, one a pass, agree with the engine's `counts`, if any. Else they are
+    sums, and a lower bound where the end cut the last round. A `plain` server does not speculate.
     """
     n = answer.tokens
     if not n or not answer.stamps:
@@ -212,23 +202,19 @@ def spans(answer: Answer, counts: Acceptance | None, *, plain: bool) -> tuple[fl
     times = [usual, *gaps]
     if plain or counts is None:
         if sizes:
-            round_spans = [
-                Span(m, t, passes=m if plain else 0) for m, t in zip(sizes, times, strict=True)
-            ]
-            return first - usual, round_spans
-        return first, [Span(0, 0.0, passes=0), Span(n, decode_seconds, passes=n if plain else 0)]
-    groups = passes_in(answer, counts, sizes)
-    if groups is None:
-        accepted = int(counts.accepted)
+            chunks = zip(sizes, times, strict=True)
+            return first - usual, [Span(m, t, passes=m if plain else 0) for m, t in chunks]
+        whole = Span(n, decode_seconds, passes=n if plain else 0)
+    elif groups := passes_in(answer, counts, sizes):
+        chunks = zip(sizes, times, strict=True)
+        round_spans = [_sum(list(islice(chunks, passes)), steps) for passes, steps in groups]
+        return first - usual, round_spans
+    else:
         drafted = -1 if counts.drafted is None else int(counts.drafted)
         with_prompt = int(counts.rounds) + (answer.counts.llama is None)
-        passes = min(n, max(with_prompt, n - accepted, len(sizes)))
-        return first, [
-            Span(0, 0.0, passes=0),
-            Span(n, decode_seconds, drafted, -1, accepted, passes),
-        ]
-    chunks = zip(sizes, times, strict=True)
-    return first - usual, [_sum(list(islice(chunks, passes)), steps) for passes, steps in groups]
+        passes = min(n, max(with_prompt, n - int(counts.accepted), len(sizes)))
+        whole = Span(n, decode_seconds, drafted, -1, int(counts.accepted), passes)
+    return first, [Span(0, 0.0, passes=0), whole]
 
 
 def _sum(chunks: Sequence[tuple[int, float]], steps: Sequence["Step"]) -> Span:

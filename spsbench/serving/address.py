@@ -20,11 +20,7 @@ INVISIBLE = r"[\s\x00-\x1f\x7f\xad\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\
 
 
 def checked(url: str) -> str:
-    """Return the address of a server without path, slash or /v1.
-
-    Raises:
-        UsageError: the address is not HTTP, or has a key or a query.
-    """
+    """Return the address of a server without slash or /v1; refuse one with a key or a query."""
     import httpx2
 
     try:
@@ -60,11 +56,7 @@ def is_local(host: str) -> bool:
 
 
 class ApiKey:
-    """The key in an environment variable, without blanks and line ends around it.
-
-    Raises:
-        DataError: a key that no header can carry.
-    """
+    """The key in an environment variable, without blanks and line ends around it."""
 
     def __init__(self, variable: str) -> None:
         self.variable = variable
@@ -74,20 +66,15 @@ class ApiKey:
                 f"a key that no request can carry ({variable}): expected printable ASCII in one "
                 f"line. Set {variable} anew"
             )
+        self.headers = {"authorization": f"Bearer {self._value}"} if self._value else {}
         forms = sorted(_forms(self._value), key=len, reverse=True) if self._value else []
         self._pattern = re.compile("|".join(map(re.escape, forms)), re.IGNORECASE)
         self._broken = re.compile(INVISIBLE.join(map(re.escape, self._value)), re.IGNORECASE)
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """Return the headers that carry the key; none without a key."""
-        return {"authorization": f"Bearer {self._value}"} if self._value else {}
-
     def hide(self, value: Any) -> Any:
         """Replace the key in a text, or in all names and texts of a JSON value.
 
-        The key may be written in the forms in which servers write it, be broken by blanks and
-        invisible characters, or be in HTML entities. A short one stays.
+        It may be in any of `_forms`, in HTML entities, or broken by invisible characters.
         """
         if len(self._value) < SHORTEST_SECRET:
             return value
@@ -106,8 +93,7 @@ class ApiKey:
 def _forms(key: str) -> set[str]:
     """Return a key as it is, and as it looks quoted, escaped, percent-encoded, in hex and base64.
 
-    Base64 has three forms, by the length of what stands before the key; of each only the digits
-    that no neighbour changes are looked for.
+    Of base64, by what stands before the key, only the digits that no neighbour changes.
     """
     data = key.encode("ascii")
     forms = {key, repr(key)[1:-1], json.dumps(key)[1:-1], html.escape(key)}

@@ -83,13 +83,9 @@ class Answer:
 
 
 class Reader:
-    """Reads an answer, whole or in chunks, in OpenAI's schema: completions or chat.
+    """Reads an answer, whole or in chunks, in OpenAI's schema; `hide` replaces the API key."""
 
-    Args:
-        hide: replaces an API key in a text, or in all texts of a JSON value.
-    """
-
-    schema = "the OpenAI API"
+    name = "the OpenAI API"
 
     def __init__(self, hide: Callable[[Any], Any]) -> None:
         self.hide = hide
@@ -121,8 +117,8 @@ class Reader:
             details = usage.completion_tokens_details
             self._unsent = (details and details.reasoning_tokens) or self._unsent
         for choice in chunk.choices or ():
-            part = choice.delta or choice.message or wire.Part(choice.text)
-            thought = part.reasoning_content or part.reasoning or part.refusal or ""
+            delta = choice.delta or choice.message or wire.Part(choice.text)
+            thought = delta.reasoning_content or delta.reasoning or delta.refusal or ""
             entries = choice.logprobs.entries if choice.logprobs else []
             self._add_tokens(entries)
             answer.stated += [ordered(entry.top_logprobs) for entry in entries]
@@ -135,8 +131,8 @@ class Reader:
             answer.finish = choice.finish_reason or answer.finish
             if isinstance(choice.stop_reason, str):
                 answer.stopped_by = choice.stop_reason
-            if part.content or thought or ids or part.tool_calls or part.function_call:
-                answer.text += part.content or ""
+            if delta.content or thought or ids or delta.tool_calls or delta.function_call:
+                answer.text += delta.content or ""
                 answer.reasoning += thought
                 answer.stamps.append(at)
                 answer.sizes.append(len(ids or entries))
@@ -144,10 +140,9 @@ class Reader:
                 [wire.TokenLogprob(logprob=e.logprob, id=i) for i, e in (row or {}).items()]
                 for row in choice.prompt_logprobs or ()
             ]
-        for counted in (chunk, *(chunk.choices or ())):
-            self._count(vllm=(counted.metrics or {}).get("speculative_decoding"))
-            timings = counted.timings or {}
-            self._count(llama=timings if timings.get("draft_n") else None)
+        for part in (chunk, *(chunk.choices or ())):
+            self._count(vllm=(part.metrics or {}).get("speculative_decoding"))
+            self._count(llama=part.timings if (part.timings or {}).get("draft_n") else None)
 
     def _add_tokens(self, entries: Sequence[Entry]) -> None:
         for key, logprob in map(stated, entries):
@@ -165,8 +160,7 @@ class Reader:
     def done(self) -> Answer:
         """Return the answer, whose ids and tokens agree, without the key in any part."""
         answer = self.answer
-        by_id = bool(answer.keys) and all(map(ID_KEY.fullmatch, answer.keys))
-        if answer.ids is None and by_id:
+        if answer.ids is None and answer.keys and all(map(ID_KEY.fullmatch, answer.keys)):
             answer.ids = [int(key[1:]) for key in answer.keys]
         if answer.count and answer.ids is None and not answer.keys and not answer.reasoning:
             answer.unsent = min(self._unsent, answer.count)
@@ -176,10 +170,7 @@ class Reader:
             raise FieldError(f"top_logprobs: {rows} rows, expected one for each of {keys} tokens")
         for token, key in zip(answer.ids or (), answer.keys, strict=False):
             if ID_KEY.fullmatch(key) and key != f"#{token}":
-                raise FieldError(
-                    f"token {token} of an answer has the logprobs of token {key[1:]}, expected "
-                    "those of one token"
-                )
+                raise FieldError(f"token {token} has the logprobs of {key}, expected its own")
         answer.text, answer.reasoning = self.hide(answer.text), self.hide(answer.reasoning)
         spelled = "".join(answer.keys)
         if self.hide(spelled) != spelled:

@@ -1,8 +1,4 @@
-"""Requests and answers in each schema of the engines.
-
-Two schemas: OpenAI's completions and chat, with the extensions of vLLM, llama-server and
-llama-cpp-python, and SGLang's /generate.
-"""
+"""Requests in OpenAI's schema, with the extensions of engines, and in SGLang's; their probes."""
 
 import asyncio
 import json
@@ -13,11 +9,11 @@ from typing import Any
 
 from spsbench.errors import DataError, UnavailableError
 from spsbench.foreign import cut, listed_names
-from spsbench.serving.answers import Answer, Reader, SglangReader
+from spsbench.serving.answers import Answer as Answer
+from spsbench.serving.answers import Reader, SglangReader
 from spsbench.serving.http import FIRST, Client, FailedError, RefusedError
-from spsbench.serving.wire import Model, Stated, ordered, read
-
-__all__ = ["Answer", "Ask", "Kind", "Server", "Stated", "connect", "probe_streams"]
+from spsbench.serving.wire import Model, ordered, read
+from spsbench.serving.wire import Stated as Stated
 
 TOPS = (10, 5, 1)  # likeliest tokens to request; the largest that the server allows is used
 REFUSED = (400, 422)  # statuses of a request with a field that a server does not take
@@ -73,7 +69,6 @@ class Server:
     kind: Kind
     model: str
     version: str = ""
-    models: tuple[str, ...] = ()
     top: int = 0  # likeliest tokens in an answer; 0 = no logprobs
     extras: bool = True  # accepts the fields of `OFF`
     counts_streams: bool = True  # accepts `stream_options`
@@ -161,10 +156,7 @@ class Server:
         return {"response_format": {"type": "json_schema", "json_schema": named}}
 
     async def rescore(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Stated]:
-        """Return the distribution that the server states for each of `tokens`, in one pass.
-
-        Uses vLLM's `prompt_logprobs`, or SGLang's logprobs of its input.
-        """
+        """Return the distribution that the server states for each of `tokens`, in one pass."""
         is_sglang = self.kind is Kind.SGLANG
         path, body = self.request(Ask((*prompt, *tokens), 1, 0.0, top=self.top * is_sglang))
         if not is_sglang:
@@ -184,7 +176,7 @@ async def connect(client: Client, model: str | None = None) -> Server:
         page = await client.get(FIRST)
         listed = page.get("data") if isinstance(page, dict) else None
         entries = read(listed or [], list[Model])
-    names = tuple(entry.id for entry in entries)
+    names = [entry.id for entry in entries]
     kind, version = await _engine(client, entries)
     if names and (len(names) > 1 if model is None else model not in names):
         wrong = f"{len(names)} models" if model is None else f"no model {cut(model)}"
@@ -197,16 +189,15 @@ async def connect(client: Client, model: str | None = None) -> Server:
             f"no list of models ({client.address}/v1/models): expected a server of the OpenAI "
             "schema or SGLang. Check the URL, or name the model with `model`"
         )
-    server = Server(client, kind, model or (names[0] if names else ""), version, names)
+    server = Server(client, kind, model or (names[0] if names else ""), version)
     await _probe(server)
     return server
 
 
 async def _engine(client: Client, entries: Sequence[Model]) -> tuple[Kind, str]:
     owner = entries[0].owned_by if entries else None
-    pages = await asyncio.gather(
-        *(client.get(path) for path in ("/version", "/server_info", "/get_server_info", "/props"))
-    )
+    paths = ("/version", "/server_info", "/get_server_info", "/props")
+    pages = await asyncio.gather(*map(client.get, paths))
     version, info, older, props = (page if isinstance(page, dict) else {} for page in pages)
     info = info or older
     if owner == "sglang" or "disaggregation_mode" in info or "avg_spec_accept_length" in info:
@@ -233,12 +224,10 @@ async def _probe(server: Server) -> None:
     for top in TOPS:
         try:
             answer = await server.answer(Ask("The", 2, 1.0, top=top))
-        except RefusedError as error:
-            if error.status in REFUSED:
+        except (RefusedError, FailedError) as error:
+            if getattr(error, "status", 500) in REFUSED:
                 continue
-            break
-        except FailedError:  # fails at any number of logprobs
-            break
+            break  # it fails at any number of logprobs
         if any(answer.stated):
             server.top = min(top, max(map(len, answer.stated)))
             server.gives_ids |= answer.ids is not None

@@ -10,12 +10,12 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError
@@ -24,8 +24,6 @@ from spsbench.serving.address import KEY, ApiKey, checked, is_local
 from spsbench.serving.answers import AttemptError, Reader, reason_in
 
 LARGEST = 64 * 2**20  # bytes of one answer
-MAX_EVENTS = 2**16  # events of a stream, and as many as `EVENTS` for each token
-EVENTS = 16
 SPARE = 16  # events beside those of the tokens that renew the clock of a stream
 LAST_LINE = re.compile(rb"\r?data:[ \t]*\[DONE\]\s*")
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retried
@@ -35,17 +33,13 @@ LONGEST_PAGE = 10.0  # seconds for a page that a server need not have
 GRACE = 0.5  # seconds in which a connection may end after its stream, to be used again
 MAX_TIMEOUT = 1e6  # of a timeout
 MAX_RETRIES = 1000
-VARIABLES = (
-    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR"),
-)
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+VARIABLES = (*PROXIES, "SSL_CERT_FILE", "SSL_CERT_DIR")
 FIRST = "/v1/models"  # the page by which a server is found
 REMEDIES = {  # by status of a refusal
     **dict.fromkeys((301, 302, 307, 308, 404, 405), "Check the URL and `model`"),
     **dict.fromkeys((401, 403), "Set {key}"),
 }
-T = TypeVar("T")
-R = TypeVar("R", bound=Reader)
 
 
 class RefusedError(DataError):
@@ -83,12 +77,9 @@ class Limits:
 
 
 class Body:
-    """An answer, whole or as a stream of events, each read once.
+    """An answer, whole or as a stream of events, each read once by `reader`, if there is one.
 
-    Args:
-        reader: of the schema; None: only the bytes are kept.
-        streamed: events, one a line, are expected.
-        tokens: were asked for; no more events than that, and some to spare, are progress.
+    No more events than the `tokens` that were asked for, and some to spare, are progress.
     """
 
     def __init__(
@@ -98,15 +89,14 @@ class Body:
         self.headers: Any = {}
         self.content = bytearray()  # of a stream, the line that has not ended
         self.end = 0.0  # time of the last event of a stream, 0 before; of the last byte
-        self._reader, self._asked = reader, tokens
-        self._size = self._events = self._tokens = 0  # bytes, events, those that hold a token
+        self.reader, self._asked, self.attempt = reader, tokens, 1
+        self._size = self._tokens = 0  # bytes, and events that hold a token
 
     def take(self, at: float, piece: bytes) -> bool:
         """Add a piece; return whether it is progress: the first byte, or an event with a token."""
         self._size += len(piece)
-        most = MAX_EVENTS + EVENTS * self._asked
-        if self._size > LARGEST or self._events > most:
-            raise AttemptError(f"more than {LARGEST >> 20} MiB or {most:,} events in one answer")
+        if self._size > LARGEST:
+            raise AttemptError(f"more than {LARGEST >> 20} MiB in one answer")
         self.content += piece
         before = self._tokens
         if not self.streamed:
@@ -122,30 +112,26 @@ class Body:
     def _add(self, at: float, line: bytes) -> None:
         if LAST_LINE.fullmatch(line):
             self.end = at
-        elif line.startswith(b"data:") and self._reader:  # comments and names of events say nothing
-            self._events += 1
-            self._tokens += self._reader.add(at, line[5:])
+        elif line.startswith(b"data:") and self.reader:  # comments and names of events say nothing
+            self._tokens += self.reader.add(at, line[5:])
 
     def close(self, at: float) -> None:
         """End the answer; a line without an end is one all the same."""
         if self.streamed:
             self._add(at, bytes(self.content))
             # the last event of `transformers serve` gives the reason of the end
-            if not self.end and not (self._reader and self._reader.answer.finish):
+            if not self.end and not (self.reader and self.reader.answer.finish):
                 raise AttemptError("the stream ends without [DONE] or a finish_reason")
-        elif self._reader and self.status == 200:
-            self._reader.add(at, bytes(self.content))
+        elif self.reader and self.status == 200:
+            self.reader.add(at, bytes(self.content))
         self.end = self.end or at
 
 
 @dataclass
 class Client:
-    """A connection pool to one server.
+    """A connection pool to one server: an async context manager."""
 
-    Use it as an async context manager; `address` has neither a path below /v1 nor a key.
-    """
-
-    address: str
+    address: str  # with neither a path below /v1 nor a key
     key_from: str = KEY
     limits: Limits = field(default_factory=Limits)
     failures: Counter[str] = field(default_factory=Counter)  # failed attempts by reason
@@ -162,10 +148,11 @@ class Client:
         import httpx2
 
         local = is_local(urlsplit(self.address).hostname or "")
+        headers = {"accept-encoding": "identity", "content-type": "application/json"}
         try:
             verify = certificates() if self.address.startswith("https:") else False
             self._http = httpx2.AsyncClient(
-                headers={"accept-encoding": "identity"} | self._key.headers,
+                headers=headers | self._key.headers,
                 timeout=httpx2.Timeout(None, connect=self.limits.connect),
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # keeps none
@@ -198,15 +185,9 @@ class Client:
         return None
 
     async def _page(self, path: str, attempts: int) -> Any:
-        async def ask(_: int) -> Body:
-            body = Body()
-            await self._exchange("GET", path, body)
-            # transformers serve has 500 where it cannot list models, and answers all the same.
-            if path == FIRST and body.status in AGAIN - {500}:
-                self._refuse(body)
-            return body
-
-        body = await self._tried(path, ask, attempts)
+        # transformers serve has 500 where it cannot list models, and answers all the same
+        again = AGAIN - {500} if path == FIRST else frozenset()
+        body = await self._tried(path, attempts, again, Body)
         if body.status in (401, 403):
             self._refuse(body)
         if body.status != 200:
@@ -216,35 +197,22 @@ class Client:
         except NotJSONError:
             return self.hide(body.content.decode(errors="replace"))
 
-    async def post(
-        self,
-        path: str,
-        payload: dict[str, Any],
-        reader: Callable[[Callable[[Any], Any]], R],
-    ) -> R:
-        """Send `payload` and return what has read the answer; a transient failure is retried.
-
-        Args:
-            path: below the server's address.
-            payload: the JSON to send.
-            reader: makes a reader of the answer's schema, for each attempt.
-        """
+    async def post(self, path: str, payload: dict[str, Any], schema: type[Reader]) -> Reader:
+        """Send `payload`, again after a transient failure, and return what has read the answer."""
         sampling = payload.get("sampling_params") or {}
         tokens = int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)
+        streamed, attempts = bool(payload.get("stream")), self.limits.retries + 1
 
-        async def ask(attempt: int) -> R:
-            reads = reader(self.hide)
-            body = Body(reads, streamed=bool(payload.get("stream")), tokens=tokens)
-            with self.reading(path, reads.schema):
-                with self.sending():
-                    await self._exchange("POST", path, body, payload)
-                if body.status != 200:
-                    self._refuse(body)
-                answer = reads.done()
-            answer.seconds, answer.attempts = body.end, attempt
-            return reads
+        def make() -> Body:
+            return Body(schema(self.hide), streamed=streamed, tokens=tokens)
 
-        return await self._tried(path, ask, self.limits.retries + 1)
+        with self.reading(path, schema.name):
+            body = await self._tried(path, attempts, AGAIN, make, payload)
+            if body.status != 200 or body.reader is None:
+                self._refuse(body)
+            answer = body.reader.done()
+        answer.seconds, answer.attempts = body.end, body.attempt
+        return body.reader
 
     @contextmanager
     def reading(self, path: str, expected: str) -> Iterator[None]:
@@ -260,8 +228,15 @@ class Client:
                 f"{expected}. Check the URL"
             ) from error
 
-    async def _tried(self, path: str, ask: Callable[[int], Awaitable[T]], attempts: int) -> T:
-        """Return what `ask` returns for the number of an attempt, the first that succeeds.
+    async def _tried(
+        self,
+        path: str,
+        attempts: int,
+        again: Set[int],
+        make: Callable[[], Body],
+        payload: dict[str, Any] | None = None,
+    ) -> Body:
+        """Return the body of the first attempt that succeeds, with a status that is not of `again`.
 
         A request that timed out is closed, and tried again when no other such request is: a server
         that is too slow for several at a time has one of them to answer.
@@ -273,7 +248,13 @@ class Client:
         for attempt in range(1, attempts + 1):
             try:
                 async with gate:
-                    return await ask(attempt)
+                    body = make()
+                    body.attempt = attempt
+                    with self.sending() if payload else nullcontext():
+                        await self._exchange(path, body, payload)
+                    if body.status in again:
+                        self._refuse(body)
+                    return body
             except AttemptError as error:
                 failure = error
             except TimeoutError:
@@ -302,19 +283,17 @@ class Client:
             "with a whole answer. Look at the server's log, or raise `timeout` or `retries`"
         )
 
-    async def _exchange(
-        self, method: str, path: str, body: Body, payload: dict[str, Any] | None = None
-    ) -> None:
+    async def _exchange(self, path: str, body: Body, payload: dict[str, Any] | None) -> None:
         """Send a request, and add its uncompressed answer to `body`, by seconds from now.
 
         A stream is whole with its last line: the connection may stay open. It is closed after
         `limits.timeout` seconds without progress.
         """
         content = None if payload is None else json.dumps(payload).encode()
-        headers = {} if payload is None else {"content-type": "application/json"}
         began, now = time.perf_counter(), asyncio.get_running_loop().time
         latest = now() + self.limits.whole
-        request = self._http.stream(method, self.address + path, content=content, headers=headers)
+        method = "GET" if payload is None else "POST"
+        request = self._http.stream(method, self.address + path, content=content)
         try:
             async with (
                 asyncio.timeout(self.limits.timeout) as clock,

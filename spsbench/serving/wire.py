@@ -21,7 +21,6 @@ NAMED_ID = re.compile(r"token_id:([0-9]{1,10})")
 RANGE = re.compile(r"` [<>]= |out of range")  # in what msgspec says of a number
 Count = Annotated[int, Meta(ge=0, lt=MAX_COUNT)]
 TokenId = Annotated[int, Meta(ge=0, lt=MAX_ID)]
-TokenIds = list[TokenId]
 IdText = Annotated[str, Meta(pattern="^[0-9]{1,10}$")]
 Logprob = Annotated[float, Meta(le=1e300)]  # no NaN, but -inf
 Depth = Annotated[int, Meta(ge=0, le=MAX_DEPTH)]
@@ -94,9 +93,9 @@ class Choice(Struct):
     delta: Part | None = None
     message: Part | None = None
     logprobs: Logprobs | None = None
-    token_ids: TokenIds | None = None
-    tokens: TokenIds | None = None
-    prompt_token_ids: TokenIds | None = None
+    token_ids: list[TokenId] | None = None
+    tokens: list[TokenId] | None = None
+    prompt_token_ids: list[TokenId] | None = None
     prompt_logprobs: list[dict[IdText, TokenLogprob] | None] | None = None
     finish_reason: str | None = None
     stop_reason: Any = None
@@ -109,7 +108,7 @@ class Chunk(Struct):
 
     choices: list[Choice] | None = None
     usage: Usage | None = None
-    prompt_token_ids: TokenIds | None = None
+    prompt_token_ids: list[TokenId] | None = None
     metrics: dict[str, Any] | None = None
     timings: dict[str, Any] | None = None
 
@@ -145,7 +144,7 @@ class Generated(Struct):
     """An answer of SGLang's /generate, or an event of its stream, with the whole text so far."""
 
     text: str
-    output_ids: TokenIds | None = None
+    output_ids: list[TokenId] | None = None
     meta_info: dict[str, Any] = {}
 
 

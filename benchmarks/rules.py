@@ -31,6 +31,7 @@ from spsbench.engines.eager import Eager
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample
 from spsbench.loop.types import Context, Draft, Drawn, Purpose, Scores, Verifier
+from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.shaped import ShapedDrafter
 from spsbench.models.tokenizers import encode
 from spsbench.pair.load import load
@@ -157,7 +158,7 @@ def pair_drafts(
 ) -> Drafts:
     """Yield drafts of a pair after each text, at temperature 1."""
     target, lm = (Eager().session(model) for model in models)
-    warp, drafter = Warp(), ShapedDrafter(lm, parents, drawn)
+    warp, drafter = Warp(), ShapedDrafter(Frontier(lm), parents, drawn)
     for index, text in enumerate(texts):
         noise = PhiloxStream(3).round(index)
         drafter.begin(text, Scores(torch.empty(0), {}))

@@ -46,8 +46,7 @@ def one_pass(lm: LM, tokens: torch.Tensor, parents: torch.Tensor | None) -> tupl
 
 def passes(lm: LM, repeats: int) -> list[dict[str, float]]:
     """Tree and chain of each number of rows, in turn."""
-    found = []
-    ids = torch.arange(PAST) % lm.vocab_size
+    found, ids = [], torch.arange(PAST) % lm.vocab_size
     lm.commit(0)
     lm.append(ids, keep=0)
     for rows in ROWS:

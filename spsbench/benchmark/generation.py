@@ -23,7 +23,7 @@ from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import never
 from spsbench.loop.decoder import Prompt
 from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.text import Origin, Piece, StopStrings, Transcript, token_ids
+from spsbench.loop.text import Origin, Piece, Transcript, stop_strings, token_ids
 from spsbench.loop.types import Limits, Round, Stop
 from spsbench.methods.build import build
 from spsbench.methods.grammar import open_constraint
@@ -87,10 +87,10 @@ class Generation:
             self._asked = as_prompt(loaded, prompt, ids)._replace(name=sample)
         self._eos = frozenset() if cell.ignore_eos else loaded.eos
         self._noise = PhiloxStream(cell.seed, cell.noise_key, sample, repeat)
-        stops = cell.stop
-        ends = named_tokens(loaded.tokenizer, stops)
-        self._transcript = Transcript(loaded.tokenizer, ids, stops, ends)
-        self._stop: Stop = StopStrings(loaded.tokenizer, ids, stops, ends) if stops else never
+        stops, ends = cell.stop, named_tokens(loaded.tokenizer, cell.stop)
+        texts = (Transcript(loaded.tokenizer, ids, stops, ends) for _ in range(2))
+        self._transcript, watched = texts
+        self._stop: Stop = stop_strings(watched) if stops else never
         self._prompt = ids
         tail = ids[-TAIL:] if loaded.tokenizer is not None else []
         self._thinking = bool(tail) and opens_thought(loaded.tokenizer.decode(tail))

@@ -143,12 +143,8 @@ class Constraint:
                     "the schema or the grammar"
                 )
             self.forced += is_forced(mask)
-            self.closed += self.closes(output)
+            self.closed += self._closing_token(output) is not None
             self.removed_nats += self._nats[row] if self._nats else 0.0
-
-    def closes(self, output: Path) -> bool:
-        """Return whether the token after `output` is forced so that the text ends in time."""
-        return self._closing_token(output) is not None
 
     def _make(self, output: Path) -> Tensor | None:
         if not self.eos.isdisjoint(output) or not self._move(output):

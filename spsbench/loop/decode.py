@@ -25,7 +25,7 @@ from spsbench.loop.guards import (
     relaxing_of,
 )
 from spsbench.loop.noise import on_device
-from spsbench.loop.sampling import on_host, pieces, send
+from spsbench.loop.sampling import on_host, send
 from spsbench.loop.text import PromptError, token_ids
 from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import (
@@ -281,28 +281,19 @@ def laws_of(host: list[list[float]], draft: Draft) -> DraftLaws:
 def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
     """Return [], the sum over the `tested` [] slots of a chain of sum_x min(p, q); 0 for a tree.
 
-    A slot's term is the probability that its token is kept. On a CPU only the tested rows are read.
+    A slot's term is the probability that its token is kept; that of a token by rule, whose law is
+    one-hot, is the target's probability of it. On a CPU only the tested rows are read.
     """
     if draft.parents is not None:  # several children of one node have no overlap each
         return q.new_zeros(())
-    if (count := on_host(tested[None])) is not None:
-        return overlaps(draft, q, max(0, int(count[0]))).sum()
-    slots = torch.arange(len(draft.tokens), device=q.device)
-    return (overlaps(draft, q, len(slots)) * (slots < tested)).sum()
-
-
-def overlaps(draft: Draft, q: Tensor, n: int) -> Tensor:
-    """Return [n], sum_x min(p, q) of the first n slots: the probability that each token is kept.
-
-    A token that was drafted by rule has a one-hot law: its overlap is the target's probability of
-    it.
-    """
+    count = on_host(tested[None])
+    n = len(draft.tokens) if count is None else max(0, int(count[0]))
     if draft.probs is None:
-        return q[:n].gather(1, draft.tokens[:n, None])[:, 0]
-    shares = q.new_empty(n)
-    for some in pieces(n, q):
-        shares[some] = torch.minimum(q[some], draft.probs[some]).sum(-1)
-    return shares
+        shares = q[:n].gather(1, draft.tokens[:n, None])[:, 0]
+    else:
+        shares = torch.minimum(q[:n], draft.probs[:n]).sum(-1)
+    slots = torch.arange(n, device=q.device)
+    return shares.sum() if count is not None else (shares * (slots < tested)).sum()
 
 
 def cut(

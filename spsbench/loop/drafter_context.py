@@ -102,28 +102,15 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class CachePart:
-    """The rows of the target's cache that a draft by the target itself reads.
-
-    Raises:
-        ValueError: no window, or a negative number of sinks.
-    """
+    """The rows of the target's cache that a draft by the target itself reads, one at least."""
 
     window: int  # newest tokens
     sinks: int  # first tokens of the text
-
-    def __post_init__(self) -> None:
-        if type(self.window) is not int or self.window < 1:
-            raise ValueError(f"window is {self.window}: expected 1 token or more, as window=256")
-        if type(self.sinks) is not int or self.sinks < 0:
-            raise ValueError(f"sinks is {self.sinks}: expected 0 rows or more, as sinks=4")
 
     @property
     def rows(self) -> int:
         """Return the most rows of the target that are read."""
         return self.sinks + self.window
-
-    def __str__(self) -> str:
-        return f"window {self.window}, sinks {self.sinks}"
 
 
 class Cache(Protocol):

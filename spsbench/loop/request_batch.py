@@ -6,9 +6,10 @@ at which a piece of an answer is seen.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from contextvars import Context, ContextVar
 from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ from greenlet import greenlet
 from spsbench.loop.batch import Batch, Made, Row, SharedClock
 
 Value = TypeVar("Value")
+_row: ContextVar[greenlet | None] = ContextVar("row", default=None)
+"""The row whose request runs."""
 Request = Callable[[], Coroutine[Any, Any, Value]]
 
 
@@ -38,7 +41,6 @@ class RequestBatch(Batch):
         self._clock, self._in_flight = SharedClock(), 0
         self._sent: dict[Future[Any], greenlet] = {}
         self._spent: dict[greenlet, tuple[float, float]] = {}  # seconds and share in flight
-        self._row_of: dict[asyncio.Task[Any] | None, greenlet] = {}
         self._values: dict[Hashable, asyncio.Future[Any]] = {}
         self._open = AsyncExitStack()
         self.at_end: Callable[[], Coroutine[Any, Any, Any]] | None = None
@@ -62,10 +64,11 @@ class RequestBatch(Batch):
         value: Value = self.ask(0, "answer", request, _one_by_one)
         return value
 
-    async def once(self, key: Hashable, make: Callable[[], Awaitable[Value]]) -> Value:
+    async def once(self, key: Hashable, make: Request[Value]) -> Value:
         """Return the value that the first row makes; the requests of other rows wait for it."""
         if key not in self._values:
-            self._values[key] = asyncio.ensure_future(make())
+            task = asyncio.get_running_loop().create_task(make(), context=Context())  # of no row
+            self._values[key] = task
         value: Value = await asyncio.shield(self._values[key])
         return value
 
@@ -76,7 +79,7 @@ class RequestBatch(Batch):
     @contextmanager
     def in_flight(self) -> Iterator[None]:
         """Count the time of the block as that of the row whose request runs; any other is free."""
-        row = self._row_of.get(asyncio.current_task())
+        row = _row.get()
         if row is None:
             yield
             return
@@ -97,7 +100,7 @@ class RequestBatch(Batch):
         sent = set(self._sent.values())
         for row, request in self._waiting.items():
             if row not in sent:
-                answer = self._made(row, request.inputs)
+                answer = _answered(row, request.inputs)
                 self._sent[asyncio.run_coroutine_threadsafe(answer, self._loop)] = row
         done, _ = wait(self._sent, return_when=FIRST_COMPLETED)
         for future in [future for future in self._sent if future in done]:
@@ -113,17 +116,15 @@ class RequestBatch(Batch):
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._open.aclose()
 
-    async def _made(self, row: greenlet, request: Request[Value]) -> Value:
-        self._row_of[asyncio.current_task()] = row
-        try:
-            return await request()
-        finally:
-            del self._row_of[asyncio.current_task()]
-
     def _ended(self, rows: Any, clock: Any, row: greenlet, reply: Any) -> Iterator[Row[Any]]:
         for ended in super()._ended(rows, clock, row, reply):
             seconds, share = self._spent.pop(row, (0.0, 0.0))
             yield ended._replace(seconds=seconds, share=share)
+
+
+async def _answered(row: greenlet, request: Request[Value]) -> Value:
+    _row.set(row)
+    return await request()
 
 
 def _one_by_one(requests: Iterable[Request[Value]]) -> list[Value]:

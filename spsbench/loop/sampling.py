@@ -14,6 +14,7 @@ from spsbench.settings.cell import WarpSettings
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 BLOCK = 256
+MANY = 8192  # tokens from which on `sample` looks for a block first, and `Warp` goes row by row
 PIECE = 1 << 18  # numbers of a thread at once on a CPU: what is written stays in its cache
 
 
@@ -233,51 +234,14 @@ def row(x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(0, index[None])[0]
 
 
-MANY = 8192  # tokens from which on `sample` looks for a block first, and `Warp` goes row by row
-
-
-def independent(law: Tensor, u: Tensor) -> Tensor:
-    """Draw [R, W] tokens independently from [R, V] laws with [R, W] uniforms."""
-    return _indices_at(cumulative(law), send(u, law.device))
-
-
 def without_replacement(law: Tensor, u: Tensor) -> Tensor:
     """Draw [R, W] tokens from [R, V] laws without replacement, with [R, W] uniforms.
 
-    The joint law is that of Gumbel top-k (Kool et al. 2019, arXiv 1903.06059, section 2.3), with
-    one uniform a token instead of one a word. A row with fewer than W possible tokens ends in
-    arbitrary ones: the caller knows their number from the law.
+    A row with fewer than W possible tokens ends in arbitrary ones: the caller knows their number
+    from the law.
     """
-    cdf, u = cumulative(law), send(u, law.device)
-    rows = torch.arange(len(law), device=law.device)[:, None]
-    total = cdf[:, -1:]
-    taken = torch.empty(len(law), 0, dtype=torch.int64, device=law.device)  # in order of drawing
+    left, drawn = law.clone(), []
     for j in range(u.shape[1]):
-        ordered = taken.sort(1).values  # [R, j] by id
-        ends = cdf.gather(1, ordered)
-        starts = torch.where(ordered > 0, cdf.gather(1, (ordered - 1).clamp(min=0)), 0.0)
-        point = u[:, j : j + 1] * (total - (ends - starts).sum(1, keepdim=True))
-        for i in range(j):  # step over what was drawn, from the smallest id on
-            start, end = starts[:, i : i + 1], ends[:, i : i + 1]
-            point = torch.where(point >= start, torch.maximum(point + (end - start), end), point)
-        token = torch.searchsorted(cdf, _below(point, total), right=True).clamp(
-            max=law.shape[1] - 1
-        )
-        repeated = (taken == token).any(1, keepdim=True)
-        if law.device.type == "cpu" and bool(repeated.any()):  # a sum that was rounded up
-            left = law.clone()
-            left[rows, taken] = 0
-            token = torch.where(repeated, sample(left, u[:, j])[:, None], token)
-        taken = torch.cat([taken, token], 1)
-    return taken
-
-
-def _indices_at(cdf: Tensor, u: Tensor) -> Tensor:
-    total = cdf[:, -1:]
-    # The clamp only matters for a NaN law, which the loop reports after its one host read.
-    indices = torch.searchsorted(cdf, _below(u * total, total), right=True)
-    return indices.clamp(max=cdf.shape[1] - 1)
-
-
-def _below(point: Tensor, total: Tensor) -> Tensor:
-    return torch.minimum(point, torch.nextafter(total, torch.zeros_like(total)))
+        drawn.append(sample(left, u[:, j])[:, None])
+        left.scatter_(1, drawn[-1], 0.0)
+    return torch.cat(drawn, 1)

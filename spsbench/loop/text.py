@@ -1,6 +1,6 @@
 """Streaming of text: bytes, stop strings and the origin of each piece."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 from itertools import takewhile
 from operator import eq, index
@@ -182,25 +182,14 @@ class Transcript:
         return pieces
 
 
-class StopStrings:
-    """A `types.Stop` that detects stop strings in the decoded text, called once a token.
+def stop_strings(transcript: Transcript) -> Callable[[Sequence[int]], bool]:
+    """Return a `types.Stop` that finds stop strings in the text of a transcript of its own."""
 
-    Its arguments are those of `Transcript`.
-    """
+    def stop(tokens: Sequence[int]) -> bool:
+        transcript.push(tokens[-1], Origin.PLAIN)
+        return transcript.stopped
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        prompt: Sequence[int],
-        stops: Iterable[str],
-        ends: Collection[int] = (),
-    ) -> None:
-        self._transcript = Transcript(tokenizer, prompt, stops, ends)
-
-    def __call__(self, tokens: Sequence[int]) -> bool:
-        """Decode the newest of `tokens` and return whether the text holds a stop string."""
-        self._transcript.push(tokens[-1], Origin.PLAIN)
-        return self._transcript.stopped
+    return stop
 
 
 class PromptError(DataError, ValueError):
@@ -213,7 +202,14 @@ def token_ids(prompt: Sequence[int], rows: int | None = None) -> list[int]:
     Args:
         rows: of the model's embedding; None = not checked.
     """
-    ids = [_token_id(token, at) for at, token in enumerate(_items(prompt))]
+    ids: list[int] = []
+    try:
+        ids.extend(map(index, prompt))
+    except (TypeError, RuntimeError) as error:  # of a tensor: what is no single integer
+        raise PromptError(
+            f"token {len(ids)} of the prompt, a {type(prompt).__name__}, is no integer: expected "
+            "text, or one list of token ids"
+        ) from error
     if not ids:
         raise PromptError("the prompt has no tokens: expected at least one. Give a prompt")
     for at, token in enumerate(ids):
@@ -224,27 +220,6 @@ def token_ids(prompt: Sequence[int], rows: int | None = None) -> list[int]:
                 "Encode the text with the model's own tokenizer"
             )
     return ids
-
-
-def _items(prompt: Sequence[int]) -> Iterable[object]:
-    try:
-        return iter(prompt)
-    except TypeError as error:
-        raise PromptError(
-            f"the prompt is of type {type(prompt).__name__}: expected text or a list of token ids. "
-            "Put it in a list"
-        ) from error
-
-
-def _token_id(token: object, at: int) -> int:
-    try:
-        return index(token)  # type: ignore[arg-type]
-    except (TypeError, RuntimeError) as error:  # of a tensor: what is no single integer
-        token_text = repr(token) if len(repr(token)) <= 40 else type(token).__name__
-        raise PromptError(
-            f"token {at} of the prompt is {token_text}: expected an integer. "
-            "Give one list of token ids, or text"
-        ) from error
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import torch
 
@@ -19,9 +19,18 @@ class Stopwatch:
         self._seconds = 0.0
         self._queued: list[tuple[torch.Event, torch.Event]] = []
 
-    def running(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def running(self) -> Iterator[None]:
         """Count the time of the `with` block."""
-        return self._on_host() if self._device.type == "cpu" else self._in_queue()
+        queued = self._device.type != "cpu"
+        began, event = time.perf_counter(), self._event() if queued else None
+        try:
+            yield
+        finally:
+            if event is None:
+                self._seconds += time.perf_counter() - began
+            else:
+                self._queued.append((event, self._event()))
 
     def lap(self) -> float:
         """Return the seconds since the last lap."""
@@ -31,22 +40,6 @@ class Stopwatch:
         self._queued.clear()
         seconds, self._seconds = self._seconds, 0.0
         return seconds
-
-    @contextmanager
-    def _on_host(self) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._seconds += time.perf_counter() - began
-
-    @contextmanager
-    def _in_queue(self) -> Iterator[None]:
-        began = self._event()
-        try:
-            yield
-        finally:
-            self._queued.append((began, self._event()))
 
     def _event(self) -> torch.Event:
         event = torch.Event(self._device, enable_timing=True)

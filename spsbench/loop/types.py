@@ -75,25 +75,13 @@ class Draft:
     @property
     def offered(self) -> "Draft":
         """Return the draft that the verifier sees."""
-        if not self.scored_only:
-            return self
-        n = len(self.tokens) - self.scored_only
-        return replace(self.first(n), scored_only=0)
+        return self.within(len(self.tokens) - self.scored_only)
 
     @property
     def tree(self) -> Tree:
         """Return the shape of the draft; a chain is a tree of one child a node."""
         chain = range(-1, len(self.tokens) - 1)
         return tree_of(chain if self.parents is None else self.parents)
-
-    def first(self, nodes: int) -> "Draft":
-        """Return the first `nodes` of a tree."""
-        probs = None if self.probs is None else self.probs[:nodes]
-        parents = None if self.parents is None else self.parents[:nodes]
-        scored_only = max(0, self.scored_only - (len(self.tokens) - nodes))
-        return replace(
-            self, tokens=self.tokens[:nodes], probs=probs, parents=parents, scored_only=scored_only
-        )
 
     def within(self, nodes: int | None) -> "Draft":
         """Return the draft, or the first `nodes` of a tree that has more; None = any number.
@@ -103,7 +91,13 @@ class Draft:
         """
         if self.parents is None or nodes is None or len(self.tokens) <= nodes:
             return self
-        return self.first(nodes)
+        return replace(
+            self,
+            tokens=self.tokens[:nodes],
+            probs=None if self.probs is None else self.probs[:nodes],
+            parents=self.parents[:nodes],
+            scored_only=max(0, self.scored_only - (len(self.tokens) - nodes)),
+        )
 
     def to(self, device: torch.device) -> "Draft":
         """Copy the draft to `device`; a tree's shape stays on the host, where verifiers use it."""

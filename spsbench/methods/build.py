@@ -128,9 +128,8 @@ class LoadedDecoderContext:
     def target(self, layers: tuple[int, ...]) -> LM:
         """Open a session with the target."""
         engine: Engine = make("engines", self.cell.target.engine)
-        self._session = engine.session(
-            self._loaded.target, vocab_size=self.vocab_size, layers=layers
-        )
+        target, size = self._loaded.target, self.vocab_size
+        self._session = engine.session(target, vocab_size=size, layers=layers)
         return in_row(self._session, self.batch, TARGET, self.cell)
 
     def verifier(self) -> Verifier:

@@ -52,7 +52,7 @@ def drafter_under_grammar(kind):
 def proofs_under_grammars(verifier, kind):
     """Yield the proofs of all cases; drafters with rounds of their own have one round of K = 2."""
     least = min((one.pair.vocab for one in kind.rounds), default=0)
-    raw = kind in STAND_INS.values() or kind.name == "tli"  # which draw without a mask
+    raw = kind.name == "tli"  # which draws without a mask
     for _, table, pair, options in STRUCTURED:
         fields = options | ({"tokens": 3, "one_round": True} if least else {})
         greedy = fields.get("warp") == {"temperature": 0.0}
@@ -247,7 +247,6 @@ def test_a_siblings_mask_is_seen():
         "drawn": TreeDrawn(parents, Drawn.DISTINCT),
         "one_round": True,
         "schedule": Constant(2),
-        "raw": True,
     }
     case = case_of(BRANCHES, Pair(4, 3, ("plain",)), Traversal(), **fields)
     assert prove(case).exact

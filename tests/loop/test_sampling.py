@@ -7,7 +7,7 @@ import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from spsbench.loop import sampling
-from spsbench.loop.sampling import MANY, Warp, independent, residual, sample, without_replacement
+from spsbench.loop.sampling import MANY, Warp, residual, sample, without_replacement
 
 pytestmark = pytest.mark.numeric
 
@@ -226,13 +226,6 @@ def laws(rows, vocab, seed, zeros=False):
 
 def uniforms(rows, width):
     return torch.rand(rows, width, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
-
-
-def test_independent_ones_are_those_of_one_draw_each():
-    law, u = laws(40, 300, 1, zeros=True), uniforms(40, 6)
-    drawn = independent(law, u)
-    for j in range(6):
-        assert torch.equal(drawn[:, j], sample(law, u[:, j]))
 
 
 def test_without_replacement_is_drawing_from_what_is_left():

@@ -13,8 +13,8 @@ from spsbench.loop.text import (
     Origin,
     Piece,
     PromptError,
-    StopStrings,
     Transcript,
+    stop_strings,
     token_ids,
 )
 from tests.folders import byte_tokenizer
@@ -107,7 +107,7 @@ def test_a_stop_string_fires_at_its_last_byte_after_a_prompt_of_such_characters(
     tokenizer = TONGUES["marks"]()
     ids = tokenizer.encode("Hi🙂🙂🙂a")
     prompt, after = ids[:-5], ids[-5:]
-    stop = StopStrings(tokenizer, prompt, ["🙂"])
+    stop = stop_strings(Transcript(tokenizer, prompt, ["🙂"]))
     assert [stop(after[:end]) for end in range(1, 5)] == [False, False, False, True]
 
 

@@ -31,6 +31,7 @@ from spsbench.loop.sampling import Warp
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import Context, Draft, Drawn, Limits, Purpose
 from spsbench.messages import ignore
+from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.shaped import ShapedDrafter
 from spsbench.methods.schedules.by_distribution import Confidence
@@ -122,8 +123,11 @@ def tree_round(rule: Any, parents: tuple[int, ...], drawn: Any, pair: Pair, **mo
     else:
         kind = sampled("", parents, drawn)
         depth = max(tree_of(parents).depth)
-        make = partial(AnySize, shape=parents, drawn=drawn)
-        fields = {"drafter": make, "tokens": depth + 1, "prompt": (0, 1)}
+        fields = {
+            "drafter": lambda lm: AnySize(Frontier(lm), parents, drawn),
+            "tokens": depth + 1,
+            "prompt": (0, 1),
+        }
         cells = DiscoveredRule(rule, kind.drawn)
     fields |= {"schedule": Constant(depth), "one_round": True}
     return Case(rule, cells, pair.q, pair.p, pair.vocab, **fields | more)

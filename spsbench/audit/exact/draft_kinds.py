@@ -6,7 +6,6 @@ branching. The reference drafters stand in for kinds that the registry lacks.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -26,6 +25,7 @@ from spsbench.loop.types import (
     Purpose,
     Scores,
 )
+from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.shaped import ShapedDrafter
 
 
@@ -142,7 +142,10 @@ def sampled(
     wide: bool = False,
 ) -> DraftKind:
     """Return the kind of trees of one shape, whose nodes come level by level."""
-    make = partial(ShapedDrafter, shape=parents, drawn=drawn)
+
+    def make(lm: LM) -> Drafter:
+        return ShapedDrafter(Frontier(lm), parents, drawn)
+
     return DraftKind(name, make, TreeDrawn(parents, drawn), rounds, wide=wide, how=drawn)
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import independent, send, unsharpened, without_replacement
+from spsbench.loop.sampling import sample, send, unsharpened, without_replacement
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
 from spsbench.methods.drafters.frontier import Arguments, Frontier
@@ -115,8 +115,9 @@ class ShapedDrafter(Drafter):
         padded = [[*self._children[slot][:most]] for slot in slots]
         padded = [[*row, *[row[-1]] * (most - len(row))] for row in padded]
         uniforms = u[send(torch.tensor(padded), u.device)]
-        draw = independent if self.drawn is Drawn.IID else without_replacement
-        return draw(law, uniforms)
+        if self.drawn is Drawn.DISTINCT:
+            return without_replacement(law, uniforms)
+        return sample(law[:, None].expand(-1, most, -1), uniforms)
 
 
 @dataclass(frozen=True)

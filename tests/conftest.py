@@ -16,7 +16,7 @@ from spsbench import messages, registry
 from spsbench.audit.exact import rules
 from spsbench.benchmark import generation
 from spsbench.benchmark import models as benchmark_models
-from spsbench.hardware.bandwidth import read_bandwidth
+from spsbench.hardware.memory import read_bandwidth
 from spsbench.registry import Entry, Kind
 from tests.oracles.models import tiny
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from spsbench.checkpoints.weights import BYTES, weight_bytes
 from spsbench.errors import UsageError
-from spsbench.hardware.bandwidth import read_bandwidth
 from spsbench.hardware.contention import loaded, read_clocks
+from spsbench.hardware.memory import read_bandwidth
 from spsbench.loop.drafter_context import Weights
 from spsbench.messages import announce_if_slow, no_lines
 from spsbench.methods.resolve import plan_of, resolve

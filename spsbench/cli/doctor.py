@@ -18,12 +18,12 @@ from spsbench.cli.output.terminal import is_terminal, one_line
 from spsbench.hardware.contention import BUSY, at_work
 from spsbench.hardware.environment import (
     PACKAGES,
-    bad_variables,
-    bad_versions,
     cpu_kind,
     package_version,
     shadows,
+    untried_versions,
     usable_cores,
+    variable_errors,
 )
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.messages import announce_if_slow
@@ -136,7 +136,7 @@ def examine() -> dict[str, Any]:
 
     hub.quieten()
     others = at_work(LOOKED)
-    warnings = [*bad_variables(), *shadows(Path.cwd()), *bad_versions()]
+    warnings = [*map(str, variable_errors()), *shadows(Path.cwd()), *untried_versions()]
     try:
         basics = environment()
     except Exception as error:  # doctor must work on a broken installation

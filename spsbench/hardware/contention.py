@@ -1,7 +1,4 @@
-"""Load by other programs: how many threads run now, and whether a timing was disturbed.
-
-Times of day and averages lag behind; a few looks at the threads that run, or wait to, do not.
-"""
+"""Work of other programs: how many threads it takes now, and whether it disturbed a timing."""
 
 import os
 import time
@@ -9,50 +6,70 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STAT = Path("/proc/stat")
-OWN = Path("/proc/self/task")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
-LOOKS = 20
-SECONDS = 0.02
+SECONDS = 0.1
 BUSY = 0.5  # threads of others, at work in the mean, beside which nothing is worth measuring
+OTHERS_AT_MOST = 0.1  # of the machine's processors, over the time of a sample
+HZ = os.sysconf("SC_CLK_TCK")
+PROCESSORS = os.cpu_count() or 1
 
 
-def at_work(seconds: float = SECONDS, stat: Path = STAT, own_tasks: Path = OWN) -> float:
-    """Return the mean number of running or waiting threads of other processes.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Clocks at one moment, in seconds."""
 
-    It sees all that the system counts: in most containers that is the whole machine. 0 where the
-    system does not say.
-    """
-    seen = []
-    for look in range(LOOKS):
-        if look:
-            time.sleep(seconds / LOOKS)
-        every = running(stat)
-        if every is None:
-            return 0.0
-        # Between the two looks a thread may have begun or ended: less than none is none.
-        seen.append(max(0, every - own_running(own_tasks)))
-    return sum(seen) / len(seen)
+    wall: float
+    own: float  # processor time of this process
+    busy: float | None  # of all processors, by everybody; None where the system does not say
 
 
-def running(stat: Path = STAT) -> int | None:
-    """Return the threads of the machine that run or wait; None if the system does not say."""
+def read_clocks(stat: Path = STAT) -> Reading:
+    """Return the clocks now."""
+    times = os.times()
     try:
-        lines = stat.read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("procs_running"))
-    except (OSError, StopIteration):
+        fields = stat.read_text().split("\n", 1)[0].split()[1:9]
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)
+        busy = (user + nice + system + irq + softirq + steal) / HZ
+    except (OSError, ValueError):
+        busy = None
+    return Reading(time.monotonic(), times.user + times.system, busy)
+
+
+def taken(before: Reading, after: Reading) -> float | None:
+    """Return the processor seconds that other work took between two readings; None if unknown."""
+    if before.busy is None or after.busy is None:
         return None
+    return (after.busy - before.busy) - (after.own - before.own)
 
 
-def own_running(own_tasks: Path = OWN) -> int:
-    """Return the threads of this process that run or wait, the current one included."""
-    count = 0
-    for task in own_tasks.iterdir():
-        try:
-            state = (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-        except OSError:  # it has ended
-            continue
-        count += state == "R"
-    return count
+def at_work(seconds: float = SECONDS) -> float:
+    """Return the mean number of running threads of other processes; 0 where that is unknown.
+
+    In most containers those of the whole machine.
+    """
+    before = read_clocks()
+    time.sleep(seconds)
+    after = read_clocks()
+    return max(0.0, taken(before, after) or 0.0) / (after.wall - before.wall)
+
+
+def others(before: Reading, after: Reading) -> float | None:
+    """Return the share of the processors that other work took between two readings, 0 to 1."""
+    others_took, wall = taken(before, after), after.wall - before.wall
+    if others_took is None:
+        return None
+    # The system counts in ticks: over a short sample a tick either way is no sign of anything.
+    tick = 2 * PROCESSORS / HZ
+    return max(0.0, others_took - tick) / (wall * PROCESSORS) if wall > 0 else 0.0
+
+
+def loaded(before: Reading, after: Reading) -> bool:
+    """Return whether other work disturbed the time between two readings.
+
+    By the load average, where the system counts nothing else.
+    """
+    share = others(before, after)
+    return os.getloadavg()[0] > PROCESSORS + 1 if share is None else share > OTHERS_AT_MOST
 
 
 def quota(path: Path = QUOTA) -> int | None:
@@ -75,59 +92,3 @@ def threads_left(usual: int, others: float, machine: int, allowed: int | None = 
     """
     most = usual if allowed is None else min(usual, allowed)
     return max(1, min(most, machine - round(others)))
-
-
-OTHERS_AT_MOST = 0.1  # of the machine's processors, over the time of a sample
-HZ = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Clocks at one moment, in seconds."""
-
-    wall: float
-    own: float  # processor time of this process
-    busy: float | None  # of all processors, by everybody; None where the system does not say
-
-
-def read_clocks() -> Reading:
-    """Return the clocks now."""
-    times = os.times()
-    return Reading(time.monotonic(), times.user + times.system, busy_seconds())
-
-
-def busy_seconds(stat: Path = STAT) -> float | None:
-    """Return the processor seconds since boot that were not idle; None if unknown."""
-    try:
-        fields = stat.read_text().split("\n", 1)[0].split()[1:9]
-    except OSError:
-        return None
-    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields)
-    return (user + nice + system + irq + softirq + steal) / HZ
-
-
-def others(before: Reading, after: Reading) -> float | None:
-    """Return the share of the processors that other work took between two readings, 0 to 1."""
-    if before.busy is None or after.busy is None:
-        return None
-    wall = after.wall - before.wall
-    taken = (after.busy - before.busy) - (after.own - before.own)
-    processors = os.cpu_count() or 1
-    # The system counts in ticks: over a short sample a tick either way is no sign of anything.
-    tick = 2 * processors / HZ
-    return max(0.0, taken - tick) / (wall * processors) if wall > 0 else 0.0
-
-
-def loaded(before: Reading, after: Reading, average: float | None = None) -> bool:
-    """Return whether the time between two readings was disturbed by other work.
-
-    Args:
-        before: clocks at its begin.
-        after: clocks at its end.
-        average: the load average, where the system counts nothing else; None = the system's.
-    """
-    share = others(before, after)
-    if share is None:
-        average = os.getloadavg()[0] if average is None else average
-        return average > (os.cpu_count() or 1) + 1
-    return share > OTHERS_AT_MOST

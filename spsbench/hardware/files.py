@@ -30,9 +30,6 @@ def open_file(path: Path) -> BufferedReader:
     """Open a file or a pipe for reading; a pipe without a writer reads as empty.
 
     A read of a pipe raises `TimeoutError` after `SILENCE` seconds without a byte.
-
-    Raises:
-        OSError: it cannot be opened, or is a folder, or a device, which may have no end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
@@ -47,11 +44,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, limit: int = LIMIT) -> bytes:
-    """Return the content of a file or a pipe.
-
-    Raises:
-        OSError: as `open_file`; or it has more than `limit` bytes.
-    """
+    """Return the content of a file or a pipe."""
     with open_file(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -110,11 +103,7 @@ def draft_of(path: Path) -> Path:
 def write_whole(
     path: Path, content: bytes, place: Callable[[Path, Path], None] = os.replace
 ) -> None:
-    """Write a file of which others see all or nothing; `place` puts it there: `os.link` once only.
-
-    Raises:
-        OSError: it cannot be written; what was there is untouched.
-    """
+    """Write a file of which others see all or nothing; `os.link` as `place` replaces none."""
     draft = draft_of(path)
     try:
         with draft.open("wb") as file:
@@ -129,11 +118,7 @@ def write_whole(
 
 
 def sync(path: Path) -> None:
-    """Flush the content of a file, or the entries of a folder, to disk.
-
-    Raises:
-        OSError: the disk did not take it.
-    """
+    """Flush the content of a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

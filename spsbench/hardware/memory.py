@@ -1,14 +1,17 @@
-"""Memory: total and available, huge pages, and memory that a process keeps."""
+"""Memory: total and available, its bandwidth, huge pages, and memory that a process keeps."""
 
 import ctypes
 import mmap
 import resource
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spsbench.errors import OutOfMemoryError, first_line
+from spsbench.hardware.environment import usable_cores
 from spsbench.messages import LIBRARIES, announce_if_slow
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
@@ -29,18 +32,11 @@ def ram() -> tuple[int, int]:
     try:
         limit = int((group / "memory.max").read_text(encoding="ascii"))
         used = int((group / "memory.current").read_text(encoding="ascii"))
-        used -= _files(group / "memory.stat")
+        stat = (group / "memory.stat").read_text(encoding="ascii").split()
+        used -= int(stat[stat.index("inactive_file") + 1])  # a cache of files
     except (OSError, ValueError):  # no group, or "max"
         return total, free
     return min(total, limit), min(free, max(limit - used, 0))
-
-
-def _files(stat: Path) -> int:
-    """Return the bytes of a control group's memory that cache inactive files."""
-    for line in stat.read_text(encoding="ascii").splitlines():
-        if line.startswith("inactive_file "):
-            return int(line.split()[1])
-    return 0
 
 
 def huge_mapping(size: int) -> mmap.mmap:
@@ -88,3 +84,29 @@ def importing_libraries() -> Iterator[None]:
             reason = f"{first_line(error)}; {limit}"
             raise OutOfMemoryError(f"out of memory ({reason}): {todo}") from error
         raise
+
+
+LARGE = 256 * 2**20  # bytes a thread reads: several times the caches
+PASSES = 5
+
+
+def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
+    """Measure the bytes per second that the processors read from memory, in about a second.
+
+    The best of a few passes of every thread over an array of its own, in huge pages, as weights
+    lie: other work on the machine can only lower it. It is a lower bound of what the memory can do.
+    """
+    import numpy as np
+
+    count = threads or usable_cores()
+    arrays = [np.frombuffer(huge_mapping(size), dtype=np.int64) for _ in range(count)]
+    for array in arrays:
+        array.fill(1)
+
+    laps = []
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(PASSES):
+            began = time.perf_counter()
+            list(pool.map(np.sum, arrays))  # lets other threads run meanwhile
+            laps.append(time.perf_counter() - began)
+    return count * arrays[0].nbytes / min(laps)

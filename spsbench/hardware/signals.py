@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -33,9 +33,7 @@ class Interrupt:
 
 @contextmanager
 def graceful(
-    within: float | None = None,
-    farewell: Callable[[], str] = lambda: "interrupted",
-    raises: Collection[int] = (),
+    farewell: Callable[[], str] | None = None, raises: bool = False
 ) -> Iterator[Interrupt]:
     """Record the first SIGINT, SIGTERM or SIGHUP; let the second end the process at once.
 
@@ -43,39 +41,35 @@ def graceful(
     (`nohup`), and outside the main thread, where Python allows no handlers, no signal is recorded.
 
     Args:
-        within: seconds after the first signal for the work to end by itself. Then the process ends
-            as if killed, with a line on stderr: only for work that survives a kill. None: no limit.
-        farewell: makes that line.
-        raises: signals that raise KeyboardInterrupt as well, the first time: only for work that
-            keeps its partial results then.
+        farewell: makes the line with which the process ends as if killed where the work has not
+            ended within `ENDS_WITHIN`: only for work that survives a kill. None: no limit.
+        raises: the first signal raises KeyboardInterrupt as well: only for work that keeps its
+            partial results then.
     """
     interrupt = Interrupt()
-    late: threading.Timer | None = None
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupt
-        return
 
     def end_late() -> None:
         cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # a progress bar hides the cursor
-        leave(f"{cursor}{farewell()}", interrupt.code)
+        leave(f"{cursor}{farewell and farewell()}", interrupt.code)
+
+    late = threading.Timer(ENDS_WITHIN, end_late)
+    late.daemon = True
+    aside = threading.current_thread() is not threading.main_thread()
 
     def note(number: int, frame: FrameType | None) -> None:
-        nonlocal late
         interrupt.signal = number
-        if within is not None:
-            late = threading.Timer(within, end_late)
-            late.daemon = True
+        if farewell is not None:
             late.start()
         for caught in before:
             once_more = signal.default_int_handler if caught == signal.SIGINT else signal.SIG_DFL
             signal.signal(caught, once_more)
-        if number in raises:
+        if raises:
             raise KeyboardInterrupt
 
     # None is a handler set outside Python, which cannot be restored
     before = {
         number: handler
-        for number in SIGNALS
+        for number in (() if aside else SIGNALS)
         if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
     }
     try:
@@ -83,8 +77,7 @@ def graceful(
             signal.signal(number, note)
         yield interrupt
     finally:
-        if late is not None:
-            late.cancel()
+        late.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -104,34 +97,6 @@ def at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def held() -> Iterator[None]:
-    """Let SIGINT reach its handler only when the block is over.
-
-    A step of training and an exchange between ranks end whole: what an interrupt tears there would
-    be seen by the next one. The block runs as it is where Python's handlers do not run: outside the
-    main thread, and where SIGINT is ignored or not Python's.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    aside = threading.current_thread() is not threading.main_thread()
-    if aside or before in (signal.SIG_IGN, signal.SIG_DFL, None):
-        yield
-        return
-    came: list[int] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-
-    signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is hold:  # else another handler has set a new one
-            signal.signal(signal.SIGINT, before)
-        for number in came:
-            signal.raise_signal(number)
 
 
 def leave(line: str = "interrupted", code: int = Exit.INTERRUPTED) -> None:

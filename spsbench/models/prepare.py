@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from spsbench.checkpoints.config import check_divisible, expanded, read_config
 from spsbench.errors import DataError, MissingError, SpsError, UsageError
-from spsbench.hardware.environment import bad_temporary, bad_threads, bound_spinning
+from spsbench.hardware.environment import bound_spinning, variable_errors
 from spsbench.hardware.ranks import RANK_TIMEOUT, missing_ranks, ranks
 from spsbench.heads.families import family_of, head_part, recognised
 from spsbench.models import hub
@@ -214,16 +214,8 @@ def on_hub(ref: ModelSpec) -> bool:
 def check_environment() -> None:
     """Check variables that would break the libraries or slow them down."""
     bound_spinning()
-    if (threads := bad_threads()) is not None:
-        raise UsageError(
-            f"OMP_NUM_THREADS is {threads!r} (environment): expected 1 or more. "
-            "Set it so, or unset it and use `threads`"
-        )
-    if (temporary := bad_temporary()) is not None:
-        raise MissingError(
-            f"TMPDIR is {temporary!r} (environment): expected an existing folder. "
-            "Create it or unset TMPDIR"
-        )
+    for error in variable_errors():
+        raise error
 
 
 def check_packages() -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from spsbench.hardware.bandwidth import Ceiling
 from spsbench.hardware.contention import OTHERS_AT_MOST
 from spsbench.metrics.compare import OverSeeds
 from spsbench.metrics.intervals import FEWEST
@@ -194,7 +193,7 @@ def ceilings(rows: Sequence[Summary], memory: Memory | None) -> list[str]:
     if memory is None or memory.loaded:
         return lines
     for target, size in memory.weights.items():
-        bound = Ceiling(size, memory.bandwidth)
+        bound = 1e3 * size / memory.bandwidth  # every token reads all weights (Chen et al. 2023)
         times = [
             (row, row.mean_token_time_ms)
             for row in rows
@@ -204,7 +203,7 @@ def ceilings(rows: Sequence[Summary], memory: Memory | None) -> list[str]:
         names = Names(row.cell for row, _ in times)
         reached, speculative = (
             [
-                f"{names.full(row.cell)}: {bound.reached(time.mean):.0%}"
+                f"{names.full(row.cell)}: {bound / time.mean:.0%}"
                 for row, time in times
                 if time is not None and not time.loaded and (row.cell.k == 0) is plain
             ]
@@ -212,13 +211,13 @@ def ceilings(rows: Sequence[Summary], memory: Memory | None) -> list[str]:
         )
         if reached:
             lines.append(
-                f"Memory bandwidth limits ArS of {target} to {bound.token_time_ms:.2f} ms/token "
-                f"({size / 1e6:.0f} MB at {bound.bandwidth / 1e9:.1f} GB/s, measured); "
+                f"Memory bandwidth limits ArS of {target} to {bound:.2f} ms/token "
+                f"({size / 1e6:.0f} MB at {memory.bandwidth / 1e9:.1f} GB/s, measured); "
                 f"share of this limit reached: {'; '.join(dict.fromkeys(reached))}."
             )
         if speculative:
             lines.append(
-                f"SpS, of the same limit of {bound.token_time_ms:.2f} ms/token, which no ArS "
+                f"SpS, of the same limit of {bound:.2f} ms/token, which no ArS "
                 f"exceeds: {'; '.join(dict.fromkeys(speculative))}."
             )
     return lines

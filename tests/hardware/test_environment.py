@@ -1,8 +1,13 @@
-"""The name of a processor: generations that share a name are told apart."""
+"""This machine: its processor by name, its memory, and how threads wait for each other."""
+
+import subprocess
+import sys
 
 import pytest
 
 from spsbench.hardware import environment
+from spsbench.hardware.environment import BOUND, bound_spinning
+from spsbench.hardware.memory import ram, read_bandwidth
 
 CPUINFO = """processor : 0
 vendor_id : AuthenticAMD
@@ -23,8 +28,35 @@ def test_a_processor_is_named_by_family_model_and_instructions(tmp_path, flag, w
     path = tmp_path / "cpuinfo"
     path.write_text(CPUINFO.format(flag=flag))
     assert environment.cpu_kind(path) == f"AMD EPYC, family 25 model 17, {words}"
+    assert environment.instruction_set(tmp_path / "none") == ""
     monkeypatch.setenv("SPSBENCH_MARCH", "x86-64-v3")
     assert environment.cpu_kind(path) == "AMD EPYC, family 25 model 17, AVX2"
     assert environment.instruction_set(tmp_path / "none") == "AVX2"
-    monkeypatch.delenv("SPSBENCH_MARCH")
-    assert environment.instruction_set(tmp_path / "none") == ""
+
+
+def test_memory_is_a_number_of_bytes_and_bytes_a_second():
+    total, available = ram()
+    assert 0 <= available <= total
+    assert read_bandwidth(threads=2, size=2**20) > 0
+
+
+def test_how_the_user_lets_threads_wait_stands():
+    for variables in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}, {}):
+        changed = dict(variables)
+        bound_spinning(changed)
+        assert changed == (variables or {"GOMP_SPINCOUNT": BOUND})
+
+
+def test_how_threads_wait_is_bound_before_torch_is_imported():
+    program = (
+        "import os, sys\n"
+        "from spsbench.models.prepare import check_environment\n"
+        "check_environment()\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(os.environ['GOMP_SPINCOUNT'])\n"
+    )
+    bare = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=bare, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == BOUND

@@ -1,11 +1,11 @@
-"""Files: none without end is read, no pipe is waited for; those in the cache are whole or none."""
+"""Files: none without end is read, and no pipe is waited for."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from spsbench.hardware.files import beside, open_file, read_file
+from spsbench.hardware.files import open_file, read_file
 
 
 def test_read_file_returns_the_content_up_to_the_limit(tmp_path):
@@ -40,32 +40,3 @@ def test_read_file_reads_a_pipe_to_its_end():
 def test_open_file_refuses_a_folder(tmp_path):
     with pytest.raises(IsADirectoryError):
         open_file(tmp_path)
-
-
-def test_a_draft_takes_its_place_when_it_is_done(tmp_path):
-    path = tmp_path / "kept.json"
-    path.write_text("old")
-    with beside(path) as draft:
-        draft.write_text("new")
-        assert path.read_text() == "old"
-        assert draft.parent == tmp_path
-        assert draft.stat().st_mode & 0o077 == 0
-    assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_draft_that_fails_leaves_what_was_there(tmp_path):
-    path = tmp_path / "kept.json"
-    path.write_text("old")
-
-    def fail():
-        with beside(path) as draft:
-            draft.write_text("half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(OSError), beside(tmp_path / "missing" / "file"):
-        pass

@@ -15,7 +15,7 @@ from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import say
 from spsbench.cli.plan.log import check_without_log, formulas, plan_from_log
 from spsbench.errors import Exit, UsageError
-from spsbench.hardware.signals import ENDS_WITHIN, graceful
+from spsbench.hardware.signals import graceful
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_PLANNING
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
@@ -172,7 +172,7 @@ def run_plans(
 
     shared = shared_models(option_sets[0])
     reports = []
-    with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
+    with graceful(stopped) as interrupt, deferred_progress() as watch:
         for options in option_sets:
             callbacks: dict[str, Any] = {"watch": watch, "command": resume_command()}
             callbacks["stop"] = lambda: interrupt.requested
@@ -228,7 +228,7 @@ def run_plan(
     if folder is not None:
         plan = open_plan(folder, **options)
     else:
-        with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
+        with graceful(stopped) as interrupt, deferred_progress() as watch:
             callbacks: dict[str, Any] = {"watch": watch, "fit": fit, "command": resume_command()}
             plan = make_plan(task, stop=lambda: interrupt.requested, **callbacks, **options)
         if plan is None:

@@ -11,7 +11,7 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
 from spsbench.cli.output.terminal import is_terminal, write
 from spsbench.errors import UsageError
-from spsbench.hardware.signals import ENDS_WITHIN, graceful
+from spsbench.hardware.signals import graceful
 from spsbench.settings.commands import KS
 from spsbench.settings.log_options import OF_LOGS, LogOptions
 from spsbench.settings.options import flag_of, take_record
@@ -36,7 +36,7 @@ def plan_from_log(
     from spsbench.reports.table import bars
 
     values = {name: value for name, value in options.items() if name not in ("log", "alpha")}
-    with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
+    with graceful(stopped) as interrupt, deferred_progress() as watch:
         answer = plan_log(
             list(options["log"]), watch=watch, stop=lambda: interrupt.requested, **values
         )

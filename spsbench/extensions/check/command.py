@@ -13,7 +13,7 @@ from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.terminal import write
 from spsbench.errors import Exit, UsageError
 from spsbench.extensions.check.options import OF_CHECK
-from spsbench.hardware.signals import SIGNALS, graceful
+from spsbench.hardware.signals import graceful
 from spsbench.store.atomic import replace_file
 from spsbench.version import __version__
 
@@ -47,7 +47,7 @@ def check(
     if url is not None:
         parts, at = urlsplit(checked(url)), time.strftime("%m%d-%H%M%S")
         place = Path(f"sps-check-{parts.hostname}-{parts.port or parts.scheme}-{at}.jsonl")
-    with graceful(raises=SIGNALS) as interrupt:
+    with graceful(raises=True) as interrupt:
         try:
             with deferred_progress() as watch:
                 result = run_check(url, options, place, watch=watch)

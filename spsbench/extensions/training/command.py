@@ -4,7 +4,6 @@ import json as encoder
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from signal import SIGINT
 from typing import Any
 
 import typer
@@ -86,19 +85,14 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours
     out = Path(options.get("out") or OUT[what])
-    with graceful(raises=[SIGINT]) as interrupt:
-        try:
-            trained = train_drafter(
-                what,
-                watch=show_evaluation,
-                stop=lambda: interrupt.requested,
-                command=command,
-                **options,
-            )
-        except KeyboardInterrupt:
-            if not (out / "train.json").is_file():
-                raise
-            trained = None
+    with graceful() as interrupt:
+        trained = train_drafter(
+            what,
+            watch=show_evaluation,
+            stop=lambda: interrupt.requested,
+            command=command,
+            **options,
+        )
     if trained is None:
         say(f"stopped. Continue with: {again(out)}")
         return interrupt.code

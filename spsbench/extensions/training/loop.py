@@ -24,7 +24,6 @@ from spsbench.extensions.training.batches import Batches, OnPolicyTexts, product
 from spsbench.extensions.training.gradients import Gradients, Rules
 from spsbench.extensions.training.students.student import Batch, Student
 from spsbench.extensions.training.teacher import Teacher
-from spsbench.hardware.signals import held
 from spsbench.store.atomic import replace_file
 
 RISE = 0.004  # the smallest rise of tau at the last depth that counts
@@ -160,20 +159,13 @@ class TrainingLoop:
         network, gradients = self.student.network, self._gradients()
         optimiser = adamw(network.parameters(), self.rules.rate)
         network.eval()  # no dropout: a resumed training has the same randomness
-        for weight in network.parameters():  # lets Python handle Ctrl-C between parts of a backward
-            if weight.requires_grad:
-                weight.register_post_accumulate_grad_hook(lambda weight: None)  # type: ignore[no-untyped-call]
         self._resume(optimiser)
         if self.steps == 0:
             self.steps = self.rules.steps or self._affordable(gradients)
         if not self.looks:
             self._look(float("nan"))
             self._save(optimiser)
-        try:
-            return self._learn(optimiser, gradients)
-        except KeyboardInterrupt:
-            self._save(optimiser)
-            raise
+        return self._learn(optimiser, gradients)
 
     def _learn(self, optimiser: torch.optim.Optimizer, gradients: Gradients) -> bool:
         """Run the remaining steps and evaluations; return False if stopped, all saved."""
@@ -190,9 +182,8 @@ class TrainingLoop:
             if self.step == self.steps or self.ended:
                 return True
             loss = gradients.add(self.step, self.steps, self.saved)
-            with held():
-                self._step(optimiser, loss)
-                self.seconds = before + time.perf_counter() - began
+            self._step(optimiser, loss)
+            self.seconds = before + time.perf_counter() - began
             late = self._is_late()
             if self.stop():
                 self._save(optimiser)
@@ -250,16 +241,13 @@ class TrainingLoop:
             )
             hoped = None if ahead is None else self.prices.best(ahead)
         look = Look(self.step, loss, acceptance, gain, hoped)
-        with held():
-            if self.best_step < 0 or look.tau > self.chosen.tau:
-                self.best_step = self.step
-                weights = self.student.network.state_dict()
-                self.best = {
-                    name: weight.detach().cpu().clone() for name, weight in weights.items()
-                }
-            self.looks.append(look)
-            self.losses = []
-            self.watch(self)
+        if self.best_step < 0 or look.tau > self.chosen.tau:
+            self.best_step = self.step
+            weights = self.student.network.state_dict()
+            self.best = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+        self.looks.append(look)
+        self.losses = []
+        self.watch(self)
 
     def _evaluate(self) -> Acceptance:
         with products(self.teacher.parts.device, self.rules.products):
@@ -319,9 +307,8 @@ class TrainingLoop:
             "seconds": self.seconds,
             "ended": self.ended,
         }
-        with held():
-            save(self.folder, self.step, state)
-            self.saved = self.step
+        save(self.folder, self.step, state)
+        self.saved = self.step
 
     def _resume(self, optimiser: torch.optim.Optimizer) -> None:
         state = newest(self.folder)

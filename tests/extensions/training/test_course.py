@@ -118,21 +118,6 @@ def test_what_does_not_rise_or_will_not_pay_is_stopped_and_goes_on(course, chang
     assert again.step > made.step
 
 
-@pytest.mark.parametrize("step", [4, 5], ids=["in a look", "in a step"])
-def test_what_was_interrupted_goes_on_with_the_same_bits(step, course, assert_as_uninterrupted):
-    def interrupted(batch):
-        if first.step == step:
-            raise KeyboardInterrupt
-        return teach(batch)
-
-    first = course()
-    teach, first.teacher.teach = first.teacher.teach, interrupted
-    with pytest.raises(KeyboardInterrupt):
-        first.run()
-    assert checkpoints_in(first.folder)[-1][0] == step
-    assert_as_uninterrupted("eagle3", course())
-
-
 def test_what_is_foreseen_is_a_line_over_the_logarithm_of_steps():
     steps = [1, 2, 4, 8, 16, 32]
     looks = [Acceptance((Share(0.1 + 0.05 * i, 0, 1),), (), 4, 4) for i in range(6)]

@@ -1,4 +1,4 @@
-"""The bytes that a token reads, from headers; the bound they set."""
+"""The bytes that a token reads, from headers."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ from safetensors.numpy import save_file
 
 from spsbench.checkpoints.weights import weight_bytes
 from spsbench.errors import DataError, MissingError
-from spsbench.hardware.bandwidth import Ceiling, read_bandwidth
 
 
 def weights(path, shapes):
@@ -37,14 +36,3 @@ def test_damaged_weights_are_named(tmp_path):
 def test_no_weights(tmp_path):
     with pytest.raises(MissingError):
         weight_bytes(tmp_path, "float32")
-
-
-def test_the_ceiling():
-    ceiling = Ceiling(bytes=2 * 10**9, bandwidth=10**12)
-    assert ceiling.token_time_ms == pytest.approx(2)
-    assert ceiling.reached(4) == pytest.approx(0.5)
-    assert ceiling.reached(1) == pytest.approx(2)  # several tokens a pass
-
-
-def test_the_bandwidth_is_a_number_of_bytes():
-    assert read_bandwidth(threads=2, size=2**20) > 0

@@ -3,10 +3,10 @@
 import json
 import shlex
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from msgspec.structs import replace
 
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.planning.candidates import cells_of

@@ -126,7 +126,6 @@ class EagerLM:
         return out
 
     def _run(self, inputs: PassInputs) -> Any:
-        """Return the output of a pass."""
         return inputs.of(self.model)
 
     def _positions(self, m: int, parents: Tensor | None) -> Tensor:
@@ -275,8 +274,8 @@ def check_rollback(
     except Exception as error:  # a foreign cache may raise anything
         raise UnsupportedModelError(f"{name}: its cache cannot be rolled back ({error})") from error
     plain = plain[:, : lm.vocab_size]
-    gap, scale = float((cached - plain).abs().max()), float(plain.abs().max())
-    if not gap <= max(1e-3, 0.05 * scale):  # bf16 differs by its rounding, a lost past by far more
+    gap = float((cached - plain).abs().max())
+    if not gap <= rounding(plain):
         raise UnsupportedModelError(f"{name}: after a rollback its logits are off by {gap:.3g}")
 
 
@@ -284,11 +283,7 @@ _EACH: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 
 
 def attends_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
-    """Return whether a common pass of two sessions gives what a pass of each gives, by a trial.
-
-    Models whose attention does not go through transformers' interface, or reads other keys than
-    those of its own layer, have their passes made one by one.
-    """
+    """Return whether a common pass of two sessions gives what a pass of each gives, by a trial."""
     if model not in _EACH:
         _EACH[model] = _try_each(model, kind)
     return _EACH[model]
@@ -313,8 +308,12 @@ def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
         joint = torch.cat([scores.logits for scores in every[0].lm.together(every)])
     except Exception:  # foreign code may raise anything
         return False
-    gap, scale = float((joint - alone).abs().max()), float(alone.abs().max())
-    return gap <= max(1e-3, 0.05 * scale)
+    return float((joint - alone).abs().max()) <= rounding(alone)
+
+
+def rounding(logits: Tensor) -> float:
+    """Return by how much logits may be apart: bf16 differs by less, a lost past by far more."""
+    return max(1e-3, 0.05 * float(logits.abs().max()))
 
 
 def ordinary(vocab: int, count: int) -> Tensor:

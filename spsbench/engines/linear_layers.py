@@ -110,14 +110,10 @@ def slots(model: nn.Module) -> Iterator[Slot]:
     children = [(p, name, child) for p in model.modules() for name, child in p.named_children()]
     places = Counter(id(child) for _, _, child in children)
     for parent, name, layer in children:
-        stock = type(layer) in (nn.Linear, Conv1D) and not hooked(layer)
-        if stock and places[id(layer)] == 1 and _plain(layer.weight):
+        if type(layer) not in (nn.Linear, Conv1D) or hooked(layer) or places[id(layer)] > 1:
+            continue
+        if type(layer.weight.data) is Tensor and layer.weight.layout == torch.strided:
             yield Slot(parent, name, layer)
-
-
-def _plain(weight: Tensor) -> bool:
-    """Return whether it is a plain tensor: quantized weights are tensors of other classes."""
-    return type(weight.data) is Tensor and weight.layout == torch.strided
 
 
 def hooked(module: nn.Module) -> bool:
@@ -136,17 +132,9 @@ def exchange_each(
 
 
 def exchange(slot: Slot, packed: Packed, sharing: list[tuple[nn.Module, str]]) -> None:
-    """Hang `packed` in the place of a layer, and release the layer's weight.
-
-    Args:
-        slot: the layer.
-        packed: the same layer laid out anew.
-        sharing: the embeddings tied to it. They are read out of `packed` where that gives every
-            row exactly; else they keep the weight, which then is in memory twice.
-    """
-    if sharing:
-        for parent, name in sharing:
-            setattr(parent, name, PackedEmbedding(packed))
+    """Hang `packed` in the place of a layer, and of the tied embeddings `sharing` its weight."""
+    for parent, name in sharing:
+        setattr(parent, name, PackedEmbedding(packed))
     setattr(slot.parent, slot.name, packed)
     slot.layer.weight = None  # a slot may outlive its layer, and must not keep its weight
 

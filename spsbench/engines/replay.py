@@ -80,12 +80,8 @@ class NetworkReplay(Protocol):
     ) -> Tensor:
         """Return `plain(tensors, mask, cache)`.
 
-        Args:
-            name: of the pass in the network.
-            plain: its own code.
-            tensors: its inputs; a result is a function of them, the mask and the cache alone.
-            mask: additive.
-            cache: of the network's only layer with attention, which grows by m; None: it has none.
+        A result of the pass `name` is a function of the tensors, the additive mask and the cache
+        alone. The cache is of the network's only layer with attention, and grows by m.
         """
 
     def roll_out(
@@ -98,17 +94,9 @@ class NetworkReplay(Protocol):
     ) -> bool:
         """Make n passes of one row, each after a draw from the result of the one before it.
 
-        The pass takes the drawn id, a row of each of `tables`, and the result before it.
-
-        Args:
-            name: of the pass in the network.
-            rows: [n + 1, X] results; the first is given, the others are filled.
-            tables: [n, ...] each.
-            cache: which grows by n; None: there is none.
-            draws: of the n tokens.
-
-        Returns:
-            Whether it was done; else nothing has changed.
+        The pass takes the drawn id, a row of each of `tables` [n, ...], and the result before it;
+        all but the first of the results `rows` [n + 1, X] are filled. Returns whether it was done;
+        else nothing has changed.
         """
 
 

@@ -288,7 +288,7 @@ def say_states(pairs: Sequence[Pair]) -> None:
         for spec, model in ((cell.target, models.target), (cell.draft, models.draft)):
             states = None if model is None else stateful(model)
             if states is not None:
-                log.info(f"note: {spec}: {states.line}, of which a round of K keeps K + 2")
+                log.info(f"note: {spec}: {states}, of which a round of K keeps K + 2")
 
 
 def enough(text: Sequence[int], count: int) -> list[int]:

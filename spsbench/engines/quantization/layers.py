@@ -59,7 +59,6 @@ class QuantisedLinear(OverCodes):
         return Codes(self.numbers.detach(), self.scales.detach(), self.group, self.bits, least)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [..., out] of [..., in], summed in float32 or wider."""
         wide = torch.promote_types(x.dtype, torch.float32)
         codes, step = self.codes, max(1, BLOCK // self.in_features)
         parts = [
@@ -82,7 +81,6 @@ class WideLinear(nn.Module):
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [..., out] of [..., in]."""
         bias = None if self.bias is None else self.bias.to(self.weight.dtype)
         return linear(x.to(self.weight.dtype), self.weight, bias).to(x.dtype)
 
@@ -108,13 +106,7 @@ def quantise(model: nn.Module, name: str) -> int:
 
 
 def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None:
-    """Hang layers over codes in the places of stock ones of the same shape.
-
-    Args:
-        model: loaded, not laid out.
-        layers: the name of a layer in `model` -> its W.
-        name: what `format_of` then says.
-    """
+    """Hang layers over codes, by their names in `model`, in the places of stock ones."""
     stock = {id(slot.layer): slot for slot in slots(model)}
     for place, codes in layers.items():
         slot = stock.get(id(model.get_submodule(place)))

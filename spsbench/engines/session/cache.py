@@ -52,23 +52,15 @@ def doubled(least: int, capacity: int = 0, most: int | None = None) -> int:
 class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     """Keys and values of one layer, `[B, heads, capacity, width]`, filled up to `length`.
 
-    One with a window is read from row `first` on; the oldest rows may be forgotten.
-
-    Args:
-        most: tokens beyond which no room is made; None = unlimited.
-        sliding: whether the layer has a window.
-
-    Attributes:
-        base: tokens that were forgotten; row r is token `base` + r.
+    One with a window is read from row `first` on; the oldest rows may be forgotten. Beyond `most`
+    tokens, the model's context, no room is made; None = unlimited.
     """
 
     def __init__(self, most: int | None, sliding: bool = False) -> None:
         super().__init__()
-        self.most = most
-        self.is_sliding = sliding
-        self.base = self.first = 0
-        self.length = 0
-        self.capacity = 0
+        self.most, self.is_sliding = most, sliding
+        self.base = 0  # tokens that were forgotten; row r is token `base` + r
+        self.first = self.length = self.capacity = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.keys = key_states[:, :, :0]
@@ -148,12 +140,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class PreallocatedCache(Cache):  # type: ignore[misc]
-    """Cache with a `PreallocatedLayer` for each layer of a model.
-
-    Args:
-        most: the model's context in tokens, beyond which no room is made; None = unlimited.
-        sliding: by the number of a layer, whether it has a window; empty: none has.
-    """
+    """Cache with a `PreallocatedLayer` for each layer; `sliding` says by number which slide."""
 
     def __init__(self, most: int | None = None, sliding: Mapping[int, bool] | None = None) -> None:
         if not sliding:

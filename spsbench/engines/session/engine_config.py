@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -64,8 +64,7 @@ class EngineConfig:
         return f"fast: {packed}{why}{threads}"
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A model's configuration, and what runs its passes."""
 
     choice: EngineConfig

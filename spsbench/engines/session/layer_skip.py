@@ -57,9 +57,15 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
     twin: PreTrainedModel = _twin(model, _configurations(model, kept))
     parent, name, twins = layers_of(twin)
     for number, index in enumerate(kept):
-        _renumber(twins[index], number)
+        modules: Iterable[Any] = twins[index].modules()
+        for module in modules:
+            if getattr(module, "layer_idx", None) is not None:
+                module.layer_idx = number  # in the cache
     setattr(parent, name, nn.ModuleList(twins[index] for index in kept))
-    _check_runs(twin, variant)
+    try:
+        check_rollback(twin)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{error} (with {variant} left out)") from error
     if choice := engine_config_of(model):
         replay = prepared(model).replay
         set_engine_config(twin, choice, None if replay is None else replay.attach(twin))
@@ -111,18 +117,3 @@ def _twin(module: Any, configurations: dict[int, Any]) -> Any:
         return twin
 
     return copied(module)
-
-
-def _renumber(layer: nn.Module, number: int) -> None:
-    """Return the index of the layer in a cache."""
-    modules: Iterable[Any] = layer.modules()
-    for module in modules:
-        if getattr(module, "layer_idx", None) is not None:
-            module.layer_idx = number
-
-
-def _check_runs(twin: PreTrainedModel, variant: Variant) -> None:
-    try:
-        check_rollback(twin)
-    except UnsupportedModelError as error:
-        raise UnsupportedModelError(f"{error} (with {variant} left out)") from error

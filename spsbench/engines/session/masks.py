@@ -21,11 +21,8 @@ class CausalMasks:
     """Additive masks [1, 1, m, past + m]: row i sees the past and the new tokens up to i.
 
     All masks of one m are the right ends of one matrix: zeros, then the causal triangle. With a
-    window the left of it is hidden too, by a triangle as well.
-
-    Args:
-        dtype: of the model, and its device.
-        window: keys that a row sees, its own among them; None = all.
+    `window`, the keys that a row sees, its own among them, the left of it is hidden too, by a
+    triangle as well.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device, window: int | None = None) -> None:
@@ -108,17 +105,11 @@ class PassInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Windows:
-    """The sliding windows of a model.
+    """The sliding windows of a model."""
 
-    Attributes:
-        size: keys that are seen through it.
-        sliding: by the number of a layer in the cache, whether it has one.
-        mapped: the model takes a mask for each kind of layer, by its name; else one for all.
-    """
-
-    size: int
-    sliding: Mapping[int, bool]
-    mapped: bool
+    size: int  # keys that are seen through it
+    sliding: Mapping[int, bool]  # by the number of a layer in the cache, whether it has one
+    mapped: bool  # the model takes a mask for each kind of layer, by its name; else one for all
 
     @property
     def forgets(self) -> bool:

@@ -29,6 +29,7 @@ from spsbench.engines.eager import (
     EagerLM,
     UnsupportedModelError,
     ordinary,
+    rounding,
     rows_of,
 )
 from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
@@ -69,23 +70,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stateful:
-    """How a model with states is fed.
+    """How a model with states is fed."""
 
-    Attributes:
-        layers: that keep states.
-        row_bytes: of all states after one token.
-        reads_blocks: whether a pass over several tokens goes on from the states before it.
-        masked: whether the model takes masks and positions.
-    """
+    layers: int  # that keep states
+    row_bytes: int  # of all states after one token
+    reads_blocks: bool  # whether a pass over several tokens goes on from the states before it
+    masked: bool  # whether the model takes masks and positions
 
-    layers: int
-    row_bytes: int
-    reads_blocks: bool
-    masked: bool
-
-    @property
-    def line(self) -> str:
-        """Return the states in words."""
+    def __str__(self) -> str:
         keep = "1 layer keeps" if self.layers == 1 else f"{self.layers} layers keep"
         return f"{keep} states ({in_words(self.row_bytes)} a row)"
 
@@ -231,7 +223,7 @@ def register(model: PreTrainedModel) -> Stateful | None:
         line = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise UnsupportedModelError(f"{name}: a trial of its states fails ({line})") from error
     _STATEFUL[model], KINDS[model] = description, RecurrentLM
-    set_engine_config(model, EngineConfig(engine="eager", reason=description.line))
+    set_engine_config(model, EngineConfig(engine="eager", reason=str(description)))
     return description
 
 
@@ -290,12 +282,12 @@ def _try_blocks(model: PreTrainedModel) -> Stateful:
         return logits
 
     alone, whole = one_by_one(model, text, BLOCK, PAST).float(), block()
-    gap, within = float((whole - alone).abs().max()), max(1e-3, 0.05 * float(alone.abs().max()))
+    gap = float((whole - alone).abs().max())
     kinds = [kind for kind in STATES if any(any_state(s[kind]) for s in states.values())]
     ignored = any(torch.equal(block(kind), whole) for kind in kinds)
     half = model.dtype.itemsize < 4
     far = gap > OF_ROUNDING[half] * float(alone.std())
-    reads = not (far and ignored) and (gap <= within or half)
+    reads = not (far and ignored) and (gap <= rounding(alone) or half)
     if reads and far and not half:
         log.info(
             f"note: {type(model).__name__} has another law in passes over several tokens (logits "

@@ -57,15 +57,9 @@ class FastLM(EagerLM):
 
     @torch.inference_mode()
     def roll_out(self, logits: Tensor, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
-        """Feed n tokens in one call, each drawn from the law of the pass before it.
+        """Feed n tokens in one call, each drawn by one of `u` [n] as of a `RollOut`.
 
-        Args:
-            logits: [1, V] of the pass before.
-            u: [n] float64 in [0, 1), by which tokens are drawn, up to rounding.
-            warp: from logits to laws.
-
-        Returns:
-            Tokens [n], and the logits [n, V] after each; None: they are to be fed one by one.
+        Returns tokens [n], and the logits [n, V] after each; None: they are to be fed one by one.
         """
         n, replay = len(u), self._prepared.replay
         end = self._length + n

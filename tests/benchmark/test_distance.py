@@ -1,22 +1,18 @@
 """The distance of a quantised target to its full self, against plain passes by transformers."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from spsbench.benchmark.jobs import EMPTY, Job, make
+from spsbench.benchmark.jobs import Job, make
 from spsbench.benchmark.target_laws import distance
 from spsbench.engines.quantization.layers import dequantise, quantise
 from spsbench.methods.resolve import resolve
-from spsbench.metrics.rates import RATES
-from spsbench.metrics.sums import Tally
 from spsbench.models.cache import ModelCache
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED
-from spsbench.settings.records import Record, RoundRecord
+from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 
 PROMPT, TEXT = [5, 6, 7], [8, 9, 10, 11]
@@ -63,12 +59,3 @@ def test_a_generation_has_it_in_its_record():
     assert 0 < record.distance < len(record.tokens)
     assert Record.from_json(record.to_json()).distance == record.distance
     assert "distance" not in make(job, model_cache.load(own)).to_json()
-
-
-def test_a_table_divides_by_the_tokens_that_were_compared():
-    rounds = [RoundRecord(0, 0, 0, 1, 0.0, 0.1, 0.0, 0.1)] * 4
-    tally = Tally(4, 128)
-    tally.add(replace(EMPTY, cell="c", sample="a", rounds=rounds, distance=0.5), 0)
-    tally.add(replace(EMPTY, cell="c", sample="b", rounds=rounds), 1)  # of an older run
-    sums = tally.rows.sum(0)
-    assert RATES["target_tv"](sums) == 0.125

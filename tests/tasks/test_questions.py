@@ -38,10 +38,6 @@ def test_spec_bench_has_one_group_of_mt_benchs_categories(tmp_path):
     assert groups[MtBench] == ["writing", "math", "translation"]
     assert groups[SpecBench] == ["mt_bench", "mt_bench", "translation"]
     assert SpecBench(path).title == f"Spec-Bench, 3 questions of 2 categories ({path})"
-
-
-def test_one_category_can_be_asked_alone(tmp_path):
-    path = written(tmp_path, *ROWS)
     task = SpecBench(path, category="mt_bench")
     assert [sample.id for sample in task.samples(always)] == ["81", "101"]
     with pytest.raises(DataError):

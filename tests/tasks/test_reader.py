@@ -104,11 +104,8 @@ def test_a_damaged_file_is_named(tmp_path, content):
     assert "unreadable" in complaint(written(tmp_path, content))
 
 
-def test_a_folder_that_is_no_data_set(tmp_path):
+def test_a_folder_without_data_and_no_file(tmp_path):
     assert "no data set" in complaint(tmp_path)
-
-
-def test_no_file(tmp_path):
     with pytest.raises(MissingError):
         list(rows(tmp_path / "nowhere"))
 

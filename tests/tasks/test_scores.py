@@ -1,4 +1,4 @@
-"""Scores of a run: made where they are missing, and kept whenever it is stopped."""
+"""Scores of a run: made where they are missing, of texts that end by themselves."""
 
 import pytest
 
@@ -11,27 +11,15 @@ from tests.simulation import record
 from tests.store.made import manifest
 
 
-@pytest.fixture
-def experiment():
-    return plan([Sweep(task="xsum:count=4", data="mini")])
-
-
-@pytest.fixture
-def samples(experiment):
-    return list(experiment.parts[0].task.samples(lambda prompt: True))
-
-
-def written(folder, experiment, samples):
-    with open_run(folder, manifest()) as writer:
+@pytest.mark.parametrize("ignore_end", [False, True])
+def test_texts_are_scored_unless_they_go_past_their_end(tmp_path, ignore_end):
+    experiment = plan([Sweep(task="xsum:count=4", data="mini", ignore_end=ignore_end)])
+    samples = list(experiment.parts[0].task.samples(lambda prompt: True))
+    with open_run(tmp_path / "run", manifest()) as writer:
         for cell in experiment.cells:
             for sample in samples:
-                said = sample.reference if cell.k else "something else"
-                writer.append(record(cell, sample.id, 0, [], text=said))
-    return folder
-
-
-def test_texts_past_their_end_are_not_scored(tmp_path, samples):
-    timing = plan([Sweep(task="xsum:count=4", data="mini", ignore_end=True)])
-    folder = written(tmp_path / "run", timing, samples)
-    score_missing(timing, [samples], folder, WHOLE)
-    assert list(read_scores(folder)) == []
+                text = sample.reference if cell.k else "something else"
+                writer.append(record(cell, sample.id, 0, [], text=text))
+    score_missing(experiment, [samples], tmp_path / "run", WHOLE)
+    scores = [score.metrics["rouge2"] for score in read_scores(tmp_path / "run")]
+    assert sorted(scores) == ([] if ignore_end else [0.0] * 4 + [100.0] * 4)

@@ -30,12 +30,6 @@ def request(*arguments):
     return SimpleNamespace(args=arguments)
 
 
-def test_it_is_registered(model):
-    from lm_eval.api.registry import get_model
-
-    assert get_model("sps") is type(model)
-
-
 def test_greedy_texts_are_the_target_s_own(model):
     asked = {"until": ["\n\n"], "max_gen_toks": 24}
     (text,) = model.generate_until([request(PROMPT, asked)], disable_tqdm=True)

@@ -127,17 +127,7 @@ def test_probed_calls_are_refused(machine):
             assert ask(machine, number, 1, 1, 1, 1, 1, 1) == EPERM, name
 
 
-def tables(machine):
-    """All numbers that the package knows."""
-    known = (
-        confinement.ALLOWED,
-        probes.NUMBERS,
-        confinement.STARTUP_CALLS,
-        confinement.JAIL,
-    )
-    return [each[machine] for each in known]
-
-
+TABLES = (confinement.ALLOWED, probes.NUMBERS, confinement.STARTUP_CALLS, confinement.JAIL)
 INCLUDE = Path("/usr/include")
 HEADERS = {
     "x86_64": (INCLUDE / "x86_64-linux-gnu/asm/unistd_64.h", r"#define __NR_(\w+) (\d+)"),
@@ -152,7 +142,7 @@ def test_numbers_are_those_of_the_kernel(machine):
         pytest.skip("needs the kernel's headers")
     known = dict(re.findall(pattern, header.read_text()))
     known["newfstatat"] = known.get("newfstatat") or known.pop("fstatat")
-    for table in tables(machine):
-        for name, number in table.items():
+    for table in TABLES:
+        for name, number in table[machine].items():
             assert int(known.get(name, number)) == number, name
     assert known.keys() >= confinement.ALLOWED[machine].keys() - {"futex_waitv"}

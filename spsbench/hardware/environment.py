@@ -110,8 +110,6 @@ def untried_versions(tested: Mapping[str, tuple[int, int]] = TESTED) -> list[str
     ]
 
 
-# How long OpenMP's threads wait for each other in a loop before they sleep.
-
 BOUND = "2000"  # turns of the loop; GNU's default is billions where no variable says otherwise
 SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 

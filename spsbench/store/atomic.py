@@ -58,20 +58,13 @@ def _is_device(path: Path) -> bool:
 
 
 def remove_drafts(folder: Path, pattern: str) -> None:
-    """Remove temporary files of killed processes for files whose names match `pattern`.
-
-    The caller must hold the lock of these files, so that no process is writing. A temporary file
-    that cannot be removed is ignored.
-    """
+    """Remove drafts by killed processes of files of a pattern that no other process writes."""
     with contextlib.suppress(OSError):
         for draft in folder.glob(f".{pattern}.*.tmp"):
             draft.unlink(missing_ok=True)
 
 
 def next_free(path: Path, suffix: str) -> Path:
-    """Return the first of `path.<suffix>-1`, `-2`, ... that does not exist.
-
-    Numbers are used since a clock may be set back.
-    """
+    """Return the first of `path.<suffix>-1`, ... that does not exist: a clock may be set back."""
     names = (path.with_name(f"{path.name}.{suffix}-{n}") for n in itertools.count(1))
     return next(name for name in names if not os.path.lexists(name))

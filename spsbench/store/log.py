@@ -105,15 +105,7 @@ class HeadedLog(Log):
         check: Callable[[dict[str, Any]], None],
         on_record: Callable[[dict[str, Any]], None],
     ) -> None:
-        """Open `path` to go on with it, or create it with `header`.
-
-        Args:
-            path: the file.
-            header: fields of the first record of a new log.
-            check: called on the header of an old log, before its records; raises if the log is
-                another one.
-            on_record: called on every record of an old log.
-        """
+        """Create `path` with `header`, or `check` the header that is there, before its records."""
         readers = chain([check], repeat(on_record))
         super().__init__(path, lambda values: next(readers)(values))
         if self.count == 0:

@@ -165,13 +165,6 @@ def open_run(
     `resume` continues a run (or starts a missing run); `overwrite` moves the old run aside.
     A shard that has not begun joins a run of its layout without `resume`. Records that a log lacks
     are made again.
-
-    Raises:
-        UsageError: `resume` with `overwrite`; an invalid shard.
-        CannotCreateError, PermissionDeniedError: the folder cannot be written.
-        InUseError: another process writes this shard, or the run in another layout.
-        MismatchError: a run exists, and `resume` is not set or its fingerprint differs.
-        DataError: files of the run are damaged.
     """
     if overwrite and resume:
         raise UsageError("`resume` with `overwrite`: expected one of them. Leave one out")
@@ -210,12 +203,6 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     """Merge several runs of the same configuration, for instance shards of other machines.
 
     `out` appears atomically. Scores are computed again from the merged records.
-
-    Raises:
-        UsageError: no folders, or one run named twice.
-        MismatchError: the configurations differ.
-        DataError: damage, or a generation measured twice with different results.
-        CannotCreateError, PermissionDeniedError, WriteError: `out` cannot be written or is in use.
     """
     if not folders:
         raise UsageError("no runs to merge: expected one or more. Name their folders")

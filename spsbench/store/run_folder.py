@@ -20,8 +20,6 @@ from spsbench.store.lock import Lock
 Shard = tuple[int, int]  # index, number of shards
 WHOLE: Shard = (0, 1)
 RECORDS = re.compile(r"records-(\d+-of-\d+)\.jsonl")
-
-
 TURN = " turn "  # separates a conversation from the turn in a sample's name
 
 

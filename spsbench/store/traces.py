@@ -24,7 +24,7 @@ from spsbench.store.manifest import differences
 from spsbench.store.run_folder import Shard, shard_name
 
 VERSION = 1
-NARROW = np.dtype("<f4")
+NARROW = {"f": "<f4", "b": "u1", "u": "u1"}  # kind of numbers -> on disk
 BEGIN = b'{"n":0,"head":'
 """The first bytes of a trace."""
 T = TypeVar("T")
@@ -101,8 +101,7 @@ def pack(record: Any) -> dict[str, Any]:
     """Return the plain fields of a record; an array is base64, of bytes or of single precision."""
 
     def encoded(array: NDArray[Any]) -> str:
-        narrow = NARROW if array.dtype.kind == "f" else np.dtype(np.uint8)
-        return base64.b64encode(array.astype(narrow).tobytes()).decode("ascii")
+        return base64.b64encode(array.astype(NARROW[array.dtype.kind]).tobytes()).decode("ascii")
 
     values: dict[str, Any] = to_builtins(record, enc_hook=encoded)
     return values
@@ -114,7 +113,7 @@ def unpack(values: Mapping[str, Any], kind: type[T]) -> T:
 
     def decoded(array_type: Any, text: Any) -> NDArray[Any]:
         (scalar,) = get_args(get_args(array_type)[1])
-        narrow = NARROW if np.dtype(scalar).kind == "f" else np.dtype(np.uint8)
+        narrow = NARROW[np.dtype(scalar).kind]
         array = np.frombuffer(base64.b64decode(text, validate=True), narrow).astype(scalar)
         lengths.add(len(array))
         return array
@@ -143,11 +142,6 @@ class Traces:
         """Return the texts along which a draft was traced."""
         keys = [key for key in self.texts if (key, name) in self.along]
         return [(self.texts[key], self.along[key, name]) for key in keys]
-
-    @property
-    def tokens(self) -> int:
-        """Return the number of tokens of all texts."""
-        return sum(len(text.q) for text in self.texts.values())
 
     def take(self, values: Mapping[str, Any], path: Path) -> None:
         """Add one line of the log at `path`."""

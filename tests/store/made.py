@@ -12,34 +12,14 @@ from spsbench.store.run import RunWriter, open_run
 from spsbench.store.starts import Provenance
 
 FINGERPRINT = {
-    "target": "nano",
     "target.revision": None,
-    "target.files.config.json": "c0ffee",
-    "target.files.model.safetensors": "0ddba11",
-    "target.files.tokenizer.json": "decade",
-    "draft": "nano-draft",
     "draft.files.model.safetensors": "facade",
-    "dtype": "float32",
-    "device": "cpu",
-    "attention": "sdpa",
     "temperature": 0.8,
-    "top_k": 0,
     "top_p": 0.95,
     "k": [0, 4],
-    "drafter": "model",
-    "verifier": "sps",
-    "schedule": "constant:lookahead=4",
-    "engine": "eager",
-    "max_new_tokens": 128,
     "stop": ["\n\n"],
-    "ignore_eos": False,
-    "prompt_version": "1",
-    "task.sha256": "5eed",
     "seed": 0,
-    "version.torch": "2.13",
-    "version.transformers": "5.23",
 }
-
 HERE = Provenance(hardware={"cpu": "made up"})
 
 

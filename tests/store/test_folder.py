@@ -1,10 +1,6 @@
-import errno
-import os
-from pathlib import Path
-
 import pytest
 
-from spsbench.errors import CannotCreateError, Exit, InUseError, PermissionDeniedError
+from spsbench.errors import CannotCreateError, Exit, InUseError
 from spsbench.store.log import Log
 from spsbench.store.run_folder import (
     belongs,
@@ -38,19 +34,6 @@ def test_a_name_that_cannot_be(tmp_path, name):
         check_writable(tmp_path / name)
 
 
-@pytest.mark.parametrize("number", ["EACCES", "ENOSPC"])
-def test_a_place_that_refuses(tmp_path, monkeypatch, number):
-    error = OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
-
-    def fail(*arguments, **options):
-        raise error
-
-    monkeypatch.setattr(Path, "open", fail)
-    with pytest.raises((CannotCreateError, PermissionDeniedError)) as raised:
-        check_writable(tmp_path / "run")
-    assert raised.value.code == (77 if number == "EACCES" else 73)
-
-
 def test_a_link_to_a_folder_is_followed(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -70,25 +53,12 @@ def test_a_folder_of_another_kind_is_refused(tmp_path):
     make(tmp_path)
 
 
-def test_an_old_run_is_moved_not_deleted(tmp_path):
-    for number in (1, 2):
-        make(tmp_path / "run")
-        (tmp_path / "run" / "manifest.json").write_text(str(number))
-        assert move_aside(tmp_path / "run").name == f"run.old-{number}"
-        assert (tmp_path / f"run.old-{number}" / "manifest.json").read_text() == str(number)
-
-
 def test_a_run_in_use_is_not_moved(tmp_path):
     folder = tmp_path / "run"
     make(folder)
     with Log(folder / "scores-00-of-01.jsonl"), pytest.raises(InUseError):
         move_aside(folder)
     assert folder.exists()
-
-
-def test_a_folder_that_cannot_be_moved(tmp_path):
-    with pytest.raises(CannotCreateError):
-        move_aside(tmp_path / "none")
 
 
 def test_logs_are_found_by_shard(tmp_path):

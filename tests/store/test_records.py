@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import zlib
 from dataclasses import replace
 
@@ -17,14 +16,13 @@ from spsbench.errors import (
     UsageError,
     WriteError,
 )
-from spsbench.settings.records import RoundRecord, Score, TreeRound
+from spsbench.settings.records import RoundRecord, TreeRound
 from spsbench.store.log import Log, decode
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import placed_records, records
 from spsbench.store.run import merge, open_run
 from spsbench.store.run_folder import WHOLE, belongs, records_path
 from spsbench.store.starts import Memory, Provenance
-from spsbench.tasks.scores import read_scores, scores_path, write_scores
 from tests.golden import make as golden
 from tests.simulation import failure
 from tests.simulation import run as simulated
@@ -151,35 +149,6 @@ def test_merge_keeps_workers_notes_and_the_time_that_prompts_tell(tmp_path):
         folders = [folder, *folders]
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 64 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk_keeps_the_run(small_disk):
-    ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(40_000))
-    folder = small_disk / "run"
-    with open_run(folder, made.manifest()) as writer, pytest.raises(WriteError):
-        made.write(writer, 500)
-    kept = len(keyed(folder))
-    assert kept > 5
-    with pytest.raises((CannotCreateError, WriteError)):
-        run(folder, range(1), resume=True)
-    assert len(keyed(folder)) == kept
-    ballast.unlink()
-    run(folder, range(kept + 5), resume=True)
-    assert keyed(folder).keys() == {made.record(n).key for n in range(kept + 5)}
-
-
 @pytest.mark.parametrize("shard", [(1, 2), (0, 1)], ids=["the same layout", "another layout"])
 def test_a_shard_whose_log_is_gone_is_missed_and_made_again(tmp_path, shard):
     folder = tmp_path / "run"
@@ -288,13 +257,3 @@ def test_all_that_runs_write_is_believed():
     good += [made.record(0), made.record(1), made.record(4, error="x")]
     good += [replace(none, error=None)]  # of no tokens to make
     assert [record.problem for record in good] == [""] * len(good)
-
-
-@pytest.mark.parametrize("value", ["NaN", "Infinity", '"much"', "null"])
-def test_a_score_that_is_no_number_is_refused(tmp_path, value):
-    write_scores(tmp_path, WHOLE, [Score("c4", "task/1", 0, {"rouge2": 1.0})])
-    path = scores_path(tmp_path, WHOLE)
-    head = path.read_bytes().partition(b',"crc"')[0].replace(b"1.0", value.encode())
-    path.write_bytes(head + f',"crc":"{zlib.crc32(head):08x}"}}\n'.encode())
-    with pytest.raises(DataError):
-        list(read_scores(tmp_path))

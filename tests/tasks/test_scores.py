@@ -1,12 +1,16 @@
 """Scores of a run: made where they are missing, of texts that end by themselves."""
 
+import zlib
+
 import pytest
 
+from spsbench.errors import DataError
 from spsbench.settings.experiment import plan
+from spsbench.settings.records import Score
 from spsbench.settings.sweep import Sweep
 from spsbench.store.run import open_run
 from spsbench.store.run_folder import WHOLE
-from spsbench.tasks.scores import read_scores, score_missing
+from spsbench.tasks.scores import read_scores, score_missing, scores_path, write_scores
 from tests.simulation import record
 from tests.store.made import manifest
 
@@ -23,3 +27,13 @@ def test_texts_are_scored_unless_they_go_past_their_end(tmp_path, ignore_end):
     score_missing(experiment, [samples], tmp_path / "run", WHOLE)
     scores = [score.metrics["rouge2"] for score in read_scores(tmp_path / "run")]
     assert sorted(scores) == ([] if ignore_end else [0.0] * 4 + [100.0] * 4)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", '"much"', "null"])
+def test_a_score_that_is_no_number_is_refused(tmp_path, value):
+    write_scores(tmp_path, WHOLE, [Score("c4", "task/1", 0, {"rouge2": 1.0})])
+    path = scores_path(tmp_path, WHOLE)
+    head = path.read_bytes().partition(b',"crc"')[0].replace(b"1.0", value.encode())
+    path.write_bytes(head + f',"crc":"{zlib.crc32(head):08x}"}}\n'.encode())
+    with pytest.raises(DataError):
+        list(read_scores(tmp_path))

@@ -5,7 +5,6 @@ What a server sends is bounded, and freed of the API key, where it comes in.
 
 import asyncio
 import json
-import math
 import os
 import re
 import time
@@ -269,7 +268,8 @@ class Client:
                 failure = AttemptError(words or type(error).__name__)
             self.failures[str(failure)] += 1
             if attempt < attempts:
-                wait = max(self.limits.pause * 2 ** min(attempt - 1, 16), failure.wait)
+                wait = self.limits.pause * 2 ** min(attempt - 1, 16)
+                wait = max(wait, failure.wait)  # which is the first one beside NaN
                 await asyncio.sleep(min(wait, LONGEST_WAIT))
         reason = ", ".join(filter(None, (str(failure), failure.words)))
         if path == FIRST:
@@ -334,8 +334,10 @@ class Client:
             reason = reason_in(self.hide(page))  # freed of the key before it is cut
         if status in AGAIN:
             kind = FailedError if status == 500 else UnavailableError
-            wait = waiting(body.headers)
-            raise AttemptError(f"HTTP {status}", kind=kind, words=reason, wait=wait)
+            error = AttemptError(f"HTTP {status}", kind=kind, words=reason)
+            with suppress(ValueError):
+                error.wait = float(body.headers.get("retry-after", 0))
+            raise error
         todo = REMEDIES.get(status, "Change what the server names, or look at its log")
         line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. "
         raise RefusedError(line + todo.format(key=self.key_from), status, reason)
@@ -347,11 +349,3 @@ def certificates() -> Any:
     import httpx2
 
     return httpx2.create_ssl_context()
-
-
-def waiting(headers: Any) -> float:
-    """Return the seconds of a Retry-After header; 0 without a number there."""
-    with suppress(ValueError):
-        seconds = float(headers.get("retry-after", 0))
-        return max(0.0, seconds) if math.isfinite(seconds) else 0.0
-    return 0.0

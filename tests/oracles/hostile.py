@@ -231,11 +231,7 @@ def sending(content, *, stream, first):
         seen.append(number)
         if len(seen) <= first:
             return False
-        http.send_response(200)
-        http.send_header("content-length", str(len(content)))
-        http.end_headers()
-        http.wfile.write(content)
-        return True
+        return http.send(content) or True
 
     return trouble
 

@@ -193,7 +193,6 @@ class Stub:
     pause: float = 0.0  # seconds after each event
     says_more: int = 0  # tokens that it counts beside those it gives
     printed: Callable[[int], str] = lambda i: f" w{i}"  # the text of a token
-    shifts_ids: bool = False  # ids of other tokens than those whose text and logprobs it gives
     second_differs: bool = False  # the second answer to a prompt, as by a wrong prefix cache
     draws_greedy_beside_sampled: bool = False  # in a batch of both
     ends_after: int | None = None  # requests to generate, then the server stops
@@ -386,7 +385,7 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
         shown = text[slice(*(len(stub.text(made.ids[:n])) for n in (first, last)))]
         choice: dict[str, Any] = {"index": 0, "finish_reason": None}
         if vllm and body.get("return_token_ids"):
-            choice["token_ids"] = [i + stub.shifts_ids for i in ids]
+            choice["token_ids"] = ids
         whole = first == 0 and last == len(made.ids)
         choice |= {"message" if whole else "delta": {"content": shown}} if chat else {"text": shown}
         if rows and (chat or llama):

@@ -7,6 +7,7 @@ from itertools import takewhile
 import pytest
 
 from spsbench.errors import UnavailableError
+from spsbench.foreign import FieldError
 from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached, spans
 from spsbench.serving.answers import AbortedError, Answer
 from spsbench.serving.engines import Ask
@@ -40,6 +41,12 @@ def test_a_logarithm_of_what_is_not_listed_is_no_probability(value):
     answer = answer_of([(0.0, {"choices": [{"text": "a", "logprobs": logprobs}]})])
     assert answer.own == [float("-inf")]
     assert answer.stated == [[("b", -1.0), ("a", float("-inf"))]]
+
+
+def test_ids_of_other_tokens_than_those_of_the_logprobs_are_refused():
+    logprobs = {"tokens": ["token_id:1"], "token_logprobs": [-1.0]}
+    with pytest.raises(FieldError):
+        answer_of([(0.0, {"choices": [{"text": "a", "logprobs": logprobs, "token_ids": [2]}]})])
 
 
 # Ends.
@@ -215,6 +222,7 @@ def test_counters_of_both_prefixes_are_read():
         ([1, 1, 1, 2], [0, 1], [(1, 0, 0, 1), (2, 3, 0, 2), (2, 3, 1, 1)]),
         ([1, 2, 1, 1, 1], [1, 0, 0], [(1, 0, 0, 1), (2, 3, 1, 1), (3, 6, 0, 3)]),
         ([1, 2, 1, 1, 1], [1, 0, 2], [(1, 0, 0, 1), (2, 3, 1, 1), (2, 3, 0, 2), (1, 3, 2, 1)]),
+        ([1, 2], [0, 0, 1], [(0, 0, 0, 0), (3, 9, 1, 3)]),  # more rounds than chunks
         ([1, 5], [1, 2], [(0, 0, 0, 0), (6, 6, 3, 3)]),  # a chunk of two passes
     ],
 )

@@ -213,7 +213,6 @@ def silent(_: int, http: Any) -> bool:
     [
         ({"trouble": silent}, "timeout=0.3,retries=0", {}, UnavailableError),
         ({"says_more": 1}, QUICK, {}, DataError),  # ids are not as many
-        ({"shifts_ids": True}, f"logprobs=true,{QUICK}", {}, DataError),  # than those of logprobs
         ({}, QUICK, {"target": "nano"}, DataError),  # ids of another tokenizer
         ({}, "model=gpt", {}, DataError),
         ({"schema": "openai"}, QUICK, {"top_k": 5}, DataError),

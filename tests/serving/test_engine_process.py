@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import spsbench
-from spsbench.errors import MissingError, UnavailableError
+from spsbench.errors import MissingError, SpsError, UnavailableError
 from spsbench.methods.decoders.engine_process import close_engines
 from spsbench.store.records import records
 
@@ -119,24 +119,24 @@ def test_a_text_ends_where_the_model_or_a_stop_string_ends_it(bench: Bench) -> N
         assert (record.finish, record.text, record.tokens[-1]) == ("stop", "2 3 4 0 6 7 ", 8)
 
 
-def test_a_model_that_cannot_be_loaded_is_one_line(bench: Bench) -> None:
-    with pytest.raises(MissingError):
-        bench("broken.gguf")
-
-
-def test_an_engine_that_ends_is_one_line_with_its_last_words(bench: Bench) -> None:
-    with pytest.raises(UnavailableError):
-        bench("dies.gguf")
+@pytest.mark.parametrize(
+    ("file", "more", "error"),
+    [
+        ("broken.gguf", "", MissingError),  # cannot be loaded
+        ("dies.gguf", "", UnavailableError),
+        ("slow.gguf", ",timeout=2.0", UnavailableError),
+    ],
+)
+def test_an_engine_that_fails_or_takes_too_long_is_one_line(
+    bench: Bench, file: str, more: str, error: type[SpsError]
+) -> None:
+    with pytest.raises(error):
+        bench(file, more)
 
 
 def test_a_file_without_a_tokenizer_gives_tokens_and_no_text(bench: Bench) -> None:
     made = next(iter(records(bench("bare.gguf", method="ars").folder)))
     assert (len(made.tokens), made.text) == (11, "")
-
-
-def test_an_engine_that_takes_too_long_is_ended(bench: Bench) -> None:
-    with pytest.raises(UnavailableError):
-        bench("slow.gguf", ",timeout=2.0")
 
 
 def test_without_the_package_its_place_is_asked_for(

@@ -313,11 +313,15 @@ def test_requests_that_timed_out_are_closed_and_tried_again_one_at_a_time():
     assert set(failures) == {"timed out after 2.5 s without progress"}
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_lasting_trouble_is_named_in_the_servers_words(status):
+@pytest.mark.parametrize(
+    ("status", "wait"), [(429, "0.01"), (500, "nan"), (503, "soon"), (503, "-3")]
+)
+def test_a_lasting_trouble_is_named_in_the_servers_words(status, wait):
+    words = {"error": {"message": "out of blocks"}}
     with pytest.raises(UnavailableError) as caught:
-        asked(Stub(trouble=sends({"error": {"message": "out of blocks"}}, status)))
+        asked(stub := Stub(trouble=sends(words, status, retry_after=wait)))
     assert "out of blocks" in str(caught.value)
+    assert len(stub.asked) == 3
 
 
 @pytest.mark.parametrize(("status", "doubted"), [(307, True), (400, False), (404, True)])
@@ -326,15 +330,6 @@ def test_the_url_is_doubted_only_where_the_server_may_not_know_it(status, doubte
         asked(Stub(trouble=sends({"error": "too many"}, status)))
     assert ("`model`" in str(caught.value)) == doubted
     assert "too many" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("value", "longest"),
-    [("5", 5), ("0.5", 0.5), ("-3", 0), ("nan", 0), ("1e999", 0), ("soon", 0), ("", 0)],
-)
-def test_the_seconds_to_wait_are_a_finite_number_from_0(value, longest):
-    assert client_side.waiting({"retry-after": value}) == longest
-    assert client_side.waiting({}) == 0
 
 
 # Servers that send bytes, and no progress.
@@ -347,24 +342,18 @@ FOR_EVER = {  # what comes once, what comes again and again, seconds between
     "no status": (b"", b"", 9),
     "status by bytes": (b"HTTP/1.1 200 OK", b" ", 0.01),
     "headers without end": (b"HTTP/1.1 200 OK\r\n", b"x-a: b\r\n", 0.01),
-    "one header without end": (b"HTTP/1.1 200 OK\r\nx-a: ", b"b", 0.01),
     "status 100 for ever": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
     "silence after the headers": (OK, b"", 9),
-    "line ends of CR": (OK, b"\r", 0.01),
     "NUL": (OK, b"\0", 0.01),
     "comments": (OK, b": keep-alive\n\n", 0.01),
-    "a comment without end": (OK + b": ", b"a", 0.01),
     "a comment with a token": (OK, b": " + EVENT[6:], 0.01),
     "pings": (OK, b"event: ping\ndata: {}\n\n", 0.01),
-    "ids": (OK, b"id: 1\n\n", 0.01),
     "empty data": (OK, b"data:\n\n", 0.01),
     "events of no text": (OK, b'data: {"choices": [{"text": ""}]}\n\n', 0.01),
     "roles": (OK, b'data: {"choices": [{"delta": {"role": "a", "content": ""}}]}\n\n', 0.01),
-    "no ids": (OK, b'data: {"choices": [{"text": "", "token_ids": []}]}\n\n', 0.01),
     "null": (OK, b"data: null\n\n", 0.01),
     "an event by bytes": (OK + b'data: {"choices": [{"text": "', b"a", 0.01),
     "an event then bytes": (OK + EVENT + b"data: ", b"{", 0.01),
-    "an event then blanks": (OK + EVENT, b"\n", 0.01),
     "tokens for ever": (OK, EVENT, 0.001),
     "tokens at once for ever": (OK, EVENT * 1000, 0.0),
     "usage for ever": (OK, b'data: {"usage": {"completion_tokens": 1}}\n\n', 0.01),
@@ -372,13 +361,10 @@ FOR_EVER = {  # what comes once, what comes again and again, seconds between
     "blanks of a length": (LONG, b" ", 0.01),
     "an answer, then blanks": (LONG + KEPT, b" ", 0.01),
     "chunks of a byte": (CHUNKED, b"1\r\na\r\n", 0.01),
-    "chunks of a byte, fast": (CHUNKED, b"1\r\na\r\n" * 1000, 0.0),
     "chunk sizes by digits": (CHUNKED, b"0", 0.01),
-    "chunk extensions": (CHUNKED + b"1;", b"a", 0.01),
     "trailers": (CHUNKED + b"0\r\n", b"x-a: b\r\n", 0.01),
     "an error page by bytes": (b"HTTP/1.1 500 No\r\n\r\n", b"a", 0.01),
     "a refusal by bytes": (b"HTTP/1.1 400 No\r\n\r\n", b"a", 0.01),
-    "a redirect by bytes": (b"HTTP/1.1 302 No\r\nlocation: /v1/models\r\n\r\n", b"a", 0.01),
 }
 
 
@@ -516,14 +502,11 @@ def test_what_is_no_address_is_refused_in_one_short_line(url):
     assert len(str(caught.value)) < 300
 
 
-def test_addresses_are_brought_into_one_form():
+def test_addresses_are_brought_into_one_form_and_limits_are_finite():
     forms = ("localhost:8000", "http://localhost:8000/", "http://localhost:8000/v1/")
     assert {checked(form) for form in forms} == {"http://localhost:8000"}
     with pytest.raises(UnavailableError):
         asked_at(f"http://{'a' * 70}.example")  # a host that no resolver takes
-
-
-def test_limits_are_finite():
     for limits in ({"timeout": float("inf")}, {"timeout": float("nan")}, {"retries": 10**9}):
         with pytest.raises(UsageError):
             Limits(**limits)

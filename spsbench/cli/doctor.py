@@ -18,11 +18,8 @@ from spsbench.cli.output.terminal import is_terminal, one_line
 from spsbench.hardware.contention import BUSY, at_work
 from spsbench.hardware.environment import (
     PACKAGES,
-    cpu_kind,
-    package_version,
     shadows,
     untried_versions,
-    usable_cores,
     variable_errors,
 )
 from spsbench.hardware.files import folder_size, in_words
@@ -31,6 +28,7 @@ from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.registry import DOCTOR, at, entries, is_installed
 from spsbench.settings.cell_from_options import DEFAULT_ENGINE, USUAL_ENGINE
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
+from spsbench.store.provenance import hardware, versions
 
 LOOKED = 0.3  # seconds
 WIDTH = 200  # columns without a terminal
@@ -100,13 +98,14 @@ def environment() -> dict[str, Any]:
 
     from spsbench.models.devices import devices
 
+    machine, packages = hardware(), versions()
     return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu": cpu_kind(),
-        "cores": usable_cores(),
+        "python": packages["python"],
+        "platform": machine["platform"],
+        "cpu": machine["cpu"],
+        "cores": machine["usable_cores"],
         "threads": torch.get_num_threads(),
-        **{name.replace("-", "_"): package_version(name) for name in PACKAGES},
+        **{name.replace("-", "_"): packages[name] for name in PACKAGES},
         "devices": [
             {"name": d.name, "model": d.model, "bytes": d.total, "free": d.free} for d in devices()
         ],

@@ -1,14 +1,10 @@
 import pytest
 
-from spsbench.errors import CannotCreateError, Exit, InUseError
-from spsbench.store.log import Log
+from spsbench.errors import CannotCreateError, Exit
 from spsbench.store.run_folder import (
     belongs,
     check_writable,
     make,
-    move_aside,
-    record_logs,
-    records_path,
 )
 
 
@@ -51,22 +47,6 @@ def test_a_folder_of_another_kind_is_refused(tmp_path):
         make(tmp_path)
     (tmp_path / "manifest.json").write_text("")
     make(tmp_path)
-
-
-def test_a_run_in_use_is_not_moved(tmp_path):
-    folder = tmp_path / "run"
-    make(folder)
-    with Log(folder / "scores-00-of-01.jsonl"), pytest.raises(InUseError):
-        move_aside(folder)
-    assert folder.exists()
-
-
-def test_logs_are_found_by_shard(tmp_path):
-    for shard in ((1, 2), (0, 2), (11, 128)):
-        records_path(tmp_path, shard).touch()
-    for name in ("records-.jsonl", "records-00-of-02.jsonl.torn-1", "scores-00-of-02.jsonl"):
-        (tmp_path / name).touch()
-    assert list(record_logs(tmp_path)) == ["00-of-02", "01-of-02", "11-of-128"]
 
 
 @pytest.mark.parametrize("total", [1, 7])

@@ -1,9 +1,7 @@
 """One check of a running server: distribution, greedy texts, modes, acceptance, speed.
 
-`examine` runs in this order: the engine and its capabilities, greedy texts, the modes that are
-asked for, sampled texts until a bias is found or the requested sensitivity is reached, timed
-blocks. Each answer is appended to a file on arrival, and the check resumes from that file after an
-interruption, or computes the results of the file alone.
+`check_texts` has its order. Each answer is kept on arrival: a check goes on with its file, or
+computes the results of the file alone.
 """
 
 import asyncio

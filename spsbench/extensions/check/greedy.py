@@ -1,10 +1,9 @@
 """Compare greedy texts with a reference: identical, a tie within rounding, or a bug.
 
 The reference is the baseline, else the weights, else the server's own stated probabilities; the
-last two say what follows the text's own prefix. Two texts that differ are a tie if both tokens are
-the reference's two likeliest and their logarithms differ by at most twice the rounding: the largest
-difference between both statements of one token, over the common prefixes of all texts and their
-references.
+last two say what follows the text's own prefix. Texts that differ are a tie if both tokens are the
+reference's two likeliest and at most twice the rounding apart: the largest difference of two
+logarithms of one token, over the common prefixes of all texts and their references.
 """
 
 from collections import Counter

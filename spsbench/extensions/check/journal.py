@@ -1,7 +1,6 @@
 """The kept answers of a check: a log of the store that begins with the plan.
 
-A file that is resumed is read whole, compressed or not, and written when an answer comes that it
-has not.
+A file that is resumed is read whole, compressed or not, and written with the first new answer.
 """
 
 import math
@@ -25,7 +24,7 @@ NO_LOGARITHM = -9999.0  # as engines write a probability of 0
 MOST_BYTES = 1 << 28  # of a file, unpacked
 OPTIONS = "options"  # the key of the parameters that a plan's header leaves out
 REFUSED = "refused/"  # before a mode whose requests were refused
-NO_ANSWER = (OPTIONS, "connected/", "partial/", REFUSED)  # keys, or their beginnings
+NO_ANSWER = (OPTIONS, "connected/", REFUSED)  # keys, or their beginnings
 
 
 class Journal:

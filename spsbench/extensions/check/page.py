@@ -56,12 +56,15 @@ def server(checked: Checked) -> str:
 def tables(checked: Checked) -> list[TextTable]:
     """Return the tables of all figures that there are."""
     listed = []
+    rows: list[tuple[str, ...]]
     if law := checked.law:
         rows = [
-            (arm.name, test.direction, *(f"{x:.4f}" for x in (test.observed, test.expected)), *rest)
+            (
+                *(arm.name, test.direction, f"{test.observed:.4f}", f"{test.expected:.4f}"),
+                *(f"{test.bias:+.4f}", f"{test.z:.1f}"),
+            )
             for arm in filter(None, (law.finding.audited, law.finding.plain))
             for test in arm.shares
-            for rest in [(f"{test.bias:+.4f}", f"{test.z:.1f}")]
         ]
         head = ("texts of", "set of tokens", "observed", "due", "bias", "z")
         listed.append(TextTable(f"Sampled text: {law.verdict}", head, rows, names=2))
@@ -89,9 +92,12 @@ def tables(checked: Checked) -> list[TextTable]:
     head = ("at a time", "server", "TTFT ms", "ms per token", *speed)
     listed.append(TextTable("Speed of greedy text, 95 % intervals", head, rows))
     rows = [
-        (f"{r.concurrency}", f"{r.pairs}", *figures, number(r.machine, 2))
+        (
+            *(str(r.concurrency), str(r.pairs)),
+            *map(estimated, (r.tpot, r.ttft, r.user)),
+            number(r.machine, 2),
+        )
         for r in checked.against_baseline
-        for figures in [map(estimated, (r.tpot, r.ttft, r.user))]
     ]
     head = ("at a time", "pairs", "time per token (speed-up)", "TTFT", *speed)
     listed.append(TextTable("Against the baseline, above 1 is better, 95 % intervals", head, rows))

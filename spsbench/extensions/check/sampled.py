@@ -30,7 +30,6 @@ from spsbench.serving.engines import Answer, Kind
 log = logging.getLogger(__name__)
 
 BATCH = 16  # texts between two evaluations of the e-value
-STOPPED = ("sampled stopped", "sampled long stopped")
 ROUNDING = 8  # texts of the baseline for the measurement of rounding
 FIRSTS = 48  # or first tokens of the server
 INCOMPLETE = "it lists fewer tokens than it counts (none that leaves a character incomplete)"
@@ -43,10 +42,9 @@ class Sampled:
         self.texts, self.plan, self.draft = texts, texts.plan, draft
         self.weights, self.servers = texts.weights, texts.servers
         self._long = "cache" in self.plan.parts
-        kinds = ["sampled long" if self._long else "sampled"]
-        if not texts.journal.asks:  # a file may have texts that a stop string ended
-            kinds += [kind for kind in STOPPED if f"{OWN}/{kind}/0" in texts.journal]
-        self.kind = kinds[-1]
+        self.kind = "sampled long" if self._long else "sampled"
+        if f"{OWN}/{self.kind} stopped/0" in texts.journal:  # texts that a stop string ended
+            self.kind += " stopped"
 
     def mode(self) -> Mode | None:
         """Return the strongest mode that the servers support."""

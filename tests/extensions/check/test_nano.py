@@ -55,4 +55,4 @@ def test_one_logprob_a_token_is_enough_where_a_defect_can_be_seen(models, defect
 def test_an_honest_server_of_a_real_model_holds(models):
     found = check(over_nano(models), *models, bias=0.1, parts=("law", "greedy"))
     assert found.verdict is AuditVerdict.HELD, found.law.line
-    assert found.acceptance.marginal[0] > 0.5
+    assert found.acceptance.kept[0] > 0.5 * found.acceptance.rounds

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from contextlib import suppress
+from itertools import repeat
 from urllib.parse import quote
 
 import pytest
@@ -156,7 +157,7 @@ def test_no_cookie_is_kept_and_no_redirect_followed():
 # Sizes.
 
 
-def opens(http, *pieces, gone=None):
+def opens(http, pieces, gone=None):
     """Send the pieces of an answer without a length, and leave when the client has."""
     http.send_response(200)
     http.send_header("connection", "close")
@@ -172,7 +173,7 @@ def opens(http, *pieces, gone=None):
 
 
 def endless(*to):
-    return opens(to[-1], *(b"data: {}\n\n" * 10_000 for _ in range(1000)))
+    return opens(to[-1], repeat(b"data: {}\n\n" * 10_000, 1000))
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/version", "/metrics", "answer"])
@@ -229,13 +230,12 @@ def test_the_last_event_needs_no_newline_and_no_done_after_a_reason_of_the_end(c
 def test_a_stream_ends_at_done_though_the_connection_stays_open(cuts):
     gone, done = threading.Event(), b"data: [DONE]"
     pieces = [done[i:j] for i, j in zip((0, *cuts), (*cuts, None), strict=True)]
-    trouble = lambda number, http: opens(http, CHUNK % b"null", *pieces, gone=gone)  # noqa: E731
-    try:
-        with serving(Stub(trouble=trouble)) as url:
+    trouble = lambda number, http: opens(http, [CHUNK % b"null", *pieces], gone)  # noqa: E731
+    with serving(Stub(trouble=trouble)) as url:
+        try:
             ((answer,), failures) = answer_of(url, FAST, stream=True)
+        finally:
             gone.set()
-    finally:
-        gone.set()
     assert (answer.text, not failures) == ("a", True)
 
 
@@ -259,11 +259,9 @@ def slowly(piece):
 @pytest.mark.parametrize(
     "trouble",
     [
-        lambda number, http: opens(http, EVENT + b'data: {"cho'),
-        lambda number, http: opens(http, EVENT),
-        lambda number, http: opens(
-            http, *(EVENT + b"\n" * (time.sleep(0.01) is None) for _ in "a" * 99)
-        ),
+        lambda number, http: opens(http, [EVENT + b'data: {"cho']),
+        lambda number, http: opens(http, [EVENT]),
+        lambda number, http: opens(http, slowly(EVENT)),
         lambda number, http: http.stream([{"error": {"message": "out of blocks"}}]) or True,
     ],
     ids=["half an event", "no end", "too slow", "an error"],

@@ -306,16 +306,6 @@ def real(value: Any, name: str) -> float:
     return number
 
 
-def logprob(value: Any, name: str) -> float:
-    """Return the logarithm of a probability: a finite number, or minus infinity for none stated.
-
-    Raises:
-        FieldError: another value.
-    """
-    number = value if value == -math.inf else real(value, name)
-    return number if number > UNLISTED else -math.inf
-
-
 def mapping(value: Any, name: str) -> Mapping[str, Any]:
     """Return an object; an empty one for null.
 

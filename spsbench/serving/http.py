@@ -23,6 +23,7 @@ from spsbench.serving.address import KEY, ApiKey, checked, is_local
 from spsbench.serving.answers import AttemptError, Reader, reason_in
 
 LARGEST = 64 * 2**20  # bytes of one answer
+MAX_EVENTS = 2**16  # events of a stream beside 16 a token: each takes 10 us and more
 SPARE = 16  # events beside those of the tokens that renew the clock of a stream
 LAST_LINE = re.compile(rb"\r?data:[ \t]*\[DONE\]\s*")
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retried
@@ -89,13 +90,14 @@ class Body:
         self.content = bytearray()  # of a stream, the line that has not ended
         self.end = 0.0  # time of the last event of a stream, 0 before; of the last byte
         self.reader, self._asked, self.attempt = reader, tokens, 1
-        self._size = self._tokens = 0  # bytes, and events that hold a token
+        self._size = self._events = self._tokens = 0  # bytes, events, those that hold a token
 
     def take(self, at: float, piece: bytes) -> bool:
         """Add a piece; return whether it is progress: the first byte, or an event with a token."""
         self._size += len(piece)
-        if self._size > LARGEST:
-            raise AttemptError(f"more than {LARGEST >> 20} MiB in one answer")
+        most = MAX_EVENTS + 16 * self._asked
+        if self._size > LARGEST or self._events > most:
+            raise AttemptError(f"more than {LARGEST >> 20} MiB or {most:,} events in one answer")
         self.content += piece
         before = self._tokens
         if not self.streamed:
@@ -112,6 +114,7 @@ class Body:
         if LAST_LINE.fullmatch(line):
             self.end = at
         elif line.startswith(b"data:") and self.reader:  # comments and names of events say nothing
+            self._events += 1
             self._tokens += self.reader.add(at, line[5:])
 
     def close(self, at: float) -> None:

@@ -186,6 +186,11 @@ def test_a_page_or_an_answer_without_end_is_given_up(path):
         assert asked(stub)[0].model == "table"
 
 
+def test_more_events_than_an_answer_has_are_given_up():
+    with pytest.raises(AttemptError):
+        answer_in(b"data: {}\n\n" * 100_000)
+
+
 def test_more_values_than_memory_holds_are_given_up():
     with pytest.raises(DataError):
         asked(Stub(trouble=sends(b'{"choices": [' + b"[]," * 2**22 + b"[]]}")))

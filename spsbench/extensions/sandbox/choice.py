@@ -15,9 +15,9 @@ from spsbench.extensions.sandbox.levels import (
     WORK,
     BrokenError,
     Level,
+    LevelUnavailableError,
     ProgramLimits,
     SandboxError,
-    UnavailableError,
     interpreter,
 )
 from spsbench.messages import announce_if_slow
@@ -107,7 +107,7 @@ def _try(name: str, limits: ProgramLimits) -> LevelFinding:
         return LevelFinding(name, False, reason)
     try:
         level = AUTOMATIC[name](limits)
-    except UnavailableError as error:
+    except LevelUnavailableError as error:
         return LevelFinding(name, False, str(error))
     with announce_if_slow(f"starting the sandbox {name}"):
         reason = why_not(level)

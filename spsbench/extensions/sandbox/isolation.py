@@ -22,8 +22,8 @@ from spsbench.extensions.sandbox.levels import (
     WORK,
     Interpreter,
     Level,
+    LevelUnavailableError,
     ProgramLimits,
-    UnavailableError,
     confined,
     inner,
 )
@@ -45,15 +45,15 @@ def bubblewrap_level(interpreter: Interpreter, limits: ProgramLimits) -> Level:
     """Return the level of bwrap, Landlock, seccomp and resource limits.
 
     Raises:
-        UnavailableError: a part is missing on this machine.
+        LevelUnavailableError: a part is missing on this machine.
     """
     program = find_bubblewrap()
     if program is None:
-        raise UnavailableError("not installed")
+        raise LevelUnavailableError("not installed")
     version = bubblewrap_version(program)
     abi = confinement.landlock_abi()
     if abi < 1:
-        raise UnavailableError("the kernel's Landlock is off")
+        raise LevelUnavailableError("the kernel's Landlock is off")
     nesting = ("--disable-userns",) if version >= NO_NESTING else ()
     view = (*system_view(interpreter), *device_view(), "--ro-bind", JAIL_SCRIPT, INSIDE)
     scratch = ("--size", str(limits.files * MIB), "--tmpfs", WORK, "--chdir", WORK)
@@ -90,15 +90,17 @@ def bubblewrap_version(program: str) -> tuple[int, ...]:
     """Return the version of bwrap, such as `(0, 8, 0)`.
 
     Raises:
-        UnavailableError: bwrap does not run, or is too old.
+        LevelUnavailableError: bwrap does not run, or is too old.
     """
     try:
         done = subprocess.run([program, "--version"], capture_output=True, timeout=10, check=True)
         version = tuple(int(part) for part in done.stdout.split()[-1].split(b"."))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise UnavailableError(f"{program} does not run: {error}") from error
+        raise LevelUnavailableError(f"{program} does not run: {error}") from error
     if version < OLDEST:
-        raise UnavailableError(f"{'.'.join(map(str, version))} is too old: 0.6 or newer is needed")
+        raise LevelUnavailableError(
+            f"{'.'.join(map(str, version))} is too old: 0.6 or newer is needed"
+        )
     return version
 
 
@@ -132,11 +134,11 @@ def landlock_level(interpreter: Interpreter, limits: ProgramLimits) -> Level:
     Meant for machines that allow no namespaces.
 
     Raises:
-        UnavailableError: no Landlock, or a version that does not govern the network.
+        LevelUnavailableError: no Landlock, or a version that does not govern the network.
     """
     abi = confinement.landlock_abi()
     if abi < confinement.FULL:
-        raise UnavailableError(f"the kernel's ABI is {abi}, {confinement.FULL} is needed")
+        raise LevelUnavailableError(f"the kernel's ABI is {abi}, {confinement.FULL} is needed")
     drop = may_change_user() and interpreter.open_to_others()
     return Level(
         name="landlock",

@@ -111,7 +111,7 @@ class BusyError(BrokenError):
         )
 
 
-class UnavailableError(Exception):
+class LevelUnavailableError(Exception):
     """A level is not available on this machine; the message says why."""
 
 
@@ -144,11 +144,11 @@ def confined(
     `apart`: the jail starts in a user namespace of its own and need not make one.
 
     Raises:
-        UnavailableError: the machine's system calls are not in the tables.
+        LevelUnavailableError: the machine's system calls are not in the tables.
     """
     kind = machine()
     if kind not in ALLOWED:
-        raise UnavailableError(f"system calls of {kind} are not known")
+        raise LevelUnavailableError(f"system calls of {kind} are not known")
     read = [*interpreter.folders, LOADER_CACHE, *DEVICES]
     rules = confinement.landlock_rules(abi, read, WORK if scratch else None)
     return {

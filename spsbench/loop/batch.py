@@ -24,10 +24,6 @@ DRAFT, TARGET = 0, 1
 """The order of common passes: all rows draft, the target verifies the drafts."""
 
 
-Start = tuple[int, float, float]
-"""The number of a row, and what a `SharedClock` said when it began."""
-
-
 class Fed(NamedTuple):
     """The arguments of a pass, as `LM.append` takes them."""
 
@@ -79,7 +75,7 @@ class Batch:
     def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[Row[Made]]:
         """Run calls as rows, and yield each as it ends; one that raises ends all of them."""
         left, clock = enumerate(calls), SharedClock()
-        rows: dict[greenlet, Start] = {}
+        rows: dict[greenlet, tuple[int, float, float]] = {}  # number, and the clock at its begin
         more = True
         try:
             while more or rows:
@@ -116,7 +112,7 @@ class Batch:
             return self._hub.switch(_PassRequest(order, kind, inputs, together))
 
     def _ended(
-        self, rows: "dict[greenlet, Start]", clock: "SharedClock", row: greenlet, reply: Any
+        self, rows: dict[greenlet, Any], clock: "SharedClock", row: greenlet, reply: Any
     ) -> Iterator[Row[Any]]:
         """Let a row go on with what it asked for; yield it if that was its end."""
         outcome = self._go_on(row, reply)

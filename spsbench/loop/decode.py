@@ -8,7 +8,6 @@ The loop yields: streaming, progress, timing of parts and tracing are its consum
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -112,6 +111,9 @@ def decode(
     device = prefill.logits.device
     drafting, scoring = Stopwatch(device), Stopwatch(device)
 
+    drafts_end = start + budget - 1  # a round itself adds one more token
+    if drafter.limit is not None:
+        drafts_end = min(drafts_end, drafter.limit)
     history: list[Round] = []
     last: Step | None = None
     finish: Finish | None = None
@@ -119,10 +121,11 @@ def decode(
         began, worked = time.perf_counter(), time.process_time()
         fresh = on_device(noise.round(len(history)), device)
 
-        left = room(len(x), start + budget, drafter.limit)
+        left = max(0, drafts_end - len(x))
         k, nodes, rule_k = choice_of(schedule, history)
-        k, nodes = min(k, left), most_nodes(nodes, target.limit, len(x))
-        rule_k = None if rule_k is None else min(rule_k, left)
+        k, rule_k = min(k, left), None if rule_k is None else min(rule_k, left)
+        if target.limit is not None:  # a tree's nodes are rows of the cache
+            nodes = min(target.limit - len(x), target.limit if nodes is None else nodes)
         context = Context(x, warp, last, nodes, rule_k, constraint)
         with drafting.running(), blame("drafters", drafter):
             draft = drafter.draft(context, k, fresh, go_on)
@@ -144,12 +147,12 @@ def decode(
             verdict = verifier(offered, q if relax is None else relax(offered, q, logits), fresh)
         if foreign_rule:
             check_verdict(verdict, verifier, len(offered.tokens))
-        ruling = read(offered, q, verdict, len(x), laws, likeliest)  # the round's one host read
+        path, tokens, tested, overlap = read(offered, q, verdict, len(x))  # the one host read
         if foreign_rule:
-            check_ruling(ruling.path, ruling.tokens[-1], offered, verifier, q.shape[-1])
+            check_ruling(path, tokens[-1], offered, verifier, q.shape[-1])
 
-        tokens, finish = cut(ruling.tokens, x[start:], limits, budget, stop)
-        kept = ruling.path[: len(tokens) - 1]  # the last token is pending again
+        tokens, finish = cut(tokens, x[start:], limits, budget, stop)
+        kept = path[: len(tokens) - 1]  # the last token is pending again
         if constraint is not None:
             constraint.count(kept)
         with scoring.running():
@@ -162,14 +165,14 @@ def decode(
         last = Step(draft, scores, verdict, kept)
         done = Round(
             drafted=len(draft.tokens),
-            tested=ruling.tested,
-            accepted=len(ruling.path),
+            tested=tested,
+            accepted=len(path),
             tokens=tokens,
-            overlap=ruling.overlap,
+            overlap=overlap,
             seconds=time.perf_counter() - began,
             finish=finish,
-            laws=ruling.laws,
-            tree=None if offered.parents is None else offered.tree.walked(ruling.path),
+            laws=laws_of(offered, q, likeliest) if laws else None,
+            tree=None if offered.parents is None else offered.tree.walked(path),
             processor=time.process_time() - worked,
             experts=scores.experts,
             by_rule=draft.by_rule,
@@ -191,48 +194,27 @@ def token_budget(prompt: int, limits: Limits, context: int | None) -> int:
     return min(limits.max_new_tokens, context - prompt)
 
 
-def room(length: int, end: int, drafter_limit: int | None) -> int:
-    """Return how many tokens may be drafted after `length`; the round itself adds one more."""
-    ends = end - 1 if drafter_limit is None else min(end - 1, drafter_limit)
-    return max(0, ends - length)
-
-
-def most_nodes(limit: int | None, context: int | None, length: int) -> int | None:
-    """Return how many nodes a tree after `length` tokens may have; None = any number."""
-    if context is None:
-        return limit
-    return context - length if limit is None else min(limit, context - length)
-
-
-class Ruling(NamedTuple):
-    """A verdict, fetched to the host."""
-
-    path: list[int]  # accepted nodes
-    tokens: list[int]  # theirs, and the final one
-    tested: int
-    overlap: float | None
-    laws: DraftLaws | None
-
-
 def read(
-    draft: Draft, q: Tensor, verdict: Verdict, position: int, laws: bool = False, likeliest: int = 0
-) -> Ruling:
-    """Fetch a verdict, its tokens, the overlap of the laws and their finiteness in one transfer."""
+    draft: Draft, q: Tensor, verdict: Verdict, position: int
+) -> tuple[list[int], list[int], int, float | None]:
+    """Fetch a verdict, its overlap of laws and their finiteness in one transfer.
+
+    Returns:
+        Accepted nodes, their tokens and the final one, slots that were tested, the overlap.
+    """
     p_mass = q.new_zeros(()) if draft.probs is None else draft.probs.sum()
     overlap = overlap_of(draft, q, verdict.tested)
     scalars = [verdict.token, verdict.tested, overlap, q.sum(), p_mass]
-    audited = drafted_laws(draft, q, likeliest) if laws else []
-    nodes, drafted, *host = fetched([verdict.path, draft.tokens, *scalars, *audited])
+    nodes, drafted, *host = fetched([verdict.path, draft.tokens, *scalars])
 
     path = [int(node) for node in nodes if node >= 0]
-    (token,), (tested,), (shared,), *masses = host[: len(scalars)]
+    (token,), (tested,), (shared,), *masses = host
     for (mass,), model in zip(masses, ("target", "draft model"), strict=True):
         if mass - mass != 0:  # NaN: the warp turns a row of unusable logits into one
             raise NonFiniteError(f"non-finite logits from the {model} at position {position}")
     tokens = [int(drafted[min(node, len(drafted) - 1)]) for node in path] + [int(token)]
     applies = tested >= 0 and draft.parents is None
-    draft_laws = laws_of(host[len(scalars) :], draft) if laws else None
-    return Ruling(path, tokens, int(tested), shared if applies else None, draft_laws)
+    return path, tokens, int(tested), shared if applies else None
 
 
 def fetched(parts: Sequence[Tensor]) -> list[list[float]]:
@@ -243,39 +225,25 @@ def fetched(parts: Sequence[Tensor]) -> list[list[float]]:
     return [part.tolist() for part in host.split_with_sizes([part.numel() for part in parts])]
 
 
-def drafted_laws(draft: Draft, q: Tensor, likeliest: int) -> list[Tensor]:
-    """Return the drafted tokens and their probabilities by draft and target, each [N].
+def laws_of(draft: Draft, q: Tensor, likeliest: int) -> DraftLaws:
+    """Return the probabilities of drafted tokens by draft and target, for audits.
 
-    With `likeliest` tokens their numbers and probabilities by the target as well, [(N + 1) * M].
+    With `likeliest` tokens after each row their ids and probabilities by the target as well.
     """
     at = draft.tokens[:, None]
     rows = q[:-1] if draft.parents is None else q[send(draft.parents + 1, q.device)]
-    target_probs = rows.gather(1, at)[:, 0].double()
-    p = (
-        torch.ones_like(target_probs)
-        if draft.probs is None
-        else draft.probs.gather(1, at)[:, 0].double()
-    )
-    columns = [draft.tokens, p, target_probs]
-    if likeliest:
-        best = q.topk(min(likeliest, q.shape[-1]))
-        columns += [best.indices.flatten(), best.values.flatten().double()]
-    return columns
-
-
-def laws_of(host: list[list[float]], draft: Draft) -> DraftLaws:
-    """Convert the numbers of `drafted_laws`, fetched to the host, into `DraftLaws`."""
-    ids, p, target_probs, *best = host
+    target_probs = rows.gather(1, at)
+    p = torch.ones_like(target_probs) if draft.probs is None else draft.probs.gather(1, at)
     parents = None if draft.parents is None else draft.parents.tolist()
-    draft_laws = DraftLaws([int(token) for token in ids], p, target_probs, parents)
-    if not best:
+    p, target_probs = p[:, 0].double(), target_probs[:, 0].double()
+    draft_laws = DraftLaws(draft.tokens.tolist(), p.tolist(), target_probs.tolist(), parents)
+    if not likeliest:
         return draft_laws
-    pairs = [[int(i), q] for i, q in zip(*best, strict=True)]
-    width = len(pairs) // (len(ids) + 1)
-    rows = (pairs[at * width : (at + 1) * width] for at in range(len(ids) + 1))
-    return draft_laws._replace(
-        likeliest=[[value for pair in row for value in pair] for row in rows]
-    )
+    best = q.topk(min(likeliest, q.shape[-1]))
+    pairs = torch.stack([best.indices, best.indices], -1).flatten(1).tolist()
+    for row, probs in zip(pairs, best.values.double().tolist(), strict=True):
+        row[1::2] = probs
+    return draft_laws._replace(likeliest=pairs)
 
 
 def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:

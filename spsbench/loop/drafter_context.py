@@ -96,9 +96,6 @@ class Variant:
 
     layers: frozenset[int]
 
-    def __str__(self) -> str:
-        return f"layers {'+'.join(map(str, sorted(self.layers)))}"
-
 
 @dataclass(frozen=True, slots=True)
 class CachePart:
@@ -106,11 +103,6 @@ class CachePart:
 
     window: int  # newest tokens
     sinks: int  # first tokens of the text
-
-    @property
-    def rows(self) -> int:
-        """Return the most rows of the target that are read."""
-        return self.sinks + self.window
 
 
 class Cache(Protocol):
@@ -153,11 +145,7 @@ class DrafterContext(Protocol):
 
     @property
     def together(self) -> Together:
-        """Return what makes passes with the other texts of a batch; `alone` where there are none.
-
-        It is called with a kind, the same for passes that can be one: a network's id, and what is
-        asked of it.
-        """
+        """Return what makes passes of one kind with the other texts of a batch; see `alone`."""
 
     def memory(self, make: Callable[[], Made]) -> Made:
         """Return the result of `make` for this cell, made once and kept between generations.

@@ -1,12 +1,10 @@
 """Checks around plug-ins: errors name the plug-in, and returned values must fit the loop.
 
 Shapes and dtypes are known on the host. Values are checked where they already are on the host, or
-after the round's one host read. So a check costs a call and never waits for a device. Parts of this
-package are not checked.
+after the round's one host read, so no check waits for a device. Our own parts are not checked.
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -109,9 +107,9 @@ def relaxing_of(
 
 def check_draft(draft: object, drafter: Drafter, k: int, rule_k: int | None, vocab: int) -> None:
     """Refuse a draft that the loop cannot use."""
-    by_rule = isinstance(draft, Draft) and draft.by_rule and rule_k is not None
-    most = rule_k if by_rule and rule_k is not None else k
-    if wrong := what_is_wrong(draft, drafter, most, vocab):
+    if isinstance(draft, Draft) and draft.by_rule and rule_k is not None:
+        k = rule_k
+    if wrong := what_is_wrong(draft, drafter, k, vocab):
         raise PlugInError(f"{part_name('drafters', drafter)} {wrong}")
 
 
@@ -130,15 +128,9 @@ def part_name(kind: Kind, part: object) -> str:
     part_type = type(inspect.unwrap(part))  # type: ignore[arg-type]
     if (file := file_of(part_type.__module__)) is not None:
         return f"{kind[:-1]} {file}:{part_type.__qualname__}"
-    names = [entry.name for entry in entries(kind) if is_at(entry.where, part_type)]
     where = f"{part_type.__module__}:{part_type.__qualname__}"
+    names = [entry.name for entry in entries(kind) if entry.where == where]
     return f"{kind.removesuffix('s')} {names[0]} ({where})" if names else f"{kind[:-1]} {where}"
-
-
-def is_at(path: str, target: type) -> bool:
-    """Return whether `target` is the object that `module:attribute` names, if that is imported."""
-    module, _, attribute = path.partition(":")
-    return getattr(sys.modules.get(module), attribute, None) is target
 
 
 def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> str | None:
@@ -180,11 +172,11 @@ def wrong_tree(
         return f"gave parents {described(parents)}: expected int64 [{n}]"
     if parents.device.type != "cpu":
         return None  # its values would have to be waited for
-    above: list[int] = parents.tolist()
-    for node, parent in enumerate(above):
-        if not -1 <= parent < node:
-            return f"gave node {node} the parent {parent}: expected -1 to {node - 1}"
-    deepest = max(tree_of(above[: n - scored_only]).depth)
+    try:
+        tree_of(parents)
+    except ValueError as error:
+        return f"drafted a tree whose {error}"
+    deepest = max(tree_of(parents[: n - scored_only]).depth)
     return f"drafted a tree of depth {deepest}: expected at most {k}" if deepest > k else None
 
 

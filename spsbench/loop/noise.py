@@ -24,11 +24,6 @@ from spsbench.loop.types import Noise, Purpose
 WORD = (1 << 64) - 1
 
 
-def pack_words(*values: int) -> Any:
-    """Return 64-bit words, the least significant first; numpy is slower with integers."""
-    return numpy.array(values, dtype=numpy.uint64)
-
-
 @dataclass(frozen=True, slots=True)
 class PhiloxRound:
     """The noise of one round."""
@@ -40,10 +35,10 @@ class PhiloxRound:
         """Return [n] float64 in [0, 1): slot i is output i of the counter (., purpose, round)."""
         if n == 0:
             return torch.empty(0, dtype=torch.float64)
-        counter = pack_words(0, int(purpose), self.index, 0)  # the first counts the slots
-        return torch.from_numpy(
-            _own.random(pack_words(self.key & WORD, self.key >> 64), counter, n)
-        )
+        # Words of 64 bits, the least significant first; the first of the counter counts the slots.
+        words = (self.key & WORD, self.key >> 64), (0, int(purpose), self.index, 0)
+        key, counter = (numpy.array(values, dtype=numpy.uint64) for values in words)
+        return torch.from_numpy(_own.random(key, counter, n))
 
 
 class _Philox(threading.local):

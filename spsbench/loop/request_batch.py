@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from contextvars import Context, ContextVar
-from functools import partial
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -135,17 +134,13 @@ def _one_by_one(requests: Iterable[Request[Value]]) -> list[Value]:
 def _loop_on_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
     """Run an event loop on a thread until the end of the block."""
     loop = asyncio.new_event_loop()
-    thread = Thread(target=partial(_forever, loop), name="requests", daemon=True)
+    thread = Thread(target=loop.run_forever, name="requests", daemon=True)
     thread.start()
     try:
         yield loop
     finally:
+        for end in loop.shutdown_asyncgens(), loop.shutdown_default_executor():
+            asyncio.run_coroutine_threadsafe(end, loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-
-def _forever(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.run_until_complete(loop.shutdown_default_executor())

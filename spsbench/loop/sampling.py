@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,15 +25,6 @@ class Warp(WarpSettings):
     Temperature 0 is the one-hot law of the argmax, so that greedy decoding is no special case.
     `top_k` 0 is off (ties with the k-th logit are kept); `top_p` 1 and `min_p` 0 are off.
     """
-
-    @classmethod
-    def of(cls, settings: WarpSettings) -> Self:
-        """Make the warp of these settings.
-
-        Raises:
-            ValueError: one of them is out of range.
-        """
-        return cls(**asdict(settings))
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -65,7 +56,10 @@ class Warp(WarpSettings):
             x /= self.temperature
         law = torch.softmax(x, -1)
         law = nucleus(law, self.top_p) if self.top_p < 1 else law
-        return likely(law, self.min_p) if self.min_p > 0 else law
+        if self.min_p > 0:  # Nguyen et al. 2024 (arXiv 2407.01082, section 3)
+            law = law.where(law >= self.min_p * law.amax(-1, keepdim=True), 0.0)
+            law = law / law.sum(-1, keepdim=True)
+        return law
 
 
 def send(values: Tensor, device: torch.device) -> Tensor:
@@ -137,15 +131,6 @@ def nucleus(law: Tensor, top_p: float) -> Tensor:
     ordered, ids = law.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     kept = torch.zeros_like(law).scatter_(-1, ids, ordered * (before < top_p))
-    return kept / kept.sum(-1, keepdim=True)
-
-
-def likely(law: Tensor, min_p: float) -> Tensor:
-    """Keep the tokens of [..., V] with at least `min_p` times the largest probability, and rescale.
-
-    Nguyen et al. 2024 (arXiv 2407.01082, section 3).
-    """
-    kept = law.where(law >= min_p * law.amax(-1, keepdim=True), 0.0)
     return kept / kept.sum(-1, keepdim=True)
 
 

@@ -48,10 +48,8 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._window: list[int] = []
         self._pending = 0  # tokens at the end of the window whose text is not out
-        self._text = ""  # of the window without the pending tokens
-        self._whole = 0  # characters of it, without the first bytes of one at its end
+        self._window, self._text, self._whole = list[int](), "", 0
         self._begin(prompt)
 
     def push(self, token: int) -> str:
@@ -83,7 +81,7 @@ class Detokenizer:
         return released
 
     def _begin(self, ids: Sequence[int]) -> None:
-        """Start a window with the last of `ids` whose text is known."""
+        """Start a window with the last of `ids` whose text is known, `_whole` characters of it."""
         last = max(0, len(ids) - LEAD)
         for start in range(last, max(0, last - LONGEST // 2) - 1, -1):
             self._window = list(ids[start:])

@@ -15,8 +15,7 @@ class Stopwatch:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._seconds = 0.0
+        self._device, self._seconds = device, 0.0
         self._queued: list[tuple[torch.Event, torch.Event]] = []
 
     @contextmanager

@@ -4,7 +4,7 @@ Drafters, engines and verifiers see one `Tree`; a chain is one of width 1. A ver
 stay on its device, where it looks them up in `Tables`, which are sent there once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -83,17 +83,13 @@ class Tree:
     @cached_property
     def upwards(self) -> tuple[int, ...]:
         """Return the [N] nodes in post-order: each after all of its descendants."""
-        order: list[int] = []
-        waiting = list(self.children[0][::-1])
-        opened = set[int]()
-        while waiting:
-            node = waiting[-1]
-            if node in opened or not self.children[node + 1]:
-                order.append(waiting.pop())
-            else:
-                opened.add(node)
-                waiting += self.children[node + 1][::-1]
-        return tuple(order)
+
+        def below(row: int) -> Iterator[int]:
+            for node in self.children[row]:
+                yield from below(node + 1)
+                yield node
+
+        return tuple(below(0))
 
     @cached_property
     def visible(self) -> Tensor:

@@ -223,9 +223,9 @@ class LoadedDrafterContext:
         """Open a session with the target over a part of its cache."""
         engine = self._target_engine("a part of the target's cache")
         model, size, limit = self._loaded.target, self.vocab_size, self._loaded.limit
-        if limit is not None and part.rows >= limit:
+        if limit is not None and (rows := part.sinks + part.window) >= limit:
             raise UsageError(
-                f"`drafter` {self._name} reads {part.rows} tokens: expected fewer than the "
+                f"`drafter` {self._name} reads {rows} tokens: expected fewer than the "
                 f"target's context of {limit}, since the draft would be the target. "
                 "Give a smaller window"
             )

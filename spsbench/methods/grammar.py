@@ -90,10 +90,10 @@ class Tokens:
                 since its pattern may ask for another one.
         """
         order = self._order.copy()
-        # only a string goes on with any letter
-        is_string = any(mask[token] for token in self._letters)
+        letters, quotes = ([token for token in some if mask[token]] for some in self._marks)
+        is_string = bool(letters)  # only a string goes on with any letter
         if is_string:
-            if quotes := [token for token in self._quotes if mask[token]]:
+            if quotes:
                 return quotes[0]
             order += self._long
         borders = b'"' if is_string else STRUCTURE
@@ -127,13 +127,10 @@ class Tokens:
         return np.array([0 if len(word) == 1 else 1 << 30 for word in self._words])
 
     @cached_property
-    def _letters(self) -> list[int]:
-        """The tokens `q` and `Q`, with which no value of JSON begins."""
-        return [token for token, word in enumerate(self._words) if word in (b"q", b"Q")]
-
-    @cached_property
-    def _quotes(self) -> list[int]:
-        return [token for token, word in enumerate(self._words) if word == b'"']
+    def _marks(self) -> tuple[list[int], list[int]]:
+        """The tokens `q` and `Q`, with which no value of JSON begins, and the quotes."""
+        every = [*enumerate(self._words)]
+        return [t for t, word in every if word in (b"q", b"Q")], [t for t, w in every if w == b'"']
 
     def matcher(self, kind: str, text: str) -> Any:
         """Return the first state of a constraint, which is compiled once and only copied."""

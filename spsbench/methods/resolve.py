@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 
 from spsbench.errors import UsageError
 from spsbench.loop.decoder import Decoder
@@ -65,7 +66,7 @@ def resolve(cell: Cell) -> Cell:
     if decoder.rules is not None:
         check_rules(cell, decoder)
     try:
-        Warp.of(cell.warp)
+        Warp(**asdict(cell.warp))
     except ValueError as error:
         raise UsageError(str(error)) from error
     return cell
@@ -95,7 +96,7 @@ def elsewhere(cell: Cell, decoder: type[Decoder]) -> Cell:
             f"{cell.verifier}: expected neither, since the engine drafts as it is set up"
         )
     decoder.check(cell)
-    Warp.of(cell.warp)
+    Warp(**asdict(cell.warp))
     return cell
 
 
@@ -176,4 +177,4 @@ def warp(cell: Cell) -> Warp:
     """Return the warp of `cell`, as the target's engine makes laws."""
     engine = make("engines", cell.target.engine)
     kind: type[Warp] = getattr(engine, "warp", Warp)
-    return kind.of(cell.warp)
+    return kind(**asdict(cell.warp))

@@ -65,7 +65,7 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
     try:
         check_rollback(twin)
     except UnsupportedModelError as error:
-        raise UnsupportedModelError(f"{error} (with {variant} left out)") from error
+        raise UnsupportedModelError(f"{error} (without layers {sorted(variant.layers)})") from error
     if choice := engine_config_of(model):
         replay = prepared(model).replay
         set_engine_config(twin, choice, None if replay is None else replay.attach(twin))

@@ -32,7 +32,7 @@ class PartialCache(PreallocatedCache):
 
     def held(self, text: int) -> int:
         """Return the rows that are kept of `text` tokens."""
-        return min(text, self.part.rows)
+        return min(text, self.part.sinks + self.part.window)
 
     def positions(self, text: int) -> Tensor:
         """Return [n] the positions of the rows that are kept of `text` tokens."""

@@ -5,7 +5,8 @@ drafted. Where the output leaves the source, the pointer is reset: to the one pl
 that follows the last j tokens of the text, with the smallest j that makes the place unique.
 """
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from spsbench.loop.drafter_context import DrafterContext
@@ -94,16 +95,7 @@ class CopyDrafter(RuleDrafter):
             start = found + len(self._after)
         if self._before and (found := text.find(self._before, start)) >= 0:
             end = found
-        tokens = range(len(prompt) + 1)
-        first = least_of(tokens, lambda n: len(decode(prompt[:n])) >= start)
-        last = least_of(tokens, lambda n: len(decode(prompt[:n])) > end) - 1
+        ends = range(len(prompt) + 1)
+        first = bisect_left(ends, start, key=lambda n: len(decode(prompt[:n])))
+        last = bisect_right(ends, end, key=lambda n: len(decode(prompt[:n]))) - 1
         return first, max(first, last)
-
-
-def least_of(numbers: range, holds: Callable[[int], bool]) -> int:
-    """Bisect `numbers` for the least from which on `holds`; return the end of the range if none."""
-    low, high = numbers.start, numbers.stop
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return low

@@ -61,7 +61,7 @@ class SharedTokensDrafter(Drafter):
     ) -> None:
         self._text = OwnTokens(lm, translator)
         self._own, self._vocab_size = pairs, vocab_size
-        self._tables: tuple[Tensor, Tensor] | None = None  # the pairs, where the logits are
+        self._pairs = torch.tensor([[*pairs], [*pairs.values()]])  # [2, n] ids of both
         self._seen = self._fed = 0  # tokens of the text in the last round, drafted ones fed then
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
@@ -96,22 +96,16 @@ class SharedTokensDrafter(Drafter):
 
     def _restricted(self, logits: Tensor) -> Tensor:
         """Map [1, V of the draft] logits to [1, V of the target]; unshared tokens get none."""
-        ours, theirs = self._pairs(logits.device)
+        ours, theirs = self._pairs.to(logits.device)
         wide = logits.new_full((1, self._vocab_size), -torch.inf)
         wide[:, ours] = logits[:, theirs]
         return wide
 
     def _in_draft(self, token: Tensor) -> Tensor:
         """Return the [1] draft id of a shared token."""
-        ours, theirs = self._pairs(token.device)
-        return theirs.index_select(0, torch.searchsorted(ours, token))
-
-    def _pairs(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the shared tokens' target ids in order, and their draft ids."""
-        if self._tables is None:
-            ids = list(self._own), list(self._own.values())
-            self._tables = torch.tensor(ids[0], device=device), torch.tensor(ids[1], device=device)
-        return self._tables
+        ours, theirs = self._pairs.to(token.device)
+        draft_id: Tensor = theirs.index_select(0, torch.searchsorted(ours, token))
+        return draft_id
 
 
 class StringDrafter(Drafter):

@@ -107,10 +107,10 @@ class TwoLevelDrafter(PartialDrafter):
         guess = self._first.draft(context, max(0, k - 1), Silence(), go_on).tokens.tolist()
         while more and len(laws) < k:
             drafted = text[begin:]
-            fits = drafted == guess[: len(drafted)] and lm.length == len(text) - 1
-            ahead = guess[len(drafted) : k - 1] if fits else []
-            feed = torch.tensor(text[lm.length :] + ahead)
+            ahead = guess[len(drafted) : k - 1] if drafted == guess[: len(drafted)] else []
+            feed = torch.tensor(text[begin - 1 :] + ahead)
             logits = lm.append(feed, keep=len(ahead) + 1).logits
+            lm.commit(begin - 1)
             if (constraint := context.constraint) is not None:
                 texts = (text + ahead[:n] for n in range(len(ahead) + 1))
                 allowed = constraint.allowed(map(constraint.output, texts))
@@ -123,7 +123,6 @@ class TwoLevelDrafter(PartialDrafter):
                 laws.append(law)
                 if text[begin:] != guess[: len(laws)]:
                     break
-            lm.commit(begin - 1, list(range(len(text) - begin)))
         return Draft(torch.tensor(text[begin:]).long(), torch.stack(laws) if laws else None)
 
 

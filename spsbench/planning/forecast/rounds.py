@@ -113,7 +113,7 @@ def coins_of(
 
 
 def room_of(length: int, budget: int = UNLIMITED, reach: int | None = None) -> Ints:
-    """Return [L] the most tokens to draft from each position, as `loop.decode.room` does."""
+    """Return [L] the most tokens to draft from each position, as `loop.decode` does."""
     ends = budget - 1 if reach is None else min(budget - 1, reach)
     return np.maximum(ends - np.arange(length), 0)
 

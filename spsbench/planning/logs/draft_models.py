@@ -1,7 +1,7 @@
 """Draft models along logged texts: one pass over a text gives p of every logged token."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +68,7 @@ class DraftModel:
 
     def along(self, prompt: Sequence[int], answer: Sequence[int], warp: WarpSettings) -> AlongText:
         """Return p of the answer's tokens under a warp, after the prompt."""
-        laws_of = Warp.of(warp)
+        laws_of = Warp(**asdict(warp))
         text = torch.tensor([*prompt, *answer], dtype=torch.int64)
         first = len(prompt)
         self.lm.commit(0)

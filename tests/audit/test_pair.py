@@ -195,12 +195,13 @@ def test_an_engine_that_breaks_the_target_in_place_is_biased(audit, packed):
     assert found.verdict is AuditVerdict.BIAS, found.line
 
 
-def test_the_engines_own_pass_is_no_opinion(packed, prompts):
-    referee = referee_of(CELL, packed)
-    text = Text(prompts[0].ids, tuple(range(4)), (4,), (0,))
-    assert not doubt(referee, packed, [text])
-    referee.scorer.model = packed.target
-    assert doubt(referee, packed, [text])
+def test_the_engines_own_pass_is_no_opinion(packed, loaded, prompts):
+    stock, text = referee_of(CELL, loaded), Text(prompts[0].ids, tuple(range(4)), (4,), (0,))
+    rows = stock.scorer.logits(text.prompt, text.tokens)
+    assert (referee_of(CELL, packed).scorer.logits(text.prompt, text.tokens) == rows).all()
+    assert not doubt(stock, packed, [text])
+    sharp = packed.target(torch.tensor([text.prompt])).logits[0, -1].detach().numpy()
+    assert sharp == pytest.approx(1.6 * rows[0], abs=1e-4)
 
 
 def test_an_impossible_token_is_shown_with_its_context(loaded):

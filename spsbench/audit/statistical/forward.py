@@ -2,14 +2,15 @@
 
 The code is independent of the engines. Models that keep states are fed one token at a time after
 the prompt, over transformers' own cache: their passes over many tokens may have another law. If
-memory allows, transformers reads the model again from its folder; else the loaded model is used, or
-a copy with stock layers where an engine packed them, and each layer is converted to float32 while
-it runs, which is lossless.
+memory allows, transformers reads the model again from its folder; else the loaded model is used: a
+layer that an engine packed is unpacked while it runs, and each block of layers is converted to
+float32, which is lossless.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from spsbench.audit.statistical.betting import Floats
 from spsbench.engines.linear_layers import StandIn
 from spsbench.engines.quantization.layers import dequantise, format_of
 from spsbench.engines.session.states import keeps_states, one_by_one
-from spsbench.errors import DataError
 from spsbench.models.devices import free_bytes
 from spsbench.models.source import rounded
 from spsbench.models.third_party import silent
@@ -41,7 +41,7 @@ class Scorer:
     """
 
     def __init__(self, model: PreTrainedModel, vocab_size: int, *, reload: bool = True) -> None:
-        self.model = (again(model) if reload else None) or stock(model)
+        self.model = (again(model) if reload else None) or model
         self.vocab_size = vocab_size
         context = model.config.get_text_config()
         self.limit: int | None = getattr(context, "max_position_embeddings", None)
@@ -77,7 +77,8 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
     folder = Path(str(model.config.name_or_path))
     plain_files = folder.is_dir() and any(folder.glob("*.safetensors"))
     quantised = getattr(model.config, "quantization_config", None) is not None
-    if not plain_files or quantised or not fits(model):
+    need = 4 * int(model.num_parameters())
+    if not plain_files or quantised or need >= SHARE * free_bytes(model.device):
         return None
     try:
         with silent():
@@ -99,68 +100,80 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
     return independent
 
 
-def is_packed(model: PreTrainedModel) -> bool:
-    """Return whether an engine replaced layers of `model`, so that its pass is the engine's."""
-    return any(isinstance(module, StandIn) for module in model.modules())
+@contextmanager
+def stock_layers(model: PreTrainedModel, *, wide: bool = False) -> Iterator[None]:
+    """Have each layer that an engine packed compute as its stock one, unpacked while it runs.
+
+    Args:
+        wide: in float32.
+    """
+    packed = [module for module in model.modules() if isinstance(module, StandIn)]
+    for module in packed:
+        vars(module)["forward"] = partial(_unpacked, module, wide)
+    try:
+        yield
+    finally:
+        for module in packed:
+            del vars(module)["forward"]
 
 
-def stock(model: PreTrainedModel) -> PreTrainedModel:
-    """Return `model`, or a copy with stock layers where its own are packed and memory allows."""
-    return deepcopy(model) if is_packed(model) and fits(model) else model
-
-
-def fits(model: PreTrainedModel, share: float = SHARE) -> bool:
-    """Return whether a float32 copy takes no more than `share` of the free memory."""
-    need = 4 * int(model.num_parameters())
-    return need < share * free_bytes(model.device)
+def _unpacked(module: StandIn, wide: bool, *inputs: Any, **options: Any) -> Any:
+    stock = deepcopy(module)  # of a stand-in: the stock layer
+    return (stock.float() if wide else stock)(*inputs, **options)
 
 
 @contextmanager
 def precise(model: PreTrainedModel) -> Iterator[None]:
-    """Run `model` in float32, one module at a time; float32 models run unchanged."""
-    if model.dtype in PRECISE:
-        yield
-        return
-    if keeps_states(model.config):  # its mixers read weights of their parts themselves
-        if not fits(model, share=1):
-            raise DataError(
-                f"an audit of {model.dtype} weights of a model with states: expected room for a "
-                "copy in float32. Choose `dtype` float32, or a machine with more memory"
-            )
-        kept = {name: weight.data for name, weight in model.named_parameters()}
-        try:
-            for weight in model.parameters():
-                weight.data = weight.data.float()
-            yield
-        finally:
-            for name, narrow in kept.items():
-                model.get_parameter(name).data = narrow
-        return
-    handles = []
-    for module in model.modules():
-        if any(p.dtype not in PRECISE for p in module.parameters(recurse=False)):
-            handles.append(module.register_forward_pre_hook(_widen))
-            handles.append(module.register_forward_hook(_narrow, always_call=True))
+    """Run `model` in stock layers and in float32, a block at a time; it is left as it was."""
+    narrow = model.dtype not in PRECISE
+    blocks = list(_blocks(model)) if narrow else []
+    of_blocks = [_narrow_weights(block) for block in blocks]
+    inside = {id(weight) for weights in of_blocks for weight in weights}
+    outside = [w for w in _narrow_weights(model) if id(w) not in inside] if narrow else []
+    handles, narrow_data = [], list[Tensor]()
+    for block, weights in zip(blocks, of_blocks, strict=True):
+        kept = list[Tensor]()
+        handles += [
+            block.register_forward_pre_hook(partial(_widen, weights, kept)),
+            block.register_forward_hook(partial(_narrow, weights, kept), always_call=True),
+        ]
+    _widen(outside, narrow_data)
     try:
-        yield
+        with stock_layers(model, wide=narrow):
+            yield
     finally:
+        _narrow(outside, narrow_data)
         for handle in handles:
             handle.remove()
 
 
-_KEPT = "_audit_narrow"
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the blocks of layers; mixers of states read weights of their layers themselves."""
+    for child in module.children():
+        if isinstance(module, nn.ModuleList):
+            yield child
+        else:
+            yield from _blocks(child)
 
 
-def _widen(module: nn.Module, inputs: Any) -> None:
-    kept = {}
-    for name, parameter in module.named_parameters(recurse=False):
-        if parameter.dtype not in PRECISE and parameter.is_floating_point():
-            kept[name] = parameter.data
-            parameter.data = parameter.data.float()
-    object.__setattr__(module, _KEPT, kept)
+def _narrow_weights(module: nn.Module) -> list[nn.Parameter]:
+    """Return the weights to widen; packed ones are widened as they are unpacked."""
+    return [
+        weight
+        for part in module.modules()
+        if not isinstance(part, StandIn)
+        for weight in part.parameters(recurse=False)
+        if weight.dtype not in PRECISE and weight.is_floating_point()
+    ]
 
 
-def _narrow(module: nn.Module, inputs: Any, output: Any) -> None:
-    for name, narrow in getattr(module, _KEPT, {}).items():
-        getattr(module, name).data = narrow
-    object.__setattr__(module, _KEPT, {})
+def _widen(weights: list[nn.Parameter], kept: list[Tensor], *call: Any) -> None:
+    kept[:] = [weight.data for weight in weights]
+    for weight in weights:
+        weight.data = weight.data.float()
+
+
+def _narrow(weights: list[nn.Parameter], kept: list[Tensor], *call: Any) -> None:
+    for weight, data in zip(weights, kept, strict=bool(kept)):
+        weight.data = data
+    kept.clear()

@@ -23,7 +23,7 @@ from spsbench.audit.statistical.alternatives import (
 )
 from spsbench.audit.statistical.betting import NO_BAND, Evidence, Floats
 from spsbench.audit.statistical.finding import Impossible
-from spsbench.audit.statistical.forward import PRECISE, Scorer, is_packed, plain
+from spsbench.audit.statistical.forward import PRECISE, Scorer, plain, stock_layers
 from spsbench.audit.statistical.positions import Positions, masses, of_vocabulary, sets_of
 from spsbench.audit.warping import Laws, laws_of
 from spsbench.loop.drafter_context import Drawn, Weights
@@ -192,21 +192,21 @@ def alternatives_of(cell: Cell, loaded: Loaded) -> list[Alternative]:
 
 
 def doubt(referee: Referee, loaded: Loaded, texts: Sequence[Text]) -> str:
-    """Return why the referee's laws may be wrong; packed layers are no opinion on their engine."""
-    if is_packed(model := referee.scorer.model):
-        return "no memory for a forward pass of transformers' own beside the engine's"
+    """Return why the referee's laws may be wrong, by transformers' own pass and cuts.
+
+    That pass is over the loaded weights in stock layers, so it is never the engine's own.
+    """
     tolerance = AGREE if loaded.target.dtype in PRECISE else 0.5
     for text in texts[:OPINIONS]:
         rows = referee.scorer.logits(text.prompt, text.tokens)
         if not len(rows):
             continue
-        if not (loaded.target is model or is_packed(loaded.target)):
-            whole = [*text.prompt, *text.tokens[: len(rows) - 1]]
+        whole = [*text.prompt, *text.tokens[: len(rows) - 1]]
+        with stock_layers(loaded.target):
             theirs = plain(loaded.target, whole, len(rows))[:, : rows.shape[1]].numpy()
-            if np.abs(theirs - rows).max() > tolerance * max(1.0, float(np.abs(rows).max())):
-                return "transformers' own laws are not the referee's"
         apart = np.abs(warped(rows, referee.warp) - laws_of(rows, referee.warp).law).sum(-1) / 2
-        if np.median(apart) > AGREE:  # a tie at the boundary may move single rows
+        logits_differ = np.abs(theirs - rows).max() > tolerance * max(1, np.abs(rows).max())
+        if logits_differ or np.median(apart) > AGREE:  # a tie at an edge may move single rows
             return "transformers' own laws are not the referee's"
     return ""
 

@@ -1,10 +1,10 @@
 """Audits of a pair and of the records of a run."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from spsbench.audit.statistical.greedy import Greedy, greedy_pair, greedy_record
 from spsbench.audit.statistical.referee import Text, doubt, rounding
 from spsbench.audit.statistical.texts import (
     AuditJob,
-    Done,
+    Examined,
     Prompt,
     Workbench,
     jobs,
@@ -108,8 +108,8 @@ def advice_on(cell: Cell, result: Finding | Greedy) -> str:
     )
 
 
-class Auditing:
-    """An audit of one cell: texts of both methods go through one loop.
+class PairAudit(SampledAudit):
+    """An audit of one cell, whose texts of both methods go through one loop.
 
     Args:
         calibration: ArS texts on which the effect of rounding is measured.
@@ -125,69 +125,61 @@ class Auditing:
         workers: int = 1,
         access: Access = Access(),  # frozen
     ) -> None:
-        self._began, self._said = time.perf_counter(), 0
+        self._began, self._logged = time.perf_counter(), 0
         self._workers, self._access = workers, access
         rounded = rounding(bench.loaded.target, bench.referee, bench.alternatives, calibration)
-        self.bench = bench.with_edge(rounded.edge)
-        self.audited, self.plain = (
+        self._bench = bench.with_edge(rounded.edge)
+        sps, ars = (
             AuditArm(name, bench.alternatives, rounded.bands, level) for name in ("SpS", "ArS")
         )
-        self.audit = SampledAudit(self.audited, self.plain, bias)
+        self.arms = {True: sps, False: ars}  # by whether a text is speculative
+        super().__init__(sps, ars, bias)
 
     def take(self, work: Iterable[AuditJob], until: Callable[[], bool]) -> None:
         """Generate and examine texts in the order of `work`."""
 
-        def receive(done: Done) -> bool:
-            arm = self.audited if done.job.speculative else self.plain
-            arm.take(done.evidence, done.impossible)
-            self._log_progress()
+        def receive(job: AuditJob, examined: Examined) -> bool:
+            self.arms[job.speculative].take(*examined)
+            if self.audited.tokens - self._logged >= OFTEN:
+                self._logged = self.audited.tokens
+                claim = None if self.bias is None else self.claim()
+                power = "" if claim is None else f", would have caught a bias of {claim:.2g}"
+                log.info(f"{self._logged:,} tokens{power}, {self._seconds:.0f} s")
             return until()
 
         if not until():
-            perform_in_order(self.bench, work, receive, workers=self._workers, access=self._access)
-
-    def _log_progress(self) -> None:
-        if self.audited.tokens - self._said >= OFTEN:
-            self._said = self.audited.tokens
-            claim = None if self.audit.bias is None else self.audit.claim()
-            power = "" if claim is None else f", would have caught a bias of {claim:.2g}"
-            log.info(f"{self._said:,} tokens{power}, {self._seconds:.0f} s")
+            perform_in_order(self._bench, work, receive, workers=self._workers, access=self._access)
 
     @property
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
-    def finding(self, work: Iterable[AuditJob]) -> Finding:
-        """Return the verdict; an alarm needs a second opinion on the ArS texts of `work`."""
+    def result(self, ars: Iterable[AuditJob]) -> Finding:
+        """Return the verdict; an alarm needs a second opinion on the ArS texts of some jobs."""
         reason = ""
-        if self.audit.alarmed:
-            texts = [self.bench.generate(job) for job in islice(work, CALIBRATION)]
-            reason = doubt(self.bench.referee, self.bench.loaded, texts)
-        return self.audit.finding(self._seconds, reason)
+        if self.alarmed:
+            texts = [self._bench.generate(job) for job in islice(ars, CALIBRATION)]
+            reason = doubt(self._bench.referee, self._bench.loaded, texts)
+        return self.finding(self._seconds, reason)
 
 
 def audit_pair(
-    cell: Cell,
-    loaded: Loaded,
-    prompts: Sequence[Prompt],
-    *,
-    bias: float,
-    level: float = LEVEL,
-    most: int,
-    workers: int = 1,
-    access: Access = Access(),  # frozen
+    cell: Cell, loaded: Loaded, prompts: Sequence[Prompt], *, most: int, **options: Any
 ) -> Finding:
-    """Generate ArS and SpS texts in turn until the audit is decided, or `most` SpS tokens long."""
+    """Generate ArS and SpS texts in turn until the audit is decided, or `most` SpS tokens long.
+
+    Args:
+        options: of `PairAudit`.
+    """
     bench = Workbench.of(cell, loaded)
     narrow = loaded.target.dtype.itemsize < 4
     first = [AuditJob(False, prompt, CONTROL) for prompt in prompts[:CALIBRATION] if narrow]
-    texts = [bench.generate(job) for job in first]
-    auditing = Auditing(bench, texts, level=level, bias=bias, workers=workers, access=access)
-    audit, audited, plain = auditing.audit, auditing.audited, auditing.plain
-    auditing.take(jobs(prompts), lambda: audit.decided or audited.tokens >= most)
-    if audited.alarmed:  # an alarm needs a control of the same length
-        auditing.take(plain_jobs(prompts), lambda: plain.alarmed or plain.tokens >= audited.tokens)
-    return auditing.finding(AuditJob(False, prompt, 0) for prompt in prompts)
+    audit = PairAudit(bench, [bench.generate(job) for job in first], **options)
+    sps, ars = audit.arms[True], audit.arms[False]
+    audit.take(jobs(prompts), lambda: audit.decided or sps.tokens >= most)
+    if sps.alarmed:  # an alarm needs a control of the same length
+        audit.take(plain_jobs(prompts), lambda: ars.alarmed or ars.tokens >= sps.tokens)
+    return audit.result(AuditJob(False, prompt, 0) for prompt in prompts)
 
 
 def audit_texts(
@@ -196,19 +188,24 @@ def audit_texts(
     ars: Sequence[Text],
     sps: Sequence[Text],
     *,
-    level: float = LEVEL,
-    bias: float | None = None,
-    most: int | None = None,
+    most: int | None,
+    **options: Any,
 ) -> Finding:
-    """Audit kept texts of each method until it alarms, or has `most` tokens."""
+    """Audit kept texts of each method until it alarms, or has `most` tokens.
+
+    Args:
+        options: of `PairAudit`.
+    """
     calibration = [*ars[:KEPT_CALIBRATION]] or [*sps[:KEPT_CALIBRATION]]
-    auditing = Auditing(Workbench.of(cell, loaded), calibration, level=level, bias=bias)
-    for arm, texts in ((auditing.plain, ars), (auditing.audited, sps)):
-        work = (AuditJob(texts is sps, Prompt(text.name, text.prompt), 0, text) for text in texts)
-        auditing.take(work, partial(_is_long, arm, most))
-    return auditing.finding(
-        AuditJob(False, Prompt(text.name, text.prompt), 0, text) for text in ars
-    )
+    audit = PairAudit(Workbench.of(cell, loaded), calibration, **options)
+    kept = {
+        speculative: [AuditJob(speculative, Prompt(t.name, t.prompt), 0, t) for t in texts]
+        for speculative, texts in ((False, ars), (True, sps))
+    }
+    for speculative, work in kept.items():
+        arm = audit.arms[speculative]
+        audit.take(work, lambda arm=arm: arm.alarmed or (most or math.inf) <= arm.tokens)  # type: ignore[misc]
+    return audit.result(kept[False])
 
 
 @takes_say
@@ -258,16 +255,8 @@ def verify_pair(pair: Any, **options: Any) -> Held:
             "there is one engine. Leave `workers` out"
         )
     log.info(f"auditing {named(cell)}: {len(samples)} prompts, {workers} processes")
-    finding = audit_pair(
-        cell,
-        loaded,
-        samples,
-        bias=plan.bias,
-        level=plan.level,
-        most=plan.max_tokens,
-        workers=workers,
-        access=pair.access,
-    )
+    options = {"level": plan.level, "workers": workers, "access": pair.access}
+    finding = audit_pair(cell, loaded, samples, bias=plan.bias, most=plan.max_tokens, **options)
     return Held(named(cell), settings, finding, advice_on(cell, finding))
 
 
@@ -298,11 +287,6 @@ def verify_run(
         prompts = RunPrompts(kept.manifest, kept.cells, models, run)
         for name in kept.speculative:
             yield _of_cell(kept, name, models(kept.cells[name]), prompts, plan)
-
-
-def _is_long(arm: AuditArm, most: int | None) -> bool:
-    """Return whether more texts of a method would not be audited."""
-    return arm.alarmed or (most is not None and arm.tokens >= most)
 
 
 class KeptRun(NamedTuple):
@@ -372,15 +356,9 @@ def _of_cell(run: KeptRun, name: str, loaded: Loaded, prompts: RunPrompts, plan:
         if not ars:
             control = "made for this audit: the run has none"
             ars = list(_generated(Workbench.of(cell, loaded), sps))
-        result = audit_texts(
-            cell,
-            loaded,
-            ars,
-            sps,
-            level=plan.level / len(run.speculative),
-            bias=plan.bias,
-            most=plan.max_tokens,
-        )
+        level = plan.level / len(run.speculative)
+        most, bias = plan.max_tokens, plan.bias
+        result = audit_texts(cell, loaded, ars, sps, most=most, level=level, bias=bias)
     settings = {
         "id": cell.id,
         "cell": cell.to_json(),

@@ -6,7 +6,8 @@ from html import escape
 from typing import NamedTuple
 
 from spsbench.audit.statistical.comparison import Compared
-from spsbench.audit.statistical.greedy import first_divergence, shared_scorer
+from spsbench.audit.statistical.forward import Scorer
+from spsbench.audit.statistical.greedy import compare as compare_greedy
 from spsbench.benchmark.generation import Generation
 from spsbench.loop.decoder import Prompt as EnginePrompt
 from spsbench.loop.text import Origin, Piece
@@ -212,10 +213,11 @@ def compare(
     if sps.cell.temperature == 0:
         identical = (ars.record.tokens, ars.record.text) == (sps.record.tokens, sps.record.text)
     if identical is False and not isinstance(prompt, EnginePrompt) and loaded.target is not None:
-        scorer, drafted = shared_scorer(loaded), max(r.drafted for r in sps.record.rounds)
+        drafted = max(r.drafted for r in sps.record.rounds)
         texts = ars.record.tokens, sps.record.tokens
-        divergence = first_divergence(scorer, loaded.target, prompt, *texts, drafted)
-    return Comparison(ars, sps, gain(ars, sps), identical, divergence, busy)
+        divergence = compare_greedy(Scorer.shared(loaded), prompt, *texts, drafted)
+    known = divergence is not None and divergence.position is not None
+    return Comparison(ars, sps, gain(ars, sps), identical, divergence if known else None, busy)
 
 
 def gain(ars: Text, sps: Text) -> Estimate | None:

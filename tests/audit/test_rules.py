@@ -325,10 +325,10 @@ def test_a_schedule_that_claims_to_be_exact_is_enumerated():
 def test_every_plug_in_of_the_registry_is_enumerated():
     named = {kind.name.partition(":")[0] for kind in drafter_kinds()}
     assert {entry.name for entry in entries("drafters")} < named
-    names = [Spec.parse(name).name for name, _ in schedules()]
+    names = [Spec.parse(name).name for name in schedules()]
     assert names == [entry.name for entry in entries("schedules")]
     walked = pairings([Spec("sps"), Spec("lenient")])
-    assert {each.schedule for each in walked if each.drafter == "model"} == dict(schedules()).keys()
+    assert {each.schedule for each in walked if each.drafter == "model"} == {*schedules()}
     other = {each[:2] for each in walked if each.schedule != "constant"}
     assert other == {(Spec("sps"), "model")}  # what a schedule can spoil
     whole, deep = set(pairings()), {each._replace(deep=False) for each in pairings(deep=True)}

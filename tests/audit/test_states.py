@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spsbench.audit.statistical.forward import Scorer
-from spsbench.audit.statistical.greedy import by_block, by_steps, first_divergence
+from spsbench.audit.statistical.greedy import after_block, compare
 from tests.stateful_models import Oracle, stateful
 
 PROMPT = [1, 5, 2, 7, 7, 3, 9, 0]
@@ -52,9 +52,8 @@ def test_a_divergence_within_the_distance_of_two_laws_is_a_bug():
     row = last_logits(model)
     gap = float((row[best] - row[twin]).abs())
     assert 0 < gap < float((row - cacheless(model, text.tolist())).abs().max())
-    found = first_divergence(
-        Scorer(model, 12, reload=False), model, PROMPT, [*TEXT, best], [*TEXT, twin], 3
-    )
+    scorer = Scorer(model, 12, reload=False)
+    found = compare(scorer, PROMPT, [*TEXT, best], [*TEXT, twin], 3)
     assert found.kind == "bug"
     assert found.tolerance < gap
 
@@ -62,6 +61,5 @@ def test_a_divergence_within_the_distance_of_two_laws_is_a_bug():
 def test_steps_and_blocks_of_a_session_are_the_reference_up_to_rounding():
     model, text, start = stateful("jamba"), torch.tensor([*PROMPT, *TEXT]), len(PROMPT) - 1
     known = last_logits(model)
-    assert torch.allclose(by_steps(model, text, start), known, atol=1e-5)
-    for k in 1, 4, 20:
-        assert torch.allclose(by_block(model, text, k, start), known, atol=1e-5)
+    for size in 1, 2, 5, 21:
+        assert torch.allclose(after_block(model, text, size, start), known, atol=1e-5)

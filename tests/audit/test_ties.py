@@ -2,8 +2,9 @@
 
 import torch
 
+from spsbench.audit.statistical.comparison import Compared, GreedyKind
 from spsbench.audit.statistical.forward import Scorer
-from spsbench.audit.statistical.greedy import by_block, by_steps, first_divergence
+from spsbench.audit.statistical.greedy import after_block, compare
 from tests.oracles.models import tiny
 
 PROMPT = [1, 5, 2]
@@ -18,7 +19,7 @@ def scorer(model):
 
 
 def part(model, *texts_and_k):
-    return first_divergence(scorer(model), model, PROMPT, *texts_and_k)
+    return compare(scorer(model), PROMPT, *texts_and_k)
 
 
 def greedy(model, n):
@@ -28,12 +29,12 @@ def greedy(model, n):
     return text[len(PROMPT) :]
 
 
-def test_equal_texts_and_beginnings_do_not_diverge():
+def test_equal_texts_are_identical_and_an_early_end_is_a_bug():
     model = tiny("llama")
     ars = greedy(model, 6)
-    assert part(model, ars, ars, 4) is None
-    assert part(model, ars, ars[:3], 4) is None
-    assert part(model, ars, [], 4) is None
+    assert part(model, ars, ars, 4).kind == "identical"
+    for shorter in (ars[:3], []):
+        assert part(model, ars, shorter, 4) == Compared("", GreedyKind.BUG)
 
 
 def test_a_wrong_token_is_a_bug():
@@ -92,6 +93,5 @@ def test_both_ways_of_scoring_are_those_of_the_reference_up_to_rounding():
     model = tiny("llama")
     text = torch.tensor([*PROMPT, *greedy(model, 6)])
     reference = last_logits(model, text.tolist())
-    for k in (1, 4, 64):
-        assert torch.allclose(by_block(model, text, k), reference, atol=1e-5)
-    assert torch.allclose(by_steps(model, text), reference, atol=1e-5)
+    for size in (1, 2, 5, 65):
+        assert torch.allclose(after_block(model, text, size), reference, atol=1e-5)

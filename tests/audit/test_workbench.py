@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.audit.statistical.texts import AuditJob, Done, Prompt, jobs, perform_in_order
+from spsbench.audit.statistical.texts import AuditJob, Prompt, jobs, perform_in_order
 from spsbench.errors import DataError, UnavailableError
 from spsbench.settings.execution import Access
 from tests.workers.inline import inline
@@ -27,15 +27,15 @@ class Echo:
     def __call__(self, unit: tuple[int, AuditJob]) -> Any:
         if unit[1].repeat == self.fails:
             return DataError("a model that is damaged")
-        return Done(unit[1], [], [])
+        return [], []
 
 
 def performed(count):
     bench = SimpleNamespace(cell=None, referee=SimpleNamespace(edge=0.0))
     heard = []
 
-    def hear(done):
-        heard.append(done.job)
+    def hear(job, examined):
+        heard.append(job)
         return len(heard) == count
 
     perform_in_order(bench, jobs(PROMPTS), hear, workers=2, access=Access())

@@ -147,12 +147,8 @@ class Case:
     lm: Callable[["Case", list[int], bool], LM] | None = None
     constraint: Callable[[], Constraint] | None = None  # makes that of a text
 
-    def sessions(self, text: list[int]) -> tuple[LM, LM]:
-        """Return sessions over the tables of draft and target; `text` checks them."""
-        return self.session(text, False), self.session(text, True)
-
     def session(self, text: list[int], target: bool) -> LM:
-        """Return a session over the table of the target or of the draft."""
+        """Return a session over the table of the target or of the draft; `text` checks it."""
         if self.lm is not None:
             return self.lm(self, text, target)
         limit = self.target_limit if target else self.draft_limit

@@ -132,7 +132,6 @@ class DiscoveredRule(Rule):
     _drafts: dict[Any, list[float]] = field(default_factory=dict, repr=False)
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
-        """Return the widths of the cells of one uniform, from 0 up."""
         if purpose is Purpose.DRAFT:
             return self._redrawn(facts, slot) if self.drawn is None else self.drawn(facts, slot)
         before = {at: u for at, u in facts.middle.items() if at[0] is not Purpose.DRAFT}

@@ -38,11 +38,9 @@ class ArgmaxDrafter(Drafter):
         self.lm, self.limit = lm, lm.limit
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Empty the cache."""
         self.lm.commit(0)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft `k` tokens."""
         tokens: list[Tensor] = []
         self.lm.commit(min(self.lm.length, len(context.tokens) - 1))
         feed = torch.tensor(context.tokens[self.lm.length :])
@@ -63,11 +61,9 @@ class FixedDrafter(Drafter):
         self.calls = 0
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Count the calls anew."""
         self.calls = 0
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft the nodes down to depth `k`."""
         self.calls += 1
         if self.parents is None:
             return Draft(torch.tensor(self.tokens[:k], dtype=torch.int64), None)

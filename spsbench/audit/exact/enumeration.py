@@ -61,8 +61,8 @@ class Walk:
     def run(self) -> Self:
         """Generate along the path, and note its rounds and its output."""
         case = self.case
-        draft, target = case.sessions(self.text)
-        drafter = case.drafter(draft)
+        target = case.session(self.text, True)
+        drafter = case.drafter(case.session(self.text, False))
         rounds = decode(
             case.prompt,
             target=target,
@@ -118,7 +118,6 @@ class CellNoise:
         self.given: dict[tuple[Purpose, int], float] = {}
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Return [n] numbers in the cells that the path has chosen."""
         walk, rule = self.walk, self.walk.case.rule
         for slot in rule.order(purpose, n):
             if (purpose, slot) not in self.given:
@@ -140,11 +139,9 @@ class Watched(Drafter):
         self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Begin the watched drafter."""
         self._drafter.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft, and record the draft that the loop passes on."""
         if self._walk.case.rule.redrafts:
             before = deepcopy((self._drafter, go_on))  # a schedule may count what it was asked
 
@@ -168,7 +165,6 @@ class WatchedVerifier:
         self._verifier, self._walk = verifier, walk
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Return the verifier's ruling."""
         drafted = self._walk.facts.draft
         if drafted is not None and len(draft.tokens) < len(drafted.offered.tokens):
             self._walk.facts.draft = draft

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from spsbench.audit.exact.cases import LOOKAHEAD, MAX_K, Facts
 from spsbench.audit.exact.draft_kinds import DEEP_KINDS, REFERENCE, DraftKind, TreeDrawn
-from spsbench.audit.exact.tables import Pair, TableLM, open_over
+from spsbench.audit.exact.tables import Pair, TableLM, needs_a_model, open_over
 from spsbench.errors import UsageError
-from spsbench.loop.drafter_context import Weights
 from spsbench.loop.types import LM, Drafter, Drawn, Guarantee, Schedule, Verifier
 from spsbench.methods.resolve import plan_of, usual
 from spsbench.methods.schedules.by_history import Constant
@@ -96,7 +95,7 @@ def pairings(
     drafters = drafters or list(drafter_kinds(deep=deep))
     for spec in only:
         made_schedule(str(spec))
-    names = [str(spec) for spec in only] or [name for name, _ in schedules()]
+    names = [str(spec) for spec in only] or schedules()
     listed: list[Pairing] = []
     for spec in specs or [Spec(entry.name) for entry in entries("verifiers")]:
         try:
@@ -137,8 +136,7 @@ def needs_no_table(pairing: Pairing) -> bool:
     """Return whether the plan of its drafter excludes a pairing: there is nothing to walk."""
     if not pairing.drafter or pairing.drafter in STAND_INS:
         return False
-    plan = plan_of(Spec.parse(pairing.drafter))
-    return plan.target or plan.weights not in (Weights.NONE, Weights.MODEL)
+    return needs_a_model(plan_of(Spec.parse(pairing.drafter)))
 
 
 def drafter_kinds(*, deep: bool = False) -> Iterator[DraftKind]:
@@ -188,11 +186,9 @@ def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
     return Facts.drawn if shape is None else TreeDrawn(shape, opened.drawn)
 
 
-def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:
-    """Yield every schedule; built-in ones have thresholds at which they stop on tables."""
-    for entry in entries("schedules"):
-        name = {**STOPPING, **TIMELESS}.get(entry.name, entry.name)
-        yield name, partial(made_schedule, name)
+def schedules() -> list[str]:
+    """Return every schedule; built-in ones have thresholds at which they stop on tables."""
+    return [{**STOPPING, **TIMELESS}.get(entry.name, entry.name) for entry in entries("schedules")]
 
 
 def made_schedule(name: str) -> Schedule:

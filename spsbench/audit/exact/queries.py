@@ -106,7 +106,6 @@ class Probe(Noise):
     later: int
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Return [n] the fixed values; low, high, or scattered ones elsewhere."""
         values = [self.fixed.get((purpose, i), other(self.later, purpose, i)) for i in range(n)]
         return torch.tensor(values, dtype=torch.float64)
 
@@ -118,7 +117,6 @@ class Given(Noise):
     values: Tensor
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Return the first `n` values of a purpose."""
         if n > self.values.shape[-1]:
             raise ValueError(f"{n} uniforms: {self.values.shape[-1]} are there")
         return self.values[purpose, :n]

@@ -154,11 +154,9 @@ class Enumeration(Work):
     """Work of a worker process: the row of one pairing."""
 
     def prepare(self) -> None:
-        """Limit this process to one thread, which leaves the other cores to other processes."""
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # the other cores are for other processes
 
     def __call__(self, unit: tuple[int, Pairing]) -> RuleRow:
-        """Enumerate one pairing."""
         return row_of(unit[1])
 
 
@@ -281,7 +279,6 @@ class Whole(Rule):
     """Rule with one cell for each uniform."""
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
-        """Return one cell, all of [0, 1)."""
         return [1.0]
 
 
@@ -334,11 +331,9 @@ class Forced:
         return self.verifier
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Refuse nothing."""
         return None
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Return the wrapped verifier's ruling."""
         return self.verifier(draft, q, noise)
 
 

@@ -183,46 +183,27 @@ class TableLM:
             raise InconsistentFeedError(f"{len(self._cache)} cached of {len(self._text)} tokens")
 
 
-LACKING = {
-    **dict.fromkeys(("own", "head", "network"), "reads weights of its own"),
-    "target": "uses parts of the target",
-    "cache": "keeps a cache for layers of its own",
-    "variant": "leaves out layers of the target",
-    "partial": "reads a part of the target's cache",
-}
-
-
 class TableContext:
     """`DrafterContext` over the table of a draft model; only sessions are available."""
 
-    def __init__(self, lm: LM, plan: Plan) -> None:
-        self.vocab_size = lm.vocab_size
-        self.tokenizer: Any = None
-        self.vocabularies: Any = None
-        self.constrained = getattr(lm, "constrained", False)
-        self._lm, self._plan = lm, plan
-
-    def session(self) -> LM:
-        """Return the table."""
-        if self._plan.weights is not Weights.MODEL:
-            raise UsageError("asked for a draft model: expected its plan to name it (weights)")
-        return self._lm
-
-    def __getattr__(self, name: str) -> Any:
-        """Refuse what only a model has."""
-        if name not in LACKING:
-            raise AttributeError(name)
-
-        def refuse(*arguments: Any, **options: Any) -> Any:
-            raise UsageError(f"{LACKING[name]}, and a table has none")
-
-        return refuse
-
+    tokenizer: Any = None
+    vocabularies: Any = None
     together = staticmethod(alone)
 
+    def __init__(self, lm: LM) -> None:
+        self._lm, self.vocab_size = lm, lm.vocab_size
+        self.constrained = getattr(lm, "constrained", False)
+
+    def session(self) -> LM:
+        return self._lm
+
     def memory(self, make: Callable[[], Made]) -> Made:
-        """Make a new memory: each walk starts without state."""
-        return make()
+        return make()  # each walk starts without state
+
+
+def needs_a_model(plan: Plan) -> bool:
+    """Return whether a drafter needs more than a session with a draft model."""
+    return plan.target or plan.weights not in (Weights.NONE, Weights.MODEL)
 
 
 def open_over(lm: LM, drafter: Spec) -> Drafter:
@@ -231,5 +212,7 @@ def open_over(lm: LM, drafter: Spec) -> Drafter:
     Raises:
         SpsError: the drafter needs more than a table.
     """
-    opened: Drafter = make("drafters", drafter, TableContext(lm, plan_of(drafter)))
+    if needs_a_model(plan_of(drafter)):
+        raise UsageError("needs more than a session with a draft model, and a table has no more")
+    opened: Drafter = make("drafters", drafter, TableContext(lm))
     return opened

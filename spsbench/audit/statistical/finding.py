@@ -321,28 +321,13 @@ class Audit:
                 return self.undecided, f"{where}{arm.broken[0]}: no probabilities to bet on"
             if arm is not None and arm.alarmed:
                 return AuditVerdict.BIAS, f"{where}{arm.alarm_line}"
-        powerful, line = judge_power(claim, control, self.bias)
-        return AuditVerdict.HELD if powerful else self.undecided, line
-
-
-def judge_power(
-    claim: float | None, control: Control | None, bias: float | None
-) -> tuple[bool, str]:
-    """Return whether an audit without an alarm could have seen a bias, and the line that says it.
-
-    Args:
-        claim: least bias that is found with probability 0.99, if there is one.
-        control: audits of texts with a planted bias of that size.
-        bias: the size that the audit was asked to find, if any.
-    """
-    if claim is None or control is None:
-        return False, "too few tokens, or laws too sure, to see any bias"
-    if not control.passed:
-        caught = f"{control.caught} of {control.repeats}"
-        return False, f"a planted bias of {claim:.2g} was caught in {caught} only"
-    if bias is not None and claim > bias:
-        return False, f"too few tokens for a bias of {bias:g}, enough for {claim:.2g}"
-    return (
-        True,
-        f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none",
-    )
+        if claim is None or control is None:
+            return self.undecided, "too few tokens, or laws too sure, to see any bias"
+        if not control.passed:
+            caught = f"{control.caught} of {control.repeats}"
+            return self.undecided, f"a planted bias of {claim:.2g} was caught in {caught} only"
+        if self.bias is not None and claim > self.bias:
+            needed = f"a bias of {self.bias:g}, enough for {claim:.2g}"
+            return self.undecided, f"too few tokens for {needed}"
+        found = f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none"
+        return AuditVerdict.HELD, found

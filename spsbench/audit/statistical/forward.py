@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from spsbench.audit.statistical.betting import Floats
 from spsbench.engines.linear_layers import StandIn
 from spsbench.engines.quantization.layers import dequantise, format_of
 from spsbench.engines.session.states import keeps_states, one_by_one
+from spsbench.models.cache import Loaded
 from spsbench.models.devices import free_bytes
 from spsbench.models.source import rounded
 from spsbench.models.third_party import silent
@@ -45,6 +46,11 @@ class Scorer:
         self.vocab_size = vocab_size
         context = model.config.get_text_config()
         self.limit: int | None = getattr(context, "max_position_embeddings", None)
+
+    @classmethod
+    def shared(cls, loaded: Loaded) -> Self:
+        """Return the scorer of a target over the loaded weights."""
+        return cls(loaded.target, loaded.vocab_size, reload=False)
 
     def logits(self, prompt: Sequence[int], tokens: Sequence[int]) -> Floats:
         """Return [n, V] logits of each of `tokens`, given all before; fewer if the context ends."""

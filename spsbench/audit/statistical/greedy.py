@@ -26,7 +26,6 @@ from spsbench.audit.statistical.referee import Text
 from spsbench.audit.statistical.texts import Prompt, generate, plain_cell
 from spsbench.engines.eager import Eager
 from spsbench.engines.session.states import keeps_states
-from spsbench.loop.types import LM
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 
@@ -36,60 +35,49 @@ PAIR_KINDS = (GreedyKind.IDENTICAL, GreedyKind.TIE, GreedyKind.BUG)
 REPEATED = 3  # greedy prompts that are generated twice
 
 
-def shared_scorer(loaded: Loaded) -> Scorer:
-    """Return the scorer of a target whose weights it shares, unless an engine packed them."""
-    return Scorer(loaded.target, loaded.vocab_size, reload=False)
-
-
-def first_divergence(
+def compare(
     scorer: Scorer,
-    model: PreTrainedModel,
     prompt: Sequence[int],
     ars: Sequence[int],
     sps: Sequence[int],
     k: int,
     name: str = "",
-) -> Compared | None:
-    """Compare two greedy outputs of `model`; None if one is a prefix of the other.
+) -> Compared:
+    """Compare two greedy texts of one prompt: identical, a tie within rounding, or a bug.
 
-    The reference is a cacheless pass of the scorer in float32; the tolerance is twice the measured
-    difference to a step, and to a block of k + 1 tokens, of the model itself.
+    The reference is a cacheless pass in float32; the tolerance is twice the measured difference
+    to a step, and to a block of k + 1 tokens, of the scorer's model in its own precision.
     """
+    if list(ars) == list(sps):
+        return Compared(name, GreedyKind.IDENTICAL)
     pairs = enumerate(zip(ars, sps, strict=False))
     at = next((i for i, (a, b) in pairs if a != b), None)
-    if at is None:
-        return None
+    if at is None:  # one text ends before the other
+        return Compared(name, GreedyKind.BUG)
     a, b = ars[at], sps[at]
     reference = torch.from_numpy(scorer.logits(prompt, [*ars[:at], a])[-1])
     text, first = torch.tensor([*prompt, *ars[:at]]), len(prompt) - 1
-    ways = by_steps(model, text, first), by_block(model, text, k, first)
-    epsilon = max(float((reference - way[: len(reference)]).abs().max()) for way in ways)
+    passes = (after_block(scorer.model, text, size, first) for size in (1, k + 1))
+    epsilon = max(float((reference - row[: len(reference)]).abs().max()) for row in passes)
     logits = float(reference[a]), float(reference[b])
     gap = abs(logits[0] - logits[1])
     kind = kind_of((a, b), reference.topk(2).indices.tolist(), gap, 2 * epsilon)
     return Compared(name, kind, at, (a, b), gap, 2 * epsilon, logits)
 
 
-def by_steps(model: PreTrainedModel, text: Tensor, prefill: int = 0) -> Tensor:
-    """Return [V] logits after `text`, its last token fed alone."""
-    lm = begun(model, text[:-1], prefill)
-    return lm.append(text[-1:], keep=1).logits[0].float().cpu()
+def after_block(model: PreTrainedModel, text: Tensor, size: int, prefill: int = 0) -> Tensor:
+    """Return [V] logits after `text`, its last `size` tokens fed together.
 
-
-def by_block(model: PreTrainedModel, text: Tensor, k: int, prefill: int = 0) -> Tensor:
-    """Return [V] logits after `text`, its last token fed in a block of k + 1."""
-    size = min(k + 1, len(text) - prefill)
-    lm = begun(model, text[:-size], prefill)
-    return lm.append(text[-size:], keep=1).logits[0].float().cpu()
-
-
-def begun(model: PreTrainedModel, text: Tensor, prefill: int) -> LM:
-    """Return a session that has read `text`; with states, only `prefill` tokens as a prefill."""
+    Args:
+        prefill: tokens that a model with states reads at once; all others are fed one by one.
+    """
+    size = min(size, len(text) - prefill)
+    begun, last = text[:-size], text[-size:]
     lm = Eager().session(model)
-    first = prefill if keeps_states(model.config) else len(text)
-    lm.append(text[:first], keep=0)
-    lm.append(text[first:], keep=len(text[first:]))
-    return lm
+    first = prefill if keeps_states(model.config) else len(begun)
+    lm.append(begun[:first], keep=0)
+    lm.append(begun[first:], keep=len(begun[first:]))
+    return lm.append(last, keep=1).logits[0].float().cpu()
 
 
 @dataclass
@@ -126,24 +114,8 @@ class Greedy(GreedyResult):
         }
 
 
-def compare(
-    scorer: Scorer,
-    model: PreTrainedModel,
-    prompt: Sequence[int],
-    ars: Sequence[int],
-    sps: Sequence[int],
-    k: int,
-    name: str,
-) -> Compared:
-    """Compare two greedy texts of one prompt."""
-    if list(ars) == list(sps):
-        return Compared(name, GreedyKind.IDENTICAL)
-    divergence = first_divergence(scorer, model, prompt, ars, sps, k, name)
-    return divergence or Compared(name, GreedyKind.BUG)  # else one text ends before the other
-
-
 def catches_wrong_token(
-    scorer: Scorer, model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int], k: int
+    scorer: Scorer, prompt: Sequence[int], tokens: Sequence[int], k: int
 ) -> bool:
     """Return the control: whether a text with the target's third choice in it is a bug."""
     if not tokens:
@@ -152,24 +124,23 @@ def catches_wrong_token(
     row = torch.from_numpy(scorer.logits(prompt, tokens[: at + 1])[-1])
     third = int(row.topk(min(3, len(row))).indices[-1])
     planted = with_wrong_token(tokens, at, third)
-    return compare(scorer, model, prompt, tokens, planted, k, "").kind is GreedyKind.BUG
+    return compare(scorer, prompt, tokens, planted, k).kind is GreedyKind.BUG
 
 
 def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt]) -> Greedy:
     """Compare each prompt under greedy ArS and SpS: identical, a rounding tie, or a bug."""
     began = time.perf_counter()
-    plain, result, scorer = plain_cell(cell), Greedy(), shared_scorer(loaded)
+    plain, result, scorer = plain_cell(cell), Greedy(), Scorer.shared(loaded)
     for number, prompt in enumerate(prompts):
         ars = generate(plain, loaded, prompt.ids, prompt.name, 0).tokens
         sps = generate(cell, loaded, prompt.ids, prompt.name, 0)
         k = max(sps.drafted, default=0)
-        texts = ars, sps.tokens
-        comparison = compare(scorer, loaded.target, prompt.ids, *texts, k, prompt.name)
+        comparison = compare(scorer, prompt.ids, ars, sps.tokens, k, prompt.name)
         result.compared.append(comparison)
         if number < REPEATED:
             again = generate(plain, loaded, prompt.ids, prompt.name, 1)
             result.repeated &= again.tokens == ars
-            result.planted &= catches_wrong_token(scorer, loaded.target, prompt.ids, ars, k)
+            result.planted &= catches_wrong_token(scorer, prompt.ids, ars, k)
         if comparison.kind is not GreedyKind.IDENTICAL:
             log.info(f"{prompt.name}: {comparison.kind.value}")
     result.seconds = time.perf_counter() - began
@@ -178,18 +149,15 @@ def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt]) -> Greedy
 
 def greedy_records(loaded: Loaded, texts: Sequence[Text]) -> Greedy:
     """Compare records of a greedy run with the scorer's argmax, given each token's prefix."""
-    result, scorer = Greedy(), Scorer(loaded.target, loaded.vocab_size)
-    shared = shared_scorer(loaded)
+    result, shared = Greedy(), Scorer.shared(loaded)
+    scorer = Scorer(loaded.target, loaded.vocab_size)
     for text in texts:
         best = scorer.logits(text.prompt, text.tokens).argmax(-1).tolist()
         tokens = list(text.tokens[: len(best)])
         at = next((i for i, (a, b) in enumerate(zip(best, tokens, strict=True)) if a != b), None)
         reference = tokens if at is None else [*tokens[:at], best[at]]
-        k = max(text.drafted, default=0)
-        given = tokens[: len(reference)]
-        result.compared.append(
-            compare(shared, loaded.target, text.prompt, reference, given, k, text.name)
-        )
+        emitted, k = tokens[: len(reference)], max(text.drafted, default=0)
+        result.compared.append(compare(shared, text.prompt, reference, emitted, k, text.name))
         if len(result.compared) == 1:
-            result.planted = catches_wrong_token(shared, loaded.target, text.prompt, text.tokens, k)
+            result.planted = catches_wrong_token(shared, text.prompt, text.tokens, k)
     return result

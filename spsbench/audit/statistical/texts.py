@@ -118,12 +118,8 @@ class AuditJob(NamedTuple):
     kept: Text | None = None
 
 
-class Done(NamedTuple):
-    """Result of a job."""
-
-    job: AuditJob
-    evidence: list[Evidence]  # for each alternative
-    impossible: list[Impossible]
+Examined = tuple[list[Evidence], list[Impossible]]
+"""The evidence of a text for each alternative, and its impossible tokens."""
 
 
 def jobs(prompts: Sequence[Prompt]) -> Iterator[AuditJob]:
@@ -168,15 +164,15 @@ class Workbench:
         cell = self.cell if job.speculative else self.plain
         return job.kept or generate(cell, self.loaded, job.prompt.ids, job.prompt.name, job.repeat)
 
-    def perform(self, job: AuditJob) -> Done:
-        """Generate and examine."""
-        return Done(job, *self.referee.examine(self.generate(job), self.alternatives))
+    def examine(self, job: AuditJob) -> Examined:
+        """Generate and examine a text."""
+        return self.referee.examine(self.generate(job), self.alternatives)
 
 
 def perform_in_order(
     bench: Workbench,
     work: Iterable[AuditJob],
-    receive: Callable[[Done], bool],
+    receive: Callable[[AuditJob, Examined], bool],
     *,
     workers: int,
     access: Access,
@@ -184,25 +180,25 @@ def perform_in_order(
     """Perform jobs in this process or in `workers` others, until `receive` returns True.
 
     Args:
-        receive: takes the result of each job, in the order of the jobs.
+        receive: takes each job and its result, in the order of the jobs.
 
     Raises:
         UnavailableError: a job that failed in every worker.
         SpsError: any error of the models and methods.
     """
     if workers == 1:
-        any(receive(bench.perform(job)) for job in work)
+        any(receive(job, bench.examine(job)) for job in work)
         return
-    waiting: dict[int, Done] = {}
+    waiting: dict[int, tuple[AuditJob, Examined]] = {}
     next_index, over = 0, False
 
-    def take(unit: tuple[int, AuditJob], done: Done | Exception) -> None:
+    def take(unit: tuple[int, AuditJob], examined: Examined | Exception) -> None:
         nonlocal next_index, over
-        if isinstance(done, Exception):
-            raise done
-        waiting[unit[0]] = done
+        if isinstance(examined, Exception):
+            raise examined
+        waiting[unit[0]] = unit[1], examined
         while not over and next_index in waiting:
-            over = receive(waiting.pop(next_index))
+            over = receive(*waiting.pop(next_index))
             next_index += 1
 
     def give_up(unit: tuple[int, AuditJob], error: str) -> None:
@@ -211,10 +207,8 @@ def perform_in_order(
             "live. Look for what ended them, such as too little memory, or use fewer `workers`"
         )
 
-    processes, texts = (
-        Workers(on=f"processes:{workers}"),
-        AuditTexts(cell=bench.cell, edge=bench.referee.edge, access=access),
-    )
+    texts = AuditTexts(cell=bench.cell, edge=bench.referee.edge, access=access)
+    processes = Workers(on=f"processes:{workers}")
     map_units(processes, texts, enumerate(work), take=take, give_up=give_up, stop=lambda: over)
 
 
@@ -231,13 +225,12 @@ class AuditTexts(Work):
     access: Access
 
     def prepare(self) -> None:
-        """Limit this process to one thread, which leaves the other cores to other processes."""
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # the other cores are for other processes
 
-    def __call__(self, unit: tuple[int, AuditJob]) -> Done | Exception:
+    def __call__(self, unit: tuple[int, AuditJob]) -> Examined | Exception:
         """Return the result of a job; an error keeps its type, and is not retried."""
         try:
-            return self._bench.perform(unit[1])
+            return self._bench.examine(unit[1])
         except Exception as error:
             return error
 

@@ -213,11 +213,9 @@ def compare(
     if sps.cell.temperature == 0:
         identical = (ars.record.tokens, ars.record.text) == (sps.record.tokens, sps.record.text)
     if identical is False and not isinstance(prompt, EnginePrompt) and loaded.target is not None:
-        drafted = max(r.drafted for r in sps.record.rounds)
-        texts = ars.record.tokens, sps.record.tokens
-        divergence = compare_greedy(Scorer.shared(loaded), prompt, *texts, drafted)
-    known = divergence is not None and divergence.position is not None
-    return Comparison(ars, sps, gain(ars, sps), identical, divergence if known else None, busy)
+        texts = ars.record.tokens, sps.record.tokens, max(r.drafted for r in sps.record.rounds)
+        divergence = compare_greedy(Scorer.shared(loaded), prompt, *texts)
+    return Comparison(ars, sps, gain(ars, sps), identical, divergence, busy)
 
 
 def gain(ars: Text, sps: Text) -> Estimate | None:

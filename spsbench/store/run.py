@@ -206,10 +206,10 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     """
     if not folders:
         raise UsageError("no runs to merge: expected one or more. Name their folders")
-    runs = {folder: Manifest.load(folder) for folder in folders}
     if len({folder.resolve() for folder in folders}) < len(folders):
         names = ", ".join(map(str, folders))
         raise UsageError(f"one run twice ({names}): expected different ones. Name each once")
+    runs = {folder: Manifest.load(folder) for folder in folders}
     first = runs[folders[0]]
     for folder, manifest in runs.items():
         refuse_differences(manifest, first, folder, "Merge runs of one configuration only")

@@ -38,7 +38,8 @@ def record(number: int, *, cell: str = "c4", error: str | None = None) -> Record
     ]
     return Record(
         cell=cell,
-        sample=f"task/{number}",
+        sample=f"task/{number // 2}",
+        repeat=number % 2,
         prompt_tokens=number,
         tokens=[] if error else [number, 2, 3, 4, 5, 6, 7, 8],
         text="" if error else f'"{number}"\n\x1b[31m\u2028 ünïcode \ud800',

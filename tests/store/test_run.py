@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import placed_records, records
 from spsbench.store.run import ATTEMPTS, open_run
-from spsbench.store.run_folder import belongs, record_logs, records_path
+from spsbench.store.run_folder import records_path
 from spsbench.store.starts import Memory, Provenance
 from tests.store import made
 
@@ -117,27 +116,6 @@ def test_a_sample_that_always_fails_is_tried_three_times(folder):
     assert list(records(folder)) == [made.record(0), bad]
     failed = [values for values in iterate(records_path(folder, (0, 1))) if values["error"]]
     assert [values["attempt"] for values in failed] == [1, 2, 3]
-
-
-@pytest.mark.parametrize("total", [1, 3])
-def test_resume_after_each_record_makes_every_repeat_once(folder, total):
-    """A resume sees as done what is in the logs, and neither the next repeat nor the one before."""
-    every = [
-        replace(made.record(n, cell=cell), repeat=repeat)
-        for n in range(4)
-        for cell in ("c0", "c4")
-        for repeat in range(3)
-    ]
-    for number in range(total):
-        of_shard = [record for record in every if belongs(record.key, (number, total))]
-        for count, record in enumerate(of_shard):
-            with open_run(folder, made.manifest(), shard=(number, total), resume=True) as writer:
-                missing = [each.key for each in of_shard if writer.is_missing(each.key)]
-                assert missing == [each.key for each in of_shard[count:]]
-                writer.append(record)
-                assert not writer.is_missing(record.key)
-    assert {r.key: r for r in records(folder)} == {r.key: r for r in every}
-    assert sum(len(list(iterate(log))) for log in record_logs(folder).values()) == len(every)
 
 
 def test_shards_work_side_by_side_and_another_configuration_is_refused(folder):

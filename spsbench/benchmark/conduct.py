@@ -48,13 +48,13 @@ from spsbench.settings.execution import HERE
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
-from spsbench.settings.records import Key, Record
+from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import fingerprint, provenance
 from spsbench.store.records import records
 from spsbench.store.run import RunWriter, open_run
-from spsbench.store.run_folder import Shard, check_writable
+from spsbench.store.run_folder import check_writable
 from spsbench.store.starts import Provenance, Start, bandwidth_before
 from spsbench.store.withheld import withhold_texts
 from spsbench.tasks.reader import digest_of
@@ -293,16 +293,20 @@ class Benchmark(Conductor):
 class FollowedRun(RunWriter):
     """Rank 0's run on another rank, where nothing is written."""
 
-    def __init__(self, folder: Path, manifest: Manifest, shard: Shard, done: set[Key]) -> None:
-        self.folder, self.manifest, self.shard, self.done = folder, manifest, shard, done
+    def __init__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
 
     def append(self, record: Record, machine: str | None = None) -> None:
         """Drop a record."""
 
+    def note(self, **facts: Any) -> None:
+        """Drop facts."""
+
 
 def followed(writer: Any = None) -> FollowedRun:
     """Return rank 0's run, which alone has a writer, on every rank."""
-    return on_rank_0(lambda: FollowedRun(writer.folder, writer.manifest, writer.shard, writer.done))
+    state = on_rank_0(lambda: {n: v for n, v in vars(writer).items() if not n.startswith("_")})
+    return FollowedRun(state)
 
 
 def samples_known(experiment: Experiment) -> dict[str, Any]:

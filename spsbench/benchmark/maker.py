@@ -29,6 +29,7 @@ from spsbench.benchmark.jobs import (
 )
 from spsbench.benchmark.models import Models, folders_for
 from spsbench.benchmark.units import Unit, groups, units_of
+from spsbench.errors import first_line
 from spsbench.loop.batch import Batch
 from spsbench.loop.request_batch import RequestBatch
 from spsbench.methods.build import forget_memories
@@ -274,7 +275,10 @@ class RecordMaking:
             clock=model_cache.clock,
         )
 
-        def take(unit: Unit, made: UnitRecords) -> None:
+        def take(unit: Unit, made: UnitRecords | Exception) -> None:
+            if isinstance(made, Exception):
+                give_up(unit, f"{type(made).__name__}: {first_line(made)}")
+                return
             new = {n: made.choices[n] for n in made.choices if n not in model_cache.choices}
             if new:  # what engines of workers have chosen first: a resumed run keeps to it
                 model_cache.choices.update(new)
@@ -304,9 +308,8 @@ class RecordMaking:
             workers,
             maker,
             units,
+            take,
             threads=maker.access.threads,
             device=maker.cells[0].target.device,
-            take=take,
-            give_up=give_up,
             stop=self.stop,
         )

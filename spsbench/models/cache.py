@@ -37,6 +37,7 @@ from spsbench.models.tokenizers import (
     tokens_beyond,
 )
 from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
+from spsbench.parallel.process_group import lost_rank_as_error
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import WARP, Cell
 from spsbench.settings.cell_from_options import DRAFT, TARGET
@@ -102,6 +103,7 @@ class ModelCache:
         self.chosen = chosen
         self._kept: dict[Hashable, Any] = {}
 
+    @lost_rank_as_error()
     def load(self, cell: Cell) -> Loaded:
         """Load the models of `cell`; every check precedes the first weights."""
         drafter, decoder = cell.drafter, plug_in("decoders", cell.decoder)

@@ -1,5 +1,4 @@
-"""Work in many pieces on many workers: one driver hands out, takes in, and writes.
+"""Workers that make units of work: one driver hands units out, and alone writes.
 
-Stands on `settings` and `store`. Read `work`, `map_units` (the driver), `ray_workers` and
-`environment` (what a worker must have), then one use, such as `benchmark.maker`.
+Read `work`, `map_units` and `ray_workers`; `environment` is what workers must have alike.
 """

@@ -1,56 +1,39 @@
-"""Map units of work over workers: processes of this machine (concurrent.futures), or Ray actors.
+"""Map units of work over workers: processes of this machine, or Ray actors.
 
 A unit counts as done once `take` has returned, which makes it durable: one process writes. A worker
-that ends ends the run; a resumed run makes the units that are missing. What the driver keeps grows
-with the workers, never with the units.
+that ends ends the run; a resumed run makes the units that are missing.
 """
 
 import ctypes
 import os
 import pickle
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from itertools import islice
-from multiprocessing import active_children, get_context
-from types import ModuleType
-from typing import Any, Protocol
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
-from spsbench.errors import UnavailableError
 from spsbench.hardware.environment import usable_cores
 from spsbench.settings.execution import PROCESSES, Workers
-from spsbench.workers.work import Failure, Refusal, Runner, Work, failure, lost
+from spsbench.workers.work import TICK, Pool, Runner, Work, lost
 
-TICK = 1.0  # seconds between two looks at `stop`
-SAFE_PATH = "PYTHONSAFEPATH"
 SET_PARENT_DEATH_SIGNAL = 1  # of prctl
-
-
-class Pool(Protocol):
-    """Workers, each of which makes a unit at a time."""
-
-    count: int
-
-    def submit(self, unit: Any) -> "Future[Any]":
-        """Begin a unit; at most `count` are begun at once."""
-
-    def loss(self, error: Exception) -> UnavailableError | None:
-        """Return the line for a worker that has ended; None: `error` is of the unit alone."""
+PROGRAM = "import sys; sys.path[:] = {}; from spsbench.workers.map_units import serve; serve({})"
 
 
 def map_units(
     settings: Workers,
     work: Work,
     units: Iterable[Any],
+    take: Callable[[Any, Any], None],
     *,
     threads: int | None = None,
     device: str = "cpu",
-    take: Callable[[Any, Any], None],
-    give_up: Callable[[Any, str], None],
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Have workers make all units, one at a time each, until `stop` says so.
@@ -58,40 +41,29 @@ def map_units(
     Args:
         settings: which workers.
         units: taken one at a time, as workers become free.
+        take: takes a unit and its result, or the exception that it raised; what it writes is on
+            disk when it returns.
         threads: of each worker, as the user asked; None = its share of the machine.
         device: that models run on.
-        take: takes a unit and its result; the result is on disk when `take` returns.
-        give_up: takes a unit that failed, and why.
 
     Raises:
         UnavailableError: no worker, or one that has ended.
         SpsError: what a worker says that cannot work.
     """
-    waiting = iter(units)
-    running: dict[Future[Any], Any] = {}
+    waiting, running = iter(units), 0
     with pool_of(settings, work, threads, device) as pool:
-
-        def hand_out() -> None:
-            for unit in islice(waiting, pool.count - len(running)):
-                running[pool.submit(unit)] = unit
-
-        hand_out()
-        while running and not stop():
-            for future in wait(running, TICK, FIRST_COMPLETED).done:
-                unit = running.pop(future)
-                try:
-                    result = future.result()
-                except Exception as error:
-                    if loss := pool.loss(error):
-                        raise loss from error
-                    result = failure(error)  # such as a result that does not pickle
-                if isinstance(result, Refusal):
-                    raise result.error
-                hand_out()  # before `take`, so that no worker waits for the disk
-                if isinstance(result, Failure):
-                    give_up(unit, result.line)
-                else:
-                    take(unit, result)
+        while not stop():
+            for unit in islice(waiting, pool.count - running):
+                pool.begin(unit)
+                running += 1
+            if not running:
+                return
+            for unit, packed in pool.finished():
+                can_work, result = pickle.loads(packed)
+                if not can_work:
+                    raise result
+                running -= 1
+                take(unit, result)
 
 
 def pool_of(
@@ -112,76 +84,71 @@ def pool_of(
 
 
 class ProcessPool(AbstractContextManager[Pool]):
-    """Processes of this machine, which end with the driver, even a killed one."""
+    """Processes that take units from a pipe, started as they are needed."""
 
     def __init__(self, count: int, work: Work) -> None:
         self.count = count
-        initargs = pickle.dumps(work), os.getpid()
-        self._executor = ProcessPoolExecutor(count, get_context("spawn"), _start, initargs)
-        self._processes: set[Any] = set()
+        self._first = os.getpid(), pickle.dumps(work)
+        self._processes: dict[Connection, subprocess.Popen[bytes]] = {}
+        self._busy: dict[Connection, Any] = {}  # with their units
 
-    def submit(self, unit: Any) -> "Future[Any]":
+    def begin(self, unit: Any) -> None:
         """Begin a unit, in a new process where none is idle."""
-        others = set(active_children())
-        try:
-            with spawning():
-                future = self._executor.submit(_run, unit)
-        except BrokenProcessPool as error:
-            future = Future()
-            future.set_exception(error)
-        self._processes |= set(active_children()) - others
-        return future
+        idle = self._processes.keys() - self._busy.keys()
+        pipe = idle.pop() if idle else self._started()
+        self._busy[pipe] = unit
+        with suppress(ConnectionError):  # it has ended, as `finished` says
+            pipe.send(unit)
 
-    def loss(self, error: Exception) -> UnavailableError | None:
-        """Return the line for a process that has ended, with its signal or exit code."""
-        if not isinstance(error, BrokenProcessPool):
-            return None
-        for process in self._processes:  # the executor terminates the others
-            process.join(TICK)
-        codes = {process.exitcode for process in self._processes} - {None, 0, -signal.SIGTERM}
-        code = min(codes, default=-signal.SIGTERM)
-        return lost(signal.Signals(-code).name if code < 0 else f"exit code {code}")
+    def finished(self) -> Iterator[tuple[Any, bytes]]:
+        """Yield the units that have ended by now, or within a second.
+
+        Raises:
+            UnavailableError: a process has ended; names its signal or exit code.
+        """
+        ready: list[Any] = wait(list(self._busy), TICK)
+        for pipe in ready:
+            try:
+                packed = pipe.recv_bytes()
+            except (EOFError, ConnectionError) as error:
+                code = self._processes[pipe].wait()
+                name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+                raise lost(name) from error
+            yield self._busy.pop(pipe), packed
+
+    def _started(self) -> Connection:
+        """Start a process, which Ctrl-C does not reach: no module of the directory is imported."""
+        here, there = Pipe()
+        handle = there.fileno()
+        program = PROGRAM.format(sys.path, handle)
+        self._processes[here] = subprocess.Popen(
+            [sys.executable, "-P", "-c", program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[handle],
+            process_group=0,
+        )
+        there.close()
+        here.send(self._first)
+        return here
 
     def __exit__(self, *exception: object) -> None:
         """Kill the processes: what they were at is not recorded, and a resumed run makes it."""
-        for process in self._processes:
-            if process.is_alive():
-                process.kill()
-        self._executor.shutdown(cancel_futures=True)
+        for pipe, process in self._processes.items():
+            process.kill()
+            process.wait()
+            pipe.close()
 
 
-@contextmanager
-def spawning() -> Iterator[None]:
-    """Let processes start with SIGINT blocked, and without the caller's script or directory.
-
-    The script may have no guard against being imported again.
-    """
-    main, safe_path = sys.modules["__main__"], os.environ.get(SAFE_PATH)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    sys.modules["__main__"], os.environ[SAFE_PATH] = ModuleType("__main__"), "1"
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        os.environ.pop(SAFE_PATH)
-        if safe_path is not None:
-            os.environ[SAFE_PATH] = safe_path
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-_runner: list[Runner] = []  # of a worker
-
-
-def _start(packed: bytes, driver: int) -> None:
-    """Begin in the process of a worker: end with the driver, and print nothing to its output."""
+def serve(handle: int) -> None:
+    """Be the process of a worker, until the driver ends."""
+    pipe = Connection(handle)
+    driver, packed = pipe.recv()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != driver:  # it has ended before
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.environ.pop(SAFE_PATH, None)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    _runner.append(Runner(packed))
-
-
-def _run(unit: Any) -> Any:
-    return _runner[0].run(unit)
+            return
+    runner = Runner(packed)
+    with suppress(EOFError, ConnectionError):
+        while True:
+            pipe.send_bytes(runner.run(pipe.recv()))

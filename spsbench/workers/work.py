@@ -2,10 +2,14 @@
 
 import pickle
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from spsbench.errors import SpsError, UnavailableError, first_line, is_out_of_memory
+
+TICK = 1.0  # seconds between two looks at whether to stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,24 +34,7 @@ class Work(ABC):
 
     @abstractmethod
     def __call__(self, unit: Any) -> Any:
-        """Make a unit. Whatever it raises is a failure of the unit."""
-
-
-class Refusal(NamedTuple):
-    """The result of a worker that cannot work at all."""
-
-    error: Exception
-
-
-class Failure(NamedTuple):
-    """The result of a unit that failed: kind and first line of its error, which may not pickle."""
-
-    line: str
-
-
-def failure(error: Exception) -> Failure:
-    """Return the failure that an error is."""
-    return Failure(f"{type(error).__name__}: {first_line(error)}")
+        """Make a unit. Whatever it raises is the result of the unit."""
 
 
 class Runner:
@@ -57,27 +44,37 @@ class Runner:
         self._packed = packed
         self._work: Work | None = None
 
-    def run(self, unit: Any) -> Any:
-        """Return the result of a unit, its failure, or the refusal of this worker."""
+    def run(self, unit: Any) -> bytes:
+        """Return, pickled, whether this worker can work, and the result of a unit or its error."""
         if self._work is None:
             try:
                 work: Work = pickle.loads(self._packed)
                 work.prepare()
             except Exception as error:
-                is_refusal = isinstance(error, SpsError) or is_out_of_memory(error)
-                return Refusal(error if is_refusal else unfit(failure(error).line))
+                return pickle.dumps((False, portable(refusal(error))))
             self._work = work
         try:
-            return self._work(unit)
-        except Exception as error:
-            return failure(error)
+            return pickle.dumps((True, self._work(unit)))
+        except Exception as error:  # such as a result that does not pickle
+            return pickle.dumps((True, portable(error)))
 
 
-def unfit(reason: str) -> UnavailableError:
+def portable(error: Exception) -> Exception:
+    """Return an error that the driver can unpickle: Python's and ours, or one that names it."""
+    if type(error).__module__.partition(".")[0] in ("builtins", "spsbench"):
+        with suppress(Exception):
+            copy: Exception = pickle.loads(pickle.dumps(error))
+            return copy
+    return ChildProcessError(f"{type(error).__name__}: {first_line(error)}")
+
+
+def refusal(error: Exception) -> Exception:
     """Return the error of a worker that cannot begin."""
+    if isinstance(error, SpsError) or is_out_of_memory(error):
+        return error
     return UnavailableError(
-        f"a worker cannot begin ({reason[:300]}): expected the driver's spsbench on every "
-        "machine. Install the same there"
+        f"a worker cannot begin ({type(error).__name__}: {first_line(error)}): expected the "
+        "driver's spsbench on every machine. Install the same there"
     )
 
 
@@ -87,3 +84,19 @@ def lost(reason: str) -> UnavailableError:
         f"a worker has ended ({reason}): expected it to live. Results are kept up to here; look "
         "at the memory of its machine, and continue with `resume`"
     )
+
+
+class Pool(Protocol):
+    """Workers, each of which makes a unit at a time."""
+
+    count: int
+
+    def begin(self, unit: Any) -> None:
+        """Begin a unit; at most `count` are begun at once."""
+
+    def finished(self) -> Iterator[tuple[Any, bytes]]:
+        """Yield the units that have ended, with what `Runner.run` returned; may be none yet.
+
+        Raises:
+            UnavailableError: a worker has ended.
+        """

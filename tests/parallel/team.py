@@ -42,10 +42,10 @@ def _be(rank: int, size: int, port: int, work: Callable[[], Any], answer: Any) -
     os._exit(1)
 
 
-def started(*arguments: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> list[Forked]:
+def started(*arguments: str, stdin: bytes = b"") -> list[Forked]:
     """Start `sps` as two ranks, the first of which has `stdin`."""
     port = free_port()
     return [
-        Forked(*arguments, env=os.environ | variables_of(rank, 2, port) | (env or {}), stdin=given)
+        Forked(*arguments, env=os.environ | variables_of(rank, 2, port), stdin=given)
         for rank, given in enumerate((stdin, b""))
     ]

@@ -12,13 +12,12 @@ import pytest
 import torch
 
 import spsbench
-from spsbench.errors import DataError, UnavailableError, UsageError
+from spsbench.errors import DataError, UsageError
 from spsbench.hardware.ranks import Ranks, ranks
 from spsbench.methods.resolve import resolve
-from spsbench.models.devices import find_device
 from spsbench.models.loader import load_model, own_device
 from spsbench.models.prepare import check_ranks
-from spsbench.parallel.process_group import backend_of
+from spsbench.parallel.process_group import backend_of, connect
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import ModelSpec
 from tests.cli.forked import Forked
@@ -90,40 +89,33 @@ def test_ranks_that_draft_otherwise_end_in_a_line():
 
 def test_a_command_on_two_ranks_reads_and_prints_on_the_first():
     asked = ("generate", *LINE, "--seed", "3", "--no-stats", "--max-new-tokens", "8")
-    alone = Forked(*asked, env=os.environ, stdin=b"def f(")
-    text, _ = alone.communicate()
+    text, _ = Forked(*asked, env=os.environ, stdin=b"def f(").communicate()
     both = started(*asked, "--parallel", "tp", stdin=b"def f(")
-    outputs = [rank.communicate()[0] for rank in both]
-    assert [rank.returncode for rank in (alone, *both)] == [0, 0, 0]
-    assert text
-    assert outputs == [text, b""]
+    assert [rank.communicate()[0] for rank in both] == [text or None, b""]
+    assert [rank.returncode for rank in both] == [0, 0]
 
 
 def test_a_bench_whose_rank_is_killed_goes_on_to_the_records_of_one_process(tmp_path):
     asked = ("bench", "latency", "--limit", "3", "-k", "4", "--max-new-tokens", "8", *LINE)
-    alone = Forked(*asked, "-o", str(tmp_path / "alone"), env=os.environ)
-    alone.communicate()
+    Forked(*asked, "-o", str(tmp_path / "alone"), env=os.environ).communicate()
     shared = (*asked, "--parallel", "tp", "--resume", "-o", str(tmp_path / "shared"))
     log = tmp_path / "shared" / "records-00-of-01.jsonl"
-    killed = started(*shared, env={"TMPDIR": str(tmp_path)})
+    killed = started(*shared)
     assert wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") >= 2)
     killed[1].kill()
     _, err = killed[0].communicate()
     assert killed[0].returncode == 69
-    assert [line[:23] for line in err.decode().splitlines() if "error" in line] == [
-        "error: a rank has ended"
-    ]
+    assert err.count(b"error: a rank has ended") == 1
     resumed = started(*shared)
     for rank in resumed:
         rank.communicate()
-    assert [rank.returncode for rank in (alone, *resumed)] == [0, 0, 0]
-    records = [
-        [{**json.loads(line), "cell": ""} for line in bare(tmp_path / name)]
+    assert [rank.returncode for rank in resumed] == [0, 0]
+    one, two = (
+        sorted(str({**json.loads(line), "cell": ""}) for line in bare(tmp_path / name))
         for name in ("alone", "shared")
-    ]
-    assert len(records[0]) == 6
-    assert all(record in records[0] for record in records[1])
-    assert len(records[1]) == 6
+    )
+    assert len(one) == 6
+    assert two == one
 
 
 @pytest.mark.slow
@@ -165,40 +157,24 @@ def test_what_cannot_be_shared_is_refused(tmp_path, monkeypatch):
     for models in (lambda: make_cell(parallel="tp:4").models, lambda: make_cell().models):
         with pytest.raises(UsageError):
             check_ranks(models())
-
-
-@pytest.mark.parametrize("absent", ["MASTER_ADDR", "MASTER_PORT"])
-def test_ranks_without_an_address_are_one_line(absent):
-    env = os.environ | variables_of(0, 2, 1)
-    del env[absent]
-    ended = Forked("generate", "x", "--parallel", "tp", env=env)
-    _, said = ended.communicate()
-    assert ended.returncode == 2
-    assert said.startswith(f"error: RANK without {absent} (environment)".encode())
-    assert said.count(b"\n") == 1
+    monkeypatch.delenv("MASTER_PORT")
+    with pytest.raises(UsageError):
+        connect()
 
 
 def test_each_rank_takes_the_accelerator_of_its_number(monkeypatch):
     """On a machine with two that is made up: rank 3 of 4 is the second of the second machine."""
     touched: list[int] = []
-    cuda = SimpleNamespace(
-        is_available=lambda: True,
-        device_count=lambda: 2,
-        set_device=touched.append,
-        mem_get_info=lambda index: (touched.append(index), 2),
-        get_device_name=lambda index: "made up",
-    )
+    two = {"is_available": lambda: True, "device_count": lambda: 2}
+    cuda = SimpleNamespace(**two, set_device=touched.append)
     monkeypatch.setattr(torch, "cuda", cuda)
     assert backend_of(Ranks(rank=3, size=4, local=1)) == "cpu:gloo,cuda:nccl"
     for name, value in {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 1}.items():
         monkeypatch.setenv(name, str(value))
     assert own_device("auto") == "cuda:1"
-    assert find_device("cuda:1") == torch.device("cuda", 1)
-    assert touched == [1, 1], "a look at another one would take memory of it"
+    assert touched == [1], "a look at another one would take memory of it"
     for refused in (lambda: backend_of(Ranks(2, 3, 2)), lambda: own_device("cpu")):
         with pytest.raises(UsageError):
             refused()
-    with pytest.raises(UnavailableError):
-        find_device("cuda:2")
     cuda.is_available = lambda: False
     assert backend_of(Ranks(rank=5, size=8, local=5)) == "gloo"

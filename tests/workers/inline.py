@@ -1,16 +1,11 @@
 """Workers in the process that tests: real work, everything pickled."""
 
 import pickle
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 
 from spsbench.workers import map_units
 from spsbench.workers.work import Runner, lost
-
-
-class LostError(Exception):
-    """The process of a worker is said to have ended."""
 
 
 class InlinePool:
@@ -20,20 +15,17 @@ class InlinePool:
 
     def __init__(self, work, dies):
         self._runner, self._dies = Runner(pickle.dumps(work)), dies
-        self.submitted = []
+        self.begun, self._running = [], []
 
-    def submit(self, unit):
-        self.submitted.append(unit)
-        future = Future()
+    def begin(self, unit):
+        self.begun.append(unit)
+        self._running.append(unit)
+
+    def finished(self):
+        unit = self._running.pop(0)
         if self._dies(unit):
-            future.set_exception(LostError("SIGKILL"))
-        else:
-            result = self._runner.run(pickle.loads(pickle.dumps(unit)))
-            future.set_result(pickle.loads(pickle.dumps(result)))
-        return future
-
-    def loss(self, error):
-        return lost(str(error)) if isinstance(error, LostError) else None
+            raise lost("SIGKILL")
+        return [(unit, self._runner.run(pickle.loads(pickle.dumps(unit))))]
 
 
 def inline(monkeypatch, dies=lambda unit: False, with_work=lambda work: work):

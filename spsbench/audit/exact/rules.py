@@ -123,12 +123,12 @@ def rows_of(
     """
     rows: dict[int, RuleRow] = {}
 
-    def take(unit: tuple[int, Pairing], row: RuleRow) -> None:
-        rows[unit[0]] = row
-        take_row(unit[1], row)
-
-    def give_up(unit: tuple[int, Pairing], error: str) -> None:
-        take(unit, failed(names_of(unit[1]), ChildProcessError(error)))
+    def take(unit: tuple[int, Pairing], result: RuleRow | Exception) -> None:
+        index, pair = unit
+        if isinstance(result, Exception):
+            result = failed(names_of(pair), result)
+        rows[index] = result
+        take_row(pair, result)
 
     waiting = []
     for unit in enumerate(pairings):
@@ -145,7 +145,7 @@ def rows_of(
 
     if waiting:
         processes = Workers(on=f"processes:{min(workers, len(waiting))}")
-        map_units(processes, Enumeration(), handed_out(), take=take, give_up=give_up)
+        map_units(processes, Enumeration(), handed_out(), take)
     return [rows[index] for index in range(len(pairings))]
 
 

@@ -17,7 +17,7 @@ from spsbench.audit.statistical.betting import Evidence
 from spsbench.audit.statistical.finding import Impossible
 from spsbench.audit.statistical.referee import Referee, Text, alternatives_of, referee_of
 from spsbench.benchmark.generation import Generation
-from spsbench.errors import UnavailableError, UsageError
+from spsbench.errors import UsageError
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.memory import ram
 from spsbench.methods.resolve import resolve
@@ -183,7 +183,7 @@ def perform_in_order(
         receive: takes each job and its result, in the order of the jobs.
 
     Raises:
-        UnavailableError: a job that failed in every worker.
+        UnavailableError: a worker that ended.
         SpsError: any error of the models and methods.
     """
     if workers == 1:
@@ -201,15 +201,9 @@ def perform_in_order(
             over = receive(*waiting.pop(next_index))
             next_index += 1
 
-    def give_up(unit: tuple[int, AuditJob], error: str) -> None:
-        raise UnavailableError(
-            f"no worker could audit a text of {unit[1].prompt.name} ({error}): expected all to "
-            "live. Look for what ended them, such as too little memory, or use fewer `workers`"
-        )
-
     texts = AuditTexts(cell=bench.cell, edge=bench.referee.edge, access=access)
     processes = Workers(on=f"processes:{workers}")
-    map_units(processes, texts, enumerate(work), take=take, give_up=give_up, stop=lambda: over)
+    map_units(processes, texts, enumerate(work), take, stop=lambda: over)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,12 +221,9 @@ class AuditTexts(Work):
     def prepare(self) -> None:
         torch.set_num_threads(1)  # the other cores are for other processes
 
-    def __call__(self, unit: tuple[int, AuditJob]) -> Examined | Exception:
-        """Return the result of a job; an error keeps its type, and is not retried."""
-        try:
-            return self._bench.examine(unit[1])
-        except Exception as error:
-            return error
+    def __call__(self, unit: tuple[int, AuditJob]) -> Examined:
+        """Return the result of a job."""
+        return self._bench.examine(unit[1])
 
     @cached_property
     def _bench(self) -> Workbench:

@@ -171,15 +171,6 @@ class Repeating(Drafter):
         return Draft(torch.tensor(self.tokens[:k], dtype=torch.int64), None)
 
 
-class Trusting(TwoLevelDrafter):
-    """The planted fault: a guess that the pass began with is kept, whatever is drawn."""
-
-    def draft(self, context, k, noise, go_on):
-        made = super().draft(context, k, noise, go_on)
-        made.tokens[:1] = self._first.tokens[0]
-        return made
-
-
 @pytest.mark.parametrize("session", SESSIONS)
 def test_a_guessed_draft_is_the_draft_without_guesses_in_fewer_passes(session):
     model, part = tiny("llama", context=256), CachePart(4, 1)
@@ -190,7 +181,6 @@ def test_a_guessed_draft_is_the_draft_without_guesses_in_fewer_passes(session):
     lm.append(torch.tensor(text[:-1]), keep=0)
     context = Context(text, lambda logits: logits.softmax(-1), None)
     every = torch.ones((), dtype=torch.bool)
-    seen = set()
     for seed in range(12):
         noise = PhiloxStream(seed).round(0)
         plain = PartialDrafter(lm).draft(context, 5, noise, lambda law: every)
@@ -201,9 +191,6 @@ def test_a_guessed_draft_is_the_draft_without_guesses_in_fewer_passes(session):
             assert made.tokens.tolist() == plain.tokens.tolist()
             torch.testing.assert_close(made.probs, plain.probs, rtol=0, atol=1e-6)
             assert fed.call_count == passes
-        planted = Trusting(lm, guesses).draft(context, 5, noise, lambda law: every)
-        seen.add(planted.tokens.tolist() == plain.tokens.tolist())
-    assert seen == {False}
 
 
 def test_sessions_without_rows_are_refused_and_a_text_never_shrinks():

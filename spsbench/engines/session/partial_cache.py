@@ -110,8 +110,17 @@ class PartialLM(EagerLM):
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Hold the target's rows of the first `length` tokens, and none besides."""
+        """Hold the target's rows of the first `length` tokens, and none besides.
+
+        With a `path`, hold the first `len(path)` rows that were fed since as well.
+        """
         source = self._source()
+        kept = self._cache.held(length) + len(path or ())
+        chain = path is not None and list(path) == list(range(len(path)))
+        if path and chain and length == self._text and kept <= self._length:
+            self._length = kept
+            self._cache.keep(kept)
+            return
         if length == 0:
             self._text = 0
             if self._feeds:
@@ -170,12 +179,7 @@ def partial_session(
     source: Callable[[], Any] | None,
     vocab_size: int | None = None,
 ) -> LM:
-    """Return a session with `model` over a part of the cache of the session in `source`.
-
-    Args:
-        opened: opens a session of the target's engine.
-        source: returns the session whose cache is read; None: one of its own, which it feeds.
-    """
+    """Return a session over a part of the cache of `source`; None: of one that it feeds."""
     like: Any = opened()
     kind = KINDS.get(type(like))
     if kind is None:

@@ -23,15 +23,6 @@ def held(past, layer):
     return [int(k) for k in keys]
 
 
-def test_the_room_doubles_and_ends_at_the_context():
-    past, rooms = PreallocatedCache(1600), []
-    for start in range(0, 1600, 100):
-        past.update(*states(list(range(start, start + 100)), 0), 0)
-        rooms.append(past.layers[0].capacity)
-    assert sorted(set(rooms)) == [256, 512, 1024, 1600]
-    assert held(past, 0) == list(range(1600))
-
-
 def test_appends_rewinds_and_restarts_stay_in_one_buffer():
     past = PreallocatedCache()
     past.update(*states(list(range(100)), 0), 0)

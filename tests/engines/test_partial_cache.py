@@ -5,9 +5,6 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from spsbench.audit.exact.cases import Case
-from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
 from spsbench.engines.session.partial_cache import (
     PartialFastLM,
@@ -23,8 +20,6 @@ from spsbench.methods.drafters.self_speculation import (
     PartialDrafter,
     TwoLevelDrafter,
 )
-from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.sps import Sps
 from tests.oracles.models import WINDOWED, laws, tiny
 from tests.variants import first
 
@@ -100,62 +95,6 @@ def test_drafting_never_writes_the_target_s_rows():
         lm.append(torch.tensor([token]), keep=1)
     for rows, layer in zip(before, target._cache.layers, strict=True):
         assert torch.equal(rows, layer.keys)
-
-
-def windowed_law(model, part, known):
-    """The draft's law after a prefix in a first slot: from the target's rows."""
-
-    def law(prefix):
-        if prefix not in known:
-            target, lm = pair_of(model, "eager", part)
-            target.append(torch.tensor(prefix[:-1], dtype=torch.int64), keep=0)
-            lm.commit(len(prefix) - 1)
-            logits = lm.append(torch.tensor(prefix[-1:]), keep=1).logits[0]
-            known[prefix] = tuple(logits.softmax(-1).tolist())
-        return known[prefix]
-
-    return law
-
-
-def speculating(tokens):
-    """The drafter over a real target, whose law is enumerated."""
-    model, part, whole = tiny("llama", vocab=3, context=16), CachePart(1, 0), {}
-    sessions = []
-
-    def target_law(prefix):
-        if prefix not in whole:
-            whole[prefix] = tuple(laws(model, list(prefix))[-1].softmax(-1).tolist())
-        return whole[prefix]
-
-    def lm(case, text, is_target):
-        if is_target:
-            sessions.append(EagerLM(model))
-            return sessions[-1]
-        return PartialLM(model, part=part, source=lambda: sessions[-1])
-
-    rule = Sps()
-    return Case(
-        rule,
-        DiscoveredRule(rule),
-        target_law,
-        windowed_law(model, part, {}),
-        3,
-        lm=lm,
-        drafter=PartialDrafter,
-        prompt=(0, 1, 2, 1),
-        schedule=Constant(
-            1
-        ),  # the law of a second slot depends on the round, not on the text alone
-        tokens=tokens,
-    )
-
-
-@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_the_law_of_texts_is_the_target_s(tokens):
-    proof = prove(speculating(tokens))
-    assert proof.mass == pytest.approx(1, abs=1e-12)
-    assert proof.distance < 1e-9
-    assert {"none", "all"} <= proof.kinds
 
 
 class Repeating(Drafter):

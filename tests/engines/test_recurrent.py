@@ -18,7 +18,7 @@ from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.session import recurrent
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.layer_skip import view
-from spsbench.engines.session.recurrent import RecurrentLM, find_mixers, register
+from spsbench.engines.session.recurrent import RecurrentLM, register
 from spsbench.engines.session.states import keeps_states
 from spsbench.errors import DataError, OutOfMemoryError
 from spsbench.loop.drafter_context import Variant
@@ -209,20 +209,6 @@ def test_the_law_over_states(family):
     proof = prove(over_states(family))
     assert proof.constant
     assert proof.distance < 1e-9
-
-
-def test_in_a_pass_of_several_rows_a_mixer_has_the_bits_of_single_ones():
-    model = made("mamba", dtype=torch.bfloat16)
-    text = torch.tensor(tokens(random.Random(2), 5))
-    mixer = next(iter(find_mixers(model).values()))
-    results = []
-    handle = mixer.register_forward_hook(lambda *call: results.append(call[-1]))
-    for sizes in (1, 1, 1, 1, 1), (5,):
-        lm = RecurrentLM(model)
-        for part in text.split(sizes):
-            lm.append(part, keep=len(part))
-    handle.remove()
-    assert torch.equal(torch.cat(results[:5], dim=1), results[5])
 
 
 def test_every_engine_opens_the_session_and_the_line_says_why():

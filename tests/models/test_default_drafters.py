@@ -7,7 +7,6 @@ import pytest
 from spsbench.benchmark.bench import planned
 from spsbench.messages import lines_to
 from spsbench.models.prepare import note_default_drafters
-from spsbench.planning.plan import plan
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access
 from spsbench.settings.sweep import sweep
@@ -48,11 +47,3 @@ def test_a_bench_names_it(caplog):
     assert [line for line in lines if "drafting" in line] == [
         "note: drafting with model nano-draft, since none was named"
     ]
-
-
-def test_a_plan_names_what_it_compares(monkeypatch):
-    monkeypatch.setattr("spsbench.planning.planner.Planner.run", lambda planner: None)
-    lines = []
-    plan("xsum", target="nano", offline=True, say=lines.append)
-    (line,) = [line for line in lines if line.startswith("note: drafting with")]
-    assert line.startswith("note: drafting with model nano-draft and ngram (prompt lookup)")

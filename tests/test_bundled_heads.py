@@ -39,9 +39,9 @@ def test_damaged_weights_of_a_head_are_told_as_such(damage, tmp_path):
         weights.unlink()
     else:
         weights.write_bytes(damage(weights.read_bytes()))
-    says = "no tensors|model.safetensors cannot be read"
-    with pytest.raises(SpsError, match=says):
+    with pytest.raises(SpsError) as error:
         spsbench.load(draft=str(folder))
+    assert "another model" not in str(error.value)
 
 
 def test_random_weights_take_no_head_unasked():

@@ -62,12 +62,15 @@ def heads_in(drafts: Iterable[str], revision: str | None, facts: ModelFacts) -> 
 def family_at(draft: ModelSpec, access: Access) -> str | None:
     """Return the drafter of a head, whose files are downloaded if needed; None for others.
 
-    None also if the files cannot be read: loading reports that error.
+    None also if the files cannot be found: loading reports that error.
     """
+    if named_gguf(draft.id):
+        return None
     try:
-        return None if named_gguf(draft.id) else family_of(locate(draft, access))
+        folder = local_folder(draft.id) or locate(draft, access)
     except (SpsError, OSError):
         return None
+    return family_of(folder)
 
 
 def check_heads(cells: Iterable[Cell], access: Access) -> None:

@@ -511,8 +511,8 @@ def last_only(block, output, limits, *rest):
     return CUT(block, output, Limits(limits.max_new_tokens), *rest)
 
 
-def never_over(block, output, limits, budget, stop):
-    return (block, "length") if len(output) + len(block) >= budget else (block, None)
+def one_more(prompt, limits, context):
+    return limits.max_new_tokens + 1
 
 
 def raw_bonus(logits):
@@ -603,8 +603,8 @@ DEFECTS = (
         "an EOS inside a block is passed over", {"spsbench.loop.decode.cut": last_only}, ("sps",)
     ),
     Defect(
-        "the budget is not clamped",
-        {"spsbench.loop.decode.room": lambda *_: 5, "spsbench.loop.decode.cut": never_over},
+        "a text is one token longer than its budget",
+        {"spsbench.loop.decode.token_budget": one_more},
         ("sps",),
     ),
     Defect("lenience 0.9", {"verifier": Lenient()}, ("sps",), "model", slow=("verify",)),

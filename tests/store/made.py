@@ -1,10 +1,11 @@
-"""Made-up records and manifests, and a run that writes them: a program to be killed."""
+"""Made-up records, manifests and runs."""
 
 import resource
-import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from spsbench.settings.records import Record, RoundRecord
 from spsbench.store.manifest import Manifest
@@ -20,7 +21,6 @@ FINGERPRINT = {
     "stop": ["\n\n"],
     "seed": 0,
 }
-HERE = Provenance(hardware={"cpu": "made up"})
 
 
 def manifest(**changed: object) -> Manifest:
@@ -51,12 +51,30 @@ def record(number: int, *, cell: str = "c4", error: str | None = None) -> Record
     )
 
 
-def write(writer: RunWriter, count: int) -> None:
-    for number in range(count):
-        made = record(number)
+def write(
+    writer: RunWriter, numbers: Iterable[int], errors: Container[int] = (), **changed: Any
+) -> None:
+    for number in numbers:
+        made = replace(record(number, error="x" if number in errors else None), **changed)
         if writer.is_missing(made.key):
             writer.append(made)
-            print(number, flush=True)
+
+
+def run(
+    folder: Path,
+    numbers: Iterable[int],
+    of: Manifest | None = None,
+    *,
+    threads: int = 1,
+    errors: Container[int] = (),
+    changed: dict[str, Any] | None = None,
+    **options: Any,
+) -> Path:
+    """Open a run, write the missing ones of `numbers`, and return its folder."""
+    with open_run(folder, of or manifest(), **options) as writer:
+        writer.start(Provenance(threads=threads))
+        write(writer, numbers, errors, **(changed or {}))
+    return folder
 
 
 @contextmanager
@@ -68,9 +86,3 @@ def small_files(most: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-if __name__ == "__main__":
-    with open_run(Path(sys.argv[1]), manifest(), resume=True) as writer:
-        writer.start(HERE)
-        write(writer, int(sys.argv[2]))

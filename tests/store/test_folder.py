@@ -1,11 +1,7 @@
 import pytest
 
 from spsbench.errors import CannotCreateError, Exit
-from spsbench.store.run_folder import (
-    belongs,
-    check_writable,
-    make,
-)
+from spsbench.store.run_folder import belongs, check_writable, make
 
 
 def test_the_check_leaves_nothing(tmp_path):
@@ -49,9 +45,9 @@ def test_a_folder_of_another_kind_is_refused(tmp_path):
     make(tmp_path)
 
 
-@pytest.mark.parametrize("total", [1, 7])
-def test_each_generation_has_one_shard_whatever_its_method(total):
-    sizes = [0] * total
+@pytest.mark.parametrize("expected", [[800], [122, 115, 123, 106, 114, 112, 108]], ids=len)
+def test_each_generation_has_one_shard_whatever_its_method(expected):
+    sizes, total = [0] * len(expected), len(expected)
     for number in range(400):
         for repeat in range(2):
             key = ("cell", f"HumanEval/{number}", repeat)
@@ -59,9 +55,4 @@ def test_each_generation_has_one_shard_whatever_its_method(total):
             assert len(shards) == 1
             assert belongs(("other", *key[1:]), (shards[0], total))
             sizes[shards[0]] += 1
-    assert min(sizes) > 800 / total * 0.7
-
-
-def test_shards_are_the_same_in_every_process():
-    first = [n for n in range(12) if belongs(("c", f"s{n}", 0), (0, 2))]
-    assert first == [0, 1, 5, 6, 9]
+    assert sizes == expected  # in every process

@@ -2,13 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.errors import (
-    DataError,
-    InUseError,
-    MismatchError,
-    UsageError,
-)
-from spsbench.store.log import Log, iterate
+from spsbench.errors import InUseError, MismatchError, UsageError
+from spsbench.store.log import iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import placed_records, records
 from spsbench.store.run import ATTEMPTS, open_run
@@ -22,49 +17,32 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
-def begin(folder, count=3, manifest=None, **options):
-    with open_run(folder, manifest or made.manifest(), **options) as writer:
-        writer.start(made.HERE)
-        made.write(writer, count)
-    return writer
-
-
 def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_a_run_is_written_and_read(folder):
-    begin(folder)
-    assert list(records(folder)) == [made.record(n) for n in range(3)]
-    assert Manifest.load(folder).fingerprint == made.FINGERPRINT
-    assert files(folder).keys() == {"manifest.json", "records-00-of-01.jsonl"}
-    assert ["start" in line for line in iterate(records_path(folder, (0, 1)))] == [
-        True,
-        *[False] * 3,
-    ]
-
-
 def test_a_run_goes_on_where_it_stopped_and_leaves_its_manifest(folder):
-    begin(folder, resume=True)  # of nothing: a start
+    made.run(folder, range(3), resume=True)  # of nothing: a start
     manifest = files(folder)["manifest.json"]
     with open_run(folder, made.manifest(), resume=True) as writer:
         assert writer.done == {made.record(n).key for n in range(3)}
         with pytest.raises(ValueError):
             writer.append(made.record(2))
-        writer.start(made.HERE)
-        made.write(writer, 5)
-    begin(folder, 5, resume=True)  # of all: no start
+        writer.start(Provenance(threads=2))
+        made.write(writer, range(5))
+    made.run(folder, range(5), resume=True)  # of all: no start
+    assert files(folder).keys() == {"manifest.json", "records-00-of-01.jsonl"}
     assert [placed.record for placed in placed_records(folder)] == [
         made.record(n) for n in range(5)
     ]
     starts = {id(placed.start): placed.start for placed in placed_records(folder)}.values()
-    assert [start.provenance for start in starts] == [made.HERE] * 2
+    assert [start.provenance.threads for start in starts] == [1, 2]
     assert files(folder)["manifest.json"] == manifest
     assert writer.count == 5
 
 
 def test_a_run_that_is_there_is_never_mixed_in(folder):
-    begin(folder)
+    made.run(folder, range(3))
     before = files(folder)
     others = made.manifest(seed=1), made.manifest(**{"draft.files.model.safetensors": "other"})
     for manifest in (made.manifest(), *others):
@@ -81,9 +59,9 @@ def test_a_run_that_is_there_is_never_mixed_in(folder):
 
 def test_overwriting_moves_the_old_run_aside(folder, monkeypatch):
     for number in range(3):
-        begin(folder, number + 1, made.manifest(seed=number), overwrite=True)
+        made.run(folder, range(number + 1), made.manifest(seed=number), overwrite=True)
     monkeypatch.chdir(folder)
-    begin(Path(), 4, made.manifest(seed=3), overwrite=True)  # named from within
+    made.run(Path(), range(4), made.manifest(seed=3), overwrite=True)  # named from within
     for number, name in enumerate(("run.old-1", "run.old-2", "run.old-3", "run")):
         assert Manifest.load(folder.with_name(name)).fingerprint["seed"] == number
         assert len(list(records(folder.with_name(name)))) == number + 1
@@ -92,10 +70,10 @@ def test_overwriting_moves_the_old_run_aside(folder, monkeypatch):
 @pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}, {"shard": (0, 2)}])
 def test_a_second_writer_is_turned_away(folder, options):
     with open_run(folder, made.manifest()) as writer:
-        made.write(writer, 1)
+        made.write(writer, range(1))
         with pytest.raises(InUseError):
             open_run(folder, made.manifest(), **options)
-        made.write(writer, 2)
+        made.write(writer, range(2))
     assert len(list(records(folder))) == 2
 
 
@@ -103,7 +81,7 @@ def test_a_sample_that_always_fails_is_tried_three_times(folder):
     bad, key = made.record(7, error="RuntimeError: out"), made.record(7).key
     with open_run(folder, made.manifest()) as writer:
         writer.append(bad)
-        made.write(writer, 1)
+        made.write(writer, range(1))
         assert writer.is_missing(key)
     with open_run(folder, made.manifest(), resume=True) as writer:
         assert writer.is_missing(key)
@@ -123,8 +101,8 @@ def test_shards_work_side_by_side_and_another_configuration_is_refused(folder):
         open_run(folder, made.manifest(), shard=(0, 2)) as first,
         open_run(folder, made.manifest(), shard=(1, 2)) as second,
     ):
-        made.write(second, 9)
-        made.write(first, 9)
+        made.write(second, range(9))
+        made.write(first, range(9))
         with pytest.raises(ValueError):
             first.append(next(r for r in map(made.record, range(99)) if r.key in second.done))
         with pytest.raises(MismatchError):
@@ -149,27 +127,8 @@ def test_a_start_beside_another_that_goes_on_takes_nothing_away(folder):
     assert list(records(folder)) == [record]
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"by": "hand"},
-        {"cell": [], "sample": "", "repeat": 0},
-        made.record(9).to_json() | {"machine": "unknown"},
-        {"start": {"started": "today"}},
-        {"note": {"memory": {"bandwidth": -1.0}}},
-    ],
-    ids=["by hand", "no record", "of no start", "no time", "no memory"],
-)
-def test_a_log_of_something_else_is_refused(folder, values):
-    begin(folder, 1)
-    with Log(records_path(folder, (0, 1))) as log:
-        log.append({"error": None} | values)
-    with pytest.raises(DataError):
-        open_run(folder, made.manifest(), resume=True)
-
-
 def test_what_a_killed_process_was_writing_is_removed_by_the_next_start(folder):
-    begin(folder)
+    made.run(folder, range(3))
     drafts = [
         ".summary-00-of-01.json.123.tmp",
         ".manifest.json.4.tmp",
@@ -178,7 +137,7 @@ def test_what_a_killed_process_was_writing_is_removed_by_the_next_start(folder):
     others = {".scores-01-of-02.jsonl.6.tmp", "kept.tmp"}
     for name in (*drafts, *others):
         (folder / name).write_text("half")
-    begin(folder, resume=True)
+    made.run(folder, range(3), resume=True)
     assert files(folder).keys().isdisjoint(drafts)
     assert files(folder).keys() >= others  # another shard may be at work on its own
 
@@ -188,7 +147,7 @@ def test_notes_are_added_to_the_start_of_this_process(folder):
         with open_run(folder, made.manifest(), resume=True) as writer:
             writer.start(Provenance(threads=count, memory=Memory(2e9, loaded=True)))
             writer.note(engines={"m": {"engine": "fast", "threads": count}})
-            made.write(writer, count)
+            made.write(writer, range(count))
             writer.start(Provenance(), "worker")
             writer.note(counters={"c4": {"drafted": count}})
             writer.note(counters={"c4": {"drafted": 1}}, memory=Memory(5e9))
@@ -203,15 +162,15 @@ def test_notes_are_added_to_the_start_of_this_process(folder):
 
 
 def test_a_start_that_is_refused_before_its_first_record_leaves_nothing(folder):
-    begin(folder, 0)
+    made.run(folder, range(0))
     assert not folder.exists()
     folder.mkdir()
-    begin(folder, 0)
+    made.run(folder, range(0))
     assert list(folder.iterdir()) == []  # a folder of the user's stays
 
 
 def test_a_start_that_was_killed_before_its_first_record_is_in_nobodys_way(tmp_path):
     (tmp_path / "records-00-of-01.jsonl").touch()
-    begin(tmp_path, 1, made.manifest(seed=1))
+    made.run(tmp_path, range(1), made.manifest(seed=1))
     assert Manifest.load(tmp_path).fingerprint["seed"] == 1
     assert list(records(tmp_path)) == [made.record(0)]

@@ -80,13 +80,8 @@ def test_what_is_there_is_not_written_again(tmp_path):
 
 @pytest.mark.parametrize(
     "other",
-    [
-        Head({**HEAD.identity, "target.tokenizer": "bb"}),
-        Head({**HEAD.identity, "sampling.temperature": 0.5}),
-        Head({**HEAD.identity, "target.revision": "main"}),
-        replace(HEAD, chat=True, system="Be brief."),
-    ],
-    ids=["tokenizer", "temperature", "revision", "chat"],
+    [Head({**HEAD.identity, "target.revision": "main"}), replace(HEAD, chat=True)],
+    ids=["revision", "chat"],
 )
 def test_traces_of_other_texts_are_refused(tmp_path, other):
     one, two = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
@@ -121,8 +116,7 @@ def test_lines_of_other_values_are_refused(tmp_path, line):
 def test_damage_and_strangers_are_refused(tmp_path):
     path = tmp_path / "t.jsonl"
     write(path)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([lines[0], lines[1][:-5] + b"0" + lines[1][-4:], *lines[2:]]))
+    path.write_bytes(path.read_bytes().replace(b"length", b"Length"))  # not its checksum
     with pytest.raises(DataError):
         read_traces([path])
     path.write_bytes(encode(0, {"cell": "x"}))

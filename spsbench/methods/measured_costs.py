@@ -28,13 +28,9 @@ ROUNDS = 3  # of each depth and turn, behind one that captures what later ones r
 
 
 def learn_costs(cell: Cell, loaded: Loaded) -> None:
-    """Measure and keep the costs of a cell that asks for those of this machine, if none are kept.
+    """Measure and keep costs for an unresolved cell that asks for them, if none are kept.
 
     Nothing is measured beside other work: the costs that are usual for the processor hold then.
-
-    Args:
-        cell: not resolved.
-        loaded: its models.
     """
     if not asks_for_costs(cell) or known_costs(cell) is not None or loaded.target is None:
         return

@@ -5,19 +5,19 @@ resolved, so that a manifest has them and the same seed gives the same tokens an
 those kept for this machine and these models; else those usual for its instructions.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
-from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta, MsgspecError
+from msgspec import json as msgspec_json
 
 from spsbench.hardware.environment import cpu_kind, instruction_set, package_version, usable_cores
 from spsbench.hardware.files import own_folder, read_file, write_whole
 from spsbench.settings.cell import Cell
-from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.version import __version__
 
@@ -27,13 +27,15 @@ LIMIT = 1 << 20  # bytes of the file
 GREATEST = 8.0  # passes; beyond it a number was no measurement
 DIGITS = 2
 
+Cost = Annotated[float, Meta(ge=0, le=GREATEST)]
+
 
 class RoundCosts(NamedTuple):
     """Costs in passes of the target over one token."""
 
-    draft: float  # of a drafted token
-    row: tuple[float, ...]  # of 1, 2, ... further tokens that the target scores
-    fixed: float  # of a round with a draft, whatever its length
+    draft: Cost  # of a drafted token
+    row: Annotated[tuple[Cost, ...], Meta(min_length=1)]  # of 1, 2, ... further rows of the target
+    fixed: Cost  # of a round with a draft, whatever its length
 
     @property
     def arguments(self) -> dict[str, float | str]:
@@ -90,21 +92,17 @@ def keep_costs(cell: Cell, costs: RoundCosts) -> None:
     _known[key_of(cell)] = costs
     path = place()
     if path is not None:
-        every = {key: value._asdict() for key, value in read_costs(path).items()}
-        every[key_of(cell)] = costs._asdict()
         with suppress(OSError):
-            write_whole(path, json.dumps(every, indent=1).encode())
+            write_whole(path, msgspec_json.encode({**read_costs(path), key_of(cell): costs}))
 
 
 def key_of(cell: Cell) -> str:
     """Return the models and the drafter of a cell in words."""
-    models = ", ".join(map(_named, cell.models))
-    return f"{models}, {cell.drafter}"
-
-
-def _named(model: ModelSpec) -> str:
-    parts = (model.id, model.revision, model.weights, model.dtype, model.engine, model.device)
-    return " ".join(str(part) for part in parts if part)
+    fields = ("id", "revision", "weights", "dtype", "engine", "device")
+    models = (
+        " ".join(str(v) for name in fields if (v := getattr(model, name))) for model in cell.models
+    )
+    return f"{', '.join(models)}, {cell.drafter}"
 
 
 def place() -> Path | None:
@@ -120,21 +118,6 @@ def place() -> Path | None:
 def read_costs(path: Path) -> dict[str, RoundCosts]:
     """Return the costs of a file; none where it is missing or damaged."""
     try:
-        content = json.loads(read_file(path, LIMIT))
-    except (OSError, ValueError, RecursionError):
+        return msgspec_json.decode(read_file(path, LIMIT), type=dict[str, RoundCosts])
+    except (OSError, MsgspecError, RecursionError):
         return {}
-    if not isinstance(content, dict):
-        return {}
-    costs = {key: _checked(value) for key, value in content.items()}
-    return {key: value for key, value in costs.items() if value is not None}
-
-
-def _checked(value: Any) -> RoundCosts | None:
-    if not isinstance(value, dict) or not isinstance(value.get("row"), list) or not value["row"]:
-        return None
-    draft, fixed, *row = numbers = [value.get("draft"), value.get("fixed"), *value["row"]]
-    usable = all(
-        isinstance(number, int | float) and isfinite(number) and 0 <= number <= GREATEST
-        for number in numbers
-    )
-    return RoundCosts(float(draft), tuple(map(float, row)), float(fixed)) if usable else None

@@ -48,10 +48,8 @@ def test_a_cell_gets_the_costs_that_are_kept_as_numbers(cache, cell, monkeypatch
     "content",
     [
         *("no JSON", "[]", ""),
-        '{"KEY": {"draft": -1, "row": [0.1], "fixed": 0}}',
-        '{"KEY": {"draft": 0.1, "row": 0.1, "fixed": 0}}',
-        '{"KEY": {"draft": 0.1, "row": [], "fixed": 0}}',
-        '{"KEY": {"draft": 0.1, "row": [0.1, null], "fixed": 0}}',
+        *(f'{{"KEY": [{values}]}}' for values in ("-1, [0.1], 0", "0.1, 0.1, 0", "0.1, [], 0")),
+        '{"KEY": [0.1, [0.1, null], 0]}',
     ],
 )
 def test_a_damaged_file_is_as_none_and_the_usual_costs_hold(cache, cell, content, monkeypatch):

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 
 from spsbench.engines.session.recurrent import register
 from spsbench.engines.session.states import feed, stock_cache
-from spsbench.loop.sampling import Warp
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -188,15 +187,6 @@ class Oracle:
         """[n, V] logits after each token from the prompt's last on."""
         ends = range(self._start + 1, len(text) + 1)
         return torch.stack([self.row(text[:end]) for end in ends])
-
-    def law(self, warp: Warp) -> Callable[[list[int]], Tensor]:
-        """The model as `reference.py` takes it; rows before the prompt's last are zeros."""
-
-        def model(x: list[int]) -> Tensor:
-            laws = warp(self.rows(x))
-            return torch.cat([laws.new_zeros(self._start, laws.shape[1]), laws])
-
-        return model
 
     @torch.inference_mode()
     def _fed(self, text: tuple[int, ...]) -> tuple[Tensor, DynamicCache]:

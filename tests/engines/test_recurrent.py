@@ -1,7 +1,7 @@
 """Models with states: what a session scores is what the stock model scores, fed one by one.
 
 Drafts of every length with every number of accepted tokens, trees, far rewinds, chunks of a
-prefill; streams of the whole loop; its law by enumeration.
+prefill; the law of the loop by enumeration.
 """
 
 import random
@@ -22,14 +22,9 @@ from spsbench.engines.session.recurrent import RecurrentLM, register
 from spsbench.engines.session.states import keeps_states
 from spsbench.errors import DataError, OutOfMemoryError
 from spsbench.loop.drafter_context import Variant
-from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.reference import speculative_sampling
-from spsbench.loop.sampling import Warp
-from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.registry import entries
-from tests.decoding import output, rounds_of
 from tests.oracles.models import tiny
 from tests.oracles.written_rules import RULES
 from tests.stateful_models import FAMILIES, Oracle, stateful
@@ -156,31 +151,6 @@ def test_rows_beyond_those_whose_states_are_kept_are_read_again(monkeypatch):
     assert (
         lm.append(torch.tensor(text[4:5]), 1).logits[0] - known.row(text[:5])
     ).abs().max() < 1e-9
-
-
-WARPS = [Warp(0), Warp(), Warp(0.7, top_k=5)]
-STREAMS = [(family, 4) for family in FAMILIES] + [
-    (family, k) for k in (1, 2, 3, 5, 6) for family in list(FAMILIES)[:QUICK]
-]
-
-
-@pytest.mark.parametrize(("family", "k"), first(QUICK, STREAMS))
-def test_the_loop_repeats_algorithm_2(family, k):
-    target, draft = made(family), made(family, noise=0.1)
-    for prompt, warp in zip(([1, 2, 3, 1, 2], [5], [4, 4]), WARPS, strict=True):
-        end = len(prompt) + 10
-        laws = (Oracle(model, prompt).law(warp) for model in (target, draft))
-        expected = speculative_sampling(*laws, prompt, k, end, PhiloxStream(k))
-        turns = rounds_of(
-            RecurrentLM(target),
-            ModelDrafter(RecurrentLM(draft)),
-            10,
-            prompt=prompt,
-            k=k,
-            warp=warp,
-            seed=k,
-        )
-        assert prompt + output(turns) == expected
 
 
 def over_states(family, kind=RecurrentLM):

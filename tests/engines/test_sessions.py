@@ -22,14 +22,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.session.cache import FIRST
 from spsbench.engines.session.masks import SPARE
 from spsbench.engines.session.session import FastLM
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
-from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.registry import entries
 from tests.oracles.models import ARCHITECTURES, WINDOWED, laws, tiny
@@ -236,15 +234,6 @@ def test_the_law_over_real_caches(session, name, verifier, architecture, eos):
     assert proof.mass == pytest.approx(1, abs=1e-12)
     assert proof.distance < 1e-9
     assert {"none", "some", "all"} <= proof.kinds
-
-
-def test_the_law_over_real_caches_with_trees(session):
-    case = over_caches("match", Match(), "qwen3", session, session, schedule=Constant(2))
-    case.drafter = lambda lm: FixedDrafter((0, 1, 2, 0), (-1, -1, 0, 1))
-    proof = prove(case)
-    assert proof.constant
-    assert proof.distance < 1e-9
-    assert {"none", "some"} <= proof.kinds
 
 
 LONG = 300  # tokens: several times what a cache that forgets holds

@@ -49,11 +49,6 @@ def test_a_character_comes_with_its_last_byte(tokenizer):
     assert streamed(tokenizer, ids) == ["", "é", "", "", "→", ""]
 
 
-def test_bytes_that_make_no_character_come_at_the_end(tokenizer):
-    ids = tokenizer.encode("→")[:2]
-    assert streamed(tokenizer, ids) == ["", "", "\ufffd"]
-
-
 def test_patience_with_such_bytes_ends(tokenizer):
     lone = tokenizer.encode("→")[1]
     texts = streamed(tokenizer, [lone] * (PATIENCE + 1))
@@ -124,17 +119,6 @@ def written(texts, *stops):
     transcript = Transcript(Words(*texts), [], stops)
     shown = [transcript.push(i, PLAIN) for i in range(len(texts))]
     return [*shown, transcript.close()], transcript
-
-
-def test_what_looked_like_a_stop_is_released():
-    shown, transcript = written(["xE", "N", "T"], "END")
-    assert shown == [
-        [Piece("x", PLAIN)],
-        [],
-        [Piece("E", PLAIN), Piece("N", PLAIN), Piece("T", PLAIN)],
-        [],
-    ]
-    assert (transcript.text, transcript.stopped) == ("xENT", False)
 
 
 def test_every_piece_keeps_its_origin():

@@ -75,12 +75,6 @@ LONGROPE = {"rope_type": "longrope", "short_factor": SHORT, "long_factor": LONG,
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, list[float]]]] = {
     # the model, its config, keys of the file, tensors of the file
     "plain": ("llama", {}, {}, {}),
-    "another base": (
-        "llama",
-        {"rope_parameters": {"rope_theta": 5e5}},
-        {"rope.freq_base": 5e5},
-        {},
-    ),
     "llama3": (
         *("llama", {"rope_parameters": LLAMA3}, {}, {"rope_freqs.weight": llama3_factors()}),
     ),
@@ -111,10 +105,6 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, list[float
     "none": ("llama", {}, scaling(type="none", factor=4.0), {}),
     "yarn": ("llama", {"rope_parameters": YARN}, scaling(**OF_YARN), {}),
     "yarn of qwen2": ("qwen2", {"rope_parameters": YARN}, scaling(**OF_YARN), {}),
-    "yarn of qwen3": (
-        *("qwen3", {"rope_parameters": YARN}),
-        *({**scaling(**OF_YARN), "attention.key_length": 8, "attention.value_length": 8}, {}),
-    ),
     "betas": (
         *("qwen3", {"rope_parameters": YARN | {"beta_fast": 8.0, "beta_slow": 2.0}}),
         {**scaling(**OF_YARN, yarn_beta_fast=8.0, yarn_beta_slow=2.0), "attention.key_length": 8},
@@ -209,19 +199,9 @@ def write(
     kind = model.config.model_type.removesuffix("_text")
     writer = gguf.GGUFWriter(str(path), kind)
     for key, value in (KEYS | keys).items():
-        name = f"{kind}.{key}"
-        if value is None:
-            continue
-        if isinstance(value, bool):
-            writer.add_bool(name, value)
-        elif isinstance(value, int):
-            writer.add_uint32(name, value)
-        elif isinstance(value, float):
-            writer.add_float32(name, value)
-        elif isinstance(value, list):
-            writer.add_array(name, value)
-        else:
-            writer.add_string(name, value)
+        if value is not None:
+            kind_of = gguf.GGUFValueType.get_type(value)
+            writer.add_key_value(f"{kind}.{key}", value, kind_of)
     pairs = sorted(trained.tokenizer(None).get_vocab().items(), key=lambda pair: pair[1])
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)

@@ -39,15 +39,6 @@ def plain(name, text):
     return tokenizer(name).encode(text, add_special_tokens=False, split_special_tokens=True)
 
 
-@pytest.mark.parametrize(("name", "text"), list(product(LOSSLESS, TEXTS)))
-def test_tokens_write_the_text(name, text):
-    ids, ends = vocabulary(name).words(text)
-    assert ids == plain(name, text)
-    assert spelled(name, ids) in (text.encode(), b" " + text.encode())
-    assert ends[-1] == len(text.encode())
-    assert ends == sorted(ends)
-
-
 @pytest.mark.parametrize("name", TONGUES)
 def test_special_tokens_write_nothing_and_have_names(name):
     found, raw = vocabulary(name), tokenizer(name)

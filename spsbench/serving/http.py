@@ -113,7 +113,7 @@ class Body:
     def _add(self, at: float, line: bytes) -> None:
         if LAST_LINE.fullmatch(line):
             self.end = at
-        elif line.startswith(b"data:") and self.reader:  # comments and names of events say nothing
+        elif line.startswith(b"data:") and self.reader and not self.end:  # no comment or name
             self._events += 1
             self._tokens += self.reader.add(at, line[5:])
 

@@ -33,6 +33,11 @@ def asked_at(url, ask=None, limits=FAST, **more):
     return asyncio.run(run())
 
 
+def sends(value: Any, status: int = 200, **headers: str) -> Any:
+    """What sends a value in place of a page or, as `trouble`, of every answer."""
+    return lambda *to: to[-1].send(value, status, **headers) or True
+
+
 def answer_of(events, reader=Reader):
     """The answer of events, given with their times."""
     reads = reader(lambda value: value)

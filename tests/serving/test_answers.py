@@ -2,17 +2,18 @@
 
 import json
 import random
+from contextlib import nullcontext
 from itertools import takewhile
 
 import pytest
 
 from spsbench.errors import UnavailableError
-from spsbench.foreign import FieldError
-from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached, spans
-from spsbench.serving.answers import AbortedError, Answer
+from spsbench.foreign import FieldError, RangeError
+from spsbench.serving.acceptance import between, counters, of_answer, of_answers, spans
+from spsbench.serving.answers import Answer
 from spsbench.serving.engines import Ask
-from spsbench.serving.http import RefusedError
 from spsbench.serving.wire import Counts, read
+from tests.oracles.hostile import SPECULATIVE
 from tests.oracles.servers import answer_of, asked
 from tests.oracles.stub import Stub
 
@@ -52,23 +53,8 @@ def test_ids_of_other_tokens_than_those_of_the_logprobs_are_refused():
 # Ends.
 
 
-@pytest.mark.parametrize("reason", ["abort", "error", "content_filter", "cancelled", "ABORT"])
-@pytest.mark.parametrize("schema", ["openai", "sglang"])
-def test_an_aborted_answer_is_tried_again_and_then_named(reason, schema):
-    meta = {"finish_reason": {"type": reason, "message": "x"}, "completion_tokens": 1}
-    event = {"choices": [{"text": "a b", "finish_reason": reason}]}
-    event |= {"text": "a", "output_ids": [1], "meta_info": meta}
-
-    def aborted(number, http):
-        return (http.stream([event]) if http.streaming else http.send(event)) or True
-
-    with pytest.raises(AbortedError):
-        asked(stub := Stub(schema=schema, trouble=aborted))
-    assert len(stub.asked) == 3
-
-
-@pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "eos_token", None])
-def test_other_ends_are_of_whole_texts(reason):
+@pytest.mark.parametrize("reason", ["stop", "LENGTH", "tool_calls", "eos_token", None])
+def test_these_ends_are_of_whole_texts(reason):
     event = {"choices": [{"text": "a", "finish_reason": reason}]}
     assert answer_of([(0.1, event)]).finish == reason
 
@@ -115,14 +101,6 @@ def test_sampling_that_is_off_is_left_out_where_a_server_refuses_it():
     assert "top_p" not in stub.asked[-1]
     asked(stub, Ask("a b", 4, warp={"top_p": 0.5}))
     assert stub.asked[-1]["top_p"] == 0.5
-
-
-def test_a_stream_is_asked_for_without_options_where_a_server_refuses_them():
-    stub = refusing(lambda body: "stream_options" in body)
-    server, answer = asked(stub, Ask("a b", 4, top=5, stream=True))
-    assert (answer.tokens, server.counts_streams) == (4, False)
-    with pytest.raises(RefusedError):
-        asked(refusing(lambda body: body.get("stream")), Ask("a b", 4, stream=True))
 
 
 def test_an_engine_that_fails_at_logprobs_is_asked_without_them():
@@ -176,17 +154,31 @@ def test_acceptance_of_one_answer_in_each_engines_words():
     assert rates["block efficiency tau, emitted / rounds"] is None  # rounds with a draft alone
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"num_draft_tokens": -6},
+        {"num_accepted_draft_tokens": 600},
+        {"num_accepted_draft_tokens": 5, "num_draft_tokens": 3},
+        {"num_spec_steps": 10**9, "num_draft_tokens": 10**9},
+        {"per_step_accepted": [10**9]},
+        {"acceptance_histogram": {"999999999": 1}, "per_step_accepted": None},
+        {"acceptance_histogram": [1] * 60_000, "per_step_accepted": None},
+        *({name: None} for name in SPECULATIVE),  # another version leaves it out
+    ],
+    ids=lambda changed: str(changed)[:40],
+)
+def test_counts_that_cannot_be_true_are_refused_and_missing_ones_are_not(changed):
+    counts = {"metrics": {"speculative_decoding": SPECULATIVE | changed}}
+    answer = answer_of([(0.0, {"choices": [{"text": "a b", "token_ids": [1, 2]}], **counts})])
+    is_missing = None in changed.values() and len(changed) == 1
+    with nullcontext() if is_missing else pytest.raises(RangeError):
+        of_answer(answer)
+
+
 def test_acceptance_with_one_impossible_answer_is_not_available(caplog):
     assert of_answers([vllm([5], [2, 0], [3, 3]), vllm([5], [900, 0], [3, 3])]) is None
     assert "acceptance is not available" in caplog.text
-
-
-def test_deep_histograms_take_no_square_of_their_depth():
-    assert reached(list(range(1000)))[0] == sum(range(1000))
-    assert reached({"0": 1, "2": 3}) == (3.0, 3.0)
-    for counts in ({"999999999": 1}, [1] * 60_000, {"-1": 1}, {"x": 1}, {"1": -1}, 5, "abc"):
-        with pytest.raises(ValueError):
-            reached(counts)
 
 
 PAGE = """

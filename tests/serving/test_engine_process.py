@@ -120,31 +120,24 @@ def test_a_text_ends_where_the_model_or_a_stop_string_ends_it(bench: Bench) -> N
 
 
 @pytest.mark.parametrize(
-    ("file", "more", "error"),
+    ("file", "variables", "error"),
     [
-        ("broken.gguf", "", MissingError),  # cannot be loaded
-        ("dies.gguf", "", UnavailableError),
-        ("slow.gguf", ",timeout=2.0", UnavailableError),
+        ("broken.gguf", {}, MissingError),  # cannot be loaded
+        ("dies.gguf", {}, UnavailableError),
+        ("slow.gguf", {}, UnavailableError),
+        ("model.gguf", {"PYTHONPATH": ""}, MissingError),  # without the package
+        ("model.gguf", {"SPS_ENGINES_PYTHON": "/nowhere/python"}, MissingError),
     ],
 )
-def test_an_engine_that_fails_or_takes_too_long_is_one_line(
-    bench: Bench, file: str, more: str, error: type[SpsError]
+def test_an_engine_that_is_missing_fails_or_takes_too_long_is_one_line(
+    bench: Bench, monkeypatch: Any, file: str, variables: dict[str, str], error: type[SpsError]
 ) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(error):
-        bench(file, more)
+        bench(file, ",timeout=2.0" if file == "slow.gguf" else "")
 
 
 def test_a_file_without_a_tokenizer_gives_tokens_and_no_text(bench: Bench) -> None:
     made = next(iter(records(bench("bare.gguf", method="ars").folder)))
     assert (len(made.tokens), made.text) == (11, "")
-
-
-def test_without_the_package_its_place_is_asked_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "")
-    with pytest.raises(MissingError):
-        bench("model.gguf")
-    monkeypatch.setenv("SPS_ENGINES_PYTHON", "/nowhere/python")
-    with pytest.raises(MissingError):
-        bench("model.gguf")

@@ -5,7 +5,7 @@ import base64
 import json
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import repeat
 from urllib.parse import quote
 
@@ -17,15 +17,10 @@ from spsbench.serving.address import BASELINE_KEY, KEY, checked, is_local
 from spsbench.serving.answers import AttemptError
 from spsbench.serving.engines import Ask, Kind, Server, connect
 from spsbench.serving.http import MAX_ERROR_PAGE, Client, Limits, RefusedError
-from tests.oracles.servers import FAST, answer_in, asked, asked_at
+from tests.oracles.servers import FAST, answer_in, asked, asked_at, sends
 from tests.oracles.stub import Stub, serving
 
 SECRET = "sk-Secret+42/of-mine"
-
-
-def sends(value, status=200, **headers):
-    """What sends a value in place of a page or, as `trouble`, of every answer."""
-    return lambda *to: to[-1].send(value, status, **headers) or True
 
 
 def answer_of(url, limits, count=1, **ask):
@@ -41,12 +36,6 @@ def answer_of(url, limits, count=1, **ask):
 
 
 # Keys.
-
-
-def test_a_key_from_a_file_is_sent_without_the_blanks_around_it(monkeypatch):
-    monkeypatch.setenv(KEY, f"\r\n {SECRET}\t\n")
-    asked(stub := Stub())
-    assert set(stub.keys) == {f"Bearer {SECRET}"}
 
 
 @pytest.mark.parametrize("inside", ["\n", "\x1b[31m", "é", "\u2028", "\x7f"])
@@ -68,12 +57,8 @@ FORMS = {
     "in hexadecimal": SECRET.encode().hex(),
     "escaped": "".join(f"\\u{byte:04x}" for byte in SECRET.encode()),
     "basic": base64.b64encode(f"user:{SECRET}".encode()).decode(),
-    "basic of another user": base64.b64encode(f"me:{SECRET}!".encode()).decode(),
     "broken by a line end": f"{SECRET[:9]}\n{SECRET[9:]}",
-    "broken by NUL": f"{SECRET[:9]}\0{SECRET[9:]}",
     "broken by a zero-width blank": f"{SECRET[:9]}\u200b{SECRET[9:]}",
-    "spaced": " ".join(SECRET),
-    "in decimal entities": "".join(f"&#{byte};" for byte in SECRET.encode()),
     "in hexadecimal entities": "".join(f"&#x{byte:x};" for byte in SECRET.encode()),
     "bearer": base64.urlsafe_b64encode(f"Bearer {SECRET}".encode()).decode(),
 }
@@ -176,14 +161,10 @@ def endless(*to):
     return opens(to[-1], repeat(b"data: {}\n\n" * 10_000, 1000))
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/version", "/metrics", "answer"])
-def test_a_page_or_an_answer_without_end_is_given_up(path):
-    stub = Stub(pages={path: endless}, trouble=endless if path == "answer" else None)
-    if path in ("/v1/models", "answer"):
-        with pytest.raises(UnavailableError):
-            asked(stub)
-    else:
-        assert asked(stub)[0].model == "table"
+@pytest.mark.parametrize("where", [{"pages": {"/v1/models": endless}}, {"trouble": endless}])
+def test_a_page_or_an_answer_without_end_is_given_up(where):
+    with pytest.raises(UnavailableError):
+        asked(Stub(**where))
 
 
 def test_more_events_than_an_answer_has_are_given_up():
@@ -197,12 +178,10 @@ def test_more_values_than_memory_holds_are_given_up():
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "zstd", "deflate, gzip"])
-@pytest.mark.parametrize("path", ["/v1/models", "answer"])
-def test_an_answer_that_claims_to_be_compressed_is_refused_whatever_it_holds(encoding, path):
-    packed = sends({"data": [{"id": "table"}], "choices": []}, content_encoding=encoding)
-    trouble = packed if path == "answer" else None
+def test_an_answer_that_claims_to_be_compressed_is_refused_whatever_it_holds(encoding):
+    packed = sends({"choices": []}, content_encoding=encoding)
     with pytest.raises(DataError):
-        asked(Stub(pages={"/version": packed, path: packed}, trouble=trouble), Ask("a", 1))
+        asked(Stub(pages={"/version": packed}, trouble=packed), Ask("a", 1))
 
 
 def test_a_line_without_end_is_joined_once():
@@ -231,19 +210,6 @@ def test_the_last_event_needs_no_newline_and_no_done_after_a_reason_of_the_end(c
     assert answer_in(content, size).text == "a"
 
 
-@pytest.mark.parametrize("cuts", [(), (8,), (3, 11, 12)])
-def test_a_stream_ends_at_done_though_the_connection_stays_open(cuts):
-    gone, done = threading.Event(), b"data: [DONE]"
-    pieces = [done[i:j] for i, j in zip((0, *cuts), (*cuts, None), strict=True)]
-    trouble = lambda number, http: opens(http, [CHUNK % b"null", *pieces], gone)  # noqa: E731
-    with serving(Stub(trouble=trouble)) as url:
-        try:
-            ((answer,), failures) = answer_of(url, FAST, stream=True)
-        finally:
-            gone.set()
-    assert (answer.text, not failures) == ("a", True)
-
-
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_done_inside_a_text_ends_nothing(size):
     text = "say\ndata: [DONE] \ndata: [DONE]"
@@ -255,29 +221,32 @@ def test_done_inside_a_text_ends_nothing(size):
 EVENT = b'data: {"choices": [{"text": "a", "token_ids": [1]}]}\n\n'
 
 
-def slowly(piece):
-    for _ in range(100):
-        yield piece
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize(
-    "trouble",
+    "end",
     [
-        lambda number, http: opens(http, [EVENT + b'data: {"cho']),
-        lambda number, http: opens(http, [EVENT]),
-        lambda number, http: opens(http, slowly(EVENT)),
-        lambda number, http: http.stream([{"error": {"message": "out of blocks"}}]) or True,
+        [b"data: [DONE]"],
+        [b"data: [D", b"ONE]"],
+        [b"data: [DONE]\n\n", *[EVENT * 1000] * 4000],  # more than an answer may have
     ],
-    ids=["half an event", "no end", "too slow", "an error"],
+    ids=["open", "in pieces", "more events"],
 )
-def test_a_stream_that_breaks_is_tried_again(trouble):
-    limits = Limits(whole=0.3, retries=1, pause=0.01)
-    with serving(stub := Stub(trouble=trouble)) as url, pytest.raises(UnavailableError):
-        answer_of(url, limits, stream=True)
-    assert len(stub.asked) == 2
-    with pytest.raises(AttemptError):
-        answer_in(EVENT)
+def test_a_stream_ends_at_done_though_the_connection_goes_on(end):
+    gone = threading.Event()
+    trouble = lambda number, http: opens(http, [CHUNK % b"null", *end], gone)  # noqa: E731
+    with serving(Stub(trouble=trouble)) as url:
+        try:
+            ((answer,), failures) = answer_of(url, FAST, stream=True)
+        finally:
+            gone.set()
+    assert (answer.text, not failures) == ("a", True)
+
+
+def test_a_stream_that_takes_too_long_as_a_whole_is_given_up():
+    def slowly(number, http):
+        return opens(http, (time.sleep(0.01) or EVENT for _ in range(100)))
+
+    with serving(Stub(trouble=slowly)) as url, pytest.raises(UnavailableError):
+        answer_of(url, Limits(whole=0.3, retries=0), stream=True)
 
 
 # Attempts.
@@ -292,39 +261,25 @@ def test_a_stream_is_read_for_longer_than_the_timeout_while_tokens_come():
 
 
 def test_requests_that_timed_out_are_closed_and_tried_again_one_at_a_time():
-    together, most, running = 4, 0, list[int]()
+    together, running, alone = 4, threading.Lock(), list[bool]()
     first = threading.Barrier(together)
 
     def hang_first(number, http):
-        nonlocal most
         if number <= together:
             first.wait(60)
             http.rfile.read(1)  # returns when the client closes the connection
             http.close_connection = True
             return True
-        running.append(number)
-        most = max(most, len(running))
+        alone.append(running.acquire(blocking=False))
         time.sleep(0.02)
-        running.remove(number)
-        return False
+        return alone[-1] and running.release()
 
     limits = Limits(timeout=2.5, retries=20, pause=0.01)
     with serving(Stub(schema="openai", trouble=hang_first)) as url:
         answers, failures = answer_of(url, limits, together)
     assert len(answers) == together
-    assert most == 1
+    assert all(alone)
     assert set(failures) == {"timed out after 2.5 s without progress"}
-
-
-@pytest.mark.parametrize(
-    ("status", "wait"), [(429, "0.01"), (500, "nan"), (503, "soon"), (503, "-3")]
-)
-def test_a_lasting_trouble_is_named_in_the_servers_words(status, wait):
-    words = {"error": {"message": "out of blocks"}}
-    with pytest.raises(UnavailableError) as caught:
-        asked(stub := Stub(trouble=sends(words, status, retry_after=wait)))
-    assert "out of blocks" in str(caught.value)
-    assert len(stub.asked) == 3
 
 
 @pytest.mark.parametrize(("status", "doubted"), [(307, True), (400, False), (404, True)])
@@ -343,31 +298,16 @@ KEPT = b'{"choices": [{"text": "a", "finish_reason": "stop"}], "usage": {"comple
 LONG = b"HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n"
 FOR_EVER = {  # what comes once, what comes again and again, seconds between
     "no status": (b"", b"", 9),
-    "status by bytes": (b"HTTP/1.1 200 OK", b" ", 0.01),
-    "headers without end": (b"HTTP/1.1 200 OK\r\n", b"x-a: b\r\n", 0.01),
-    "status 100 for ever": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01),
     "silence after the headers": (OK, b"", 9),
-    "NUL": (OK, b"\0", 0.01),
-    "comments": (OK, b": keep-alive\n\n", 0.01),
     "a comment with a token": (OK, b": " + EVENT[6:], 0.01),
-    "pings": (OK, b"event: ping\ndata: {}\n\n", 0.01),
-    "empty data": (OK, b"data:\n\n", 0.01),
-    "events of no text": (OK, b'data: {"choices": [{"text": ""}]}\n\n', 0.01),
     "roles": (OK, b'data: {"choices": [{"delta": {"role": "a", "content": ""}}]}\n\n', 0.01),
-    "null": (OK, b"data: null\n\n", 0.01),
-    "an event by bytes": (OK + b'data: {"choices": [{"text": "', b"a", 0.01),
     "an event then bytes": (OK + EVENT + b"data: ", b"{", 0.01),
     "tokens for ever": (OK, EVENT, 0.001),
     "tokens at once for ever": (OK, EVENT * 1000, 0.0),
-    "usage for ever": (OK, b'data: {"usage": {"completion_tokens": 1}}\n\n', 0.01),
     "bytes of a length": (LONG, b"{", 0.01),
-    "blanks of a length": (LONG, b" ", 0.01),
     "an answer, then blanks": (LONG + KEPT, b" ", 0.01),
     "chunks of a byte": (CHUNKED, b"1\r\na\r\n", 0.01),
-    "chunk sizes by digits": (CHUNKED, b"0", 0.01),
-    "trailers": (CHUNKED + b"0\r\n", b"x-a: b\r\n", 0.01),
     "an error page by bytes": (b"HTTP/1.1 500 No\r\n\r\n", b"a", 0.01),
-    "a refusal by bytes": (b"HTTP/1.1 400 No\r\n\r\n", b"a", 0.01),
 }
 
 
@@ -407,37 +347,22 @@ def test_a_server_that_trickles_ends_in_one_line(how):
 # Pages, proxies, certificates, addresses.
 
 
-def breaks(http):
-    http.close_connection = True
-
-
 @pytest.mark.parametrize("status", [302, 401, 403, 404, 429, 500, 502, 503, None])
 def test_pages_that_a_server_need_not_have_may_be_refused_or_never_come(status):
+    broken = []
+
+    def breaks(http):
+        broken.append(http.path)
+        http.close_connection = True
+
     refused = breaks if status is None else sends({"error": "not here"}, status)
     paths = ("/version", "/server_info", "/get_server_info", "/props", "/metrics")
     server, answer = asked(Stub(pages=dict.fromkeys(paths, refused)), Ask("a b", 4))
     assert (server.kind, server.version, answer.tokens) == ("vllm", "", 4)
-
-
-def test_a_page_is_asked_for_again_where_the_connection_breaks_but_the_first():
-    stub = Stub()
-
-    def breaks_once(http):
-        breaks(http)
-        stub.pages = {}
-
-    async def page(url):
-        async with Client(url, limits=FAST) as client:
-            return await client.get("/metrics"), client.failures
-
-    stub.pages = {"/metrics": breaks_once}
-    with serving(stub) as url:
-        text, failures = asyncio.run(page(url))
-        assert "HELP" in text
-        assert sum(failures.values()) == 1
-        stub.pages = {"/v1/models": breaks_once}
-        with pytest.raises(UnavailableError):
-            asked_at(url)
+    assert len(broken) == (status is None) * 3 * 4  # pages that a server may have are tried again
+    with suppress(DataError, UnavailableError):
+        asked(Stub(pages={"/v1/models": breaks}))
+    assert broken.count("/v1/models") == 1  # so that a wrong address is named at once
 
 
 @pytest.mark.parametrize(
@@ -446,11 +371,8 @@ def test_a_page_is_asked_for_again_where_the_connection_breaks_but_the_first():
 )
 def test_a_list_of_models_that_fails_is_done_without_where_the_model_is_named(status, model, error):
     stub = Stub(schema="openai", pages={"/v1/models": sends({"error": "loading"}, status)})
-    if error is None:
+    with pytest.raises(error) if error else nullcontext():
         assert asked(stub, model=model)[0].model == "table"
-    else:
-        with pytest.raises(error):
-            asked(stub, model=model)
 
 
 def test_names_in_a_line_are_few_and_short():
@@ -505,11 +427,6 @@ def test_what_is_no_address_is_refused_in_one_short_line(url):
     assert len(str(caught.value)) < 300
 
 
-def test_addresses_are_brought_into_one_form_and_limits_are_finite():
+def test_addresses_are_brought_into_one_form():
     forms = ("localhost:8000", "http://localhost:8000/", "http://localhost:8000/v1/")
     assert {checked(form) for form in forms} == {"http://localhost:8000"}
-    with pytest.raises(UnavailableError):
-        asked_at(f"http://{'a' * 70}.example")  # a host that no resolver takes
-    for limits in ({"timeout": float("inf")}, {"timeout": float("nan")}, {"retries": 10**9}):
-        with pytest.raises(UsageError):
-            Limits(**limits)

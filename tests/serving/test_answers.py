@@ -9,7 +9,7 @@ import pytest
 
 from spsbench.errors import UnavailableError
 from spsbench.foreign import FieldError, RangeError
-from spsbench.serving.acceptance import between, counters, of_answer, of_answers, spans
+from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached, spans
 from spsbench.serving.answers import Answer
 from spsbench.serving.engines import Ask
 from spsbench.serving.wire import Counts, read
@@ -179,6 +179,8 @@ def test_counts_that_cannot_be_true_are_refused_and_missing_ones_are_not(changed
 def test_acceptance_with_one_impossible_answer_is_not_available(caplog):
     assert of_answers([vllm([5], [2, 0], [3, 3]), vllm([5], [900, 0], [3, 3])]) is None
     assert "acceptance is not available" in caplog.text
+    with pytest.raises(ValueError):  # a depth that no draft has
+        reached([1] * 60_000)
 
 
 PAGE = """

@@ -13,7 +13,7 @@ FILE = re.compile(r"\b(?:spsbench|benchmarks|tests)/[\w/-]+\.(?:py|c|svg|toml)\b
 
 def is_there(name):
     """Whether a file is there, or would be if its extension were."""
-    part = re.match(r"(?:spsbench|tests)/extensions/\w+/", name)
+    part = re.match(r"(?:spsbench|tests)/extensions/(?:\w+/)?", name)
     return (ROOT / name).exists() or (part is not None and not (ROOT / part[0]).exists())
 
 

@@ -309,16 +309,17 @@ class RoundMeter:
     ) -> None:
         self._warp, self._seed = warp(cell), cell.seed
         self._schedule, self._batch, self._draw = GivenSchedule(), batch_of(sizes), draw
-        parts = RoundMeterContext(cell, loaded, self._schedule, self._batch)
-        self._decoder: Callable[[], Decoder] = partial(make, "decoders", OWN, parts)
         self._prompt, self._context = list(text[: context + 1]), context
         self.ks, self.sizes, self._times = tuple(ks), tuple(sizes), times
         self._turn = turn_tokens([*ks] * times, len(sizes))
         room = max(SHORTEST, DRIFT * self._turn)
         self._room = room if loaded.limit is None else min(room, loaded.limit - context - 1)
+        contexts = [
+            RoundMeterContext(cell, loaded, self._schedule, self._batch) for _ in range(sizes[-1])
+        ]
+        self._decoders: list[Decoder] = [make("decoders", OWN, parts) for parts in contexts]
         self._starts = 0
-        self._rows: list[Iterator[Round]] = []
-        self._written: list[int] = []  # tokens of each text
+        self._rows, self._written = list[Iterator[Round]](), list[int]()  # of each text, its tokens
         self._turns: list[Floats] = []
 
     def turn(self) -> None:
@@ -358,9 +359,8 @@ class RoundMeter:
         prompt = [*self._prompt[shift:], *self._prompt[:shift]]
         noise = PhiloxStream(self._seed, "costs", str(self._starts), number)
         limits = Limits(self._room)
-        return iter(
-            self._decoder()(prompt, limits=limits, warp=self._warp, noise=noise, stop=never)
-        )
+        decoder = self._decoders[number]
+        return iter(decoder(prompt, limits=limits, warp=self._warp, noise=noise, stop=never))
 
     def _round(self, size: int, k: int) -> tuple[float, ...]:
         """Make a common round; its texts are those of the first rows."""

@@ -152,6 +152,17 @@ def test_rounds_of_another_k_take_what_was_foretold(parts, models):
         assert seconds == pytest.approx(foretold.total.value, rel=0.01)
 
 
+def test_texts_of_a_batch_draft_each_from_their_own_cache(models):
+    """A draft over all of the target's cache is the target: greedy, nothing of it is rejected."""
+    alike = resolve(Cell(target=TARGET, drafter=Spec.parse("self:window=400"), temperature=0.0))
+    meter = RoundMeter(alike, models, list(range(1, 100)), 40, [2], Random(1), sizes=(1, 2))
+    meter.turn()
+    drafted, *_, contexts = meter.of([0])[0, :, :, 0]
+    assert drafted.tolist() == [2, 2]
+    before = (3 + 3, (3 * 4 + 3 * 2) / 2)  # tokens of each text by rounds of three
+    assert contexts.tolist() == [40 + n for n in before]
+
+
 def test_a_setting_names_what_times_depend_on(models):
     setting = setting_of(pairs(models))
     assert setting["models"]["target"]["dtype"] == "float32"

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spsbench.metrics.intervals import FEWEST, Estimate
@@ -123,11 +123,11 @@ class Planned:
                 "answer": str(answer),
                 "command": command(best, answer),
                 **({"incomplete": self.incomplete} if self.incomplete else {}),
+                **({} if by_batch is None else {"batches": by_batch.values()}),
             },
         )
         if by_batch is not None:
             table = with_batch_figures(table, by_batch.rows)
-            table = replace(table, identity={**table.identity, "batches": by_batch.values()})
         section = Section(
             title=f"Plan: {name}",
             status=STATUSES.get(answer.verdict, "open"),

@@ -8,6 +8,7 @@ emit E[min of B rows] tokens a round instead of tau; rows are taken to be indepe
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
@@ -58,21 +59,27 @@ class RoundCounts:
         above = [sum(n for tokens, n in emitted.items() if tokens >= j) for j in range(1, most + 1)]
         return sum((n / rounds) ** cell.batch for n in above)
 
+    def values(self, rows: Sequence[Summary]) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        names = ("id", "batch", "tau_of_the_shortest")
+        cells = [(row.cell.id, row.cell.batch, self.shortest(row.cell)) for row in rows]
+        return {"batches": [dict(zip(names, values, strict=True)) for values in cells]}
+
 
 def with_batch_figures(
     table: Table, rows: Sequence[Summary], counts: RoundCounts | None = None
 ) -> Table:
     """Return a table with the gain by batch, if there are batches of several sizes or many texts.
 
-    Adds a table of text, panels, a sentence for each task and setting, and `batches` in JSON.
+    Adds a table of text, panels, a sentence for each task and setting, and, of measured rows,
+    `batches` in JSON.
 
     Args:
         rows: measured, or predicted.
-        counts: of the rounds of measured rows.
+        counts: of the rounds of measured rows; None: rows are predicted.
     """
     if not any(row.cell.batch > 1 for row in rows):
         return table
-    counts = counts or RoundCounts()
     by_size = sorted(rows, key=lambda row: row.cell.batch)
     rows_by_work = by_work(by_size)
     says = [
@@ -88,17 +95,7 @@ def with_batch_figures(
             *table.further,
             *(text_table(name, work_rows, counts) for name, work_rows in rows_by_work.items()),
         ],
-        identity={
-            **table.identity,
-            "batches": [
-                {
-                    "id": row.cell.id,
-                    "batch": row.cell.batch,
-                    "tau_of_the_shortest": counts.shortest(row.cell),
-                }
-                for row in by_size
-            ],
-        },
+        identity={**table.identity, **({} if counts is None else counts.values(by_size))},
     )
 
 
@@ -159,12 +156,12 @@ def remarks(rows: Sequence[Summary]) -> list[str]:
     return sentences
 
 
-def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts) -> TextTable:
+def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts | None) -> TextTable:
     """Return a row for each method and batch."""
     text_rows = []
     for name, method_rows in lines(rows).items():
         for row in method_rows:
-            shortest = None if row.cell.k == 0 else counts.shortest(row.cell)
+            shortest = counts.shortest(row.cell) if counts and row.cell.k != 0 else None
             ms = row.mean_token_time_ms
             text_rows.append(
                 [
@@ -180,7 +177,7 @@ def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts) -> Text
             )
     has = [i for i in range(len(HEADINGS)) if any(cells[i] != ABSENT for cells in text_rows)]
     headings = [[*HEADINGS][i] for i in has]
-    predicted = "Predicted from the costs of common rounds. " * (not any(row.n for row in rows))
+    predicted = "Predicted from the costs of common rounds. " * (counts is None)
     notes = predicted + " ".join(filter(None, map(HEADINGS.__getitem__, headings)))
     text_rows = [[cells[i] for i in has] for cells in text_rows]
     return TextTable(f"By batch: {title}", headings, text_rows, (notes,), names=2)

@@ -41,7 +41,7 @@ OFF: Mapping[Kind, Mapping[str, Any]] = {
     Kind.LLAMA_CPP_PYTHON: COMMON | {"repeat_penalty": 1.0},
     Kind.OPENAI: {"top_p": 1.0},
 }
-"""What each request says, since a server may have defaults of its own: sampling that is off."""
+"""Sampling that is off, as each request says it: a server may have defaults of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Git(Struct):
 
 
 class Memory(Struct):
-    """What the memory bandwidth of a machine sets as a bound for ArS."""
+    """The memory bandwidth of a machine, and the bytes that it bounds the tokens of ArS by."""
 
     bandwidth: Annotated[float, Meta(ge=1, le=1e300)]  # bytes a second
     loaded: bool = False  # whether other work ran while it was measured
@@ -60,7 +60,7 @@ Engines = dict[str, dict[str, Any]]
 
 
 class Note(Struct, omit_defaults=True):
-    """What a start has learnt after its first record."""
+    """Facts that a start has learnt after its first record."""
 
     memory: Memory | None = None
     engines: Engines = {}

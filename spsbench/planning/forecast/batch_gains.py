@@ -28,9 +28,6 @@ from spsbench.settings.cell import Cell
 
 FEW = 8  # sizes of a batch that are all shown; of more, those that were measured
 
-Gains = Mapping[int, Sequence[tuple[Prediction, Estimate]]]
-"""Size of a batch -> each candidate and its speed-up there."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BatchForecasts:
@@ -61,7 +58,8 @@ class BatchForecasts:
         if self.balance:
             ends = [*self.balance.items()]
             named = ", ".join(
-                f"{tokens:,.0f} tokens at batch {size}" for size, tokens in {ends[0], ends[-1]}
+                f"{tokens:,.0f} tokens at batch {n}"
+                for n, tokens in dict(ends[:1] + ends[-1:]).items()
             )
             lines.append(
                 f"A pass reads as much of keys and values as of weights from S* = {named}; these "
@@ -147,7 +145,7 @@ def row(
     return Summary(
         cell=cell.but(batch=size),
         samples=forecast.texts,
-        n=0,
+        n=forecast.texts,
         failures=0,
         cut=0,
         timed=0,
@@ -175,7 +173,9 @@ def check_batches(sizes: Sequence[int], costs: Costs) -> BatchCosts:
     )
 
 
-def engine_table(gains: Gains) -> tuple[str, tuple[tuple[int, int, int], ...]]:
+def engine_table(
+    gains: Mapping[int, Sequence[tuple[Prediction, Estimate]]],
+) -> tuple[str, tuple[tuple[int, int, int], ...]]:
     """Return the method that gains most over all sizes, and its K as [from, to, K] by size."""
 
     def of(size: int, method: str) -> list[tuple[float, int]]:

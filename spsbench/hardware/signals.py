@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
 from spsbench.errors import Exit
@@ -62,8 +62,11 @@ def graceful(
             late.start()
         for caught in before:
             once_more = signal.default_int_handler if caught == signal.SIGINT else signal.SIG_DFL
-            signal.signal(caught, once_more)
-        if raises:
+            if signal.getsignal(caught) is note:
+                signal.signal(caught, once_more)
+        if raises and signal.SIGINT in before:  # whose handler may be asyncio's, see `cancelling`
+            signal.raise_signal(signal.SIGINT)
+        elif raises:
             raise KeyboardInterrupt
 
     # None is a handler set outside Python, which cannot be restored
@@ -76,6 +79,9 @@ def graceful(
         for number in before:
             signal.signal(number, note)
         yield interrupt
+    except KeyboardInterrupt:
+        interrupt.signal = interrupt.signal or signal.SIGINT
+        raise
     finally:
         late.cancel()
         for number, handler in before.items():
@@ -83,20 +89,35 @@ def graceful(
 
 
 @contextmanager
-def at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process without an exception, which an import may catch and forget.
-
-    Only for work without partial results: no clean-up runs.
-    """
+def handling(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Handle SIGINT so in this block, unless it is ignored (`nohup`), or not of this thread."""
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:  # started with Ctrl-C switched off, as by nohup
+    aside = threading.current_thread() is not threading.main_thread()
+    if aside or before in (signal.SIG_IGN, None):
         yield
         return
-    signal.signal(signal.SIGINT, lambda number, frame: leave())
+    signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def cancelling() -> AbstractContextManager[None]:
+    """Let an interrupt cancel the tasks of `asyncio.run` in this block, at their next `await`.
+
+    asyncio does so where the handler of SIGINT is Python's own; another one would raise an
+    exception amid its code, which may lose it.
+    """
+    return handling(signal.default_int_handler)
+
+
+def at_once() -> AbstractContextManager[None]:
+    """Let Ctrl-C end the process without an exception, which an import may catch and forget.
+
+    Only for work without partial results: no clean-up runs.
+    """
+    return handling(lambda number, frame: leave())
 
 
 def leave(line: str = "interrupted", code: int = Exit.INTERRUPTED) -> None:

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import signal
 import subprocess
@@ -6,7 +7,7 @@ import threading
 
 import pytest
 
-from spsbench.hardware.signals import SIGNALS, graceful
+from spsbench.hardware.signals import SIGNALS, cancelling, graceful
 
 WORK = """
 import signal, sys, time
@@ -46,6 +47,25 @@ def test_the_first_is_noted_and_handlers_come_back(number, raises):
             os.kill(os.getpid(), signal.SIGINT)
     assert interrupt.code == {1: 129, 2: 130, 15: 143}[number]
     assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_asyncio_cancels_its_tasks_at_the_next_await(number):
+    reached = []
+
+    async def work():
+        try:
+            os.kill(os.getpid(), number)
+            reached.append("the code goes on")
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            reached.append("its task is cancelled")
+            raise
+
+    with pytest.raises(KeyboardInterrupt), graceful(raises=True) as interrupt, cancelling():
+        asyncio.run(work())
+    assert reached == ["the code goes on", "its task is cancelled"]
+    assert interrupt.code == 128 + number
 
 
 @pytest.mark.parametrize(

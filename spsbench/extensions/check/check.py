@@ -32,6 +32,7 @@ from spsbench.extensions.check.sampled import Sampled
 from spsbench.extensions.check.speed import Level, Ratios, time_servers
 from spsbench.extensions.check.texts import BASE, CONNECTING, OWN, CheckProgress, Texts
 from spsbench.extensions.check.weights import Weights
+from spsbench.hardware.signals import cancelling
 from spsbench.messages import ignore
 from spsbench.serving.acceptance import Acceptance, between, counters, of_answers
 from spsbench.serving.address import checked as checked_address
@@ -196,7 +197,8 @@ def examine(
     texts = Texts(plan, journal, weights, watch)
     try:
         try:
-            return asyncio.run(check_texts(texts, draft))
+            with cancelling():
+                return asyncio.run(check_texts(texts, draft))
         except* Exception as group:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):

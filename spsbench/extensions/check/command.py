@@ -47,12 +47,11 @@ def check(
     if url is not None:
         parts, at = urlsplit(checked(url)), time.strftime("%m%d-%H%M%S")
         place = Path(f"sps-check-{parts.hostname}-{parts.port or parts.scheme}-{at}.jsonl")
-    with graceful(raises=True) as interrupt:
-        try:
-            with deferred_progress() as watch:
-                result = run_check(url, options, place, watch=watch)
-        except KeyboardInterrupt:
-            raise typer.Exit(interrupt.code) from None
+    try:
+        with graceful(raises=True) as interrupt, deferred_progress() as watch:
+            result = run_check(url, options, place, watch=watch)
+    except KeyboardInterrupt:
+        raise typer.Exit(interrupt.code) from None
     show(result, form, out)
     raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
 

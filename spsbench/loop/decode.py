@@ -26,7 +26,7 @@ from spsbench.loop.guards import (
 from spsbench.loop.noise import on_device
 from spsbench.loop.sampling import on_host, send
 from spsbench.loop.text import PromptError, token_ids
-from spsbench.loop.timing import Stopwatch
+from spsbench.loop.timing import Stopwatch, processor_seconds
 from spsbench.loop.types import (
     LM,
     Context,
@@ -118,7 +118,7 @@ def decode(
     last: Step | None = None
     finish: Finish | None = None
     while finish is None:
-        began, worked = time.perf_counter(), time.process_time()
+        began, worked = time.perf_counter(), processor_seconds()
         fresh = on_device(noise.round(len(history)), device)
 
         left = max(0, drafts_end - len(x))
@@ -173,7 +173,7 @@ def decode(
             finish=finish,
             laws=laws_of(offered, q, likeliest) if laws else None,
             tree=None if offered.parents is None else offered.tree.walked(path),
-            processor=time.process_time() - worked,
+            processor=processor_seconds() - worked,
             experts=scores.experts,
             by_rule=draft.by_rule,
             draft_seconds=drafting.lap(),

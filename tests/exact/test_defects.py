@@ -26,7 +26,12 @@ CELLS = [cell(defect, walk) for defect in DEFECTS for walk in defect.seen_by]
 AUDITED = [cell(defect, "verify") for defect in DEFECTS if defect.kind]
 
 
-@pytest.mark.parametrize("walk", WALKS)
+PROVED = {"sps", "late sps", "late block", "late match"}  # silent by tests/test_exactness.py too
+
+
+@pytest.mark.parametrize(
+    "walk", [pytest.param(w, marks=[pytest.mark.slow] * (w in PROVED)) for w in WALKS]
+)
 def test_a_walk_is_silent_without_a_defect(walk):
     assert WALKS[walk]({}) == 0.0
 

@@ -653,6 +653,7 @@ DEFECTS = (
         {"verifier": rule(Sps(), "NextResidual", next_residual)},
         ("sps",),
         "model",
+        slow=("verify",),
     ),
     Defect(
         "the last test draws the last token too",
@@ -684,6 +685,7 @@ DEFECTS = (
         {"verifier": by_noise(Sps(), "Period3", A, lambda u: u[torch.arange(len(u)) % 3])},
         ("late sps",),
         "model",
+        slow=("verify",),
     ),
     Defect(
         "block's weights go up to 1.05 from the third slot",
@@ -696,6 +698,7 @@ DEFECTS = (
         {"verifier": by_noise(Match(), "Period4", P, lambda u: u[torch.arange(len(u)) % 4])},
         ("late match",),
         "model",
+        slow=("verify",),
     ),
     Defect(
         "independent siblings taken for distinct ones",
@@ -726,6 +729,7 @@ DEFECTS = (
         {TREE + "_law": first_given_back},
         ("recursive", "traversal"),
         "(distinct three siblings)",
+        slow=("verify",),
     ),
     Defect(
         "a refused subtree leaves its parent's weight",

@@ -93,7 +93,7 @@ drafters:
   lookahead | .methods.drafters.lookahead:LookaheadDrafter | n-grams from a Jacobi window in the target's own pass | nothing | {rule}
   self | .methods.drafters.self_speculation:Self | the target less layers (self:8-11), quantised (self:int4), over few rows (self:window=9) | the target's layers or cache | {chain}
   hybrid | .methods.drafters.hybrid:Hybrid | one by rule where it finds much, else another | a draft model, or what its parts need | {chain}
-  grammar | .methods.drafters.grammar:GrammarDrafter | tokens that a schema or grammar forces | nothing | {rule}
+  grammar | .methods.drafters.hybrid:GrammarDrafter | tokens that a schema or grammar forces | nothing | {rule}
   none | .methods.drafters.model:NoDrafter | drafts nothing: ArS | nothing | any
   eagle | .methods.drafters.heads:RecurrentHead | a head: EAGLE-1, EAGLE-2, HASS (experimental) | {last} | {chain}; {tree}
   peagle | .methods.drafters.heads:PEagle | a head: P-EAGLE, all in one pass (experimental) | {several} | {chain}; {tree}
@@ -111,7 +111,7 @@ verifiers:
   match | .methods.verifiers.match:Match | one-sample match | exact
   block | .methods.verifiers.block:Block | block verification | exact
   traversal | .methods.verifiers.traversal:Traversal | a tree from its leaves up; block on a chain | exact
-  recursive | .methods.verifiers.recursive:Recursive | a tree from its root down, sibling by sibling | exact
+  recursive | .methods.verifiers.tree_rejection:Recursive | a tree from its root down, sibling by sibling | exact
   spectr | .methods.verifiers.spectr:SpecTr | k independent siblings, each on its own: k-seq | exact
   synthetic | .methods.verifiers.chain_rules:Synthetic | keeps a given share of tokens: timing only, output meaningless | lossy
   lenient | .methods.verifiers.chain_rules:Lenient | keeps x with min(1, q / (l p)): at most q / l of each token | lossy

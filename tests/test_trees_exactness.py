@@ -12,9 +12,9 @@ from spsbench.audit.exact.tables import Pair
 from spsbench.loop.types import Drawn
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
-from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.traversal import Traversal
+from spsbench.methods.verifiers.tree_rejection import Recursive
 from tests.oracles.defects import PLAIN, WIDE, WIDER, tree_round
 
 MIXED, WIDE_MIXED = Pair(2, 4), Pair(3, 4)

@@ -52,11 +52,10 @@ from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import fingerprint, provenance
-from spsbench.store.records import records
+from spsbench.store.records import records, withhold_texts
 from spsbench.store.run import RunWriter, open_run
 from spsbench.store.run_folder import check_writable
 from spsbench.store.starts import Provenance, Start, bandwidth_before
-from spsbench.store.withheld import withhold_texts
 from spsbench.tasks.reader import digest_of
 from spsbench.tasks.scores import score_missing
 

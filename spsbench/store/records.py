@@ -1,6 +1,8 @@
-"""Records of runs: reading each generation once over shards and attempts."""
+"""Records of runs: reading each generation once over shards and attempts; texts withheld."""
 
+import json
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,10 +11,14 @@ from msgspec import ValidationError, convert
 from spsbench.errors import DataError, MissingError
 from spsbench.foreign import cut
 from spsbench.settings.records import Key, Record
-from spsbench.store.log import iterate
-from spsbench.store.run_folder import record_logs
+from spsbench.store.atomic import replace_file
+from spsbench.store.lock import Lock
+from spsbench.store.log import encode, iterate
+from spsbench.store.run_folder import Shard, record_logs, records_path
 from spsbench.store.starts import Note, Start
 
+MARK = "sha256:"
+DIGITS = 32
 OF_LINE = ("attempt", "machine")  # fields of a line that are none of the record
 
 
@@ -107,3 +113,26 @@ def logs_of(folder: Path) -> dict[str, Path]:
             "them with `resume`"
         )
     return logs
+
+
+def withhold_texts(folder: Path, shard: Shard) -> None:
+    """Replace token ids and text of each record of a shard by a digest, in place.
+
+    For prompts that may be measured with and not passed on: what a model writes about an article
+    quotes it. Equal texts remain equal; ids of samples, counts, times and scores stay.
+    """
+    path = records_path(folder, shard)
+    with Lock(path):
+        lines = []
+        for number, values in enumerate(iterate(path)):
+            text, tokens = values.get("text"), values.get("tokens")  # none in a line of a start
+            if tokens or (text and not text.startswith(MARK)):
+                written = json.dumps(tokens or text).encode()
+                values |= {"tokens": [], "text": f"{MARK}{sha256(written).hexdigest()[:DIGITS]}"}
+            lines.append(encode(number, values))
+        replace_file(path, b"".join(lines))
+
+
+def is_withheld(record: Record) -> bool:
+    """Return whether a record has a digest in the place of its text."""
+    return not record.tokens and record.text.startswith(MARK)

@@ -12,8 +12,8 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Schedule, Scores
 from spsbench.methods.drafters.head_frontier import HeadFrontier
-from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.tree_rejection import Recursive
 from tests.decoding import rounds_of
 from tests.heads import writers
 from tests.heads.head_faults import (

@@ -9,9 +9,9 @@ import pytest
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
-from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
+from spsbench.methods.verifiers.tree_rejection import Recursive
 from tests.automata import FORKS
 from tests.heads import writers
 from tests.heads.head_faults import FAMILIES as ALL

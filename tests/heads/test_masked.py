@@ -6,8 +6,8 @@ import torch
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.sampling import Warp
 from spsbench.methods.verifiers.match import Match
-from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.tree_rejection import Recursive
 from tests.automata import StateTable
 from tests.decoding import rounds_of
 from tests.heads import writers

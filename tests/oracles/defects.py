@@ -40,11 +40,10 @@ from spsbench.methods.verifiers import spectr
 from spsbench.methods.verifiers import sps as sps_rule
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
-from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
-from spsbench.methods.verifiers.tree_rejection import TreeRejection
+from spsbench.methods.verifiers.tree_rejection import Recursive, TreeRejection
 from tests.heads import head_faults, writers
 from tests.heads.stage import HeadSite, with_frontier
 from tests.oracles.models import tiny

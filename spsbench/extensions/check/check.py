@@ -25,13 +25,12 @@ from spsbench.extensions.check.greedy import (
 )
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.laws import LawResult
-from spsbench.extensions.check.library import load_weights
 from spsbench.extensions.check.modes import Modes
 from spsbench.extensions.check.options import OF_CHECK, CheckOptions, of_file
 from spsbench.extensions.check.sampled import Sampled
 from spsbench.extensions.check.speed import Level, Ratios, time_servers
 from spsbench.extensions.check.texts import BASE, CONNECTING, OWN, CheckProgress, Texts
-from spsbench.extensions.check.weights import Weights
+from spsbench.extensions.check.weights import Weights, load_weights
 from spsbench.hardware.signals import cancelling
 from spsbench.messages import ignore
 from spsbench.serving.acceptance import Acceptance, between, counters, of_answers

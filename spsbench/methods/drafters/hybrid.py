@@ -1,11 +1,12 @@
 """Two drafters: a cheap one where its draft is long enough, else another (arXiv 2411.10666).
 
-The choice of a round's drafter depends on the text alone, so the output keeps its law.
+The choice of a round's drafter depends on the text alone, so the output keeps its distribution.
+Made to be the cheap one: `GrammarDrafter`, whose tokens are accepted with probability 1.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -147,3 +148,29 @@ def is_sampled(parts: Sequence[Any]) -> bool:
 def room(drafter: Drafter, length: int, k: int) -> int:
     """Return how many of `k` tokens fit a drafter's own context."""
     return k if drafter.limit is None else max(0, min(k, drafter.limit - length))
+
+
+class GrammarDrafter(Drafter):
+    """A drafter that follows the masks of the constraint while one token is allowed."""
+
+    drawn = Drawn.POINT
+
+    @classmethod
+    def open(cls, context: DrafterContext) -> Self:
+        if not context.constrained:
+            raise UsageError(
+                "`drafter` grammar without a constraint: expected one. Give `json_schema`, "
+                "`regex` or `grammar`"
+            )
+        return cls()
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        constraint = context.constraint
+        output = constraint.output(context.tokens)
+        tokens: list[int] = []
+        while len(tokens) < k:
+            token = constraint.only((*output, *tokens))
+            if token is None:
+                break
+            tokens.append(token)
+        return Draft(torch.tensor(tokens, dtype=torch.int64), None)

@@ -1,9 +1,9 @@
-"""Siblings tested one after the other: what is left of the target's law when each was refused.
+"""Siblings tested one after the other: what is left of the target's probs when each was refused.
 
-A node has the law Q of the target and a weight a, the chance with which it is to be accepted with
-all that is below it. Together they are one row of mass, R = a Q. Its children are tested in the
-order in which they were drawn; x, drawn from P, has the chance min(1, R(x) / P(x)), and when it is
-refused, with S = sum (R - P)+,
+A node has the distribution Q of the target and a weight a, the probability with which it is to be
+accepted with all that is below it. Together they are one row of mass, R = a Q. Its children are
+tested in the order in which they were sampled; x, sampled from P, is accepted with probability
+min(1, R(x) / P(x)), and when it is refused, with S = sum (R - P)+,
 
     R <- (R - P)+ / (S + 1 - a),    a <- S / (S + 1 - a).
 
@@ -15,6 +15,7 @@ rule. No state depends on a uniform.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -22,7 +23,8 @@ from torch import Tensor
 
 from spsbench.loop.sampling import pieces, send
 from spsbench.loop.tree import numbers
-from spsbench.loop.types import Draft, Drawn
+from spsbench.loop.types import Draft, Drawn, Noise
+from spsbench.methods.verifiers.walk_down import Tested, WalkDown, drawn_from, uniforms
 
 
 class TreeRejection:
@@ -138,3 +140,17 @@ def excesses(weight: Tensor, q: Tensor, p: Tensor) -> Tensor:
         under = torch.addcmul(p[some], q[some], weight[some, None], value=-1).clamp_(max=0)
         excess[some] = -under.sum(-1)
     return excess
+
+
+@dataclass(frozen=True)
+class Recursive(WalkDown):
+    """A verifier that descends to the first accepted child, else samples from the leftover of q.
+
+    To take siblings drawn independently for siblings drawn without replacement is biased.
+    """
+
+    def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
+        rejection = TreeRejection(draft, q)
+        rejection.settle_all(lambda rows: q.new_ones(len(rows)))
+        passed = uniforms(draft, q, noise) < rejection.chance[1:]
+        return (passed, drawn_from(lambda end: rejection.law_at(torch.as_tensor(end)), noise))

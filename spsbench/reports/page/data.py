@@ -14,7 +14,7 @@ from spsbench.settings.cell import AUTO, Cell
 from spsbench.settings.labels import Names
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record
-from spsbench.store.withheld import is_withheld
+from spsbench.store.records import is_withheld
 
 PROMPTS = 6  # prompts shown for each task and setting
 OF_CATEGORY = 2  # prompts shown for each category, if prompts have categories

@@ -29,8 +29,8 @@ from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.library import load_weights
 from spsbench.extensions.check.options import PROMPTS
+from spsbench.extensions.check.weights import load_weights
 from spsbench.pair.export import export
 from spsbench.pair.load import load
 from tests.extensions.check.stubs import Plan

@@ -6,7 +6,7 @@ import pytest
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check.laws import Mode
-from spsbench.extensions.check.library import load_weights
+from spsbench.extensions.check.weights import load_weights
 from tests.extensions.check.stubs import SEEN, of_stub
 from tests.oracles.stub import DEFECTS, Engine, Stub
 

@@ -12,7 +12,7 @@ from spsbench.extensions.cpu.kernels.operators import in_c
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.verifiers.tree_rejection import Recursive
 from tests import variants
 from tests.decoding import rounds_of
 from tests.heads import writers

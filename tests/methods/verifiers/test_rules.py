@@ -10,10 +10,10 @@ from spsbench.loop.types import Draft, Drawn, Purpose
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.chain_rules import Rejection
 from spsbench.methods.verifiers.match import Match
-from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
+from spsbench.methods.verifiers.tree_rejection import Recursive
 
 
 class Fixed:

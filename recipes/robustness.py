@@ -33,8 +33,8 @@ from spsbench.models.prompts import ids_of
 from spsbench.pair.load import load
 from spsbench.planning.forecast.rounds import Coins, room_of, rounds
 from spsbench.plugins import make
-from spsbench.reports.figures import Curve, Figure, Panel, Point
 from spsbench.reports.plots import svg
+from spsbench.reports.reporter import Curve, Figure, Panel, Point
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.experiment import task_spec

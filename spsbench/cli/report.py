@@ -138,8 +138,8 @@ def show_results(
         wrong = run_options[0] if run_options else f"--format {form}"
         raise UsageError(f"{wrong} with a file of results: expected a run. Leave it out")
     from spsbench.cli.output.publish import format_tables
-    from spsbench.reports.figures import TextTable
     from spsbench.reports.other_benchmarks import read_results, tables
+    from spsbench.reports.reporter import TextTable
 
     results = [result for path in paths for result in read_results(path)]
     if form == "json":

@@ -14,8 +14,18 @@ from spsbench.planning.forecast.recommendation import Answer, Forecasts, Measure
 from spsbench.planning.forecast.tables import passes, rounds
 from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.columns import Column
-from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, Status
-from spsbench.reports.reporter import Report, Table, Title
+from spsbench.reports.reporter import (
+    Curve,
+    Figure,
+    Level,
+    Panel,
+    Point,
+    Report,
+    Section,
+    Status,
+    Table,
+    Title,
+)
 from spsbench.reports.run_tables import tables
 from spsbench.settings.cell import WARP, Cell, WarpSettings
 from spsbench.settings.labels import drafting

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, Status, TextTable
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Section, Status, TextTable
 
 LOWEST = -3.0  # lower end of the axis; a smaller e-value is drawn here
 

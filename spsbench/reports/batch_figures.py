@@ -13,8 +13,7 @@ from typing import Any
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import ABSENT, MARK, Column, full
-from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, TextTable
-from spsbench.reports.reporter import Table
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Table, TextTable
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
 from spsbench.settings.records import Record

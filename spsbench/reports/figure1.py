@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.figures import Curve, Figure, Level, Panel, Point
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point
 from spsbench.settings.cell import AUTO, Cell, constant
 from spsbench.settings.labels import NAMED, Names, setting
 from spsbench.spec import Spec

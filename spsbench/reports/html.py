@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.reports.figures import Section
 from spsbench.reports.page.answer import (
     answered,
     answers,
@@ -16,12 +15,10 @@ from spsbench.reports.page.answer import (
     html_table,
     tabled,
 )
-from spsbench.reports.page.data import aggregated, paired_runs, run_names, to_read
-from spsbench.reports.page.escape import embedded, markup
+from spsbench.reports.page.data import aggregated, compared, paired_runs, run_names, to_read
 from spsbench.reports.page.exhibits import exhibits, of_section
-from spsbench.reports.page.pairs import compared
-from spsbench.reports.page.token_origins import Trace
-from spsbench.reports.reporter import Report, Table
+from spsbench.reports.reporter import Report, Section, Table
+from spsbench.reports.text import embedded, markup
 
 ASSETS = Path(__file__).parent / "page" / "assets"
 SCRIPTS = (
@@ -42,23 +39,21 @@ def html(report: Report) -> str:
     names, aggregates = run_names(tables), aggregated(tables)
     answered_by_section = any(section.answers for section in report.sections)
     traces, selection = to_read(aggregates, names)
-    cards, plots = (
-        [],
-        [
-            exhibited(exhibit)
-            for number, section in enumerate(report.sections)
-            for exhibit in of_section(section, number)
-        ],
-    )
+    cards = []
+    plots = [
+        exhibited(figure)
+        for number, section in enumerate(report.sections)
+        for figure in of_section(section, number)
+    ]
     pairs = paired_runs(tables, aggregates, names)
     if pairs:
-        exhibit, differences = compared(pairs, names[0])
-        plots += [exhibited(exhibit), html_table(differences)]
+        figure, differences = compared(pairs, names[0])
+        plots += [exhibited(figure), html_table(differences)]
     for number, (table, sums, name) in enumerate(zip(tables, aggregates, names, strict=True)):
-        for exhibit in exhibits(table, sums.times, answered=answered_by_section):
-            title = f"{name}: {exhibit.title}" if name else exhibit.title
-            key = f"{exhibit.id}-{number}" if number else exhibit.id
-            plots.append(exhibited(replace(exhibit, id=key, title=title)))
+        for figure in exhibits(table, sums.times, answered=answered_by_section):
+            title = f"{name}: {figure.title}" if name else figure.title
+            key = f"{figure.id}-{number}" if number else figure.id
+            plots.append(exhibited(replace(figure, id=key, title=title)))
         if not answered_by_section:
             same = {cell.id: table.greedy.same(cell) for cell in sums.cells.values()}
             audits = {s.cell: s for s in report.sections if s.run == table.title.run and s.cell}
@@ -73,15 +68,15 @@ def html(report: Report) -> str:
         findings(report.sections),
         f'<section><h2 id="numbers">All figures</h2>{numbers}</section>' if numbers else "",
     ]
-    data = {"selection": selection, "traces": [trace.to_json() for trace in traces]}
+    data = {"selection": selection, "traces": list(traces)}
     return page(report.title, _about(tables, runs), parts, data)
 
 
 def trace_page(
-    title: str, traces: Iterable[Trace], about: Mapping[str, str], lines: Sequence[str]
+    title: str, traces: Iterable[Mapping[str, Any]], about: Mapping[str, str], lines: Sequence[str]
 ) -> str:
     """Return a page of generations only, with a description `about` and notes `lines`."""
-    data = {"selection": "", "traces": [trace.to_json() for trace in traces]}
+    data = {"selection": "", "traces": list(traces)}
     notes = "".join(f"<li>{markup(line)}</li>" for line in lines)
     parts = [
         f'<section class="answer"><ul class="notes">{notes}</ul></section>' if notes else "",

@@ -5,7 +5,7 @@ import textwrap
 from io import BytesIO
 from typing import Any
 
-from spsbench.reports.figures import Curve, Figure, Level, Panel
+from spsbench.reports.reporter import Curve, Figure, Level, Panel
 from spsbench.reports.text import visible
 
 # Okabe-Ito palette, distinct under common colour blindness; markers differ as well
@@ -58,6 +58,7 @@ def inline_svg(figure: Figure, label: str) -> str:
     body = re.sub(r'<g id="[^"]+">', "<g>", body)
     # the page's policy refuses style attributes
     body = re.sub(r'style="([^"]*)"', lambda style: _attributes(style.group(1)), body)
+    body = re.sub(r'(?<=\n) +| transform="rotate\(-0 [^"]*"', "", body)
     body = re.sub(r'(?<= )(?:d|x|y|transform)="[^"]*"', _shortened, body)
     return (
         f'<svg class="plot" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

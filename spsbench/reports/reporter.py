@@ -1,21 +1,110 @@
-"""Reports: tables with all figures and remarks, computed before a reporter formats them."""
+"""Records of a report, all figures and remarks computed: reporters only format them.
+
+Plots are plain numbers, independent of the renderer; tables of text and findings are for any.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from spsbench.metrics.compare import OverSeeds, over_seeds
+from spsbench.metrics.compare import OverSeeds
 from spsbench.metrics.parity import Parity, Qualities
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import GreedyTexts
-from spsbench.reports.columns import Column, PaperRow, columns, paper_row
-from spsbench.reports.figure1 import figure1
-from spsbench.reports.figures import Figure, Section, TextTable
-from spsbench.reports.remarks import basis, seed_lines
+from spsbench.reports.columns import Column, PaperRow
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
 from spsbench.store.progress import Progress
 from spsbench.store.starts import Start
+
+
+class Point(NamedTuple):
+    """A value with an optional interval or spread."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    loaded: bool = False  # timed while other work used the machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Points of one colour; in a panel with rows, x is the number of a row."""
+
+    name: str
+    points: tuple[Point, ...]
+    line: int  # index of the line; selects colour and marker in all panels
+    best: Point | None = None  # the optimum
+    dense: bool = False  # too many points for a marker each
+    joined: bool = True  # by a line, in the order of x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A horizontal line: a value that does not depend on x."""
+
+    name: str
+    y: float
+    line: int | None = None  # index of the line whose baseline this is; None = a bound
+    loaded: bool = False  # timed while other work used the machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """A pair of axes with its curves; with `rows`, y is to the right and a row is a name."""
+
+    title: str = ""
+    x: str  # axis labels with units
+    y: str = ""
+    items: tuple[Curve | Level, ...]
+    whole: bool = False  # x is an integer
+    from_zero: bool = False  # y starts at 0
+    empty: str = ""  # reason why the panel is empty
+    rows: tuple[str, ...] = ()
+    stacked: bool = False  # bars of a row, one behind the other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """Panels side by side under one heading; a line has the same name in all panels."""
+
+    title: str
+    panels: tuple[Panel, ...]
+    says: str = ""  # how to read it, on a page
+    terms: tuple[str, ...] = ()  # figures of `Summary.figures` that a page defines with it
+    id: str = ""  # of its element on a page
+
+
+Status = Literal["good", "bad", "open"]
+"""Outcome of a finding; selects its colour."""
+
+
+class TextTable(NamedTuple):
+    """A table of text for any renderer. All text may be user input and must be escaped."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    remarks: Sequence[str] = ()  # lines below the table
+    names: int = 1  # how many of the first columns identify a row
+    paper_rows: Sequence[int] = ()  # rows that are the paper's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A finding with its tables and figures. All text may be user input and must be escaped."""
+
+    title: str
+    status: Status
+    line: str  # the finding in one sentence
+    notes: tuple[str, ...] = ()
+    says: str = ""  # how to read the figures
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[TextTable, ...] = ()
+    run: str = ""  # title of the run's table and id of the cell, if the finding belongs to a run
+    cell: str = ""
+    answers: bool = False  # the section is the whole answer; its rows do not repeat it
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,57 +159,18 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Medium:
-    """The output medium of a text."""
-
-    width: int = 160  # columns
-    plain: bool = False  # ASCII only
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """A document of tables and sections."""
 
     title: str
     tables: Sequence[Table]
-    medium: Medium = Medium()
     sections: Sequence[Section] = ()  # findings, for formats that support sections
+    width: int = 160  # columns of the medium, for text
+    plain: bool = False  # ASCII only
 
 
 Reporter = Callable[[Report], bytes | str]
 """Formatter of a file: report -> content. Text is UTF-8."""
-
-
-def table_of(
-    rows: Sequence[Summary],
-    title: Title,
-    *,
-    selected: Sequence[Column] | None = None,
-    ceiling_ms: float | None = None,
-    paper: bool = False,
-    **about: Any,
-) -> Table:
-    """Build a table with columns, remarks and figure.
-
-    Args:
-        rows: one per cell, and one per group if there are groups.
-        selected: columns that replace the default; the paper's rows are omitted then.
-        paper: whether to add the paper's rows of Table 1.
-        ceiling_ms: memory-bound minimum of an ArS token's time in ms; None = unknown.
-        about: further fields of the table, such as `starts` and `records`.
-    """
-    whole = [row for row in rows if row.group is None]
-    seeds = over_seeds(whole)
-    return Table(
-        title=title,
-        rows=rows,
-        columns=columns(rows) if selected is None else selected,
-        paper=[paper_row(row) if paper and selected is None else None for row in rows],
-        remarks=[*basis(whole, title.timed), *title.notes, *seed_lines(seeds, whole)],
-        seeds=seeds,
-        figure=figure1(whole, str(title), ceiling_ms),
-        **about,
-    )
 
 
 def in_categories(report: Report) -> bool:

@@ -1,19 +1,23 @@
-"""Convert run folders to a report."""
+"""Convert run folders to a report: manifest, records of each setting, summaries, tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from spsbench.errors import DataError, UsageError
 from spsbench.metrics.compare import MARGINS as MARGINS_OF_CHANGE
-from spsbench.metrics.compare import RunComparison, compare, tally_run
-from spsbench.metrics.parity import Parity, parity_margins
-from spsbench.metrics.summaries import Summary
+from spsbench.metrics.compare import RunComparison, compare, over_seeds, tally_run
+from spsbench.metrics.parity import Combine, Parity, average, parity_margins
+from spsbench.metrics.summaries import Summary, summaries
 from spsbench.metrics.text_checks import GreedyTexts, Repetition
+from spsbench.plugins import plug_in
 from spsbench.reports.audits import audit_section
 from spsbench.reports.batch_figures import RoundCounts, with_batch_figures
-from spsbench.reports.columns import chosen
-from spsbench.reports.figures import Section
+from spsbench.reports.columns import Column, chosen, columns, paper_row
+from spsbench.reports.figure1 import figure1
 from spsbench.reports.remarks import (
+    basis,
     by_sample,
     ceilings,
     counter_notes,
@@ -22,17 +26,133 @@ from spsbench.reports.remarks import (
     paired_quality,
     repetitions,
     sameness,
+    seed_lines,
 )
-from spsbench.reports.reporter import Report, Table, table_of
-from spsbench.reports.run_source import Source, combine_of
+from spsbench.reports.reporter import Report, Section, Table, Title
 from spsbench.reports.text import json
 from spsbench.settings.cell import Cell
-from spsbench.settings.records import Key, Record
+from spsbench.settings.records import Key, Record, Score
 from spsbench.store.atomic import replace_file
+from spsbench.store.manifest import Manifest
 from spsbench.store.progress import progress
 from spsbench.store.provenance import digests
+from spsbench.store.records import placed_records, records
 from spsbench.store.run_folder import read_audits, record_logs, shard_name, unbegun
-from spsbench.store.starts import Machine, Memory, unlike
+from spsbench.store.starts import Machine, Memory, machines, unlike
+from spsbench.tasks.scores import read_scores
+
+
+class Source(NamedTuple):
+    """The data of a run that all its tables share."""
+
+    folder: Path
+    manifest: Manifest
+    cells: list[Cell]
+    scores: list[Score]
+    margins: Mapping[str, float]
+    by_group: bool
+    paper: bool = False  # show the paper's rows even if the run did not request them
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        margins: Mapping[str, float],
+        by_group: bool = False,
+    ) -> "Source":
+        """Read the files of a run other than its records.
+
+        Raises:
+            SpsError: no run, or a damaged run.
+        """
+        manifest = Manifest.load(folder)
+        cells = list(manifest.configurations(folder).values())
+        scores = list(read_scores(folder))
+        return cls(folder, manifest, cells, scores, margins, by_group)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the run."""
+        return self.manifest.experiment.get("title") or self.folder.absolute().name
+
+    @property
+    def with_paper(self) -> bool:
+        """Return whether to show the paper's rows: requested by the run or by this report."""
+        return self.paper or bool(self.manifest.experiment.get("paper"))
+
+    def title(self, part: str, notes: Sequence[str], *, timed: bool = True) -> Title:
+        """Return the heading of one table."""
+        tasks = dict.fromkeys(p["title"] for p in self.manifest.experiment.get("parts", ()))
+        return Title(self.name + part, "; ".join(tasks), tuple(notes), timed=timed)
+
+    def samples_of(self, cell: Cell) -> int | None:
+        """Return how many samples the task of a cell has; None unless the run takes all of them."""
+        parts = self.manifest.experiment.get("parts", ())
+        cell_parts = [part for part in parts if cell.id in part.get("cells", ())]
+        if not cell_parts or any(part.get("limit") is not None for part in cell_parts):
+            return None
+        return (
+            len(self.manifest.experiment.get("samples", {}).get(cell_parts[0].get("task"), ()))
+            or None
+        )
+
+    def machines(self) -> list[Machine]:
+        """Return the kinds of machines that made records."""
+        return machines(placed.start for placed in placed_records(self.folder))
+
+    def records(self, *, timed: bool = True) -> Iterator[Record]:
+        """Yield the records; without `timed` their times are flagged `unlike`."""
+        for record in records(self.folder):
+            yield record if timed else replace(record, flags=(*record.flags, "unlike"))
+
+    def rows(
+        self,
+        seen: set[Key] | None = None,
+        tap: Callable[[Record], None] = lambda record: None,
+        *,
+        timed: bool = True,
+    ) -> list[Summary]:
+        """Summarise the records; `seen` collects keys, `tap` receives each record.
+
+        Scores require `seen`, and times require `timed`.
+
+        Raises:
+            DataError: records of another run.
+        """
+
+        def tapped() -> Iterator[Record]:
+            for record in self.records(timed=timed):
+                if seen is not None:
+                    seen.add(record.key)
+                tap(record)
+                yield record
+
+        # after the records, because a score counts only if its record does
+        scores = (score for score in self.scores if seen and score.key in seen)
+        try:
+            return summaries(
+                self.cells,
+                tapped(),
+                scores,
+                combine=combine_of,
+                by_group=self.by_group,
+            )
+        except (ValueError, KeyError) as error:
+            raise DataError(
+                f"records that do not fit their manifest ({self.folder}: {error}): expected one "
+                "run. Restore the folder from a copy"
+            ) from error
+
+
+def combine_of(cell: Cell) -> Combine:
+    """Return the task's aggregation from scores to one value a sample; needs no data."""
+    if cell.task is None:
+        return average
+    try:
+        combine: Combine = plug_in("tasks", cell.task).combine
+    except UsageError:  # the task's package is not installed
+        return average
+    return combine
 
 
 def report_on(
@@ -216,3 +336,35 @@ def conclude(folder: Path) -> Report:
     report = report_on([folder])
     replace_file(folder / "summary.json", json(report).encode("ascii"))
     return report
+
+
+def table_of(
+    rows: Sequence[Summary],
+    title: Title,
+    *,
+    selected: Sequence[Column] | None = None,
+    ceiling_ms: float | None = None,
+    paper: bool = False,
+    **about: Any,
+) -> Table:
+    """Build a table with columns, remarks and figure.
+
+    Args:
+        rows: one per cell, and one per group if there are groups.
+        selected: columns that replace the default; the paper's rows are omitted then.
+        paper: whether to add the paper's rows of Table 1.
+        ceiling_ms: memory-bound minimum of an ArS token's time in ms; None = unknown.
+        about: further fields of the table, such as `starts` and `records`.
+    """
+    whole = [row for row in rows if row.group is None]
+    seeds = over_seeds(whole)
+    return Table(
+        title=title,
+        rows=rows,
+        columns=columns(rows) if selected is None else selected,
+        paper=[paper_row(row) if paper and selected is None else None for row in rows],
+        remarks=[*basis(whole, title.timed), *title.notes, *seed_lines(seeds, whole)],
+        seeds=seeds,
+        figure=figure1(whole, str(title), ceiling_ms),
+        **about,
+    )

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import brief, full
-from spsbench.reports.figures import TextTable
-from spsbench.reports.reporter import Report
+from spsbench.reports.reporter import Report, TextTable
 from spsbench.reports.text import body, visible
 from spsbench.settings.labels import Names
 
@@ -18,13 +17,12 @@ FRAME = 3  # characters of padding and border for each column
 
 
 def table(report: Report) -> str:
-    """Return text as wide as its medium, without colours; ± is the longer side of an interval.
+    """Return text of the report's width, without colours; ± is the longer side of an interval.
 
     If the figures do not fit, the least important columns are omitted, and a line names them.
     """
-    medium = report.medium
     return "\n".join(
-        drawn(text_table, medium.width, plain=medium.plain, fit=True)
+        drawn(text_table, report.width, plain=report.plain, fit=True)
         for table in report.tables
         for text_table in (
             without_shared(body(table, brief, terse=True)),

@@ -8,7 +8,8 @@ from spsbench.errors import UsageError
 from spsbench.metrics.compare import over_seeds
 from spsbench.metrics.intervals import around_mean
 from spsbench.metrics.summaries import summaries
-from spsbench.reports.reporter import Title, table_of
+from spsbench.reports.reporter import Title
+from spsbench.reports.run_tables import table_of
 from spsbench.reports.text import body
 from spsbench.settings.experiment import plan
 from spsbench.settings.sweep import sweep

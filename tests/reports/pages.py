@@ -6,7 +6,8 @@ from typing import Any
 
 from spsbench.metrics.parity import Parity
 from spsbench.metrics.summaries import summaries
-from spsbench.reports.reporter import Report, Title, table_of
+from spsbench.reports.reporter import Report, Title
+from spsbench.reports.run_tables import table_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import DraftLaws, Record
 from spsbench.spec import Spec

@@ -16,7 +16,8 @@ from spsbench.reports.batch_figures import (
     remarks,
     with_batch_figures,
 )
-from spsbench.reports.reporter import Title, table_of
+from spsbench.reports.reporter import Title
+from spsbench.reports.run_tables import table_of
 from spsbench.settings.records import Record, RoundRecord
 from tests.simulation import cell
 

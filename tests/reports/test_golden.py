@@ -15,7 +15,8 @@ from spsbench.metrics.summaries import Summary
 from spsbench.reports.batch_figures import RoundCounts, with_batch_figures
 from spsbench.reports.html import html
 from spsbench.reports.other_benchmarks import read_results, tables
-from spsbench.reports.reporter import Medium, Report, Table, Title, table_of
+from spsbench.reports.reporter import Report, Table, Title
+from spsbench.reports.run_tables import table_of
 from spsbench.reports.table import chart, table
 from spsbench.reports.text import csv, json, latex, markdown
 from spsbench.settings.records import Record, RoundRecord
@@ -75,10 +76,10 @@ def reports() -> Iterator[tuple[str, Report]]:
     """Yield the name and the report of each case."""
     plain = table_of([ARS, SPS, PAPER], TITLE, paper=True)
     yield "run", Report("run-1", [plain])
-    yield "narrow", Report("run-1", [plain], Medium(width=60, plain=True))
+    yield "narrow", Report("run-1", [plain], width=60, plain=True)
     notes = ("Quality, xsum: fine.", "Incomplete: 3 of 9 generations.")
     named = table_of(long_names(), Title("run-1", "", notes), paper=True)
-    yield "names", Report("run-1", [named], Medium(width=100))
+    yield "names", Report("run-1", [named], width=100)
     loaded = table_of([BASE, OPEN, replace(MIXED, cell=cell(3)), SLOWER], Title("run"), paper=True)
     yield "load", Report("run", [loaded])
     others = {"eaten": [BASE, EATEN], "open": [BASE, OPEN], "loaded": [LOADED]}

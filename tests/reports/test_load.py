@@ -9,10 +9,10 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import brief, chosen
 from spsbench.reports.figure1 import figure1
-from spsbench.reports.figures import Curve, Figure, Panel, Point
 from spsbench.reports.plots import draw
 from spsbench.reports.remarks import ceilings
-from spsbench.reports.reporter import Title, table_of
+from spsbench.reports.reporter import Curve, Figure, Panel, Point, Title
+from spsbench.reports.run_tables import table_of
 from spsbench.store.starts import Memory
 from tests.reports.rows import BASE, BUSY, FEW, LOADED, MIXED, SLOWER
 from tests.simulation import cell

@@ -14,12 +14,11 @@ from spsbench.metrics.text_checks import Same
 from spsbench.reports.audits import audit_section
 from spsbench.reports.html import ASSETS, SCRIPTS, html, trace_page
 from spsbench.reports.page.answer import answers, lossless
-from spsbench.reports.page.data import TableSums
-from spsbench.reports.page.escape import embedded, shown
+from spsbench.reports.page.data import aggregated, compared, paired_runs
 from spsbench.reports.page.exhibits import exhibits, numbers
-from spsbench.reports.page.pairs import Side, compared, pairings
 from spsbench.reports.page.token_origins import origins, pieces, tokenizer_of, trace
 from spsbench.reports.reporter import Report
+from spsbench.reports.text import embedded, shown
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import RoundRecord, TreeRound
 from spsbench.spec import Spec
@@ -110,7 +109,7 @@ def test_plots_are_text_and_variables_of_the_page(page):
 
 def test_the_numbers_of_a_plot_are_those_of_the_rows(plain):
     (glance,) = [e for e in exhibits(plain.tables[0], {}, answered=False) if "headlines" in e.id]
-    speeds = [row for row in numbers(glance.figure) if row[:2] == ["Speed-up over ArS", "measured"]]
+    speeds = [row for row in numbers(glance) if row[:2] == ["Speed-up over ArS", "measured"]]
     assert [line[3:] for line in speeds] == [
         [f"{value:.4f}" for value in row.speedup[:3]] for row in plain.tables[0].rows
     ]
@@ -119,29 +118,29 @@ def test_the_numbers_of_a_plot_are_those_of_the_rows(plain):
 def test_data_of_a_page_is_what_its_script_reads(page):
     data = data_of(page)
     scripts = "".join((ASSETS / name).read_text() for name in SCRIPTS)
-    for name in {*data, *data["traces"][0], *data["traces"][0]["steps"][0]}:
+    for name in {*data, *data["traces"][0], *data["traces"][0]["steps"]}:
         assert f".{name}" in scripts, name
 
 
 def test_runs_are_paired_by_prompt():
-    sides = []
+    tables = []
     for speed in (1.0, 2.0):
-        sums = TableSums(cells(), {}, 0)
-        for made in simulated():
-            quick = [r._replace(seconds=r.seconds / speed) for r in made.rounds]
-            sums.add(replace(made, rounds=quick))
-        tallies = {c: (sums.cells[c], tally) for c, tally in sums.tallies.items()}
-        quality = {c: {"rouge2": {f"s{i}": 0.1 * i * speed for i in range(10)}} for c in tallies}
-        sides.append(Side(f"run {speed}", tallies, quality))
-    pairs = pairings(sides[0], sides[1:])
-    assert [pair.shared for pair in pairs] == [10, 10, 10]
+        records = [
+            replace(r, rounds=[x._replace(seconds=x.seconds / speed) for x in r.rounds])
+            for r in simulated()
+        ]
+        quality = {"rouge2": {f"s{i}": 0.1 * i * speed for i in range(10)}}
+        table = report_of(records, cells()).tables[0]
+        tables.append(replace(table, qualities={c.id: quality for c in cells()}))
+    pairs = paired_runs(tables, aggregated(tables), ["run 1", "run 2"])
+    assert [(pair.run, pair.shared) for pair in pairs] == [("run 2", 10)] * 3
     for pair in pairs:
         means = {title: estimate.mean for title, estimate in pair.differences.items()}
         assert means == pytest.approx(
             {"Times as fast": 2.0, "tau, difference": 0.0, "rouge2, difference": 45.0}
         )
-    exhibit, table = compared(pairs, "run 1.0")
-    assert len(exhibit.figure.panels) == 3
+    figure, table = compared(pairs, "run 1")
+    assert len(figure.panels) == 3
     assert table.rows[0][3].startswith("2.000x")
 
 
@@ -212,11 +211,11 @@ def test_tokens_of_a_trace_are_the_recorded_text():
     assert text == tokenizer.decode(tokens)
     made = record(cell(0), "s", 0, [ROUND._replace(emitted=40)], tokens=tokens, text=text)
     told = trace(made, name="a", group="b", tokenizer=tokenizer)
-    assert told.words
-    assert "".join(told.tokens) == shown(text)
+    assert told["text"] is None
+    assert "".join(told["tokens"]) == shown(text)
     other = trace(replace(made, text="another text"), name="a", group="b", tokenizer=tokenizer)
-    assert not other.words
-    assert other.tokens == tuple(map(str, tokens))
+    assert other["text"] == "another text"
+    assert other["tokens"] == [*map(str, tokens)]
     assert tokenizer_of(ModelSpec("no/such-model")) is None
 
 
@@ -224,7 +223,7 @@ def test_tokens_of_a_trace_are_the_recorded_text():
 def test_a_trace_counts_rounds_by_their_passes(passes, rounds, tau):
     made = record(cell(4), "s", 0, [ROUND._replace(emitted=10, passes=passes)])
     told = trace(made, name="a", group="b", tokenizer=None)
-    assert (told.rounds, told.tau) == (rounds, tau)
+    assert (told["rounds"], told["tau"]) == (rounds, tau)
 
 
 def test_a_trace_of_hostile_tokens():

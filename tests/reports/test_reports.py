@@ -16,11 +16,10 @@ from spsbench.metrics.summaries import summaries
 from spsbench.reports.audits import wealth_figure
 from spsbench.reports.columns import TABLE_1, brief, paper_row
 from spsbench.reports.figure1 import figure1, horizon_times, lines
-from spsbench.reports.figures import Curve, Figure, Panel, Point
 from spsbench.reports.parquet import parquet
 from spsbench.reports.plots import draw, png, svg
-from spsbench.reports.reporter import Medium, Report, Title, table_of
-from spsbench.reports.run_tables import report_on
+from spsbench.reports.reporter import Curve, Figure, Panel, Point, Report, Title
+from spsbench.reports.run_tables import report_on, table_of
 from spsbench.reports.table import bar, table, without_shared
 from spsbench.reports.text import (
     body,
@@ -53,7 +52,7 @@ HOSTILE = '=cmd|"/c calc"!A1\x1b[31m\u202e<b>[red]$\\end{tabular}_^%#&~`*|\n\u4e
 
 
 def report(rows, title=TITLE, **medium):
-    return Report(title.run, [table_of(rows, title, paper=True)], Medium(**medium))
+    return Report(title.run, [table_of(rows, title, paper=True)], **medium)
 
 
 def text_of(made):

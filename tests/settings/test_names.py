@@ -9,11 +9,11 @@ from spsbench.metrics.summaries import summaries
 from spsbench.reports.columns import brief
 from spsbench.reports.figure1 import lines
 from spsbench.reports.page.data import aggregated, run_names, to_read
-from spsbench.reports.page.escape import labels
 from spsbench.reports.remarks import findings
-from spsbench.reports.reporter import Medium, Report, Title, table_of
+from spsbench.reports.reporter import Report, Title
+from spsbench.reports.run_tables import table_of
 from spsbench.reports.table import table
-from spsbench.reports.text import body, csv
+from spsbench.reports.text import body, csv, labels
 from spsbench.settings.labels import Names, method
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -62,7 +62,7 @@ def of(name):
 def report(cells, width=160):
     records = [record for each in cells for record in run(each, 0.7, 2)]
     made = table_of(summaries(cells, records), Title("run"), records=lambda: iter(records))
-    return Report("run", [made], Medium(width))
+    return Report("run", [made], width=width)
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -76,7 +76,7 @@ def test_cells_that_differ_have_different_names_everywhere(name):
     rows = list(reader.DictReader(io.StringIO(csv(made))))
     assert len({tuple(row[column] for column in columns) for row in rows}) == 4
     traces, _ = to_read(aggregated(made.tables), run_names(made.tables))
-    assert len({trace.group + trace.name for trace in traces}) == 8  # of 2 prompts
+    assert len({trace["group"] + trace["name"] for trace in traces}) == 8  # of 2 prompts
     assert sorted(map(len, lines(made.tables[0].rows).values())) == [2, 2]
     assert not any("(2)" in label for label in lines(made.tables[0].rows))
 

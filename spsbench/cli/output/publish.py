@@ -13,9 +13,8 @@ from spsbench.metrics.compare import MARGINS, Change
 from spsbench.plugins import is_ours, make, plug_in
 from spsbench.registry import find
 from spsbench.reports.columns import full
-from spsbench.reports.figures import Figure, TextTable
 from spsbench.reports.plots import png, svg
-from spsbench.reports.reporter import Medium, Report
+from spsbench.reports.reporter import Figure, Report, TextTable
 from spsbench.reports.run_tables import compared
 from spsbench.reports.table import chart, drawn
 from spsbench.settings.labels import Names
@@ -34,8 +33,9 @@ def publish(report: Report, form: str, out: Path | None = None) -> None:
 
 
 def on_screen(report: Report) -> Report:
-    """Return a report in the layout of stdout."""
-    return replace(report, medium=screen())
+    """Return a report of the width and the characters of stdout."""
+    width = get_terminal_size().columns if is_terminal(sys.stdout) else report.width
+    return replace(report, width=width, plain=not can_show("─±"))
 
 
 def deliver(content: bytes | str, form: str, out: Path | None) -> None:
@@ -59,9 +59,9 @@ def deliver(content: bytes | str, form: str, out: Path | None) -> None:
 def show_chart(report: Report, form: str, enabled: bool) -> None:
     """Draw the speed-ups of `report` below its table, if `enabled` and on a terminal."""
     if enabled and form == "table" and is_terminal(sys.stdout):
-        medium = screen()
+        shown = on_screen(report)
         for table in report.tables:
-            write(chart(table.rows, medium.width, plain=medium.plain))
+            write(chart(table.rows, shown.width, plain=shown.plain))
 
 
 def rendered(report: Report, form: str) -> bytes | str:
@@ -128,14 +128,6 @@ def origin(spec: Spec) -> str:
         return ""
     entry = find("reporters", spec.name)
     return f"{entry.summary}, {entry.path}: "
-
-
-def screen() -> Medium:
-    """Return the layout for stdout."""
-    plain = not can_show("─±")
-    if is_terminal(sys.stdout):
-        return Medium(get_terminal_size().columns, plain)
-    return Medium(plain=plain)
 
 
 def can_show(text: str) -> bool:

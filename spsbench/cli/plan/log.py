@@ -30,7 +30,7 @@ def plan_from_log(
     """
     if what is not None:
         raise UsageError(f"--log with {shlex.quote(what)}: expected one of the two. Leave one out")
-    from spsbench.cli.output.publish import format_tables, publish, save_plot, screen
+    from spsbench.cli.output.publish import format_tables, on_screen, publish, save_plot
     from spsbench.planning.logs.plan_log import plan_log
     from spsbench.reports.reporter import Report
     from spsbench.reports.table import bars
@@ -45,8 +45,8 @@ def plan_from_log(
     elif form == "table":
         write(format_tables(answer.tables()))
         if chart and is_terminal(sys.stdout):
-            medium = screen()
-            write(bars(answer.bars(), medium.width, plain=medium.plain))
+            screen = on_screen(Report("", []))
+            write(bars(answer.bars(), screen.width, plain=screen.plain))
         write("\n".join([with_flags(answer.sentence()), *answer.pasted()]) + "\n")
     else:
         publish(Report("Plan from logs", [], sections=(answer.section(),)), form)

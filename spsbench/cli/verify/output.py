@@ -14,8 +14,7 @@ from spsbench.cli.output.publish import save_plot
 from spsbench.cli.output.terminal import one_line, say, write
 from spsbench.errors import Exit, UsageError
 from spsbench.reports.audits import audit_section, wealth_figure
-from spsbench.reports.figures import Figure
-from spsbench.reports.reporter import Report
+from spsbench.reports.reporter import Figure, Report
 from spsbench.reports.run_tables import report_on
 from spsbench.reports.table import drawn
 from spsbench.settings.records import SCHEMA

@@ -17,7 +17,7 @@ from spsbench.errors import Exit
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.files import clock
 from spsbench.loop.types import Guarantee
-from spsbench.reports.figures import TextTable
+from spsbench.reports.reporter import TextTable
 from spsbench.reports.table import drawn
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec

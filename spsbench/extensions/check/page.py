@@ -14,8 +14,8 @@ from spsbench.extensions.check.journal import finite
 from spsbench.extensions.check.laws import UNSEEN, Mode
 from spsbench.foreign import cut
 from spsbench.metrics.intervals import Estimate
-from spsbench.reports.figures import Section, Status, TextTable
 from spsbench.reports.html import static_page
+from spsbench.reports.reporter import Section, Status, TextTable
 
 MANY = 5  # greedy texts in the table
 BY_MODE = {

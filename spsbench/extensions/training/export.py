@@ -16,10 +16,9 @@ from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.extensions.training.prompts import SELF
 from spsbench.extensions.training.texts import Texts
 from spsbench.heads.head import TRAINING, mark_of
-from spsbench.reports.figures import Curve, Figure, Panel, Point, Section, TextTable
 from spsbench.reports.html import html
 from spsbench.reports.plots import png
-from spsbench.reports.reporter import Report
+from spsbench.reports.reporter import Curve, Figure, Panel, Point, Report, Section, TextTable
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.spec import Spec

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from spsbench.hardware.files import in_words
 from spsbench.metrics.costs import PLAIN, SCALED, Costs
 from spsbench.metrics.surfaces import digits, ms
-from spsbench.reports.figures import TextTable
+from spsbench.reports.reporter import TextTable
 
 SHOWN = (2, 3, 5, 9, 17, 33)  # tokens of a pass
 PARTS = ("draft", "target", "sampling", "verify", "host", "unexplained", "total")

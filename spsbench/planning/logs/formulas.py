@@ -18,7 +18,7 @@ from spsbench.errors import UsageError
 from spsbench.metrics.costs import Costs
 from spsbench.planning.forecast.predictions import ARS, Candidate, Prediction
 from spsbench.planning.forecast.rounds import of_alpha
-from spsbench.reports.figures import TextTable
+from spsbench.reports.reporter import TextTable
 
 
 def formula(alpha: float, k: int, draft: float, row: float) -> Prediction:

@@ -10,7 +10,7 @@ from spsbench.planning.forecast.predictions import Candidate
 from spsbench.planning.forecast.recommendation import NOTICED, spread
 from spsbench.planning.logs.settings_to_paste import engine_settings
 from spsbench.planning.logs.texts import ANY_RULE, DEPTHS, Extreme, LogPlan, LogRow
-from spsbench.reports.figures import Curve, Figure, Level, Panel, Point, Section, TextTable
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Section, TextTable
 from spsbench.reports.table import Bar
 
 SHOWN = 5  # methods in detailed tables

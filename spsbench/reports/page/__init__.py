@@ -1,6 +1,5 @@
 """Parts of the HTML page: answers, exhibits (plots), tables and readable generations.
 
-Stands on `reports.figures`; the plots are drawn by the scripts in `assets`. Read `answer`,
-`exhibits`, `data` (what the scripts receive), then `paired` and `traces`; `escape` is where text
-comes in.
+Stands on `reports.reporter`; plots are SVG by `reports.plots`, the scripts in `assets` show the
+generations. Read `answer`, `exhibits`, `data` (records in one pass), then `token_origins`.
 """

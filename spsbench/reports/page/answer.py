@@ -11,12 +11,10 @@ from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import Same
 from spsbench.registry import find
 from spsbench.reports.columns import full
-from spsbench.reports.figures import Exhibit, Section, Status, TextTable
-from spsbench.reports.page.escape import markup, shown
 from spsbench.reports.page.exhibits import numbers
 from spsbench.reports.plots import inline_svg
-from spsbench.reports.reporter import Table
-from spsbench.reports.text import body
+from spsbench.reports.reporter import Figure, Section, Status, Table, TextTable
+from spsbench.reports.text import body, markup, shown
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
 
@@ -279,23 +277,23 @@ def answered(answers: Sequence[Answer], sections: Sequence[Section]) -> str:
     return f'<section class="answer"><h2>The answer</h2><div class="cards">{text}</div></section>'
 
 
-def exhibited(exhibit: Exhibit) -> str:
+def exhibited(figure: Figure) -> str:
     """Return the HTML of a plot, what its figures mean, and its numbers in a table."""
-    title, says = (markup(shown(text, PARAGRAPH)) for text in (exhibit.title, exhibit.says))
-    terms = [(name, meaning) for name in exhibit.terms if (meaning := define(name))]
+    title, says = (markup(shown(text, PARAGRAPH)) for text in (figure.title, figure.says))
+    terms = [(name, meaning) for name in figure.terms if (meaning := define(name))]
     meanings = "".join(
         f"<dt>{markup(name)}</dt><dd>{markup(meaning)}</dd>"
         for name, meaning in dict(terms).items()
     )
     table = TextTable(
-        exhibit.title,
+        figure.title,
         ("figure", "configuration", "x", "value", "low", "high"),
-        numbers(exhibit.figure),
+        numbers(figure),
         names=3,
     )
     return (
-        f'<section class="exhibit" id="{exhibit.id}"><h2>{title}</h2><p class="says">{says}</p>'
-        f'<div class="scroll plots">{inline_svg(replace(exhibit.figure, title=""), title)}</div>'
+        f'<section class="exhibit" id="{figure.id}"><h2>{title}</h2><p class="says">{says}</p>'
+        f'<div class="scroll plots">{inline_svg(replace(figure, title=""), title)}</div>'
         '<details class="numbers"><summary>What it shows, in numbers</summary>'
         f'<dl class="terms">{meanings}</dl>{html_table(table)}</details></section>'
     )

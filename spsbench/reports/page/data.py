@@ -1,15 +1,18 @@
-"""The records of a page: generations to read, times, and pairs of runs, in one pass."""
+"""The records of a page in one pass: generations to read, times, and runs in pairs by prompt."""
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from spsbench.metrics.rates import MS
-from spsbench.metrics.sums import SLOTS, Tally
-from spsbench.reports.page.escape import shown
-from spsbench.reports.page.pairs import Pairing, Side, pairings
-from spsbench.reports.page.token_origins import Trace, tokenizer_of, trace
-from spsbench.reports.reporter import Table
+from spsbench.metrics.intervals import PLAIN, Estimate
+from spsbench.metrics.parity import Parity, parity, parity_margins
+from spsbench.metrics.rates import MS, RATES
+from spsbench.metrics.sums import SLOTS, Tally, paired
+from spsbench.metrics.text_checks import identical
+from spsbench.reports.columns import ABSENT, full
+from spsbench.reports.page.token_origins import tokenizer_of, trace
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Table, TextTable
+from spsbench.reports.text import shown
 from spsbench.settings.cell import AUTO, Cell
 from spsbench.settings.labels import Names
 from spsbench.settings.models import ModelSpec
@@ -92,25 +95,11 @@ def aggregated(tables: Sequence[Table]) -> list[TableSums]:
     return aggregates
 
 
-def paired_runs(
-    tables: Sequence[Table], aggregates: Sequence[TableSums], names: Sequence[str]
-) -> list[Pairing]:
-    """Return the configurations of later tables compared with those of the first."""
-    sides = [
-        Side(
-            name,
-            {cell: (sums.cells[cell], tally) for cell, tally in sums.tallies.items()},
-            table.qualities,
-            {cell: table.greedy.of(cell) for cell in sums.cells},
-        )
-        for table, sums, name in zip(tables, aggregates, names, strict=True)
-    ]
-    return pairings(sides[0], sides[1:]) if len(sides) > 1 else []
-
-
-def to_read(aggregates: Sequence[TableSums], run_names: Sequence[str]) -> tuple[list[Trace], str]:
+def to_read(
+    aggregates: Sequence[TableSums], run_names: Sequence[str]
+) -> tuple[list[dict[str, Any]], str]:
     """Return the generations to show, and a sentence about their selection."""
-    traces: list[Trace] = []
+    traces: list[dict[str, Any]] = []
     tokenizers: dict[str, Any] = {}
     for sums, run in zip(aggregates, run_names, strict=True):
         names = Names(sums.cells.values())
@@ -136,3 +125,103 @@ def to_read(aggregates: Sequence[TableSums], run_names: Sequence[str]) -> tuple[
         if any(record.group is not None for sums in aggregates for record in sums.kept):
             note += f", or {OF_CATEGORY} of each category"
     return traces, f"{note}."
+
+
+TIMES = "Times as fast"
+
+
+class Pairing(NamedTuple):
+    """A configuration of a later run compared with the first run, paired by sample and repeat."""
+
+    name: str
+    run: str
+    shared: int  # generations (sample, repeat) timed in both runs
+    differences: Mapping[str, Estimate]  # ratio of token times; tau and scores, this run less first
+    quality: Sequence[Parity] = ()  # `ars` is the first run, `sps` this run
+
+
+def paired_runs(
+    tables: Sequence[Table], aggregates: Sequence[TableSums], run_names: Sequence[str]
+) -> list[Pairing]:
+    """Compare the configurations of later tables with those of the same names in the first."""
+    names = [Names(sums.cells.values()) for sums in aggregates]
+    bases = {
+        (cell.task, names[0].full(cell)): cell
+        for sums in aggregates[:1]
+        for cell in sums.cells.values()
+    }
+    pairs = []
+    for table, sums, labels, run in [*zip(tables, aggregates, names, run_names, strict=True)][1:]:
+        for cell in sums.cells.values():
+            name = labels.full(cell)
+            base = bases.get((cell.task, name))
+            if base is None:
+                continue
+            before, after = aggregates[0].tallies[base.id], sums.tallies[cell.id]
+            if before.keys and after.keys:
+                shared = len(before.keys.keys() & after.keys.keys())
+                quality = _quality(tables[0], base, table, cell)
+                differences = _differences(before, after, quality)
+                pairs.append(Pairing(name, run, shared, differences, quality))
+    return pairs
+
+
+def _quality(first: Table, base: Cell, table: Table, cell: Cell) -> list[Parity]:
+    before, after = first.qualities.get(base.id, {}), table.qualities.get(cell.id, {})
+    same = identical(table.greedy.of(cell.id), first.greedy.of(base.id))
+    margins = parity_margins()
+    tests = (
+        parity(metric, before[metric], after[metric], margins[metric], identical=same)
+        for metric in after
+        if metric in before and metric in margins
+    )
+    return [test for test in tests if test is not None]
+
+
+def _differences(before: Tally, after: Tally, quality: Iterable[Parity]) -> dict[str, Estimate]:
+    token_time, tau = RATES["mean_token_time_ms"], RATES["block_efficiency"]
+    differences: dict[str, Estimate | None] = {}
+    if timed := paired((before, after), "started"):
+        differences[TIMES] = timed.estimate(
+            lambda old, new: token_time(old) / token_time(new), "started"
+        )
+    if counted := paired((before, after), "rounds"):
+        differences["tau, difference"] = counted.estimate(
+            lambda old, new: tau(new) - tau(old), "rounds", PLAIN
+        )
+    differences |= {f"{test.metric}, difference": test.shown for test in quality}
+    return {title: estimate for title, estimate in differences.items() if estimate is not None}
+
+
+def compared(pairs: Sequence[Pairing], base: str) -> tuple[Figure, TextTable]:
+    """Return the differences between runs as a plot and as a table; `base` names the first run."""
+    titles = list(dict.fromkeys(title for pair in pairs for title in pair.differences))
+    names = tuple(f"{pair.name}, {pair.run}" for pair in pairs)
+    panels, rows = [], []
+    for title in titles:
+        values = [(at, pair.differences.get(title)) for at, pair in enumerate(pairs)]
+        points = tuple(Point(at, *e[:3], e.loaded) for at, e in values if e is not None)
+        none = Level(name="no difference", y=1.0 if title == TIMES else 0.0)
+        curve = Curve(name="difference", points=points, line=0)
+        panels.append(Panel(title=title, x="", items=(none, curve), rows=names))
+    for pair in pairs:
+        estimates = [(title, pair.differences.get(title)) for title in titles]
+        cells = [
+            ABSENT if estimate is None else full(estimate, 3, "x" if title == TIMES else "")
+            for title, estimate in estimates
+        ]
+        verdicts = "; ".join(f"{test.metric} {test}" for test in pair.quality)
+        rows.append([pair.name, pair.run, str(pair.shared), *cells, verdicts])
+    says = (
+        f"Each configuration against that of {base}, paired by prompt and repeat, so that "
+        "differences between prompts cancel. An interval that crosses the dotted line shows no "
+        "difference. Intervals are over prompts and do not include how a machine varies from day "
+        "to day."
+    )
+    title = "Differences between runs"
+    headings = ("configuration", "run", "pairs", *titles, "quality")
+    terms = "mean_token_time_ms", "block_efficiency", "quality"
+    return (
+        Figure(title=title, panels=tuple(panels), says=says, terms=terms, id="runs"),
+        TextTable("Paired differences", headings, rows, names=2),
+    )

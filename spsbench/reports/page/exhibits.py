@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,10 +11,8 @@ from spsbench.metrics.summaries import Summary
 from spsbench.reports.batch_figures import batch_figure
 from spsbench.reports.columns import PaperRow, headline, paper_value
 from spsbench.reports.figure1 import by_k, lines
-from spsbench.reports.figures import Curve, Exhibit, Figure, Level, Panel, Point, Section
-from spsbench.reports.page.escape import labels
-from spsbench.reports.reporter import Table
-from spsbench.reports.text import visible
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Section, Table
+from spsbench.reports.text import labels, visible
 from spsbench.settings.labels import Names
 
 BARS = "Bars are 95 % intervals over samples; open marks were timed under load."
@@ -39,7 +38,7 @@ Rows = Sequence[tuple[Summary, PaperRow | None]]
 """The rows of a table over all categories, each with the paper's."""
 
 
-def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: bool) -> list[Exhibit]:
+def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: bool) -> list[Figure]:
     """Return the exhibits of a table that have something to show.
 
     Args:
@@ -63,14 +62,14 @@ def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: boo
     return [exhibit for exhibit in shown if exhibit is not None]
 
 
-def of_section(section: Section, number: int) -> Iterator[Exhibit]:
+def of_section(section: Section, number: int) -> Iterator[Figure]:
     """Yield the figures of a finding."""
     for at, figure in enumerate(section.figures):
-        yield Exhibit(
+        yield replace(
+            figure,
             id=f"sheet-{number}-{at}",
             title=section.title,
             says=section.says or section.line,
-            figure=figure,
         )
 
 
@@ -90,15 +89,12 @@ def numbers(figure: Figure) -> list[list[str]]:
     return cells
 
 
-def _exhibit(
-    id: str, title: str, says: str, panels: Sequence[Panel], *terms: str
-) -> Exhibit | None:
+def _exhibit(id: str, title: str, says: str, panels: Sequence[Panel], *terms: str) -> Figure | None:
     drawn = tuple(panel for panel in panels if panel.items)
-    figure = Figure(title=title, panels=drawn)
-    return Exhibit(id=id, title=title, says=says, figure=figure, terms=terms) if drawn else None
+    return Figure(title=title, panels=drawn, says=says, terms=terms, id=id) if drawn else None
 
 
-def _against_k(table: Table) -> Exhibit | None:
+def _against_k(table: Table) -> Figure | None:
     if not any(len(line) > 2 for line in lines(table.whole).values()):
         return None
     more = (
@@ -117,7 +113,7 @@ def _against_k(table: Table) -> Exhibit | None:
     )
 
 
-def _by_batch(table: Table) -> Exhibit | None:
+def _by_batch(table: Table) -> Figure | None:
     figure = batch_figure(table)
     if figure is None:
         return None
@@ -130,7 +126,7 @@ def _by_batch(table: Table) -> Exhibit | None:
     )
 
 
-def _headlines(rows: Rows, names: Names) -> Iterator[Exhibit | None]:
+def _headlines(rows: Rows, names: Names) -> Iterator[Figure | None]:
     """Yield the headline figures and scores of each task and setting, one row a method."""
     alone = any(row.predicted_speedup and row.speedup is None for row, _ in rows)
     figures = [figure for figure in HEADLINES if alone or figure[0] != "predicted_speedup"]
@@ -164,7 +160,7 @@ def _headlines(rows: Rows, names: Names) -> Iterator[Exhibit | None]:
         )
 
 
-def _by_position(rows: Rows, names: Labels) -> Exhibit | None:
+def _by_position(rows: Rows, names: Labels) -> Figure | None:
     """Plot the acceptance rate by position in a round; for trees by depth and by sibling."""
     chains = [row for row, _ in rows if not row.sibling_at]
     trees = [row for row, _ in rows if row.sibling_at]
@@ -198,7 +194,7 @@ def _by_position(rows: Rows, names: Labels) -> Exhibit | None:
     )
 
 
-def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> Exhibit | None:
+def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> Figure | None:
     """Plot the distribution of the token time over generations as quantiles, by row."""
     curves = []
     for line, (row, _) in enumerate(rows):
@@ -220,7 +216,7 @@ def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> 
     )
 
 
-def _parts(rows: Rows, names: Labels) -> Exhibit | None:
+def _parts(rows: Rows, names: Labels) -> Figure | None:
     """Plot the mean time of a round, split by the shares of the decode time."""
     loops = [(row, loop) for row, _ in rows if (loop := row.loop_time_ms) and row.target_share]
     curves = []
@@ -246,7 +242,7 @@ def _parts(rows: Rows, names: Labels) -> Exhibit | None:
     )
 
 
-def _speed_and_quality(rows: Rows, names: Labels) -> Exhibit | None:
+def _speed_and_quality(rows: Rows, names: Labels) -> Figure | None:
     """Plot each score against the mean token time."""
     panels = []
     for metric in sorted(headline([row for row, _ in rows])):
@@ -271,7 +267,7 @@ def _speed_and_quality(rows: Rows, names: Labels) -> Exhibit | None:
     )
 
 
-def _predicted(rows: Rows, names: Labels) -> Exhibit | None:
+def _predicted(rows: Rows, names: Labels) -> Figure | None:
     """Plot the speed-up predicted by alpha and the costs against the measured speed-up."""
     curves = [
         curve

@@ -1,56 +1,21 @@
 """Generations by token for the page: the origin of each token and the cost of its round."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from spsbench.loop.text import Detokenizer, Origin, Tokenizer
 from spsbench.metrics.rates import metrics
-from spsbench.reports.page.escape import shown
+from spsbench.reports.text import shown
 from spsbench.settings.models import BUNDLED, ModelSpec
 from spsbench.settings.records import Record, RoundRecord
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A displayed round."""
-
-    drafted: int
-    tested: int
-    accepted: int
-    emitted: int
-    overlap: float | None
-    seconds: float
-    draft: float
-    target: float
-    laws: tuple[tuple[str, float, float], ...] = ()  # text, p, q of each drafted token
-    parents: tuple[int, ...] = ()  # parent of each node of a tree, -1 = the context
-    likeliest: tuple[tuple[tuple[str, float], ...], ...] = ()  # after the context and each token
-    tree: tuple[Any, ...] | None = None  # depth, path, siblings, offered: see `TreeRound`
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """A displayed generation."""
-
-    name: str
-    group: str  # generations of one prompt and setting are next to each other
-    finish: str
-    flags: tuple[str, ...]  # reasons why the times are unreliable
-    prompt: str
-    prefill: float
-    words: bool  # `tokens` are texts; else ids, and `text` is complete
-    text: str
-    tokens: tuple[str, ...]
-    origins: tuple[str, ...]
-    steps: tuple[Step, ...]
-    rounds: int  # of the target, of which a step may hold several; 0 = not told
-    tau: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
+ROUND = {  # column of the viewer: field of a round
+    **{name: name for name in ("drafted", "tested", "accepted", "emitted", "overlap", "tree")},
+    "seconds": "seconds",
+    "draft": "draft_seconds",
+    "target": "target_seconds",
+}
 
 
 def trace(
@@ -61,32 +26,34 @@ def trace(
     tokenizer: Tokenizer | None = None,
     prompt: Sequence[int] = (),
     prompt_text: str = "",
-) -> Trace:
-    """Return the trace of a record; without a tokenizer its tokens are ids.
+) -> dict[str, Any]:
+    """Return what the viewer reads of a record, for JSON; without a tokenizer its tokens are ids.
 
     Tokens are also ids if the tokenizer does not reproduce the recorded text, for then the
-    tokenizer is not the run's.
+    tokenizer is not the run's. Only with ids is the whole text there.
+
+    Args:
+        name: of the method.
+        group: of the prompt and setting, whose generations are next to each other.
     """
     texts = None if tokenizer is None else pieces(tokenizer, prompt, record.tokens)
     if texts is not None and not _agree("".join(texts), record.text):
         texts = None
-    of = tokenizer if texts is not None else None
     figures = metrics(record.rounds, record.prefill_seconds)
-    return Trace(
-        name=shown(name),
-        group=shown(group),
-        finish=record.finish,
-        flags=record.flags,
-        prompt=shown(prompt_text, 4000),
-        prefill=record.prefill_seconds,
-        words=texts is not None,
-        text=shown(record.text, 8000),
-        tokens=tuple(map(shown, texts if texts is not None else map(str, record.tokens))),
-        origins=tuple(o.value for r in record.rounds for o in origins(r)),
-        steps=tuple(_step(record, i, of) for i in range(len(record.rounds))),
-        rounds=figures.rounds,
-        tau=figures.block_efficiency,
-    )
+    return {
+        "name": shown(name),
+        "group": shown(group),
+        "finish": record.finish,
+        "flags": record.flags,  # reasons why the times are unreliable
+        "prompt": shown(prompt_text, 4000),
+        "prefill": record.prefill_seconds,
+        "text": shown(record.text, 8000) if texts is None else None,
+        "tokens": [*map(shown, map(str, record.tokens) if texts is None else texts)],
+        "origins": "".join(o.value[0] for r in record.rounds for o in origins(r)),
+        "steps": _columns(record, None if texts is None else tokenizer),
+        "rounds": figures.rounds,  # of the target, of which a step may hold several; 0 = unknown
+        "tau": figures.block_efficiency,
+    }
 
 
 def origins(r: RoundRecord) -> list[Origin]:
@@ -149,40 +116,22 @@ def _agree(joined: str, recorded: str) -> bool:
     return joined.lstrip().startswith(recorded.strip()) if recorded.strip() else not joined.strip()
 
 
-def _step(record: Record, number: int, tokenizer: Tokenizer | None) -> Step:
-    r = record.rounds[number]
-    laws: tuple[tuple[str, float, float], ...] = ()
-    parents: tuple[int, ...] = ()
-    likeliest: tuple[tuple[tuple[str, float], ...], ...] = ()
-    if record.laws is not None and number < len(record.laws):
-        of = record.laws[number]
-        laws = tuple(
-            (shown(_one(tokenizer, token)), p, q)
-            for token, p, q in zip(of.tokens, of.p, of.q, strict=True)
-        )
-        parents = tuple(of.parents or ())
-        likeliest = tuple(
-            tuple(
-                (shown(_one(tokenizer, int(token))), q)
-                for token, q in zip(row[::2], row[1::2], strict=True)
-            )
-            for row in of.likeliest or ()
-        )
-    return Step(
-        drafted=r.drafted,
-        tested=r.tested,
-        accepted=r.accepted,
-        emitted=r.emitted,
-        overlap=r.overlap,
-        seconds=r.seconds,
-        draft=r.draft_seconds,
-        target=r.target_seconds,
-        laws=laws,
-        parents=parents,
-        likeliest=likeliest,
-        tree=None if r.tree is None else tuple(r.tree),
-    )
+def _columns(record: Record, tokenizer: Tokenizer | None) -> dict[str, list[Any]]:
+    """Return the columns of the rounds; one without a value in any round is left out."""
 
+    def words(tokens: Iterable[float]) -> list[str]:
+        ids = map(int, tokens)
+        return [shown(str(i) if tokenizer is None else tokenizer.decode([i])) for i in ids]
 
-def _one(tokenizer: Tokenizer | None, token: int) -> str:
-    return str(token) if tokenizer is None else tokenizer.decode([token])
+    columns: dict[str, list[Any]] = {
+        name: [getattr(r, field) for r in record.rounds] for name, field in ROUND.items()
+    }
+    laws = record.laws or []
+    columns["laws"] = [[*zip(words(of.tokens), of.p, of.q, strict=True)] for of in laws]
+    columns["parents"] = [of.parents or [] for of in laws]
+    columns["likeliest"] = [
+        [[*zip(words(row[::2]), row[1::2], strict=True)] for row in of.likeliest or []]
+        for of in laws
+    ]
+    empty: tuple[Any, ...] = None, []
+    return {name: column for name, column in columns.items() if any(v not in empty for v in column)}

@@ -4,6 +4,8 @@ const ORIGINS = {
   bonus: "the target's own, for free after all drafts were kept", plain: "the target's own, nothing was drafted",
   untold: "the engine does not tell which tokens were drafted",
 };
+// A round of a trace; a column that the data lacks has these values.
+const STEP = { drafted: 0, tested: 0, accepted: 0, emitted: 0, overlap: null, seconds: 0, draft: 0, target: 0, laws: [], parents: [], likeliest: [], tree: null };
 const LESSON = [
   "A language model writes one token at a time, and each costs a whole pass of a large model, the target. That is ArS: every bar of its timeline is one pass, one token.",
   "Speculative sampling (SpS) lets a small, fast draft model guess a few tokens ahead. The target then scores all the guesses in one pass, which takes hardly longer than scoring one.",

@@ -32,16 +32,18 @@ class Viewer {
 
   button(label, title, onclick) { return h("button", { type: "button", title, "aria-label": title, onclick }, label); }
 
-  // Where each round begins: in tokens and in seconds.
+  // Rounds from their columns, where each begins (in tokens and in seconds), and the origin of each token.
   index(trace) {
     let token = 0, time = trace.prefill;
-    const begins = trace.steps.map((step) => {
+    const steps = (trace.steps.emitted ?? []).map((_, i) => Object.fromEntries(Object.entries(STEP).map(([name, none]) => [name, trace.steps[name]?.[i] ?? none])));
+    const origins = [...trace.origins].map((letter) => Object.keys(ORIGINS).find((name) => name[0] === letter));
+    const begins = steps.map((step) => {
       const at = { token, time };
       token += step.emitted;
       time += step.seconds;
       return at;
     });
-    return { begins, total: time };
+    return { steps, origins, begins, total: time, words: trace.text === null };
   }
 
   // The first prompt whose times all count is shown first.

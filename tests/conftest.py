@@ -34,6 +34,11 @@ os.environ.pop("HF_ENDPOINT", None)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what rewrites `tests/refusals.toml`."""
+    parser.addoption("--approve", action="store_true", help="rewrite the lines of refusals")
+
+
 def pytest_collection_finish() -> None:
     """Keep the collector off what imports and collection made: it stays until the end."""
     gc.collect()

@@ -88,8 +88,8 @@ def recurrence(files: Files) -> str:
         raise UsageError(
             f"{files.folder} does not say how its LSTM is run, and its authors' code cannot be run "
             "as published: expected recurrence in config.json. Say `drafter` falcon:recurrence=text"
-            " (along the text, as in the paper), or recurrence=none (anew at every row); sps verify"
-            " head tells which keeps more"
+            " (along the text, as in the paper), or recurrence=none (anew at every row); sps plan "
+            "tells which accepts more"
         )
     if said not in RECURRENCE:
         raise DataError(f"recurrence is {said!r} ({files.where}): expected text or none")

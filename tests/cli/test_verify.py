@@ -115,29 +115,3 @@ def test_rules(sps, one_core):
     assert sps("verify", "rules", "--schedule", "beam").code == Exit.USAGE
     assert sps("verify", "rules", "--drafter", "beam").code == Exit.USAGE
     assert sps("verify", "rules", "--drafter", "./none.py:Mine").code == Exit.MISSING
-
-
-@pytest.mark.needs_fast
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("pair", "--k", "0"), Exit.USAGE),
-        (("pair", "--k", "2", "--schedule", "constant"), Exit.USAGE),
-        (("pair", "--bias", "0"), Exit.USAGE),
-        (("pair", "--bias", "nan"), Exit.USAGE),
-        (("pair", "--level", "0.5"), Exit.USAGE),
-        (("pair", "--prompts", "0"), Exit.USAGE),
-        (("pair", "--workers", "0"), Exit.USAGE),
-        (("pair", "--max-tokens", "-1"), Exit.USAGE),
-        (("pair", "--target", "/no/such/model"), Exit.MISSING),
-        (("run", "/no/such/run"), Exit.MISSING),
-        (("pair", "--out", "page.html"), Exit.USAGE),
-        (("run", "/no/such/run", "--json", "--format", "html"), Exit.USAGE),
-        (("pair", "--decoder", "hf", "--verifier", "block"), Exit.USAGE),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_meant(sps, arguments, code):
-    ran = sps("verify", *arguments)
-    assert ran.code == code, ran.err
-    assert ran.err.count("\n") == 1

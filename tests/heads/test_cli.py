@@ -19,14 +19,10 @@ def made(tmp_path_factory):
     save(folder / "target", model)
     draw = torch.Generator().manual_seed(1)
     texts = torch.randint(0, len(byte_tokenizer()), (4, 100), generator=draw).tolist()
-    wide = random_model(hidden_size=40)
     plain = ("eagle3", "mlp", "blockwise", "dflash", "falcon")
     heads = {name: getattr(writers, name)(folder / name, model) for name in plain} | {
         "eagle": writers.fitted(folder / "eagle", model, texts),
         "medusa": writers.medusa(folder / "medusa", model, dialect="TGI"),
-        "unsaid": writers.falcon(folder / "unsaid", model, recurrence=""),
-        "pickle": writers.eagle(folder / "pickle", model, pickle=True),
-        "other": writers.speculators(folder / "other", wide),
     }
     return {name: str(path) for name, path in heads.items()} | {"target": str(folder / "target")}
 
@@ -77,39 +73,6 @@ def test_a_run_with_two_heads_goes_on(sps, made, tmp_path):
     assert len(next(out.glob("records*.jsonl")).read_text().splitlines()) == 3
     again = sps(*given, "--resume")
     assert again.code == 0, again.err
-
-
-@pytest.mark.parametrize(
-    ("head", "flags", "code", "says"),
-    [
-        ("other", (), 65, "is a head for org/tiny, not for"),
-        ("pickle", (), 65, "--allow-pickle"),
-        ("eagle3", ("--drafter", "eagle"), 2, "that is a head of eagle3"),
-        ("eagle3", ("--drafter", "eagle3:features=two"), 2, "expected hidden states such as"),
-        ("eagle3", ("--drafter", "eagle3:features=2-3"), 65, "2 hidden states, and an fc for 3"),
-        ("eagle", ("--drafter", "eagle:shape=2x2,width=3"), 2, "expected one of the two"),
-        ("eagle", ("--draft-weights", "random"), 2, "expected its tensors"),
-        ("unsaid", (), 2, "does not say how its LSTM is run"),
-        ("unsaid", ("--drafter", "falcon:recurrence=both"), 2, "expected text or none"),
-        ("target", ("--drafter", "eagle"), 65, "no head that is known"),
-        ("target", ("--draft-weights", "blocks"), 66, "from a GGUF file for --draft-weights"),
-        ("eagle3", ("--draft-weights", "served"), 2, "--draft-weights served with --decoder"),
-        ("eagle3", ("--draft-revision", "main"), 2, "revision 'main' of the folder"),
-        ("eagle3", ("--draft-dtype", "int3"), 2, "no dtype 'int3' (--draft-dtype)"),
-    ],
-)
-def test_what_does_not_fit_is_a_line(sps, made, head, flags, code, says):
-    ran = sps("generate", "x", "--target", made["target"], "--draft", made[head], *flags)
-    assert ran.code == code, ran.err
-    last = ran.err.splitlines()[-1]
-    assert last.startswith("error: ")
-    assert says in last
-
-
-def test_a_head_is_no_target(sps):
-    ran = sps("generate", "x", "--target", "nano-eagle3")
-    assert ran.code == 65
-    assert "error: a head, which drafts for another model (" in ran.err
 
 
 @pytest.mark.parametrize("weights", first(2, ["int8", "blocks", "int4", "checkpoint"]))

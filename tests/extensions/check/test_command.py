@@ -49,38 +49,18 @@ def test_a_defect_exits_7_and_fills_a_page(sps, tmp_path):
     assert "BIAS FOUND" in page.read_text()
 
 
-REFUSED = (
-    *("--only laws", "--concurrency two", f"--concurrency {'1' * 5000}", "--out x.html"),
-    *(f"--requests {'1' * 12}", "--keep .", "--temperature 0.7", "--temperature 0", "--top-p 0.9"),
-    *("--temperature nan --weights x", "--top-p 0 --weights x", "--top-k -1 --weights x"),
-    *("--top-k 5", "--together 0", "--draft x", "-n 0", "--bias 1.5", "--level 0", "--seed -1"),
-    *("--only mixed --together 1", "--keep a.gz", "--timeout 0"),
-)
-
-
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        ("http://x:key@localhost:1", Exit.USAGE),
-        ("URL", Exit.UNAVAILABLE),
-        ("URL --prompts none.txt", Exit.MISSING),
-        ("URL --prompts .", Exit.DATA),
-        ("URL --resume none.jsonl", Exit.MISSING),
-        ("URL --out . --format html", Exit.CANNOT_WRITE),
-        ("URL --keep none/x", Exit.CANNOT_WRITE),
-        (f"URL --keep {'x' * 300}", Exit.CANNOT_WRITE),
-        *((f"URL {options}", Exit.USAGE) for options in REFUSED),
-    ],
+    ("option", "code"),
+    [(f"--concurrency {'1' * 5000}", Exit.USAGE), (f"--keep {'x' * 300}", Exit.CANNOT_WRITE)],
+    ids=["concurrency", "keep"],
 )
-def test_what_cannot_be_is_one_line(sps, arguments, code, tmp_path, monkeypatch):
+def test_a_refusal_of_a_long_value_is_short(sps, option, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = arguments.replace("URL", "http://127.0.0.1:9").split()
-    ran = sps("check", *words, "--retries", "0")
+    ran = sps("check", "http://127.0.0.1:9", "--retries", "0", *option.split())
     assert ran.code == code, ran.err
-    assert ":key@" not in ran.err
     assert ran.err.count("\n") == 1
     assert len(ran.err) < 500
-    assert list(tmp_path.iterdir()) == []  # no file of answers that were never asked for
+    assert list(tmp_path.iterdir()) == []
 
 
 HOSTILE = "m\x1b]0;title\x07\u202e\x9b\ud800" + "x" * 5000

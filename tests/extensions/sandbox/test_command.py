@@ -125,30 +125,6 @@ def test_bad_lines_are_named(sps, tmp_path, line, code, said):
     assert sorted(tmp_path.iterdir()) == [path]
 
 
-def test_what_cannot_be_scored(sps, tmp_path):
-    assert sps("score", str(tmp_path / "absent")).code == Exit.MISSING
-    assert sps("score", str(tmp_path)).code == Exit.MISSING
-    empty = tmp_path / "empty.jsonl"
-    empty.write_text("")
-    assert sps("score", str(empty), *LEVEL).code == Exit.DATA
-    some = written(tmp_path / "some.jsonl", right(4))
-    ran = sps("score", str(some), *LEVEL)
-    assert ran.code == Exit.DATA
-    assert "partial 4/164" in ran.err
-    assert "--allow-partial" in ran.err
-    for flags in (
-        *(("--timeout", "0"), ("--timeout", "nan"), ("--memory", "1"), ("--workers", "0")),
-        *(("--k", "0"), ("--k", "3..1"), ("--sandbox", "chroot")),
-        ("--i-understand-this-runs-untrusted-code",),
-    ):
-        ran = sps("score", str(some), "--allow-partial", *flags)
-        assert ran.code == Exit.USAGE, flags
-        assert len(ran.err.splitlines()) == 1
-    ran = sps("score", str(some), "--allow-partial", "--sandbox", "none")
-    assert ran.code == Exit.SANDBOX
-    assert "expected both options" in ran.err
-
-
 @pytest.mark.parametrize("abi", [0, confinement.FULL - 1])
 def test_no_sandbox_no_verdict(sps, tmp_path, monkeypatch, abi):
     monkeypatch.setenv("PATH", "/nonexistent")

@@ -73,7 +73,7 @@ def report(
         o.option(
             o.OUTPUT,
             "--paper",
-            help="Show the paper's results (Chinchilla) beside those of every run.",
+            help="Show the paper's results (Chinchilla) next to those of every run.",
         ),
     ] = False,
     debug: o.Debug = False,

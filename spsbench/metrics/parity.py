@@ -256,32 +256,29 @@ def _needed(differences: Floats, margin: float) -> int:
     return max(FEWEST, fewest(margin, MISS), math.ceil((sure * spread / margin) ** 2))
 
 
+def parities_of(old: Qualities, new: Qualities, *, identical: bool = False) -> list[Parity]:
+    """Test scores against earlier ones on each metric of both with a margin; see `parity`."""
+    margins = parity_margins()
+    tests = (
+        parity(metric, old[metric], new[metric], margins[metric], identical=identical)
+        for metric in new
+        if metric in old and metric in margins
+    )
+    return [test for test in tests if test is not None]
+
+
 def parities(
-    cells: Sequence[Cell],
-    scores: Iterable[Score],
-    *,
-    combine: Callable[[Cell], Combine] = lambda cell: average,
-    margins: Mapping[str, float] | None = None,
-    identical: Container[str] = (),
+    cells: Sequence[Cell], scores: Mapping[str, Qualities], identical: Container[str] = ()
 ) -> list[tuple[Cell, Parity]]:
-    """Test every drafting cell against its K = 0 cell, on the metrics that have a margin.
+    """Test every drafting cell against its K = 0 cell.
 
     Args:
+        scores: of each cell by its id, from 0 to 1.
         identical: ids of the cells whose texts equal those of their K = 0 cell.
     """
-    margins = parity_margins() if margins is None else margins
-    by_cell: dict[str, list[Score]] = {}
-    for score in scores:
-        by_cell.setdefault(score.cell, []).append(score)
-    values = {cell.id: qualities(by_cell.get(cell.id, []), combine(cell)) for cell in cells}
-    tested = []
-    for cell in cells:
-        base = baseline(cell, cells)
-        if base is None or cell.k == 0:
-            continue
-        old, new = values[base.id], values[cell.id]
-        for metric in [name for name in new if name in old and name in margins]:
-            same = cell.id in identical
-            verdict = parity(metric, old[metric], new[metric], margins[metric], identical=same)
-            tested += [] if verdict is None else [(cell, verdict)]
-    return tested
+    return [
+        (cell, test)
+        for cell in cells
+        if cell.k != 0 and (base := baseline(cell, cells)) is not None
+        for test in parities_of(scores[base.id], scores[cell.id], identical=cell.id in identical)
+    ]

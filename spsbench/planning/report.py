@@ -137,7 +137,7 @@ class Planned:
             },
         )
         if by_batch is not None:
-            table = with_batch_figures(table, by_batch.rows)
+            table = with_batch_figures(table, by_batch.rows, predicted=True)
         section = Section(
             title=f"Plan: {name}",
             status=STATUSES.get(answer.verdict, "open"),

@@ -7,11 +7,11 @@ from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Sectio
 
 LOWEST = -3.0  # lower end of the axis; a smaller e-value is drawn here
 
-Wealth = Sequence[tuple[int, float]]
+EProcess = Sequence[tuple[int, float]]
 """(tokens, log10 of the e-value)."""
 
 
-def wealth_figure(curves: Mapping[str, Wealth], alarm: float, title: str) -> Figure:
+def e_process_figure(curves: Mapping[str, EProcess], alarm: float, title: str) -> Figure:
     """Draw the e-process of each arm; `alarm` is log10 of the e-value that rejects losslessness."""
     items = [
         Curve(
@@ -33,15 +33,15 @@ Values = Mapping[str, Any]
 
 SHOWN = 20  # rows of failures in the table
 STATUSES: Mapping[str, Status] = {"held": "good", "bias found": "bad"}
-WEALTH = (
-    "An audit bets against the claim that every token follows the target's law. If the claim "
-    "holds, the money stays near or below where it began: it ever reaches the alarm with no more "
-    "than the stated chance, whenever one looks. Tokens of plain sampling (ArS) are bet against as "
-    "well: that line must stay below the alarm, too."
+E_PROCESS = (
+    "An e-process tests the claim that every token follows the target's distribution. If the "
+    "claim holds, it ever reaches the alarm with at most the stated probability, at whatever time "
+    "it is read. Tokens of plain sampling (ArS) are tested as well: their line must stay below the "
+    "alarm, too."
 )
 GREEDY = (
-    "At temperature 0 each text must be the target's own, token for token. A tie is a place where "
-    "rounding decides between two tokens that the target finds equally likely."
+    "At temperature 0 each text must equal the target's, token for token. A tie is a position "
+    "where rounding decides between two tokens that the target finds equally likely."
 )
 
 
@@ -63,7 +63,7 @@ def audit_section(audit: Values, run: str = "", records: int | None = None) -> S
         status=STATUSES.get(audit["verdict"], "open"),
         line=audit["line"],
         notes=(*notes, *further_notes),
-        says=GREEDY if "prompts" in audit else WEALTH,
+        says=GREEDY if "prompts" in audit else E_PROCESS,
         figures=figures,
         tables=tables,
         run=run,
@@ -89,7 +89,7 @@ def _sampled(audit: Values) -> Parts:
             f"{injected['caught']} of {injected['repeats']} repeats."
         )
     curves = {arm["name"]: arm["curve"] for arm in arms}
-    figure = wealth_figure(curves, alarm, "Money won against the target's law")
+    figure = e_process_figure(curves, alarm, "E-process against the target's distribution")
     return notes, (figure,), tuple(table for arm in arms for table in _arm(arm))
 
 
@@ -133,7 +133,7 @@ def _greedy(audit: Values) -> Parts:
     apart = [prompt for prompt in audit["prompts"] if prompt["divergence"] is not None]
     rows = tuple(map(_parted, apart[:SHOWN]))
     headings = ("prompt", "kind", "position", "tokens", "logits", "gap", "rounding")
-    caption = f"Texts that part from ArS: {len(apart):,}"
+    caption = f"Texts that differ from ArS: {len(apart):,}"
     if len(apart) > SHOWN:
         caption += f", the first {SHOWN}"
     table = TextTable(title=caption, headings=headings, rows=rows, names=2)

@@ -1,14 +1,10 @@
 """Figures of a run in batches: the gain by the texts of a batch, where it ends, what it costs.
 
-B* is the largest batch in which some method is faster than plain sampling in the same batch. A
-batch that went back to its shortest row after every round, as a cache with one length does, would
-emit E[min of B rows] tokens a round instead of tau; rows are taken to be independent.
+B* is the largest batch in which some method is faster than plain sampling in the same batch.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
@@ -16,7 +12,6 @@ from spsbench.reports.columns import ABSENT, MARK, Column, full
 from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Table, TextTable
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
-from spsbench.settings.records import Record
 
 HEADINGS: Mapping[str, str] = {  # with what they say
     "method": "",
@@ -26,61 +21,18 @@ HEADINGS: Mapping[str, str] = {  # with what they say
     "user tokens/s": "User: tokens a second of one text, without its prefill.",
     "empty rows": "Empty rows: share of the machine's time.",
     "tau": "",
-    "tau of the shortest": "The shortest: tau if all rows went back to the shortest of a round.",
 }
 BY_BATCH = "Speed-up by batch"
 
 
-class RoundCounts:
-    """How many rounds of a cell emitted each number of tokens, counted while records stream."""
-
-    def __init__(self) -> None:
-        self._emitted: dict[str, Counter[int]] = {}
-
-    def add(self, record: Record) -> None:
-        """Count the rounds of a record; sums of passes that emitted several tokens are left out."""
-        of_cell = self._emitted.setdefault(record.cell, Counter())
-        for round_ in record.rounds:
-            if round_.passes == 1:
-                of_cell[round_.emitted] += 1
-            elif 1 < round_.passes == round_.emitted:
-                of_cell[1] += round_.passes
-
-    def shortest(self, cell: Cell) -> float | None:
-        """Return the expected tokens of a round of a batch that goes back to its shortest row.
-
-        E[min] = sum_j P(L >= j)^B over the rounds of all rows; None without rounds.
-        """
-        emitted = self._emitted.get(cell.id)
-        if not emitted:
-            return None
-        rounds, most = sum(emitted.values()), max(emitted)
-        above = [sum(n for tokens, n in emitted.items() if tokens >= j) for j in range(1, most + 1)]
-        return sum((n / rounds) ** cell.batch for n in above)
-
-    def values(self, rows: Sequence[Summary]) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        names = ("id", "batch", "tau_of_the_shortest")
-        cells = [(row.cell.id, row.cell.batch, self.shortest(row.cell)) for row in rows]
-        return {"batches": [dict(zip(names, values, strict=True)) for values in cells]}
-
-
-def with_batch_figures(
-    table: Table, rows: Sequence[Summary], counts: RoundCounts | None = None
-) -> Table:
+def with_batch_figures(table: Table, rows: Sequence[Summary], *, predicted: bool = False) -> Table:
     """Return a table with the gain by batch, if there are batches of several sizes or many texts.
 
-    Adds a table of text, panels, a sentence for each task and setting, and, of measured rows,
-    `batches` in JSON.
-
-    Args:
-        rows: measured, or predicted.
-        counts: of the rounds of measured rows; None: rows are predicted.
+    Adds a table of text, panels, and a sentence for each task and setting.
     """
     if not any(row.cell.batch > 1 for row in rows):
         return table
-    by_size = sorted(rows, key=lambda row: row.cell.batch)
-    rows_by_work = by_work(by_size)
+    rows_by_work = by_work(sorted(rows, key=lambda row: row.cell.batch))
     says = [
         f"{name}: {line}" if len(rows_by_work) > 1 else line
         for name, work_rows in rows_by_work.items()
@@ -92,9 +44,8 @@ def with_batch_figures(
         figure=replace(table.figure, panels=(*table.figure.panels, *panels(rows))),
         further=[
             *table.further,
-            *(text_table(name, work_rows, counts) for name, work_rows in rows_by_work.items()),
+            *(text_table(name, work_rows, predicted) for name, work_rows in rows_by_work.items()),
         ],
-        identity={**table.identity, **({} if counts is None else counts.values(by_size))},
     )
 
 
@@ -155,12 +106,11 @@ def remarks(rows: Sequence[Summary]) -> list[str]:
     return sentences
 
 
-def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts | None) -> TextTable:
+def text_table(title: str, rows: Sequence[Summary], predicted: bool) -> TextTable:
     """Return a row for each method and batch."""
     text_rows = []
     for name, method_rows in lines(rows).items():
         for row in method_rows:
-            shortest = counts.shortest(row.cell) if counts and row.cell.k != 0 else None
             ms = row.mean_token_time_ms
             text_rows.append(
                 [
@@ -171,13 +121,12 @@ def text_table(title: str, rows: Sequence[Summary], counts: RoundCounts | None) 
                     ABSENT if ms is None else f"{1e3 / ms.mean:.1f}{MARK * ms.loaded}",
                     _figure(row, "empty_rows", 3),
                     _figure(row, "block_efficiency", 2),
-                    ABSENT if shortest is None else f"{shortest:.2f}",
                 ]
             )
     has = [i for i in range(len(HEADINGS)) if any(cells[i] != ABSENT for cells in text_rows)]
     headings = [[*HEADINGS][i] for i in has]
-    predicted = "Predicted from the costs of common rounds. " * (counts is None)
-    notes = predicted + " ".join(filter(None, map(HEADINGS.__getitem__, headings)))
+    source = "Predicted from the costs of common rounds. " * predicted
+    notes = source + " ".join(filter(None, map(HEADINGS.__getitem__, headings)))
     text_rows = [[cells[i] for i in has] for cells in text_rows]
     return TextTable(f"By batch: {title}", headings, text_rows, (notes,), names=2)
 
@@ -190,7 +139,11 @@ def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
     for work, of_work in works.items():
         prefix = f"{work}, " if len(works) > 1 else ""
         for name, method_rows in lines(of_work).items():
-            points = tuple(point for row in method_rows if (point := _gain(row)) is not None)
+            points = tuple(
+                point
+                for row in method_rows
+                if (point := Point.of(row.cell.batch, row.speedup)) is not None
+            )
             if points and method_rows[0].cell.k != 0:
                 gains.append(Curve(name=prefix + name, points=points, line=line))
             both = tuple(
@@ -233,11 +186,6 @@ def batch_figure(table: Table) -> Figure | None:
 
 def _alone(cell: Cell) -> Cell:
     return cell.but(batch=1, continuous=False)
-
-
-def _gain(row: Summary) -> Point | None:
-    gained = row.speedup
-    return None if gained is None else Point(row.cell.batch, *gained[:3], gained.loaded)
 
 
 def _figure(row: Summary, name: str, digits: int, unit: str = "") -> str:

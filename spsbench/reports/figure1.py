@@ -158,8 +158,8 @@ def _curve(
     figure: str,
 ) -> list[Curve]:
     """Return the means with their intervals, from K = 0 on."""
-    estimates = [(s.cell.k or 0, s.figures.get(figure)) for s in members]
-    points = tuple(Point(k, e.mean, e.low, e.high, e.loaded) for k, e in estimates if e is not None)
+    known = (Point.of(s.cell.k or 0, s.figures.get(figure)) for s in members)
+    points = tuple(point for point in known if point is not None)
     return [Curve(name=label, points=points, line=line)] if points else []
 
 

@@ -1,6 +1,6 @@
 """Lines below a table: quality parity, memory bandwidth, repetition, greedy texts, pass@k."""
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from spsbench.hardware.contention import OTHERS_AT_MOST
@@ -8,13 +8,8 @@ from spsbench.metrics.compare import OverSeeds
 from spsbench.metrics.intervals import FEWEST
 from spsbench.metrics.parity import (
     OF_QUALITY,
-    Combine,
     Parity,
     ParityVerdict,
-    Qualities,
-    is_percent,
-    parities,
-    qualities,
 )
 from spsbench.metrics.rates import baseline
 from spsbench.metrics.summaries import Summary
@@ -22,7 +17,6 @@ from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.reports.columns import MARK, SOURCE, columns, full, paper_row
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, lossy, short_decoders
-from spsbench.settings.records import Score
 from spsbench.store.starts import Memory, Start
 from spsbench.tasks.program_log import (
     NAME,
@@ -90,21 +84,8 @@ def under_load(loaded: int, timed: int) -> list[str]:
 
 
 def gains_in_words(rows: Sequence[Summary]) -> list[str]:
-    """Say which speed-ups load leaves open, which are below 1, and what they are taken over."""
+    """Explain what the speed-ups of the rows are taken over."""
     drafting, names, lines = [row for row in rows if row.cell.k != 0], Names(_cells(rows)), []
-    undecided = [row for row in drafting if row.speedup and row.speedup.undecided]
-    if undecided:
-        listed = "; ".join(names.full(row.cell) for row in undecided)
-        lines.append(f"Speed-up not decided, since measured under load: {listed}.")
-    for per, figure in (("token", "speedup"), ("answer", "answer_speedup")):
-        gains = [(row, getattr(row, figure)) for row in drafting]
-        listed = "; ".join(
-            f"{names.full(row.cell)} {full(gain, 2, 'x')}"
-            for row, gain in gains
-            if gain is not None and not gain.undecided and gain.mean < 1
-        )
-        if listed:
-            lines.append(f"Slower than ArS per {per}: {listed}.")
     if any(row.answer_speedup and not row.answer_speedup.undecided for row in drafting):
         lines.append(PER_TOKEN_AND_ANSWER)
     if fewer_pairs := [line for row in drafting if (line := _pairs(row, rows, names))]:
@@ -124,7 +105,7 @@ NEARLY_ALL = 0.9
 
 
 def _pairs(row: Summary, rows: Sequence[Summary], names: Names) -> str:
-    """Return the pairs behind a speed-up, if a time beside it is of many others, too."""
+    """Return the pairs behind a speed-up, if a time of its row is of many others, too."""
     gained, base = row.speedup, baseline(row.cell, _cells(rows))
     times = [
         time
@@ -158,30 +139,6 @@ def findings(
     names = Names(row.cell for row in rows)
     lines = [*_warnings([row.cell for row in rows]), *_parities(paired, names)]
     return [*lines, *_paper(rows)] if paper else lines
-
-
-def paired_quality(
-    rows: Sequence[Summary],
-    scores: Sequence[Score],
-    combine: Callable[[Cell], Combine],
-    margins: Mapping[str, float],
-    identical: Container[str] = (),
-) -> list[tuple[Cell, Parity]]:
-    """Compare the quality of every drafting cell with that of ArS, on the scale [0, 1]."""
-    scaled = (Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)) for s in scores)
-    cells = [row.cell for row in rows]
-    return parities(cells, scaled, combine=combine, margins=margins, identical=identical)
-
-
-def by_sample(
-    rows: Sequence[Summary], scores: Sequence[Score], combine: Callable[[Cell], Combine]
-) -> dict[str, Qualities]:
-    """Return the quality of each cell by sample, on the scale [0, 1]."""
-    scores_by_cell: dict[str, list[Score]] = {row.cell.id: [] for row in rows}
-    for s in scores:
-        if s.cell in scores_by_cell:
-            scores_by_cell[s.cell].append(Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)))
-    return {row.cell.id: qualities(scores_by_cell[row.cell.id], combine(row.cell)) for row in rows}
 
 
 def ceilings(rows: Sequence[Summary], memory: Memory | None) -> list[str]:
@@ -252,7 +209,7 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
             line = "Greedy texts that differ from those of ArS " + (
                 "because the rule is lossy (identical ones)"
                 if lossy(cell)
-                else "by a rounding tie or a fault, sps verify pair tells which (identical ones)"
+                else "by a rounding tie or a fault, sps verify pair shows which (identical ones)"
             )
         by_line.setdefault(line, []).append(f"{names.full(cell)} ({same.equal} of {same.of})")
     return [f"{line}: {'; '.join(rows)}." for line, rows in sorted(by_line.items())]
@@ -272,7 +229,7 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
     if elsewhere := [c for c in cells if c.elsewhere]:
         named = ", ".join(dict.fromkeys(cell.decoder.name for cell in elsewhere))
         yield (
-            f"Text and counts are another engine's ({named}): what it does not tell is n/a, the "
+            f"Text and counts are another engine's ({named}): what it does not report is n/a, the "
             "time beyond a usual round before the first token is taken as prefill, and the "
             "speed-up is over the same engine without a draft."
         )
@@ -281,9 +238,9 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
                 yield f"Decoder {name}: {decoder}."
     if any(not cell.own_loop and not cell.elsewhere for cell in cells):
         yield (
-            "Decoder hf is transformers' own generate: its prefill is estimated as its first "
+            "Decoder hf is transformers' generate: its prefill is estimated as its first "
             "round less its median round, its alpha is accepted over drafted tokens, and its "
-            "speed-up is over its own ArS."
+            "speed-up is over its ArS."
         )
 
 
@@ -312,10 +269,6 @@ def _paper(rows: Sequence[Summary]) -> list[str]:
     return [f"{SOURCE}."] if any(paper_row(row) is not None for row in rows) else []
 
 
-def _to_one(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value / 100 if is_percent(name) else value for name, value in metrics.items()}
-
-
 def counter_notes(rows: Sequence[Summary], starts: Sequence[Start]) -> list[str]:
     """Return what servers counted over all texts of their batches, where no text has its own."""
     names, lines = Names(row.cell for row in rows), []
@@ -329,7 +282,7 @@ def counter_notes(rows: Sequence[Summary], starts: Sequence[Start]) -> list[str]
             share = f", {accepted / drafted:.3f} of what was drafted" if drafted else ""
             lines.append(
                 f"Counters of the server, {names.full(row.cell)}: {1 + accepted / rounds:.2f} "
-                f"tokens a round with a draft{share} kept, over {texts:.0f} texts of whole "
+                f"tokens a round with a draft{share} accepted, over {texts:.0f} texts of full "
                 "batches; they are of no single text."
             )
     return lines

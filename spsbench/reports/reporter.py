@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from spsbench.metrics.compare import OverSeeds
+from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import Parity, Qualities
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import GreedyTexts
@@ -26,6 +27,11 @@ class Point(NamedTuple):
     low: float | None = None
     high: float | None = None
     loaded: bool = False  # timed while other work used the machine
+
+    @classmethod
+    def of(cls, x: float, estimate: Estimate | None) -> "Point | None":
+        """Return the point of an estimate with its interval; None without one."""
+        return None if estimate is None else cls(x, *estimate[:3], estimate.loaded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Convert run folders to a report: manifest, records of each setting, summaries, tables."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,22 +8,28 @@ from typing import Any, NamedTuple
 from spsbench.errors import DataError, UsageError
 from spsbench.metrics.compare import MARGINS as MARGINS_OF_CHANGE
 from spsbench.metrics.compare import RunComparison, compare, over_seeds, tally_run
-from spsbench.metrics.parity import Combine, Parity, average, parity_margins
+from spsbench.metrics.parity import (
+    Combine,
+    Parity,
+    Qualities,
+    average,
+    is_percent,
+    parities,
+    qualities,
+)
 from spsbench.metrics.summaries import Summary, summaries
 from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.plugins import plug_in
 from spsbench.reports.audits import audit_section
-from spsbench.reports.batch_figures import RoundCounts, with_batch_figures
+from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.columns import Column, chosen, columns, paper_row
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.remarks import (
     basis,
-    by_sample,
     ceilings,
     counter_notes,
     findings,
     judged_notes,
-    paired_quality,
     repetitions,
     sameness,
     seed_lines,
@@ -49,17 +55,11 @@ class Source(NamedTuple):
     manifest: Manifest
     cells: list[Cell]
     scores: list[Score]
-    margins: Mapping[str, float]
     by_group: bool
     paper: bool = False  # show the paper's rows even if the run did not request them
 
     @classmethod
-    def open(
-        cls,
-        folder: Path,
-        margins: Mapping[str, float],
-        by_group: bool = False,
-    ) -> "Source":
+    def open(cls, folder: Path, by_group: bool = False) -> "Source":
         """Read the files of a run other than its records.
 
         Raises:
@@ -68,7 +68,7 @@ class Source(NamedTuple):
         manifest = Manifest.load(folder)
         cells = list(manifest.configurations(folder).values())
         scores = list(read_scores(folder))
-        return cls(folder, manifest, cells, scores, margins, by_group)
+        return cls(folder, manifest, cells, scores, by_group)
 
     @property
     def name(self) -> str:
@@ -169,9 +169,7 @@ def report_on(
     Raises:
         SpsError: no run, a damaged run, or an unknown column.
     """
-    sources = [
-        Source.open(folder, parity_margins(), by_group)._replace(paper=paper) for folder in folders
-    ]
+    sources = [Source.open(folder, by_group)._replace(paper=paper) for folder in folders]
     by_source = [list(_tables(source)) for source in sources]
     tables = [table for run in by_source for table in run]
     if selected:
@@ -193,7 +191,7 @@ def tables(
     Raises:
         SpsError: no run, or a damaged run.
     """
-    return list(_tables(Source.open(folder, parity_margins(), by_group)))
+    return list(_tables(Source.open(folder, by_group)))
 
 
 def compared(
@@ -206,8 +204,7 @@ def compared(
     """
     numbers: dict[str, int] = {}
     base, now = (
-        [Source.open(folder, parity_margins()) for folder in side_folders]
-        for side_folders in ([against], folders)
+        [Source.open(folder) for folder in side_folders] for side_folders in ([against], folders)
     )
     tables = [[table for source in sources for table in _tables(source)] for sources in (base, now)]
     rows = [[row for table in side_tables for row in table.whole] for side_tables in tables]
@@ -267,10 +264,8 @@ def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
     memory = machines[0].provenance.memory if len(machines) == 1 else None
     texts = {cell.id: Repetition() for cell in source.cells}
     greedy = GreedyTexts(source.cells)
-    counts = RoundCounts()
 
     def tap(record: Record) -> None:
-        counts.add(record)
         greedy.add(record)
         if record.cell in texts:
             texts[record.cell].add(record)
@@ -278,10 +273,10 @@ def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
     rows = source.rows(seen, tap, timed=pooled)
     whole = [row for row in rows if row.group is None]
     scores = [score for score in source.scores if score.key in seen]
-    same = greedy.identical()
+    quality = _qualities(whole, scores)
     paired = [
         (cell, parity._replace(available=source.samples_of(cell)))
-        for cell, parity in paired_quality(whole, scores, combine_of, source.margins, same)
+        for cell, parity in parities([row.cell for row in whole], quality, greedy.identical())
     ]
     notes = _notes(source, machines, whole, paired, memory)
     notes += sameness([row.cell for row in whole], greedy)
@@ -294,10 +289,20 @@ def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
         records=source.records,
         paper=source.with_paper,
         parities=paired,
-        qualities=by_sample(whole, scores, combine_of),
+        qualities=quality,
         greedy=greedy,
     )
-    yield with_batch_figures(table, table.whole, counts)
+    yield with_batch_figures(table, table.whole)
+
+
+def _qualities(rows: Sequence[Summary], scores: Iterable[Score]) -> dict[str, Qualities]:
+    """Return the quality of each row by sample, from 0 to 1."""
+    by_cell: dict[str, list[Score]] = {row.cell.id: [] for row in rows}
+    for score in scores:
+        if score.cell in by_cell:
+            scaled = {n: v / 100 if is_percent(n) else v for n, v in score.metrics.items()}
+            by_cell[score.cell].append(Score(*score.key, scaled))
+    return {row.cell.id: qualities(by_cell[row.cell.id], combine_of(row.cell)) for row in rows}
 
 
 def _notes(

@@ -27,7 +27,6 @@ from spsbench.reports.columns import (
 )
 from spsbench.reports.reporter import Report, Table, TextTable
 from spsbench.settings.labels import method
-from spsbench.settings.records import SCHEMA
 
 
 def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
@@ -270,6 +269,7 @@ def _latex_figure(text: str) -> str:
     return f"{figure.removesuffix(MARK)}$^{{*}}$" if figure.endswith(MARK) else figure
 
 
+SCHEMA = 7  # of summary.json
 COUNTS = ("samples", "n", "failures", "cut", "timed", "loaded", "horizon")
 
 

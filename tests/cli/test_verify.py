@@ -84,7 +84,7 @@ def test_a_run_is_audited_from_its_records(sps, run, tmp_path):
     assert kept["settings"]["records"] == 8
     for text in (page.read_text(), sps("report", str(folder), "--format", "html").out):
         assert "Audit of these records: " in text
-        assert "Money won against the target" in text or "log10 of the e-value" in text
+        assert "E-process against the target" in text or "log10 of the e-value" in text
 
 
 @pytest.fixture

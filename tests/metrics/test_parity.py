@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spsbench.metrics.parity import ParityVerdict, parities, parity, parity_margins
+from spsbench.metrics.parity import ParityVerdict, parities, parity, parity_margins, qualities
 from spsbench.settings.records import Score
 from tests.simulation import cell
 
@@ -158,6 +158,11 @@ def test_without_a_difference_its_interval_holds_zero_about_as_often_as_said():
     assert held / len(found) >= 0.95  # more: values as far as 1 could have been
 
 
+def by_cell(cells, scores):
+    scores = list(scores)
+    return {of.id: qualities(s for s in scores if s.cell == of.id) for of in cells}
+
+
 def test_each_drafting_cell_is_held_against_its_baseline():
     cells = [cell(0), cell(2), cell(4), cell(4, temperature=0.5)]
     ars, sps = arms(0.02, 0.0, 1000)
@@ -167,23 +172,23 @@ def test_each_drafting_cell_is_held_against_its_baseline():
         for key, arm in values.items()
         for sample, value in arm.items()
     )
-    found = [(c.k, p.metric, p.verdict) for c, p in parities(cells, scores)]
+    found = [(c.k, p.metric, p.verdict) for c, p in parities(cells, by_cell(cells, scores))]
     assert found == [
         (2, "rouge2", ParityVerdict.EQUIVALENT),
         (4, "rouge2", ParityVerdict.DIFFERENT),
     ]
-    assert parities(cells, []) == []
+    assert parities(cells, by_cell(cells, [])) == []
 
 
 def test_identical_texts_need_no_sample_more():
     cells = [cell(0, temperature=0.0), cell(4, temperature=0.0)]
     scores = [Score(c.id, f"s{i}", 0, {"rouge2": i / 3}) for c in cells for i in range(3)]
-    ((_, found),) = parities(cells, scores, identical={cells[1].id})
+    ((_, found),) = parities(cells, by_cell(cells, scores), identical={cells[1].id})
     assert found.verdict is ParityVerdict.IDENTICAL
     assert (found.difference.low, found.difference.high, found.needed) == (0.0, 0.0, 0)
     assert str(found) == "identical, since all texts are equal"
-    ((_, unknown),) = parities(cells, scores)
+    ((_, unknown),) = parities(cells, by_cell(cells, scores))
     assert unknown.verdict is ParityVerdict.UNDECIDED
     unlike = [*scores[:-1], replace(scores[-1], metrics={"rouge2": 0.0})]
-    ((_, noisy),) = parities(cells, unlike, identical={cells[1].id})
+    ((_, noisy),) = parities(cells, by_cell(cells, unlike), identical={cells[1].id})
     assert noisy.verdict is ParityVerdict.UNDECIDED  # equal texts were scored unlike

@@ -3,12 +3,9 @@
 from dataclasses import replace
 from itertools import product
 
-import pytest
-
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.batch_figures import (
-    RoundCounts,
     batch_figure,
     envelope,
     lines,
@@ -18,7 +15,6 @@ from spsbench.reports.batch_figures import (
 )
 from spsbench.reports.reporter import Title
 from spsbench.reports.run_tables import table_of
-from spsbench.settings.records import Record, RoundRecord
 from tests.simulation import cell
 
 GAINS = {(2, 1): 1.5, (4, 1): 1.8, (2, 4): 1.1, (4, 4): 0.9, (2, 8): 0.8, (4, 8): 0.5}
@@ -45,31 +41,6 @@ def row(k, batch, tau=2.0, **more):
 
 
 ROWS = [row(k, batch) for k, batch in product((0, 2, 4), (1, 4, 8))]
-
-
-def counted(cell, emitted):
-    counts = RoundCounts()
-    rounds = [RoundRecord(4, 4, n - 1, n, None, 0.1, 0.0, 0.0) for n in emitted]
-    record = Record(
-        cell=cell.id,
-        prompt_tokens=1,
-        tokens=[],
-        text="",
-        finish="length",
-        prefill_seconds=0.0,
-        rounds=rounds,
-    )
-    counts.add(record)
-    return counts
-
-
-@pytest.mark.parametrize("batch", [1, 2, 3])
-def test_a_rollback_to_the_shortest_leaves_the_least_of_the_rows(batch):
-    emitted = [1, 1, 3, 5]
-    of = row(4, batch).cell
-    every = [min(rows) for rows in product(emitted, repeat=batch)]
-    assert counted(of, emitted).shortest(of) == pytest.approx(sum(every) / len(every))
-    assert RoundCounts().shortest(of) is None
 
 
 def test_the_envelope_has_plain_sampling_in_it_and_the_gain_ends():
@@ -104,6 +75,6 @@ def test_tau_that_depends_on_the_batch_is_named():
 
 def test_a_run_without_batches_stays_as_it_was():
     whole = table_of([row(k, 1) for k in (0, 2)], Title("run"))
-    assert with_batch_figures(whole, whole.whole, RoundCounts()) is whole
+    assert with_batch_figures(whole, whole.whole) is whole
     assert batch_figure(whole) is None
     assert batch_figure(replace(whole, further=())) is None

@@ -189,7 +189,7 @@ def test_trees_are_drawn_with_the_path_that_was_kept(driver, tmp_path):
     fates = page.run(count)
     assert (len(fates), fates.count("accepted"), fates.count("rejected")) == (7, 2, 2)
     label = page.run("document.querySelector('svg.tree').getAttribute('aria-label')")
-    assert label.startswith("A tree of 7 drafted tokens; kept: ")
+    assert label.startswith("A tree of 7 drafted tokens; accepted: ")
     page.keys(".stage", "ArrowRight")
     assert "leaf" in page.run("document.querySelector('.story').textContent")
     hover = (
@@ -218,7 +218,7 @@ def test_two_texts_are_aligned_by_token(driver, tmp_path):
         made.append(trace(one, name=name, group="", tokenizer=Spelled()))
     page = opened(driver, tmp_path, trace_page("two", made, {}, []))
     driver.execute_script(
-        "const s = document.querySelector('[aria-label=\"Beside it\"]');"
+        "const s = document.querySelector('[aria-label=\"Compare with\"]');"
         "s.value = 1; s.dispatchEvent(new Event('change'))"
     )
     page.keys(".stage", "a")
@@ -227,7 +227,7 @@ def test_two_texts_are_aligned_by_token(driver, tmp_path):
     assert page.run("document.querySelectorAll('.aligned .gap').length") == 1
     told = page.run("document.querySelector('.together .sum').textContent")
     assert told.startswith("The first 2 tokens are the same: at token 3 SpS has ")
-    assert "8 of 10 tokens stand beside the same one" in told
+    assert "8 of 10 tokens are aligned with an equal one" in told
     page.keys(".stage", "ArrowRight", "a")
     assert page.run("document.querySelectorAll('.pane').length") == 2
     page.clean()

@@ -12,14 +12,13 @@ import pytest
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.batch_figures import RoundCounts, with_batch_figures
+from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.html import html
 from spsbench.reports.other_benchmarks import read_results, tables
 from spsbench.reports.reporter import Report, Table, Title
 from spsbench.reports.run_tables import table_of
 from spsbench.reports.table import chart, table
 from spsbench.reports.text import csv, json, latex, markdown
-from spsbench.settings.records import Record, RoundRecord
 from spsbench.spec import Spec
 from tests.reports.rows import ARS, BASE, EATEN, LOADED, MIXED, OPEN, PAPER, SLOWER, SPS, TITLE
 from tests.simulation import cell
@@ -31,7 +30,7 @@ GAINS = {(2, 1): 1.5, (4, 1): 1.8, (2, 4): 1.1, (4, 4): 0.9, (2, 8): 0.8, (4, 8)
 
 
 def in_batches() -> Table:
-    """Rows of three K in batches of three sizes; rounds of the last emit 1 or 3 tokens."""
+    """Rows of three K in batches of three sizes."""
     rows = [
         replace(
             SPS,
@@ -45,20 +44,7 @@ def in_batches() -> Table:
         )
         for k, batch in product((0, 2, 4), (1, 4, 8))
     ]
-    counts = RoundCounts()
-    rounds = [RoundRecord(4, 4, n - 1, n, None, 0.1, 0.0, 0.0) for n in (1, 3)]
-    counts.add(
-        Record(
-            cell=rows[-1].cell.id,
-            prompt_tokens=1,
-            tokens=[],
-            text="",
-            finish="length",
-            prefill_seconds=0.0,
-            rounds=rounds,
-        )
-    )
-    return with_batch_figures(table_of(rows, Title("run")), rows, counts)
+    return with_batch_figures(table_of(rows, Title("run")), rows)
 
 
 def long_names() -> list[Summary]:

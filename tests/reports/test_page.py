@@ -242,7 +242,7 @@ def test_the_answer_says_what_is_known(plain):
     (found,) = answers(table, {})
     assert found.speed.status == "good"
     assert "fastest of 2 methods, selected on these same timings" in found.speed.text
-    assert "keeps the target's distribution exactly" in found.lossless.text
+    assert "preserves the target's distribution exactly" in found.lossless.text
     assert found.quality.text == "Quality: not scored for both ArS and SpS."
     own = table.rows[-1].cell
     parity = Parity(

@@ -13,7 +13,7 @@ import pytest
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import summaries
-from spsbench.reports.audits import wealth_figure
+from spsbench.reports.audits import e_process_figure
 from spsbench.reports.columns import TABLE_1, brief, paper_row
 from spsbench.reports.figure1 import figure1, horizon_times, lines
 from spsbench.reports.parquet import parquet
@@ -248,7 +248,9 @@ def test_a_figure_is_numbers_before_it_is_a_picture():
 
 
 def test_the_figure_of_an_audit():
-    figure = wealth_figure({"sps": [(10, 0.5), (20, -9.0)], "_ars": [(10, 0.1)]}, 3.0, "held: $x$")
+    figure = e_process_figure(
+        {"sps": [(10, 0.5), (20, -9.0)], "_ars": [(10, 0.1)]}, 3.0, "held: $x$"
+    )
     curve = figure.panels[0].items[0]
     assert [point.y for point in curve.points] == [0.5, -3.0]
     drawn = draw(figure)

@@ -13,7 +13,7 @@ from spsbench.cli.output.publish import publish as show
 from spsbench.cli.output.publish import save_plot
 from spsbench.cli.output.terminal import one_line, say, write
 from spsbench.errors import Exit, UsageError
-from spsbench.reports.audits import audit_section, wealth_figure
+from spsbench.reports.audits import audit_section, e_process_figure
 from spsbench.reports.reporter import Figure, Report
 from spsbench.reports.run_tables import report_on
 from spsbench.reports.table import drawn
@@ -105,4 +105,4 @@ def figure(audits: Sequence[Mapping[str, Any]]) -> Figure:
         for arm in (audit["sps"], audit["controls"]["ars"])
     }
     heading = "" if several else one_line(audits[0]["line"])
-    return wealth_figure(curves, max(audit["alarm_log10"] for audit in sampled), heading)
+    return e_process_figure(curves, max(audit["alarm_log10"] for audit in sampled), heading)

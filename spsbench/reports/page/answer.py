@@ -145,7 +145,7 @@ def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Sta
         text = "Decoded by another loop than this project's: no guarantee."
         status: Status = "open"
     elif promise == "exact":
-        text = f"Lossless: the rule {rule} keeps the target's distribution exactly."
+        text = f"Lossless: the rule {rule} preserves the target's distribution exactly."
         status = "good"
     elif promise == "greedy-exact":
         text, status = f"The rule {rule} is lossless at temperature 0 only.", "open"
@@ -156,7 +156,7 @@ def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Sta
     if same is not None:
         text += f" {same.equal} of {same.of} greedy texts are identical to those of ArS."
         if same.equal < same.of:
-            text += " The others differ by a rounding tie or a fault: sps verify pair tells which."
+            text += " The others differ by a rounding tie or a fault: sps verify pair shows which."
             status = "open"
     if audit is not None:
         status = "bad" if audit.status == "bad" else status
@@ -213,11 +213,11 @@ DEFINITIONS: Mapping[str, str] = {
     "speedup": "Mean token time at K = 0 over that at K: same loop, prompts and engine, over the "
     "generations that both have.",
     "mean_token_time_ms": "Decode seconds over emitted tokens, in ms; the prefill is not in it.",
-    "alpha": "Acceptance rate: the chance that a tested draft token is kept, "
+    "alpha": "Acceptance rate: the chance that a tested draft token is accepted, "
     "the mean of sum over x of min(p, q).",
-    "alpha_at": "Kept over tested at each position of a round.",
-    "sibling_at": "Of trees: the first, second ... child of a node kept, over those looked at "
-    "because none before it was kept.",
+    "alpha_at": "Accepted over tested at each position of a round.",
+    "sibling_at": "Of trees: the first, second ... child of a node accepted, over those tested "
+    "because none before it was accepted.",
     "block_efficiency": "tau: emitted tokens over rounds, so tokens for each pass of the target.",
     "efficiency": "tau over K + 1 (of trees over their depth + 1): the share of the best possible "
     "round.",
@@ -228,7 +228,7 @@ DEFINITIONS: Mapping[str, str] = {
     "that at K = 0 over that at K, over the generations that both have.",
     "draft_share": "Share of the decode time that the drafter takes.",
     "target_share": "Share of the decode time that the target's passes take.",
-    "verify_share": "The rest of the decode time: warp, verification, bookkeeping.",
+    "verify_share": "The rest of the decode time: logits processing, verification, bookkeeping.",
     "predicted_speedup": "What alpha, the tokens that each round drafted, the cost of a draft pass "
     "(c) and the growth of the target's pass (v) predict, with acceptances taken as independent "
     "(Leviathan et al. 2023); never above tau.",
@@ -237,13 +237,13 @@ DEFINITIONS: Mapping[str, str] = {
     "work": "Operations over those of plain sampling: rows of the target a token, and a draft "
     "model's tokens at their share of a row (Leviathan et al. 2023, Theorem 3.11).",
     "horizon_time_ms": "Decode time until that many tokens are there, over the generations that "
-    "got so far.",
+    "reached them.",
     "quality": "What the task scores, as the field computes it; the mean over samples.",
-    "interval": "95 % interval over samples, each left out in turn (jackknife); none over fewer "
+    "interval": "95 % interval over samples (leave-one-out jackknife); none over fewer "
     "than 8 samples, or where all are alike.",
     "n": "Generations that succeeded; failures are left out of every figure.",
     "method": "ArS samples one token for each pass of the target (K = 0); SpS drafts K tokens a "
-    "round and keeps what the rule allows.",
+    "round and accepts what the verification rule allows.",
     "setting": "How logits become probabilities: temperature, top-k, top-p.",
     "category": "A category of the task's prompts.",
 }

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spsbench.metrics.intervals import PLAIN, Estimate
-from spsbench.metrics.parity import Parity, parity, parity_margins
+from spsbench.metrics.parity import Parity, parities_of
 from spsbench.metrics.rates import MS, RATES
 from spsbench.metrics.sums import SLOTS, Tally, paired
 from spsbench.metrics.text_checks import identical
@@ -160,22 +160,14 @@ def paired_runs(
             before, after = aggregates[0].tallies[base.id], sums.tallies[cell.id]
             if before.keys and after.keys:
                 shared = len(before.keys.keys() & after.keys.keys())
-                quality = _quality(tables[0], base, table, cell)
+                quality = parities_of(
+                    tables[0].qualities.get(base.id, {}),
+                    table.qualities.get(cell.id, {}),
+                    identical=identical(table.greedy.of(cell.id), tables[0].greedy.of(base.id)),
+                )
                 differences = _differences(before, after, quality)
                 pairs.append(Pairing(name, run, shared, differences, quality))
     return pairs
-
-
-def _quality(first: Table, base: Cell, table: Table, cell: Cell) -> list[Parity]:
-    before, after = first.qualities.get(base.id, {}), table.qualities.get(cell.id, {})
-    same = identical(table.greedy.of(cell.id), first.greedy.of(base.id))
-    margins = parity_margins()
-    tests = (
-        parity(metric, before[metric], after[metric], margins[metric], identical=same)
-        for metric in after
-        if metric in before and metric in margins
-    )
-    return [test for test in tests if test is not None]
 
 
 def _differences(before: Tally, after: Tally, quality: Iterable[Parity]) -> dict[str, Estimate]:
@@ -199,8 +191,8 @@ def compared(pairs: Sequence[Pairing], base: str) -> tuple[Figure, TextTable]:
     names = tuple(f"{pair.name}, {pair.run}" for pair in pairs)
     panels, rows = [], []
     for title in titles:
-        values = [(at, pair.differences.get(title)) for at, pair in enumerate(pairs)]
-        points = tuple(Point(at, *e[:3], e.loaded) for at, e in values if e is not None)
+        values = (Point.of(at, pair.differences.get(title)) for at, pair in enumerate(pairs))
+        points = tuple(point for point in values if point is not None)
         none = Level(name="no difference", y=1.0 if title == TIMES else 0.0)
         curve = Curve(name="difference", points=points, line=0)
         panels.append(Panel(title=title, x="", items=(none, curve), rows=names))

@@ -139,7 +139,7 @@ def _headlines(rows: Rows, names: Names) -> Iterator[Figure | None]:
         methods = tuple(labels([names.how(row.cell) for row, _ in of_work], LINE))
         panels = []
         for figure, title in figures:
-            points = [_point(at, row.figures.get(figure)) for at, (row, _) in enumerate(of_work)]
+            points = [Point.of(at, row.figures.get(figure)) for at, (row, _) in enumerate(of_work)]
             paper_points = [
                 Point(at, value)
                 for at, (_, paper) in enumerate(of_work)
@@ -168,14 +168,14 @@ def _by_position(rows: Rows, names: Labels) -> Figure | None:
     for x, of_rows, figure in (
         ("position in the round", chains, "alpha_at"),
         ("depth in the tree", trees, "alpha_at"),
-        ("child of its node, in the order drawn", trees, "sibling_at"),
+        ("child of its node, in the order sampled", trees, "sibling_at"),
     ):
         items = [
             curve
             for line, row in enumerate(of_rows)
             for curve in _curve(
                 names[row.cell.id],
-                [_point(at, rate) for at, rate in enumerate(getattr(row, figure), start=1)],
+                [Point.of(at, rate) for at, rate in enumerate(getattr(row, figure), start=1)],
                 line,
                 joined=True,
             )
@@ -292,14 +292,8 @@ def _predicted(rows: Rows, names: Labels) -> Figure | None:
     )
 
 
-def _point(x: float, estimate: Estimate | None) -> Point | None:
-    if estimate is None:
-        return None
-    return Point(x, estimate.mean, estimate.low, estimate.high, estimate.loaded)
-
-
 def _against(x: Estimate | None, y: Estimate | None) -> Point | None:
-    return None if x is None else _point(x.mean, y)
+    return None if x is None else Point.of(x.mean, y)
 
 
 def _curve(

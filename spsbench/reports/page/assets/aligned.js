@@ -1,5 +1,5 @@
 // Two texts token by token, the same tokens one above the other.
-const AGAIN = 3; // tokens in a row that count as the same text again, once two texts have parted
+const AGAIN = 3; // tokens in a row that count as the same text again, once two texts differ
 const LARGEST = 6e6; // products of lengths that are compared; beyond it only what is the same at first
 
 // Pairs [i, j] of places with the same token, in order: a longest common subsequence, less the short
@@ -44,8 +44,8 @@ function together(traces, spans) {
   const { pairs, same } = aligned(first.tokens, second.tokens);
   const parted = pairs.findIndex(([, , alike]) => !alike);
   const told = parted < 0 ? `All ${same} tokens are the same.`
-    : `${parted ? `The first ${parted} tokens are the same` : "They part at once"}: at token ${parted + 1} ${first.name} has ${word(first, pairs[parted][0])}, ${second.name} ${word(second, pairs[parted][1])}. `
-      + `${same} of ${Math.max(first.tokens.length, second.tokens.length)} tokens stand beside the same one. Greedy texts should be the same; sampled ones part by design, since each method draws on its own.`;
+    : `${parted ? `The first ${parted} tokens are the same` : "They differ at once"}: at token ${parted + 1} ${first.name} has ${word(first, pairs[parted][0])}, ${second.name} ${word(second, pairs[parted][1])}. `
+      + `${same} of ${Math.max(first.tokens.length, second.tokens.length)} tokens are aligned with an equal one. Greedy texts should be the same; sampled ones differ by design, since each method draws on its own.`;
   return h("article", { class: "pane together" }, h("h3", {}, `${first.name} above, ${second.name} below`), h("p", { class: "sum" }, told),
     h("div", { class: "text aligned" }, ...pairs.flatMap(([i, j, alike]) => {
       const cell = h("span", { class: alike ? "pair" : "pair parts" }, flat[0][i] ?? gap(), flat[1][j] ?? gap());

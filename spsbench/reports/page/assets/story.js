@@ -1,4 +1,4 @@
-// A round told in words, with what was drafted in it and what became of that.
+// A round in words, with what was drafted in it and what became of that.
 
 // The node that kept token i of a round came from; of a chain that is i.
 const nodeAt = (step, i) => (step.tree ? step.tree[1][i] : i);
@@ -25,19 +25,19 @@ function chip(step, i, out) {
   const fate = i < step.accepted ? "accepted" : i === step.accepted && step.tested !== -1 ? "rejected" : "unseen";
   const word = law ? law[0] : i < step.accepted ? out[i] ?? "cut" : "?";
   return h("span", { class: `draft ${fate}` }, h("b", {}, word.replaceAll("\n", "⏎") || "·"),
-    h("small", {}, fate === "accepted" ? "✓ kept" : fate === "rejected" ? "✗ rejected" : "not looked at"),
+    h("small", {}, fate === "accepted" ? "✓ accepted" : fate === "rejected" ? "✗ rejected" : "not tested"),
     law && fate !== "unseen" ? h("small", {}, `p ${number(law[1], 3)} · q ${number(law[2], 3)}${step.tree ? "" : ` · chance ${number(chance(law), 2)}`}`) : null);
 }
 
 function summary(step) {
   if (!step.drafted) return "Nothing was drafted: one pass of the target, one token.";
   if (step.tree) {
-    const kept = step.accepted ? `${step.accepted} ${step.accepted === 1 ? "was" : "were"} kept along one path` : "None was kept";
+    const kept = step.accepted ? `${step.accepted} ${step.accepted === 1 ? "was" : "were"} accepted along one path` : "None was accepted";
     return `The drafter guessed a tree of ${step.drafted} tokens, up to ${step.tree[0]} deep; the target scored all of them in one pass. ${kept}, `
-      + (isFull(step) ? "to a leaf, so the target's next token came for free." : "all children of its end were rejected, and the target put its own token there.");
+      + (isFull(step) ? "to a leaf, so the target's next token came for free." : "all children of its end were rejected, and a token of the target takes its place.");
   }
   const guessed = `The draft model guessed ${step.drafted} token${step.drafted > 1 ? "s" : ""}; the target scored them in one pass. `;
-  if (isFull(step)) return `${guessed}All were kept, and the target's next token came for free.`;
-  if (step.tested === -1) return `${guessed}${step.accepted} were kept.`;
-  return `${guessed}${step.accepted ? `${step.accepted} kept, the next` : "The first"} was rejected, and the target put its own token there.`;
+  if (isFull(step)) return `${guessed}All were accepted, and the target's next token came for free.`;
+  if (step.tested === -1) return `${guessed}${step.accepted} were accepted.`;
+  return `${guessed}${step.accepted ? `${step.accepted} accepted, the next` : "The first"} was rejected, and a token of the target takes its place.`;
 }

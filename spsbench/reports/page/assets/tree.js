@@ -1,5 +1,5 @@
-// A drafted tree with the path that was kept. Without recorded laws only the children along that path
-// are known: the others were drafted, but not where; then their number is told.
+// A drafted tree with the path that was accepted. Without recorded laws only the children along that path
+// are known: the others were drafted, but not where; then their number is given.
 
 // Nodes {parent, word, fate, law}; parents stand before their children.
 function nodesOf(step, out) {
@@ -46,7 +46,7 @@ function drawTree(step, out) {
   const width = 14 + deepest * wide + 110, height = 12 + tall * Math.max(1, leaves) + (more > 0 ? 20 : 0);
   const kept = nodes.filter((node) => node.fate === "accepted").map((node) => named(node.word)).join(", ");
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", class: "tree",
-    "aria-label": `A tree of ${step.drafted} drafted tokens; kept: ${kept || "none"}.` });
+    "aria-label": `A tree of ${step.drafted} drafted tokens; accepted: ${kept || "none"}.` });
   for (const node of nodes) {
     const from = node.parent < 0 ? root : nodes[node.parent], middle = (from.x + node.x) / 2;
     svg.append(s("path", { d: `M${from.x},${from.y} C${middle},${from.y} ${middle},${node.y} ${node.x},${node.y}`, class: `edge ${node.fate}` }));
@@ -56,11 +56,11 @@ function drawTree(step, out) {
     const word = node.word.replaceAll("\n", "⏎") || "·";
     const group = s("g", { class: `node ${node.fate}` }, shape({ accepted: "circle", rejected: "cross", unseen: "square" }[node.fate], node.x, node.y, 4.5, {}),
       s("text", { x: node.x + 9, y: node.y + 4, class: "halo" }, word.length > 11 ? `${word.slice(0, 10)}…` : word));
-    group.addEventListener("pointerenter", () => { const box = group.getBoundingClientRect(); tip.show([named(node.word), { accepted: "kept", rejected: "rejected", unseen: "not looked at" }[node.fate],
+    group.addEventListener("pointerenter", () => { const box = group.getBoundingClientRect(); tip.show([named(node.word), { accepted: "accepted", rejected: "rejected", unseen: "not tested" }[node.fate],
       ...(node.law ? [`draft p ${number(node.law[1], 4)}, target q ${number(node.law[2], 4)}`] : [])], box.left, box.top); });
     group.addEventListener("pointerleave", () => tip.hide());
     svg.append(group);
   }
-  if (more > 0) svg.append(s("text", { x: 14, y: height - 5, class: "tick" }, `${more} more below branches that were not taken; --record laws keeps where`));
+  if (more > 0) svg.append(s("text", { x: 14, y: height - 5, class: "tick" }, `${more} more below branches that were not taken; --record laws records where`));
   return svg;
 }

@@ -1,4 +1,4 @@
-// A generation token by token and round by round, beside another one of the same prompt.
+// A generation token by token and round by round, next to another one of the same prompt.
 class Viewer {
   constructor(data, root) {
     this.traces = data.traces.map((trace) => ({ ...trace, ...this.index(trace) }));
@@ -8,7 +8,7 @@ class Viewer {
     const alone = !data.selection;
     this.group = h("select", { "aria-label": "Prompt", onchange: () => this.pick() });
     this.first = h("select", { "aria-label": "Generation", onchange: () => this.restart() });
-    this.second = h("select", { "aria-label": "Beside it", onchange: () => this.restart() });
+    this.second = h("select", { "aria-label": "Compare with", onchange: () => this.restart() });
     this.aligner = h("button", { type: "button", class: "toggle", "aria-pressed": "false", onclick: () => { this.aligned = !this.aligned; this.draw(); } }, "Align by token");
     this.controls = h("div", { class: "controls" },
       this.button("|◀", "First round", () => this.go(0)), this.button("◀", "Round before (left arrow)", () => this.go(this.round - 1)),
@@ -23,7 +23,7 @@ class Viewer {
     root.append(h("div", { class: "exhibit viewer" }, h("h2", {}, "Read it token by token"),
       data.selection ? h("p", { class: "says" }, data.selection) : null,
       h("details", { class: "lesson", open: alone }, h("summary", {}, "What is speculative sampling? Six sentences"), h("ol", {}, ...LESSON.map((line) => h("li", {}, line)))),
-      h("div", { class: "choices" }, this.prompts = h("label", {}, "prompt ", this.group), h("label", {}, "read ", this.first), this.besides = h("label", {}, "beside ", this.second), this.aligner),
+      h("div", { class: "choices" }, this.prompts = h("label", {}, "prompt ", this.group), h("label", {}, "read ", this.first), this.besides = h("label", {}, "compare with ", this.second), this.aligner),
       h("p", { class: "key" }, ...Object.entries(ORIGINS).map(([name, meaning]) => h("span", { class: `token ${name}`, title: meaning }, name))),
       this.stage));
     new ResizeObserver(() => { if (this.stage.clientWidth !== this.wide && this.own.length) this.draw(); }).observe(this.stage);
@@ -150,7 +150,7 @@ class Viewer {
     const step = trace.steps[round], law = origin === "accepted" ? step.laws[nodeAt(step, i)] : null;
     const others = step.likeliest[i ? nodeAt(step, i - 1) + 1 : 0];
     return [text.trim() || "(space)", `${origin}: ${ORIGINS[origin]}`, `token ${at + 1}, round ${round + 1} of ${trace.steps.length}, ${number(step.seconds * 1e3, 2)} ms`,
-      law ? `draft p ${number(law[1], 4)}, target q ${number(law[2], 4)}${step.tree ? "" : `, kept with chance ${number(chance(law), 3)}`}`
+      law ? `draft p ${number(law[1], 4)}, target q ${number(law[2], 4)}${step.tree ? "" : `, accepted with chance ${number(chance(law), 3)}`}`
         : step.overlap !== null && step.tested > 0 ? `acceptance chance in this round, on average ${number(step.overlap / step.tested, 3)}` : "",
       others ? `the target's likeliest: ${others.map(([word, q]) => `${named(word)} ${number(q, 3)}`).join(", ")}` : "",
     ].filter(Boolean);

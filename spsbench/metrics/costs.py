@@ -132,7 +132,6 @@ class Costs:
         setting: conditions of the times: machine, versions, threads, models, dtype, engine, warp.
         others: share of the processors used by other work during the measurement; None = unknown.
         busy: whether `others` was high enough to widen the intervals.
-        bandwidth: measured memory bandwidth in bytes a second; None = unknown.
         weights: bytes that a pass of the target reads; None = unknown.
         changed: hypothetical factors by part.
         batches: of common rounds of several texts; None = not measured.
@@ -144,7 +143,6 @@ class Costs:
     setting: Mapping[str, Any] = field(default_factory=dict)
     others: float | None = None
     busy: bool = False
-    bandwidth: float | None = None
     weights: int | None = None
     changed: Mapping[str, float] = field(default_factory=dict)
     batches: BatchCosts | None = None
@@ -252,10 +250,6 @@ class Costs:
         """Return the time of a pass over `n` tokens, in passes over one token (v)."""
         return self._typical(self.passes.at(n, context) / self.passes.at(1, context))
 
-    def limit(self) -> float | None:
-        """Return the least seconds of a pass: reading all weights once."""
-        return None if not self.weights or not self.bandwidth else self.weights / self.bandwidth
-
     def draft(self, name: str, n: float, context: float) -> Typical:
         """Return the seconds of a drafter for `n` tokens."""
         return self._typical(self.arm(name).draft.at(n, context))
@@ -272,12 +266,6 @@ class Costs:
     def unexplained(self, name: str, k: float, context: float) -> Typical:
         """Return the seconds of a real round less the sum of its separately measured parts."""
         return self._typical(self.arm(name).unexplained.held(k, context))
-
-    def inside(self, name: str, k: float, context: float) -> Typical:
-        """Return the extra seconds of the target's pass inside real rounds."""
-        arm = self.arm(name)
-        alone = self.passes.at(self.drafted(name, k, context) + 1, context)
-        return self._typical(arm.target.held(k, context) - alone)
 
     def contradictions(self) -> list[Contradiction]:
         """Return the rounds measured as faster than a plain round, which does a part of their work.

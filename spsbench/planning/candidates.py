@@ -45,14 +45,11 @@ def cells_of(
     Raises:
         UsageError: an option out of range, a lossy rule, or nothing left.
     """
-    try:
-        lookaheads = [k for k in parse_range(ks, low=1, high=K_MAX) if k > 0]
-    except ValueError as error:
-        raise UsageError(f"`k` {error}") from error
+    ranged = lookaheads(ks)
     cells: dict[str, Cell] = {}
     refused: dict[str, list[str]] = {}
     for way in ways(options, heads):
-        depths: list[dict[str, Any]] = [{"k": k} for k in lookaheads]
+        depths: list[dict[str, Any]] = [{"k": k} for k in ranged]
         depths += [{"schedule": schedule} for schedule in options.get("schedule") or ()]
         if "drafter" not in way:
             depths = [{}]
@@ -69,6 +66,18 @@ def cells_of(
     for reason, methods in refused.items():
         log.info(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
     return list(cells.values())
+
+
+def lookaheads(ks: str) -> list[int]:
+    """Return the K of a range.
+
+    Raises:
+        UsageError: no range, or a K out of range.
+    """
+    try:
+        return parse_range(ks, low=1, high=K_MAX)
+    except ValueError as error:
+        raise UsageError(f"`k` {error}") from error
 
 
 def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -167,11 +176,6 @@ def candidate_of(cell: Cell) -> Candidate:
         simulate = partial(simulated, make("schedules", cell.schedule), Round)
         schedule = str(cell.schedule), simulate
     return Candidate(draft=drafting(cell), verifier=str(cell.verifier), k=cell.k, schedule=schedule)
-
-
-def named(cells: Iterable[Cell]) -> dict[str, Cell]:
-    """Return cells by the name of the candidate of each."""
-    return {str(candidate_of(cell)): cell for cell in cells}
 
 
 def replayable(cell: Cell) -> bool:

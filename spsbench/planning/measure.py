@@ -4,26 +4,28 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.benchmark.models import measured, measured_again
+from spsbench.benchmark.generation import check_cache
+from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.recurrent import stateful
 from spsbench.errors import UsageError
 from spsbench.hardware.contention import Reading, loaded, others, read_clocks
 from spsbench.hardware.files import clock
-from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import LM, Engine, Verifier
+from spsbench.messages import ignore
 from spsbench.methods.resolve import plan_of, resolve, warp
-from spsbench.metrics.costs import Arm, Costs, Rule
+from spsbench.metrics.costs import Arm, BatchCosts, Costs, Rule
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
 from spsbench.models.folder import local_folder
+from spsbench.planning.forecast.batch_gains import FEW
 from spsbench.planning.meters import LoopMeter, PassMeter, RoundMeter, turn_tokens
 from spsbench.plugins import make
 from spsbench.settings.cell import OWN_LOOP, SAMPLING_FIELDS, Cell
@@ -33,8 +35,43 @@ from spsbench.store.provenance import digest, hardware, hash_files, versions
 
 log = logging.getLogger(__name__)
 
-READ = 1 << 30  # bytes of device memory: many times the caches
-PASSES = 10
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
+REQUESTED = (1, 2, 4, 8, 16)  # tokens of a draft
+IN_BATCH = (1, 2, 3, 5, 9, 17)  # tokens of each text, in a common pass
+CONTEXTS = (64, 256, 1024)
+PLAIN_TIMES = 3  # rounds of ArS in a turn; every speed-up uses them
+MOST_TURNS = 25
+SECONDS = 20.0
+LIBRARIES = ("spsbench", "torch", "transformers")
+
+Pair = tuple[Cell, Loaded]
+
+
+class Count:
+    """How much of a phase is done, with the time left."""
+
+    def __init__(self) -> None:
+        self.done = self.total = 0
+        self._began = time.monotonic()
+
+    def at(self, done: int, total: int) -> "Count":
+        """Return the counter with new numbers; none done starts its clock."""
+        if done == 0:
+            self._began = time.monotonic()
+        self.done, self.total = done, total
+        return self
+
+    @property
+    def pace(self) -> float:
+        """Return the mean seconds of one."""
+        return (time.monotonic() - self._began) / self.done
+
+    def __str__(self) -> str:
+        left = f", {clock(self.pace * (self.total - self.done))} to go" if self.done else ""
+        return f"{self.done}/{self.total}{left}"
+
+
+Watch = Callable[[Count], Any]
 
 
 def weight_bytes(model: PreTrainedModel) -> int:
@@ -49,30 +86,6 @@ def weight_bytes(model: PreTrainedModel) -> int:
     if looked_up is not None and head is not None and head.weight is not looked_up:
         read -= looked_up.nbytes
     return int(read)
-
-
-def bandwidth_of(device: torch.device) -> float:
-    """Return the measured memory bandwidth in bytes a second; measured twice under load."""
-    if device.type != "cpu":
-        return device_bandwidth(device)
-    reading = measured(torch.get_num_threads())
-    if reading.loaded:  # load can only lower the bandwidth
-        reading = measured_again(reading, torch.get_num_threads())
-    return reading.bandwidth
-
-
-def device_bandwidth(device: torch.device, size: int = READ) -> float:
-    """Return the bandwidth of a device's own memory: the best of a few sums over `size` bytes."""
-    numbers = torch.ones(size // 4, dtype=torch.float32, device=device)
-    watch, laps = Stopwatch(device), []
-    for _ in range(PASSES):
-        with watch.running():
-            numbers.sum()
-        laps.append(watch.lap())
-    return numbers.nbytes / min(laps[1:])
-
-
-LIBRARIES = ("spsbench", "torch", "transformers")
 
 
 def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
@@ -117,58 +130,6 @@ def described(spec: ModelSpec, model: Any) -> dict[str, Any]:
     }
 
 
-def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any], below: str = "") -> list[str]:
-    """Return the paths of the values that differ between two settings: `models.target.dtype`."""
-    paths = []
-    for name in dict.fromkeys([*ours, *theirs]):
-        one, other = ours.get(name), theirs.get(name)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            paths += differing(one, other, f"{below}{name}.")
-        elif one != other:
-            paths.append(below + name)
-    return paths
-
-
-SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
-REQUESTED = (1, 2, 4, 8, 16)  # tokens of a draft
-CONTEXTS = (64, 256, 1024)
-PLAIN_TIMES = 3  # rounds of ArS in a turn; every speed-up uses them
-MOST_TURNS = 25
-SECONDS = 20.0
-
-Pair = tuple[Cell, Loaded]
-
-
-class Meter(Protocol):
-    """A measurement that runs once a turn."""
-
-    def turn(self) -> None:
-        """Run one turn."""
-
-
-class CostProgress:
-    """Progress of the turns, and the time left."""
-
-    def __init__(self, seconds: float) -> None:
-        self.total, self.done = MOST_TURNS, 0
-        self._seconds, self._began = seconds, time.monotonic()
-
-    def over(self) -> bool:
-        """Return whether another turn would exceed the time limit; the fewest turns run anyway."""
-        self.done += 1
-        passed = time.monotonic() - self._began
-        turn_seconds = max(passed / self.done, 1e-9)
-        self.total = min(
-            MOST_TURNS, max(FEWEST_TURNS, self.done, int(self._seconds / turn_seconds))
-        )
-        return self.done >= self.total
-
-    def __str__(self) -> str:
-        passed = time.monotonic() - self._began
-        left = passed / max(self.done, 1) * (self.total - self.done)
-        return f"costs {self.done}/{self.total}, {clock(left)} to go"
-
-
 def measure(
     pairs: Sequence[Pair],
     text: Sequence[int],
@@ -177,7 +138,7 @@ def measure(
     sizes: Sequence[int] = SIZES,
     requested: Sequence[int] = REQUESTED,
     seconds: float = SECONDS,
-    watch: Callable[[CostProgress], None] = lambda pace: None,
+    watch: Watch = ignore,
 ) -> Costs:
     """Measure the costs of the drafters and verifiers of some cells, and of ArS.
 
@@ -196,34 +157,22 @@ def measure(
     """
     check(pairs)
     first, models = pairs[0]
-    say_states(pairs)
-    plain = resolve(first.auto_regressive), models
+    note_states(pairs)
+    plain, draw = (resolve(first.auto_regressive), models), Random(0)
     room = max(sizes[-1], turn_tokens(requested)) + 1
     fitting = within(contexts, room, models.limit)
     text = enough(text, fitting[-1] + room)
-    draw = Random(0)
-    engine: Engine = make("engines", first.target.engine)
-
-    def session() -> LM:
-        return engine.session(models.target, vocab_size=models.vocab_size)
-
-    device = models.target.device
-    passes_of = [PassMeter([session()], text, (1,), sizes, at, device, draw) for at in fitting]
-    loops = loop_meters([plain, *pairs], session(), text, sizes, draw)
+    passes_of = pass_meters(pairs[0], text, (1,), sizes, fitting, draw)
+    loops = loop_meters([plain, *pairs], text, sizes, draw)
     arms: dict[str, tuple[Cell, list[RoundMeter]]] = {}
     for cell, loads in (plain, *pairs):
         ks, times = (requested, 1) if cell.k != 0 else ((0,), PLAIN_TIMES)
         if drafting(cell) not in arms:
             round_meters = [RoundMeter(cell, loads, text, at, ks, draw, times) for at in fitting]
             arms[drafting(cell)] = cell, round_meters
-    meters: list[Meter] = [
-        *passes_of,
-        *loops.values(),
-        *(meter for _, round_meters in arms.values() for meter in round_meters),
-    ]
-    readings = take_turns(meters, CostProgress(seconds), watch, draw)
+    meters = [*passes_of, *loops.values(), *(m for _, of_arm in arms.values() for m in of_arm)]
+    readings = take_turns(meters, seconds, watch, draw)
     turns, busy = quiet(readings)
-
     (passes,) = surfaces(passes_of, turns, sizes, fitting)
     rules = {name: loop.rule(turns) for name, loop in loops.items()}
     return Costs(
@@ -236,9 +185,68 @@ def measure(
         setting=setting_of([plain, *pairs]),
         others=others(readings[0], readings[-1]),
         busy=busy,
-        bandwidth=bandwidth_of(models.target.device),
         weights=weight_bytes(models.target),
     )
+
+
+def measure_batches(
+    pairs: Sequence[Pair],
+    text: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    most_k: int,
+    contexts: Sequence[int],
+    seconds: float,
+    watch: Watch,
+) -> BatchCosts:
+    """Measure passes and rounds that several texts make together, of some drafters and of ArS.
+
+    Args:
+        pairs, text, contexts, seconds, watch: as for `measure`.
+        sizes: texts of a batch that are asked for.
+        most_k: largest K of a forecast.
+
+    Raises:
+        OutOfMemoryError: the largest batch does not fit.
+        UsageError: contexts that are too short.
+    """
+    sizes = measured_sizes(sizes)
+    first, models = pairs[0]
+    plain = resolve(first.auto_regressive), models
+    tokens, ks = reached(IN_BATCH, most_k + 1), reached(REQUESTED, most_k)
+    fitting = within(contexts, turn_tokens(ks, len(sizes)) + 1, models.limit)
+    text = enough(text, fitting[-1] + tokens[-1] + 1)
+    middle, draw = fitting[len(fitting) // 2], Random(0)
+    check_cache(first, models, [fitting[-1]] * sizes[-1], sizes[-1])
+    arms: dict[str, RoundMeter] = {}
+    for cell, loads in (plain, *pairs):
+        if drafting(cell) not in arms:
+            of_arm = (0,) if cell.k == 0 else ks
+            arms[drafting(cell)] = RoundMeter(cell, loads, text, middle, of_arm, draw, sizes=sizes)
+    passes_of = pass_meters(pairs[0], text, sizes, tokens, fitting, draw)
+    turns, _ = quiet(take_turns([*passes_of, *arms.values()], seconds, watch, draw))
+    passes = surfaces(passes_of, turns, tokens, fitting)
+    return BatchCosts(
+        sizes=sizes,
+        passes=passes,
+        rest={name: beside_passes(meter, turns, passes, middle) for name, meter in arms.items()},
+        cached=token_bytes(models.target),
+    )
+
+
+def measured_sizes(requested: Sequence[int]) -> tuple[int, ...]:
+    """Return the sizes to measure, from 1: those requested, or of many the powers of two.
+
+    >>> measured_sizes(range(1, 25))
+    (1, 2, 4, 8, 16, 24)
+    """
+    powers = [2**i for i in range(max(requested).bit_length())]
+    return tuple(sorted({1, max(requested), *(requested if len(requested) <= FEW else powers)}))
+
+
+def reached(values: Sequence[int], most: int) -> tuple[int, ...]:
+    """Return the values up to the first that is `most` or more."""
+    return tuple(values[: next((i for i, v in enumerate(values) if v >= most), len(values)) + 1])
 
 
 def check(pairs: Sequence[Pair]) -> None:
@@ -282,7 +290,7 @@ def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
     return [context for context in rising if context <= limit - room] or [limit - room]
 
 
-def say_states(pairs: Sequence[Pair]) -> None:
+def note_states(pairs: Sequence[Pair]) -> None:
     """Say the bytes of the states of models that keep some."""
     for cell, models in pairs:
         for spec, model in ((cell.target, models.target), (cell.draft, models.draft)):
@@ -302,11 +310,34 @@ def enough(text: Sequence[int], count: int) -> list[int]:
     return list(text) * -(-count // len(text))
 
 
+def target_session(pair: Pair) -> LM:
+    """Return a new session with the target."""
+    cell, models = pair
+    engine: Engine = make("engines", cell.target.engine)
+    return engine.session(models.target, vocab_size=models.vocab_size)
+
+
+def pass_meters(
+    pair: Pair,
+    text: Sequence[int],
+    sizes: Sequence[int],
+    tokens: Sequence[int],
+    contexts: Sequence[int],
+    draw: Random,
+) -> list[PassMeter]:
+    """Return a meter of the target's passes for each context."""
+    device, most = pair[1].target.device, range(sizes[-1])
+    return [
+        PassMeter([target_session(pair) for _ in most], text, sizes, tokens, context, device, draw)
+        for context in contexts
+    ]
+
+
 def loop_meters(
-    pairs: Iterable[Pair], lm: LM, text: Sequence[int], sizes: Sequence[int], draw: Random
+    pairs: Sequence[Pair], text: Sequence[int], sizes: Sequence[int], draw: Random
 ) -> dict[str, LoopMeter]:
     """Return the loop over precomputed models by verifier, with the target's real logits."""
-    most = sizes[-1]
+    most, lm = sizes[-1], target_session(pairs[0])
     logits = lm.append(torch.tensor(text[:most]), keep=most).logits.clone()
     by_rule: dict[str, LoopMeter] = {}
     for cell, _ in pairs:
@@ -318,20 +349,20 @@ def loop_meters(
     return by_rule
 
 
-def take_turns(
-    meters: Sequence[Meter], pace: CostProgress, watch: Callable[[CostProgress], Any], draw: Random
-) -> list[Reading]:
+def take_turns(meters: Sequence[Any], seconds: float, watch: Watch, draw: Random) -> list[Reading]:
     """Run a warm-up turn, then turns until the time is up; return clock readings around each."""
+    count = Count()
     for meter in meters:
         meter.turn()
     readings = [read_clocks()]
-    over = False
-    while not over:
+    while count.done < max(count.total, 1):
         for meter in draw.sample(meters, len(meters)):
             meter.turn()
         readings.append(read_clocks())
-        over = pace.over()
-        watch(pace)
+        count.done += 1
+        fitting = int(seconds / max(count.pace, 1e-9))
+        count.total = min(MOST_TURNS, max(FEWEST_TURNS, count.done, fitting))
+        watch(count)
     return readings
 
 
@@ -387,4 +418,18 @@ def arm_of(
         draft=surface(draft),
         target=surface(target),
         unexplained=surface(whole - draft - explained),
+    )
+
+
+def beside_passes(
+    meter: RoundMeter, turns: Sequence[int], passes: Sequence[Surface], context: int
+) -> tuple[Surface, ...]:
+    """Return the seconds of rounds less those of the target's pass, of each size."""
+    drafted, _, _, seconds, contexts = meter.of(turns).swapaxes(0, 1)  # [T, B, K]
+    remainder = seconds.copy()
+    for turn, size, k in np.ndindex(*seconds.shape):
+        n, at = drafted[turn, size, k] + 1, contexts[turn, size, k]
+        remainder[turn, size, k] -= passes[size].of_turns([turn]).at(n, at)[0]
+    return tuple(
+        Surface(meter.ks, (context,), remainder[:, i, :, None]) for i in range(len(meter.sizes))
     )

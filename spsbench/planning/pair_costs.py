@@ -1,19 +1,22 @@
-"""Costs of a pair on this machine."""
+"""Costs of a pair on this machine, and of a plan, which keeps them in a file."""
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any, cast
 
 from spsbench.messages import ignore
 from spsbench.methods.resolve import check_weights
 from spsbench.metrics.costs import Costs
-from spsbench.models.cache import Loaded
+from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.models.prompts import Prompt, ids_of
-from spsbench.planning.measure import CONTEXTS, SECONDS, CostProgress, measure
+from spsbench.planning.measure import CONTEXTS, SECONDS, Watch, measure
+from spsbench.store.atomic import replace_file
+
+log = logging.getLogger(__name__)
 
 ANY = 4096  # tokens of a text that represents any
-
-Watch = Callable[[CostProgress], None]
 
 
 def measure_costs(
@@ -39,17 +42,48 @@ def measure_costs(
         SpsError: methods that have no costs of their own, or models that cannot be loaded.
     """
     cells = [pair.configured(**method) for method in methods or ({},)]
-    text = _text(pair, prompt)
+    if prompt is None:
+        text = Random(0).choices(range(pair.loaded.vocab_size), k=ANY)
+    else:
+        check_weights(pair.cell, "costs")
+        text = cast("list[int]", ids_of(pair.loaded, prompt, chat=False, system=None))
     return measure(cells, text, contexts=contexts, seconds=seconds, watch=watch)
 
 
-def _text(pair: Any, prompt: Prompt | None) -> list[int]:
-    if prompt is not None:
-        check_weights(pair.cell, "costs")
-        return cast("list[int]", ids_of(pair.loaded, prompt, chat=False, system=None))
-    return random_text(pair.loaded)
+def measured_costs(
+    path: Path, setting: Mapping[str, Any], drafts: Iterable[str], measure: Callable[[], Costs]
+) -> Costs:
+    """Return the costs in the file of a plan, measured if the file lacks them.
+
+    Costs that contradict each other are measured once more.
+
+    Args:
+        setting: of the machine and the models now; costs of another setting are measured again.
+        drafts: names of the drafts that must have costs.
+    """
+    if path.exists():
+        costs = read_costs(path)
+        lacking = [name for name in dict.fromkeys(drafts) if name not in costs.arms]
+        if not (changed := [*differing(setting, costs.setting), *lacking]):
+            return costs
+        log.info(f"note: costs are measured again, of another setting ({', '.join(changed)})")
+    costs = measure()
+    if contradictions := costs.contradictions():
+        log.info(
+            f"note: the costs contradict each other, and are measured again: {contradictions[0]}"
+        )
+        costs = min(measure(), costs, key=lambda costs: len(costs.contradictions()))
+    replace_file(path, dumps(costs).encode("ascii"))
+    return read_costs(path)
 
 
-def random_text(loaded: Loaded) -> list[int]:
-    """Return random tokens of a vocabulary, which represent any text."""
-    return Random(0).choices(range(loaded.vocab_size), k=ANY)
+def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any], below: str = "") -> list[str]:
+    """Return the paths of the values that differ between two settings: `models.target.dtype`."""
+    paths = []
+    for name in dict.fromkeys([*ours, *theirs]):
+        one, other = ours.get(name), theirs.get(name)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            paths += differing(one, other, f"{below}{name}.")
+        elif one != other:
+            paths.append(below + name)
+    return paths

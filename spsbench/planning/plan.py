@@ -2,14 +2,14 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from spsbench.errors import MissingError, PermissionDeniedError, UsageError
+from spsbench.errors import MissingError, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore, takes_say
 from spsbench.metrics.classifier import Fitted, fit, write_classifier
@@ -29,73 +29,55 @@ from spsbench.settings.experiment import in_chat, may_need_hub, task_spec
 from spsbench.settings.options import convert_options, take_record
 from spsbench.settings.sweep import Sweep
 from spsbench.spec import Spec
-from spsbench.store.traces import Along, Drawn, read_traces, trace_files
+from spsbench.store.traces import Drawn, read_traces, trace_files
 
-ARGUMENTS = ("out", "draft")
+log = logging.getLogger(__name__)
 
 
 def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
     """Fit the schedule that `spec` names on traces of files or runs, and write it to its `out`.
+
+    The regression is over all positions of one sampled draft. The label is `sum_x min(p, q)`, the
+    acceptance probability of `sps`; at temperature 0, whether draft and target agree.
 
     Args:
         spec: `disco:out=FILE`, with `draft=NAME` where several drafts were traced.
         paths: files of traces, or runs that have some.
 
     Raises:
-        UsageError: no schedule to fit, no output file, or no such draft.
+        UsageError: no schedule to fit, no output file, no such draft, or too few positions.
         SpsError: unusable traces, or a file that cannot be written.
     """
-    out = check_fit(spec)
-    traces = read_traces(paths)
-    name = _draft([n for n, draft in traces.drafts.items() if draft.sampled], spec)
-    fitted = fit_traces(trace for _, trace in traces.of(name))
+    out, traces = check_fit(spec), read_traces(paths)
+    name = _draft([name for name, draft in traces.drafts.items() if draft.sampled], spec)
+    sampled = [trace for _, trace in traces.of(name) if isinstance(trace, Drawn)]
+    ends = [len(trace.p) if trace.reach is None else trace.reach for trace in sampled]
+    entropy, peak, overlap = (
+        np.concatenate([getattr(t, column)[:end] for t, end in zip(sampled, ends, strict=True)])
+        for column in ("entropy", "peak", "overlap")
+    )
+    fitted = fit(entropy, peak, np.clip(overlap, 0.0, 1.0), ends)  # float32 sums
     write_classifier(out, fitted)
     return fitted
 
 
-def fit_traces(traces: Iterable[Along]) -> Fitted:
-    """Fit the regression over all positions of the traces of one sampled draft.
-
-    The label is `sum_x min(p, q)`, the acceptance chance of `sps`; at temperature 0, whether draft
-    and target agree.
-
-    Raises:
-        UsageError: too few positions, or a deterministic draft, which has no distribution.
-    """
-    sampled = [trace for trace in traces if isinstance(trace, Drawn)]
-    ends = [len(trace.p) if trace.reach is None else trace.reach for trace in sampled]
-    entropy, peak, overlap = (
-        np.concatenate(
-            [np.zeros(0), *(getattr(t, name)[:end] for t, end in zip(sampled, ends, strict=True))]
-        )
-        for name in ("entropy", "peak", "overlap")
-    )
-    return fit(entropy, peak, np.clip(overlap, 0.0, 1.0), ends)  # float32 sums
-
-
 def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
-    """Check that the output file of a fit is writable and that the fit's draft is traced.
+    """Return the output file of a fit, which is writable, if the draft of the fit is traced.
 
     Args:
         drafts: sampled drafts that the traces will hold; None: unknown.
 
     Raises:
         UsageError: no schedule to fit, no output file, or no such draft.
-        MissingError, PermissionDeniedError: a file that cannot be written.
+        MissingError: a file that cannot be written.
     """
-    arguments = {name: str(value) for name, value in spec.args}
-    unknown = [name for name in arguments if name not in ARGUMENTS]
-    if spec.name != "disco" or unknown or "out" not in arguments:
+    arguments = dict(spec.args)
+    if spec.name != "disco" or arguments.keys() - {"draft"} != {"out"}:
         raise UsageError(f"`fit` {spec}: expected disco:out=FILE, or disco:out=FILE,draft=NAME")
-    out = Path(arguments["out"]).expanduser()
-    if out.is_dir() or not out.parent.is_dir():
+    out = Path(str(arguments["out"])).expanduser()
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
         raise MissingError(
-            f"cannot write {out} (`fit`): expected a file in a folder that is there. Check it"
-        )
-    if not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise PermissionDeniedError(
-            f"cannot write {out} (`fit`, permission denied): expected a place that can be "
-            "written. Name another"
+            f"cannot write {out} (`fit`): expected a file in a folder of yours. Check it"
         )
     if drafts is not None:
         _draft(drafts, spec)
@@ -103,18 +85,13 @@ def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
 
 
 def _draft(sampled: Sequence[str], spec: Spec) -> str:
-    name = dict(spec.args).get("draft")
-    if name is None and len(sampled) == 1:
-        return sampled[0]
-    if name is None or str(name) not in sampled:
+    name = dict(spec.args).get("draft", sampled[0] if len(sampled) == 1 else None)
+    if name not in sampled:
         raise UsageError(
             f"`fit` {spec}: expected a draft that is sampled, which the traces hold: "
             f"{', '.join(sampled) or 'there is none'}. Name it with draft=NAME"
         )
     return str(name)
-
-
-log = logging.getLogger(__name__)
 
 
 @takes_say
@@ -157,10 +134,10 @@ def plan(
     place = take_record(OutputFolder, remaining)
     workers = take_record(Workers, remaining)
     planning = take_record(Planning, remaining)
-    if planning.trace and workers.kind != HERE:
-        raise UsageError("`trace` with `on`: expected texts to be made there. Leave one out")
     chosen: dict[str, Any] = typed_options(remaining)
     if planning.trace:
+        if workers.kind != HERE:
+            raise UsageError("`trace` with `on`: expected texts to be made there. Leave one out")
         trace_files([Path(path) for path in planning.trace])
     if planning.prompts is not None:
         if task is not None:
@@ -172,38 +149,38 @@ def plan(
         if dry_run:
             return ["nothing would be measured: texts and costs are given (`trace`, `costs`)"]
 
-        from spsbench.planning import inputs
+        from spsbench.planning.inputs import plan_of_files
 
-        return inputs.open_plan(planning, chosen)
+        return plan_of_files(planning, chosen)
     table = Sweep(task=task or TASK)
     cells = rough(chosen)
     if pair is not None:
         access = pair.access
     prepare_cells(cells, access, may_need_hub(table))
     spec = task_spec(table)
-    plain, target, facts = make("tasks", spec), cells[0].target, facts_of(access)
+    prompted_task, target, facts = make("tasks", spec), cells[0].target, facts_of(access)
     asking = in_chat(
-        plain,
+        prompted_task,
         spec,
         [target],
         chat=planning.chat,
         system=planning.system,
         template=facts.template,
     )[target]
-    if asking is not None and (applied := chat_sampling(target, facts, chosen)):
-        log.info(describe_defaults(target, applied))
-        chosen |= applied
-    prompted_task = plain if asking is None else asking
+    if asking is not None:
+        prompted_task = asking
+        if applied := chat_sampling(target, facts, chosen):
+            log.info(describe_defaults(target, applied))
+            chosen |= applied
     for name in ("max_new_tokens", "stop"):
         chosen.setdefault(name, getattr(prompted_task, name))
 
     with importing_libraries():
         from spsbench.methods.resolve import settled
-        from spsbench.models.cache import ModelCache
         from spsbench.planning.candidates import cells_of, sampled
         from spsbench.planning.planner import Planner
 
-    model_cache = pair.model_cache if pair is not None else ModelCache(access)
+    model_cache = (pair or shared_models(access)).model_cache
     cells = cells_of(
         chosen,
         planning.k,
@@ -213,35 +190,27 @@ def plan(
     note_default_drafters(cells, chosen)
     if fit is not None and not planning.trace:
         check_fit(fit, sampled(cells))
+    system = "" if asking is None else planning.system or ""
     planner = Planner(
-        cells=cells,
+        cells=[cell.but(chat=asking is not None, system=system) for cell in cells],
         spec=spec,
         task=prompted_task,
         planning=planning,
         place=place,
         access=access,
         model_cache=model_cache,
-        chat=asking is not None,
-        system="" if asking is None else planning.system or "",
         watch=watch,
         stop=stop,
         command=command,
         workers=workers,
     )
-    if dry_run:
-        from spsbench.planning.dry_run import phases_of
-
-        return list(phases_of(planner))
-    return planner.run()
+    return planner.outlook() if dry_run else planner.run()
 
 
-def shared_models(options: Mapping[str, Any]) -> SimpleNamespace | None:
-    """Return the `pair` of several plans with these options; None where no model is needed."""
-    if options.get("trace") and options.get("costs") is not None:
-        return None
+def shared_models(access: Any) -> SimpleNamespace:
+    """Return the `pair` of several plans: models that are loaded when a plan needs them."""
     with importing_libraries():
         from spsbench.models.cache import ModelCache
-    access = access_of(options)[0]
     return SimpleNamespace(access=access, model_cache=ModelCache(access))
 
 
@@ -255,13 +224,12 @@ def open_plan(folder: Path, **options: Any) -> Any:
     if options:
         raise UsageError(
             f"{', '.join(options)} with the plan {folder}: expected options that only change how "
-            f"it is shown, such as "
-            "`draft_cost`, `every`, `plot`. Leave the rest out"
+            "it is shown, such as `draft_cost`, `every`, `plot`. Leave the rest out"
         )
 
     from spsbench.planning import inputs
 
-    return inputs.open_plan(planning, {}, folder)
+    return inputs.open_plan(folder, planning)
 
 
 def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,18 +244,13 @@ def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"{marked(name)} with a plan: expected none, since a plan is of free texts here. "
                 "Measure with sps bench"
             )
-    lists = {
-        name: [OF_CELL[name].convert(element) for element in several(options[name])]
-        for name in LISTS
-        if options.get(name) is not None
-    }
     plain = {name: value for name, value in options.items() if name not in LISTS}
-    return {**convert_options(OF_CELL, plain), **lists}
-
-
-def several(value: Any) -> Sequence[Any]:
-    """Return one value as a list of one."""
-    return value if isinstance(value, list | tuple) else [value]
+    typed: dict[str, Any] = convert_options(OF_CELL, plain)
+    for name in LISTS:
+        if (value := options.get(name)) is not None:
+            values = value if isinstance(value, list | tuple) else [value]
+            typed[name] = [OF_CELL[name].convert(element) for element in values]
+    return typed
 
 
 def rough(options: Mapping[str, Any]) -> list[Any]:

@@ -1,16 +1,17 @@
-"""The folder of a plan: identity, prompts and log lengths, for resuming and for reports."""
+"""The folder of a plan: one record of its inputs, its prompts, and what is missing."""
 
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spsbench.errors import DataError, MismatchError
 from spsbench.foreign import read_json
 from spsbench.metrics.intervals import FEWEST
 from spsbench.settings.cell import Cell
+from spsbench.settings.execution import OutputFolder
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
@@ -21,25 +22,35 @@ from spsbench.store.run_folder import check_writable, move_aside
 from spsbench.tasks.drawing import groups_in_words, take_samples
 from spsbench.tasks.jsonl import Jsonl
 
+log = logging.getLogger(__name__)
+
 NAME, COSTS = "plan.json", "costs.json"
 TEXTS = "texts"  # folder of a run, in that of the plan
-KIND, VERSION = "spsbench plan", 1
+PROMPTS, HELD_BACK = "prompts.jsonl", "held-back.jsonl"
+KIND = {"kind": "spsbench plan", "version": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanFile:
-    """The contents of `plan.json`."""
+class PlanRecord:
+    """The inputs of a plan, and how far it is: the contents of `plan.json`."""
 
-    cells: Sequence[Cell]
     identity: Mapping[str, Any]  # must not change when the plan is resumed
-    texts: Sequence[str]  # paths of the traces and of the costs, in the folder or elsewhere
-    costs: str
+    cells: Sequence[Cell] = ()
+    texts: Sequence[str] = ()  # paths of the traces and of the costs, in the folder or elsewhere
+    costs: str = COSTS
     confirm: str | None = None  # the folder of the real rounds
     factors: Mapping[str, float] = field(default_factory=dict)  # hypothetical factors of costs
-    home: str | None = None  # first folder of the plan; cells name it even after a move
-    new_prompts: int | None = None  # whose figures the intervals are to hold
-    finished: bool = True
+    home: str = ""  # first folder of the plan; cells name it even after a move
+    new_prompts: int | None = None  # whose figures the intervals are to hold; None: as many
+    finished: bool = False
     command: str = ""  # that goes on with the plan
+
+    @property
+    def title(self) -> str:
+        """Return the target and the task of the plan."""
+        return (
+            self.identity.get("title") or f"{self.identity['target.id']}, {self.identity['task']}"
+        )
 
     def save(self, folder: Path) -> None:
         """Write `plan.json` atomically.
@@ -47,30 +58,12 @@ class PlanFile:
         Raises:
             WriteError: the file could not be written.
         """
-        values = {
-            "kind": KIND,
-            "version": VERSION,
-            "identity": dict(self.identity),
-            "cells": [cell.to_json() for cell in self.cells],
-            "texts": list(self.texts),
-            "costs": self.costs,
-            "confirm": self.confirm,
-            "factors": dict(self.factors),
-            "home": self.home,
-            "new_prompts": self.new_prompts,
-            "finished": self.finished,
-            "command": self.command,
-        }
+        values = {**KIND, **vars(self), "cells": [cell.to_json() for cell in self.cells]}
         text = json.dumps(values, allow_nan=False, indent=1)
         replace_file(folder / NAME, text.encode("ascii") + b"\n")
 
 
-def is_plan(folder: Path) -> bool:
-    """Return whether the folder holds a plan."""
-    return (folder / NAME).is_file()
-
-
-def load(folder: Path) -> PlanFile:
+def load(folder: Path) -> PlanRecord:
     """Read `plan.json`.
 
     Raises:
@@ -79,53 +72,40 @@ def load(folder: Path) -> PlanFile:
     path = folder / NAME
     values = read_json(path, "a plan that `sps plan` wrote", strict=False)
     try:
-        if values["kind"] != KIND or values["version"] != VERSION:
-            raise ValueError(f"{values['kind']} {values['version']}, not {KIND} {VERSION}")
-        return PlanFile(
-            cells=[Cell.from_json(cell_values) for cell_values in values["cells"]],
-            identity=values["identity"],
-            texts=values["texts"],
-            costs=values["costs"],
-            confirm=values["confirm"],
-            factors=values["factors"],
-            home=values["home"],
-            new_prompts=values["new_prompts"],
-            finished=bool(values["finished"]),
-            command=str(values["command"]),
-        )
+        kind = {name: values.pop(name) for name in KIND}
+        if kind != KIND:
+            raise ValueError(f"{kind}, not {KIND}")
+        cells = [Cell.from_json(cell) for cell in values.pop("cells")]
+        return PlanRecord(cells=cells, **values)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"unreadable plan ({path}: {error}): expected what `sps plan` wrote. Plan anew"
         ) from error
 
 
-def runs_of(folder: Path, plan_file: PlanFile) -> dict[str, Progress]:
+def runs_of(folder: Path, record: PlanRecord) -> dict[str, Progress]:
     """Return the progress of the runs in a plan, by their folders, the last one last."""
-    names = [name for name in (TEXTS, plan_file.confirm) if name]
-    there = {
-        name: progress_of(folder / name) for name in names if (folder / name / MANIFEST).is_file()
+    names = [name for name in (TEXTS, record.confirm) if name]
+    runs = {
+        name: progress_of(folder / name) for name in names if (folder / name / MANIFEST).exists()
     }
-    return {name: progress for name, progress in there.items() if progress is not None}
+    return {name: progress for name, progress in runs.items() if progress is not None}
 
 
-def incomplete(folder: Path, plan_file: PlanFile) -> str:
+def incomplete(folder: Path, record: PlanRecord) -> str:
     """Describe what a stopped plan has, and how to go on; empty for a finished plan."""
-    if plan_file.finished:
+    if record.finished:
         return ""
-    run, what = (
-        (TEXTS, "texts") if plan_file.confirm is None else (plan_file.confirm, "real rounds")
-    )
-    progress = runs_of(folder, plan_file).get(run)
+    what = "texts" if record.confirm is None else "real rounds"
+    progress = runs_of(folder, record).get(record.confirm or TEXTS)
     counts = "just begun" if progress is None else f"{progress} of the {what} are made"
-    again = plan_file.command or "the call that began it, with resume"
+    again = record.command or "the call that began it, with resume"
     return f"Incomplete: {counts}. Go on with: {again}"
 
 
-def lost(folder: Path, plan_file: PlanFile) -> str:
+def lost(folder: Path, record: PlanRecord) -> str:
     """Name the runs of a finished plan that have lost records; empty: none."""
-    if not plan_file.finished:
-        return ""
-    runs = runs_of(folder, plan_file).items()
+    runs = runs_of(folder, record).items() if record.finished else ()
     return ", ".join(f"{name} has {progress}" for name, progress in runs if not progress.whole)
 
 
@@ -135,54 +115,42 @@ def check_whole(folder: Path) -> None:
     Raises:
         DataError: a run has; names it.
     """
-    if is_plan(folder) and (missing := lost(folder, load(folder))):
+    if (folder / NAME).is_file() and (missing := lost(folder, load(folder))):
         raise DataError(
             f"the end of a log is lost ({folder}: {missing}): expected all that the plan wrote. "
             "Make it again: sps plan ... --resume"
         )
 
 
-def begin_plan(
-    folder: Path, identity: Mapping[str, Any], *, resume: bool, overwrite: bool
-) -> PlanFile | None:
-    """Create the folder, or return the existing plan to resume.
+def begin_plan(folder: Path, identity: Mapping[str, Any], place: OutputFolder) -> PlanRecord:
+    """Return the record of a new plan, whose folder is created, or of one to resume.
 
     Raises:
         MismatchError: the folder holds another plan, or this plan and `resume` is not set.
         CannotCreateError, PermissionDeniedError: the folder cannot be written.
     """
     check_writable(folder)
-    if is_plan(folder) and overwrite:
+    exists = (folder / NAME).is_file()
+    if exists and place.overwrite:
         move_aside(folder)
-    if not is_plan(folder):
+    if not exists or place.overwrite:
         folder.mkdir(parents=True, exist_ok=True)
-        return None
-    if not resume:
+        return PlanRecord(identity=identity, home=str(folder))
+    if not place.resume:
         raise MismatchError(
             f"a plan is there already ({folder}): expected an empty folder. Continue with "
-            f"`resume`, "
-            "start over with `overwrite` (the old one is kept), or name another"
+            "`resume`, start over with `overwrite` (the old one is kept), or name another"
         )
-    plan_file = load(folder)
-    if lines := differences(identity, plan_file.identity):
+    record = load(folder)
+    if lines := differences(identity, record.identity):
         raise MismatchError.of(
             f"another plan ({folder}): expected the one that was begun. Give this one another "
             "folder, or start over with `overwrite`",
             lines,
         )
-    return plan_file
-
-
-log = logging.getLogger(__name__)
-
-PROMPTS, HELD_BACK = "prompts.jsonl", "held-back.jsonl"
-
-
-class Prompts(NamedTuple):
-    """The prompts of a plan: some to trace, others held back for real rounds."""
-
-    traced: list[Sample]
-    held_back: list[Sample]
+    if missing := lost(folder, record):
+        log.info(f"note: the end of a log is lost, and is made again: {missing}")
+    return record
 
 
 def prompts_of(
@@ -192,7 +160,7 @@ def prompts_of(
     limit: int,
     held_back: int,
     sample_seed: int = 0,
-) -> Prompts:
+) -> tuple[list[Sample], list[Sample]]:
     """Draw the prompts of a task to trace, and others for real rounds; both have all groups.
 
     With too few prompts for both, half of the prompts are held back, up to as many as an interval
@@ -212,7 +180,7 @@ def prompts_of(
         log.info(
             "note: one prompt alone: the best are measured on the prompt that they were chosen by"
         )
-        return Prompts(samples, samples)
+        return samples, samples
     back = held_back
     if len(samples) < limit + held_back:
         back = min(held_back, max(min(len(samples) // 2, FEWEST), len(samples) // 3))
@@ -220,17 +188,17 @@ def prompts_of(
             f"note: {len(samples)} prompts, not {limit + held_back}: {len(samples) - back} are "
             f"traced, {back} held back"
         )
-    prompts = Prompts(samples[: len(samples) - back], samples[len(samples) - back :])
-    if words := groups_in_words(prompts.traced):
-        log.info(f"traced: {words}; held back: {groups_in_words(prompts.held_back) or 'none'}")
-    return prompts
+    traced, others = samples[: len(samples) - back], samples[len(samples) - back :]
+    if words := groups_in_words(traced):
+        log.info(f"traced: {words}; held back: {groups_in_words(others) or 'none'}")
+    return traced, others
 
 
 def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
     """Write prompts to a file of the plan and return the task over the file.
 
     Args:
-            home: the folder in which the plan was begun. Titles identify runs, so the title of a
+        home: the folder in which the plan was begun. Titles identify runs, so the title of a
             plan that was moved stays the same.
 
     Raises:

@@ -1,65 +1,94 @@
 """Run a plan: texts, traces, costs, predictions, and real rounds of the best candidates."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from spsbench.benchmark.conduct import RESULTS, Benchmark
 from spsbench.benchmark.conductor import Conductor
 from spsbench.benchmark.jobs import fitting, prompt_ids
 from spsbench.benchmark.models import Models, folders_for
-from spsbench.errors import UsageError
+from spsbench.benchmark.models import measured as measured_bandwidth
+from spsbench.errors import DataError, UsageError
+from spsbench.hardware.files import clock
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.costs import Costs
-from spsbench.metrics.costs_file import read_costs
+from spsbench.metrics.costs_file import dumps, read_costs
+from spsbench.metrics.surfaces import FEWEST_TURNS
 from spsbench.models.cache import Loaded, ModelCache
-from spsbench.planning.candidates import by_draft, candidate_of, named, replayable
-from spsbench.planning.forecast.batch_gains import check_batches, forecast_batches
-from spsbench.planning.forecast.recommendation import Forecasts, Measured
-from spsbench.planning.inputs import (
-    check_head,
-    check_priced,
-    contexts_of,
-    forecasts_of,
-    measured_costs,
-    read_whole_traces,
-)
-from spsbench.planning.measure import measure, setting_of
-from spsbench.planning.measure_batches import measure_batches, with_batches
+from spsbench.models.folder import local_folder
+from spsbench.planning.candidates import by_draft, candidate_of, replayable
+from spsbench.planning.forecast.batch_gains import check_batches
+from spsbench.planning.forecast.recommendation import Forecasts
+from spsbench.planning.inputs import check_head, read_whole_traces
+from spsbench.planning.measure import MOST_TURNS, Count, measure, measure_batches, setting_of
+from spsbench.planning.pair_costs import measured_costs
 from spsbench.planning.plan_folder import (
     COSTS,
     HELD_BACK,
     PROMPTS,
     TEXTS,
-    PlanFile,
-    Prompts,
     begin_plan,
-    lost,
     prompts_of,
     write_prompts,
 )
-from spsbench.planning.progress import Count, Counted, PlanProgress
-from spsbench.planning.report import Planned, real_rounds
+from spsbench.planning.report import Planned, forecasts_of, real_rounds
 from spsbench.settings.cell import SAMPLING_FIELDS, Cell, short_hash
 from spsbench.settings.commands import Planning
 from spsbench.settings.execution import OutputFolder, Workers
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.labels import drafting
-from spsbench.settings.task import Sample, Task
+from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
+from spsbench.store.atomic import replace_file
 from spsbench.store.provenance import bare
 from spsbench.store.traces import Traces, read_traces
 
-LONGEST = 4096  # most tokens of prompts for the measurement of costs
-CONFIRM = "confirm-"  # begins the folder of the real rounds
-
-
 log = logging.getLogger(__name__)
 
+LONGEST = 4096  # most tokens of prompts for the measurement of costs
+APART = 64  # least distance of two contexts, in tokens
+CONFIRM = "confirm-"  # begins the folder of the real rounds
 USUAL = 4  # K of real rounds of methods without a prediction
 MOST_UNPREDICTED = 3
+PHASES = ("texts", "traces", "costs", "replay", "real rounds")
+
+
+class PlanProgress:
+    """Progress over all phases; each phase is a fifth of the bar, however long the phase takes.
+
+    The bar waits for what is done again (costs that contradict each other, traces of real rounds).
+    """
+
+    total = 100
+
+    def __init__(self) -> None:
+        self.done = 0
+        self._phase, self._inner_done, self._again = 0, 0, False
+        self._text = PHASES[0]
+
+    def show(self, phase: str, inner: Any) -> "PlanProgress":
+        """Update the progress of a phase, which has `done`, `total` and a text."""
+        number = max(PHASES.index(phase), self._phase)
+        if number > self._phase:
+            self._again = False
+        elif inner.done < self._inner_done:
+            self._again = True
+        self._phase, self._inner_done = number, inner.done
+        part = inner.done / inner.total if inner.total else 1.0
+        self.done = max(self.done, round(100 * (number + part) / len(PHASES)))
+        again = ", once more" if self._again else ""
+        step = f"{number + 1}/{len(PHASES)} {PHASES[number]}{again}"
+        self._text = f"{self.done}% of the plan, {step}: {inner}"
+        return self
+
+    def __str__(self) -> str:
+        return self._text
 
 
 @dataclass(kw_only=True)
@@ -69,7 +98,6 @@ class Planner(Conductor):
     Args:
         cells: the candidates, resolved; the cells differ in method and draft only.
         spec, task: source of the prompts; `planning` sets the number of prompts.
-        chat: put prompts into the target's chat template, after an optional `system` message.
         model_cache: the loaded models.
         command: the command line that goes on with the plan, shown when the plan is stopped.
 
@@ -81,14 +109,11 @@ class Planner(Conductor):
     task: Task
     planning: Planning
     model_cache: ModelCache
-    chat: bool = False
-    system: str = ""
     command: str = ""
 
     def __post_init__(self) -> None:
-        self._phases, self._phase, self._count = PlanProgress(), "texts", Count()
+        self._progress, self._phase, self._count = PlanProgress(), "texts", Count()
         self._models = Models(self.model_cache)
-        self.cells = [c.but(chat=self.chat, system=self.system) for c in self.cells]
         self._plain = resolve(self.cells[0].auto_regressive)
 
     def run(self) -> Planned | None:
@@ -98,58 +123,88 @@ class Planner(Conductor):
             SpsError: models, data or a folder that cannot be used.
         """
         self._begin()
-        prompts = self._prompts()
-        traces = self._earlier or self._traces(prompts.traced)
+        traced, held_back = self._prompts(self._fits())
+        self._note(new_prompts=len(held_back) or None)
+        traces = self._given or self._traces(traced)
         if traces is None or self.stop():
             return None
-        cells = self._predictable(traces)
-        costs = self._costs(prompts.traced, traces)
-        forecasts = self._forecasts(cells, traces, costs)
-        figures, reasons = self._real_rounds(self._best(forecasts), prompts, traces)
+        costs = self._costs(traced, traces)
+        forecasts = forecasts_of(self._record, traces, costs, partial(self._counted, "replay"))
+        self._real_rounds(self._best(forecasts), held_back, traces)
         if self.stop():
             return None
         self._note(finished=True)
-        by_name = named(self.cells)
-        return Planned(
-            folder=self.folder,
-            forecasts=forecasts,
-            batches=forecast_batches(self.planning.batch_sizes(), forecasts, by_name),
-            cells=by_name,
-            measured=figures,
-            missing=reasons,
-            unmeasured=self.planning.unmeasured,
-            about=f"{self._plain.target}, {self.task.title}",
-            every=self.planning.every,
-        )
+        rounds = real_rounds(self.folder, self.cells, self._record.confirm)
+        return Planned(self._record, self.planning, forecasts, *rounds, self.folder)
+
+    def outlook(self) -> Iterator[str]:
+        """Yield generations and tokens by phase, and their sum; loads no model, writes nothing."""
+        planning, cells = self.planning, self.cells
+        traced, held_back = self._prompts(lambda prompt: True)
+        tokens, texts, real = cells[0].max_new_tokens, len(traced), 0
+        if planning.trace:
+            texts = 0
+            yield f"texts and traces: given ({', '.join(planning.trace)})"
+        else:
+            yield f"texts: {texts} generations of up to {tokens} tokens of {cells[0].target}"
+            yield f"traces: {', '.join(by_draft(cells))}, along {texts} texts each"
+        turns = f"{FEWEST_TURNS} to {MOST_TURNS} turns, about {clock(planning.cost_seconds)}"
+        measured = f"{turns} or as long as the fewest turns take"
+        yield f"costs: {f'given ({planning.costs})' if planning.costs else measured}"
+        methods = {candidate_of(cell).method: replayable(cell) for cell in cells}
+        replayed = sum(map(replayable, cells))
+        yield f"replay: {replayed} of {len(cells)} candidates are predicted"
+        if planning.unmeasured:
+            yield f"real rounds: none, since {planning.unmeasured}"
+        else:
+            predicted = sum(methods.values())
+            best = min(planning.confirm, predicted) + min(
+                MOST_UNPREDICTED, len(methods) - predicted
+            )
+            real = (best + 1) * len(held_back)
+            yield (
+                f"real rounds: {best} candidates and ArS over {len(held_back)} held back, "
+                f"{real} generations of up to {tokens} tokens"
+            )
+        count = (texts + real) * tokens
+        yield f"in all {texts + real} generations, {count:,} tokens at most"
+        plain = cells[0].target
+        folder = None if plain.random or plain.device != "cpu" else local_folder(plain.id)
+        if folder is not None and count:
+            weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+            speed = measured_bandwidth(torch.get_num_threads()).bandwidth
+            yield (
+                f"about {clock(count * weights / speed)} at least, if every token reads "
+                f"{weights / 1e6:,.0f} MB of weights at {speed / 1e9:.1f} GB/s; "
+                "sps bench --dry-run times a few tokens"
+            )
 
     def _begin(self) -> None:
         """Read given traces, and create the folder or go on with the plan in it."""
         self.use_threads(self.access.threads)
-        self._fields = self._identity()
-        folder = self.place.out or RESULTS / f"plan-{short_hash(self._fields, 8)}"
-        self.folder = folder.absolute()
-        self._earlier = self._earlier_traces()
-        again, over = self.place.resume, self.place.overwrite
-        before = begin_plan(self.folder, self._fields, resume=again, overwrite=over)
-        self._new_prompts = before.new_prompts if before else None
-        self._home = Path((before.home if before else None) or self.folder)
-        if before and (missing := lost(self.folder, before)):
-            log.info(f"note: the end of a log is lost, and is made again: {missing}")
-        self._confirm = before.confirm if before else None
-        self._finished = before is not None and before.finished
-        self._note(finished=self._finished)
+        identity, planning = self._identity(), self.planning
+        self.folder = (self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}").absolute()
+        self._given = read_whole_traces(planning.trace) if planning.trace else None
+        if self._given is not None:
+            check_head(self._given, self.cells, self._folders(), Path(planning.trace[0]))
+        self._record = begin_plan(self.folder, identity, self.place)
+        self._note(
+            cells=self.cells,
+            texts=[str(Path(path).absolute()) for path in planning.trace] or [TEXTS],
+            costs=str(planning.costs.absolute()) if planning.costs else COSTS,
+            factors=planning.factors,
+            command=self.command,
+        )
 
     def _identity(self) -> dict[str, Any]:
         """Return the fields that must not change when a plan resumes: texts and their sources."""
-        cell = bare(self._plain)
-        kept = {n: v for n, v in cell.items() if n.startswith("target.") or n in SAMPLING_FIELDS}
-        planning = self.planning
+        cell, planning = bare(self._plain), self.planning
         return {
-            **kept,
+            **{n: v for n, v in cell.items() if n.startswith("target.") or n in SAMPLING_FIELDS},
             "task": str(self.spec),
             "prompt_version": self.task.prompt_version,
-            "chat": self.chat,
-            "system": self.system,
+            "chat": self._plain.chat,
+            "system": self._plain.system,
             "limit": planning.limit,
             "held_back": planning.held_back,
             "sample_seed": planning.sample_seed,
@@ -157,150 +212,112 @@ class Planner(Conductor):
             "costs": None if planning.costs is None else str(planning.costs),
         }
 
-    def _note(self, *, finished: bool) -> None:
-        texts = [str(Path(path).absolute()) for path in self.planning.trace] or [TEXTS]
-        costs = self.planning.costs
-        PlanFile(
-            cells=self.cells,
-            identity=self._fields,
-            texts=texts,
-            costs=COSTS if costs is None else str(costs.absolute()),
-            confirm=self._confirm,
-            factors=self.planning.factors,
-            home=str(self._home),
-            new_prompts=self._new_prompts,
-            finished=finished,
-            command=self.command,
-        ).save(self.folder)
+    def _note(self, **changes: Any) -> None:
+        self._record = replace(self._record, **changes)
+        self._record.save(self.folder)
 
-    def _prompts(self) -> Prompts:
-        """Return the prompts, cut or refused where longer than the shortest context of a model."""
-        firsts = [cells[0] for cells in by_draft(self.cells).values()]
-        part = Part(
-            spec=self.spec,
-            task=self.task,
-            cells=(self._plain, *firsts),
-            limit=None,
-            samples=1,
-            repeats=1,
-        )
+    def _show(self, phase: str, inner: Any) -> None:
+        self.watch(self._progress.show(phase, inner))
+
+    def _counted(self, phase: str, done: int, total: int) -> None:
+        self._show(phase, self._count.at(done, total))
+
+    def _prompts(self, fits: Fits) -> tuple[list[Sample], list[Sample]]:
+        """Return the prompts to trace and those that are held back for real rounds."""
         planning = self.planning
-        prompts = prompts_of(
-            self.spec,
-            self.task,
-            fitting(part, self._models),
-            planning.limit,
-            planning.held_back if planning.confirm else 0,
-            planning.sample_seed,
-        )
-        self._new_prompts = len(prompts.held_back) or None
-        return prompts
+        back = planning.held_back if planning.confirm else 0
+        return prompts_of(self.spec, self.task, fits, planning.limit, back, planning.sample_seed)
 
-    def _show(self, phase: str, inner: Counted) -> None:
-        self.watch(self._phases.show(phase, inner))
+    def _fits(self) -> Fits:
+        """Return whether a prompt fits, or is cut, by the shortest context of a model."""
+        firsts = [cells[0] for cells in by_draft(self.cells).values()]
+        return fitting(self._part(self.spec, self.task, [self._plain, *firsts]), self._models)
 
-    def _earlier_traces(self) -> Traces | None:
-        """Return traces of an earlier run; None: the plan has to trace."""
-        if not self.planning.trace:
-            return None
-        paths = [Path(path) for path in self.planning.trace]
-        traces = read_whole_traces(paths)
-        check_head(traces, self.cells, self._folders(), paths[0])
-        return traces
-
-    def _traces(self, samples: Sequence[Sample]) -> Traces | None:
-        """Generate texts of ArS and trace all drafts; None: stopped."""
-        out = self.folder / TEXTS
-        part = self._part(samples, PROMPTS, [self._plain], self.cells)
-        return read_traces([out]) if self._run(part, out, self.workers) else None
+    @staticmethod
+    def _part(spec: Spec, task: Task, cells: Sequence[Cell], traced: Sequence[Cell] = ()) -> Part:
+        values: dict[str, Any] = {"limit": None, "samples": 1, "repeats": 1}
+        return Part(spec=spec, task=task, cells=tuple(cells), traced=tuple(traced), **values)
 
     def _folders(self) -> dict[Any, Path]:
         return folders_for((self._plain, *self.cells), self.access)
 
-    def _part(
+    def _traces(self, samples: Sequence[Sample]) -> Traces | None:
+        """Generate texts of ArS and trace all drafts; None: stopped."""
+        made = self._run(TEXTS, samples, PROMPTS, [self._plain], self.cells, self.workers)
+        return read_traces([self.folder / TEXTS]) if made else None
+
+    def _run(
         self,
+        name: str,
         samples: Sequence[Sample],
         file: str,
         cells: Sequence[Cell],
         traced: Sequence[Cell],
-    ) -> Part:
-        """Return cells over prompts, which are written to a file of the plan."""
-        task = write_prompts(samples, self.folder / file, self._home)
-        spec = Spec("jsonl", (("path", str(self._home / file)),))
-        prompted_task = task.instruct() if self.chat else task
-        work = {
-            "task": spec,
-            "prompt_version": prompted_task.prompt_version,
-            "chat": self.chat,
-            "system": self.system,
-        }
-        return Part(
-            spec=spec,
-            task=prompted_task,
-            cells=tuple(cell.but(**work) for cell in cells),
-            limit=None,
-            samples=1,
-            repeats=1,
-            traced=tuple(cell.but(**work) for cell in traced),
-        )
+        workers: Workers = Workers(),
+    ) -> bool:
+        """Make the missing records and traces of cells over prompts, which are written to a file.
 
-    def _run(self, part: Part, out: Path, workers: Workers = Workers()) -> bool:
-        """Make the missing records and traces of a part; False: stopped."""
-        seed = self._plain.seed
+        False: stopped.
+        """
+        home = Path(self._record.home)
+        jsonl = write_prompts(samples, self.folder / file, home)
+        spec = Spec("jsonl", (("path", str(home / file)),))
+        task = jsonl.instruct() if self._plain.chat else jsonl
+        work = {"task": spec, "prompt_version": task.prompt_version}
+        part = self._part(
+            spec, task, [cell.but(**work) for cell in cells], [cell.but(**work) for cell in traced]
+        )
         benchmark = Benchmark(
-            place=OutputFolder(out=out, resume=True, score=False),
+            place=OutputFolder(out=self.folder / name, resume=True, score=False),
             access=self.access,
             model_cache=self.model_cache,
-            name=out.name,
+            name=name,
             workers=workers,
             watch=lambda progress: self._show(self._phase, progress),
-            traced=lambda done, total: self._show(
-                "traces" if self._phase == "texts" else self._phase, self._count.at(done, total)
-            ),
+            traced=partial(self._counted, "traces" if self._phase == "texts" else self._phase),
             stop=self.stop,
         )
-        experiment = Experiment(parts=(part,), seed=seed, threads=self.access.threads)
+        seed, threads = self._plain.seed, self.access.threads
+        experiment = Experiment(parts=(part,), seed=seed, threads=threads)
         return benchmark.run(experiment).finished is not None
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
-        """Return the costs of every traced draft, given or measured, under hypothetical factors."""
-        costs_path, sizes = self.planning.costs, self.planning.batch_sizes()
-        if costs_path is not None:
-            costs = read_costs(costs_path)
-            check_priced([*traces.drafts], costs, str(costs_path))
+        """Return the costs of every traced draft, given or measured, under hypothetical factors.
+
+        Raises:
+            UsageError: no candidate can be predicted. DataError: costs that lack a draft.
+        """
+        path, sizes = self.planning.costs, self.planning.batch_sizes()
+        if not any(replayable(c) and drafting(c) in traces.drafts for c in self.cells):
+            raise UsageError(
+                "nothing to predict: expected a draft that a text can tell something of. Add "
+                "`drafter` ngram or a draft model, or measure these with sps bench"
+            )
+        if path is None:
+            pairs, file = self._pairs(traces), self.folder / COSTS
+            drafts = {drafting(cell) for cell, _ in pairs}
+            given = pairs, self._text(samples, pairs[0][1])
+            how: dict[str, Any] = {"contexts": contexts_of(traces)}
+            how |= {"seconds": self.planning.cost_seconds, "watch": partial(self._show, "costs")}
+            setting = setting_of([(self._plain, pairs[0][1]), *pairs])
+            costs = measured_costs(file, setting, sorted(drafts), partial(measure, *given, **how))
+            batches = costs.batches
+            if sizes and not (
+                batches and batches.sizes[-1] >= sizes[-1] and drafts <= batches.rest.keys()
+            ):
+                most_k = max(cell.k or 0 for cell in self.cells)
+                batches = measure_batches(*given, sizes, most_k=most_k, **how)
+                costs = replace(costs, batches=batches)
+                replace_file(file, dumps(costs).encode("ascii"))
+        else:
+            costs = read_costs(path)
+            if unpriced := [name for name in traces.drafts if name not in costs.arms]:
+                raise DataError(
+                    f"no costs of {', '.join(unpriced)} ({path}): expected those of every draft. "
+                    f"It has {', '.join(costs.arms)}. Measure them: leave `costs` out"
+                )
             if sizes:
                 check_batches(sizes, costs)
-        else:
-            pairs = self._pairs(traces)
-            text = self._text(samples, pairs[0][1])
-            costs = measured_costs(
-                self.folder / COSTS,
-                setting_of([(self._plain, pairs[0][1]), *pairs]),
-                [drafting(cell) for cell, _ in pairs],
-                lambda: measure(
-                    pairs,
-                    text,
-                    contexts=contexts_of(traces),
-                    seconds=self.planning.cost_seconds,
-                    watch=lambda progress: self._show("costs", progress),
-                ),
-            )
-            if sizes:
-                costs = with_batches(
-                    costs,
-                    self.folder / COSTS,
-                    [drafting(cell) for cell, _ in pairs],
-                    sizes,
-                    lambda some: measure_batches(
-                        pairs,
-                        text,
-                        some,
-                        contexts=contexts_of(traces),
-                        most_k=max(cell.k or 0 for cell in self.cells),
-                        seconds=self.planning.cost_seconds,
-                        watch=lambda progress: self._show("costs", progress),
-                    ),
-                )
         return costs.scaled(**self.planning.factors)
 
     def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
@@ -313,57 +330,14 @@ class Planner(Conductor):
         """Return the tokens of all prompts, concatenated."""
         tokens: list[int] = []
         for sample in samples:
-            tokens += prompt_ids(models, self._plain, sample.prompt)
-            if len(tokens) >= LONGEST:
-                break
+            if len(tokens) < LONGEST:
+                tokens += prompt_ids(models, self._plain, sample.prompt)
         return tokens[:LONGEST]
-
-    def _predictable(self, traces: Traces) -> list[Cell]:
-        """Return the candidates that the traces can predict.
-
-        Raises:
-            UsageError: there is none.
-        """
-        cells = [c for c in self.cells if replayable(c) and drafting(c) in traces.drafts]
-        if not cells:
-            raise UsageError(
-                "nothing to predict: expected a draft that a text can tell something of. Add "
-                "`drafter` ngram or a draft model, or measure these with sps bench"
-            )
-        return cells
-
-    def _forecasts(self, cells: Sequence[Cell], traces: Traces, costs: Costs) -> Forecasts:
-        def notify(done: int, total: int) -> None:
-            self._show("replay", self._count.at(done, total))
-
-        return forecasts_of(cells, traces, costs, self._new_prompts, notify)
 
     def _best(self, forecasts: Forecasts) -> list[Cell]:
         """Return the best cell of each method, and cells of methods without a prediction."""
-        if self.planning.unmeasured:
-            return []
-        by_name = named(self.cells)
+        by_name = {str(candidate_of(cell)): cell for cell in self.cells}
         best = [by_name[str(f.candidate)] for f in forecasts.by_method[: self.planning.confirm]]
-        return best + self._unpredicted(forecasts)
-
-    def _real_rounds(
-        self, best: Sequence[Cell], prompts: Prompts, traces: Traces
-    ) -> tuple[dict[str, Measured], dict[str, str]]:
-        """Run real rounds of some cells on the prompts held back, in a folder of the plan."""
-        earlier, self._confirm = self._confirm, None
-        if not best or self.planning.unmeasured or not prompts.held_back:
-            return {}, {}
-        self._phase = "real rounds"
-        self._confirm = CONFIRM + short_hash({"cells": sorted(cell.id for cell in best)}, 8)
-        self._note(finished=self._finished and self._confirm == earlier)
-        traced = {sample for _, sample, _ in traces.texts}
-        fresh = [prompt for prompt in prompts.held_back if prompt.id not in traced]
-        part = self._part(fresh or prompts.held_back, HELD_BACK, [self._plain, *best], best)
-        run = self._run(part, self.folder / self._confirm)
-        return real_rounds(self.folder / self._confirm, self.cells) if run else ({}, {})
-
-    def _unpredicted(self, forecasts: Forecasts) -> list[Cell]:
-        """Return one cell of each method that traces cannot predict, for a measurement alone."""
         predicted = {f.candidate.method for f in forecasts.all}
         unpredicted: dict[str, Cell] = {}
         for cell in sorted(self.cells, key=lambda cell: abs((cell.k or USUAL) - USUAL)):
@@ -372,4 +346,25 @@ class Planner(Conductor):
                 unpredicted.setdefault(method, cell)
         for method in list(unpredicted)[MOST_UNPREDICTED:]:
             log.info(f"note: {method} is neither predicted nor measured: sps bench measures it")
-        return list(unpredicted.values())[:MOST_UNPREDICTED]
+        return best + list(unpredicted.values())[:MOST_UNPREDICTED]
+
+    def _real_rounds(
+        self, best: Sequence[Cell], held_back: Sequence[Sample], traces: Traces
+    ) -> None:
+        """Run real rounds of some cells on the prompts held back, in a folder of the plan."""
+        if not best or self.planning.unmeasured or not held_back:
+            self._note(confirm=None)
+            return
+        self._phase = "real rounds"
+        name = CONFIRM + short_hash({"cells": sorted(cell.id for cell in best)}, 8)
+        self._note(confirm=name, finished=self._record.finished and self._record.confirm == name)
+        traced = {sample for _, sample, _ in traces.texts}
+        fresh = [prompt for prompt in held_back if prompt.id not in traced]
+        self._run(name, fresh or held_back, HELD_BACK, [self._plain, *best], best)
+
+
+def contexts_of(traces: Traces) -> list[int]:
+    """Return the shortest prompt and the longest text, in tokens; one value where both are near."""
+    low = min(text.prompt_tokens for text in traces.texts.values())
+    high = max(text.prompt_tokens + len(text.q) for text in traces.texts.values())
+    return [low, high] if high - low > APART else [(low + high) // 2]

@@ -1,17 +1,27 @@
 """A plan as a report: candidates with predictions and measurements, and the answer in words."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.planning.candidates import candidate_of, replayable
-from spsbench.planning.forecast.batch_gains import BatchForecasts
+from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches
 from spsbench.planning.forecast.predictions import Prediction, tau_of
-from spsbench.planning.forecast.recommendation import Answer, Forecasts, Measured, Verdict, group
-from spsbench.planning.forecast.tables import passes, rounds
+from spsbench.planning.forecast.recommendation import (
+    Answer,
+    Forecasts,
+    Measured,
+    Verdict,
+    forecast_all,
+    group,
+)
+from spsbench.planning.forecast.tables import rounds
+from spsbench.planning.plan_folder import PlanRecord
 from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.columns import Column
 from spsbench.reports.reporter import (
@@ -28,10 +38,11 @@ from spsbench.reports.reporter import (
 )
 from spsbench.reports.run_tables import tables
 from spsbench.settings.cell import WARP, Cell, WarpSettings
+from spsbench.settings.commands import Planning
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
 from spsbench.settings.options import flag_of
-from spsbench.store.traces import read_traces
+from spsbench.store.traces import Traces, read_traces
 
 COLUMNS = (
     Column("measured", "speedup", 2, "x"),
@@ -51,32 +62,36 @@ COLUMNS = (
 STATUSES: Mapping[Verdict, Status] = {Verdict.SPECULATE: "good", Verdict.DO_NOT: "bad"}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Planned:
     """The result of a plan: predictions, measurements, and the answer.
 
     Args:
-        folder: of the plan; None: made from files alone.
-        cells: candidate name -> cell.
+        record: the inputs of the plan.
+        planning: options of how it is shown: `batch`, `every`.
         measured: candidate name -> figures of real rounds.
-        about: a description of the plan.
-        batches: predictions for several texts at a time (`batch`).
-        every: show every candidate, not only the best K of each method.
         missing: candidate name -> reason for missing figures.
-        unmeasured: why there were no real rounds.
+        folder: of the plan; None: made from files alone.
         incomplete: what a stopped plan has, and how to go on.
     """
 
-    folder: Path | None
+    record: PlanRecord
+    planning: Planning
     forecasts: Forecasts
-    cells: Mapping[str, Cell]
-    measured: Mapping[str, Measured]
-    about: str
-    batches: BatchForecasts | None = None
-    every: bool = False
+    measured: Mapping[str, Measured] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
-    unmeasured: str = ""
+    folder: Path | None = None
     incomplete: str = ""
+
+    @cached_property
+    def cells(self) -> dict[str, Cell]:
+        """Return the cells by the name of the candidate of each."""
+        return {str(candidate_of(cell)): cell for cell in self.record.cells}
+
+    @cached_property
+    def batches(self) -> BatchForecasts | None:
+        """Return predictions for several texts at a time (`batch`)."""
+        return forecast_batches(self.planning.batch_sizes(), self.forecasts, self.cells)
 
     @property
     def answer(self) -> Answer:
@@ -98,7 +113,7 @@ class Planned:
         forecasts += [
             f for f in self.forecasts.all if str(f.candidate) in self.measured.keys() - names
         ]
-        if self.every:
+        if self.planning.every:
             forecasts = list(self.forecasts.all)
         forecasts.sort(key=lambda f: -f.speedup.mean)
         best = self.cells[answer.best]
@@ -119,7 +134,7 @@ class Planned:
         if by_batch is not None:
             lines += by_batch.remarks(self.forecasts.context)
         lines += self._remarks()
-        title = Title(name, self.about)
+        title = Title(name, self.record.title)
         table = Table(
             title=title,
             rows=rows,
@@ -147,7 +162,7 @@ class Planned:
             "rounds on prompts held back from the choice. A dashed line is the ceiling: the best "
             "K of every round in hindsight.",
             figures=(table.figure,),
-            tables=(passes(self.forecasts.costs), rounds(self.forecasts.costs)),
+            tables=(rounds(self.forecasts.costs),),
             answers=True,
         )
         return Report(name, [table], sections=[section])
@@ -167,8 +182,9 @@ class Planned:
                     f"{few} of those held back {'was' if few == 1 else 'were'} compared with ArS "
                     "(`held_back`)."
                 )
-        elif not self.missing and self.unmeasured and not self.incomplete:
-            lines.append(f"Nothing was measured: {self.unmeasured}.")
+        elif not self.missing and not self.incomplete:
+            reason = self.planning.unmeasured or "the plan was made without real rounds"
+            lines.append(f"Nothing was measured: {reason}.")
         lines += [
             f"{label} was run, and has no measured figures: {why}."
             for label, why in self.missing.items()
@@ -337,13 +353,38 @@ def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
     return words
 
 
-def real_rounds(folder: Path, cells: Sequence[Cell]) -> tuple[dict[str, Measured], dict[str, str]]:
-    """Return by candidate the figures of real rounds, or the reason why they are missing."""
-    names = {bare(cell): str(candidate_of(cell)) for cell in cells}
-    of_traces = taus(folder, cells)
+def forecasts_of(
+    record: PlanRecord,
+    traces: Traces,
+    costs: Costs,
+    notify: Callable[[int, int], None] = lambda done, total: None,
+) -> Forecasts:
+    """Return the forecasts of the cells of a plan whose rule and draft the traces can predict.
+
+    Raises:
+        DataError: the costs lack a candidate.
+    """
+    traced = {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
+    candidates = map(candidate_of, filter(replayable, record.cells))
+    return forecast_all(candidates, traced, costs, notify, record.new_prompts)
+
+
+def real_rounds(
+    folder: Path, cells: Sequence[Cell], confirm: str | None
+) -> tuple[dict[str, Measured], dict[str, str]]:
+    """Return by candidate the figures of real rounds, or the reason why they are missing.
+
+    Args:
+        confirm: the folder of the real rounds in that of the plan; None: nothing was measured.
+    """
     figures: dict[str, Measured] = {}
     reasons: dict[str, str] = {}
-    for row in tables(folder)[0].whole:
+    if confirm is None:
+        return figures, reasons
+    run = folder / confirm
+    names = {bare(cell): str(candidate_of(cell)) for cell in cells}
+    of_traces = taus(run, cells)
+    for row in tables(run)[0].whole:
         name = names.get(bare(row.cell))
         gained, ms = row.speedup, row.mean_token_time_ms
         if name is None:

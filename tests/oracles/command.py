@@ -64,11 +64,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Costs of the fewest turns, and of a memory that nobody measures."""
+    """Costs of the fewest turns."""
     from spsbench.planning import measure
 
     monkeypatch.setattr(measure, "MOST_TURNS", measure.FEWEST_TURNS)
-    monkeypatch.setattr(measure, "bandwidth_of", lambda device: 1e9)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import time
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,24 +14,27 @@ from spsbench.loop.noise import PhiloxRound
 from spsbench.loop.sampling import Warp
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.metrics.costs_file import dumps, loads
+from spsbench.metrics.costs_file import dumps, loads, read_costs
 from spsbench.models.cache import Loaded
 from spsbench.planning import measure as measuring
 from spsbench.planning.measure import (
-    CostProgress,
-    differing,
     enough,
     measure,
+    measured_sizes,
     quiet,
     setting_of,
+    take_turns,
     within,
 )
 from spsbench.planning.meters import RoundMeter
+from spsbench.planning.pair_costs import differing, measured_costs
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
+from tests.planning.forecast.made import arm
+from tests.planning.forecast.made import costs as table
 
 EAGER = Spec("eager")
 TARGET = ModelSpec("t", engine=EAGER)
@@ -86,7 +90,6 @@ def parts(clock, models, monkeypatch):
     monkeypatch.setattr(PhiloxRound, "uniform", drawn)
     monkeypatch.setattr(Warp, "__call__", lawful)
     monkeypatch.setattr(measuring, "loaded", lambda *readings: False)
-    monkeypatch.setattr(measuring, "bandwidth_of", lambda device: 1e9)
     return takes
 
 
@@ -135,7 +138,6 @@ def test_what_only_real_rounds_show_is_not_explained(parts, models):
     assert made.unexplained("none", 0, 50).value == pytest.approx(0.0)
     inside = made.arm("model d").target.at(4, 50)
     assert float(np.median(inside)) == pytest.approx(18.0)
-    assert made.inside("model d", 4, 50).value == pytest.approx(3.0)
 
 
 def test_rounds_of_another_k_take_what_was_foretold(parts, models):
@@ -209,19 +211,32 @@ def test_disturbed_turns_are_left_out_if_enough_are_quiet(monkeypatch):
     assert quiet(readings(8, [2, 5, 6])) == ([1, 2, 3, 4, 5, 6, 7, 8], True)
 
 
-def test_turns_end_with_the_time(clock, monkeypatch):
+@pytest.mark.parametrize(("seconds", "turns"), [(2.0, 8), (50.0, 6), (0.1, 25)])
+def test_turns_end_with_the_time(seconds, turns, clock, monkeypatch):
     monkeypatch.setattr("time.monotonic", clock)
-    pace = CostProgress(20.0)
-    made = 1
-    while clock.work(2.0) or not pace.over():
-        made += 1
-    assert made == 10
-    assert str(pace) == "costs 10/10, 0:00:00 to go"
-    slow = CostProgress(20.0)
-    made = 1
-    while clock.work(50.0) or not slow.over():
-        made += 1
-    assert made == 6
+    meter, seen = SimpleNamespace(turn=lambda: clock.work(seconds)), []
+    readings = take_turns([meter], 20.0, lambda count: seen.append(str(count)), Random(0))
+    assert len(readings) == turns + 1
+    assert seen[-1] == f"{turns}/{turns}, 0:00:00 to go"
+
+
+def test_few_sizes_are_measured_of_many():
+    assert measured_sizes([1, 3, 6]) == (1, 3, 6)
+    assert measured_sizes(range(1, 25)) == (1, 2, 4, 8, 16, 24)
+    assert measured_sizes([8]) == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "kept", "notes"), [([-6.0, 0.5], 0.5, 1), ([-6.0, -7.0], -7.0, 1), ([0.5], 0.5, 0)]
+)
+def test_contradictory_costs_are_measured_once_more(fixed, kept, notes, said, tmp_path):
+    tables = [table(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=one)}) for one in fixed]
+    path = tmp_path / "costs.json"
+    measured_costs(path, {}, [], lambda: tables.pop(0))
+    assert not tables
+    assert len(said) == notes
+    assert all("contradict" in line and "ngram with K = 1" in line for line in said)
+    assert read_costs(path).arms["ngram"].unexplained.seconds.max() == kept
 
 
 class Clock:

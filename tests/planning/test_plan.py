@@ -93,7 +93,7 @@ def test_it_is_drawn_again_without_models(made, monkeypatch):
     monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
     same = open_plan(made.folder)
     assert str(same.answer) == str(made.answer)
-    assert as_json(same.report) == as_json(made.report).replace(made.about, same.about)
+    assert as_json(same.report) == as_json(made.report)
     free = open_plan(made.folder, draft_cost=0.001)
     assert free.forecasts.best.speedup.mean > same.forecasts.best.speedup.mean
     assert not free.measured  # what is as if cannot have been measured

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from spsbench.planning.progress import PHASES, PlanProgress
+from spsbench.planning.planner import PHASES, PlanProgress
 
 
 @dataclass

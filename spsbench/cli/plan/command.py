@@ -19,7 +19,7 @@ from spsbench.hardware.signals import graceful
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_PLANNING
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
-from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
+from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS, access_of
 from spsbench.settings.log_options import OF_LOGS
 from spsbench.settings.options import METHOD, SAMPLING
 from spsbench.settings.options import RUN as RUN_PANEL
@@ -84,6 +84,7 @@ def plan(
 ) -> None:
     """Predict whether speculation pays on this machine, with which drafter and K; time the best."""
     form = o.report_format(format, json)
+    shown: dict[str, Any] = {"form": form, "chart": chart}
     temperatures = temperatures_of(temperature)
     if len(temperatures) == 1:
         options["temperature"] = temperatures[0]
@@ -95,7 +96,7 @@ def plan(
     if options.get("log"):
         if len(temperatures) > 1:
             raise UsageError("--log with several temperatures: expected one. Name one")
-        raise typer.Exit(plan_from_log(what, options, form=form, plot=plot, chart=chart))
+        raise typer.Exit(plan_from_log(what, options, plot=plot, **shown))
     if options.get("alpha") is not None:
         formulas(options, form=form)
         return
@@ -114,10 +115,9 @@ def plan(
         options |= {"temperature": temperature} if len(temperatures) > 1 else {}  # is refused
         places = [name for name in PLACES if options.get(name) not in (None, False)]
         if not places:
-            code = run_plan(
-                None, Path(what), options, form=form, chart=chart, plot=plot, fit=fitting
+            raise typer.Exit(
+                run_plans(None, Path(what), [options], plot=plot, fit=fitting, **shown)
             )
-            raise typer.Exit(code)
         if places != ["resume"]:
             raise UsageError(
                 f"--{places[0]} with the plan {what}: expected the plan alone, which is shown again"
@@ -128,9 +128,8 @@ def plan(
             f"{what} is a run: expected a task, or a plan. Plan from its texts with --log {run}, "
             f"from its traces with --trace {run} --costs FILE"
         )
-    if len(temperatures) > 1:
-        raise typer.Exit(run_plans(what, combinations(options, temperatures), form, chart))
-    raise typer.Exit(run_plan(what, None, options, form=form, chart=chart, plot=plot, fit=fitting))
+    option_sets = combinations(options, temperatures)
+    raise typer.Exit(run_plans(what, None, option_sets, plot=plot, fit=fitting, **shown))
 
 
 def temperatures_of(text: str | None) -> list[float]:
@@ -159,37 +158,60 @@ def combinations(options: Mapping[str, Any], temperatures: Sequence[float]) -> l
 
 
 def run_plans(
-    task: str | None, option_sets: Sequence[Mapping[str, Any]], form: str, chart: bool
+    task: str | None,
+    folder: Path | None,
+    option_sets: Sequence[Mapping[str, Any]],
+    *,
+    form: str,
+    chart: bool,
+    plot: Path | None = None,
+    fit: Spec | None = None,
 ) -> int:
-    """Make a plan of each set of options, over models that are loaded once; return the exit code.
+    """Make a plan of each set of options, or open that in `folder`; return the exit code.
 
     Raises:
         SpsError: models, data, files or a folder that cannot be used.
     """
-    from spsbench.cli.output.publish import publish, show_chart
+    from spsbench.cli.output.publish import publish, save_plot, show_chart
+    from spsbench.planning.plan import check_fit, open_plan, shared_models
     from spsbench.planning.plan import plan as make_plan
-    from spsbench.planning.plan import shared_models
 
-    shared = shared_models(option_sets[0])
-    reports = []
-    with graceful(stopped) as interrupt, deferred_progress() as watch:
-        for options in option_sets:
-            callbacks: dict[str, Any] = {"watch": watch, "command": resume_command()}
-            callbacks["stop"] = lambda: interrupt.requested
-            plan = make_plan(task, pair=shared, **callbacks, **options)
-            if plan is None:
-                break
-            reports.append(at_temperature(plan.report, options["temperature"]))
-            if plan.folder is not None:
-                say(f"texts, traces, costs and real rounds are in {plan.folder}")
-    if len(reports) < len(option_sets):
-        say(stopped())
-        return interrupt.code
-    tables = [table for report in reports for table in report.tables]
-    sections = [section for report in reports for section in report.sections]
-    whole = replace(reports[0], tables=tables, sections=sections)
-    publish(whole, form)
-    show_chart(whole, form, chart)
+    if fit is not None:
+        check_fit(fit)
+    several = len(option_sets) > 1
+    plans: list[Any] = []
+    if folder is not None:
+        plans = [open_plan(folder, **options) for options in option_sets]
+    else:
+        pair = shared_models(access_of(option_sets[0])[0]) if several else None
+        with graceful(stopped) as interrupt, deferred_progress() as watch:
+            callbacks: dict[str, Any] = {"watch": watch, "fit": fit, "command": resume_command()}
+            callbacks |= {"stop": lambda: interrupt.requested, "pair": pair}
+            for options in option_sets:
+                plan = make_plan(task, **callbacks, **options)
+                if plan is None:
+                    say(stopped())
+                    return interrupt.code
+                plans.append(plan)
+    reports = [plan.report for plan in plans]
+    if several:
+        temperatures = [options["temperature"] for options in option_sets]
+        reports = list(map(at_temperature, reports, temperatures))
+    report = replace(
+        reports[0],
+        tables=[table for report in reports for table in report.tables],
+        sections=[section for report in reports for section in report.sections],
+    )
+    publish(report, form)
+    show_chart(report, form, chart)
+    if plot is not None:
+        save_plot(report.tables[0].figure, plot)
+    for plan in plans:
+        if plan.folder is not None:
+            say(f"texts, traces, costs and real rounds are in {plan.folder}")
+    if fit is not None:
+        paths = option_sets[0].get("trace") or ()
+        return fit_on(fit, [plans[0].folder] if plans[0].folder else list(map(Path, paths)))
     return Exit.OK
 
 
@@ -202,48 +224,6 @@ def at_temperature(report: Any, temperature: float) -> Any:
     ]
     sections = [replace(part, title=f"{part.title}, {label}") for part in report.sections]
     return replace(report, tables=tables, sections=sections)
-
-
-def run_plan(
-    task: str | None,
-    folder: Path | None,
-    options: Mapping[str, Any],
-    *,
-    form: str,
-    chart: bool,
-    plot: Path | None,
-    fit: Spec | None = None,
-) -> int:
-    """Plan, or redraw the plan in `folder`; return the exit code.
-
-    Raises:
-        SpsError: models, data, files or a folder that cannot be used.
-    """
-    from spsbench.cli.output.publish import publish, save_plot, show_chart
-    from spsbench.planning.plan import check_fit, open_plan
-    from spsbench.planning.plan import plan as make_plan
-
-    if fit is not None:
-        check_fit(fit)
-    if folder is not None:
-        plan = open_plan(folder, **options)
-    else:
-        with graceful(stopped) as interrupt, deferred_progress() as watch:
-            callbacks: dict[str, Any] = {"watch": watch, "fit": fit, "command": resume_command()}
-            plan = make_plan(task, stop=lambda: interrupt.requested, **callbacks, **options)
-        if plan is None:
-            say(stopped())
-            return interrupt.code
-    publish(plan.report, form)
-    show_chart(plan.report, form, chart)
-    if plot is not None:
-        save_plot(plan.report.tables[0].figure, plot)
-    if plan.folder is not None:
-        say(f"texts, traces, costs and real rounds are in {plan.folder}")
-    if fit is not None:
-        traced = [plan.folder] if plan.folder is not None else map(Path, options.get("trace") or ())
-        return fit_on(fit, list(traced))
-    return Exit.OK
 
 
 def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None:

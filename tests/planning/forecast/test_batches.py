@@ -10,7 +10,6 @@ from spsbench.errors import DataError, UsageError
 from spsbench.metrics.costs_file import dumps, loads
 from spsbench.planning.forecast.batch_gains import forecast_batches
 from spsbench.planning.forecast.recommendation import forecast_all
-from spsbench.planning.measure_batches import measured_sizes
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.commands import Planning
 from tests.oracles.forecasts import (
@@ -107,9 +106,3 @@ def test_what_was_not_measured_is_refused():
         Planning(batch="1..4", draft_cost=2.0)
     with pytest.raises(UsageError):
         Planning(batch="0..4")
-
-
-def test_few_sizes_are_measured_of_many():
-    assert measured_sizes([1, 3, 6]) == (1, 3, 6)
-    assert measured_sizes(range(1, 25)) == (1, 2, 4, 8, 16, 24)
-    assert measured_sizes([8]) == (1, 8)

@@ -37,11 +37,6 @@ def test_letters_of_the_papers():
     )
 
 
-def test_limit_is_all_weights_read_once():
-    assert costs().limit() is None
-    assert costs(weights=400, bandwidth=100.0).limit() == 4
-
-
 @pytest.mark.parametrize(
     ("tokens", "context", "seconds"),
     [
@@ -124,7 +119,7 @@ def test_unknown_names_are_told():
 
 
 def test_a_file_holds_all_of_it():
-    made = costs(others=0.3, busy=True, bandwidth=1e9, weights=10).scaled(draft=0.5)
+    made = costs(others=0.3, busy=True, weights=10).scaled(draft=0.5)
     again = loads(dumps(made), "here")
     assert to_json(again) == to_json(made)
     assert again.target(3, 120) == made.target(3, 120)

@@ -16,7 +16,7 @@ PROGRAMS = {  # what runs other programs, by their flags; plots have variables o
     *("extensions/sandbox/isolation.py", "extensions/sandbox/runner.py", "models/gguf/wheel.py"),
     *("extensions/cpu/kernels/native.py", "store/provenance.py"),
     "reports/plots.py",
-    "planning/logs/settings_to_paste.py",  # settings of engines, to be pasted there
+    "planning/logs/tables.py",  # settings of engines, to be pasted there
 }
 OF_OTHERS = {  # flags of other programs, in messages
     *("--append-result", "--help", "--logits_all", "--merge", "--nproc-per-node", "--head"),

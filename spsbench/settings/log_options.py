@@ -22,7 +22,6 @@ class LogOptions:
         draft_ratio: Cost of a drafted token of a model, in plain passes.
         row_ratio: Cost of a further row of the target's pass, in plain passes.
         roofline: Price rounds by a roofline: h100,params=8e9,kv_bytes=131072.
-        texts: Show texts of the requests that gain most and least.
     """
 
     log: Annotated[tuple[str, ...], Option(RUN, metavar="PATH")] = ()
@@ -31,7 +30,6 @@ class LogOptions:
     draft_ratio: Annotated[float | None, Option(MACHINE, RATIO)] = None
     row_ratio: Annotated[float | None, Option(MACHINE, RATIO)] = None
     roofline: Annotated[str | None, Option(MACHINE)] = None
-    texts: Annotated[bool, Option(RUN)] = False
 
 
 OF_LOGS: Mapping[str, Setting] = options_of(LogOptions)

@@ -96,7 +96,7 @@ def plan(
     if options.get("log"):
         if len(temperatures) > 1:
             raise UsageError("--log with several temperatures: expected one. Name one")
-        raise typer.Exit(plan_from_log(what, options, plot=plot, **shown))
+        raise typer.Exit(plan_from_log(what, options, form=form, plot=plot))
     if options.get("alpha") is not None:
         formulas(options, form=form)
         return

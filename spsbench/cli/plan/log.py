@@ -2,14 +2,13 @@
 
 import json as js
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spsbench.cli.output.flags import with_flags
 from spsbench.cli.output.progress import deferred_progress
-from spsbench.cli.output.terminal import is_terminal, write
+from spsbench.cli.output.terminal import write
 from spsbench.errors import UsageError
 from spsbench.hardware.signals import graceful
 from spsbench.settings.commands import KS
@@ -21,7 +20,7 @@ OF_FORMULAS = ("alpha", "k", "draft_ratio", "row_ratio")
 
 
 def plan_from_log(
-    what: str | None, options: Mapping[str, Any], *, form: str, plot: Path | None, chart: bool
+    what: str | None, options: Mapping[str, Any], *, form: str, plot: Path | None
 ) -> int:
     """Answer from logs; print it, and return the exit code.
 
@@ -30,10 +29,9 @@ def plan_from_log(
     """
     if what is not None:
         raise UsageError(f"--log with {shlex.quote(what)}: expected one of the two. Leave one out")
-    from spsbench.cli.output.publish import format_tables, on_screen, publish, save_plot
+    from spsbench.cli.output.publish import format_tables, publish, save_plot
     from spsbench.planning.logs.plan_log import plan_log
     from spsbench.reports.reporter import Report
-    from spsbench.reports.table import bars
 
     values = {name: value for name, value in options.items() if name not in ("log", "alpha")}
     with graceful(stopped) as interrupt, deferred_progress() as watch:
@@ -44,9 +42,6 @@ def plan_from_log(
         write(js.dumps({"schema": SCHEMA, **answer.values()}, indent=2) + "\n")
     elif form == "table":
         write(format_tables(answer.tables()))
-        if chart and is_terminal(sys.stdout):
-            screen = on_screen(Report("", []))
-            write(bars(answer.bars(), screen.width, plain=screen.plain))
         write("\n".join([with_flags(answer.sentence()), *answer.pasted()]) + "\n")
     else:
         publish(Report("Plan from logs", [], sections=(answer.section(),)), form)
@@ -86,7 +81,7 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
         UsageError: rates that are none, or options that belong to other plans.
     """
     from spsbench.cli.output.publish import format_tables
-    from spsbench.planning.logs.formulas import formula_tables, formula_values, rates_of
+    from spsbench.planning.logs.assumptions import formula_tables, formula_values, rates_of
     from spsbench.settings.options import parse_range
     from spsbench.spec import K_MAX
 

@@ -6,12 +6,14 @@ a round costs O(new tokens), not O(text).
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores
 
@@ -44,6 +46,36 @@ def agreement(chain: Sequence[int], tokens: Sequence[int], at: int) -> int:
     """Return how many first tokens of a chain stand in `tokens` from position `at` on."""
     ahead = zip(chain, tokens[at : at + len(chain)], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ahead))
+
+
+def look_ups(
+    proposals: Callable[[Sequence[int], Sequence[int]], list[Sequence[int]]],
+    text: Sequence[int],
+    first: int,
+    ks: Sequence[int],
+) -> NDArray[np.int64]:
+    """Return [2, K, L] what is drafted before each token of a text, for each K.
+
+    The number of tokens, then how many of the first ones the text has too.
+
+    Args:
+        proposals: of a drafter, after `begin`.
+        text: prompt and answer.
+        first: position of the first of the L tokens.
+    """
+    most, tokens = max(ks), list(text[:first])
+    rows: list[list[int]] = []
+    for position in range(first, len(text)):
+        row: list[int] = []
+        chain, counts = None, (0, 0)
+        for of_k in proposals(tokens, ks):
+            if of_k is not chain:
+                chain = of_k
+                counts = len(chain), agreement(chain[:most], text, position)
+            row += counts
+        rows.append(row)
+        tokens.append(text[position])
+    return np.array(rows, np.int64).reshape(-1, len(ks), 2).T
 
 
 @dataclass

@@ -26,7 +26,7 @@ from spsbench.planning.forecast.rounds import (
 from spsbench.spec import K_MAX
 from spsbench.store.traces import Along, DraftOf, Written
 
-RULES = get_args(VerifierRule)
+RULES: tuple[VerifierRule, ...] = get_args(VerifierRule)
 LOOKUP_RULE = "match"  # the rule under which deterministic drafts are replayed
 TWO_SIDED = NORMAL.inv_cdf((1 + LEVEL) / 2)
 ALL_SIMULATIONS = 2000  # simulations over all texts, where a schedule looks back

@@ -1,5 +1,5 @@
-"""Plans from other people's logs: what speculation would have gained, with no model and no server.
+"""Logs of served requests as texts of a plan: no model of the target and no server is needed.
 
-It stands on the drafters by rule (`methods.drafters.ngram`) and on `planning.forecast`. Read
-`formats`, `requests`, `rounds` (the law of a text's rounds), `prices`, `replay`, then `answer`.
+It stands on `planning.forecast` and on drafters that read texts alone. Read `formats` and
+`requests` (lines become requests), `texts` (requests become rounds), `plan_log`, then `tables`.
 """

@@ -15,9 +15,9 @@ from spsbench.metrics.intervals import Floats
 TOKEN_ID_END = 1 << 24  # no vocabulary has as many tokens
 ROUNDING = 1e-3  # above 0, which servers' float16 and bfloat16 log-probabilities reach
 NOT_LISTED = -9999.0  # stands for an unknown log-probability in OpenAI's API and vLLM's
-MAX_NUMBER = 1e18
 MAX_TEMPERATURE = 100.0
 MAX_FIELDS = 12  # names of fields in a reason
+KINDS = {list: "a list", type(None): "null", str: "a text"}
 
 REQUESTS = ("request", "request_body", "body", "kwargs")
 PROMPTS = ("messages", "prompt", "input", "inputs", "question", "query")
@@ -41,13 +41,10 @@ class Request:
     id: str
     prompt: str | Sequence[int] | None  # None: only its length or nothing is known
     answer: str | Sequence[int]
-    text: str | None = None  # of an answer whose ids are logged
     logprobs: Sequence[float] | None = None  # of each token of the answer, in nats
-    top_logprobs: Sequence[Sequence[float]] | None = None  # of each place, the likeliest tokens
-    probabilities: Floats | None = None  # of each token under the law that it was drawn from
+    probabilities: Floats | None = None  # of each token in the distribution it was sampled from
     temperature: float | None = None
     group: str | None = None
-    created: float | None = None
     budget: int | None = None  # most tokens of the answer; None: unknown
     ended_by_limit: bool = False  # so that the budget is the answer's length
     first: int = 1  # token that the first round begins at; a server's prompt pass gives token 0
@@ -59,20 +56,12 @@ class LeftOutError(ValueError):
 
 
 def fields_of(entry: object) -> str:
-    """Return the names of a line's fields, and what stands in those that are no texts."""
+    """Return the names of a line's fields."""
     if not isinstance(entry, dict):
-        return f"it is {_kind(entry) or 'a text'}"
-    names = [
-        f"{cut(name)} ({kind})" if (kind := _kind(value)) else cut(name)
-        for name, value in list(entry.items())[:MAX_FIELDS]
-    ]
+        return f"it is {KINDS.get(type(entry), 'a number')}"
+    names = [cut(name) for name in list(entry)[:MAX_FIELDS]]
     more = [f"{len(entry) - MAX_FIELDS:,} more"] if len(entry) > MAX_FIELDS else []
     return f"the line has: {', '.join(names + more) or 'no fields'}"
-
-
-def _kind(value: object) -> str:
-    kinds = {dict: "an object", list: "a list", type(None): "null", str: ""}
-    return kinds.get(type(value), "a number")
 
 
 def unpacked(value: object) -> object:
@@ -192,13 +181,6 @@ def token_ids(entry: Mapping[str, Any], key: str) -> list[int] | None:
     return ids
 
 
-def number(entry: Mapping[str, Any], key: str) -> float | None:
-    """Return a number of ordinary size, None where there is none."""
-    value = entry.get(key)
-    usable = type(value) in (int, float) and -MAX_NUMBER < value < MAX_NUMBER  # type: ignore[operator]
-    return float(value) if usable else None  # type: ignore[arg-type]
-
-
 def temperature_of(*entries: Mapping[str, Any]) -> float | None:
     """Return the temperature that the first of some objects names; None without one.
 
@@ -207,10 +189,10 @@ def temperature_of(*entries: Mapping[str, Any]) -> float | None:
     """
     for entry in (*entries, *(entry.get(key) for entry in entries for key in SAMPLING)):
         if isinstance(entry, dict) and entry.get("temperature") is not None:
-            temperature = number(entry, "temperature")
-            if temperature is None or not 0 <= temperature <= MAX_TEMPERATURE:
+            temperature = entry["temperature"]
+            if type(temperature) not in (int, float) or not 0 <= temperature <= MAX_TEMPERATURE:
                 raise LeftOutError(f"a temperature that is no number from 0 to {MAX_TEMPERATURE:g}")
-            return temperature
+            return float(temperature)
     return None
 
 
@@ -271,21 +253,17 @@ def _request(choice: object, holders: Sequence[Mapping[str, Any]], **values: Any
     text = text_of(choice)
     holders = [choice, *holders] if isinstance(choice, dict) else holders
     lists = (token_ids(holder, key) for holder in holders for key in ANSWER_IDS)
-    ids = next((found for found in lists if found is not None), None)
+    ids = next((tokens for tokens in lists if tokens is not None), None)
     if text is None and ids is None:
         raise LeftOutError("an answer without text")
     if isinstance(values["prompt"], str | None):
         prompts = (token_ids(holder, "prompt_token_ids") for holder in holders)
         values["prompt"] = next(filter(None, prompts), values["prompt"])
     stated = next((holder["logprobs"] for holder in holders if holder.get("logprobs")), None)
-    logprobs, top = logged(stated)
     return Request(
         answer=ids if ids is not None else text or "",
-        text=text if ids is not None else None,
-        logprobs=logprobs,
-        top_logprobs=top,
+        logprobs=logged(stated),
         ended_by_limit=any(holder.get("finish_reason") == "length" for holder in holders),
-        created=next((t for h in holders if (t := number(h, "created")) is not None), None),
         **values,
     )
 
@@ -295,47 +273,22 @@ def speaker(message: object) -> Any:
     return message.get("role", message.get("from")) if isinstance(message, dict) else None
 
 
-def logged(values: object) -> tuple[list[float] | None, list[list[float]] | None]:
-    """Return the log-probabilities of tokens and of the likeliest ones, from any form of them.
+def logged(values: object) -> list[float] | None:
+    """Return the log-probabilities of tokens: numbers, or either form of OpenAI's API.
 
-    Numbers, OpenAI's `content` of objects, or its older `token_logprobs` and `top_logprobs`. What
-    is missing for some token is missing for all: None.
+    What is missing for some token is missing for all: None.
     """
     if isinstance(values, dict):
         content = values.get("content")
-        if isinstance(content, list):
-            items = [item if isinstance(item, dict) else {} for item in content]
-            tops = [item.get("top_logprobs") for item in items]
-            return _numbers([item.get("logprob") for item in items]), _tops(tops)
-        return _numbers(values.get("token_logprobs")), _tops(values.get("top_logprobs"))
-    return _numbers(values), None
-
-
-def _numbers(values: object) -> list[float] | None:
+        if not isinstance(content, list):
+            return logged(values.get("token_logprobs"))
+        return logged([item.get("logprob") if isinstance(item, dict) else None for item in content])
     if not isinstance(values, list):
         return None
     for value in values:
         if type(value) not in (int, float) or not NOT_LISTED < value <= ROUNDING:
             return None
     return [min(float(value), 0.0) for value in values]
-
-
-def _tops(places: object) -> list[list[float]] | None:
-    if not isinstance(places, list):
-        return None
-    tops = []
-    for place in places:
-        if isinstance(place, dict):
-            values = list(place.values())
-        elif isinstance(place, list):
-            values = [item.get("logprob") if isinstance(item, dict) else None for item in place]
-        else:
-            return None
-        numbers = _numbers([value for value in values if value != NOT_LISTED])
-        if not numbers:
-            return None
-        tops.append(numbers)
-    return tops
 
 
 def of_conversation(entry: Mapping[str, Any], index: int) -> Iterator[Request]:

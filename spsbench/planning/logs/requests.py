@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from spsbench.errors import DataError, first_line
 from spsbench.foreign import MAX_VALUES, FieldError, NotJSONError, cut, open_foreign, parse_json
@@ -251,39 +251,16 @@ def items_of(value: object) -> list[Any]:
     return data if isinstance(data, list) else [value]
 
 
-class FileEncoder:
-    """A `tokenizer.json`, without its special tokens."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-
-    def encode(self, text: str) -> Sequence[int]:
-        """Return the ids of a text."""
-        ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
-        return text
-
-
-@dataclass(slots=True)
-class Tokens:
-    """Turns requests into ids, and compares the log's ids with a tokenizer's.
+class Tokens(NamedTuple):
+    """Turns requests into ids.
 
     Args:
-        encoder: None where the log must hold ids.
+        tokenizer: of the `tokenizers` library; None where the log must hold ids.
         vocab_size: ids below it exist; None where that is unknown.
-
-    Attributes:
-        compared: requests whose ids and text were both there; `different`, how many disagreed.
     """
 
-    encoder: FileEncoder | None = None
+    tokenizer: Any = None
     vocab_size: int | None = None
-    compared: int = 0
-    different: int = 0
 
     def of(self, request: Request) -> tuple[list[int], list[int]]:
         """Return the ids of prompt and answer.
@@ -295,9 +272,6 @@ class Tokens:
         if answer is None:
             raise LeftOutError("texts without token ids, and no tokenizer")
         prompt = self._ids(request.prompt or ()) or []
-        if self.encoder is not None and request.text is not None:
-            self.compared += 1
-            self.different += self.encoder.decode(answer) != request.text
         if not answer:
             raise LeftOutError("an empty answer")
         if len(answer) <= request.first:
@@ -311,4 +285,6 @@ class Tokens:
             return list(part)
         if not part.isascii() and SURROGATE.search(part):
             raise LeftOutError("a text with half a surrogate pair")
-        return None if self.encoder is None else list(self.encoder.encode(part))
+        if self.tokenizer is None:
+            return None
+        return list(self.tokenizer.encode(part, add_special_tokens=False).ids)

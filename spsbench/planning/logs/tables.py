@@ -1,25 +1,23 @@
-"""The answer of a log: tables, plot and sentence of the candidates along its texts."""
+"""The answer of a log: tables, plot, sentence, and settings for engines that serve."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.metrics.intervals import Estimate
 from spsbench.planning.forecast.predictions import Candidate
 from spsbench.planning.forecast.recommendation import NOTICED, spread
-from spsbench.planning.logs.settings_to_paste import engine_settings
-from spsbench.planning.logs.texts import ANY_RULE, DEPTHS, Extreme, LogPlan, LogRow
+from spsbench.planning.logs.assumptions import ASSUMPTION
+from spsbench.planning.logs.texts import ANY_RULE, LogPlan, LogRow
 from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Section, TextTable
-from spsbench.reports.table import Bar
+from spsbench.spec import Spec
 
 SHOWN = 5  # methods in detailed tables
 TITLE = "Plan from logs"
-ASSUMED_DRAFT, ASSUMED_ROW = 0.1, 0.05  # by which K is chosen where no costs are named
-ASSUMPTION = (
-    f"here a further row is assumed to cost {ASSUMED_ROW:g}, and a drafted token of a model "
-    f"{ASSUMED_DRAFT:g}, of a plain pass"
-)
+NGRAM = NgramDrafter()
 
 
 @dataclass(frozen=True)
@@ -29,13 +27,11 @@ class LogAnswer:
     Args:
         plan: after `LogPlan.run`.
         costs: the costs in words; empty: none were named, and K is chosen by an assumption.
-        ms: milliseconds of a plain token, where a file of costs told them.
         every: whether detailed tables show all methods, not the best `SHOWN`.
     """
 
     plan: LogPlan
     costs: str = ""
-    ms: float | None = None
     every: bool = False
 
     @cached_property
@@ -67,7 +63,7 @@ class LogAnswer:
         candidate, value = row.prediction.candidate, tau(row)
         start = (
             f"{candidate.draft}, K = {candidate.k}, would have made "
-            f"{spread(value, '')} tokens a round on these {row.requests:,} requests."
+            f"{spread(value, '')} tokens a round on these {row.prediction.texts:,} requests."
         )
         if not self.costs:
             return (
@@ -80,29 +76,16 @@ class LogAnswer:
             return f"Do not speculate by these costs: {gained.mean:.2f}x at best. {start}"
         sure = gained.low is not None and gained.low > 1
         advice = "Speculate" if sure else "Not decided"
-        milliseconds = (
-            f" A token that takes {self.ms:.2f} ms would take {self.ms / gained.mean:.2f} ms."
-            if self.ms is not None
-            else ""
-        )
         return (
-            f"{advice}: {candidate.draft}, K = {candidate.k}: {spread(gained)} predicted. "
-            f"{start}{milliseconds}"
+            f"{advice}: {candidate.draft}, K = {candidate.k}: {spread(gained)} predicted. {start}"
         )
 
     def tables(self) -> list[TextTable]:
-        """Return all tables: methods, K, groups, slots, depths, requests."""
-        return [
-            self._by_method(),
-            self._by_k(),
-            *self._by_group(),
-            self._by_slot(),
-            self._by_depth(),
-            self._requests(),
-        ]
+        """Return all tables: by method, K, group and slot."""
+        return [self._by_method(), self._by_k(), *self._by_group(), self._by_slot()]
 
     def _by_method(self) -> TextTable:
-        unlike = len({row.requests for row in self.rows}) > 1
+        unlike = len({row.prediction.texts for row in self.rows}) > 1
         cells = []
         for row in self.rows:
             kept, length = row.kept_share, row.acceptance_length
@@ -114,13 +97,13 @@ class LogAnswer:
                     "n/a" if length is None else f"{length:.2f}",
                     "n/a" if kept is None else f"{100 * kept:.0f} %",
                     f"{row.prediction.work:.2f}",
-                    *[f"{row.requests:,}"] * unlike,
+                    *[f"{row.prediction.texts:,}"] * unlike,
                     *(spread(row.prediction.speedup_in(size)) for size in self.batches),
                 ]
             )
         batched = len(self.batches) > 1
         speedups = [f"batch {size}" if batched else "speed-up" for size in self.batches]
-        figures = ["K", "tau", "vLLM's", "kept", "work", *["requests"] * unlike, *speedups]
+        figures = ["K", "tau", "vLLM's", "accepted", "work", *["requests"] * unlike, *speedups]
         heads = ["drafter", "rule", *figures]
         title = "From the log: each drafter at its best K"
         return TextTable(title, heads, cells, self.remarks(), names=2)
@@ -160,41 +143,8 @@ class LogAnswer:
             for rows in self.detailed
         ]
         return TextTable(
-            f"Kept of the tested tokens, by place in the draft (K = {most})",
+            f"Accepted of the tested tokens, by place in the draft (K = {most})",
             ["drafter", "rule", *map(str, range(1, most + 1))],
-            cells,
-            names=2,
-        )
-
-    def _by_depth(self) -> TextTable:
-        ends = [*DEPTHS[1:], None]
-        heads = [
-            f"from {first}" if end is None else f"{first} to {end - 1}"
-            for first, end in zip(DEPTHS, ends, strict=True)
-        ]
-        cells = [
-            [
-                row.prediction.candidate.draft,
-                str(row.prediction.candidate.k),
-                *(f"{emitted / n:.2f}" if n else "n/a" for n, emitted in row.by_depth),
-            ]
-            for row in self.rows[: None if self.every else SHOWN]
-        ]
-        return TextTable("Tokens a round by place in the answer", ["drafter", "K", *heads], cells)
-
-    def _requests(self) -> TextTable:
-        row = self.rows[0]
-        most = sorted(row.most, reverse=True)
-        least = sorted(Extreme(-e.tau, e.request, e.tokens) for e in row.least)
-        cells = [
-            [word, extreme.request, f"{extreme.tau:.2f}", str(extreme.tokens)]
-            for word, extremes in (("most", most), ("least", least))
-            for extreme in extremes
-        ]
-        candidate = row.prediction.candidate
-        return TextTable(
-            f"Requests that gain most and least with {candidate.draft}, K = {candidate.k}",
-            ["gains", "request", "tau", "tokens"],
             cells,
             names=2,
         )
@@ -205,10 +155,10 @@ class LogAnswer:
         formats = ", ".join(plan.reader.formats)
         lines = [
             f"{plan.requests:,} requests, {plan.written:,} tokens ({formats}); intervals are "
-            "over requests. Every exact rule keeps the same tokens of a draft by rule.",
+            "over requests. Every exact rule accepts the same tokens of a deterministic draft.",
             "tau: tokens a round, over all rounds. vLLM's: its mean acceptance length, accepted "
             "tokens a round with a draft, and one; rounds without a draft are left out.",
-            "kept: of the drafted tokens whose places the answers have. work: operations over "
+            "accepted: of the drafted tokens whose places the answers have. work: operations over "
             "plain sampling's, a row of the target each, and the draft's.",
         ]
         if plan.of_servers:
@@ -219,7 +169,7 @@ class LogAnswer:
         if plan.without_prompt:
             lines.append(
                 f"{plan.without_prompt:,} of {plan.requests:,} requests have no prompt, from "
-                "which drafters copy (`prompts`): more would be kept with them."
+                "which drafters copy (`prompts`): more would be accepted with them."
             )
         lines += [f"{n:,} left out: {why}." for why, n in plan.reader.left_out.most_common()]
         lines += [f"{n:,} texts not read: {why}." for why, n in plan.unread.most_common()]
@@ -230,11 +180,6 @@ class LogAnswer:
             lines.append(
                 f"{plan.assumed:,} requests name no temperature: "
                 f"{plan.warp.temperature:g} was assumed (`temperature`)."
-            )
-        if plan.tokens.compared:
-            lines.append(
-                f"The tokenizer reads {plan.tokens.different:,} of {plan.tokens.compared:,} "
-                "answers otherwise than their logged ids; ids were taken."
             )
         if any("shared=true" in candidate.draft for candidate in candidates):
             lines.append("shared=true looks up earlier answers of the log, in its order.")
@@ -264,21 +209,6 @@ class LogAnswer:
             )
             panels.append(Panel(title="Speed-up", x="K", y="over plain", items=gains, whole=True))
         return Figure(title=TITLE, panels=tuple(panels))
-
-    def bars(self) -> list[Bar]:
-        """Return a bar for each method at its best K: its speed-up, or tau without costs."""
-        priced = bool(self.costs)
-        heading = "speed-up over plain sampling, predicted" if priced else "tokens a round"
-        return [
-            Bar(
-                heading,
-                f"K = {row.prediction.candidate.k}, {', '.join(name(row))}",
-                row.prediction.speedup if priced else tau(row),
-                "",
-                "x" if priced else "",
-            )
-            for row in self.rows
-        ]
 
     def section(self) -> Section:
         """Return the answer for a page."""
@@ -344,3 +274,48 @@ def points(rows: Sequence[LogRow], figure: Any) -> tuple[Point, ...]:
 def limits(estimate: Estimate) -> dict[str, float | None]:
     """Return plain values of a figure and its interval."""
     return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
+
+
+def engine_settings(drafter: str, k: int, *, model: bool) -> list[str]:
+    """Return lines with vLLM's and llama.cpp's settings; none for what they cannot draft.
+
+    Args:
+        drafter: spec, or the name of a draft model.
+        k: tokens a round.
+        model: whether a model drafts.
+    """
+    if model:
+        config: Mapping[str, Any] = {
+            "method": "draft_model",
+            "model": drafter,
+            "num_speculative_tokens": k,
+            "draft_sample_method": "probabilistic",
+        }
+        return [vllm(config), f"llama.cpp: --model-draft {drafter}.gguf --draft-max {k}"]
+    spec = Spec.parse(drafter)
+    args = dict(spec.args)
+    if spec.name == "ngram":
+        config = {
+            "method": "ngram",
+            "num_speculative_tokens": k,
+            "prompt_lookup_max": args.get("n", NGRAM.n),
+            "prompt_lookup_min": args.get("min_n", NGRAM.min_n),
+        }
+        first = args.get("match", NGRAM.match) == "first"
+        line = vllm(config)
+        return [line if first else f"{line} (it takes the first match: see ngram:match=first)"]
+    if spec.name == "suffix":
+        config = {
+            "method": "suffix",
+            "num_speculative_tokens": k,
+            "suffix_decoding_max_spec_factor": args.get("factor", 1.0),
+            "suffix_decoding_min_token_prob": args.get("least", 0.1),
+            "suffix_decoding_max_cached_requests": 10_000 if args.get("shared") else 0,
+        }
+        return [vllm(config)]
+    return []
+
+
+def vllm(config: Mapping[str, Any]) -> str:
+    """Return the flag of `vllm serve`."""
+    return f"vLLM: --speculative-config '{json.dumps(config)}'"

@@ -13,7 +13,10 @@ from spsbench.errors import DataError, UsageError
 from spsbench.metrics.costs_file import dumps
 from spsbench.planning.forecast.predictions import predict
 from spsbench.planning.forecast.rounds import Coins, room_of, rounds
-from spsbench.planning.logs.plan_log import encoder_of, plan_log
+from spsbench.planning.logs.formats import Request
+from spsbench.planning.logs.plan_log import plan_log, tokenizer_of
+from spsbench.planning.logs.texts import target_chances
+from spsbench.settings.cell import WarpSettings
 from spsbench.settings.execution import Access
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
@@ -35,7 +38,7 @@ def run(tmp_path_factory):
 
 def as_lines(run, tmp_path):
     """The plain texts of a run as a log of ids and log-probabilities."""
-    from spsbench.planning.logs.own_run import run_requests
+    from spsbench.planning.logs.from_models import run_requests
 
     path = tmp_path / "log.jsonl"
     with path.open("w") as file:
@@ -62,10 +65,9 @@ def test_a_run_as_a_log_is_predicted_as_its_traces_are(run, tmp_path):
     """A draft model that reads the texts anew: the same rounds, drafts and speed-ups."""
     traces = read_traces([run])
     ((name, draft),) = traces.drafts.items()
-    table = costs(arms={"none": arm(0.0), "nano-draft": arm(2.0)})
+    table = costs(arms={"none": arm(0.0), name: arm(2.0)})
     path = tmp_path / "costs.json"
     path.write_text(dumps(table))
-    table = replace(table, arms={**table.arms, name: table.arms["nano-draft"]})
     of_log = plan_log(run, draft=["nano-draft"], k="1..4", costs=path).plan.rows
     served = taus(plan_log(as_lines(run, tmp_path), draft=["nano-draft"], k="1..4"))
     for candidate, row in of_log.items():
@@ -74,7 +76,9 @@ def test_a_run_as_a_log_is_predicted_as_its_traces_are(run, tmp_path):
         for figure in ("tau", "speedup", "ms"):
             mine, other = (getattr(each, figure).mean for each in (row.prediction, of_trace))
             assert mine == pytest.approx(other, rel=1e-5), (candidate, figure)
-        assert row.prediction.drafted == pytest.approx(of_trace.drafted, rel=1e-5)
+        for figure in ("drafted", "work"):
+            mine, other = (getattr(each, figure) for each in (row.prediction, of_trace))
+            assert mine == pytest.approx(other, rel=1e-5), (candidate, figure)
         expected = tokens = 0.0  # of a server, whose pass over the prompt gives the first token
         for text, trace in traces.of(name):
             coins = Coins.sampled(trace.p[1:], text.q[1:], candidate.verifier, candidate.k)
@@ -137,9 +141,7 @@ def test_what_the_command_prints(tmp_path, monkeypatch, capsys):
     assert "1 left out: no JSON (the last line, cut off)." in out
     assert '"prompt_lookup_max": 4' in out or '"method": "suffix"' in out
     assert "predicted" in out
-    assert "secret/1: " not in out
-    code, out, _ = sps("plan", "--log", str(path), "--texts", "--tokenizer", "nano")
-    assert "secret/1: " in out
+    assert "secret" not in out
     code, out, _ = sps("plan", "--log", str(path), "-k", "4", "--json", "--drafter", "ngram")
     (row,) = json.loads(out)["rows"]
     rounds = -(-47 // 5) + 39  # all of one text is right, nothing of the other
@@ -167,23 +169,22 @@ def test_what_the_command_prints(tmp_path, monkeypatch, capsys):
         *(("--alpha", "0.8", "--row-ratio", "nan"), ("--alpha", "0.8", "--log", str(path))),
         *(("--alpha", "0.8", "--temperature", "0"), ("--draft-ratio", "0")),
         *(("xsum", "--row-ratio", "0.1"), ("--roofline", "h100,params=8e9")),
-        *(("--tokenizer", "nano"), ("--every", "--texts")),
+        ("--tokenizer", "nano"),
     ):
         assert sps("plan", *arguments)[0] == 2
 
 
-def test_earlier_answers_are_looked_up_in_the_order_of_their_times(tmp_path):
-    """`shared=true` keeps what was answered before, by `created`, not by the place in the file."""
+def test_earlier_answers_are_looked_up_where_they_are_shared(tmp_path):
     text = [*range(20, 60)]
-    first = {"prompt_token_ids": [1], "token_ids": text, "created": 1}
-    last = {"prompt_token_ids": [2, 20], "token_ids": text[1:], "created": 2}
-    found = []
-    for lines in ([first, last], [last, first]):
-        path = tmp_path / "log"
-        path.write_text("\n".join(map(json.dumps, lines)))
-        found.append(taus(plan_log(path, drafter=["suffix:shared=true"], k="4")))
-    assert found[0] == found[1]
-    assert found[0]["suffix:shared=true", "any exact", 4] > 1.2
+    lines = [
+        {"prompt_token_ids": [1], "token_ids": text},
+        {"prompt_token_ids": [2], "token_ids": text},
+    ]
+    path = tmp_path / "log"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    tau = taus(plan_log(path, drafter=["suffix:shared=true", "suffix"], k="4"))
+    assert tau["suffix", "any exact", 4] == 1.0
+    assert tau["suffix:shared=true", "any exact", 4] > 1.2
 
 
 @pytest.mark.parametrize(
@@ -192,9 +193,9 @@ def test_earlier_answers_are_looked_up_in_the_order_of_their_times(tmp_path):
 )
 def test_a_run_of_a_server_is_a_log_where_its_rule_is_known(bench, method, temperature, is_log):
     """Greedy texts are the target's, whatever drafts; sampled ones where the run says plain."""
-    encoder, _ = encoder_of("nano", Access())
+    tokenizer = tokenizer_of("nano", Access()).tokenizer
     engine = Engine(k=2 if method == "sps" else 0)
-    with serving(Stub(engine, printed=lambda token: encoder.decode([token]))) as url:
+    with serving(Stub(engine, printed=lambda token: tokenizer.decode([token]))) as url:
         asked = {"method": method, "temperature": temperature, "target": "nano"}
         folder = bench(f"openai:url={url}", **asked).folder
         unread = bench(f"openai:url={url}", method=method, temperature=0.0, out=folder / "b").folder
@@ -275,3 +276,15 @@ def test_without_costs_k_is_chosen_by_an_assumption_that_is_named(tmp_path):
     assert k < max(answer.plan.ks)
     assert "0.05" in answer.sentence()
     assert f'"num_speculative_tokens": {k}' in answer.pasted()[0]
+
+
+@pytest.mark.parametrize(
+    ("warp", "known"), [({}, True), ({"temperature": 0.5}, False), ({"top_p": 0.9}, False)]
+)
+def test_log_probabilities_are_the_distribution_only_without_temperature_and_cuts(warp, known):
+    request = Request(id="a", prompt=[1], answer=[2, 3], logprobs=[-1.0, -2.0])
+    q, why = target_chances(request, [2, 3], WarpSettings(**warp))
+    assert (q is not None) is known
+    assert bool(why) is not known
+    if known:
+        assert np.log(q) == pytest.approx([-1.0, -2.0])

@@ -10,11 +10,11 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.methods.drafters.copy import CopyDrafter
 from spsbench.methods.drafters.hybrid import HybridDrafter
-from spsbench.methods.drafters.ngram import NgramDrafter
+from spsbench.methods.drafters.ngram import NgramDrafter, look_ups
 from spsbench.methods.drafters.suffix import SuffixDrafter
 from spsbench.methods.verifiers.match import Match
-from spsbench.planning.forecast.rounds import room_of, rounds
-from spsbench.planning.logs.texts import NO_PREFILL, looked_up
+from spsbench.planning.forecast.rounds import Coins, room_of, rounds
+from spsbench.planning.logs.texts import NO_PREFILL
 from tests.decoding import output, rounds_of
 
 VOCAB = 6
@@ -59,7 +59,8 @@ def test_rounds_of_a_rule_are_those_that_the_loop_makes(name, temperature):
             text = output(made)
             drafter = DRAFTERS[name]()
             drafter.begin(prompt, NO_PREFILL)
-            coins = looked_up(drafter, prompt, text, KS)[KS.index(k)]
+            proposed, hits = look_ups(drafter.proposals, [*prompt, *text], len(prompt), KS)
+            coins = Coins.by_rule(hits[KS.index(k)], proposed[KS.index(k)], k)
             found = rounds(coins, k, room_of(len(text), 40))
             assert found.starts.tolist() == [0, *np.cumsum([len(d.tokens) for d in made])[:-1]]
             assert found.drafted.tolist() == [done.drafted for done in made]

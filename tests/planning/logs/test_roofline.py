@@ -2,11 +2,17 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.planning.logs.formulas import formula, rates_of
-from spsbench.planning.logs.roofline import parse_roofline, roofline_costs, seconds
+from spsbench.planning.logs.assumptions import (
+    formula_values,
+    parse_roofline,
+    rates_of,
+    roofline_costs,
+    seconds,
+)
 
 
 def test_a_roofline_is_flat_until_it_computes():
@@ -44,12 +50,11 @@ def test_rooflines_that_are_none(text):
 def test_closed_forms_against_fractions(k):
     alpha, draft = Fraction(7, 10), Fraction(1, 20)
     expected = sum(alpha**i for i in range(k + 1))
-    prediction = formula(0.7, k, 0.05, 0.0)
-    assert prediction.tau.mean == pytest.approx(float(expected))
-    assert formula(1.0, k, 0.05, 0.0).tau.mean == k + 1
-    assert prediction.gain() == pytest.approx(float(expected / (1 + k * draft)))
+    values = formula_values([0.7, 1.0], [k], 0.05, 0.0)
+    assert values["expected_tokens"] == pytest.approx(np.array([[float(expected)], [k + 1]]))
+    assert values["speedup"][0] == pytest.approx([float(expected / (1 + k * draft))])
     theorem = (1 - alpha) * (k * draft + k + 1) / (1 - alpha ** (k + 1))
-    assert prediction.work == pytest.approx(float(theorem))
+    assert values["work"][0] == pytest.approx([float(theorem)])
 
 
 def test_rates():

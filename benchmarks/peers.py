@@ -4,8 +4,14 @@
         --peers-python PEERS/bin/python
 
 makes the pair and its forms for the other engines, runs one `sps bench` over all of them as
-decoders, and prints its table and the ratios of ours to each; docs/peers.md says what is measured,
-and how peers are installed.
+decoders, and prints its table and the ratios of ours to each (docs/reference/engines.md).
+The draft is the target's first layers; later ones are scaled until tau at K = 4 is 3.5. The peers
+have an environment of their own, for `--peers-python` (without it ours and transformers' run):
+
+    python3 -m venv peers-venv && . peers-venv/bin/activate
+    pip install "optimum-intel[openvino]" openvino-genai openvino-tokenizers gguf safetensors
+    pip uninstall -y torchvision  # where it does not fit torch, optimum-intel fails
+    CMAKE_ARGS="-DGGML_NATIVE=ON" pip install --no-binary llama-cpp-python llama-cpp-python
 """
 
 import argparse

@@ -11,8 +11,7 @@ its quartiles, are kept in results/prefill.json under the processor's name, and 
 
 Ours is measured with the instruction set that `SPSBENCH_MARCH` names, else the processor's own; the
 peers with theirs: OpenVINO's is limited by `ONEDNN_MAX_CPU_ISA=AVX2`, which has no bfloat16, so
-that it multiplies in float32, and llama.cpp's as it is compiled. docs/peers.md says how peers are
-installed.
+that it multiplies in float32, llama.cpp's as it is compiled. peers.py says how they are installed.
 """
 
 import argparse

@@ -338,7 +338,7 @@ def rounded(value: float | None) -> float | None:
 
 
 def table(figures: Mapping[str, Any]) -> str:
-    """The table of docs/structured.md: drafted texts at temperature 0.7, and their speed."""
+    """The table of docs/howto/structured.md: drafted texts at temperature 0.7, and their speed."""
     names = ("schema", "valid of finished", "finished", "forced", "tau", *PLACES)
     lines = [names, ["---"] * len(names)]
     drafted = {

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+API = ROOT / "docs" / "reference" / "python.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 
 
@@ -21,7 +22,7 @@ def resolved(dotted):
         return getattr(importlib.import_module(head), last)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_imports_of_python_examples_exist(page):
     for block in BLOCK.findall(page.read_text()):
         for node in ast.walk(ast.parse(block)):
@@ -31,28 +32,27 @@ def test_imports_of_python_examples_exist(page):
 
 
 def test_names_of_the_reference_exist():
-    names = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "reference.md").read_text(), re.M)
+    names = re.findall(r"^::: (\S+)$", API.read_text(), re.M)
     assert names
     assert all(resolved(name) is not None for name in names)
 
 
-def test_sheet_of_the_page_example_is_on_its_page():
-    example = BLOCK.findall((ROOT / "docs" / "page.md").read_text())[0]
-    made = {}
-    exec(compile(example, "docs/page.md", "exec"), made)
-    assert "alpha rose from 0.31 to 0.64" in str(made["page"])
+def test_page_of_the_reference_shows_its_section():
+    (example,) = [block for block in BLOCK.findall(API.read_text()) if "Section(" in block]
+    names = {}
+    exec(compile(example, str(API), "exec"), names)
+    assert "alpha rose from 0.31 to 0.64" in str(names["page"])
 
 
 @pytest.mark.slow
-def test_examples_of_the_library_run(tmp_path, monkeypatch, capsys):
+def test_examples_of_the_reference_run(tmp_path, monkeypatch, capsys):
     """In one go, as they stand on the page."""
-    page = ROOT / "docs" / "library.md"
     monkeypatch.chdir(tmp_path)
-    blocks = BLOCK.findall(page.read_text())
-    assert len(blocks) == 6
+    blocks = BLOCK.findall(API.read_text())
+    assert len(blocks) == 7
     names = {}
     for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
+        exec(compile(block, str(API), "exec"), names)
     said = capsys.readouterr()
     assert "`temperature` is -1.0: expected 0 or more" in said.out
     assert "held" in said.out.lower()

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-DOCS += sorted((ROOT / "docs" / "audited").glob("*.md"))
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FILE = re.compile(r"\b(?:spsbench|benchmarks|tests)/[\w/-]+\.(?:py|c|svg|toml)\b")
 
 
@@ -17,7 +16,7 @@ def is_there(name):
     return (ROOT / name).exists() or (part is not None and not (ROOT / part[0]).exists())
 
 
-@pytest.mark.parametrize("page", DOCS, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_that_are_named_are_there(page):
     named = set(FILE.findall(page.read_text()))
     of_a_new_one = ("methods/drafters/x.py", "engines/x.py", "heads/x.py")
@@ -26,7 +25,7 @@ def test_files_that_are_named_are_there(page):
     assert not missing, f"{page.name} names {missing}"
 
 
-@pytest.mark.parametrize("page", DOCS, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_that_are_linked_are_there(page):
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     missing = [link for link in links if not (page.parent / link).exists()]

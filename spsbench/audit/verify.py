@@ -230,7 +230,7 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     if cell.constrained:
         raise UsageError(
             "an audit of texts under a constraint: expected free texts. "
-            "docs/structured.md says what holds masked ones"
+            "docs/howto/structured.md says what holds masked ones"
         )
     if cell.k == 0:
         raise UsageError("`k` 0: expected K of 1 or more, to compare with auto-regressive sampling")
@@ -322,7 +322,7 @@ class KeptRun(NamedTuple):
         if masked or any(cells[name].constrained for name in speculative):
             raise UsageError(
                 f"texts under a constraint ({folder}): expected free texts, since their laws are "
-                "audited without masks. docs/structured.md says what holds masked ones"
+                "audited without masks. docs/howto/structured.md says what holds masked ones"
             )
         for record in audited:
             if record.error is None and record.text and not record.tokens:

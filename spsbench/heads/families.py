@@ -229,5 +229,5 @@ def no_such(folder: Path, kind: str = "") -> DataError:
     return DataError(
         f"no head that is known, but one{kind or ' of no kind'} ({folder}): expected the "
         f"config.json and the tensors of one of {', '.join(sorted(HEADS))}. Their formats are in "
-        "docs/heads.md"
+        "docs/reference/heads.md"
     )

@@ -15,11 +15,11 @@ from spsbench.settings.models import fetched_folder
 from spsbench.spec import Spec
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(?:sh|bash)\n(.*?)^```", re.S | re.M)
 INLINE = re.compile(r"`(sps [^`]+)`")
-ENDS = {"|", "&&", ">", ";", "2>"}
-OF_PLUGINS = {"repeat", "cautious", "streak"}  # what docs/plugins.md installs
+ENDS = {"|", "||", "&&", ">", ";", "2>"}
+OF_PLUGINS = {"repeat", "cautious", "streak"}  # what docs/examples/plugins installs
 ABSENT = {name for name, (path, _) in COMMANDS.items() if not is_installed(path)}
 KINDS = {"drafter": "drafters", "verifier": "verifiers", "schedule": "schedules"}
 
@@ -70,7 +70,7 @@ def parsed(given):
     return dict(command.make_context("sps", list(rest), parent=context).params)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_command_lines_parse(page):
     for given in [*blocks(page), *sentences(page)]:
         try:
@@ -175,7 +175,9 @@ def workplace(sps, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if RUN[page]], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if RUN[page]], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_commands_of_a_page_run(page, sps, workplace, target, tmp_path):
     """In their order, with the bundled models and few tokens; a command may use what one made."""
     if any(word in NAMED for line in RUN[page] for word in line if NAMED.get(word) == "run"):

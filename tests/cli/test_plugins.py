@@ -1,4 +1,4 @@
-"""The package of docs/plugins.md and plugins-other.md, installed and run."""
+"""The package of docs/examples/plugins, installed and run."""
 
 import json
 import re
@@ -18,11 +18,10 @@ from tests.installed import install
 
 pytestmark = pytest.mark.usefixtures("few_settings")
 
-DOCS = Path(__file__).parents[2] / "docs"
-TEXT = "\n".join((DOCS / page).read_text() for page in ("plugins.md", "plugins-other.md"))
-FILES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", TEXT, re.DOTALL))
-ENTRIES = tomllib.loads(re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)[0])
-GROUPS = ENTRIES["project"]["entry-points"]
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "docs" / "examples" / "plugins"
+FILES = {str(p.relative_to(PACKAGE)): p.read_text() for p in PACKAGE.rglob("*.py")}
+GROUPS = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]["entry-points"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +31,7 @@ def package(tmp_path, monkeypatch):
         for group, points in GROUPS.items()
         for line in (f"[{group}]", *(f"{name} = {path}" for name, path in points.items()))
     ]
-    site = install(tmp_path / "site", {"mypackage/__init__.py": "", **FILES}, "\n".join(lines))
+    site = install(tmp_path / "site", FILES, "\n".join(lines))
     monkeypatch.syspath_prepend(site)
     yield
     for name in [name for name in sys.modules if name.split(".")[0] == "mypackage"]:
@@ -95,11 +94,11 @@ def test_a_run_by_task_decoder_and_reporter(sps, pair, tmp_path):
     header, *rows = [line.split("\t") for line in ran.out.splitlines()]
     assert header[:4] == ["run", "K", "right", "speed-up"]
     assert [row[1] for row in rows] == ["0", "4"]
-    assert re.search(r"^kept \d of [1-4]$", ran.err, re.MULTILINE)
+    assert re.search(r"^accepted \d of [1-4]$", ran.err, re.MULTILINE)
 
 
 def test_the_drafter_of_the_readme_by_its_file(sps, pair, tmp_path):
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
     source = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", readme, re.DOTALL))
     file = tmp_path / "repeat.py"
     file.write_text(source["mypackage/repeat.py"])

@@ -1,7 +1,8 @@
 """The compiled engine: transformers' own modules over a preallocated cache and packed weights.
 
 The tokens equal those of `eager`. The memory layout of keys, values and weights differs, the number
-of threads, and the Python of a layer runs once instead of at every step (docs/engines.md).
+of threads, and the Python of a layer runs once instead of at every step. Its page is
+docs/explanation/fast-engine.md.
 """
 
 import ctypes

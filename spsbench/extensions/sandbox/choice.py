@@ -86,7 +86,8 @@ def examine() -> tuple[list[tuple[str, bool, str]], list[tuple[str, str]]]:
         for name, holds, words, *_ in findings
     ]
     if not any(finding.holds for finding in findings):
-        rows.append(("sandbox", "none: `sps score` refuses. docs/sandbox.md says what to install"))
+        advice = "docs/howto/programs.md says what to install"
+        rows.append(("sandbox", f"none: `sps score` refuses. {advice}"))
     return [(finding.name, finding.holds, finding.words) for finding in findings], rows
 
 

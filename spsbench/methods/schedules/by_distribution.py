@@ -95,8 +95,8 @@ class Disco(Schedule):
 
     The chance of slot i of a round, from 0, is the logistic function of `bias + entropy * H(p) +
     peak * max p + slot * i`, H in nats; the defaults were fitted on the bundled pair
-    (docs/schedules.md), `path` holds others. Host reads: one a drafted token, and one for the slot
-    that is refused.
+    (docs/reference/schedules.md), `path` holds others. Host reads: one a drafted token, and one for
+    the slot that is refused.
     """
 
     ranges: ClassVar = {

@@ -8,7 +8,8 @@ that starts at position t drafts slots t, t + 1, ..., and keeps slots up to the 
   with mass q (Chen et al. 2023, Theorem 1);
 - `match` with p of x_t, the chance that draft and target sample the same token;
 - `block` keeps i slots or more with the least of 1 and the products p / q over the first 1, ..., i
-  of them: not slot by slot, yet by the text alone (Sun et al. 2024; docs/plan.md has the proof);
+  of them: not slot by slot, yet by the text alone (Sun et al. 2024;
+  docs/explanation/planning.md has the proof);
 - a draft by rule is kept while it equals the text.
 
 The noise of each round is fresh, so the rounds of a text are a Markov chain over positions, and

@@ -200,7 +200,7 @@ class LogPlan:
             raise DataError(
                 f"no usable request ({', '.join(map(str, self.reader.paths))}; "
                 f"{reasons or 'it is empty'}): expected answers with token ids, or texts and a "
-                "tokenizer. See docs/logs.md for the formats"
+                "tokenizer. See docs/howto/logs.md for the formats"
             )
         context = self.cached / self.requests
         for candidate, row in self.rows.items():

@@ -1,5 +1,6 @@
-"""The kept answers behind rows of docs/audited: small, whole, and of the verdict of their row."""
+"""The kept answers behind rows of docs/evidence: small, whole, and of the verdict of their row."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check.check import run_check
 
-FOLDER = Path(__file__).parents[3] / "docs" / "audited" / "evidence"
+FOLDER = Path(__file__).parents[3] / "docs" / "evidence"
 FILES = sorted(FOLDER.rglob("*.jsonl.gz"))
 QUICK = ("ngram-modes", "plain-modes")
 MOST = 512 * 1024
@@ -22,9 +23,9 @@ MOST = 512 * 1024
     ids=lambda path: path.stem,
 )
 def test_kept_answers_give_the_verdict_of_their_row(path):
-    lines = (FOLDER.parent / "vllm.md").read_text().splitlines()
-    (row,) = [line for line in lines if line.startswith(f"| [{path.name.partition('.')[0]}]")]
-    held = row.split("|")[-3].strip().startswith("HELD")
+    with (FOLDER / f"{path.parent.name}.csv").open(encoding="utf-8") as table:
+        verdicts = {row["row"]: row["verdict"] for row in csv.DictReader(table)}
+    held = verdicts[path.name.partition(".")[0]].startswith("HELD")
     assert run_check(None, {"resume": path}).verdict == (
         AuditVerdict.HELD if held else AuditVerdict.BIAS
     )

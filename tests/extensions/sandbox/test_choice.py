@@ -43,7 +43,7 @@ def test_doctor_shows_each_level_and_what_score_does_without(monkeypatch):
         [("bwrap", False, "not installed")],
         [
             ("sandbox", "bwrap: does not hold, not installed"),
-            ("sandbox", "none: `sps score` refuses. docs/sandbox.md says what to install"),
+            ("sandbox", "none: `sps score` refuses. docs/howto/programs.md says what to install"),
         ],
     )
 

@@ -1,0 +1,1 @@
+"""One plug-in of each kind, as a package of yours would have them."""

@@ -207,16 +207,6 @@ def test_a_process_that_dies_ends_the_audit_in_one_line(monkeypatch):
         rows_of(WORK, 2, lambda *_: None)
 
 
-def test_what_no_table_can_stand_for_starts_no_process(monkeypatch):
-    pools = inline(monkeypatch)
-    told = []
-    work = [Pairing(Spec("sps"), "eagle", "constant"), Pairing(Spec("sps"), "self", "constant")]
-    found = rows_of(work, 2, lambda each, row: told.append(each))
-    assert [each.verdict for each in found] == ["left out"] * 2
-    assert (told, pools) == (work, [])
-    assert not chosen.needs_no_table(WORK[0])
-
-
 @pytest.mark.slow
 def test_rows_of_other_processes_are_those_of_this_one():
     theirs, ours = (rows_of(WORK, crew, lambda *_: None) for crew in (2, 1))
@@ -361,7 +351,7 @@ def test_the_whole_table():
 
 def test_a_pairing_that_is_left_out_is_begun_and_ended():
     work, begun, ended = pairings([Spec("sps")], drafts=[Spec("eagle3")]), [], []
-    rows_of(work, 2, lambda pairing, row: ended.append(pairing), begun.append)
+    rows_of(work, 1, lambda pairing, row: ended.append(pairing), begun.append)
     assert begun == ended == work
 
 

@@ -44,9 +44,10 @@ def test_hsd_as_its_code_decides_keeps_a_draft_too_often():
         "2 tokens, K = 2; after every text q = (1/3, 2/3) and p = (2/3, 1/3); total variation 1/9"
     )
     assert drafts[0] == (
-        "draft [0, 0] comes with 4/9: kept 0 and emitted [1] with 3/4, kept whole with 1/4"
+        "draft [0, 0] has probability 4/9: 0 accepted and [1] emitted with 3/4, all accepted with "
+        "1/4"
     )
-    assert drafts[2] == "draft [1, 0] comes with 2/9: kept whole with 1"
+    assert drafts[2] == "draft [1, 0] has probability 2/9: all accepted with 1"
     assert len(drafts) == 4
     assert sum_up == ("so the text begins [1, 0] with 1/9 + 2/9 = 1/3: expected 2/3 x 1/3 = 2/9")
 
@@ -63,9 +64,9 @@ def test_a_draw_from_q_in_place_of_the_residual_is_refused():
     cut = rule("SpecCut", "spec_rl.py")
     assert lines(cut) == [
         "2 tokens, K = 1; after every text q = (1/3, 2/3) and p = (2/3, 1/3); total variation 1/9",
-        "draft [0] comes with 2/3: kept 0 and emitted [0] with 1/6, kept 0 and emitted [1] with "
-        "1/3, kept whole with 1/2",
-        "draft [1] comes with 1/3: kept whole with 1",
+        "draft [0] has probability 2/3: 0 accepted and [0] emitted with 1/6, 0 accepted and [1] "
+        "emitted with 1/3, all accepted with 1/2",
+        "draft [1] has probability 1/3: all accepted with 1",
         "so the text begins [0] with 1/9 + 1/3 = 4/9: expected 1/3",
     ]
 

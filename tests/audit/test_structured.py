@@ -11,7 +11,7 @@ import torch
 
 from spsbench.audit.exact.cases import warped
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.draft_kinds import TreeDrawn, sampled
+from spsbench.audit.exact.draft_kinds import sampled, tree_cells
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.pairings import STAND_INS, kind_of, pairings
 from spsbench.audit.exact.tables import Pair
@@ -244,7 +244,7 @@ def test_a_siblings_mask_is_seen():
     kind = sampled("siblings", parents, Drawn.DISTINCT)
     fields = {
         "drafter": kind.make,
-        "drawn": TreeDrawn(parents, Drawn.DISTINCT),
+        "drawn": tree_cells(parents, Drawn.DISTINCT),
         "one_round": True,
         "schedule": Constant(2),
     }

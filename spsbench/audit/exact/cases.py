@@ -146,6 +146,7 @@ class Case:
     one_round: bool = False  # walk the first round only; see `whole_texts`
     lm: Callable[["Case", list[int], bool], LM] | None = None
     constraint: Callable[[], Constraint] | None = None  # makes that of a text
+    forced: bool = False  # the verifier refuses nothing, and sessions accept any commit
 
     def session(self, text: list[int], target: bool) -> LM:
         """Return a session over the table of the target or of the draft; `text` checks it."""
@@ -153,6 +154,8 @@ class Case:
             return self.lm(self, text, target)
         limit = self.target_limit if target else self.draft_limit
         law = self.q if target else self.p
+        if self.forced:
+            return TableLM(law, self.vocab, careless=True)
         return TableLM(law, self.vocab, limit=limit, text=text, target=target)
 
     def expected(self) -> dict[Outcome, float]:

@@ -6,7 +6,6 @@ probabilities, and their sum for the shortest text with a wrong probability.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 
 from spsbench.audit.exact.cases import Case, Outcome
@@ -47,15 +46,7 @@ def smallest(make: Make) -> list[str]:
 
 
 Rulings = dict[tuple[int, tuple[int, ...]], float]
-"""(kept tokens, emitted tokens) -> probability."""
-
-
-@dataclass
-class Drafted:
-    """One draft and its outcomes."""
-
-    chance: float = 0.0
-    rulings: Rulings = field(default_factory=dict)  # joint probabilities with the draft
+"""(accepted tokens, emitted tokens) -> probability jointly with the draft."""
 
 
 def described(case: Case, proof: Proof, laws: Laws, depth: int) -> Iterator[str]:
@@ -66,20 +57,21 @@ def described(case: Case, proof: Proof, laws: Laws, depth: int) -> Iterator[str]
         f"total variation {number(proof.distance)}"
     )
     drafts = walked(case)
-    for tokens, drafted in sorted(drafts.items())[:MAX_DRAFTS_LISTED]:
-        rulings = (
-            f"{'kept whole' if kept == len(text) else f'kept {kept} and emitted {list(text)}'} "
-            f"with {number(weight / drafted.chance)}"
-            for (kept, text), weight in sorted(drafted.rulings.items())
+    for tokens, rulings in sorted(drafts.items())[:MAX_DRAFTS_LISTED]:
+        chance = sum(rulings.values())
+        lines = (
+            f"{'all accepted' if n == len(text) else f'{n} accepted and {list(text)} emitted'} "
+            f"with {number(weight / chance)}"
+            for (n, text), weight in sorted(rulings.items())
         )
-        yield f"draft {list(tokens)} comes with {number(drafted.chance)}: {', '.join(rulings)}"
+        yield f"draft {list(tokens)} has probability {number(chance)}: {', '.join(lines)}"
     if len(drafts) > MAX_DRAFTS_LISTED:
         yield f"and {len(drafts) - MAX_DRAFTS_LISTED} drafts more"
     text, came, expected = wrong_text(proof)
     parts = [
         (tokens, weight * share)
-        for tokens, drafted in sorted(drafts.items())
-        for (_, emitted), weight in drafted.rulings.items()
+        for tokens, rulings in sorted(drafts.items())
+        for (_, emitted), weight in rulings.items()
         if (share := completed(case, emitted, text)) > 0
     ]
     terms = equation([number(part) for _, part in parts], " + ", number(came))
@@ -92,17 +84,14 @@ def equation(parts: Sequence[str], sign: str, result: str) -> str:
     return result if len(parts) < 2 else f"{sign.join(parts)} = {result}"
 
 
-def walked(case: Case) -> dict[tuple[int, ...], Drafted]:
+def walked(case: Case) -> dict[tuple[int, ...], Rulings]:
     """Return all drafts of a case of one round, and their rulings."""
-    drafts: dict[tuple[int, ...], Drafted] = {}
+    drafts: dict[tuple[int, ...], Rulings] = {}
     for walk in walks(case):
-        _, kept, emitted, tokens = walk.rounds[0]
-        drafted = drafts.setdefault(tokens, Drafted())
-        drafted.chance += walk.weight
-        drafted.rulings[kept, emitted] = drafted.rulings.get((kept, emitted), 0.0) + walk.weight
-    for tokens, drafted in drafts.items():
-        drafted.rulings = without_bonus(drafted.rulings, len(tokens), case)
-    return drafts
+        _, accepted, emitted, tokens = walk.rounds[0]
+        rulings = drafts.setdefault(tokens, {})
+        rulings[accepted, emitted] = rulings.get((accepted, emitted), 0.0) + walk.weight
+    return {tokens: without_bonus(of, len(tokens), case) for tokens, of in drafts.items()}
 
 
 def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:

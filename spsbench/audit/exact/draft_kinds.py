@@ -5,7 +5,6 @@ branching. The reference drafters stand in for kinds that the registry lacks.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -79,41 +78,38 @@ def shallow(parents: Sequence[int], k: int) -> list[int]:
     return [node for node, depth in enumerate(tree_of(parents).depth[1:]) if depth <= k]
 
 
-@dataclass(frozen=True)
-class TreeDrawn:
-    """Cells of a `ShapedDrafter`: each node follows the law after its ancestors."""
+def tree_cells(parents: Sequence[int], drawn: Drawn) -> Callable[[Facts, int], list[float]]:
+    """Return the cells of a `ShapedDrafter`: each node follows the law after its ancestors.
 
-    parents: Sequence[int]
-    drawn: Drawn
+    They are the widths for a slot's node; one cell where it cannot be drawn.
+    """
 
-    def __call__(self, facts: Facts, slot: int) -> list[float]:
-        """Return the widths of the cells of node `slot`; one cell where it cannot be drawn."""
-        tokens: list[int | None] = []
-        for node, parent in enumerate(self.parents[: slot + 1]):
-            law = self._law(facts, tokens, node, parent)
-            if node == slot:
-                total = sum(law)
-                return [x / total for x in law] if total > 0 else [1.0]
-            tokens.append(facts.picked[Purpose.DRAFT, node] if sum(law) > 0 else None)
-        raise IndexError(slot)
-
-    def _law(
-        self, facts: Facts, tokens: Sequence[int | None], node: int, parent: int
-    ) -> list[float]:
+    def law_of(facts: Facts, tokens: Sequence[int | None], node: int) -> list[float]:
         path: list[int] = []
-        above = parent
+        above = parents[node]
         while above >= 0:
             token = tokens[above]
             if token is None:
                 return []
             path.insert(0, token)
-            above = self.parents[above]
+            above = parents[above]
         law = list(facts.p((*facts.text, *path)))
-        if self.drawn is Drawn.DISTINCT:
-            for token, of in zip(tokens, self.parents[:node], strict=True):
-                if of == parent and token is not None:
+        if drawn is Drawn.DISTINCT:
+            for token, parent in zip(tokens, parents[:node], strict=True):
+                if parent == parents[node] and token is not None:
                     law[token] = 0.0
         return law
+
+    def cells(facts: Facts, slot: int) -> list[float]:
+        tokens: list[int | None] = []
+        for node in range(slot):
+            possible = sum(law_of(facts, tokens, node)) > 0
+            tokens.append(facts.picked[Purpose.DRAFT, node] if possible else None)
+        law = law_of(facts, tokens, slot)
+        total = sum(law)
+        return [x / total for x in law] if total > 0 else [1.0]
+
+    return cells
 
 
 class DraftKind(NamedTuple):
@@ -142,7 +138,7 @@ def sampled(
     def make(lm: LM) -> Drafter:
         return ShapedDrafter(Frontier(lm), parents, drawn)
 
-    return DraftKind(name, make, TreeDrawn(parents, drawn), rounds, wide=wide, how=drawn)
+    return DraftKind(name, make, tree_cells(parents, drawn), rounds, wide=wide, how=drawn)
 
 
 def both(

@@ -28,6 +28,7 @@ from spsbench.loop.types import (
     Draft,
     Drafter,
     GoOn,
+    Guarantee,
     Limits,
     Noise,
     Purpose,
@@ -162,6 +163,8 @@ class WatchedVerifier:
     def __init__(self, verifier: Verifier, walk: Walk) -> None:
         self.__wrapped__ = verifier  # errors name the wrapped verifier
         self.guarantee, self.refuses = verifier.guarantee, verifier.refuses
+        if walk.case.forced:
+            self.guarantee, self.refuses = Guarantee.LOSSY, lambda drawn, tree: None
         self._verifier, self._walk = verifier, walk
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:

@@ -9,8 +9,8 @@ from functools import partial
 from typing import NamedTuple
 
 from spsbench.audit.exact.cases import LOOKAHEAD, MAX_K, Facts
-from spsbench.audit.exact.draft_kinds import DEEP_KINDS, REFERENCE, DraftKind, TreeDrawn
-from spsbench.audit.exact.tables import Pair, TableLM, needs_a_model, open_over
+from spsbench.audit.exact.draft_kinds import DEEP_KINDS, REFERENCE, DraftKind, tree_cells
+from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import UsageError
 from spsbench.loop.types import LM, Drafter, Drawn, Guarantee, Schedule, Verifier
 from spsbench.methods.resolve import plan_of, usual
@@ -132,13 +132,6 @@ def is_apt(verifier: Verifier, spec: Spec, kind: DraftKind) -> bool:
         return True
 
 
-def needs_no_table(pairing: Pairing) -> bool:
-    """Return whether the plan of its drafter excludes a pairing: there is nothing to walk."""
-    if not pairing.drafter or pairing.drafter in STAND_INS:
-        return False
-    return needs_a_model(plan_of(Spec.parse(pairing.drafter)))
-
-
 def drafter_kinds(*, deep: bool = False) -> Iterator[DraftKind]:
     """Yield the drafters of the registry, and reference kinds; more with `deep`."""
     for entry in entries("drafters"):
@@ -183,7 +176,7 @@ def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
     except Exception:  # a drafter without a table is left out, with the reason
         return Facts.drawn
     shape = getattr(opened, "shape", None)
-    return Facts.drawn if shape is None else TreeDrawn(shape, opened.drawn)
+    return Facts.drawn if shape is None else tree_cells(shape, opened.drawn)
 
 
 def schedules() -> list[str]:

@@ -1,17 +1,23 @@
-"""Queries of a verifier's rulings, for many settings of its uniforms at once.
+"""Thresholds of an unknown rule, found by queries of the verifier.
+
+A verifier is a pure function of draft, laws and uniforms, so the points where its ruling changes
+can be searched for. Each uniform moves along [0, 1) while the earlier uniforms stay in their cells
+and the later ones try several values. Between two points with different rulings the change is
+bisected to the last bit, or to a likely threshold. A missed change is detected later: the walk runs
+every cell at both ends, with the verifier unchanged.
 
 A verifier that never reads a value on the host answers hundreds of settings in one call, by
-`torch.func.vmap`; others are queried one by one. The queries serve the search for thresholds; the
-walk then runs the verifier unchanged.
+`torch.func.vmap`; others are queried one by one.
 """
 
 import warnings
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import accumulate
+from functools import cache, cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -31,10 +37,26 @@ Ruling = tuple[int, ...]
 LATER = 7  # trial values of the uniforms that are not fixed
 
 
-class Query(ABC):
-    """A function of uniforms, asked at the points of one of them while others are fixed."""
+GRID = tuple(i / 12 for i in range(12))
+MAX_CHANGES = 24  # changes along one uniform; more are too many to walk
+LAST = 1.0 - 2.0**-53  # the largest uniform
+TINY = 2.0**-60  # bisection ends when an interval is this wide, or cannot be halved
+NEAR = 2e-15  # distance at which a change coincides with a likely threshold
 
-    at_once: bool = False  # are many settings one call? until vmap fails
+Ask = Callable[[float], Ruling]
+
+
+@dataclass
+class Query(ABC):
+    """A verifier or a drafter as a function of uniforms, and the cells found so far.
+
+    Args:
+        likely: likely thresholds, in order.
+    """
+
+    likely: list[float]
+    _cells: dict[Any, list[float]] = field(init=False, default_factory=dict, repr=False)
+    at_once: bool = field(init=False, default=False)  # many settings in a call? until vmap fails
 
     @abstractmethod
     def one(self, fixed: Fixed, later: int) -> Ruling:
@@ -55,6 +77,94 @@ class Query(ABC):
         rulings = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
         return torch.tensor(rulings)
 
+    @property
+    def points(self) -> list[float]:
+        """Return the first points to try; few uniforms also get points near likely thresholds."""
+        return self._many if self.at_once else sorted({*GRID, LAST})
+
+    @cached_property
+    def _many(self) -> list[float]:
+        around = (u for at in self.likely for u in (at - NEAR, at + NEAR) if 0 <= u <= LAST)
+        return sorted({*GRID, LAST, *around})
+
+    def cells(self, before: Fixed, moved: Uniform) -> list[float]:
+        """Return the widths of the cells of one uniform, from 0 up.
+
+        Args:
+            before: midpoints of the cells chosen for the earlier uniforms.
+        """
+        place = tuple(sorted(before.items())), moved
+        if place not in self._cells:
+            edges = [0.0, *sorted(self._changes(before, moved)), 1.0]
+            self._cells[place] = [b - a for a, b in pairwise(edges)]
+        return self._cells[place]
+
+    def _changes(self, before: Fixed, moved: Uniform) -> list[float]:
+        """Return the changes of the ruling along one uniform, in all trials of later uniforms.
+
+        Raises:
+            ArithmeticError: the ruling changes in too many places.
+        """
+        points = self.points
+        rulings = self.along(before, moved, points)
+        unlike = (rulings[:, 1:] != rulings[:, :-1]).any(-1).any(-1).tolist()  # [LATER]
+        changes: list[float] = []
+        for later in range(LATER):
+            if unlike[later]:
+                seen = dict(zip(points, map(tuple, rulings[later].tolist()), strict=True))
+                changes += self._further(before, moved, later, seen, changes)
+            if len(changes) > MAX_CHANGES:
+                raise ArithmeticError(f"more than {MAX_CHANGES} changes along one uniform")
+        return changes
+
+    def _further(
+        self,
+        before: Fixed,
+        moved: Uniform,
+        later: int,
+        seen: dict[float, Ruling],
+        known: Sequence[float],
+    ) -> list[float]:
+        """Return the changes between the points `seen` in one trial, without the `known` ones."""
+
+        def ask(u: float) -> Ruling:
+            if u not in seen:
+                seen[u] = self.one({**before, moved: u}, later)
+            return seen[u]
+
+        changes: list[float] = []
+        for low, high in pairwise(list(seen)):
+            if seen[low] == seen[high]:
+                continue
+            inside = sorted(at for at in known if low < at <= high)
+            marks = [u for at in inside for u in (max(at - NEAR, low), min(at + NEAR, high))]
+            edges = [low, *marks, high]
+            for start, end in zip(edges[::2], edges[1::2], strict=True):  # between known ones
+                if ask(start) != ask(end):
+                    changes += between(ask, start, end, self.likely)
+        return changes
+
+
+def between(ask: Ask, low: float, high: float, likely: Sequence[float]) -> list[float]:
+    """Return all changes between two points with different rulings: the first point of each."""
+    inside = likely[bisect_right(likely, low) : bisect_left(likely, high)]
+    if inside and high - low <= 3 * NEAR:
+        return [inside[0]]
+    middle = (low + high) / 2
+    if inside:
+        at = inside[len(inside) // 2]
+        middle = at - NEAR if low < at - NEAR else at + NEAR
+    if not inside or not low < middle < high:
+        middle = (low + high) / 2
+    if high - low <= TINY or middle in (low, high):
+        return [high]
+    return [
+        change
+        for start, end in ((low, middle), (middle, high))
+        if ask(start) != ask(end)
+        for change in between(ask, start, end, likely)
+    ]
+
 
 @dataclass
 class VerifierQuery(Query):
@@ -63,7 +173,7 @@ class VerifierQuery(Query):
     verifier: Verifier
     draft: Draft
     q: Tensor
-    at_once: bool = True
+    at_once: bool = field(init=False, default=True)
 
     def one(self, fixed: Fixed, later: int) -> Ruling:
         path, token, _ = self.verifier(self.draft, self.q, Probe(fixed, later))

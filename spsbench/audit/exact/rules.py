@@ -8,10 +8,9 @@ made over tables is left out, with the reason.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from spsbench.audit.exact.cases import (
     DEEP_ROUNDS,
@@ -21,8 +20,6 @@ from spsbench.audit.exact.cases import (
     ROUNDS,
     TEXTS,
     Case,
-    Facts,
-    Rule,
     Setting,
 )
 from spsbench.audit.exact.counterexample import Laws, counterexample, smallest
@@ -35,18 +32,13 @@ from spsbench.audit.exact.pairings import (
     kind_of,
     made_drafter,
     made_schedule,
-    needs_no_table,
 )
-from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.audit.exact.tables import Pair
 from spsbench.loop.types import (
-    LM,
-    Draft,
     Drawn,
     Guarantee,
-    Noise,
     Purpose,
     Schedule,
-    Verdict,
     Verifier,
 )
 from spsbench.methods.schedules.by_history import Constant
@@ -130,22 +122,17 @@ def rows_of(
         rows[index] = result
         take_row(pair, result)
 
-    waiting = []
-    for unit in enumerate(pairings):
-        if workers > 1 and not needs_no_table(unit[1]):
-            waiting.append(unit)
-        else:  # only this branch imports the drafter's modules
-            begun(unit[1])
-            take(unit, row_of(unit[1]))
-
-    def handed_out() -> Iterator[tuple[int, Pairing]]:
-        for unit in waiting:
+    def units() -> Iterator[tuple[int, Pairing]]:
+        for unit in enumerate(pairings):
             begun(unit[1])
             yield unit
 
-    if waiting:
-        processes = Workers(on=f"processes:{min(workers, len(waiting))}")
-        map_units(processes, Enumeration(), handed_out(), take)
+    if workers > 1:
+        processes = Workers(on=f"processes:{min(workers, len(pairings))}")
+        map_units(processes, Enumeration(), units(), take)
+    else:
+        for unit in units():
+            take(unit, row_of(unit[1]))
     return [rows[index] for index in range(len(pairings))]
 
 
@@ -219,16 +206,15 @@ class Subject(NamedTuple):
 
     def case(self, setting: Setting, schedule: Schedule) -> Case:
         """Return the case of a setting under a schedule."""
-        forced = self.refused is not None
         return Case(
-            Forced(self.verifier) if forced else self.verifier,
+            self.verifier,
             DiscoveredRule(self.verifier, self.kind.drawn),
             setting.pair.q,
             setting.pair.p,
             setting.pair.vocab,
             drafter=self.kind.make,
             schedule=schedule,
-            lm=careless if forced else None,
+            forced=self.refused is not None,
             **setting.fields,
         )
 
@@ -271,15 +257,9 @@ class Subject(NamedTuple):
 def draws(subject: Subject) -> int:
     """Return the number of uniforms that the drafter requests in a round of whole texts."""
     case = subject.case(TEXTS[0]._replace(lookahead=LOOKAHEAD), Constant(LOOKAHEAD))
-    walk = Walk(replace(case, rule=Whole()), case.q, case.p, []).run()
+    undivided = DiscoveredRule(subject.verifier, lambda facts, slot: [1.0])
+    walk = Walk(replace(case, rule=undivided), case.q, case.p, []).run()
     return sum(purpose is Purpose.DRAFT for purpose, _ in walk.facts.picked)
-
-
-class Whole(Rule):
-    """Rule with one cell for each uniform."""
-
-    def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
-        return [1.0]
 
 
 def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
@@ -311,35 +291,11 @@ def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
         worst=where,
         emitted=emitted,
         paths=paths,
-        error=None if sound else "decisions elsewhere than where they were looked for",
+        error=None if sound else "decisions outside the cells that were searched",
         lookahead=lookahead,
         example=example if worst > EXACT else "",
         smallest=smallest(subject.simple) if promises and sound and worst > EXACT else (),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Forced:
-    """Verifier wrapper that refuses nothing."""
-
-    verifier: Verifier
-    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
-
-    @property
-    def __wrapped__(self) -> Verifier:
-        """Return the wrapped verifier, which errors name."""
-        return self.verifier
-
-    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        return None
-
-    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        return self.verifier(draft, q, noise)
-
-
-def careless(case: Case, text: list[int], target: bool) -> LM:
-    """Return a session that accepts any commit, for a refused pairing."""
-    return TableLM(case.q if target else case.p, case.vocab, careless=True)
 
 
 def failed(fields: dict[str, Any], error: Exception) -> RuleRow:

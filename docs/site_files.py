@@ -71,7 +71,7 @@ def option_tables() -> Iterator[str]:
         yield "| option | value | default | meaning |\n|---|---|---|---|"
         for option in command.params:
             help_text = getattr(option, "help", None)
-            if help_text and not getattr(option, "hidden", False):
+            if help_text:
                 yield f"| {' | '.join(map(cell_of, option_row(option)))} |"
 
 

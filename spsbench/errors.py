@@ -4,7 +4,7 @@ A message says what, where and what was expected, and then what to do:
 `<what> (<where>): <expected>. <what to do>`. The command line prints it behind `error: `.
 
 A message names an option by its field, in backticks: "`draft` without `weights`". The library
-shows it so; the command line shows the flag instead (`cli/output/flags.py`).
+shows it so; the command line shows the flag instead (`cli/terminal.py`).
 """
 
 import re

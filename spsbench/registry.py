@@ -56,7 +56,7 @@ EXTENSIONS = ".extensions."
 WORDS = {
     "chain": "chain: sps, block, match",
     "tree": "tree: recursive, traversal, match",
-    "rule": "by rule: match",
+    "rule": "deterministic: match",
     "last": "a head trained for the target: last hidden state",
     "several": "a head trained for the target: several hidden states",
 }
@@ -72,65 +72,65 @@ COMMANDS_TABLE = """
   merge | .cli.report:merge_runs | Merge runs of one configuration, such as shards from several machines.
   list | .cli.listing:list_plug_ins | List drafters, verifiers, schedules, engines, decoders, tasks, report formats and models.
   doctor | .cli.doctor:doctor | Show what this machine and this installation support, and warnings.
-  verify | .cli.verify.command:verify | Verify that the output distribution is the target's. Exits 0 held, 7 bias found, 6 not valid.
+  verify | .cli.verify:verify | Verify that the output distribution is the target's. Exits 0 held, 7 bias found, 6 not valid.
   train | .extensions.training.command:train | Train a drafter for a target, on texts that the target writes.
   lm-eval | .extensions.lm_eval.command:lm_eval | Run lm-evaluation-harness with the model sps; arguments are those of lm_eval.
   models | .cli.listing:models | List the models that have short names, fetch one, or export a drafter to an engine.
 """
 TABLE = """
 drafters:
-  model | .methods.drafters.model:ModelDrafter | a smaller language model | a draft model | {chain}
-  tli | .methods.drafters.cross_tokenizer:SharedTokensDrafter | a model with another tokenizer: the tokens that both have | a draft model of another tokenizer | {chain}
-  slem | .methods.drafters.cross_tokenizer:StringDrafter | a model with another tokenizer: by strings | a draft model of another tokenizer | {rule}
-  ngram | .methods.drafters.ngram:NgramDrafter | prompt lookup, no model | nothing | {rule}
-  tree | .methods.drafters.shaped:Tree | a draft model's tree of fixed widths: by rule for match, drawn for recursive, traversal | a draft model | {rule}; drawn {tree}
-  topk | .methods.drafters.topk:BestFirst | a draft model's tree, best first: for match | a draft model | {rule}
-  sequoia | .methods.drafters.sequoia:Sequoia | a draft model's tree of the best shape for measured acceptance: as tree | a draft model, acceptance that was measured | {rule}; drawn {tree}
-  chains | .methods.drafters.chains:Chains | a draft model's n independent chains: for recursive, spectr | a draft model | chains: recursive, spectr, match
-  suffix | .methods.drafters.suffix:SuffixDrafter | what followed before, by how often | nothing | {rule}
-  copy | .methods.drafters.copy:CopyDrafter | the prompt, or a marked part, comes out again | nothing | {rule}
-  recycling | .methods.drafters.recycling:RecyclingDrafter | the target's own former candidates | nothing | {rule}
-  lookahead | .methods.drafters.lookahead:LookaheadDrafter | n-grams from a Jacobi window in the target's own pass | nothing | {rule}
-  self | .methods.drafters.self_speculation:Self | the target less layers (self:8-11), quantised (self:int4), over few rows (self:window=9) | the target's layers or cache | {chain}
-  hybrid | .methods.drafters.hybrid:Hybrid | one by rule where it finds much, else another | a draft model, or what its parts need | {chain}
-  grammar | .methods.drafters.hybrid:GrammarDrafter | tokens that a schema or grammar forces | nothing | {rule}
-  none | .methods.drafters.model:NoDrafter | drafts nothing: ArS | nothing | any
-  eagle | .methods.drafters.heads:RecurrentHead | a head: EAGLE-1, EAGLE-2, HASS (experimental) | {last} | {chain}; {tree}
-  peagle | .methods.drafters.heads:PEagle | a head: P-EAGLE, all in one pass (experimental) | {several} | {chain}; {tree}
-  eagle3 | .methods.drafters.heads:Eagle3 | a head: EAGLE-3, 3.1; served by vLLM 0.32 with equal rounds | {several} | {chain}; {tree}
-  medusa | .methods.drafters.heads:ParallelHead | a head: Medusa; served by vLLM 0.32 with equal rounds | {last} | {chain}; {tree}
-  blockwise | .methods.drafters.heads:ParallelHead | a head: blockwise parallel decoding (Stern et al.) (experimental) | {last} | {chain}; {tree}
-  mlp | .methods.drafters.heads:ParallelHead | a head: MLP speculator (experimental) | {last} | {chain}; {tree}
-  falcon | .methods.drafters.heads:Falcon | a head: Falcon, a block of tokens a pass (experimental) | {last} | {chain}; {tree}
-  dflash | .methods.drafters.heads:DFlash | a head: DFlash, by rule (experimental) | {several} | {rule}; sampled {chain}; {tree}
-  dspark | .methods.drafters.heads:ParallelHead | a head: DSpark (experimental) | {several} | {chain}; {tree}
-  mtp | .methods.drafters.heads:RecurrentHead | a head: the target's own MTP layer (experimental) | {last} | {chain}; {tree}
+  model | .methods.drafters.model:ModelDrafter | draft model (Chen et al. 2023): a smaller language model samples K tokens | a draft model | {chain}
+  tli | .methods.drafters.cross_tokenizer:SharedTokensDrafter | token-level intersection (Timor et al. 2025): a draft model with another tokenizer proposes tokens that both have | a draft model of another tokenizer | {chain}
+  slem | .methods.drafters.cross_tokenizer:StringDrafter | string-level exact match (Timor et al. 2025): a draft model with another tokenizer, joined by strings | a draft model of another tokenizer | {rule}
+  ngram | .methods.drafters.ngram:NgramDrafter | prompt lookup (Saxena 2023): proposes what followed the last n tokens earlier in the text | nothing | {rule}
+  tree | .methods.drafters.shaped:Tree | draft tree of fixed widths (SpecInfer): top tokens for match, sampled siblings for recursive, traversal | a draft model | {rule}; sampled {tree}
+  topk | .methods.drafters.topk:BestFirst | best-first draft tree (EAGLE-2): the draft model's likeliest paths, for match | a draft model | {rule}
+  sequoia | .methods.drafters.sequoia:Sequoia | Sequoia: draft tree of the best shape for measured acceptance; siblings as tree | a draft model, acceptance that was measured | {rule}; sampled {tree}
+  chains | .methods.drafters.chains:Chains | SpecTr: n independent chains of a draft model, for recursive, spectr | a draft model | chains: recursive, spectr, match
+  suffix | .methods.drafters.suffix:SuffixDrafter | suffix automaton over prompt and output: most frequent continuation (SuffixDecoding) | nothing | {rule}
+  copy | .methods.drafters.copy:CopyDrafter | aggressive decoding: copies the prompt, or a marked part, while the output agrees | nothing | {rule}
+  recycling | .methods.drafters.recycling:RecyclingDrafter | token recycling: the target's earlier candidates after each token | nothing | {rule}
+  lookahead | .methods.drafters.lookahead:LookaheadDrafter | lookahead decoding: n-grams from a Jacobi window in the target's own pass | nothing | {rule}
+  self | .methods.drafters.self_speculation:Self | self-speculation: the target with fewer layers (self:8-11), quantised (self:int4) or over few rows of its cache (self:window=9) | the target's layers or cache | {chain}
+  hybrid | .methods.drafters.hybrid:Hybrid | a deterministic drafter where its match is long enough, else another | a draft model, or what its parts need | {chain}
+  grammar | .methods.drafters.hybrid:GrammarDrafter | jump-forward decoding: the tokens that a schema or grammar forces | nothing | {rule}
+  none | .methods.drafters.model:NoDrafter | no draft: auto-regressive sampling (ArS) | nothing | any
+  eagle | .methods.drafters.heads:RecurrentHead | EAGLE-1, EAGLE-2, HASS: a recurrent head over hidden states (experimental) | {last} | {chain}; {tree}
+  peagle | .methods.drafters.heads:PEagle | P-EAGLE: a head that drafts all tokens in one pass (experimental) | {several} | {chain}; {tree}
+  eagle3 | .methods.drafters.heads:Eagle3 | EAGLE-3, 3.1: a head over several layers; served by vLLM 0.32 with equal rounds | {several} | {chain}; {tree}
+  medusa | .methods.drafters.heads:ParallelHead | Medusa: parallel heads; served by vLLM 0.32 with equal rounds | {last} | {chain}; {tree}
+  blockwise | .methods.drafters.heads:ParallelHead | blockwise parallel decoding (Stern et al. 2018): parallel heads (experimental) | {last} | {chain}; {tree}
+  mlp | .methods.drafters.heads:ParallelHead | MLP speculator: a head of one MLP a depth (experimental) | {last} | {chain}; {tree}
+  falcon | .methods.drafters.heads:Falcon | Falcon: a semi-autoregressive head, a block of tokens a pass (experimental) | {last} | {chain}; {tree}
+  dflash | .methods.drafters.heads:DFlash | DFlash: a block-diffusion head (experimental) | {several} | {rule}; sampled {chain}; {tree}
+  dspark | .methods.drafters.heads:ParallelHead | DSpark: parallel heads (experimental) | {several} | {chain}; {tree}
+  mtp | .methods.drafters.heads:RecurrentHead | multi-token prediction: the target's own MTP layer (experimental) | {last} | {chain}; {tree}
 verifiers:
-  sps | .methods.verifiers.sps:Sps | modified rejection sampling | exact
-  rejection | .methods.verifiers.chain_rules:Rejection | rejection sampling without iteration; keeps less than sps, to compare with | exact
-  match | .methods.verifiers.match:Match | one-sample match | exact
-  block | .methods.verifiers.block:Block | block verification | exact
-  traversal | .methods.verifiers.traversal:Traversal | a tree from its leaves up; block on a chain | exact
-  recursive | .methods.verifiers.tree_rejection:Recursive | a tree from its root down, sibling by sibling | exact
-  spectr | .methods.verifiers.spectr:SpecTr | k independent siblings, each on its own: k-seq | exact
-  synthetic | .methods.verifiers.chain_rules:Synthetic | keeps a given share of tokens: timing only, output meaningless | lossy
-  lenient | .methods.verifiers.chain_rules:Lenient | keeps x with min(1, q / (l p)): at most q / l of each token | lossy
-  ensemble | .methods.verifiers.chain_rules:Ensemble | the law w p + (1 - w) q in drafted slots | lossy
-  typical | .methods.verifiers.set_acceptance:Typical | keeps what the target finds typical (Medusa) | lossy
-  topk | .methods.verifiers.set_acceptance:TopK | keeps the target's n likeliest (Stern et al.) | lossy
+  sps | .methods.verifiers.sps:Sps | modified rejection sampling (Chen et al. 2023) | exact
+  rejection | .methods.verifiers.chain_rules:Rejection | rejection sampling without iteration (Leviathan et al. 2023, A.2); accepts less than sps | exact
+  match | .methods.verifiers.match:Match | one-sample match: accepts while the target samples the same token | exact
+  block | .methods.verifiers.block:Block | block verification (Sun et al. 2024): accepts at least as many tokens as sps | exact
+  traversal | .methods.verifiers.traversal:Traversal | traversal verification: a tree from its leaves up; block verification on a chain | exact
+  recursive | .methods.verifiers.tree_rejection:Recursive | recursive rejection (SpecInfer, EAGLE): a tree from its root down, sibling by sibling | exact
+  spectr | .methods.verifiers.spectr:SpecTr | k-sequential selection (SpecTr): k independent siblings | exact
+  synthetic | .methods.verifiers.chain_rules:Synthetic | accepts a given share of tokens: timing only, output meaningless | lossy
+  lenient | .methods.verifiers.chain_rules:Lenient | lenient acceptance (Leviathan et al. 2023, A.5): min(1, q / (l p)), at most q / l of each token | lossy
+  ensemble | .methods.verifiers.chain_rules:Ensemble | samples from the mixture w p + (1 - w) q in drafted slots | lossy
+  typical | .methods.verifiers.set_acceptance:Typical | typical acceptance (Medusa): accepts what the target finds typical | lossy
+  topk | .methods.verifiers.set_acceptance:TopK | top-n acceptance (Stern et al. 2018): accepts the target's n likeliest tokens | lossy
 schedules:
-  constant | .methods.schedules.by_history:Constant | the same K always
-  heuristic | .methods.schedules.by_history:Heuristic | two more after a draft kept whole, one less after any other
-  ema | .methods.schedules.by_history:Ema | K from a running acceptance
-  goodput | .methods.schedules.by_history:Goodput | K of most tokens a second, from costs by batch and context and a running acceptance
-  payoff | .methods.schedules.by_payoff:Payoff | as goodput, and a hybrid's model is left out while its drafts do not pay
-  utility | .methods.schedules.by_utility:Utility | K of most tokens for its cost, tried by the clock in test and set phases (Cascade)
-  confidence | .methods.schedules.by_distribution:Confidence | until a law is too flat; a host read a token
-  entropy | .methods.schedules.by_distribution:Entropy | until the entropy bounds acceptance too low (AdaEDL); a host read a token
-  disco | .methods.schedules.by_distribution:Disco | until a fitted classifier expects a rejection; a host read a token
+  constant | .methods.schedules.by_history:Constant | the same K in each round
+  heuristic | .methods.schedules.by_history:Heuristic | transformers' heuristic: K + 2 after full acceptance, K - 1 otherwise
+  ema | .methods.schedules.by_history:Ema | K from an exponential moving average of acceptance
+  goodput | .methods.schedules.by_history:Goodput | K with the most tokens a second, from costs by batch and context and the running acceptance
+  payoff | .methods.schedules.by_payoff:Payoff | goodput for a hybrid: asks the draft model only while its drafts pay
+  utility | .methods.schedules.by_utility:Utility | Cascade: K with the most tokens for its cost, by the clock in test and set phases
+  confidence | .methods.schedules.by_distribution:Confidence | drafts while the distribution's maximum is above a threshold; a host read a token
+  entropy | .methods.schedules.by_distribution:Entropy | AdaEDL: drafts while the entropy bounds acceptance high enough; a host read a token
+  disco | .methods.schedules.by_distribution:Disco | DISCO: drafts while a fitted classifier expects acceptance; a host read a token
 engines:
   fast | .extensions.cpu.fast:Fast | packed weights, compiled passes on a CPU
-  eager | .engines.eager:Eager | as transformers runs it; over several ranks with `parallel` (experimental)
+  eager | .engines.eager:Eager | transformers as it is; over several ranks with `parallel` (experimental)
   static | .engines.static:Static | StaticCache and torch.compile, for CUDA (experimental)
 decoders:
   native | .methods.decoders.native:NativeDecoder | this package's loop

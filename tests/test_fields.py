@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from spsbench.cli.main import app
-from spsbench.cli.output.flags import with_flags
+from spsbench.cli.terminal import with_flags
 
 ROOT = Path(__file__).parents[1] / "spsbench"
 FLAG = re.compile(r"--[a-z][a-z_-]*")

@@ -1,23 +1,35 @@
-"""Output of `sps generate`: streamed text with figures, JSON, a page, or a conversation."""
+"""Output of `sps generate`: text as it comes, with the origin of every token and figures below.
+
+Or JSON, a page, or a conversation.
+"""
 
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text as RichText
-
 from spsbench.cli.doctor import environment
-from spsbench.cli.output.screen import Screen
-from spsbench.cli.output.terminal import BOLD, DIM, safe_text, say, write
+from spsbench.cli.options import Color
+from spsbench.cli.terminal import (
+    BOLD,
+    DIM,
+    RESET,
+    columns,
+    is_terminal,
+    safe_text,
+    say,
+    wants_colour,
+    write,
+)
 from spsbench.errors import DataError
-from spsbench.loop.text import Piece
+from spsbench.loop.text import Origin, Piece
+from spsbench.messages import ignore
 from spsbench.models.prompts import ids_of
 from spsbench.pair.pair import Pair
 from spsbench.pair.text import Comparison, Text, text_of
@@ -29,17 +41,86 @@ from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
 
 NA = "n/a"
+SGR = {Origin.ACCEPTED: "\x1b[32m", Origin.RECOVERED: "\x1b[35m", Origin.BONUS: "\x1b[36m"}
+MARKS = {Origin.RECOVERED: ("[~", "~]"), Origin.BONUS: ("[+", "+]")}
+NAMES = {Origin.ACCEPTED: "green", Origin.RECOVERED: "magenta", Origin.BONUS: "cyan"}
+MEANINGS = {
+    Origin.ACCEPTED: "drafted and accepted",
+    Origin.RECOVERED: "recovered after a rejection",
+    Origin.BONUS: "bonus after full acceptance",
+}
+
+
+class Paint(StrEnum):
+    """Style in which the origin of a token is shown."""
+
+    NONE = "none"  # text alone, for pipes and files
+    MARKS = "marks"
+    COLOUR = "colour"
+
+
+def paint(color: Color) -> Paint:
+    """Return the style that `--color`, the environment and stdout allow."""
+    if color == "always":
+        return Paint.COLOUR
+    if not is_terminal(sys.stdout):
+        return Paint.NONE
+    return Paint.COLOUR if color == "auto" and wants_colour() else Paint.MARKS
+
+
+def painted(piece: Piece, how: Paint) -> str:
+    """Return the piece, escaped and with its origin; every colour ends with its piece.
+
+    An interrupted stream therefore leaves the terminal's colour as it was.
+    """
+    text = safe_text(piece.text)
+    if how is Paint.COLOUR and piece.origin in SGR:
+        return f"{SGR[piece.origin]}{text}{RESET}"
+    if how is Paint.MARKS and piece.origin in MARKS:
+        before, after = MARKS[piece.origin]
+        return f"{before}{text}{after}"
+    return text
+
+
+class Screen:
+    """Unbuffered writer of pieces to stdout; `end` leaves the cursor at a line start."""
+
+    def __init__(self, how: Paint) -> None:
+        self._how = how
+        self._mid_line = False
+
+    def legend(self) -> str | None:
+        """Return a line that explains colours or marks; None if there are none."""
+        if self._how is Paint.NONE:
+            return None
+        if self._how is Paint.COLOUR:
+            explanations = [f"{NAMES[origin]} {meaning}" for origin, meaning in MEANINGS.items()]
+        else:
+            explanations = [
+                painted(Piece(MEANINGS[origin], origin), self._how) for origin in MEANINGS
+            ]
+        return ", ".join([*explanations, "the rest sampled by the target alone"])
+
+    def show(self, pieces: Iterable[Piece]) -> None:
+        """Write `pieces` and flush."""
+        pieces = [piece for piece in pieces if piece.text]
+        if pieces:
+            # Before the text: an interrupt may come right after it.
+            self._mid_line = self._how is Paint.MARKS or not pieces[-1].text.endswith("\n")
+            write("".join(painted(piece, self._how) for piece in pieces))
+
+    def end(self) -> None:
+        """End the last line, unless it has ended."""
+        if self._mid_line:
+            self._mid_line = False
+            write("\n")
 
 
 def show_stats(texts: Mapping[str, Text]) -> None:
     """Print acceptance and timing on stderr, one column per method."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=len(texts) > 1, header_style="")
-    table.add_column("")
-    for name in texts:
-        table.add_column(name)
-    for cells in rows(list(texts.values())):
-        table.add_row(*(RichText(safe_text(cell)) for cell in cells))
-    Console(stderr=True, highlight=False).print(table, style="dim")
+    figures = rows(list(texts.values()))
+    for line in columns([("", *texts), *figures] if len(texts) > 1 else figures):
+        say(line.rstrip())
 
 
 def rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
@@ -177,47 +258,48 @@ def answer(
     screen: Screen,
     *,
     compared: bool,
-    json: bool,
+    format: str,
+    out: Path | None,
     stats: bool,
     **how: Any,
 ) -> None:
-    """Generate from `prompt` and report."""
-    show = show_nothing if json else screen.show
+    """Generate from `prompt`, with ArS for comparison if `compared`, and report."""
+    show = screen.show if format == "text" else ignore
     comparison = None
     try:
         if compared:
             comparison = pair.compare(prompt, show=show, **how)
-            speculative = comparison.sps
+            texts = {"SpS": comparison.sps, "ArS": comparison.ars}
         else:
             generation = pair.generation(prompt, **how)
             for update in generation:
                 show(update.pieces)
-            speculative = text_of(generation)
+            texts = {"SpS": text_of(generation)}
     finally:
         screen.end()
-    if json:
+    speculative = texts["SpS"]
+    if format == "json":
         digests = pair.digests()
         text = payload(speculative, pair.engines(), comparison, prompt=prompt, digests=digests)
         write(text + "\n")
         return
+    lines = comparison.lines() if comparison else []
+    if format == "html":
+        lines = [*lines, *advice(speculative, comparison)]
+        chat, system = how["chat"], how["system"]
+        ids = ids_of(pair.loaded, prompt, chat=chat, system=system)
+        prompt_ids = ids if isinstance(ids, list) else list(ids.ids or ())
+        write_page(pair, list(texts.values()), prompt, prompt_ids, lines, out)
+        return
     if stats:
-        show_stats(
-            {"SpS": speculative}
-            if comparison is None
-            else {"SpS": speculative, "ArS": comparison.ars}
-        )
+        show_stats(texts)
         for name, engine in pair.engines().items():
             say(f"{name} engine: {engine}")
-    if comparison:
-        for line in comparison.lines():
-            say(line, BOLD if line in (comparison.speed, comparison.answer) else DIM)
+    for line in lines:
+        say(line, BOLD if comparison and line in (comparison.speed, comparison.answer) else DIM)
     if stats or comparison:
         for line in advice(speculative, comparison):
             say(f"advice: {line}")
-
-
-def show_nothing(pieces: list[Piece]) -> None:
-    """Consume the pieces without output."""
 
 
 ASK = "you> "
@@ -295,33 +377,20 @@ def answer_turn(
 
 def write_page(
     pair: Pair,
+    texts: Sequence[Text],
     prompt: str,
+    prompt_ids: Sequence[int],
+    lines: Sequence[str],
     out: Path | None,
-    *,
-    compared: bool,
-    chat: bool,
-    system: str | None,
-    truncate: bool,
 ) -> None:
-    """Generate from `prompt`, with ArS for comparison if `compared`, and write the page."""
-    how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
-    lines: list[str] = []
-    if compared:
-        comparison = pair.compare(prompt, **how)
-        texts = [comparison.sps, comparison.ars]
-        lines += comparison.lines()
-        lines += advice(comparison.sps, comparison)
-    else:
-        texts = [pair.generate(prompt, **how)]
-        lines += advice(texts[0], None)
-    ids = ids_of(pair.loaded, prompt, chat=chat, system=system)
+    """Write the page of texts, token by token, with `lines` below its settings."""
     traces = [
         trace(
             text.record,
             name=method(text.cell),
             group="",
             tokenizer=pair.loaded.tokenizer,
-            prompt=ids if isinstance(ids, list) else list(ids.ids or ()),
+            prompt=prompt_ids,
             prompt_text=prompt,
         )
         for text in texts

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.output.flags import with_flags
-from spsbench.cli.output.progress import deferred_progress
-from spsbench.cli.output.terminal import note, say
+from spsbench.cli.progress import deferred_progress
+from spsbench.cli.terminal import note, say, with_flags
 from spsbench.errors import Exit, UsageError
 from spsbench.hardware.ranks import ranks
 from spsbench.hardware.signals import graceful
@@ -57,12 +56,10 @@ def bench(
     ] = False,
     chart: o.Chart = True,
     format: o.ReportFormat = "table",
-    json: o.Json = False,
-    debug: o.Debug = False,
     **options: Any,
 ) -> None:
     """Run TASK with auto-regressive and speculative sampling, and report speed and quality."""
-    form = o.report_format(format, json)
+    form = o.report_format(format)
     if dry_run and form != "table":
         raise UsageError(f"--format {form} with --dry-run: expected one of the two. Leave one out")
     place = take_record(OutputFolder, options)
@@ -159,7 +156,7 @@ def run_experiment(
         progress = progress_of(outcome.folder)
         say(f"stopped after {progress}. Continue with: {again(outcome.folder)}")
         return interrupt.code
-    from spsbench.cli.output.publish import publish, show_chart
+    from spsbench.cli.publish import publish, show_chart
 
     publish(outcome.report, form)
     show_chart(outcome.report, form, chart)

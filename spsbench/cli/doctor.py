@@ -1,20 +1,14 @@
 """`sps doctor`: features of this machine and installation, and warnings about them."""
 
-import json as js
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from spsbench.cli.options import Json, TableFormat, wants_json
-from spsbench.cli.output.terminal import is_terminal, one_line
+from spsbench.cli.options import TableFormat
+from spsbench.cli.terminal import columns, one_line, write, write_json
 from spsbench.hardware.contention import BUSY, at_work
 from spsbench.hardware.environment import (
     PACKAGES,
@@ -31,10 +25,9 @@ from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 from spsbench.store.provenance import hardware, versions
 
 LOOKED = 0.3  # seconds
-WIDTH = 200  # columns without a terminal
 
 
-def doctor(format: TableFormat = "table", json: Json = False) -> None:
+def doctor(format: TableFormat = "table") -> None:
     """Show what this machine and this installation support, and warnings."""
     with announce_if_slow("examining this machine"):
         values, lines = examine(), []
@@ -42,17 +35,11 @@ def doctor(format: TableFormat = "table", json: Json = False) -> None:
             if is_installed(path):
                 values[key], rows_of_extension = at(path)()
                 lines += rows_of_extension
-    if wants_json(format, json):
-        print(js.dumps(values, indent=2), flush=True)
+    if format == "json":
+        write_json(values)
         return
-    table = Table.grid(padding=(0, 2))
-    for name, value in (*rows(values), *lines):
-        # Text, not str: rich would read brackets in it as markup.
-        table.add_row(Text(name, style="bold"), Text(one_line(value)))
-    for warning in values["warnings"]:
-        table.add_row(Text("warning", style="bold yellow"), Text(one_line(warning)))
-    width = None if is_terminal(sys.stdout) else WIDTH
-    Console(width=width, highlight=False).print(table)
+    lines = [*rows(values), *lines, *(("warning", warning) for warning in values["warnings"])]
+    write("".join(f"{line}\n" for line in columns([(n, one_line(v)) for n, v in lines])))
 
 
 def rows(values: dict[str, Any]) -> Iterator[tuple[str, str]]:

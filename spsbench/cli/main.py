@@ -1,23 +1,101 @@
 """`sps`: the application; a command of the registry is imported when it is named."""
 
+import os
+import re
+import signal
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from spsbench.cli.output.flags import learn_flags
-from spsbench.cli.output.terminal import say, show_what_can_be_shown
-from spsbench.cli.process.failures import exit_code
-from spsbench.cli.process.ranks import exit_rank, run_silently
+from spsbench.cli.failures import debugging, exit_code
+from spsbench.cli.terminal import learn_flags, say, show_what_can_be_shown
+from spsbench.errors import Exit
 from spsbench.hardware.ranks import ranks
 from spsbench.messages import lines_to
 from spsbench.registry import command as registered
 from spsbench.registry import commands
 from spsbench.version import __version__
 
+DEFAULT = re.compile(r"  \[default: \(?(.*?)\)?\]$")
+IN_STEP = ("generate", "bench", "verify")  # commands whose models ranks of torchrun may share
 
-class Commands(TyperGroup):
+
+def show_all(context: typer.Context, asked: bool) -> None:
+    """Print the help with all options and end."""
+    if asked:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        print(context.get_help())
+        raise typer.Exit
+
+
+def added(
+    json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    help_all: Annotated[
+        bool,
+        typer.Option(
+            "--help-all", help="Show all options and exit.", is_eager=True, callback=show_all
+        ),
+    ] = False,
+) -> None:
+    """Declare the options that a `Command` adds."""
+
+
+class Command(TyperCommand):
+    """A command with `--json` beside `--format`, with `--debug`, and with a help of plain text."""
+
+    def __init__(self, *args: Any, params: list[Any], **attributes: Any) -> None:
+        application = typer.Typer(add_completion=False)
+        application.command()(added)
+        json, debug, help_all = typer.main.get_command(application).params
+        if any(parameter.name == "format" for parameter in params):
+            params = [*params, json]
+        params = [*params, debug]
+        if any(parameter.hidden for parameter in params):
+            params.append(help_all)
+        super().__init__(*args, params=params, **attributes | {"rich_markup_mode": None})
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; the function is not given what was added."""
+        left = super().parse_args(ctx, args)
+        if ctx.params.pop("json", False):
+            ctx.params["format"] = "json"
+        for name in ("debug", "help_all"):
+            ctx.params.pop(name, None)
+        return left
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options in their groups."""
+        groups: dict[str, list[Any]] = {}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                name, text = record
+                record = name, DEFAULT.sub(r" [\1]", text)
+                argument = parameter.param_type_name == "argument"
+                group = getattr(parameter, "rich_help_panel", None) or "Output"
+                groups.setdefault("Arguments" if argument else group, []).append(record)
+        formatter.write_paragraph()
+        for group, records in groups.items():
+            formatter.write(f"{group}:\n")
+            with formatter.indentation():
+                formatter.write_dl(records)
+
+
+class Group(TyperGroup):
+    """A command of commands, whose help shows the summary of each in full."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the names and summaries."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(n, (c.help or "").partition("\n\n")[0]) for n, c in self.commands.items()]
+            )
+
+
+class Commands(Group):
     """Commands by their summaries; what is invoked, or asked for its own help, is imported."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -34,13 +112,15 @@ class Commands(TyperGroup):
 def import_command(name: str) -> Any:
     """Import the command `name`: a function with one line in the registry, or a group of them."""
     function = registered(name)
-    if isinstance(function, typer.Typer):
-        imported: Any = typer.main.get_group(function)
-    else:
-        application = typer.Typer(add_completion=False)
+    application, build = function, cast(Any, typer.main.get_group)
+    if not isinstance(function, typer.Typer):
+        application, build = typer.Typer(add_completion=False), typer.main.get_command
         application.command(context_settings=getattr(function, "context_settings", None))(function)
-        imported = typer.main.get_command(application)
-    imported.name = name
+    application.info.cls = Group
+    for inner in application.registered_commands:
+        inner.cls = Command
+    imported: Any = build(application)
+    imported.name, imported.rich_markup_mode = name, None
     learn_flags(imported)
     return imported
 
@@ -49,6 +129,7 @@ app = typer.Typer(
     name="sps",
     cls=Commands,
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -76,9 +157,21 @@ def command() -> object:
         return app(standalone_mode=False)
 
 
+def run_silently() -> int:
+    """Run the command on another rank than the first; an error is written for torchrun."""
+    if not set(sys.argv[1:2]) & set(IN_STEP):
+        return Exit.OK
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides, and its end ends the others
+    if not debugging():
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+    return exit_code(command)
+
+
 def main() -> None:
     """Run the command line and exit."""
     show_what_can_be_shown()
     if ranks().rank > 0:
-        exit_rank(run_silently(command))
+        os._exit(run_silently())  # gloo aborts if its shutdown follows the end of rank 0
     sys.exit(exit_code(command))

@@ -8,15 +8,22 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from spsbench.cli.output.flags import with_flags
-from spsbench.cli.output.screen import Color
+from spsbench.cli.terminal import with_flags
 from spsbench.errors import UsageError
 from spsbench.plugins import plug_in
 from spsbench.settings.options import Setting
 from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable
 
+Color = Literal["auto", "always", "never"]
 PROMPT, OUTPUT = "Prompt", "Output"
+FEW = 14  # options of records that a help shows in full
+OFTEN = """
+    target draft drafter verifier k method temperature max_new_tokens seed engine threads
+    only task prompts data limit samples batch chat out resume trace log bias workers baseline
+    minutes steps loss kind layers
+"""
+"""Options of records that the help of a long command shows; `--help-all` shows the others."""
 ON_SCREEN = {Spec: str, tuple: list[str]}  # how a kind is typed in on the command line
 
 
@@ -25,14 +32,17 @@ def option(group: str, *names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=group, **more)
 
 
-def takes(*settings: Iterable[Setting], many: Iterable[str] = ()) -> Callable[..., Any]:
+def takes(
+    *settings: Iterable[Setting], many: Iterable[str] = (), often: Iterable[str] = ()
+) -> Callable[..., Any]:
     """Give a command the options of records; it receives those that were set, by name.
 
     Args:
         settings: options of records, listed before the command's own options.
         many: names of options that may be repeated.
+        often: names of options that this command's help shows beside those of `OFTEN`.
     """
-    repeated = frozenset(many)
+    repeated, shown = frozenset(many), {*OFTEN.split(), *often}
 
     def dress(command: Callable[..., Any]) -> Callable[..., Any]:
         own_parameters = [p for p in inspect.signature(command).parameters.values() if not _any(p)]
@@ -41,7 +51,11 @@ def takes(*settings: Iterable[Setting], many: Iterable[str] = ()) -> Callable[..
             s.name: s for group in settings for s in group if s.name not in own_names
         }
         fields = {setting.name: setting.flag for setting in settings_by_name.values()}
-        flags = [_parameter(s, s.name in repeated, fields) for s in settings_by_name.values()]
+        long = len(settings_by_name) > FEW
+        flags = [
+            _parameter(s, s.name in repeated, fields, seldom=long and s.name not in shown)
+            for s in settings_by_name.values()
+        ]
         first = [p for p in own_parameters if _is_argument(p)]
         others = [p for p in own_parameters if not _is_argument(p)]
 
@@ -74,7 +88,9 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
     return any(isinstance(mark, typer.models.ArgumentInfo) for mark in declared)
 
 
-def _parameter(setting: Setting, many: bool, fields: Mapping[str, str]) -> inspect.Parameter:
+def _parameter(
+    setting: Setting, many: bool, fields: Mapping[str, str], seldom: bool
+) -> inspect.Parameter:
     kind = ON_SCREEN.get(setting.kind, str if setting.option.parse else setting.kind)
     if many and get_origin(kind) is not list:
         kind = list[kind]  # type: ignore[valid-type]
@@ -90,6 +106,7 @@ def _parameter(setting: Setting, many: bool, fields: Mapping[str, str]) -> inspe
         help=with_flags(setting.option.help, fields),
         show_default=default or False,
         metavar=setting.option.metavar,
+        hidden=seldom,
     )
     return inspect.Parameter(
         setting.name,
@@ -117,7 +134,12 @@ Chat = Annotated[
 System = Annotated[str | None, option(PROMPT, "--system", help="System message, with --chat.")]
 Truncate = Annotated[
     Literal["left"] | None,
-    option(PROMPT, "--truncate", help="Drop the oldest tokens of a prompt that is too long."),
+    option(
+        PROMPT,
+        "--truncate",
+        help="Drop the oldest tokens of a prompt that is too long.",
+        hidden=True,
+    ),
 ]
 
 Compare = Annotated[
@@ -175,46 +197,40 @@ Chart = Annotated[
         OUTPUT,
         "--chart/--no-chart",
         help="Draw a chart of the speed-ups below the table, on a terminal.",
+        hidden=True,
     ),
 ]
-Json = Annotated[bool, option(OUTPUT, "--json", help="Short for --format json.")]
-Debug = Annotated[bool, option(OUTPUT, "--debug", help="Show the traceback of an error.")]
 Plot = Annotated[
     Path | None,
-    option(OUTPUT, "--plot", help="Plot the e-values to PATH.png and PATH.svg, or to one of them."),
+    option(
+        OUTPUT,
+        "--plot",
+        help="Plot the e-values to PATH.png and PATH.svg, or to one of them.",
+        hidden=True,
+    ),
 ]
 
 
-def wants_json(format: str, json: bool) -> bool:
-    """Return whether `--format json` or its short form was given."""
-    return json or format == "json"
-
-
-def page_format(format: str, json: bool, out: Path | None) -> str:
-    """Return table, json or html.
+def check_page(format: str, out: Path | None) -> None:
+    """Check the file of a page before anything runs.
 
     Raises:
-        SpsError: two formats, or a file that no page goes to, or that cannot be replaced.
+        SpsError: a file that no page goes to, or that cannot be replaced.
     """
-    if json and format == "html":
-        raise UsageError("--json with --format html: expected one of the two")
     if out is not None and format != "html":
         raise UsageError(f"--out {out} without --format html: expected both or none")
     if out is not None:
         check_replaceable(out)
-    return "json" if json else format
 
 
-def report_format(format: str, json: bool) -> str:
-    """Return the name of the reporter that --format or --json names.
+def report_format(name: str) -> str:
+    """Return the reporter that --format names, with its arguments.
 
     Raises:
-        UsageError: no such reporter, or two different ones.
+        UsageError: no such reporter.
     """
-    if json and format not in ("table", "json"):
-        raise UsageError(f"--json with --format {format}: expected one of the two")
     try:
-        spec = Spec.parse("json" if json else format)
+        spec = Spec.parse(name)
     except ValueError as error:
         raise UsageError(f"--format {error}") from error
     plug_in("reporters", spec)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.output.terminal import note, say, write
+from spsbench.cli.terminal import note, say, write
 from spsbench.errors import UsageError
 from spsbench.store.atomic import check_replaceable, replace_file
 
@@ -26,7 +26,6 @@ Shown = Annotated[
 def report(
     runs: Shown,
     format: o.ReportFormat = "table",
-    json: o.Json = False,
     out: Annotated[
         Path | None,
         o.option(o.OUTPUT, "--out", "-o", help="Write the report to a file instead of stdout."),
@@ -76,7 +75,6 @@ def report(
             help="Show the paper's results (Chinchilla) next to those of every run.",
         ),
     ] = False,
-    debug: o.Debug = False,
 ) -> None:
     """Show the results of runs, computed from their records."""
     if margin is not None:
@@ -84,7 +82,7 @@ def report(
             raise UsageError(f"--margin is {margin}: expected above 0 and below 1")
         if against is None:
             raise UsageError("--margin without --against: expected both or none")
-    form = o.report_format(format, json)
+    form = o.report_format(format)
     if out is not None:
         check_replaceable(out)
     if any(path.is_file() for path in runs):
@@ -98,11 +96,11 @@ def report(
         show_results(runs, form, out, [name for name, value in run_options.items() if value])
         return
     if plot is not None:
-        from spsbench.cli.output.publish import check_plot
+        from spsbench.cli.publish import check_plot
 
         check_plot(plot)
 
-    from spsbench.cli.output.publish import publish, show_changes
+    from spsbench.cli.publish import publish, show_changes
     from spsbench.reports.reporter import in_categories
     from spsbench.reports.run_tables import report_on
 
@@ -117,7 +115,7 @@ def report(
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     publish(run_report, form, out)
     if plot is not None:
-        from spsbench.cli.output.publish import save_plot
+        from spsbench.cli.publish import save_plot
 
         if len(run_report.tables) > 1:
             raise UsageError(
@@ -137,7 +135,7 @@ def show_results(
     if run_options or form not in ("table", "json"):
         wrong = run_options[0] if run_options else f"--format {form}"
         raise UsageError(f"{wrong} with a file of results: expected a run. Leave it out")
-    from spsbench.cli.output.publish import format_tables
+    from spsbench.cli.publish import format_tables
     from spsbench.reports.other_benchmarks import read_results, tables
     from spsbench.reports.reporter import TextTable
 
@@ -157,13 +155,11 @@ def merge_runs(
     runs: Runs,
     out: Annotated[Path, o.option(o.OUTPUT, "--out", "-o", help="Folder to create.")],
     format: o.ReportFormat = "table",
-    json: o.Json = False,
-    debug: o.Debug = False,
 ) -> None:
     """Merge runs of one configuration, such as shards from several machines."""
-    form = o.report_format(format, json)
+    form = o.report_format(format)
 
-    from spsbench.cli.output.publish import publish
+    from spsbench.cli.publish import publish
     from spsbench.reports.run_tables import conclude
     from spsbench.store.run import merge
     from spsbench.store.run_folder import WHOLE

@@ -62,7 +62,7 @@ def audit_section(audit: Values, run: str = "", records: int | None = None) -> S
         title=f"Audit: {audit['name']}",
         status=STATUSES.get(audit["verdict"], "open"),
         line=audit["line"],
-        notes=(*notes, *further_notes),
+        notes=(*notes, *further_notes, *filter(None, [audit.get("advice")])),
         says=GREEDY if "prompts" in audit else E_PROCESS,
         figures=figures,
         tables=tables,

@@ -17,7 +17,7 @@ from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.pairings import Pairing, drafter_kinds, pairings, schedules
 from spsbench.audit.exact.rules import pairing, row_of, rows_of
 from spsbench.audit.exact.tables import Pair
-from spsbench.cli.verify.rules import conclusion, judge
+from spsbench.cli.rules import conclusion, judge
 from spsbench.errors import Exit, UnavailableError, UsageError
 from spsbench.loop.types import LM, Context, Draft, GoOn, Guarantee, Noise, Verdict
 from spsbench.methods.drafters.model import ModelDrafter

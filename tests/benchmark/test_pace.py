@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from spsbench.benchmark.estimate import RunProgress, rate
-from spsbench.cli.output import progress
+from spsbench.cli import progress
 from spsbench.metrics.summaries import summaries
 from spsbench.settings.records import RoundRecord
 from tests.simulation import cell, failure, record, run

@@ -8,7 +8,7 @@ import pytest
 import spsbench
 from spsbench.audit.exact.pairings import Pairing
 from spsbench.audit.exact.rules import Enumeration
-from spsbench.cli.verify.rules import rendered
+from spsbench.cli.rules import table_of
 from spsbench.errors import UsageError
 from spsbench.methods.resolve import resolve
 from spsbench.settings.cell_from_options import make_cell
@@ -177,7 +177,7 @@ def test_equal_errors_of_a_rule_are_told_once_with_their_line(mine):
     row = Enumeration()(unit)
     assert row.error is not None
     assert row.error.endswith(f"not subscriptable (mine.py, line {line})")
-    said = " ".join(rendered([row, row]).split())
+    said = "\n".join(table_of([row, row]).remarks)
     assert said.count("failed: TypeError") == 1
     assert "error 1, in 2 of 2 pairings: PlugInError" in said
 

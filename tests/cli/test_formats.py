@@ -69,7 +69,6 @@ def test_the_short_form_is_the_long_one(sps):
         ("report", RUN, "--format", "beam"),
         ("bench", "xsum", "--format", "beam"),
         ("merge", RUN, "--out", "x", "--format", "beam"),
-        ("report", RUN, "--format", "md", "--json"),
         ("bench", "xsum", "--json", "--dry-run"),
         ("generate", "--format", "json"),
         ("list", "--format", "md"),
@@ -97,7 +96,7 @@ def test_a_reporter_that_fails_is_named(sps, name):
 
 
 def test_bytes_are_for_no_terminal(sps, theirs, monkeypatch):
-    monkeypatch.setattr("spsbench.cli.output.publish.is_terminal", lambda stream: True)
+    monkeypatch.setattr("spsbench.cli.publish.is_terminal", lambda stream: True)
     ran = sps("report", RUN, "--format", "packed")
     assert (ran.code, ran.out) == (Exit.USAGE, "")
     assert "Name one with --out" in ran.err

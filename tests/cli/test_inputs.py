@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli.output.publish import check_plot
+from spsbench.cli.publish import check_plot
 from spsbench.errors import UsageError, WriteError
 from spsbench.settings.models import BUNDLED
 from tests.oracles.inputs import KINDS, put, refused

@@ -7,11 +7,10 @@ from io import StringIO
 
 import pytest
 
-from spsbench.cli.output.screen import Paint, Screen, paint
-from spsbench.cli.output.terminal import (
+from spsbench.cli.answers import Paint, Screen, paint
+from spsbench.cli.terminal import (
     BOLD,
     is_terminal,
-    one_line,
     safe_text,
     say,
     show_what_can_be_shown,
@@ -120,10 +119,6 @@ def test_every_control_and_format_character_is_escaped():
             assert safe_text(character).startswith("\\")
 
 
-def test_one_line_is_one_line():
-    assert one_line("a\nb\r\nc\x1b") == "a b\\r c\\x1b"
-
-
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_what_an_encoding_lacks_is_escaped(encoding):
     raw = io.BytesIO()
@@ -144,7 +139,7 @@ def test_a_closed_stream_is_no_terminal():
 def test_what_matters_is_not_dim(monkeypatch, capsys, terminal):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("spsbench.cli.output.terminal.is_terminal", lambda stream: terminal)
+    monkeypatch.setattr("spsbench.cli.terminal.is_terminal", lambda stream: terminal)
     say("loading")
     say("speed-up over ArS: 1.50x", BOLD)
     say("warning: other work kept this machine busy")

@@ -7,7 +7,7 @@ import torch
 
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.tables import Pair, TableLM
-from spsbench.cli.process.failures import described
+from spsbench.cli.failures import described
 from spsbench.errors import Exit, PlugInError, UsageError
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream

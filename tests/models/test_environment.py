@@ -21,7 +21,7 @@ def test_doctor_says_what_is_wrong(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OMP_NUM_THREADS", "0")
     monkeypatch.setenv("TMPDIR", "/nothing/here")
     monkeypatch.setattr(doctor, "at_work", lambda seconds: 1.96)
-    doctor.doctor(json=True)
+    doctor.doctor(format="json")
     shown = capsys.readouterr().out
     assert "hf_secret" not in shown
     found = json.loads(shown)
@@ -44,7 +44,7 @@ def test_doctor_says_what_is_wrong(tmp_path, monkeypatch, capsys):
 def test_doctor_on_a_pipe_has_the_rows_of_each_engine(registered, monkeypatch, capsys):
     registered("engines", "told", "tests.models.test_environment:Told")
     registered("engines", "broken", "tests.models.test_environment:Broken")
-    doctor.doctor(json=False)
+    doctor.doctor()
     shown = capsys.readouterr().out
     assert "https://huggingface.co cannot be reached, a token is set" in shown
     assert "hf_secret" not in shown
@@ -71,11 +71,11 @@ class Broken:
 def test_doctor_shows_what_an_extension_adds_and_skips_an_absent_one(monkeypatch, capsys):
     theirs = {"here": f"{__name__}:theirs", "gone": ".extensions.gone.doctor:examine"}
     monkeypatch.setattr(doctor, "DOCTOR", theirs)
-    doctor.doctor(json=True)
+    doctor.doctor(format="json")
     values = json.loads(capsys.readouterr().out)
     assert values["here"] == {"speed": 1}
     assert "gone" not in values
-    doctor.doctor(json=False)
+    doctor.doctor()
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["here", "1", "of", "[it]"] in lines
 

@@ -10,8 +10,8 @@ import typer
 from spsbench.cli.bench import bench
 from spsbench.cli.generate import generate
 from spsbench.cli.main import app
-from spsbench.cli.output.flags import with_flags
-from spsbench.cli.verify.command import EXCLUDED, pair
+from spsbench.cli.terminal import with_flags
+from spsbench.cli.verify import EXCLUDED, pair
 from spsbench.errors import UsageError
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_AUDIT

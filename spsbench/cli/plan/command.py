@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.output.flags import with_flags
-from spsbench.cli.output.progress import deferred_progress
-from spsbench.cli.output.terminal import say
 from spsbench.cli.plan.log import check_without_log, formulas, plan_from_log
+from spsbench.cli.progress import deferred_progress
+from spsbench.cli.terminal import say, with_flags
 from spsbench.errors import Exit, UsageError
 from spsbench.hardware.signals import graceful
 from spsbench.settings.cell_from_options import OF_CELL
@@ -51,7 +50,7 @@ def plan(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TASK|PLAN]",
+            metavar="TASK|PLAN",
             help="Task that supplies the prompts (xsum, humaneval ...), the folder of a finished "
             "plan, which is shown again.",
         ),
@@ -78,12 +77,10 @@ def plan(
     ] = False,
     chart: o.Chart = True,
     format: o.ReportFormat = "table",
-    json: o.Json = False,
-    debug: o.Debug = False,
     **options: Any,
 ) -> None:
     """Predict whether speculation pays on this machine, with which drafter and K; time the best."""
-    form = o.report_format(format, json)
+    form = o.report_format(format)
     shown: dict[str, Any] = {"form": form, "chart": chart}
     temperatures = temperatures_of(temperature)
     if len(temperatures) == 1:
@@ -172,7 +169,7 @@ def run_plans(
     Raises:
         SpsError: models, data, files or a folder that cannot be used.
     """
-    from spsbench.cli.output.publish import publish, save_plot, show_chart
+    from spsbench.cli.publish import publish, save_plot, show_chart
     from spsbench.planning.plan import check_fit, open_plan, shared_models
     from spsbench.planning.plan import plan as make_plan
 

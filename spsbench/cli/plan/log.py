@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spsbench.cli.output.flags import with_flags
-from spsbench.cli.output.progress import deferred_progress
-from spsbench.cli.output.terminal import write
+from spsbench.cli.progress import deferred_progress
+from spsbench.cli.terminal import with_flags, write
 from spsbench.errors import UsageError
 from spsbench.hardware.signals import graceful
 from spsbench.settings.commands import KS
@@ -29,7 +28,7 @@ def plan_from_log(
     """
     if what is not None:
         raise UsageError(f"--log with {shlex.quote(what)}: expected one of the two. Leave one out")
-    from spsbench.cli.output.publish import format_tables, publish, save_plot
+    from spsbench.cli.publish import format_tables, publish, save_plot
     from spsbench.planning.logs.plan_log import plan_log
     from spsbench.reports.reporter import Report
 
@@ -80,7 +79,7 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
     Raises:
         UsageError: rates that are none, or options that belong to other plans.
     """
-    from spsbench.cli.output.publish import format_tables
+    from spsbench.cli.publish import format_tables
     from spsbench.planning.logs.assumptions import formula_tables, formula_values, rates_of
     from spsbench.settings.options import parse_range
     from spsbench.spec import K_MAX

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.output.flags import with_flags
-from spsbench.cli.output.terminal import write
+from spsbench.cli.terminal import with_flags, write
 from spsbench.errors import Exit, UsageError
 from spsbench.extensions.check.options import OF_CHECK
 from spsbench.hardware.signals import graceful
@@ -20,16 +19,14 @@ from spsbench.version import __version__
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
 
 
-@o.takes(OF_CHECK.values())
+@o.takes(OF_CHECK.values(), often=["weights"])
 def check(
     url: Annotated[
         str | None,
-        typer.Argument(metavar="[URL]", help="Address of the server, without an API key."),
+        typer.Argument(metavar="URL", help="Address of the server, without an API key."),
     ] = None,
     format: o.AuditFormat = "table",
-    json: o.Json = False,
     out: o.PageFile = None,
-    debug: o.Debug = False,
     **options: Any,
 ) -> None:
     """Audit a running server: output distribution, greedy texts, tokens per pass, speed.
@@ -39,11 +36,12 @@ def check(
     """
     if url is None and options.get("resume") is None:
         raise UsageError("expected the URL of a server, or --resume FILE")
-    from spsbench.cli.output.progress import deferred_progress
+    from spsbench.cli.progress import deferred_progress
     from spsbench.extensions.check.check import run_check
     from spsbench.serving.address import checked
 
-    form, place = o.page_format(format, json, out), None
+    o.check_page(format, out)
+    place = None
     if url is not None:
         parts, at = urlsplit(checked(url)), time.strftime("%m%d-%H%M%S")
         place = Path(f"sps-check-{parts.hostname}-{parts.port or parts.scheme}-{at}.jsonl")
@@ -52,7 +50,7 @@ def check(
             result = run_check(url, options, place, watch=watch)
     except KeyboardInterrupt:
         raise typer.Exit(interrupt.code) from None
-    show(result, form, out)
+    show(result, format, out)
     raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
 
 

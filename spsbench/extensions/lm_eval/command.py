@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 from tqdm import tqdm
 
-from spsbench.cli import options as o
-from spsbench.cli.output.terminal import say
+from spsbench.cli.terminal import say
 from spsbench.errors import MissingError, UsageError
 from spsbench.metrics.rates import metrics
 from spsbench.settings.records import RoundRecord
@@ -31,7 +30,6 @@ def lm_eval(
         list[str] | None,
         typer.Argument(metavar="ARGUMENT...", help="Arguments of lm_eval, such as --tasks gsm8k."),
     ] = None,
-    debug: o.Debug = False,
 ) -> None:
     """Run lm-evaluation-harness with the model sps; arguments are those of lm_eval.
 

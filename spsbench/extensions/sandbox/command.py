@@ -67,8 +67,6 @@ def score(
         ),
     ] = False,
     format: o.TableFormat = "table",
-    json: o.Json = False,
-    debug: o.Debug = False,
 ) -> None:
     """Run generated programs in a sandbox and report pass@k. Resumes an interrupted scoring."""
     for flag, value, low, high, expected in (
@@ -81,9 +79,9 @@ def score(
     if understood and sandbox != "none":
         raise UsageError(f"{UNDERSTOOD} with --sandbox {sandbox}: expected --sandbox none with it")
 
-    from spsbench.cli.output.progress import deferred_progress
-    from spsbench.cli.output.publish import publish
-    from spsbench.cli.output.terminal import one_line, say, write
+    from spsbench.cli.progress import deferred_progress
+    from spsbench.cli.publish import publish
+    from spsbench.cli.terminal import one_line, say, write
     from spsbench.extensions.sandbox.library import Scoring, ScoringOptions
 
     scoring = Scoring(
@@ -104,7 +102,7 @@ def score(
         again = shlex.join(["sps", *(a for a in sys.argv[1:] if a != "--overwrite")])
         say(f"stopped after {len(scoring.judged)} verdicts. Continue with: {again}")
         raise typer.Exit(interrupt.code)
-    text, as_json = scoring.write_figures(), o.wants_json(format, json)
+    text, as_json = scoring.write_figures(), format == "json"
     if as_json:
         write(text)
     elif not scoring.is_run:

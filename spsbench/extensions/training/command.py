@@ -10,7 +10,7 @@ import typer
 
 from spsbench.cli import options as o
 from spsbench.cli.bench import again
-from spsbench.cli.output.terminal import say, write
+from spsbench.cli.terminal import say, write
 from spsbench.errors import Exit
 from spsbench.extensions.training.options import OF_DRAFT, OF_HEAD, OF_TRAINED
 from spsbench.hardware.files import clock
@@ -35,12 +35,10 @@ train = typer.Typer(
 )
 def draft(
     format: o.TableFormat = "table",
-    json: o.Json = False,
-    debug: o.Debug = False,
     **options: Any,
 ) -> None:
     """Train a draft model: layers copied from the target, or a model of your own."""
-    raise typer.Exit(run_training("draft", options, json=o.wants_json(format, json)))
+    raise typer.Exit(run_training("draft", options, json=format == "json"))
 
 
 @train.command("head")
@@ -52,12 +50,10 @@ def draft(
 )
 def head(
     format: o.TableFormat = "table",
-    json: o.Json = False,
-    debug: o.Debug = False,
     **options: Any,
 ) -> None:
     """Train a head that reads the target's hidden states."""
-    raise typer.Exit(run_training("head", options, json=o.wants_json(format, json)))
+    raise typer.Exit(run_training("head", options, json=format == "json"))
 
 
 def show_evaluation(course: Any) -> None:

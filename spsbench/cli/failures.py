@@ -12,8 +12,7 @@ from typing import TextIO
 
 import typer
 
-from spsbench.cli.output.flags import with_flags
-from spsbench.cli.output.terminal import one_line
+from spsbench.cli.terminal import one_line, with_flags
 from spsbench.errors import (
     CannotCreateError,
     Exit,
@@ -51,8 +50,9 @@ def exit_code(command: Callable[[], object]) -> int:
 
 def report(error: BaseException) -> int:
     """Print the line of `error` and return its exit code."""
-    if isinstance(error, typer.TyperException) and not error.format_message():
-        return error.exit_code  # no arguments at all: the help is shown instead
+    if type(error).__name__ == "NoArgsIsHelpError" and isinstance(error, typer.TyperException):
+        print(error.format_message())
+        return error.exit_code
     line, code = described(error)
     line = with_flags(line)
     if debugging():

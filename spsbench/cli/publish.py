@@ -5,16 +5,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import get_terminal_size
+from typing import Any
 
-from spsbench.cli.output.flags import with_flags
-from spsbench.cli.output.terminal import is_terminal, say, write, write_bytes
+from spsbench.cli.terminal import (
+    is_terminal,
+    one_line,
+    say,
+    with_flags,
+    write,
+    write_bytes,
+    write_json,
+)
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
 from spsbench.metrics.compare import MARGINS, Change
 from spsbench.plugins import is_ours, make, plug_in
 from spsbench.registry import find
 from spsbench.reports.columns import full
 from spsbench.reports.plots import png, svg
-from spsbench.reports.reporter import Figure, Report, TextTable
+from spsbench.reports.reporter import Figure, Report, Section, TextTable
 from spsbench.reports.run_tables import compared
 from spsbench.reports.table import chart, drawn
 from spsbench.settings.labels import Names
@@ -199,6 +207,17 @@ def files_of(path: Path) -> Mapping[str, Path]:
 
 
 WIDTH = 160  # columns without a terminal
+
+
+def show(values: Any, format: str, *sections: Section) -> None:
+    """Write a result: its values as JSON, or the tables and lines of its sections."""
+    if format == "json":
+        write_json(values)
+        return
+    for section in sections:
+        lines = [section.title, *section.notes, section.line]
+        text = "".join(f"{one_line(with_flags(line))}\n" for line in lines if line)
+        write(format_tables(section.tables) + text)
 
 
 def format_tables(tables: Iterable[TextTable]) -> str:

@@ -1,6 +1,5 @@
 """`sps verify rules`: enumerate the pairings, print their table and conclusion."""
 
-import json as js
 import sys
 import time
 from collections import Counter
@@ -10,19 +9,17 @@ from dataclasses import asdict
 from spsbench.audit.exact.cases import LOOKAHEAD
 from spsbench.audit.exact.pairings import Pairing, pairings
 from spsbench.audit.exact.rules import RuleRow, rows_of
-from spsbench.cli.output.flags import with_flags
-from spsbench.cli.output.progress import progress
-from spsbench.cli.output.terminal import is_terminal, say, write
+from spsbench.cli.progress import progress
+from spsbench.cli.publish import show
+from spsbench.cli.terminal import is_terminal, say
 from spsbench.errors import Exit
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.files import clock
 from spsbench.loop.types import Guarantee
-from spsbench.reports.reporter import TextTable
-from spsbench.reports.table import drawn
+from spsbench.reports.reporter import Section, TextTable
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
 
-WIDTH = 160
 NAMES = ("verifier", "drafter", "schedule", "claims", "verdict", "where")
 HEADINGS = (*NAMES, "K to", "total variation")
 EVERY = 60.0  # seconds between two lines without a terminal
@@ -66,29 +63,27 @@ def enumerate_rules(
     drafts: Sequence[Spec] = (),
     *,
     deep: bool,
-    json: bool,
+    format: str,
 ) -> int:
     """Enumerate the pairings and print the table; return the exit code."""
     work = pairings(specs, only, drafts, deep=deep)
     count = Count(len(work))
     if not is_terminal(sys.stderr):
         say(f"enumerating {len(work)} pairings, with a line each {EVERY:g} s")
-    with progress(count, EVERY) as display:
+    with progress(count, EVERY) as move:
 
         def notify(pairing: Pairing, row: RuleRow) -> None:
             count.add(pairing, row)
-            display.show()
+            move()
 
         rows = rows_of(
             work, usable_cores() if deep else min(usable_cores(), FEW), notify, count.begin
         )
     code = judge(rows)
     say(conclusion(rows))
-    if json:
-        listed = [asdict(row) | {"verdict": row.verdict} for row in rows]
-        write(js.dumps({"schema": SCHEMA, "exit": int(code), "rows": listed}, indent=2) + "\n")
-    else:
-        write(rendered(rows))
+    listed = [asdict(row) | {"verdict": row.verdict} for row in rows]
+    section = Section(title="", status="open", line="", tables=(table_of(rows),))
+    show({"schema": SCHEMA, "exit": int(code), "rows": listed}, format, section)
     return code
 
 
@@ -133,8 +128,8 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
     return "; ".join(parts)
 
 
-def rendered(rows: Sequence[RuleRow]) -> str:
-    """Return the table and its remarks, without colours."""
+def table_of(rows: Sequence[RuleRow]) -> TextTable:
+    """Return the table and its remarks."""
     errors = list(dict.fromkeys(row.error for row in rows if row.error))
     cells = []
     for row in rows:
@@ -151,7 +146,7 @@ def rendered(rows: Sequence[RuleRow]) -> str:
         for number, error in enumerate(errors, 1)
     ]
     refusals = dict.fromkeys(row.refused for row in rows if row.refused)
-    remarks += [with_flags(f"refused: {reason}") for reason in refusals]
+    remarks += [f"refused: {reason}" for reason in refusals]
     remarks += [
         f"BIASED: {row.verifier} x {row.drafter} x {row.schedule}, {row.worst}: {row.example}"
         for row in rows
@@ -161,4 +156,4 @@ def rendered(rows: Sequence[RuleRow]) -> str:
         remarks.append(f"smallest case of {row.verifier} x {row.drafter}:")
         remarks += [f"  {line}" for line in row.smallest]
     title = "Verifier x drafter x schedule, by enumeration of every uniform"
-    return drawn(TextTable(title, HEADINGS, cells, remarks, names=len(NAMES)), WIDTH)
+    return TextTable(title, HEADINGS, cells, remarks, names=len(NAMES))

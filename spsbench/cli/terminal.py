@@ -1,0 +1,175 @@
+"""Text on a terminal: results on stdout by `write`, lines on stderr by `say` and `note`.
+
+Control characters are escaped. Rooms name a field in backticks: `with_flags` shows its flag.
+"""
+
+import json
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from io import TextIOWrapper
+from keyword import iskeyword
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import Any, TextIO
+
+from spsbench.errors import WriteError, replace_fields
+
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Controls (ESC, CR, C1), formats (bidi, zero-width), surrogates, line and paragraph separators."""
+
+DIM, BOLD, YELLOW, RESET = "\x1b[2m", "\x1b[1m", "\x1b[33m", "\x1b[0m"
+ROOM = 12  # columns that a wrapped text needs
+NOT_ASCII_PRINTABLE = re.compile(r"[^\n\t\x20-\x7e]")
+
+
+def safe_text(text: str) -> str:
+    r"""Show the unprintable characters of `text` as escapes (`\x1b`); \n and \t stay.
+
+    Rich passes ESC, C1 and bidi controls through, to a terminal and to a pipe alike.
+    """
+    return NOT_ASCII_PRINTABLE.sub(lambda match: visible(match[0]), text)
+
+
+@cache
+def visible(character: str) -> str:
+    """Return the character itself, or its escape."""
+    if unicodedata.category(character) in HIDDEN:
+        return character.encode("unicode_escape").decode("ascii")
+    return character
+
+
+def one_line(text: str) -> str:
+    """Return `text`, safe and without line breaks."""
+    return " ".join(safe_text(text).splitlines())
+
+
+def show_what_can_be_shown() -> None:
+    """Let stdout and stderr escape characters that their encoding lacks (LANG=C, cp1252).
+
+    A stream that is closed at the start discards text.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, os.fdopen(nowhere, "w", encoding="utf-8", closefd=False))
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def write(text: str) -> None:
+    """Write `text` to stdout and flush.
+
+    Raises:
+        WriteError: the disk is full, or the like.
+        BrokenPipeError: the reader has gone.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise WriteError(f"stdout cannot be written ({error.strerror})") from error
+
+
+def write_json(values: Any) -> None:
+    """Write values to stdout as JSON."""
+    write(json.dumps(values, indent=2, allow_nan=False) + "\n")
+
+
+def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows with their columns aligned; on a terminal the last one is wrapped."""
+    *widths, _ = (max(map(len, column)) + 2 for column in zip(*rows, strict=True))
+    room = get_terminal_size().columns - sum(widths) if is_terminal(sys.stdout) else 0
+    for *cells, last in rows:
+        first = "".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))
+        lines = wrap(last, room) if room > ROOM else [last]
+        yield first + ("\n" + " " * sum(widths)).join(lines)
+
+
+def write_bytes(content: bytes) -> None:
+    """Write `content` to stdout as it is, and flush.
+
+    Raises:
+        WriteError: the disk is full, or the like.
+        BrokenPipeError: the reader has gone.
+    """
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise WriteError(f"stdout cannot be written ({error.strerror})") from error
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether `stream` is open and a terminal."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def say(line: str, style: str = DIM) -> None:
+    """Write a line to stderr, on a terminal in a style; warnings are yellow."""
+    text = one_line(with_flags(line))
+    if wants_colour() and is_terminal(sys.stderr):
+        text = f"{YELLOW if text.startswith('warning:') else style}{text}{RESET}"
+    print(text, file=sys.stderr, flush=True)
+
+
+def note(line: str) -> None:
+    """Write a line to stderr about something unexpected."""
+    say(f"note: {line}")
+
+
+def wants_colour() -> bool:
+    """Return whether the environment allows colour (NO_COLOR, TERM=dumb)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+_OF_COMMAND: dict[str, str] = {}
+"""Field -> flag of the command that runs."""
+
+
+def learn_flags(command: Any) -> None:
+    """Take the flags of a command and of those in it, as the command line declares them."""
+    for parameter in command.params:
+        flags = [name for name in parameter.opts if name.startswith("--")]
+        if flags:
+            # `--from` is an alias of `start`, as a field cannot be called so
+            keywords = [name for name in flags if iskeyword(name[2:])]
+            _OF_COMMAND[parameter.name] = (keywords or flags)[0]
+    for inner in getattr(command, "commands", {}).values():
+        learn_flags(inner)
+
+
+def with_flags(text: str, flags: Mapping[str, str] | None = None) -> str:
+    """Return a message with the flags of the fields that it names, by `flags` before others."""
+    return replace_fields(text, lambda field: (flags or {}).get(field) or _flag(field))
+
+
+def _flag(field: str) -> str | None:
+    """Return the flag of a field: the running command's, or another command's."""
+    return _OF_COMMAND.get(field) or _of_any_command().get(field)
+
+
+@cache
+def _of_any_command() -> dict[str, str]:
+    from spsbench.settings.commands import OF_AUDIT, OF_PLANNING, OF_REPLAY
+    from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
+    from spsbench.settings.experiment import OF_EXPERIMENT
+    from spsbench.settings.sweep import LISTED, OF_SWEEP
+
+    cells = (LISTED, OF_SWEEP, OF_EXPERIMENT)
+    runs = (OF_ACCESS, OF_OUTPUT, OF_WORKERS)
+    audits = (OF_PLANNING, OF_AUDIT, OF_REPLAY)
+    return {
+        name: setting.flag
+        for settings in (*cells, *runs, *audits)
+        for name, setting in settings.items()
+    }

@@ -1,5 +1,0 @@
-"""`sps verify`: `command` has the flags, `rules` and `output` print the results.
-
-Stands on `audit`, which verifies without printing. Read `command`, then `rules` and
-`output`.
-"""

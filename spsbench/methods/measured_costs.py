@@ -1,20 +1,28 @@
-"""Measure the costs of a round with loaded models: 84 rounds, once for a machine."""
+"""Meter of real rounds; costs of a round for schedules, measured once for a machine."""
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from random import Random
-from statistics import median
+from typing import TypeVar
+
+import numpy as np
 
 from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
+from spsbench.loop.batch import Batch
 from spsbench.loop.decode import never
+from spsbench.loop.decoder import Decoder
 from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.types import Limits
-from spsbench.methods.build import build
+from spsbench.loop.types import Limits, Round, Schedule
+from spsbench.methods.build import LoadedDecoderContext
 from spsbench.methods.resolve import resolve, warp
 from spsbench.methods.round_costs import DIGITS, RoundCosts, asks_for_costs, keep_costs, known_costs
+from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
+from spsbench.plugins import make
 from spsbench.settings.cell import AUTO, Cell, constant
 from spsbench.settings.cell_from_options import HYBRID, part
 from spsbench.spec import Spec
@@ -24,7 +32,146 @@ log = logging.getLogger(__name__)
 DEPTHS = range(7)  # tokens drafted a round; the last is the most that `payoff` drafts by itself
 PROMPT = 32  # random tokens
 TURNS = 3
-ROUNDS = 3  # of each depth and turn, behind one that captures what later ones replay
+ROUNDS = 3  # of each depth and turn
+SHORTEST = 64  # tokens before a text restarts
+DRIFT = 10  # turns without a rejection, after which the text restarts
+OWN = Spec("native")
+
+Made = TypeVar("Made")
+
+
+def batch_of(sizes: Sequence[int]) -> Batch | None:
+    """Return a batch of the greatest of some sizes; None: one text alone needs none."""
+    return Batch(sizes[-1], continuous=True) if sizes[-1] > 1 else None
+
+
+def together(batch: Batch | None, calls: Sequence[Callable[[], Made]]) -> list[Made]:
+    """Return what calls make as rows of a batch; one alone runs without it."""
+    if batch is None or len(calls) == 1:
+        return [call() for call in calls]
+    return [row.result for row in sorted(batch.run(calls), key=lambda row: row.number)]
+
+
+class GivenSchedule(Schedule):
+    """A schedule whose K the measurement sets before each round."""
+
+    requested = 0
+
+    def k(self, history: Sequence[Round]) -> int:
+        """Return the K that was set."""
+        return self.requested
+
+
+class RoundMeterContext(LoadedDecoderContext):
+    """A decoder context with the schedule of the measurement."""
+
+    def __init__(
+        self, cell: Cell, loaded: Loaded, schedule: Schedule, batch: Batch | None = None
+    ) -> None:
+        super().__init__(cell, loaded, batch)
+        self._schedule = schedule
+
+    def schedule(self) -> Schedule:
+        """Return the given schedule."""
+        return self._schedule
+
+
+def turn_tokens(ks: Sequence[int], batches: int = 1) -> int:
+    """Return the most tokens of a text that a turn of rounds makes, and the round of its prompt."""
+    return batches * (sum(k + 1 for k in ks) + ks[0] + 1) + ks[0] + 1
+
+
+class RoundMeter:
+    """Real rounds of the decoding loop after one context; a turn times one round of each K.
+
+    Each turn starts a few tokens later; texts that become too long restart.
+
+    Args:
+        cell: source of drafter, verifier and warp; the cell's schedule is not used.
+        text: token ids, more of them than `context`.
+        context: tokens cached when a text begins.
+        ks: tokens to request, rising.
+        times: rounds of each K in a turn; the turn's value is their median.
+        sizes: texts that make their rounds together, rising.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        loaded: Loaded,
+        text: Sequence[int],
+        context: int,
+        ks: Sequence[int],
+        draw: Random,
+        times: int = 1,
+        sizes: Sequence[int] = (1,),
+    ) -> None:
+        self._warp, self._seed = warp(cell), cell.seed
+        self._schedule, self._batch, self._draw = GivenSchedule(), batch_of(sizes), draw
+        self._prompt, self._context = list(text[: context + 1]), context
+        self.ks, self.sizes, self._times = tuple(ks), tuple(sizes), times
+        self._turn = turn_tokens([*ks] * times, len(sizes))
+        room = max(SHORTEST, DRIFT * self._turn)
+        self._room = room if loaded.limit is None else min(room, loaded.limit - context - 1)
+        contexts = [
+            RoundMeterContext(cell, loaded, self._schedule, self._batch) for _ in range(sizes[-1])
+        ]
+        self._decoders: list[Decoder] = [make("decoders", OWN, parts) for parts in contexts]
+        self._starts = 0
+        self._rows, self._written = list[Iterator[Round]](), list[int]()  # of each text, its tokens
+        self._turns: list[Floats] = []
+
+    def turn(self) -> None:
+        """Time one round of each K in each size of batch."""
+        if not self._rows or max(self._written) + self._turn > self._room:
+            self._begin()
+        readings = np.empty((5, len(self.sizes), len(self.ks)))
+        for at, size in enumerate(self.sizes):
+            self._round(size, self.ks[0])  # the first round after other work is slower
+            by_k: dict[int, list[Sequence[float]]] = {k: [] for k in self.ks}
+            timed = [*self.ks] * self._times
+            for k in self._draw.sample(timed, len(timed)):
+                by_k[k].append(self._round(size, k))
+            readings[:, at] = np.array([np.median(by_k[k], axis=0) for k in self.ks]).T
+        self._turns.append(readings)
+
+    def of(self, turns: Sequence[int]) -> Floats:
+        """Return [T, 5, B, K] of some turns.
+
+        Tokens drafted a text, seconds of draft, target and whole round, and tokens cached before.
+        """
+        return np.stack([self._turns[turn] for turn in turns])
+
+    @property
+    def context(self) -> int:
+        """Return the mean number of tokens that were cached before the rounds."""
+        return round(float(np.mean([readings[-1] for readings in self._turns])))
+
+    def _begin(self) -> None:
+        self._schedule.requested = self.ks[0]
+        self._rows = [self._row(number) for number in range(self.sizes[-1])]
+        self._written = [next(row).emitted for row in self._rows]  # prefills, untimed
+        self._starts += 1
+
+    def _row(self, number: int) -> Iterator[Round]:
+        shift = number % len(self._prompt)
+        prompt = [*self._prompt[shift:], *self._prompt[:shift]]
+        noise = PhiloxStream(self._seed, "costs", str(self._starts), number)
+        limits = Limits(self._room)
+        decoder = self._decoders[number]
+        return iter(decoder(prompt, limits=limits, warp=self._warp, noise=noise, stop=never))
+
+    def _round(self, size: int, k: int) -> tuple[float, ...]:
+        """Make a common round; its texts are those of the first rows."""
+        self._schedule.requested = k
+        context = self._context + float(np.mean(self._written[:size]))
+        began = time.perf_counter()
+        rounds = together(self._batch, [partial(next, row) for row in self._rows[:size]])
+        seconds = rounds[0].seconds if size == 1 else time.perf_counter() - began
+        for number, done in enumerate(rounds):
+            self._written[number] += done.emitted
+        drafted = float(np.mean([done.drafted for done in rounds]))
+        return drafted, rounds[0].draft_seconds, rounds[0].target_seconds, seconds, context
 
 
 def learn_costs(cell: Cell, loaded: Loaded) -> None:
@@ -33,6 +180,8 @@ def learn_costs(cell: Cell, loaded: Loaded) -> None:
     Nothing is measured beside other work: the costs that are usual for the processor hold then.
     """
     if not asks_for_costs(cell) or known_costs(cell) is not None or loaded.target is None:
+        return
+    if loaded.limit is not None and loaded.limit < PROMPT + turn_tokens([*DEPTHS] * ROUNDS):
         return
     before = read_clocks()
     costs = measured_costs(cell, loaded)
@@ -55,11 +204,17 @@ def measured_costs(cell: Cell, loaded: Loaded) -> RoundCosts:
     drafter = cell.drafter
     if drafter.name == HYBRID:
         drafter = part(str(dict(drafter.args).get("then", "model")))
-    turns = [[_round_seconds(cell, drafter, loaded, k) for k in DEPTHS] for _ in range(TURNS)]
-    fastest = [
-        tuple(map(min, zip(*of_depth, strict=True))) for of_depth in zip(*turns, strict=True)
-    ]
-    return costs_of(fastest)
+    drafting = cell.but(drafter=drafter, verifier=AUTO)
+    text = Random(0).choices(range(loaded.vocab_size), k=PROMPT)
+    readings = []
+    for ks in (DEPTHS[:1], DEPTHS[1:]):
+        depth = resolve(drafting.but(schedule=constant(ks[-1])))
+        meter = RoundMeter(depth, loaded, text, PROMPT - 1, ks, Random(0), ROUNDS)
+        for _ in range(TURNS):
+            meter.turn()
+        readings.append(meter.of(range(TURNS))[:, :, 0])
+    _, draft, _, whole, _ = np.concatenate(readings, -1).swapaxes(0, 1)  # [T, depths] each
+    return costs_of([*zip(draft.min(0).tolist(), (whole - draft).min(0).tolist(), strict=True)])
 
 
 def costs_of(seconds: Sequence[tuple[float, float]]) -> RoundCosts:
@@ -78,24 +233,3 @@ def costs_of(seconds: Sequence[tuple[float, float]]) -> RoundCosts:
     fixed = max(0.0, drafting[1] - token) + max(0.0, first - plain - second)
     draft, fixed, *row = (round(cost / plain, DIGITS) for cost in (token, fixed, *rows))
     return RoundCosts(draft, tuple(row), fixed)
-
-
-def _round_seconds(cell: Cell, drafter: Spec, loaded: Loaded, k: int) -> tuple[float, float]:
-    """Return median seconds of drafting, and of the rest, in rounds of `k` tokens."""
-    how = {"verifier": AUTO, "schedule": constant(k)}
-    depth = resolve(cell.but(drafter=drafter, **how))
-    decoder = build(depth, loaded)
-    times: list[tuple[float, float]] = []
-    prompt: Sequence[int] = Random(0).choices(range(loaded.vocab_size), k=PROMPT)
-    for turn in decoder(
-        prompt,
-        limits=Limits(PROMPT + ROUNDS * (k + 1)),
-        warp=warp(depth),
-        noise=PhiloxStream(0, "costs", "", 0),
-        stop=never,
-    ):
-        times.append((turn.draft_seconds, turn.seconds - turn.draft_seconds))
-        if len(times) == ROUNDS + 1:
-            break
-    drafts, rest = zip(*times[1:], strict=True)
-    return median(drafts), median(rest)

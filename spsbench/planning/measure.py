@@ -19,6 +19,7 @@ from spsbench.hardware.contention import Reading, loaded, others, read_clocks
 from spsbench.hardware.files import clock
 from spsbench.loop.types import LM, Engine, Verifier
 from spsbench.messages import ignore
+from spsbench.methods.measured_costs import RoundMeter, turn_tokens
 from spsbench.methods.resolve import plan_of, resolve, warp
 from spsbench.metrics.costs import Arm, BatchCosts, Costs, Rule
 from spsbench.metrics.intervals import Floats
@@ -26,7 +27,7 @@ from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
 from spsbench.models.folder import local_folder
 from spsbench.planning.forecast.batch_gains import FEW
-from spsbench.planning.meters import LoopMeter, PassMeter, RoundMeter, turn_tokens
+from spsbench.planning.meters import LoopMeter, PassMeter
 from spsbench.plugins import make
 from spsbench.settings.cell import OWN_LOOP, SAMPLING_FIELDS, Cell
 from spsbench.settings.labels import drafting

@@ -1,18 +1,16 @@
-"""Meters: passes of the target alone, the decoding loop alone, and real rounds of a drafter."""
+"""Meters of parts of a round: passes of the target alone, and the decoding loop alone."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.loop.batch import TARGET, Batch, BatchedLM
-from spsbench.loop.decode import decode, never
-from spsbench.loop.decoder import Decoder
+from spsbench.loop.batch import TARGET, BatchedLM
+from spsbench.loop.decode import decode
 from spsbench.loop.drafter_context import Drawn, Plan
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import sample
@@ -27,23 +25,14 @@ from spsbench.loop.types import (
     Limits,
     Noise,
     Purpose,
-    Round,
-    Schedule,
     Scores,
     Verdict,
     Verifier,
 )
-from spsbench.methods.build import LoadedDecoderContext
-from spsbench.methods.resolve import warp
+from spsbench.methods.measured_costs import GivenSchedule, batch_of, together
 from spsbench.metrics.costs import Rule
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import Surface
-from spsbench.models.cache import Loaded
-from spsbench.plugins import make
-from spsbench.settings.cell import Cell
-from spsbench.spec import Spec
-
-Made = TypeVar("Made")
 
 
 class PassMeter:
@@ -95,28 +84,6 @@ class PassMeter:
     def _pass(self, lm: LM, n: int) -> None:
         lm.append(self._text[self._context : self._context + n], keep=n)
         lm.commit(self._context)
-
-
-def batch_of(sizes: Sequence[int]) -> Batch | None:
-    """Return a batch of the greatest of some sizes; None: one text alone needs none."""
-    return Batch(sizes[-1], continuous=True) if sizes[-1] > 1 else None
-
-
-def together(batch: Batch | None, calls: Sequence[Callable[[], Made]]) -> list[Made]:
-    """Return what calls make as rows of a batch; one alone runs without it."""
-    if batch is None or len(calls) == 1:
-        return [call() for call in calls]
-    return [row.result for row in sorted(batch.run(calls), key=lambda row: row.number)]
-
-
-class GivenSchedule(Schedule):
-    """A schedule whose K the measurement sets before each round."""
-
-    requested = 0
-
-    def k(self, history: Sequence[Round]) -> int:
-        """Return the K that was set."""
-        return self.requested
 
 
 PROMPT = 16  # tokens, of arbitrary content
@@ -256,120 +223,3 @@ class LoopMeter:
                 return warp(logits)
 
         return timed
-
-
-SHORTEST = 64  # tokens before a text restarts
-DRIFT = 10  # turns without a rejection, after which the text restarts
-OWN = Spec("native")
-
-
-class RoundMeterContext(LoadedDecoderContext):
-    """A decoder context with the schedule of the measurement."""
-
-    def __init__(
-        self, cell: Cell, loaded: Loaded, schedule: Schedule, batch: Batch | None = None
-    ) -> None:
-        super().__init__(cell, loaded, batch)
-        self._schedule = schedule
-
-    def schedule(self) -> Schedule:
-        """Return the given schedule."""
-        return self._schedule
-
-
-def turn_tokens(ks: Sequence[int], batches: int = 1) -> int:
-    """Return the most tokens of a text that a turn of rounds makes, and the round of its prompt."""
-    return batches * (sum(k + 1 for k in ks) + ks[0] + 1) + ks[0] + 1
-
-
-class RoundMeter:
-    """Real rounds of the decoding loop after one context; a turn times one round of each K.
-
-    Each turn starts a few tokens later; texts that become too long restart.
-
-    Args:
-        cell: source of drafter, verifier and warp; the cell's schedule is not used.
-        text: token ids, more of them than `context`.
-        context: tokens cached when a text begins.
-        ks: tokens to request, rising.
-        times: rounds of each K in a turn; the turn's value is their median.
-        sizes: texts that make their rounds together, rising.
-    """
-
-    def __init__(
-        self,
-        cell: Cell,
-        loaded: Loaded,
-        text: Sequence[int],
-        context: int,
-        ks: Sequence[int],
-        draw: Random,
-        times: int = 1,
-        sizes: Sequence[int] = (1,),
-    ) -> None:
-        self._warp, self._seed = warp(cell), cell.seed
-        self._schedule, self._batch, self._draw = GivenSchedule(), batch_of(sizes), draw
-        self._prompt, self._context = list(text[: context + 1]), context
-        self.ks, self.sizes, self._times = tuple(ks), tuple(sizes), times
-        self._turn = turn_tokens([*ks] * times, len(sizes))
-        room = max(SHORTEST, DRIFT * self._turn)
-        self._room = room if loaded.limit is None else min(room, loaded.limit - context - 1)
-        contexts = [
-            RoundMeterContext(cell, loaded, self._schedule, self._batch) for _ in range(sizes[-1])
-        ]
-        self._decoders: list[Decoder] = [make("decoders", OWN, parts) for parts in contexts]
-        self._starts = 0
-        self._rows, self._written = list[Iterator[Round]](), list[int]()  # of each text, its tokens
-        self._turns: list[Floats] = []
-
-    def turn(self) -> None:
-        """Time one round of each K in each size of batch."""
-        if not self._rows or max(self._written) + self._turn > self._room:
-            self._begin()
-        readings = np.empty((5, len(self.sizes), len(self.ks)))
-        for at, size in enumerate(self.sizes):
-            self._round(size, self.ks[0])  # the first round after other work is slower
-            by_k: dict[int, list[Sequence[float]]] = {k: [] for k in self.ks}
-            timed = [*self.ks] * self._times
-            for k in self._draw.sample(timed, len(timed)):
-                by_k[k].append(self._round(size, k))
-            readings[:, at] = np.array([np.median(by_k[k], axis=0) for k in self.ks]).T
-        self._turns.append(readings)
-
-    def of(self, turns: Sequence[int]) -> Floats:
-        """Return [T, 5, B, K] of some turns.
-
-        Tokens drafted a text, seconds of draft, target and whole round, and tokens cached before.
-        """
-        return np.stack([self._turns[turn] for turn in turns])
-
-    @property
-    def context(self) -> int:
-        """Return the mean number of tokens that were cached before the rounds."""
-        return round(float(np.mean([readings[-1] for readings in self._turns])))
-
-    def _begin(self) -> None:
-        self._schedule.requested = self.ks[0]
-        self._rows = [self._row(number) for number in range(self.sizes[-1])]
-        self._written = [next(row).emitted for row in self._rows]  # prefills, untimed
-        self._starts += 1
-
-    def _row(self, number: int) -> Iterator[Round]:
-        shift = number % len(self._prompt)
-        prompt = [*self._prompt[shift:], *self._prompt[:shift]]
-        noise = PhiloxStream(self._seed, "costs", str(self._starts), number)
-        limits = Limits(self._room)
-        decoder = self._decoders[number]
-        return iter(decoder(prompt, limits=limits, warp=self._warp, noise=noise, stop=never))
-
-    def _round(self, size: int, k: int) -> tuple[float, ...]:
-        """Make a common round; its texts are those of the first rows."""
-        self._schedule.requested = k
-        context = self._context + float(np.mean(self._written[:size]))
-        began = time.perf_counter()
-        rounds = together(self._batch, [partial(next, row) for row in self._rows[:size]])
-        seconds = rounds[0].seconds if size == 1 else time.perf_counter() - began
-        for number, done in enumerate(rounds):
-            self._written[number] += done.emitted
-        drafted = float(np.mean([done.drafted for done in rounds]))
-        return drafted, rounds[0].draft_seconds, rounds[0].target_seconds, seconds, context

@@ -12,6 +12,7 @@ from spsbench.errors import UsageError
 from spsbench.hardware.contention import Reading
 from spsbench.loop.noise import PhiloxRound
 from spsbench.loop.sampling import Warp
+from spsbench.methods.measured_costs import RoundMeter
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.metrics.costs_file import dumps, loads, read_costs
@@ -26,7 +27,6 @@ from spsbench.planning.measure import (
     take_turns,
     within,
 )
-from spsbench.planning.meters import RoundMeter
 from spsbench.planning.pair_costs import differing, measured_costs
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import drafting

@@ -65,9 +65,11 @@ reproduce-figure1: $(INSTALLED)  ## the paper's Figure 1: time to 128 tokens, ef
 	$(BIN)/sps bench --config configs/figure1$(CONFIG) --out $(WORK)/figure1-$(PAIR) --resume
 	$(BIN)/sps report $(WORK)/figure1-$(PAIR) --plot $(WORK)/figure1-$(PAIR)/figure1
 
-reproduce-robustness: $(INSTALLED)  ## acceptance by temperature, top-k and top-p, and by the tokens' kind, into results/robustness
+ROBUSTNESS = $(if $(filter smollm2,$(PAIR)),--target smollm2 --draft self:int4 --dtype bfloat16 --limit 10)
+
+reproduce-robustness: $(INSTALLED)  ## acceptance by temperature, top-k and top-p
 	$(if $(filter smollm2,$(PAIR)),$(BIN)/sps models fetch smollm2)
-	$(BIN)/python recipes/robustness.py $(PAIR)
+	$(BIN)/sps bench --config configs/robustness.toml $(ROBUSTNESS) --no-score --out $(WORK)/robustness-$(PAIR) --resume
 
 live-vllm:  ## vLLM 0.32.0 for CPUs in an environment of its own (3.5 GB), below work/vllm: recipes/vllm/serve.sh
 	recipes/vllm/install.sh $(WORK)/vllm

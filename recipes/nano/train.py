@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from nano.corpus import Stream
-from spsbench.extensions.training.loop import newest, pace, save
+from spsbench.extensions.training.folder import newest, save
+from spsbench.extensions.training.loop import pace
 
 log = logging.getLogger("nano")
 

@@ -1,20 +1,19 @@
 """Acceptance on held-out texts, by the exact overlap of distributions rather than by counting.
 
-`Prices` turns acceptance into a predicted speed-up on this machine, and `foreseen` extrapolates the
-curve of acceptance to a later step.
+`best_gain` turns acceptance into a predicted speed-up on this machine, and `extrapolate_reach`
+extends the curve of acceptance to a later step.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.extensions.training.batches import Batch, Teacher, TeacherOutput
 from spsbench.extensions.training.losses import overlap
-from spsbench.extensions.training.students.student import Batch, Prediction, Student, TeacherOutput
-from spsbench.extensions.training.teacher import Teacher
+from spsbench.extensions.training.students.student import Prediction, Student
 from spsbench.loop.sampling import Warp
 from spsbench.metrics.costs import Costs
 
@@ -72,16 +71,16 @@ def _along(student: Student, teacher: Teacher, batch: Batch, warp: Warp) -> tupl
     depth = min(student.most, max(student.depth, 8)) if student.most > 1 else 1
     sums: list[Row] = []
     count = 0
-    lesson = teacher.teach(batch)
-    predictions = list(student.guesses(batch, lesson, depth))
-    coins_and_shares: list[tuple[Tensor, Tensor]] = []
-    for d, guess in enumerate(predictions):
+    output = teacher.teach(batch)
+    predictions = list(student.predict(batch, output, depth))
+    by_depth: list[tuple[Tensor, Tensor]] = []
+    for d, prediction in enumerate(predictions):
         # a draft model predicts every depth by one pass
-        same = d > 0 and guess is predictions[d - 1]
-        coins_and_shares.append(
-            coins_and_shares[-1] if same else _coins(guess, batch, lesson, student.ids, warp)
+        same = d > 0 and prediction is predictions[d - 1]
+        by_depth.append(
+            by_depth[-1] if same else _chances(prediction, batch, output, student.ids, warp)
         )
-    coins, shares = zip(*coins_and_shares, strict=True)
+    chances, overlaps = zip(*by_depth, strict=True)
     continuation = batch.in_continuation.view(batch.ids.shape)
     for row in range(len(batch.ids)):
         places = continuation[row].nonzero()[:, 0]
@@ -94,8 +93,8 @@ def _along(student: Student, teacher: Teacher, batch: Batch, warp: Warp) -> tupl
         for d in range(len(predictions)):
             at = begins + d
             came.append(arrived.sum())
-            reached.append((arrived * shares[d][row, at]).sum())
-            arrived = arrived * coins[d][row, at]
+            reached.append((arrived * overlaps[d][row, at]).sum())
+            arrived = arrived * chances[d][row, at]
         sums.append((torch.stack(reached), torch.stack(came)))
         count += len(begins)
     return sums, count
@@ -110,25 +109,25 @@ def _begins(first: int, last: int, depth: int, batch: Batch, row: int, rows: Ten
     return torch.arange(begin, max(begin, last - depth + 2))
 
 
-def _coins(
-    guess: Prediction,
+def _chances(
+    prediction: Prediction,
     batch: Batch,
-    lesson: TeacherOutput,
+    output: TeacherOutput,
     ids: Tensor | None,
     warp: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Return [B, T] min(1, p/q) of the text's token, and [B, T] sum of min(p, q), on the host."""
-    q = warp(lesson.logits.flatten(0, 1)[guess.rows])
-    logits = guess.logits.to(q.dtype)
+    q = warp(output.logits.flatten(0, 1)[prediction.rows])
+    logits = prediction.logits.to(q.dtype)
     if ids is not None:
         logits = q.new_full(q.shape, -torch.inf).index_copy(1, ids, logits)
     p = warp(logits)
-    tokens = batch.next_tokens[guess.rows][:, None]
+    tokens = batch.next_tokens[prediction.rows][:, None]
     chance = (p.gather(1, tokens) / q.gather(1, tokens)).clamp(max=1.0).nan_to_num(0.0)[:, 0]
     results = []
     for values in (chance, overlap(p, q)):
         flat = torch.zeros(batch.ids.numel(), dtype=torch.float64)
-        flat[guess.rows.cpu()] = values.double().cpu()
+        flat[prediction.rows.cpu()] = values.double().cpu()
         results.append(flat.view(batch.ids.shape))
     return results[0], results[1]
 
@@ -140,9 +139,9 @@ def _summed(rows: Sequence[tuple[Tensor, Tensor]], count: int) -> Acceptance:
     came = torch.stack([row[1] for row in rows]).numpy()
     draws = np.random.default_rng(0).integers(len(rows), size=(RESAMPLED, len(rows)))
 
-    def share(of: np.ndarray, beside: np.ndarray) -> Share:
-        value = float(of.sum() / max(beside.sum(), 1e-300))
-        again = of[draws].sum(1) / np.maximum(beside[draws].sum(1), 1e-300)
+    def share(of: np.ndarray, over: np.ndarray) -> Share:
+        value = float(of.sum() / max(over.sum(), 1e-300))
+        again = of[draws].sum(1) / np.maximum(over[draws].sum(1), 1e-300)
         low, high = np.percentile(again, LEVEL)
         return Share(value, float(low), float(high))
 
@@ -167,40 +166,32 @@ class Gain(NamedTuple):
     k: int
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterCosts:
-    """Costs of the rounds of a drafter on this machine."""
-
-    costs: Costs
-    arm: str
-
-    def best(self, reach: Sequence[float]) -> Gain:
-        """Return the K of the highest predicted speed-up, among the depths of `reach`."""
-        context = min(CONTEXT, self.costs.passes.contexts[-1])
-        gains = [
-            Gain(
-                float(self.costs.speed_up(self.arm, k, 1.0 + sum(reach[:k]), context).value),
-                k,
-            )
-            for k in range(1, len(reach) + 1)
-        ]
-        return max(gains, key=lambda gain: gain.speedup)
+def best_gain(costs: Costs, arm: str, reach: Sequence[float]) -> Gain:
+    """Return the K of the highest predicted speed-up of `arm`, among the depths of `reach`."""
+    context = min(CONTEXT, costs.passes.contexts[-1])
+    gains = [
+        Gain(float(costs.speed_up(arm, k, 1.0 + sum(reach[:k]), context).value), k)
+        for k in range(1, len(reach) + 1)
+    ]
+    return max(gains, key=lambda gain: gain.speedup)
 
 
-def foreseen(steps: Sequence[int], looks: Sequence[Acceptance], end: int) -> list[float] | None:
+def extrapolate_reach(
+    steps: Sequence[int], curve: Sequence[Acceptance], end: int
+) -> list[float] | None:
     """Return reach by depth at step `end`, extrapolated optimistically over log(steps).
 
     The line is fitted to the later half of the evaluations, and two standard errors are added to
     its slope. Returns None before `FEWEST` evaluations or `BEGINNING` of the steps, since the curve
     is steeper after the start.
     """
-    if len(looks) < FEWEST or steps[-1] < BEGINNING * end:
+    if len(curve) < FEWEST or steps[-1] < BEGINNING * end:
         return None
-    count = max(3, len(looks) // 2)
+    count = max(3, len(curve) // 2)
     x = np.log(np.maximum(steps[-count:], 1))
     reach: list[float] = []
-    for d in range(len(looks[-1].reach)):
-        y = np.array([look.reach[d].value for look in looks[-count:]])
+    for d in range(len(curve[-1].reach)):
+        y = np.array([point.reach[d].value for point in curve[-count:]])
         spread = ((x - x.mean()) ** 2).sum()
         slope = float(((x - x.mean()) * (y - y.mean())).sum() / spread)
         residuals = y - y.mean() - slope * (x - x.mean())

@@ -1,34 +1,79 @@
-"""Batches of texts for a step, texts that the student writes, and the dtype of products.
+"""Batches of texts for a step, the target's output over them, and the dtype of products.
 
 The texts of a step are a function of the seed and the step.
 """
 
-import math
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from spsbench.extensions.training.generation import Text
-from spsbench.extensions.training.students.student import Batch, Student
+from spsbench.extensions.training.texts import Text
+from spsbench.hardware.environment import cpu_fields
+from spsbench.loop.drafter_context import TargetParts
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Texts of the target, padded at their ends.
+
+    Row r of a text is the position whose distribution predicts token r + 1. Rows of a batch are
+    numbered in order: row r of text b is b * T + r.
+
+    Attributes:
+        ids: [B, T] tokens; 0 beyond the end.
+        starts: [B] tokens of the prompt.
+        lengths: [B] tokens in all.
+    """
+
+    ids: Tensor
+    starts: Tensor
+    lengths: Tensor
+
+    @property
+    def in_continuation(self) -> Tensor:
+        """Return [B * T] bool: rows that predict a token of the continuation."""
+        rows = torch.arange(self.ids.shape[1], device=self.ids.device)
+        inside = (rows >= self.starts[:, None] - 1) & (rows < self.lengths[:, None] - 1)
+        return inside.flatten()
+
+    @property
+    def next_tokens(self) -> Tensor:
+        """Return [B * T] the token after each row; 0 after the last."""
+        return torch.nn.functional.pad(self.ids[:, 1:], (0, 1)).flatten()
+
+
+def collate(texts: Sequence[Text], device: torch.device) -> Batch:
+    """Return texts as one batch, padded at their ends."""
+    lengths = [len(prompt) + len(text) for prompt, text in texts]
+    ids: Tensor = torch.zeros(len(texts), max(lengths), dtype=torch.int64)
+    for row, (prompt, text) in enumerate(texts):
+        ids[row, : lengths[row]] = torch.tensor(prompt + text)
+    starts = torch.tensor([len(prompt) for prompt, _ in texts])
+    return Batch(ids.to(device), starts.to(device), torch.tensor(lengths).to(device))
+
+
+def collate_within(texts: Sequence[Text], tokens: int, device: torch.device) -> list[Batch]:
+    """Return texts in batches of at most `tokens` tokens, padding included, or of one text."""
+    count = max(1, tokens // max(len(prompt) + len(text) for prompt, text in texts))
+    return [collate(texts[i : i + count], device) for i in range(0, len(texts), count)]
 
 
 class Batches:
-    """Batches of texts, in an order that each epoch shuffles anew.
+    """Texts of each step, in an order that each epoch shuffles anew.
 
     Args:
         texts: training texts.
         tokens: tokens of a batch, padding included.
         seed: seed of the order.
-        device: device of the batches.
     """
 
-    def __init__(self, texts: Sequence[Text], tokens: int, seed: int, device: torch.device) -> None:
-        self.texts, self.tokens, self.seed, self._device = list(texts), tokens, seed, device
+    def __init__(self, texts: Sequence[Text], tokens: int, seed: int) -> None:
+        self.texts, self.seed = list(texts), seed
         longest = max(len(prompt) + len(text) for prompt, text in texts)
         self.count = max(1, tokens // longest)
         self.epoch = -(-len(self.texts) // self.count)
@@ -51,98 +96,55 @@ class Batches:
             numbers = numbers[:-count]
         return parts
 
-    def together(self, numbers: Sequence[int]) -> Batch:
-        """Return the texts `numbers` as one batch."""
-        return together([self.texts[i] for i in numbers], self._device)
-
-
-def together(texts: Sequence[Text], device: torch.device) -> Batch:
-    """Return texts as one batch, padded at their ends."""
-    lengths = [len(prompt) + len(text) for prompt, text in texts]
-    ids: Tensor = torch.zeros(len(texts), max(lengths), dtype=torch.int64)
-    for row, (prompt, text) in enumerate(texts):
-        ids[row, : lengths[row]] = torch.tensor(prompt + text)
-    starts = torch.tensor([len(prompt) for prompt, _ in texts])
-    return Batch(ids.to(device), starts.to(device), torch.tensor(lengths).to(device))
-
-
-def together_within(texts: Sequence[Text], tokens: int, device: torch.device) -> list[Batch]:
-    """Return texts in batches of at most `tokens` tokens, padding included, or of one text."""
-    count = max(1, tokens // max(len(prompt) + len(text) for prompt, text in texts))
-    return [together(texts[i : i + count], device) for i in range(0, len(texts), count)]
-
-
-Key = tuple[int, int]
-Continue = Callable[[Student, Sequence[list[int]], Key, int], list[list[int]]]
-"""Continuations by a student of some prompts: (student, prompts, key of the draw, length)."""
-
 
 @dataclass(frozen=True, slots=True)
-class OnPolicyTexts:
-    """On-policy texts for a share of the steps, which are spread evenly.
-
-    A text is a function of the weights, the seed and the step.
+class TeacherOutput:
+    """Output of the target over a batch, without gradients.
 
     Attributes:
-        share: share of the steps that use on-policy texts, 0..1.
-        write: samples the texts.
-        device: device of the batches.
+        hidden: layer -> [B, T, D], numbered as in transformers; -1 is the last.
+        logits: [B, T, V].
     """
 
-    share: float
-    write: Continue
-    device: torch.device
-
-    def is_due(self, step: int) -> bool:
-        """Return whether step number `step` (from 0) uses on-policy texts."""
-        return math.floor((step + 1) * self.share) > math.floor(step * self.share)
-
-    def batch(self, student: Student, texts: Sequence[Text], key: Key) -> Batch:
-        """Return the prompts of `texts`, each continued by the student to its text's length."""
-        prompts = [prompt for prompt, _ in texts]
-        written = self.write(student, prompts, key, max(len(text) for _, text in texts))
-        continued = [
-            (prompt, mine[: len(text)]) for (prompt, text), mine in zip(texts, written, strict=True)
-        ]
-        return together(continued, self.device)
+    hidden: Mapping[int, Tensor] | Sequence[Tensor]
+    logits: Tensor
 
 
-ROWS, WIDTH, INNER = 512, 576, 1536
-TIMES = 5
-FASTER = 0.75  # of the time of float32, or less
+class Teacher:
+    """A loaded target that computes hidden states and logits over batches.
+
+    Args:
+        model: a transformers model, without gradients.
+        vocab: number of tokens; logits beyond are padding.
+    """
+
+    def __init__(self, model: PreTrainedModel, vocab: int) -> None:
+        self.model, self.vocab = model, vocab
+        self.parts = TargetParts.of(model, vocab)
+
+    @torch.no_grad()
+    def teach(self, batch: Batch) -> TeacherOutput:
+        """Return hidden states and logits over a batch; padding is at the ends of texts."""
+        out = self.model(input_ids=batch.ids, use_cache=False, output_hidden_states=True)
+        return TeacherOutput(out.hidden_states, out.logits[..., : self.vocab])
+
+
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
+FAST_BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # flags of processors that multiply bfloat16 faster
 
 
-def quicker(device: torch.device) -> str:
-    """Return the dtype of a training's matrix products: `bfloat16` or `float32`.
-
-    On a CPU it is measured: a product of a layer's size, in processor time of this thread.
-    """
-    if device.type == "cuda":
-        return BFLOAT16
-    if device.type != "cpu":
-        return FLOAT32
-    spent = {name: _seconds(getattr(torch, name)) for name in (FLOAT32, BFLOAT16)}
-    return BFLOAT16 if spent[BFLOAT16] < FASTER * spent[FLOAT32] else FLOAT32
+def compute_dtype(device: torch.device) -> str:
+    """Return the dtype of a training's matrix products: `bfloat16` or `float32`."""
+    flags = set(cpu_fields().get("flags", "").split())
+    fast = device.type == "cuda" or (device.type == "cpu" and flags & FAST_BFLOAT16)
+    return BFLOAT16 if fast else FLOAT32
 
 
 @contextmanager
-def products(device: torch.device, numbers: str) -> Iterator[None]:
-    """Compute products in dtype `numbers` inside the context; losses and weights stay float32."""
+def products(device: torch.device, dtype: str) -> Iterator[None]:
+    """Compute products in `dtype` inside the context; losses and weights stay float32."""
     with warnings.catch_warnings():
         # a norm of bfloat16 rows by float32 weights is intended; one kernel fewer is fused
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
-        with torch.autocast(device.type, torch.bfloat16, enabled=numbers == BFLOAT16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == BFLOAT16):
             yield
-
-
-@torch.inference_mode()
-def _seconds(dtype: torch.dtype) -> float:
-    rows, weight = torch.ones(ROWS, WIDTH, dtype=dtype), torch.ones(INNER, WIDTH, dtype=dtype)
-    return min(_timed(rows, weight) for _ in range(TIMES + 1))
-
-
-def _timed(rows: Tensor, weight: Tensor) -> float:
-    began = time.process_time()
-    torch.nn.functional.linear(rows, weight)
-    return time.process_time() - began

@@ -56,20 +56,20 @@ def head(
     raise typer.Exit(run_training("head", options, json=format == "json"))
 
 
-def show_evaluation(course: Any) -> None:
+def show_evaluation(loop: Any) -> None:
     """Print an evaluation: acceptance by depth, tau, speed-up, and the time left."""
-    look = course.now
-    depth = len(look.acceptance.alpha)
-    alpha = " ".join(f"{share.value:.3f}" for share in look.acceptance.alpha[:MAX_DEPTHS_SHOWN])
-    parts = [f"step {look.step}/{course.steps}"]
-    parts += [] if look.loss != look.loss else [f"loss {look.loss:.3f}"]
-    parts += [f"alpha {alpha}", f"tau {look.acceptance.tau(depth):.2f} (K={depth})"]
-    if look.gain is not None:
-        parts.append(f"{look.gain.speedup:.2f}x with K={look.gain.k}")
-    if look.hoped is not None:
-        parts.append(f"at best {look.hoped.speedup:.2f}x")
-    if course.seconds_left is not None:
-        parts.append(f"{clock(course.seconds_left)} left")
+    point = loop.now
+    depth = len(point.acceptance.alpha)
+    alpha = " ".join(f"{share.value:.3f}" for share in point.acceptance.alpha[:MAX_DEPTHS_SHOWN])
+    parts = [f"step {point.step}/{loop.steps}"]
+    parts += [] if point.loss != point.loss else [f"loss {point.loss:.3f}"]
+    parts += [f"alpha {alpha}", f"tau {point.acceptance.tau(depth):.2f} (K={depth})"]
+    if point.gain is not None:
+        parts.append(f"{point.gain.speedup:.2f}x with K={point.gain.k}")
+    if point.projected_gain is not None:
+        parts.append(f"at best {point.projected_gain.speedup:.2f}x")
+    if loop.seconds_left is not None:
+        parts.append(f"{clock(loop.seconds_left)} left")
     say("  ".join(parts))
 
 
@@ -92,22 +92,24 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     if trained is None:
         say(f"stopped. Continue with: {again(out)}")
         return interrupt.code
-    look = trained.best
+    point = trained.best
     if trained.ended:
         say(trained.ended)
-    depth = len(look.acceptance.reach)
+    depth = len(point.acceptance.reach)
     summary = {
         "folder": str(trained.folder),
         "drafter": trained.drafter,
-        "tau": look.acceptance.tau(depth),
+        "tau": point.acceptance.tau(depth),
         "ended": trained.ended,
-        **look.to_json(),
+        **point.to_json(),
     }
     if json:
         write(encoder.dumps(summary) + "\n")
         return Exit.OK
-    alphas = ", ".join(f"{share.value:.3f}" for share in look.acceptance.alpha)
-    say(f"best at step {look.step}: alpha by depth {alphas}; tau {look.acceptance.tau(depth):.2f}")
+    alphas = ", ".join(f"{share.value:.3f}" for share in point.acceptance.alpha)
+    say(
+        f"best at step {point.step}: alpha by depth {alphas}; tau {point.acceptance.tau(depth):.2f}"
+    )
     target = options.get("target") or "nano"
     flag = "" if trained.drafter == "model" else f" --drafter {trained.drafter}"
     say(f"use it: sps generate --target {target} --draft {trained.folder}{flag} ...")

@@ -11,8 +11,7 @@ import torch
 
 from spsbench.extensions.training.acceptance import Share
 from spsbench.extensions.training.folder import Folder
-from spsbench.extensions.training.loop import Look, TrainingLoop
-from spsbench.extensions.training.options import DraftTraining, HeadTraining
+from spsbench.extensions.training.loop import Evaluation, TrainingLoop
 from spsbench.extensions.training.prompts import SELF
 from spsbench.extensions.training.texts import Texts
 from spsbench.heads.head import TRAINING, mark_of
@@ -21,7 +20,6 @@ from spsbench.reports.plots import png
 from spsbench.reports.reporter import Curve, Figure, Panel, Point, Report, Section, TextTable
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
-from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 
 TEXT = """---
@@ -32,8 +30,8 @@ base_model: {target}
 
 # A drafter for {target}
 
-{what}. Trained to foretell {target} at temperature {temperature}{top_p}; another target, or another
-temperature, will keep less of what it drafts.
+{what}. Trained to predict {target} at temperature {temperature}{top_p}; another target, or another
+temperature, will accept less of what it drafts.
 
 ```sh
 sps generate --target {target} --draft . {flag}-k {k} "..."
@@ -42,8 +40,8 @@ sps generate --target {target} --draft . {flag}-k {k} "..."
 ## Acceptance
 
 On {texts} texts of the target that it was not trained on ({places} places), by exact overlap of the
-laws. alpha is the chance that a token is kept when those before it are, tau(K) what a round of K
-drafted tokens emits. Intervals are 95 %, over texts.
+distributions. alpha is the chance that a token is accepted when those before it are, tau(K) what a
+round of K drafted tokens emits. Intervals are 95 %, over texts.
 
 | depth | alpha | | tau(K = depth) |
 |---|---|---|---|
@@ -62,81 +60,81 @@ Made with `{command}`.
 """
 
 
-def card(course: TrainingLoop, facts: Mapping[str, Any]) -> str:
+def card(loop: TrainingLoop, facts: Mapping[str, Any]) -> str:
     """Return the model card in Markdown.
 
     Args:
-        course: the finished training loop.
+        loop: the finished training loop.
         facts: facts of the run: target, texts, loss, command ...
     """
-    look = course.chosen
-    best = max(range(1, len(look.acceptance.reach) + 1), key=look.acceptance.tau)
-    k = look.gain.k if look.gain else min(best, 4)
+    point = loop.chosen
+    best = max(range(1, len(point.acceptance.reach) + 1), key=point.acceptance.tau)
+    k = point.gain.k if point.gain else min(best, 4)
     gain = ""
-    if look.gain is not None:
+    if point.gain is not None:
         gain = (
-            f"\nPredicted speed-up on the machine that it was trained on: {look.gain.speedup:.2f}x "
-            f"with K = {look.gain.k}.\n"
+            f"\nPredicted speed-up on the machine that trained it: {point.gain.speedup:.2f}x "
+            f"with K = {point.gain.k}.\n"
         )
-    early = f" of {course.steps} ({course.ended})" if course.ended else ""
+    early = f" of {loop.steps} ({loop.ended})" if loop.ended else ""
     share = facts["on_policy"]
-    drafter = course.student.drafter
+    drafter = loop.student.drafter
     return TEXT.format(
         **facts,
-        products=course.rules.products,
+        products=loop.dtype,
         drafter=drafter,
         flag="" if drafter == "model" else f"{flag_of('drafter')} {drafter} ",
         k=k,
-        rows="\n".join(row(look, d) for d in range(len(look.acceptance.reach))),
+        rows="\n".join(row(point, d) for d in range(len(point.acceptance.reach))),
         gain=gain,
-        steps=course.step,
-        own=f", {share:.0%} of them on texts of its own, judged by the target," if share else "",
+        steps=loop.step,
+        own=f", {share:.0%} of them on its own texts, judged by the target," if share else "",
         early=early,
-        chosen=look.step,
-        texts=look.acceptance.texts,
-        places=look.acceptance.places,
-        sizes=", ".join(f"{name} {value}" for name, value in course.student.describe().items()),
+        chosen=point.step,
+        texts=point.acceptance.texts,
+        places=point.acceptance.places,
+        sizes=", ".join(f"{name} {value}" for name, value in loop.student.describe().items()),
     )
 
 
-def row(look: Look, depth: int) -> str:
+def row(point: Evaluation, depth: int) -> str:
     """Return the table row of a depth (from 0)."""
-    alpha = look.acceptance.alpha[depth]
+    alpha = point.acceptance.alpha[depth]
     return (
         f"| {depth + 1} | {alpha.value:.3f} | {alpha.low:.3f} .. {alpha.high:.3f} | "
-        f"{look.acceptance.tau(depth + 1):.2f} |"
+        f"{point.acceptance.tau(depth + 1):.2f} |"
     )
 
 
-def curve(looks: Sequence[Look], title: str) -> Figure:
+def curve(points: Sequence[Evaluation], title: str) -> Figure:
     """Return a figure of alpha by depth, tau, and the predicted speed-up if known, over steps."""
-    depth = len(looks[-1].acceptance.alpha)
+    depth = len(points[-1].acceptance.alpha)
     plotted_depths = sorted({0, depth // 2, depth - 1})
     alphas = tuple(
         Curve(
             name=f"depth {d + 1}",
             line=number,
-            points=tuple(Point(look.step, *look.acceptance.alpha[d]) for look in looks),
+            points=tuple(Point(point.step, *point.acceptance.alpha[d]) for point in points),
         )
         for number, d in enumerate(plotted_depths)
     )
     tau = Curve(
         name=f"K = {depth}",
         line=len(plotted_depths),
-        points=tuple(Point(look.step, look.acceptance.tau(depth)) for look in looks),
+        points=tuple(Point(point.step, point.acceptance.tau(depth)) for point in points),
     )
     panels = [
         Panel(title="Acceptance", x="steps", y="alpha", items=alphas, from_zero=True),
         Panel(title="Tokens a round", x="steps", y="tau", items=(tau,)),
     ]
-    gains = tuple(Point(look.step, look.gain.speedup) for look in looks if look.gain)
+    gains = tuple(Point(point.step, point.gain.speedup) for point in points if point.gain)
     if gains:
         gained = Curve(name="at the best K", line=len(plotted_depths) + 1, points=gains)
         panels.append(Panel(title="Predicted", x="steps", y="speed-up", items=(gained,)))
     return Figure(title=title, panels=tuple(panels))
 
 
-def page(looks: Sequence[Look], best: Look, title: str, ended: str) -> str:
+def page(points: Sequence[Evaluation], best: Evaluation, title: str, ended: str) -> str:
     """Return an HTML page of acceptance, its curve, and every evaluation of a training.
 
     Args:
@@ -145,20 +143,20 @@ def page(looks: Sequence[Look], best: Look, title: str, ended: str) -> str:
         ended: reason of an early end; empty if the training was not cut short.
     """
     depth = len(best.acceptance.alpha)
-    first = looks[0].acceptance.tau(depth)
+    first = points[0].acceptance.tau(depth)
     section = Section(
         title=title,
         status="good" if best.acceptance.tau(depth) > first else "open",
         line=f"At K = {depth} tau came from {first:.2f} to {best.acceptance.tau(depth):.2f} "
         f"tokens a round in {best.step} steps, on {best.acceptance.texts} held-out texts",
         notes=(ended,) if ended else (),
-        says="alpha is the chance that a token is kept when those before it are.",
-        figures=(curve(looks, title),),
+        says="alpha is the chance that a token is accepted when those before it are.",
+        figures=(curve(points, title),),
         tables=(
             TextTable(
-                title="Every look at held-out texts",
+                title="Every evaluation on held-out texts",
                 headings=("step", "loss", "tau", *(f"alpha {d + 1}" for d in range(depth))),
-                rows=tuple(_row(look, depth) for look in looks),
+                rows=tuple(_row(point, depth) for point in points),
             ),
         ),
         answers=True,
@@ -166,9 +164,9 @@ def page(looks: Sequence[Look], best: Look, title: str, ended: str) -> str:
     return html(Report(title, (), sections=(section,)))
 
 
-def _row(look: Look, depth: int) -> tuple[str, ...]:
-    alphas = (_share(share) for share in look.acceptance.alpha)
-    return f"{look.step}", f"{look.loss:.4f}", f"{look.acceptance.tau(depth):.3f}", *alphas
+def _row(point: Evaluation, depth: int) -> tuple[str, ...]:
+    alphas = (_share(share) for share in point.acceptance.alpha)
+    return f"{point.step}", f"{point.loss:.4f}", f"{point.acceptance.tau(depth):.3f}", *alphas
 
 
 def _share(share: Share) -> str:
@@ -181,24 +179,22 @@ class Trained:
 
     folder: Path
     drafter: str
-    best: Look
-    looks: tuple[Look, ...]
+    best: Evaluation
+    evaluations: tuple[Evaluation, ...]
     ended: str  # reason of an early end
 
 
 def finish(
-    course: TrainingLoop,
+    loop: TrainingLoop,
     folder: Folder,
     texts: Texts,
-    options: DraftTraining | HeadTraining,
     target: ModelSpec,
-    loss: Spec,
     chat: bool,
     command: Sequence[str],
 ) -> Trained:
     """Write the weights of the best evaluation, the model card, the curve and the page."""
-    student, out = course.student, folder.result
-    student.network.load_state_dict(course.best)
+    student, options, out = loop.student, loop.options, folder.result
+    student.network.load_state_dict(loop.best)
     student.write(out, getattr(torch, options.save_as))
     default_source = "which asked itself the questions" if chat else "from nothing"
     prompt_sources = ", ".join(options.prompts)
@@ -218,18 +214,18 @@ def finish(
         "asked": how,
         "empty": texts.header["left_out"]["empty"],
         "shared": texts.header["left_out"]["of tasks"],
-        "loss": loss,
+        "loss": str(loop.loss_spec),
         "batch_tokens": options.batch_tokens,
         "on_policy": options.on_policy,
         "seed": options.seed,
         "command": shlex.join(command) or "spsbench.extensions.training.library",
     }
-    replace_file(out / "README.md", card(course, facts).encode())
-    mark = mark_of(course.teacher.model)
-    figures = {**course.chosen.to_json(), **facts, "loss": str(loss), "target_mark": mark}
+    replace_file(out / "README.md", card(loop, facts).encode())
+    mark = mark_of(loop.teacher.model)
+    figures = {**loop.chosen.to_json(), **facts, "target_mark": mark}
     replace_file(out / TRAINING, (json.dumps(figures, indent=1) + "\n").encode())
     title = f"{student.drafter} for {target}"
-    replace_file(folder.curve, png(curve(course.looks, title)))
-    html_page = page(course.looks, course.chosen, title, course.ended)
+    replace_file(folder.curve, png(curve(loop.evaluations, title)))
+    html_page = page(loop.evaluations, loop.chosen, title, loop.ended)
     replace_file(folder.page, html_page.encode())
-    return Trained(out, student.drafter, course.chosen, tuple(course.looks), course.ended)
+    return Trained(out, student.drafter, loop.chosen, tuple(loop.evaluations), loop.ended)

@@ -1,4 +1,4 @@
-"""The folder of a training: names of its files, and the check of whether it can be resumed.
+"""The folder of a training: its files, its checkpoints, and the check of whether it can be resumed.
 
 DIR/train.json      settings, and digests of the target's files
 DIR/texts.jsonl     the target's texts
@@ -10,7 +10,9 @@ DIR/page.html       the log as a page
 DIR/result/         the drafter for `draft`, and its model card
 """
 
+import io
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +21,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from spsbench.checkpoints.config import read_object
-from spsbench.errors import MismatchError, SpsError
+from spsbench.errors import DataError, MismatchError, SpsError, WriteError
 from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.settings.execution import OutputFolder
 from spsbench.settings.models import ModelSpec
@@ -180,3 +184,43 @@ def of_texts(
         "numbers": numbers,
         **{name: getattr(options, name) for name in OF_TEXTS},
     }
+
+
+KEPT = 2
+NAMED = re.compile(r"step-(\d+)\.pt")
+
+
+def save(folder: Path, step: int, state: dict[str, Any]) -> None:
+    """Write `step-N.pt`, and remove all but the newest `KEPT` checkpoints."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError.of(error, folder) from error
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    replace_file(folder / f"step-{step:08d}.pt", buffer.getvalue())
+    for _, path in checkpoints_in(folder)[:-KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
+    """List (step, file) of the checkpoints, the oldest first."""
+    matches = ((NAMED.fullmatch(path.name), path) for path in folder.glob("step-*.pt"))
+    return sorted((int(name[1]), path) for name, path in matches if name)
+
+
+def newest(folder: Path) -> dict[str, Any] | None:
+    """Return the newest checkpoint that can be read, or None if `folder` has no checkpoint."""
+    files = checkpoints_in(folder)
+    for _, path in reversed(files):
+        try:
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            return state
+        except Exception:  # any error of an unpickler: an older checkpoint may be whole
+            continue
+    if files:
+        raise DataError(
+            f"no checkpoint can be read ({folder}): expected one of {len(files)}. Start over with "
+            "`overwrite`"
+        )
+    return None

@@ -1,9 +1,8 @@
-"""The training loop: optimiser, steps, evaluations of acceptance, checkpoints, and early stops."""
+"""The training loop: gradients, steps, evaluations of acceptance, checkpoints, and early stops."""
 
-import io
-import re
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,33 +10,48 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spsbench.errors import DataError, UsageError, WriteError
+from spsbench.errors import DataError, UsageError
 from spsbench.extensions.training.acceptance import (
     Acceptance,
-    DrafterCosts,
     Gain,
     Share,
     accepted,
-    foreseen,
+    extrapolate_reach,
 )
-from spsbench.extensions.training.batches import Batches, OnPolicyTexts, products
-from spsbench.extensions.training.gradients import Gradients, Rules
-from spsbench.extensions.training.students.student import Batch, Student
-from spsbench.extensions.training.teacher import Teacher
-from spsbench.store.atomic import replace_file
+from spsbench.extensions.training.batches import (
+    FLOAT32,
+    Batch,
+    Batches,
+    Teacher,
+    TeacherOutput,
+    collate,
+    products,
+)
+from spsbench.extensions.training.folder import newest, save
+from spsbench.extensions.training.losses import (
+    ACCEPTANCES,
+    TOKEN_LOSSES,
+    Distributions,
+    loss_of,
+)
+from spsbench.extensions.training.options import DraftTraining, HeadTraining
+from spsbench.extensions.training.students.student import Prediction, Student
+from spsbench.extensions.training.texts import continue_texts
+from spsbench.loop.sampling import Warp
+from spsbench.spec import Spec
 
-RISE = 0.004  # the smallest rise of tau at the last depth that counts
+MIN_RISE = 0.004  # of tau at the last depth, for an evaluation to count as a better one
 
 
 @dataclass(slots=True)
-class Look:
-    """Acceptance after `step` steps: an evaluation."""
+class Evaluation:
+    """Acceptance after `step` steps."""
 
     step: int
     loss: float
     acceptance: Acceptance
     gain: Gain | None
-    hoped: Gain | None
+    projected_gain: Gain | None
 
     @property
     def tau(self) -> float:
@@ -54,36 +68,16 @@ class Look:
             "texts": self.acceptance.texts,
             "places": self.acceptance.places,
             "gain": None if self.gain is None else list(self.gain),
-            "hoped": None if self.hoped is None else list(self.hoped),
+            "hoped": None if self.projected_gain is None else list(self.projected_gain),
         }
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> "Look":
+    def of(cls, values: dict[str, Any]) -> "Evaluation":
         """Return the evaluation that `to_json` wrote."""
         alpha, reach = (tuple(Share(*share) for share in values[n]) for n in ("alpha", "reach"))
-        gain, hoped = (Gain(*values[n]) if values[n] else None for n in ("gain", "hoped"))
+        gain, projected = (Gain(*values[n]) if values[n] else None for n in ("gain", "hoped"))
         acceptance = Acceptance(reach, alpha, values["texts"], values["places"])
-        return cls(values["step"], values["loss"], acceptance, gain, hoped)
-
-
-def why_end(looks: Sequence[Look], rules: Rules) -> str:
-    """Return the reason to end a training after its last evaluation; empty to continue."""
-    now, taus = looks[-1], [look.tau for look in looks]
-    if rules.patience and len(taus) > rules.patience:
-        before = max(taus[: -rules.patience])
-        if max(taus[-rules.patience :]) < before + RISE:
-            return (
-                f"tau has not risen for {rules.patience} looks: stopping. "
-                "Learn on with `resume` `patience` 0"
-            )
-    if rules.worth and now.gain is not None and now.hoped is not None:
-        best = max(now.gain.speedup, now.hoped.speedup)
-        if best < rules.worth:
-            return (
-                f"{now.gain.speedup:.2f}x now, {best:.2f}x at best by the curve: stopping. "
-                "Learn on with `resume` `worth` 0"
-            )
-    return ""
+        return cls(values["step"], values["loss"], acceptance, gain, projected)
 
 
 BETAS = (0.9, 0.95)
@@ -111,6 +105,9 @@ WARMUP, COOLDOWN = 0.03, 0.4  # shares of all steps
 CLIP = 1.0
 OVERRUN = 1.3  # times the minutes; a machine may be busier than when the steps were timed
 PROBED = 3  # steps timed to derive the number of steps from the minutes
+DEPTH_DECAY = 0.8  # weight of a depth relative to the depth before (EAGLE-3's code)
+MAX_TEXTS_NAMED = 8  # texts named in a message
+NOTHING = TeacherOutput((), torch.empty(0))  # in place of the output of a target that is not run
 LATE = (
     f"the steps take more than {OVERRUN:g} times the `minutes`: stopping. To learn for longer, "
     "start again with more `minutes`, or with `steps`"
@@ -126,10 +123,12 @@ class TrainingLoop:
         teacher: the target.
         batches: training texts.
         held_out: texts for evaluation.
-        rules: loss, rate and end of the training.
+        options: settings of the training.
+        loss_spec: the loss to minimise.
         folder: folder of the checkpoints.
-        prices: costs of a round, where they are known.
-        on_policy: on-policy texts of the student.
+        dtype: dtype of matrix products.
+        ends: tokens that end a text of the student's own.
+        best_gain: predicted speed-up of a reach, where costs are known.
         watch: callback after each evaluation.
         stop: returns whether to stop; polled after each step.
     """
@@ -138,13 +137,15 @@ class TrainingLoop:
     teacher: Teacher
     batches: Batches
     held_out: Sequence[Batch]
-    rules: Rules
+    options: DraftTraining | HeadTraining
+    loss_spec: Spec
     folder: Path
-    prices: DrafterCosts | None = None
-    on_policy: OnPolicyTexts | None = None
-    watch: Callable[["TrainingLoop"], None] = lambda course: None
+    dtype: str = FLOAT32
+    ends: frozenset[int] = frozenset()
+    best_gain: Callable[[Sequence[float]], Gain] | None = None
+    watch: Callable[["TrainingLoop"], None] = lambda loop: None
     stop: Callable[[], bool] = lambda: False
-    looks: list[Look] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
     step: int = 0
     steps: int = 0
     best: dict[str, Tensor] = field(default_factory=dict)
@@ -156,141 +157,244 @@ class TrainingLoop:
 
     def run(self) -> bool:
         """Train to the end; return False if stopped from outside, with all steps saved."""
-        network, gradients = self.student.network, self._gradients()
-        optimiser = adamw(network.parameters(), self.rules.rate)
+        network = self.student.network
+        optimiser = adamw(network.parameters(), self._peak_rate)
         network.eval()  # no dropout: a resumed training has the same randomness
         self._resume(optimiser)
         if self.steps == 0:
-            self.steps = self.rules.steps or self._affordable(gradients)
-        if not self.looks:
-            self._look(float("nan"))
+            self.steps = self.options.steps or self._affordable()
+        if not self.evaluations:
+            self._evaluate(float("nan"))
             self._save(optimiser)
-        return self._learn(optimiser, gradients)
-
-    def _learn(self, optimiser: torch.optim.Optimizer, gradients: Gradients) -> bool:
-        """Run the remaining steps and evaluations; return False if stopped, all saved."""
         began, before = time.perf_counter(), self.seconds
-        every = max(1, self.steps // self.rules.evaluations)
+        every = max(1, self.steps // self.options.evaluations)
         late = False
         while True:
             due = self.step % every == 0 or self.step == self.steps or late
             if due and self.step > self.now.step:  # else evaluated before a resume
-                self._look(sum(self.losses) / len(self.losses))
+                self._evaluate(sum(self.losses) / len(self.losses))
                 if self.step < self.steps:
-                    self.ended = why_end(self.looks, self.rules) or (LATE if late else "")
+                    self.ended = self._why_end() or (LATE if late else "")
                 self._save(optimiser)
             if self.step == self.steps or self.ended:
                 return True
-            loss = gradients.add(self.step, self.steps, self.saved)
-            self._step(optimiser, loss)
+            loss = self.add_gradients(self.step)
+            for group in optimiser.param_groups:
+                group["lr"] = self._peak_rate * self._pace()
+            nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            self.losses.append(loss)
+            self.step += 1
             self.seconds = before + time.perf_counter() - began
             late = self._is_late()
             if self.stop():
                 self._save(optimiser)
                 return False
 
-    def _step(self, optimiser: torch.optim.Optimizer, loss: float) -> None:
-        for group in optimiser.param_groups:
-            group["lr"] = self.rules.rate * self._pace()
-        nn.utils.clip_grad_norm_(self.student.network.parameters(), CLIP)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        self.losses.append(loss)
-        self.step += 1
-
     @property
     def seconds_left(self) -> float | None:
         """Return the predicted seconds until the end; None before the first timed step."""
-        counted = self.rules.steps is None
+        timed, limit = self.options.steps is None, self.options.minutes * 60
         if self.step == 0:
-            return self.rules.minutes * 60 if counted else None
+            return limit if timed else None
         seconds_left = self.seconds / self.step * (self.steps - self.step)
-        most = OVERRUN * self.rules.minutes * 60 - self.seconds if counted else seconds_left
+        most = OVERRUN * limit - self.seconds if timed else seconds_left
         return max(0.0, min(seconds_left, most))
 
     @property
-    def now(self) -> Look:
+    def now(self) -> Evaluation:
         """Return the last evaluation."""
-        return self.looks[-1]
+        return self.evaluations[-1]
 
     @property
-    def chosen(self) -> Look:
+    def chosen(self) -> Evaluation:
         """Return the best evaluation, whose weights are the result."""
-        return next(look for look in self.looks if look.step == self.best_step)
+        return next(point for point in self.evaluations if point.step == self.best_step)
 
-    def _gradients(self) -> Gradients:
-        return Gradients(self.student, self.teacher, self.batches, self.rules, self.on_policy)
+    @property
+    def warp(self) -> Warp:
+        """Return the temperature and truncation at which the drafter is used."""
+        return Warp(self.options.temperature, top_p=self.options.top_p)
+
+    @property
+    def _peak_rate(self) -> float:
+        return self.options.rate or self.student.rate
 
     def _pace(self) -> float:
         done, remaining = self.step + 1, self.steps - self.step
         return pace(done, remaining, WARMUP * self.steps, COOLDOWN * self.steps)
 
-    def _look(self, loss: float) -> None:
-        acceptance = self._evaluate()
+    def add_gradients(self, step: int) -> float:
+        """Add the gradients of step number `step`, from 0; return the mean loss at depth 1."""
+        parts = [
+            (numbers, self._batch(step, numbers))
+            for numbers in self.batches.parts(step, self.options.micro_tokens)
+        ]
+        rows = max(1, sum(int(batch.in_continuation.sum()) for _, batch in parts))
+        total = 0.0
+        for numbers, batch in parts:
+            with products(batch.ids.device, self.dtype):
+                losses = list(self._losses(batch))
+            summed = sum(
+                (values.sum() * DEPTH_DECAY**d for d, values in enumerate(losses)), torch.zeros(())
+            )
+            if not bool(torch.isfinite(summed)):
+                listed = ", ".join(map(str, numbers[:MAX_TEXTS_NAMED]))
+                raise DataError(
+                    f"the loss is {float(summed.detach())} (step {step + 1}, texts {listed}): "
+                    f"expected a number. The checkpoint of step {self.saved} is kept. Give a "
+                    "lower `rate`, or another `loss`"
+                )
+            torch.autograd.backward(summed / rows)
+            total += float(losses[0].detach().sum())
+        return total / rows
+
+    def _batch(self, step: int, numbers: Sequence[int]) -> Batch:
+        """Return texts as a batch; in on-policy steps their prompts as the student continues them.
+
+        Such a text is a function of the weights, the seed and the step.
+        """
+        texts, options, device = self.batches.texts, self.options, self.teacher.parts.device
+        chosen = [texts[i] for i in numbers]
+        if not self._is_on_policy(step):
+            return collate(chosen, device)
+        written = continue_texts(
+            self.student.network,  # a draft model
+            [prompt for prompt, _ in chosen],
+            most=max(len(text) for _, text in chosen),
+            warp=self.warp,
+            ends=self.ends,
+            vocab=self.teacher.vocab,
+            seed=((options.seed * 1_000_003 + step) * 1_000_003 + numbers[0]) * 2 + 1,
+        )
+        continued = [
+            (prompt, tokens[: len(text)])
+            for (prompt, text), tokens in zip(chosen, written, strict=True)
+        ]
+        return collate(continued, device)
+
+    def _is_on_policy(self, step: int) -> bool:
+        share = self.options.on_policy
+        return math.floor((step + 1) * share) > math.floor(step * share)
+
+    def _losses(self, batch: Batch) -> Iterator[Tensor]:
+        """Yield the loss at each position, by depth."""
+        name, warp = self.loss_spec.name, self.warp
+        loss, tokens_only, warped = (
+            loss_of(self.loss_spec),
+            name in TOKEN_LOSSES,
+            name in ACCEPTANCES,
+        )
+        unused = tokens_only and not self.student.needs_target
+        output = NOTHING if unused else self.teacher.teach(batch)
+        q = NOTHING.logits
+        if not tokens_only:
+            logits = output.logits.flatten(0, 1)[batch.in_continuation]
+            q = warp(logits) if warped else logits.float().softmax(-1)
+            q = q if self.student.ids is None else q[:, self.student.ids]
+        heat = warp.temperature if warped and warp.temperature > 0 else 1.0
+        for prediction in self.student.predict(batch, output, self.student.depth):
+            values = loss(self._distributions(prediction, batch, q, heat))
+            yield values if prediction.extra is None else values + prediction.extra
+
+    def _distributions(
+        self, prediction: Prediction, batch: Batch, q: Tensor, temperature: float
+    ) -> Distributions:
+        """Return p at the rows of a prediction, and of q, [continuation rows, Vd], those there."""
+        tokens, ids = batch.next_tokens[prediction.rows], self.student.ids
+        if ids is not None:
+            column = torch.full((self.teacher.vocab,), -1, device=ids.device)
+            column[ids] = torch.arange(len(ids), device=ids.device)
+            tokens = column[tokens]
+        log_p = (prediction.logits.float() / temperature).log_softmax(-1)
+        if not len(q):
+            return Distributions(log_p=log_p, tokens=tokens)
+        q_there = q[(batch.in_continuation.cumsum(0) - 1)[prediction.rows]]
+        return Distributions(log_p=log_p, tokens=tokens, q=q_there, log_q=q_there.log())
+
+    def _evaluate(self, loss: float) -> None:
+        acceptance = self._acceptance()
         if not acceptance.reach:
             raise UsageError(
                 "texts held out are shorter than a draft: expected longer ones. Give more `tokens`,"
                 " or other `prompts`"
             )
-        gain = hoped = None
-        if self.prices is not None:
-            gain = self.prices.best([share.value for share in acceptance.reach])
-            steps = [look.step for look in self.looks] + [self.step]
-            ahead = foreseen(
-                steps, [look.acceptance for look in self.looks] + [acceptance], self.steps
-            )
-            hoped = None if ahead is None else self.prices.best(ahead)
-        look = Look(self.step, loss, acceptance, gain, hoped)
-        if self.best_step < 0 or look.tau > self.chosen.tau:
+        gain = projected = None
+        if self.best_gain is not None:
+            gain = self.best_gain([share.value for share in acceptance.reach])
+            steps = [*(point.step for point in self.evaluations), self.step]
+            curve = [*(point.acceptance for point in self.evaluations), acceptance]
+            reach = extrapolate_reach(steps, curve, self.steps)
+            projected = None if reach is None else self.best_gain(reach)
+        evaluation = Evaluation(self.step, loss, acceptance, gain, projected)
+        if self.best_step < 0 or evaluation.tau > self.chosen.tau:
             self.best_step = self.step
             weights = self.student.network.state_dict()
             self.best = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
-        self.looks.append(look)
+        self.evaluations.append(evaluation)
         self.losses = []
         self.watch(self)
 
-    def _evaluate(self) -> Acceptance:
-        with products(self.teacher.parts.device, self.rules.products):
-            return accepted(self.student, self.teacher, self.held_out, self.rules.warp)
+    def _acceptance(self) -> Acceptance:
+        with products(self.teacher.parts.device, self.dtype):
+            return accepted(self.student, self.teacher, self.held_out, self.warp)
+
+    def _why_end(self) -> str:
+        """Return the reason to end after the last evaluation; empty to continue."""
+        patience, worth, now = self.options.patience, self.options.worth, self.now
+        taus = [point.tau for point in self.evaluations]
+        if patience and len(taus) > patience:
+            before = max(taus[:-patience])
+            if max(taus[-patience:]) < before + MIN_RISE:
+                return (
+                    f"tau has not risen for {patience} evaluations: stopping. "
+                    "Learn on with `resume` `patience` 0"
+                )
+        if worth and now.gain is not None and now.projected_gain is not None:
+            best = max(now.gain.speedup, now.projected_gain.speedup)
+            if best < worth:
+                return (
+                    f"{now.gain.speedup:.2f}x now, {best:.2f}x at best by the curve: stopping. "
+                    "Learn on with `resume` `worth` 0"
+                )
+        return ""
 
     def _is_late(self) -> bool:
         """Return whether the steps exceed `OVERRUN` times the minutes."""
-        counted = self.rules.steps is None and self.step < self.steps
-        return counted and self.seconds > OVERRUN * self.rules.minutes * 60
+        timed = self.options.steps is None and self.step < self.steps
+        return timed and self.seconds > OVERRUN * self.options.minutes * 60
 
-    def _affordable(self, gradients: Gradients) -> int:
+    def _affordable(self) -> int:
         """Return the number of steps that the minutes allow.
 
         An evaluation and `PROBED` steps are timed, and their gradients are discarded.
         """
         began = time.perf_counter()
-        self._evaluate()
+        self._acceptance()
         evaluation_seconds = time.perf_counter() - began
         began = time.perf_counter()
         for step in self._probed():
-            gradients.add(step, self.steps)
+            self.add_gradients(step)
             self.student.network.zero_grad(set_to_none=True)
         step_seconds = (time.perf_counter() - began) / PROBED
-        seconds = self.rules.minutes * 60
+        seconds = self.options.minutes * 60
         if evaluation_seconds + step_seconds > seconds:
             raise UsageError(
-                f"`minutes` is {self.rules.minutes:g}: expected "
+                f"`minutes` is {self.options.minutes:g}: expected "
                 f"{(evaluation_seconds + step_seconds) / 60:.2g} or more, "
-                "for a step and a look at acceptance. Give more, or fewer `held_out` texts"
+                "for a step and an evaluation. Give more, or fewer `held_out` texts"
             )
-        looks = min(
-            self.rules.evaluations, max(1, int(0.3 * seconds / max(evaluation_seconds, 1e-9)))
+        count = min(
+            self.options.evaluations, max(1, int(0.3 * seconds / max(evaluation_seconds, 1e-9)))
         )
-        return max(1, int((seconds - looks * evaluation_seconds) / step_seconds))
+        return max(1, int((seconds - count * evaluation_seconds) / step_seconds))
 
     def _probed(self) -> list[int]:
         """Return the steps to time, with the training's share of on-policy steps."""
-        if self.on_policy is None:
-            return list(range(PROBED))
-        due = [step for step in range(1000) if self.on_policy.is_due(step)]
-        plain = [step for step in range(1000) if not self.on_policy.is_due(step)]
-        count = round(PROBED * self.on_policy.share) if plain else PROBED
-        count = max(count, 1) if due else 0
+        due = [step for step in range(1000) if self._is_on_policy(step)]
+        plain = [step for step in range(1000) if not self._is_on_policy(step)]
+        count = max(round(PROBED * self.options.on_policy) if plain else PROBED, 1) if due else 0
         return due[:count] + plain[: PROBED - count]
 
     def _save(self, optimiser: torch.optim.Optimizer) -> None:
@@ -302,7 +406,7 @@ class TrainingLoop:
             "optimiser": optimiser.state_dict(),
             "best": self.best,
             "best_step": self.best_step,
-            "looks": [look.to_json() for look in self.looks],
+            "looks": [point.to_json() for point in self.evaluations],
             "losses": self.losses,
             "seconds": self.seconds,
             "ended": self.ended,
@@ -318,47 +422,7 @@ class TrainingLoop:
         optimiser.load_state_dict(state["optimiser"])
         self.step, self.steps, self.saved = state["step"], state["steps"], state["step"]
         self.best, self.best_step = state["best"], state["best_step"]
-        self.looks = [Look.of(values) for values in state["looks"]]
+        self.evaluations = [Evaluation.of(values) for values in state["looks"]]
         self.losses, self.seconds = state["losses"], state["seconds"]
         if state["ended"]:  # another `patience` or `worth` may continue the training
-            self.ended = LATE if self._is_late() else why_end(self.looks, self.rules)
-
-
-KEPT = 2
-NAMED = re.compile(r"step-(\d+)\.pt")
-
-
-def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write `step-N.pt`, and remove all but the newest `KEPT` checkpoints."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteError.of(error, folder) from error
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    replace_file(folder / f"step-{step:08d}.pt", buffer.getvalue())
-    for _, path in checkpoints_in(folder)[:-KEPT]:
-        path.unlink(missing_ok=True)
-
-
-def checkpoints_in(folder: Path) -> list[tuple[int, Path]]:
-    """List (step, file) of the checkpoints, the oldest first."""
-    matches = ((NAMED.fullmatch(path.name), path) for path in folder.glob("step-*.pt"))
-    return sorted((int(name[1]), path) for name, path in matches if name)
-
-
-def newest(folder: Path) -> dict[str, Any] | None:
-    """Return the newest checkpoint that can be read, or None if `folder` has no checkpoint."""
-    files = checkpoints_in(folder)
-    for _, path in reversed(files):
-        try:
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            return state
-        except Exception:  # any error of an unpickler: an older checkpoint may be whole
-            continue
-    if files:
-        raise DataError(
-            f"no checkpoint can be read ({folder}): expected one of {len(files)}. Start over with "
-            "`overwrite`"
-        )
-    return None
+            self.ended = LATE if self._is_late() else self._why_end()

@@ -1,7 +1,6 @@
 """Losses of a student at each position of a text, and the distributions that they compare.
 
-`loss_of` reads a loss by its name: `kl`, `jsd:beta=0.1`. `glanced` selects the answers that a block
-drafter sees while it trains.
+`loss_of` reads a loss by its name: `kl`, `jsd:beta=0.1`.
 """
 
 import math
@@ -17,34 +16,27 @@ from torch.nn.functional import smooth_l1_loss
 from spsbench.errors import UsageError
 from spsbench.spec import Spec
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudentLaw:
-    """Distribution p of the student at N positions over its Vd tokens, and the tokens there.
-
-    Attributes:
-        log_p: [N, Vd].
-        tokens: [N] column of the token that the target wrote; -1 if p has no such column.
-    """
-
-    log_p: Tensor
-    tokens: Tensor
+NO_TENSOR = torch.empty(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laws(StudentLaw):
-    """Distributions of the student and the target, p and q.
+class Distributions:
+    """Distributions of the student and the target, p and q, at N positions over Vd tokens.
 
     Where a head has a reduced vocabulary, q is not renormalised: its rows add up to less than 1,
     and p is 0 on the other tokens.
 
     Attributes:
-        q: [N, Vd], no gradient.
+        log_p: [N, Vd].
+        tokens: [N] column of the token that the target wrote; -1 if p has no such column.
+        q: [N, Vd], no gradient; empty for a loss of tokens alone.
         log_q: [N, Vd], -inf where q is 0.
     """
 
-    q: Tensor
-    log_q: Tensor
+    log_p: Tensor
+    tokens: Tensor
+    q: Tensor = NO_TENSOR
+    log_q: Tensor = NO_TENSOR
 
     @property
     def overlap(self) -> Tensor:
@@ -52,8 +44,8 @@ class Laws(StudentLaw):
         return overlap(self.log_p.exp(), self.q)
 
 
-Loss = Callable[[Any], Tensor]
-"""Maps `Laws` or a `StudentLaw` to the loss at each of N positions, [N]."""
+Loss = Callable[[Distributions], Tensor]
+"""Maps distributions to the loss at each of N positions, [N]."""
 
 
 def overlap(p: Tensor, q: Tensor) -> Tensor:
@@ -61,29 +53,29 @@ def overlap(p: Tensor, q: Tensor) -> Tensor:
     return p.minimum(q).sum(-1)
 
 
-def expected(law: Tensor, values: Tensor) -> Tensor:
+def expected(weights: Tensor, values: Tensor) -> Tensor:
     """Return [N] the sums of products of [N, V] weights and values, with 0 * inf = 0."""
-    return (law * values.masked_fill(law == 0, 0.0)).sum(-1)
+    return (weights * values.masked_fill(weights == 0, 0.0)).sum(-1)
 
 
 LEAST = 1e-9
 
 
-def acceptance(laws: Laws) -> Tensor:
+def acceptance(d: Distributions) -> Tensor:
     """Return `-log sum min(p, q)` (negative log acceptance, arXiv 2602.23881).
 
     The logarithm has a useful gradient from random weights on.
     """
-    return -laws.overlap.clamp(min=LEAST).log()
+    return -d.overlap.clamp(min=LEAST).log()
 
 
-def cross_entropy(foretold: StudentLaw) -> Tensor:
+def cross_entropy(d: Distributions) -> Tensor:
     """Return `-log p` of the token that the target wrote; 0 outside the vocabulary of p.
 
     Source: sequence-level distillation (Kim and Rush 2016, arXiv 1606.07947, section 3.2).
     """
-    in_vocabulary = foretold.tokens >= 0
-    picked = foretold.log_p.gather(-1, foretold.tokens.clamp(min=0)[:, None])[:, 0]
+    in_vocabulary = d.tokens >= 0
+    picked = d.log_p.gather(-1, d.tokens.clamp(min=0)[:, None])[:, 0]
     return -picked * in_vocabulary
 
 
@@ -95,98 +87,68 @@ def feature(guessed: Tensor, true: Tensor) -> Tensor:
     return smooth_l1_loss(guessed, true, reduction="none").mean(-1)
 
 
-def forward_kl(laws: Laws) -> Tensor:
+def forward_kl(d: Distributions) -> Tensor:
     """Return KL(q || p), the sum of q (log q - log p) over the drafter's vocabulary.
 
     Source: supervised distillation (DistillSpec, arXiv 2310.08461, section 4).
     """
-    return expected(laws.q, laws.log_q - laws.log_p)
-
-
-MAX_REVEALED = 0.4  # share of the wrong slots at the start
-
-
-def glanced(wrong: Tensor, done: float, draw: torch.Generator) -> Tensor:
-    """Return which slots of blocks are revealed (glancing): a prefix of a block, never all of it.
-
-    In total N = lambda d slots are revealed, where d counts the wrong slots (the Hamming distance
-    of the drafter's tokens from the target's) and lambda falls from 0.4 to 0. Blocks and the length
-    of each prefix are drawn at random; the rest of a block is predicted from its prefix.
-
-    Args:
-        wrong: [n, k] bool, slots whose likeliest token is not the target's; on the host.
-        done: share of the training that is over.
-        draw: generator of blocks and lengths.
-
-    Returns:
-        [n, k] bool.
-    """
-    blocks, k = wrong.shape
-    remaining = int(MAX_REVEALED * (1 - done) * int(wrong.sum())) if k > 1 else 0
-    revealed = torch.zeros(blocks, k, dtype=torch.bool)
-    for block in torch.randperm(blocks, generator=draw).tolist():
-        if remaining <= 0:
-            break
-        length = min(remaining, int(torch.randint(1, k, (), generator=draw)))
-        revealed[block, :length] = True
-        remaining -= length
-    return revealed
+    return expected(d.q, d.log_q - d.log_p)
 
 
 STEEP = 3.0
 
 
-def hybrid(laws: Laws, steep: float = STEEP) -> Tensor:
+def hybrid(d: Distributions, steep: float = STEEP) -> Tensor:
     """Return `w KL(q || p) + (1 - w) TV(p, q)` with w = exp(-steep alpha), without gradient.
 
     Alpha is the acceptance of the position: KL dominates while alpha is low, total variation when
     it is high. Source: LK hybrid (arXiv 2602.23881).
     """
-    alpha = laws.overlap
+    alpha = d.overlap
     weight = (-steep * alpha.detach()).exp()
-    return weight * forward_kl(laws) + (1 - weight) * (1 - alpha)
+    return weight * forward_kl(d) + (1 - weight) * (1 - alpha)
 
 
-def jensen_shannon(laws: Laws, beta: float = 0.5) -> Tensor:
+def jensen_shannon(d: Distributions, beta: float = 0.5) -> Tensor:
     """Return `beta` KL(q || m) + (1 - beta) KL(p || m), m = beta q + (1 - beta) p.
 
     Outside the drafter's vocabulary, m is beta q. Source: the generalised Jensen-Shannon divergence
     (GKD, arXiv 2306.13649, eq. 1; DistillSpec).
     """
-    mixed = torch.logaddexp(laws.log_q + math.log(beta), laws.log_p + math.log1p(-beta))
-    unknown = (1 - laws.q.sum(-1)).clamp(min=0) * -math.log(beta)
-    of_q = expected(laws.q, laws.log_q - mixed) + unknown
-    of_p = (laws.log_p.exp() * (laws.log_p - mixed)).sum(-1)
+    mixed = torch.logaddexp(d.log_q + math.log(beta), d.log_p + math.log1p(-beta))
+    unknown = (1 - d.q.sum(-1)).clamp(min=0) * -math.log(beta)
+    of_q = expected(d.q, d.log_q - mixed) + unknown
+    of_p = (d.log_p.exp() * (d.log_p - mixed)).sum(-1)
     return beta * of_q + (1 - beta) * of_p
 
 
 FLOOR = -30.0  # lower bound of log q: top-p sets probabilities to 0, and log 0 has no gradient
 
 
-def reverse_kl(laws: Laws) -> Tensor:
+def reverse_kl(d: Distributions) -> Tensor:
     """Return KL(p || q), the sum of p (log p - log q), where q is at least e^-30.
 
     Source: mode-seeking distillation (DistillSpec, arXiv 2310.08461, section 4).
     """
-    return (laws.log_p.exp() * (laws.log_p - laws.log_q.clamp(min=FLOOR))).sum(-1)
+    return (d.log_p.exp() * (d.log_p - d.log_q.clamp(min=FLOOR))).sum(-1)
 
 
-def top_k(laws: Laws, k: int = 10) -> Tensor:
+def top_k(d: Distributions, k: int = 10) -> Tensor:
     """Return `-sum q log p` over the target's k likeliest tokens.
 
     Source: HASS (arXiv 2408.15766, section 3.1).
     """
-    values, ids = laws.q.topk(min(k, laws.q.shape[-1]), -1)
-    return -(values * laws.log_p.gather(-1, ids)).sum(-1)
+    values, ids = d.q.topk(min(k, d.q.shape[-1]), -1)
+    return -(values * d.log_p.gather(-1, ids)).sum(-1)
 
 
-def total_variation(laws: Laws) -> Tensor:
+def total_variation(d: Distributions) -> Tensor:
     """Return TV(p, q) = 1 - alpha, the rejection probability.
 
     The gradient vanishes where p is far from q. Source: Leviathan et al. 2023, corollary 3.6;
     DistillSpec, arXiv 2310.08461.
     """
-    return 1 - laws.overlap
+    return 1 - d.overlap
 
 
 LOSSES: Mapping[str, Callable[..., Any]] = {
@@ -202,7 +164,7 @@ LOSSES: Mapping[str, Callable[..., Any]] = {
 ACCEPTANCES = frozenset({"tv", "acceptance", "hybrid"})
 """Losses of the acceptance: they compare distributions after temperature and truncation."""
 
-LAWLESS = frozenset({"ce"})
+TOKEN_LOSSES = frozenset({"ce"})
 """Losses of the target's tokens alone, without the target's distribution at each position."""
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from spsbench.errors import UsageError
 from spsbench.settings.cell_from_options import TARGET
 from spsbench.settings.commands import Chat, CostsFile
 from spsbench.settings.options import (
@@ -23,16 +24,17 @@ from spsbench.settings.options import (
 from spsbench.spec import Spec
 
 STUDENTS: Mapping[str, str] = {
-    "eagle3": ".extensions.training.students.eagle3:Eagle3Student",
+    "eagle3": ".extensions.training.students.eagle:Eagle3Student",
     "eagle": ".extensions.training.students.eagle:EagleStudent",
-    "medusa": ".extensions.training.students.medusa:MedusaStudent",
-    "mlp": ".extensions.training.students.mlp:MlpStudent",
-    "blockwise": ".extensions.training.students.blockwise:BlockwiseStudent",
-    "falcon": ".extensions.training.students.falcon:FalconStudent",
+    "medusa": ".extensions.training.students.chained:MedusaStudent",
+    "mlp": ".extensions.training.students.chained:MlpStudent",
+    "blockwise": ".extensions.training.students.chained:BlockwiseStudent",
+    "falcon": ".extensions.training.students.eagle:FalconStudent",
 }
 """Kinds of heads that `sps train head` trains, and the classes that learn."""
 
 COUNT = between(1, 1 << 24)
+FEWEST = 4  # texts, one of them or more for evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Training:
         evaluations: Number of evaluations of acceptance during the training.
         loss: Training loss: ce, kl, reverse-kl, jsd:beta=0.5, tv, acceptance, hybrid or top-k:k=10.
         rate: Peak learning rate.
-        depth: Number of tokens ahead that the drafter learns to predict.
+        depth: Number of tokens ahead that the drafter learns to predict; falcon: tokens per pass.
         start: Bundled name or folder of a draft model or a head to begin with; a config.json alone:
             from random weights.
         on_policy: Share of the steps that train on the draft model's own texts (on-policy).
@@ -104,6 +106,23 @@ class Training:
     cost_seconds: Annotated[float, Option(RUN, between(0, 1e5))] = 10.0
     save_as: Annotated[str, Option(RUN, one_of("bfloat16", "float16", "float32"))] = "bfloat16"
 
+    def __post_init__(self) -> None:
+        """Refuse options that exclude each other."""
+        for name in ("layers", "pruned", "draft_vocab", "inner"):
+            if self.start is not None and getattr(self, name, None):
+                raise UsageError(f"`{name}` with `start`: expected one of the two. Leave one out")
+        if self.texts is not None and self.prompts:
+            raise UsageError("`texts` with `prompts`: expected one of the two. Leave one out")
+        if self.texts is None and self.count < FEWEST:
+            raise UsageError(
+                f"`count` is {self.count}: expected {FEWEST} or more, some of them to watch on"
+            )
+        if self.on_policy and hasattr(self, "kind"):
+            raise UsageError(
+                "`on_policy` with a head: expected a draft model. A head writes no text of its "
+                "own: each of its rounds begins in the target's. Leave it out"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftTraining(Training):
@@ -128,7 +147,6 @@ class HeadTraining(Training):
 
     Args:
         draft_vocab: eagle3, medusa: draft vocabulary, the most frequent tokens.
-        block: falcon: tokens drafted per pass.
         inner: Width of the head's inner layer.
     """
 
@@ -136,7 +154,6 @@ class HeadTraining(Training):
         str, Option(METHOD, one_of(*STUDENTS), help=f"Kind of head: {', '.join(STUDENTS)}.")
     ] = "eagle3"
     draft_vocab: Annotated[int | None, Option(METHOD, COUNT, default_text="32000 or all")] = None
-    block: Annotated[int | None, Option(METHOD, between(1, 16), default_text="2")] = None
     inner: Annotated[int | None, Option(METHOD, COUNT, default_text="the target's")] = None
 
 

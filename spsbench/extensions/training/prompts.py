@@ -216,7 +216,7 @@ def user_mark(tokenizer: Any) -> list[int]:
     return first[:same]
 
 
-def nothing(tokenizer: Any, eos: frozenset[int]) -> list[int]:
+def bos_prompt(tokenizer: Any, eos: frozenset[int]) -> list[int]:
     """Return the empty prompt of a base model: the token before a document."""
     first = tokenizer.bos_token_id
     if first is None:

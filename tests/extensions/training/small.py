@@ -6,16 +6,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.extensions.training.batches import Batches, together
-from spsbench.extensions.training.generation import Text
-from spsbench.extensions.training.gradients import Rules
+from spsbench.extensions.training.batches import Batch, Batches, Teacher, collate
 from spsbench.extensions.training.loop import TrainingLoop
-from spsbench.extensions.training.losses import hybrid
 from spsbench.extensions.training.options import DraftTraining, HeadTraining
-from spsbench.extensions.training.students.student import Batch, Student
+from spsbench.extensions.training.students.student import Student
 from spsbench.extensions.training.students.table import build_student
-from spsbench.extensions.training.teacher import Teacher
-from spsbench.loop.sampling import Warp
+from spsbench.extensions.training.texts import Text
+from spsbench.spec import Spec
 from tests.oracles.models import tiny
 
 VOCAB, LAYERS = 24, 6
@@ -47,7 +44,7 @@ def student(kind: str, model: PreTrainedModel, **more: Any) -> Student:
         made = DraftTraining(layers=2, **more)
     else:
         own = {"draft_vocab": 15} if kind in ("eagle3", "medusa") else {}
-        made = HeadTraining(kind=kind, **{"depth": 3, **own, **more})
+        made = HeadTraining(kind=kind, **{"depth": 2 if kind == "falcon" else 3, **own, **more})
     counts = torch.arange(VOCAB) * 7 % 11
     found = build_student(made, Teacher(model, VOCAB), None, "tiny", counts, lambda folder: None)
     found.network.to(model.dtype)
@@ -55,7 +52,7 @@ def student(kind: str, model: PreTrainedModel, **more: Any) -> Student:
 
 
 def batch(found: list[Text]) -> Batch:
-    return together(found, torch.device("cpu"))
+    return collate(found, torch.device("cpu"))
 
 
 def folder(kind: str, made: Student, path: Path) -> Path:
@@ -63,29 +60,34 @@ def folder(kind: str, made: Student, path: Path) -> Path:
     return path
 
 
-RULES = Rules(
-    loss=hybrid,
-    warp=Warp(),
-    warped=True,
-    rate=1e-2,
-    steps=8,
-    minutes=1.0,
-    micro_tokens=40,
-    evaluations=4,
-    patience=0,
-    worth=0.0,
-)
+RULES = {
+    "rate": 1e-2,
+    "steps": 8,
+    "minutes": 1.0,
+    "micro_tokens": 40,
+    "evaluations": 4,
+    "patience": 0,
+    "worth": 0.0,
+}
 
 
 def training(
-    learner: Student, model: PreTrainedModel, texts: list[Text], folder: Path | None, **more: Any
+    learner: Student,
+    model: PreTrainedModel,
+    texts: list[Text],
+    folder: Path | None,
+    *,
+    loss: str = "hybrid",
+    rules: dict[str, Any] | None = None,
+    **more: Any,
 ) -> TrainingLoop:
     """Return the training of a student on all texts but the last two, which are held out."""
-    rules = more.pop("rules", RULES)
-    batches, held = Batches(texts[:-2], 80, 0, torch.device("cpu")), [batch(texts[-2:])]
-    return TrainingLoop(learner, Teacher(model, VOCAB), batches, held, rules, folder, **more)
+    options = DraftTraining(**RULES | (rules or {}))
+    batches, held = Batches(texts[:-2], 80, 0), [batch(texts[-2:])]
+    teacher = Teacher(model, VOCAB)
+    return TrainingLoop(learner, teacher, batches, held, options, Spec(loss), folder, **more)
 
 
-def weights(course: TrainingLoop) -> dict[str, torch.Tensor]:
+def weights(loop: TrainingLoop) -> dict[str, torch.Tensor]:
     """Return copies of a student's weights."""
-    return {name: weight.clone() for name, weight in course.student.network.state_dict().items()}
+    return {name: weight.clone() for name, weight in loop.student.network.state_dict().items()}

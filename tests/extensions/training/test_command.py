@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.extensions.training.gradients import Gradients
+from spsbench.extensions.training.loop import TrainingLoop
 from tests.folders import byte_tokenizer, random_model, save
 
 SMALL = (
@@ -61,24 +61,29 @@ def test_a_head_from_a_folder_to_a_text(sps, target, made):
 
 
 def test_ctrl_c_ends_a_step_and_the_training_goes_on(sps, target, tmp_path, monkeypatch):
-    losses = Gradients._losses
-    asked = []
+    add_gradients, steps = TrainingLoop.add_gradients, []
 
-    def interrupted(self, batch, moment):
-        asked.append(batch)
-        if len(asked) == 3:
+    def interrupted(self, step):
+        steps.append(step)
+        if len(steps) == 3:
             signal.raise_signal(signal.SIGINT)
-        return losses(self, batch, moment)
+        return add_gradients(self, step)
 
-    monkeypatch.setattr(Gradients, "_losses", interrupted)
+    monkeypatch.setattr(TrainingLoop, "add_gradients", interrupted)
     flags = ("--target", target, "--out", str(tmp_path / "out"), *SMALL)
     ran = sps("train", "head", "--kind", "mlp", *flags)
     assert ran.code == Exit.INTERRUPTED, ran.err
     assert "stopped. Continue with: sps train head" in ran.err
     assert "step 4/4" not in ran.err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    manifest = tmp_path / "out" / "train.json"
+    dtype = json.loads(manifest.read_text())["products"]
+    other = {"float32": "bfloat16", "bfloat16": "float32"}[dtype]
+    for file in (manifest, manifest.with_name("texts.jsonl")):  # begun on another machine
+        file.write_text(file.read_text().replace(f'"{dtype}"', f'"{other}"'))
     ran = sps("train", "head", "--kind", "mlp", *flags, "--resume")
     assert ran.code == Exit.OK, ran.err
+    assert json.loads(manifest.read_text())["products"] == other
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spsbench.errors import UsageError
-from spsbench.extensions.training.losses import LOSSES, Laws, loss_of
+from spsbench.extensions.training.losses import LOSSES, Distributions, loss_of
 from spsbench.loop.sampling import Warp
 from spsbench.spec import Spec
 
@@ -18,7 +18,7 @@ def drawn(known=None, top_p=1.0):
     q = Warp(1.0, 0, top_p)(torch.randn(4, 6, generator=generator, dtype=torch.float64) * 2)
     log_p = torch.randn(4, known or 6, generator=generator, dtype=torch.float64).log_softmax(-1)
     part = q[:, :known] if known else q
-    laws = Laws(log_p=log_p, q=part, log_q=part.log(), tokens=torch.tensor([0, 2, 1, -1]))
+    laws = Distributions(log_p=log_p, q=part, log_q=part.log(), tokens=torch.tensor([0, 2, 1, -1]))
     p = [row.exp().tolist() + [0.0] * (6 - len(row)) for row in log_p]
     return laws, p, q.tolist()
 

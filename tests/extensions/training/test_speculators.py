@@ -17,7 +17,7 @@ with warnings.catch_warnings():
         "speculators", reason="vllm-project/speculators is not installed", exc_type=ImportError
     )
 
-from spsbench.extensions.training.teacher import Teacher
+from spsbench.extensions.training.batches import Teacher
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -56,13 +56,13 @@ def test_that_package_foretells_the_same(model, tmp_path):
     found = loaded(made, model, tmp_path)
     text = small.texts(model, count=1)[0]
     batch = small.batch([text])
-    lesson = Teacher(model, small.VOCAB).teach(batch)
-    guesses = list(made.guesses(batch, lesson, 3))
+    output = Teacher(model, small.VOCAB).teach(batch)
+    guesses = list(made.predict(batch, output, 3))
 
     logits = []
     found.lm_head.register_forward_hook(lambda module, fed, out: logits.append(out[0]))
     rows = batch.ids.shape[1] - 1
-    hidden = torch.cat([lesson.hidden[layer][:, :-1] for layer in made.network.layers], -1)
+    hidden = torch.cat([output.hidden[layer][:, :-1] for layer in made.network.layers], -1)
     found(hidden, batch.ids[:, 1:], torch.zeros(1, rows, dtype=torch.int64), ttt_steps=3)
     assert len(logits) == 3
     for d, guess in enumerate(guesses):

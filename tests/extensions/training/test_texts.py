@@ -7,11 +7,19 @@ import torch
 
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.extensions.training import prompts
-from spsbench.extensions.training.generation import Writer
 from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.prompts import Overlap, excluded_sources, prompts_of
-from spsbench.extensions.training.texts import check_target, read, read_head, write_texts
+from spsbench.extensions.training.texts import (
+    Writer,
+    check_target,
+    continue_texts,
+    read,
+    read_head,
+    write_texts,
+)
+from spsbench.loop.sampling import Warp
 from spsbench.tasks.humaneval import HumanEval
+from tests.extensions.training import small
 from tests.folders import END, TEMPLATE, byte_tokenizer, random_model
 
 MADE = {"target": "tiny", "tokenizer": "a", "vocab": 290}
@@ -47,13 +55,13 @@ def test_a_batch_is_a_function_of_the_seed_and_its_number(target):
 
 def test_a_text_is_drawn_from_the_target(target):
     """At temperature 0 it is the greedy text of transformers, whatever stands beside it."""
-    made = writer(target, HeadTraining(count=3, tokens=6, temperature=0.0))
+    made = writer(target, HeadTraining(count=4, tokens=6, temperature=0.0))
     ids = torch.tensor([[0]])
     for _ in range(6):
         ids = torch.cat([ids, target(ids, use_cache=False).logits[:, -1:].argmax(-1)], 1)
     expected = ids[0, 1:].tolist()
     expected = expected[: expected.index(0) + 1] if 0 in expected else expected
-    assert [text for _, text in made.batch(0)] == [expected] * 3
+    assert [text for _, text in made.batch(0)] == [expected] * 4
 
 
 def test_what_was_stopped_goes_on_and_is_the_same_file(target, tmp_path):
@@ -168,3 +176,43 @@ def test_references_are_texts_of_people_after_their_prompts(overlap, problem, tm
         found({**row, "reference": None})
     with pytest.raises(DataError):
         found({**row, "reference": problem.prompt})
+
+
+PROMPTS = [[1, 2, 3], [5] * 9, [7, 8], [10, 20, 3, 4], [6], [9, 9]]
+
+
+def written(model, prompts, warp, ends=frozenset(), most=10):
+    return continue_texts(
+        model, prompts, most=most, warp=warp, ends=ends, vocab=small.VOCAB, seed=3
+    )
+
+
+def test_each_text_is_what_the_model_writes_alone(model):
+    """Greedy, with ends that come early: rows that have ended leave the batch."""
+    free = written(model, PROMPTS, Warp(0.0))
+    ends = frozenset({text[2] for text in free[:3]})
+    together = written(model, PROMPTS, Warp(0.0), ends)
+    assert len({len(text) for text in together}) > 1
+    for prompt, text in zip(PROMPTS, together, strict=True):
+        ids = list(prompt)
+        for token in text:
+            logits = model(torch.tensor([ids]), use_cache=False).logits[0, -1]
+            assert int(logits.argmax()) == token
+            ids.append(token)
+        assert len(text) == 10 or text[-1] in ends
+        assert not ends.intersection(text[:-1])
+
+
+def test_draws_of_a_text_do_not_depend_on_its_neighbours(model):
+    whole = written(model, PROMPTS, Warp(1.0))
+    assert whole == written(model, PROMPTS, Warp(1.0))
+    assert written(model, PROMPTS[:3], Warp(1.0)) == whole[:3]
+
+
+def test_texts_follow_the_law(model):
+    """First tokens of many texts after one prompt, against the law: within five deviations."""
+    count = 4000
+    drawn = torch.tensor(written(model, [[1, 2, 3]] * count, Warp(0.7), most=1))[:, 0]
+    law = Warp(0.7)(model(torch.tensor([[1, 2, 3]])).logits[0, -1])
+    seen = torch.bincount(drawn, minlength=small.VOCAB) / count
+    assert ((seen - law).abs() < 5 * (law * (1 - law) / count).sqrt() + 1e-3).all()

@@ -6,8 +6,8 @@ from transformers import AutoModelForCausalLM
 
 from spsbench.errors import UsageError
 from spsbench.extensions.cpu.fast import Fast
-from spsbench.extensions.training.students.draft import check_window, pruned, windowed
-from spsbench.extensions.training.teacher import Teacher
+from spsbench.extensions.training.batches import Teacher
+from spsbench.extensions.training.students.draft import pruned, windowed
 from tests.extensions.training import small
 from tests.oracles.models import laws, tiny
 
@@ -42,7 +42,7 @@ def trained_and_served(made, served):
     text = long_text()
     batch = small.batch([(text[:1], text[1:])])
     with torch.no_grad():
-        learnt = next(made.guesses(batch, Teacher(made.network, small.VOCAB).teach(batch), 1))
+        learnt = next(made.predict(batch, Teacher(made.network, small.VOCAB).teach(batch), 1))
     lm = Fast().session(served)
     one_by_one = [lm.append(torch.tensor([token]), 1).logits for token in text[:-1]]
     return learnt.logits, torch.cat(one_by_one), lm
@@ -93,7 +93,12 @@ def test_heads_and_channels_that_write_nothing_are_pruned_first(target):
     assert not torch.allclose(laws(pruned(target).double(), text), laws(target, text), atol=1e-2)
 
 
-@pytest.mark.parametrize("config", [{"model_type": "gpt2"}, {"model_type": "llama", "mlp_bias": 1}])
-def test_an_architecture_without_a_window_is_refused(config):
+@pytest.mark.parametrize("more", [{"kind": "gpt2"}, {"kind": "llama", "mlp_bias": True}], ids=str)
+def test_an_architecture_without_a_window_is_refused(more):
     with pytest.raises(UsageError):
-        check_window(config)
+        windowed(tiny(more.pop("kind"), vocab=small.VOCAB, **more), WINDOW)
+
+
+def test_an_architecture_that_is_no_llama_is_not_pruned():
+    with pytest.raises(UsageError):
+        pruned(tiny("gpt2", vocab=small.VOCAB))

@@ -1,4 +1,4 @@
 """Students: draft models and heads that learn to predict the target, by kind.
 
-Read `student` (the interface), then `draft` and a head (`medusa`), and `table` (kinds by name).
+Read `student` (the interface), then `draft` and a head (`eagle`), and `table` (a student by name).
 """

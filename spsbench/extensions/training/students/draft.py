@@ -5,7 +5,7 @@ It may begin as a part of the target: some layers (`cut`), half of their heads a
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from inspect import signature
 from itertools import repeat
 from pathlib import Path
@@ -15,7 +15,6 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
-    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     GenerationConfig,
@@ -27,17 +26,18 @@ from transformers import (
 from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.session.layer_skip import PER_LAYER, layers_of
 from spsbench.engines.session.masks import SLIDING
-from spsbench.errors import DataError, UsageError, WriteError, first_line
+from spsbench.errors import DataError, MissingError, UsageError, WriteError, first_line
+from spsbench.extensions.training.batches import Batch, TeacherOutput
 from spsbench.extensions.training.students.student import (
-    Batch,
     Prediction,
     Student,
-    TeacherOutput,
     select_continuation,
 )
+from spsbench.models.folder import local_folder
 from spsbench.models.third_party import silent, translated
+from spsbench.models.tokenizers import check_same, load_tokenizer
 
-WATCHED = 8
+MAX_DRAFT = 8
 SIZES = (
     *("num_hidden_layers", "hidden_size", "n_layer", "n_embd", "sliding_window"),
     *("intermediate_size", "num_attention_heads", "num_key_value_heads"),
@@ -53,9 +53,10 @@ class DraftStudent(Student):
     network: PreTrainedModel
     drafter = "model"
     rate = 1e-3
+    needs_target = False
 
     def __init__(self, network: PreTrainedModel, tokenizer: Any, vocab: int) -> None:
-        self.network, self.depth, self.most = network, 1, WATCHED
+        self.network, self.depth, self.most = network, 1, MAX_DRAFT
         self._tokenizer, self._vocab = tokenizer, vocab
         network.requires_grad_(True)
 
@@ -63,11 +64,7 @@ class DraftStudent(Student):
     def passes(self) -> int:
         return len(layers_of(self.network)[2])
 
-    def reads(self, layers: int) -> Sequence[int]:
-        """Return no layers, since a draft model reads tokens only."""
-        return ()
-
-    def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
+    def predict(self, batch: Batch, output: TeacherOutput, depth: int) -> Iterator[Prediction]:
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
         at, target_rows = select_continuation(batch, rows)
         out = self.network(input_ids=batch.ids, use_cache=False)
@@ -103,18 +100,25 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
     fifth of the layers is kept.
     """
     try:
-        *_, target_layers = layers_of(target)
+        count = len(layers_of(target)[2])
     except UnsupportedModelError as error:
         raise DataError(f"{error}: expected one. Begin with another model: `start`") from error
-    count = len(target_layers)
-    check_layers(layers, count)
+    if count < 2:
+        raise UsageError(
+            f"a draft model cut from a target of {count} layer: expected 2 layers or more. Begin "
+            "with another model: `start`"
+        )
+    if layers is not None and layers >= count:
+        raise UsageError(
+            f"`layers` is {layers}: expected 1..{count - 1}, fewer than the target has"
+        )
     draft_layers = max(1, count // 5) if layers is None else layers
     chosen = sorted(
         {round(i * (count - 1) / max(draft_layers - 1, 1)) for i in range(draft_layers)}
     )
     draft = copy.deepcopy(target)
-    parent, name, mine = layers_of(draft)
-    setattr(parent, name, nn.ModuleList(mine[i] for i in chosen))
+    parent, name, copies = layers_of(draft)
+    setattr(parent, name, nn.ModuleList(copies[i] for i in chosen))
     config = draft.config.get_text_config()
     for setting in PER_LAYER:
         if values := getattr(config, setting, None):
@@ -127,32 +131,6 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
     return draft.float()
 
 
-def check_layers(layers: int | None, count: int) -> None:
-    """Refuse to cut a target of `count` layers to `layers` layers, if that removes none."""
-    if count < 2:
-        raise UsageError(
-            f"a draft model cut from a target of {count} layer: expected 2 layers or more. Begin "
-            "with another model: `start`"
-        )
-    if layers is not None and layers >= count:
-        raise UsageError(
-            f"`layers` is {layers}: expected 1..{count - 1}, fewer than the target has"
-        )
-
-
-GROUPS, CHANNELS = "num_key_value_heads", "intermediate_size"
-QUERIES = "num_attention_heads"
-
-
-def check_prunable(config: Mapping[str, Any]) -> None:
-    """Refuse to prune a target without the sizes of a Llama."""
-    if not all(isinstance(config.get(name), int) for name in (QUERIES, GROUPS, CHANNELS)):
-        raise UsageError(
-            f"`pruned` with a target of type {config.get('model_type')}: expected the sizes of a "
-            f"Llama ({GROUPS}, {CHANNELS}). Leave it out"
-        )
-
-
 def pruned(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of `model` with half of each layer's heads and MLP channels.
 
@@ -162,41 +140,36 @@ def pruned(model: PreTrainedModel) -> PreTrainedModel:
     """
     config, state = copy.deepcopy(model.config), model.state_dict()
     sizes = config.get_text_config()
-    groups, shared = getattr(sizes, GROUPS), getattr(sizes, QUERIES) // getattr(sizes, GROUPS)
-    wide = getattr(sizes, "head_dim", None) or sizes.hidden_size // (shared * groups)
-    sizes.head_dim, channels = wide, -(-getattr(sizes, CHANNELS) // 2)
-    kept_groups = -(-groups // 2)
-    for name, size in (
-        (GROUPS, kept_groups),
-        (QUERIES, kept_groups * shared),
-        (CHANNELS, channels),
-    ):
-        setattr(sizes, name, size)
-    layers = [name for name, part in model.named_modules() if part in set(layers_of(model)[2])]
     try:
-        for layer in layers:
-            attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
-            v, o = (state[f"{attention}.{name}_proj.weight"] for name in "vo")
-            written = o.view(len(o), groups, shared, wide).permute(1, 2, 0, 3)
-            maps = written @ v.view(groups, 1, wide, -1)  # [G, shared, D, D]
-            group_indices = _largest(maps.flatten(1).norm(dim=1), kept_groups)[:, None]
-            keys = (group_indices * wide + torch.arange(wide, device=v.device)).flatten()
-            together = torch.arange(shared * wide, device=v.device)
-            queries = (group_indices * shared * wide + together).flatten()
-            gate, up, down = (state[f"{mlp}.{n}_proj.weight"] for n in ("gate", "up", "down"))
-            norms = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
-            inner = _largest(norms, channels)
-            for name, rows in (("q", queries), ("k", keys), ("v", keys)):
-                _take(state, f"{attention}.{name}_proj", 0, rows)
-            _take(state, f"{attention}.o_proj", 1, queries)
-            _take(state, f"{mlp}.gate_proj", 0, inner)
-            _take(state, f"{mlp}.up_proj", 0, inner)
-            _take(state, f"{mlp}.down_proj", 1, inner)
+        groups, queries = sizes.num_key_value_heads, sizes.num_attention_heads
+        shared, wide = queries // groups, getattr(sizes, "head_dim", None)
+        sizes.head_dim = wide = wide or sizes.hidden_size // queries
+        sizes.num_key_value_heads, channels = -(-groups // 2), -(-sizes.intermediate_size // 2)
+        sizes.num_attention_heads = sizes.num_key_value_heads * shared
+        sizes.intermediate_size = channels
+        for layer in [
+            name for name, _ in model.named_modules() if f"{name}.mlp.up_proj.weight" in state
+        ]:
+            o = state[f"{layer}.self_attn.o_proj.weight"].view(-1, groups, shared, wide)
+            v = state[f"{layer}.self_attn.v_proj.weight"].view(groups, 1, wide, -1)
+            maps = o.permute(1, 2, 0, 3) @ v  # [G, shared, D, D]
+            kept = _largest(maps.flatten(1).norm(dim=1), sizes.num_key_value_heads)[:, None]
+            keys, query_rows = (
+                (kept * n + torch.arange(n, device=kept.device)).flatten()
+                for n in (wide, shared * wide)
+            )
+            gate, up, down = (state[f"{layer}.mlp.{n}_proj.weight"] for n in ("gate", "up", "down"))
+            inner = _largest(gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0), channels)
+            for name, rows in (("q", query_rows), ("k", keys), ("v", keys)):
+                _take(state, f"{layer}.self_attn.{name}_proj", 0, rows)
+            _take(state, f"{layer}.self_attn.o_proj", 1, query_rows)
+            for name, dim in (("gate", 0), ("up", 0), ("down", 1)):
+                _take(state, f"{layer}.mlp.{name}_proj", dim, inner)
         return _rebuilt(model, config, state)
-    except (KeyError, RuntimeError) as error:
-        raise DataError(
-            f"{type(model).__name__} cannot be pruned ({first_line(error)}): expected the "
-            "projections of a Llama. Leave out `pruned`"
+    except (AttributeError, KeyError, RuntimeError) as error:
+        raise UsageError(
+            f"`pruned` with a target of type {config.model_type} ({first_line(error)}): expected "
+            "the sizes and projections of a Llama. Leave it out"
         ) from error
 
 
@@ -211,33 +184,23 @@ def _take(state: dict[str, Tensor], name: str, dim: int, rows: Tensor) -> None:
         state[f"{name}.bias"] = state[f"{name}.bias"][rows]
 
 
-def check_window(config: Mapping[str, Any]) -> None:
-    """Refuse a window in an architecture that has none."""
-    kind = config.get("model_type")
-    has_window = (
-        kind in CONFIG_MAPPING and "sliding_window" in signature(CONFIG_MAPPING[kind]).parameters
-    )
-    if kind == "llama":
-        has_window = not (config.get("attention_bias") or config.get("mlp_bias"))
-    if not has_window:
-        raise UsageError(
-            f"`window` with a model of type {kind}: expected an architecture with a window, such "
-            "as those of Llama without biases, Mistral, Qwen or Gemma. Leave it out"
-        )
-
-
 def windowed(model: PreTrainedModel, window: int) -> PreTrainedModel:
     """Return a copy of `model` whose layers attend to the newest `window` tokens only.
 
-    It is of an architecture that transformers has: a Llama becomes a Mistral, its twin with a
-    window.
+    It is of an architecture that transformers has: a Llama without biases becomes a Mistral, its
+    twin with a window.
     """
     config = copy.deepcopy(model.config)
-    if config.model_type == "llama":
+    if config.model_type == "llama" and not (config.attention_bias or config.mlp_bias):
         settings = config.to_dict()
         names = signature(MistralConfig).parameters.keys() & settings.keys() - {"architectures"}
         config = MistralConfig(**{name: settings[name] for name in names})
     sizes = config.get_text_config()
+    if "sliding_window" not in signature(type(sizes)).parameters:
+        raise UsageError(
+            f"`window` with a model of type {config.model_type}: expected an architecture with a "
+            "window, such as those of Llama without biases, Mistral, Qwen or Gemma. Leave it out"
+        )
     sizes.sliding_window = window
     if getattr(sizes, "use_sliding_window", None) is not None:
         sizes.use_sliding_window = True
@@ -259,15 +222,26 @@ def _rebuilt(
     return rebuilt.float().eval()
 
 
-def from_folder(folder: Path, seed: int, vocab: int, load: Any) -> PreTrainedModel:
+def started(
+    start: Path, seed: int, tokenizer: Any, vocab: int, load: Callable[[Path], Any]
+) -> PreTrainedModel:
     """Return an initial draft model: its weights, or random ones if only config.json is there.
 
     Args:
-        folder: folder of the model.
+        start: folder of the model, or its bundled name.
         seed: seed of random weights.
+        tokenizer: tokenizer of the target, which the model must share.
         vocab: number of tokens that the model must have logits for.
         load: loads the model of a folder.
     """
+    folder = local_folder(str(start)) or start
+    if not (folder / "config.json").is_file():
+        raise MissingError(
+            f"no config.json ({folder}): expected a model's folder, or the config alone. Check "
+            "`start`"
+        )
+    if (folder / "tokenizer.json").is_file():
+        check_same(tokenizer, load_tokenizer(folder, trust_remote_code=False))
     if any(folder.glob("*.safetensors")):
         model: PreTrainedModel = load(folder)
     else:

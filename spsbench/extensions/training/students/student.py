@@ -1,56 +1,27 @@
-"""The interface of students: batches, the teacher's output, predictions and the base class."""
+"""Students: networks in training, their predictions, and what heads share.
+
+A kind of head is a network, its shape, initial weights, and the format of its files.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Texts of the target, padded at their ends.
-
-    Row r of a text is the position whose distribution predicts token r + 1. Rows of a batch are
-    numbered in order: row r of text b is b * T + r.
-
-    Attributes:
-        ids: [B, T] tokens; 0 beyond the end.
-        starts: [B] tokens of the prompt.
-        lengths: [B] tokens in all.
-    """
-
-    ids: Tensor
-    starts: Tensor
-    lengths: Tensor
-
-    @property
-    def in_continuation(self) -> Tensor:
-        """Return [B * T] bool: rows that predict a token of the continuation."""
-        rows = torch.arange(self.ids.shape[1], device=self.ids.device)
-        inside = (rows >= self.starts[:, None] - 1) & (rows < self.lengths[:, None] - 1)
-        return inside.flatten()
-
-    @property
-    def next_tokens(self) -> Tensor:
-        """Return [B * T] the token after each row; 0 after the last."""
-        return torch.nn.functional.pad(self.ids[:, 1:], (0, 1)).flatten()
-
-
-@dataclass(frozen=True, slots=True)
-class TeacherOutput:
-    """Output of the target over a batch, without gradients.
-
-    Attributes:
-        hidden: layer -> [B, T, D], numbered as in transformers; -1 is the last.
-        logits: [B, T, V].
-    """
-
-    hidden: Mapping[int, Tensor] | Sequence[Tensor]
-    logits: Tensor
+from spsbench.errors import UsageError
+from spsbench.extensions.training.batches import Batch, TeacherOutput
+from spsbench.extensions.training.options import HeadTraining
+from spsbench.heads.export import flat_layer
+from spsbench.heads.head import Head
+from spsbench.heads.layers import LayerShape
+from spsbench.heads.network import HeadModule, load_network
+from spsbench.loop.drafter_context import TargetParts
+from spsbench.pair.export import write_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +37,6 @@ class Prediction:
     rows: Tensor
     logits: Tensor
     extra: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Progress of a training at a step.
-
-    Attributes:
-        done: share of the training that is over, below 1.
-        seed: seed of this step's random draws.
-    """
-
-    done: float
-    seed: int
 
 
 class Student(ABC):
@@ -99,30 +57,23 @@ class Student(ABC):
     ids: Tensor | None = None
     drafter: str
     rate: ClassVar[float]
+    needs_target = True  # reads hidden states of the target
 
     @property
     def passes(self) -> int:
         """Return the layers, or passes over them, whose activations a gradient needs."""
         return self.depth
 
-    def reads(self, layers: int) -> Sequence[int]:
-        """Return the hidden states to read of a target of `layers` layers; 0: embeddings."""
-        return range(layers + 1)
-
     @abstractmethod
-    def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
+    def predict(self, batch: Batch, output: TeacherOutput, depth: int) -> Iterator[Prediction]:
         """Yield a prediction for each depth, from 0, computed one at a time."""
-
-    def taught(self, batch: Batch, lesson: TeacherOutput, moment: Moment) -> Iterator[Prediction]:
-        """Yield the predictions of the loss: those of `guesses`, unless a kind overrides it."""
-        return self.guesses(batch, lesson, self.depth)
 
     @abstractmethod
     def write(self, folder: Path, dtype: torch.dtype) -> None:
         """Write a folder for `draft`, in the format of the kind."""
 
     def describe(self) -> dict[str, Any]:
-        """Return sizes, for the model card and the comparison on resume."""
+        """Return sizes, for the model card."""
         return {"parameters": sum(p.numel() for p in self.network.parameters())}
 
 
@@ -130,3 +81,144 @@ def select_continuation(batch: Batch, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return those of [m] `rows` that predict a continuation: indices in `rows`, and values."""
     at = batch.in_continuation[rows].nonzero()[:, 0]
     return at, rows[at]
+
+
+class HeadTarget(NamedTuple):
+    """The target of a head in training."""
+
+    parts: TargetParts
+    embedding: Tensor  # [V', D] rows of its input embeddings
+    head: Tensor  # [V', D] rows of its output embeddings
+    name: str  # for config.json
+    counts: Tensor  # [V] how often each token occurs in the texts
+    start: Head | None = None  # the head to start from
+
+
+class HeadStudent(Student):
+    """A head in training, in the sizes of its target.
+
+    Args:
+        options: settings of the training.
+        target: the target that the head learns from.
+    """
+
+    network: Any
+    network_class: ClassVar[type[HeadModule]]
+    usual_depth: ClassVar[int]  # where the user names none
+    renamed: ClassVar[tuple[str, str]] = ("", "")  # beginning of parameters' names, that in files
+    chosen: Tensor  # [Vd] tokens of the draft vocabulary, where a kind has one
+    sizes: ClassVar[tuple[tuple[str, str], ...]] = ()  # name in the model card, shape's attribute
+
+    def __init__(self, options: HeadTraining, target: HeadTarget) -> None:
+        self.target, self.target_name = target.parts, target.name
+        self.target_layers = int(target.parts.config.num_hidden_layers)
+        self.depth, self.most = options.depth or self.usual_depth, 16
+        self.shape: Any = self.shape_of(options, target)
+        if target.start is None:
+            self.network = type(self).network_class(self.shape, self.target_layers)
+            with torch.no_grad():
+                self.initialise(target, options.seed)
+        else:
+            self.shape = target.start.shape
+            network = load_network(target.start, target.parts)
+            self.network, self.ids = network.float().requires_grad_(True), network.ids
+            self.chosen = (
+                torch.arange(target.parts.vocab_size) if network.ids is None else network.ids
+            )
+        self.network.to(target.parts.device)
+
+    def target_head(self, rows: Tensor) -> Tensor:
+        """Return the target's logits of [..., H] rows of another dtype."""
+        return self.target.head(rows.to(self.target.dtype)).to(rows.dtype)
+
+    @abstractmethod
+    def shape_of(self, options: HeadTraining, target: HeadTarget) -> Any:
+        """Return the shape of the network."""
+
+    def initialise(self, target: HeadTarget, seed: int) -> None:
+        """Set the weights of the new network."""
+        init_weights(self.network, seed)
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Return the config.json of the head's format."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the weights by their names in the head's format."""
+        prefix, file_prefix = self.renamed
+        weights = self.network.state_dict().items()
+        return {
+            file_prefix + name.removeprefix(prefix) if name.startswith(prefix) else name: weight
+            for name, weight in weights
+        }
+
+    def write(self, folder: Path, dtype: torch.dtype) -> None:
+        write_head(folder, self.config(), self.tensors(), dtype)
+
+    def describe(self) -> dict[str, Any]:
+        sizes = {name: attrgetter(path)(self.shape) for name, path in self.sizes}
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in sizes.items()}
+        return {**super().describe(), **plain}
+
+
+def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
+    """Return the shape of a Llama layer in the target's width."""
+    config = target.config
+    width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
+    if not width or not heads:
+        raise UsageError(
+            f"a head for a {config.model_type} (`kind` {kind}): expected a target with a hidden "
+            "size and heads of attention. Train a draft model: sps train draft"
+        )
+    stated = getattr(config, "head_dim", None) or width // heads
+    head_dim = stated if stated % 2 == 0 else stated + 1
+    head_count = max(1, width // head_dim)
+    group = max(1, heads // (getattr(config, "num_key_value_heads", None) or heads))
+    rope = getattr(config, "rope_parameters", None) or {}
+    return LayerShape(
+        width=width,
+        inner=inner or getattr(config, "intermediate_size", None) or 4 * width,
+        heads=head_count,
+        kv_heads=next(n for n in range(max(1, head_count // group), 0, -1) if head_count % n == 0),
+        head_dim=head_dim,
+        eps=float(getattr(config, "rms_norm_eps", 1e-6)),
+        rope_theta=float(rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10000.0),
+        positions=int(getattr(config, "max_position_embeddings", None) or 2048),
+    )
+
+
+def layer_config(shape: LayerShape, vocab: int) -> dict[str, Any]:
+    """Return the config.json of a Llama with one layer of `shape`."""
+    return {**flat_layer(shape), "num_hidden_layers": 1, "vocab_size": vocab}
+
+
+SPREAD = 0.02
+
+
+@torch.no_grad()
+def init_weights(network: nn.Module, seed: int) -> None:
+    """Initialise weights: normal, smaller at the end of a sublayer; biases are 0."""
+    draw = torch.Generator().manual_seed(seed)
+    for name, weight in network.named_parameters():
+        if weight.ndim < 2:
+            weight.fill_(1.0 if "norm" in name else 0.0)
+            continue
+        spread = SPREAD if "o_proj" in name or "down_proj" in name else weight.shape[1] ** -0.5
+        numbers = torch.randn(weight.shape, generator=draw, dtype=torch.float32) * spread
+        weight.copy_(numbers.to(weight))
+
+
+DEFAULT_DRAFT_VOCAB = 32_000
+
+
+def draft_vocabulary(counts: Tensor, size: int | None) -> Tensor:
+    """Return [Vd] the commonest tokens in ascending order, on the host; ties by id.
+
+    Args:
+        counts: [V] how often each token of the target occurs in the texts.
+        size: size of the vocabulary; None: 32,000, or all tokens if fewer.
+    """
+    if size is not None and size > len(counts):
+        raise UsageError(f"`draft_vocab` is {size}: expected 1..{len(counts)}, the target's tokens")
+    chosen = counts.argsort(descending=True, stable=True)[: size or DEFAULT_DRAFT_VOCAB]
+    return torch.sort(chosen.cpu()).values

@@ -1,0 +1,231 @@
+"""Heads that predict several tokens from one hidden state: Medusa, MLP speculator, blockwise.
+
+Sources: Medusa-1 (arXiv 2401.10774, sections 2.1.1 and 2.2.1); Wertheimer et al. 2024 (arXiv
+2404.19124, section 2); Stern et al. 2018 (arXiv 1811.03115, section 6).
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, silu
+
+from spsbench.extensions.training.batches import Batch, TeacherOutput
+from spsbench.extensions.training.options import HeadTraining
+from spsbench.extensions.training.students.student import (
+    HeadStudent,
+    HeadTarget,
+    Prediction,
+    draft_vocabulary,
+    init_weights,
+    layer_of,
+    select_continuation,
+)
+from spsbench.heads.blockwise import BlockwiseNetwork, BlockwiseShape
+from spsbench.heads.medusa import MedusaNetwork, MedusaShape
+from spsbench.heads.mlp import MlpNetwork, MlpShape, nth
+
+States = Iterator[tuple[Tensor, Callable[[Tensor], Tensor]]]
+"""For each depth a state [B, T, .] and its projection to logits."""
+
+
+class Chained(HeadStudent):
+    """Heads that predict several tokens from the target's last hidden state.
+
+    From hidden state j and the tokens after it, row j of pass d predicts token j + 2 + d of a text,
+    which is the target of row j + 1 + d of the batch.
+    """
+
+    rate = 1e-3
+
+    def __init__(self, options: HeadTraining, target: HeadTarget) -> None:
+        super().__init__(options, target)
+        self.most = self.depth
+
+    @abstractmethod
+    def states(self, hidden: Tensor, tokens: Tensor, depth: int) -> States:
+        """Yield the state of each depth.
+
+        Args:
+            hidden: [B, T, D] last hidden states of the target.
+            tokens: [B, T] tokens of the text; 0 beyond its end.
+            depth: number of states.
+        """
+
+    def predict(self, batch: Batch, output: TeacherOutput, depth: int) -> Iterator[Prediction]:
+        texts, length = batch.ids.shape
+        hidden = output.hidden[-1].to(next(self.network.parameters()).dtype)
+        first = torch.arange(texts, device=hidden.device)[:, None] * length
+        for d, (state, head) in enumerate(self.states(hidden, batch.ids, depth)):
+            place = torch.arange(max(length - 1 - d, 0), device=hidden.device)
+            at, target_rows = select_continuation(batch, (first + place + 1 + d).flatten())
+            mine = state[:, : len(place)].flatten(0, 1)[at]
+            yield Prediction(target_rows, head(mine))
+
+
+class MedusaStudent(Chained):
+    """Medusa heads, initialised as the authors do: residual blocks add nothing.
+
+    Projections are the rows of the target's output head.
+    """
+
+    drafter = "medusa"
+    network_class = MedusaNetwork
+    usual_depth = 4
+    sizes = (("heads", "count"), ("draft_vocab", "draft_vocab"))
+
+    def shape_of(self, options: HeadTraining, target: HeadTarget) -> MedusaShape:
+        width = layer_of(target.parts, None, "medusa").width
+        ids = draft_vocabulary(target.counts, options.draft_vocab).to(target.head.device)
+        self.vocab, self.chosen = target.parts.vocab_size, ids
+        self.ids = None if len(ids) == self.vocab else ids
+        return MedusaShape(
+            width=width,
+            vocab=target.parts.vocab_size,
+            draft_vocab=len(ids),
+            count=self.depth,
+            bias=False,
+        )
+
+    def initialise(self, target: HeadTarget, seed: int) -> None:
+        """Let each head begin as the target's own."""
+        for head in self.network.heads:
+            head.blocks[0].weight.zero_()
+            head.lm_head.weight.copy_(target.head[self.chosen].float())
+
+    def states(self, hidden: Tensor, tokens: Tensor, depth: int) -> States:
+        for head in self.network.heads[:depth]:
+            x = hidden
+            for block in head.blocks:
+                x = x + silu(block(x))
+            yield x, head.lm_head
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "model_type": "medusa",
+            "architectures": ["MedusaModel"],
+            "base_model_name_or_path": self.target_name,
+            "hidden_size": self.shape.width,
+            "vocab_size": self.vocab,
+            "truncated_vocab_size": self.shape.draft_vocab,
+            "num_heads": self.shape.count,
+            "num_hidden_layers": self.shape.depth,
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        tensors = {}
+        for i, head in enumerate(self.network.heads):
+            tensors[f"blocks.{i}.layers.0.weight"] = head.blocks[0].weight
+            tensors[f"lm_heads.{i}.weight"] = head.lm_head.weight
+        return tensors if self.ids is None else {**tensors, "token_map": self.ids}
+
+
+class MlpStudent(Chained):
+    """MLP speculator whose stages share their weights, as IBM's newer heads do.
+
+    Initialised from the target's embeddings and output head if no wider than the target.
+    """
+
+    drafter = "mlp"
+    network_class = MlpNetwork
+    usual_depth = 3
+    renamed = ("", "speculator.")
+    sizes = (("stages", "count"), ("inner", "inner"))
+
+    def shape_of(self, options: HeadTraining, target: HeadTarget) -> MlpShape:
+        width = layer_of(target.parts, None, "mlp").width
+        return MlpShape(
+            width=width,
+            inner=options.inner or width,
+            vocab=target.parts.vocab_size,
+            count=self.depth,
+            tied=True,
+            scaled=True,
+        )
+
+    def initialise(self, target: HeadTarget, seed: int) -> None:
+        """Let a head no wider than the target begin as projections of the target's rows.
+
+        The projection keeps the principal directions of the rows.
+        """
+        network, shape = self.network, self.shape
+        draw = torch.Generator().manual_seed(seed)
+        spread = shape.inner**-0.5
+        for name, weight in network.named_parameters():
+            if weight.ndim < 2:
+                weight.fill_(0.0 if "bias" in name else 1.0)
+            else:
+                weight.copy_(torch.randn(weight.shape, generator=draw) * spread)
+        if shape.inner > shape.width:
+            return
+        rows = target.head.float()[: shape.vocab].cpu()
+        basis = torch.linalg.eigh(rows.T @ rows).eigenvectors[:, -shape.inner :]  # [H, D]
+        projected = target.embedding.float()[: shape.vocab].cpu() @ basis
+        network.emb[0].weight.copy_(projected * (spread / projected.std()))
+        network.head[0].weight.copy_(rows @ basis)
+        network.proj[0].weight.copy_(basis.T)
+
+    def states(self, hidden: Tensor, tokens: Tensor, depth: int) -> States:
+        x = self.network.before(hidden)
+        for i in range(depth):
+            after = pad(tokens[:, 1 + i :], (0, 1 + i))  # 0 beyond the end
+            x = self.network.stage(i, x, after)
+            yield x, nth(self.network.head, i)
+
+    def config(self) -> dict[str, Any]:
+        shape = self.shape
+        return {
+            "model_type": "mlp_speculator",
+            "architectures": ["MLPSpeculatorPreTrainedModel"],
+            "emb_dim": shape.width,
+            "inner_dim": shape.inner,
+            "n_predict": shape.count,
+            "scale_input": shape.scaled,
+            "tie_weights": shape.tied,
+            "top_k_tokens_per_head": [4] * shape.count,
+            "vocab_size": shape.vocab,
+        }
+
+
+class BlockwiseStudent(Chained):
+    """Heads of blockwise decoding, over the target's frozen output projection.
+
+    Layers are initialised to add nothing. The paper's p_1 is the target itself, so its p_2 is head
+    0 here.
+    """
+
+    drafter = "blockwise"
+    network_class = BlockwiseNetwork
+    usual_depth = 4
+    sizes = (("heads", "count"), ("inner", "inner"))
+
+    def shape_of(self, options: HeadTraining, target: HeadTarget) -> BlockwiseShape:
+        layer = layer_of(target.parts, options.inner, "blockwise")
+        return BlockwiseShape(
+            width=layer.width,
+            inner=layer.inner,
+            vocab=target.parts.vocab_size,
+            count=self.depth,
+        )
+
+    def initialise(self, target: HeadTarget, seed: int) -> None:
+        """Let each head begin as the identity."""
+        init_weights(self.network, seed)
+        for head in self.network.heads:
+            head.down.weight.zero_()
+
+    def states(self, hidden: Tensor, tokens: Tensor, depth: int) -> States:
+        for head in self.network.heads[:depth]:
+            yield head(hidden), self.target_head
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "model_type": "blockwise",
+            "base_model_name_or_path": self.target_name,
+            "hidden_size": self.shape.width,
+            "inner_size": self.shape.inner,
+            "vocab_size": self.shape.vocab,
+            "num_heads": self.shape.count,
+        }

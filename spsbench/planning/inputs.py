@@ -1,6 +1,6 @@
 """Plans of what was measured before: the folder of a plan, or traces and costs in files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,13 @@ from spsbench.loop.drafter_context import Drawn
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import read_costs
-from spsbench.planning.candidates import SAMPLED, lookaheads
+from spsbench.planning.candidates import SAMPLED, candidate_of, lookaheads, replayable
+from spsbench.planning.forecast.forecasts import Forecasts, forecast_all
+from spsbench.planning.forecast.predictions import tau_of
+from spsbench.planning.forecast.recommendation import Measured
 from spsbench.planning.plan_folder import COSTS, PlanRecord, check_whole, incomplete, load
-from spsbench.planning.report import Planned, forecasts_of, real_rounds
+from spsbench.planning.report import Planned
+from spsbench.reports.run_tables import tables
 from spsbench.settings.cell import WARP, Cell, WarpSettings, constant
 from spsbench.settings.commands import Planning
 from spsbench.settings.labels import drafting
@@ -69,6 +73,71 @@ def plan_of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
         new_prompts=planning.held_back,
     )
     return Planned(record, planning, forecasts_of(record, traces, costs))
+
+
+def forecasts_of(
+    record: PlanRecord,
+    traces: Traces,
+    costs: Costs,
+    notify: Callable[[int, int], None] = lambda done, total: None,
+) -> Forecasts:
+    """Return the forecasts of the cells of a plan whose rule and draft the traces can predict.
+
+    Raises:
+        DataError: the costs lack a candidate.
+    """
+    traced = {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
+    candidates = map(candidate_of, filter(replayable, record.cells))
+    return forecast_all(candidates, traced, costs, notify, record.new_prompts)
+
+
+def real_rounds(
+    folder: Path, cells: Sequence[Cell], confirm: str | None
+) -> tuple[dict[str, Measured], dict[str, str]]:
+    """Return by candidate the figures of real rounds, or the reason why they are missing.
+
+    Args:
+        confirm: the folder of the real rounds in that of the plan; None: nothing was measured.
+    """
+    figures: dict[str, Measured] = {}
+    reasons: dict[str, str] = {}
+    if confirm is None:
+        return figures, reasons
+    run = folder / confirm
+    names = {bare(cell): str(candidate_of(cell)) for cell in cells}
+    of_traces = taus(run, cells)
+    for row in tables(run)[0].whole:
+        name = names.get(bare(row.cell))
+        gained, ms = row.speedup, row.mean_token_time_ms
+        if name is None:
+            continue
+        if gained is not None and ms and row.block_efficiency:
+            figures[name] = Measured(gained, row.block_efficiency, ms, of_traces.get(name))
+        elif not row.n:
+            reasons[name] = f"{row.failures} of its generations failed, and none succeeded"
+        elif not row.timed + row.loaded:
+            reasons[name] = "all of its timings are of first calls"
+        elif gained is None:
+            reasons[name] = "no prompt was timed with it and with ArS"
+    return figures, reasons
+
+
+def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
+    """Return tau of candidates by the traces of the same prompts, to exclude prompts as a cause."""
+    if not any(folder.glob("traces-*.jsonl")):
+        return {}
+    traces = read_traces([folder])
+    by_candidate = {}
+    for cell in cells:
+        one, texts = candidate_of(cell), traces.of(drafting(cell))
+        if replayable(cell) and texts:
+            by_candidate[str(one)] = tau_of(one, traces.drafts[one.draft], texts)
+    return by_candidate
+
+
+def bare(cell: Cell) -> Cell:
+    """Return the cell without its source of prompts."""
+    return cell.but(task=None, prompt_version="", chat=False, system="")
 
 
 def read_whole_traces(names: Sequence[str]) -> Traces:

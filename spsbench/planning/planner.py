@@ -24,8 +24,13 @@ from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.folder import local_folder
 from spsbench.planning.candidates import by_draft, candidate_of, replayable
 from spsbench.planning.forecast.batch_gains import check_batches
-from spsbench.planning.forecast.recommendation import Forecasts
-from spsbench.planning.inputs import check_head, read_whole_traces
+from spsbench.planning.forecast.forecasts import Forecasts
+from spsbench.planning.inputs import (
+    check_head,
+    forecasts_of,
+    read_whole_traces,
+    real_rounds,
+)
 from spsbench.planning.measure import MOST_TURNS, Count, measure, measure_batches, setting_of
 from spsbench.planning.pair_costs import measured_costs
 from spsbench.planning.plan_folder import (
@@ -37,7 +42,7 @@ from spsbench.planning.plan_folder import (
     prompts_of,
     write_prompts,
 )
-from spsbench.planning.report import Planned, forecasts_of, real_rounds
+from spsbench.planning.report import Planned
 from spsbench.settings.cell import SAMPLING_FIELDS, Cell, short_hash
 from spsbench.settings.commands import Planning
 from spsbench.settings.execution import OutputFolder, Workers

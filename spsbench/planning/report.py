@@ -1,26 +1,21 @@
 """A plan as a report: candidates with predictions and measurements, and the answer in words."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from spsbench.metrics.costs import Costs
+from spsbench.metrics.costs import Costs, RoundCost
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.planning.candidates import candidate_of, replayable
-from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches
-from spsbench.planning.forecast.predictions import Prediction, tau_of
-from spsbench.planning.forecast.recommendation import (
-    Answer,
-    Forecasts,
-    Measured,
-    Verdict,
-    forecast_all,
-    group,
-)
-from spsbench.planning.forecast.tables import rounds
+from spsbench.metrics.surfaces import digits, ms
+from spsbench.planning.candidates import candidate_of
+from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches, row_of
+from spsbench.planning.forecast.forecasts import Forecasts, best_of, group, grouped_by
+from spsbench.planning.forecast.predictions import Prediction
+from spsbench.planning.forecast.recommendation import Answer, Measured, Verdict
 from spsbench.planning.plan_folder import PlanRecord
 from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.columns import Column
@@ -34,15 +29,13 @@ from spsbench.reports.reporter import (
     Section,
     Status,
     Table,
+    TextTable,
     Title,
 )
-from spsbench.reports.run_tables import tables
 from spsbench.settings.cell import WARP, Cell, WarpSettings
 from spsbench.settings.commands import Planning
-from spsbench.settings.labels import drafting
 from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
 from spsbench.settings.options import flag_of
-from spsbench.store.traces import Traces, read_traces
 
 COLUMNS = (
     Column("measured", "speedup", 2, "x"),
@@ -107,51 +100,39 @@ class Planned:
     @property
     def report(self) -> Report:
         """Return the best K of each method, or every candidate, with the answer below."""
-        answer = self.answer
-        forecasts = list(self.forecasts.by_method)
-        names = {str(forecast.candidate) for forecast in forecasts}
-        forecasts += [
-            f for f in self.forecasts.all if str(f.candidate) in self.measured.keys() - names
-        ]
-        if self.planning.every:
-            forecasts = list(self.forecasts.all)
-        forecasts.sort(key=lambda f: -f.speedup.mean)
-        best = self.cells[answer.best]
+        answer, by_batch = self.answer, self.batches
+        best = {str(f.candidate) for f in self.forecasts.by_method} | self.measured.keys()
+        predicted = {str(f.candidate): f for f in self.forecasts.all}
+        ordered = sorted(predicted, key=lambda name: -predicted[name].speedup.mean)
+        names = [name for name in ordered if self.planning.every or name in best]
+        names += [name for name in self.measured if name not in predicted]
         rows = [
-            row(forecast, self.cells[str(forecast.candidate)], self.forecasts, self.measured)
-            for forecast in forecasts
-        ]
-        predicted = {str(forecast.candidate) for forecast in self.forecasts.all}
-        rows += [
-            unpredicted_row(self.cells[name], figures)
-            for name, figures in self.measured.items()
-            if name not in predicted
+            row(self.cells[name], self.forecasts, predicted.get(name), self.measured.get(name))
+            for name in names
         ]
         name = "plan" if self.folder is None else self.folder.name
-        lines = [str(answer), *filter(None, [self.incomplete])]
-        lines += [f"To paste: {command(best, answer)}"]
-        by_batch = self.batches
-        if by_batch is not None:
-            lines += by_batch.remarks(self.forecasts.context)
-        lines += self._remarks()
-        title = Title(name, self.record.title)
+        pasted = command(self.cells[answer.best], answer)
+        identity = {
+            "verdict": answer.verdict.value,
+            "candidate": answer.best,
+            "answer": str(answer),
+            "command": pasted,
+        }
+        lines = [str(answer), *filter(None, [self.incomplete]), f"To paste: {pasted}"]
         table = Table(
-            title=title,
+            title=Title(name, self.record.title),
             rows=rows,
             columns=COLUMNS,
             paper=[None] * len(rows),
-            remarks=lines,
+            remarks=[*lines, *(by_batch.remarks if by_batch else ()), *self._remarks()],
             figure=figure(self.forecasts, self.measured, str(answer)),
             identity={
-                "verdict": answer.verdict.value,
-                "candidate": answer.best,
-                "answer": str(answer),
-                "command": command(best, answer),
+                **identity,
                 **({"incomplete": self.incomplete} if self.incomplete else {}),
-                **({} if by_batch is None else {"batches": by_batch.values()}),
+                **({"batches": by_batch.values} if by_batch else {}),
             },
         )
-        if by_batch is not None:
+        if by_batch:
             table = with_batch_figures(table, by_batch.rows, predicted=True)
         section = Section(
             title=f"Plan: {name}",
@@ -169,119 +150,116 @@ class Planned:
 
     def _remarks(self) -> list[str]:
         """Return the assumptions of the predictions, and what was and was not measured."""
-        lines = self.forecasts.remarks()
-        if self.measured:
-            lines.append(
+        measured = self.measured
+        few = min((figures.speedup.n for figures in measured.values()), default=0)
+        alone = any(figures.speedup.low is None for figures in measured.values())
+        reason = self.planning.unmeasured or "the plan was made without real rounds"
+        rows = (
+            (
+                measured,
                 "Measured on prompts that were held back from the choice, interleaved with ArS. "
-                "n/a: only the best methods are measured (`confirm`)."
-            )
-            few = min(figures.speedup.n for figures in self.measured.values())
-            if any(figures.speedup.low is None for figures in self.measured.values()):
-                lines.append(
-                    f"What was measured has no interval: an interval needs {FEWEST} prompts, and "
-                    f"{few} of those held back {'was' if few == 1 else 'were'} compared with ArS "
-                    "(`held_back`)."
+                "n/a: only the best methods are measured (`confirm`).",
+            ),
+            (
+                alone,
+                f"What was measured has no interval: an interval needs {FEWEST} prompts, and "
+                f"{few} of those held back {'was' if few == 1 else 'were'} compared with ArS "
+                "(`held_back`).",
+            ),
+            (
+                not (measured or self.missing or self.incomplete),
+                f"Nothing was measured: {reason}.",
+            ),
+            *(
+                (why, f"{name} was run, and has no measured figures: {why}.")
+                for name, why in self.missing.items()
+            ),
+            *(
+                (f.doubt, f"{name} is not decided by what was measured (marked *): {f.doubt}.")
+                for name, f in measured.items()
+            ),
+            *(
+                (
+                    True,
+                    f"{name}: on the held-back prompts themselves their traces say tau "
+                    f"{f.predicted_tau:.2f}, and {f.tau.mean:.2f} was measured.",
                 )
-        elif not self.missing and not self.incomplete:
-            reason = self.planning.unmeasured or "the plan was made without real rounds"
-            lines.append(f"Nothing was measured: {reason}.")
-        lines += [
-            f"{label} was run, and has no measured figures: {why}."
-            for label, why in self.missing.items()
-        ]
-        lines += [
-            f"{label} is not decided by what was measured (marked *): {figures.doubt}."
-            for label, figures in self.measured.items()
-            if figures.doubt
-        ]
-        for label, figures in self.measured.items():
-            if figures.foretold is not None:
-                lines.append(
-                    f"{label}: on the held-back prompts themselves their traces say tau "
-                    f"{figures.foretold:.2f}, and {figures.tau.mean:.2f} was measured."
-                )
-        if any(figures.loaded for figures in self.measured.values()):
-            lines.append(
+                for name, f in measured.items()
+                if f.predicted_tau is not None
+            ),
+            (
+                any(figures.speedup.loaded for figures in measured.values()),
                 "Other work kept this machine busy while the best were measured (marked *): their "
-                "intervals are wider for it."
-            )
-        return lines
+                "intervals are wider for it.",
+            ),
+        )
+        return self.forecasts.remarks() + [remark for holds, remark in rows if holds]
 
 
 def row(
-    forecast: Prediction, cell: Cell, forecasts: Forecasts, measured: Mapping[str, Measured]
+    cell: Cell, forecasts: Forecasts, forecast: Prediction | None, figures: Measured | None
 ) -> Summary:
-    """Return the row of a candidate: measured figures in a benchmark's columns, and predictions."""
-    figures = measured.get(str(forecast.candidate))
-    high = forecasts.ceilings[str(group(forecast.candidate))]
-    shares = forecast.shares
+    """Return the row of a candidate: measured figures in a benchmark's columns, and predictions.
+
+    A speed-up in doubt has no interval, so that it decides nothing.
+    """
+    values: dict[str, Any] = {}
+    if figures is not None:
+        gained = figures.speedup
+        doubtful = gained._replace(low=None, high=None, loaded=True)
+        values["speedup"] = doubtful if figures.doubt else gained
+        values |= {"block_efficiency": figures.tau, "mean_token_time_ms": figures.ms}
+    if forecast is None:
+        return row_of(cell, 0 if figures is None else figures.speedup.n, **values)
 
     def alone(value: float) -> Estimate:
         return Estimate(value, None, None, forecast.texts)
 
-    other_shares = shares.sampling + shares.verify + shares.host + shares.unexplained
-    parts = 100 * shares.draft, 100 * shares.target, 100 * other_shares
-    hides = forecasts.costs.busy and not all(0 <= part <= 100 for part in parts)  # no shares
-    draft, target, rest = [None] * 3 if hides else map(alone, parts)
-    return Summary(
-        cell=cell,
-        samples=forecast.texts,
-        n=forecast.texts,
-        failures=0,
-        cut=0,
-        timed=0,
-        horizon=cell.max_new_tokens,
-        alpha=forecast.alpha,
-        block_efficiency=None if figures is None else figures.tau,
-        mean_token_time_ms=None if figures is None else figures.ms,
-        speedup=None if figures is None else gain_column(figures),
-        predicted_speedup=forecast.speedup,
-        terms={
-            "predicted_tau": forecast.tau,
-            "predicted_ms": forecast.ms,
-            "ceiling_speedup": alone(high),
-            "draft_percent": draft,
-            "target_percent": target,
-            "rest_percent": rest,
-            "work": alone(forecast.work),
-        },
-    )
+    percents = {part: 100 * share for part, share in forecast.shares.items()}
+    draft, target = percents.pop("draft"), percents.pop("target")
+    parts = {"draft": draft, "target": target, "rest": sum(percents.values())}
+    hides = forecasts.costs.busy and not all(0 <= part <= 100 for part in parts.values())
+    values |= {"alpha": forecast.alpha, "predicted_speedup": forecast.speedup}
+    values["terms"] = {
+        "predicted_tau": forecast.tau,
+        "predicted_ms": forecast.ms,
+        "ceiling_speedup": alone(forecasts.ceilings[str(group(forecast.candidate))]),
+        **{f"{name}_percent": None if hides else alone(part) for name, part in parts.items()},
+        "work": alone(forecast.work),
+    }
+    return row_of(cell, forecast.texts, **values)
 
 
-def gain_column(figures: Measured) -> Estimate:
-    """Return the speed-up of a row; one in doubt has no interval, so that it decides nothing."""
-    gained = figures.speedup._replace(loaded=figures.loaded)
-    return gained._replace(low=None, high=None, loaded=True) if figures.doubt else gained
-
-
-def unpredicted_row(cell: Cell, figures: Measured) -> Summary:
-    """Return the row of a candidate that was measured without a prediction."""
-    return Summary(
-        cell=cell,
-        samples=figures.speedup.n,
-        n=figures.speedup.n,
-        failures=0,
-        cut=0,
-        timed=0,
-        horizon=cell.max_new_tokens,
-        block_efficiency=figures.tau,
-        mean_token_time_ms=figures.ms,
-        speedup=gain_column(figures),
-    )
+def rounds(costs: Costs) -> TextTable:
+    """Return a table of the parts of a round by drafter and K, at the middle context."""
+    at = costs.passes.contexts[len(costs.passes.contexts) // 2]
+    rows = []
+    for name, arm in costs.arms.items():
+        for k in arm.draft.tokens:
+            drafted = costs.drafted(name, k, at)
+            *parts, total = costs.round_seconds(name, k, at, drafted=drafted)
+            share = "" if k == 0 else digits(costs.relative(name, k, at).value)
+            seconds = [*map(ms, parts), ms(total, interval=True)]
+            rows.append([name, str(k), digits(drafted), *seconds, share])
+    parts_of_round = [*RoundCost._fields[:-2], "not explained", "a round, ms"]
+    remarks = [
+        "c is what one of K drafted tokens costs, in passes of the target over one token. Medians "
+        f"of {costs.turns} turns with 95 % intervals; each turn measures everything once."
+    ]
+    headings = ["drafter", "K", "drafted", *parts_of_round, "c"]
+    return TextTable(f"A round by part, after {at} tokens, ms", headings, rows, remarks)
 
 
 def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -> Figure:
     """Return a plot of tau and speed-up by K: predicted lines, measured points, ceilings."""
     taus: list[Curve | Level] = []
     gains: list[Curve | Level] = []
-    groups: dict[tuple[str, str], list[Prediction]] = {}
-    for forecast in forecasts.all:
-        groups.setdefault(group(forecast.candidate), []).append(forecast)
+    groups = grouped_by(forecasts.all, lambda forecast: group(forecast.candidate))
     for line, (key, members) in enumerate(groups.items()):
         name = ", ".join(key)
         by_k = sorted((f for f in members if f.candidate.k), key=lambda f: f.candidate.k or 0)
         if by_k:
-            best = max(by_k, key=lambda f: f.speedup.mean)
+            best = best_of(by_k)
             points = tuple(point(f, f.tau) for f in by_k)
             taus.append(Curve(name=name, points=points, line=line))
             points = tuple(point(f, f.speedup) for f in by_k)
@@ -293,7 +271,7 @@ def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -
             label, other = f"{name}, measured", len(groups) + line
             taus.append(Curve(name=label, points=(point(forecast, figures.tau),), line=other))
             if not figures.doubt:
-                at = point(forecast, figures.speedup)._replace(loaded=figures.loaded)
+                at = point(forecast, figures.speedup)
                 gains.append(Curve(name=label, points=(at,), line=other))
         high = forecasts.ceilings[str(key)]
         gains.append(Level(name=f"{name}, ceiling", y=high, line=line))
@@ -309,111 +287,39 @@ def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -
 
 def point(forecast: Prediction, value: Estimate) -> Point:
     """Return the point of a candidate at its K."""
-    return Point(float(forecast.candidate.k or 0), value.mean, value.low, value.high)
+    return Point(float(forecast.candidate.k or 0), *value[:3], value.loaded)
 
 
 def command(cell: Cell, answer: Answer) -> str:
     """Return the command line that applies the plan; without a verdict, a comparison with ArS."""
-    target, draft = cell.target, cell.draft
-    words = ["sps", "generate", flag_of("target"), target.id]
-    words += _more("", target, ModelSpec(target.id))
-    if answer.verdict in (Verdict.SPECULATE, Verdict.UNDECIDED):
-        if draft is not None and draft.id != DEFAULT_DRAFT.get(target.id):
-            words += [flag_of("draft"), draft.id]
-            words += [flag_of("draft_revision"), draft.revision] if draft.revision else []
-        words += _more("draft-", draft, target) if draft else []
-        if cell.drafter.name != "model":
-            words += [flag_of("drafter"), str(cell.drafter)]
-        words += [flag_of("verifier"), str(cell.verifier)]
-        words += (
-            [flag_of("schedule"), str(cell.schedule)]
-            if cell.k is None
-            else [flag_of("k"), str(cell.k)]
-        )
-    else:
-        words += [flag_of("k"), "0"]
+    target, draft, words = cell.target, cell.draft, ["sps", "generate"]
     usual = WarpSettings()
-    for name in WARP:
-        value = getattr(cell, name)
-        if cell.chat or value != getattr(usual, name):  # a chat has its model's defaults
-            words += [flag_of(name), f"{value:g}"]
+
+    def add(name: str, value: Any, default: Any = None) -> None:
+        if value != default:
+            words.extend([flag_of(name), f"{value:g}" if isinstance(value, float) else str(value)])
+
+    def add_model(prefix: str, model: ModelSpec, default: ModelSpec) -> None:
+        for name in ("weights", "device", "dtype", "engine"):
+            add(prefix + name, getattr(model, name), getattr(default, name))
+
+    add("target", target.id)
+    add_model("", target, ModelSpec(target.id))
+    add("revision", target.revision)
+    if answer.verdict in (Verdict.SPECULATE, Verdict.UNDECIDED):
+        if draft is not None:
+            if draft.id != DEFAULT_DRAFT.get(target.id):
+                add("draft", draft.id)
+                add("draft_revision", draft.revision)
+            add_model("draft-", draft, target)
+        add("drafter", str(cell.drafter), "model")
+        add("verifier", cell.verifier)
+        add(*("schedule", cell.schedule) if cell.k is None else ("k", cell.k))
+    else:
+        add("k", 0)
+    for name in WARP:  # a chat has its model's defaults
+        add(name, getattr(cell, name), None if cell.chat else getattr(usual, name))
     words += [flag_of("chat")] if cell.chat else []
-    words += [flag_of("system"), cell.system] if cell.system else []
+    add("system", cell.system, "")
     words += [flag_of("compare")] if answer.verdict is Verdict.UNDECIDED else []
     return shlex.join([*words, "PROMPT"])
-
-
-def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
-    """Return flags for the fields of a model that differ from `usual`; for a draft, the target."""
-    words = []
-    for name in ("weights", "device", "dtype", "engine", *([] if prefix else ["revision"])):
-        value = getattr(model, name)
-        if value != getattr(usual, name):
-            words += [flag_of(prefix + name), str(value)]
-    return words
-
-
-def forecasts_of(
-    record: PlanRecord,
-    traces: Traces,
-    costs: Costs,
-    notify: Callable[[int, int], None] = lambda done, total: None,
-) -> Forecasts:
-    """Return the forecasts of the cells of a plan whose rule and draft the traces can predict.
-
-    Raises:
-        DataError: the costs lack a candidate.
-    """
-    traced = {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
-    candidates = map(candidate_of, filter(replayable, record.cells))
-    return forecast_all(candidates, traced, costs, notify, record.new_prompts)
-
-
-def real_rounds(
-    folder: Path, cells: Sequence[Cell], confirm: str | None
-) -> tuple[dict[str, Measured], dict[str, str]]:
-    """Return by candidate the figures of real rounds, or the reason why they are missing.
-
-    Args:
-        confirm: the folder of the real rounds in that of the plan; None: nothing was measured.
-    """
-    figures: dict[str, Measured] = {}
-    reasons: dict[str, str] = {}
-    if confirm is None:
-        return figures, reasons
-    run = folder / confirm
-    names = {bare(cell): str(candidate_of(cell)) for cell in cells}
-    of_traces = taus(run, cells)
-    for row in tables(run)[0].whole:
-        name = names.get(bare(row.cell))
-        gained, ms = row.speedup, row.mean_token_time_ms
-        if name is None:
-            continue
-        if gained is not None and ms and row.block_efficiency:
-            foretold = of_traces.get(name)
-            figures[name] = Measured(gained, row.block_efficiency, ms, gained.loaded, foretold)
-        elif not row.n:
-            reasons[name] = f"{row.failures} of its generations failed, and none succeeded"
-        elif not row.timed + row.loaded:
-            reasons[name] = "all of its timings are of first calls"
-        elif gained is None:
-            reasons[name] = "no prompt was timed with it and with ArS"
-    return figures, reasons
-
-
-def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
-    """Return tau of candidates by the traces of the same prompts, to exclude prompts as a cause."""
-    if not any(folder.glob("traces-*.jsonl")):
-        return {}
-    traces = read_traces([folder])
-    by_candidate = {}
-    for cell in cells:
-        one, texts = candidate_of(cell), traces.of(drafting(cell))
-        if replayable(cell) and texts:
-            by_candidate[str(one)] = tau_of(one, traces.drafts[one.draft], texts)
-    return by_candidate
-
-
-def bare(cell: Cell) -> Cell:
-    """Return the cell without its source of prompts."""
-    return cell.but(task=None, prompt_version="", chat=False, system="")

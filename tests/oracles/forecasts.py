@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from spsbench.metrics.costs import BatchCosts
+from spsbench.planning.forecast.forecasts import forecast_all
 from spsbench.planning.forecast.predictions import Candidate, predict
-from spsbench.planning.forecast.recommendation import forecast_all
 from spsbench.store.traces import DraftOf, Drawn, Written
 from tests.planning.forecast.made import costs, surface
 

@@ -11,10 +11,9 @@ values as of weights (Sadhukhan et al. 2024, MagicDec, arXiv 2408.11049). A draf
 target's own cache pays beyond it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,73 +21,22 @@ from spsbench.errors import DataError, UsageError
 from spsbench.metrics.costs import BatchCosts, Costs
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
+from spsbench.planning.forecast.forecasts import Forecasts
 from spsbench.planning.forecast.predictions import Prediction
-from spsbench.planning.forecast.recommendation import NOTICED, Forecasts
+from spsbench.planning.forecast.recommendation import NOTICED
 from spsbench.settings.cell import Cell
 
 FEW = 8  # sizes of a batch that are all shown; of more, those that were measured
+IN_ENGINES = "num_speculative_tokens_per_batch_size"  # texts from, to, and K: an option of vLLM
+OF_JSON = ("speedup", "machine_tokens_per_s", "mean_token_time_ms")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BatchForecasts:
-    """The forecast of candidates with a constant K in batches.
+class BatchForecasts(NamedTuple):
+    """Plain sampling and what is best in some batch, in each batch; remarks, and plain values."""
 
-    Attributes:
-        rows: plain sampling and what is best in some batch, in each batch to show.
-        engine_method: draft and rule of `engine_table`; empty: none gains.
-        engine_table: texts from, to, and the best K; 0 is plain sampling.
-        balance: S* by texts of a batch.
-    """
-
-    rows: tuple[Summary, ...]
-    engine_method: str
-    engine_table: tuple[tuple[int, int, int], ...]
-    balance: Mapping[int, float]
-
-    def remarks(self, context: float) -> list[str]:
-        """Return the table that vLLM takes, and the context from which caches outweigh weights.
-
-        Args:
-            context: tokens in the middle of the texts of the plan.
-        """
-        lines = [
-            f"For vLLM, with {self.engine_method or 'any draft'}: "
-            f'"num_speculative_tokens_per_batch_size": {[list(row) for row in self.engine_table]}'
-        ]
-        if self.balance:
-            ends = [*self.balance.items()]
-            named = ", ".join(
-                f"{tokens:,.0f} tokens at batch {n}"
-                for n, tokens in dict(ends[:1] + ends[-1:]).items()
-            )
-            lines.append(
-                f"A pass reads as much of keys and values as of weights from S* = {named}; these "
-                f"texts have {context:,.0f}. Beyond S* a draft over a part of the cache "
-                "(`drafter` self:window=W) gains with the batch."
-            )
-        return lines
-
-    def values(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "rows": [
-                {
-                    "batch": row.cell.batch,
-                    "k": row.cell.k,
-                    "drafter": str(row.cell.drafter),
-                    "verifier": str(row.cell.verifier),
-                    "balance_tokens": self.balance.get(row.cell.batch),
-                    **{
-                        name: None if figure is None else figure._asdict()
-                        for name, figure in row.figures.items()
-                        if name in ("speedup", "machine_tokens_per_s", "mean_token_time_ms")
-                    },
-                }
-                for row in self.rows
-            ],
-            "method": self.engine_method,
-            "num_speculative_tokens_per_batch_size": [list(row) for row in self.engine_table],
-        }
+    rows: list[Summary]
+    remarks: list[str]
+    values: dict[str, Any]
 
 
 def forecast_batches(
@@ -108,53 +56,58 @@ def forecast_batches(
         return None
     costs = forecasts.costs
     batches = check_batches(sizes, costs)
-    constant = [forecast for forecast in forecasts.all if forecast.candidate.k]
+    constant = {str(f.candidate): f for f in forecasts.all if f.candidate.k}
     if not constant:
         raise UsageError("`batch`: expected a constant K among what is compared. Add `k` 1..8")
     gains = {
-        size: [(forecast, forecast.speedup_in(size)) for forecast in constant]
+        size: {name: forecast.speedup_in(size) for name, forecast in constant.items()}
         for size in range(1, max(sizes) + 1)
     }
     shown = [s for s in sizes if len(sizes) <= FEW or s in {sizes[0], sizes[-1], *batches.sizes}]
-    best = {max(range(len(constant)), key=lambda i: gains[size][i][1].mean) for size in shown}
-    plain = cells[str(constant[0].candidate)].auto_regressive
-    baseline = constant[0].baseline or constant[0]
+    best = {max((gain.mean, name) for name, gain in gains[size].items())[1] for size in shown}
+    first = next(iter(constant))
+    baseline, plain = constant[first].baseline or constant[first], cells[first].auto_regressive
     rows = []
     for size in shown:
         tokens_per_s = size * baseline.sums.tokens / float(np.median(baseline.seconds_in(size)))
-        rows.append(row(plain, size, baseline, Estimate(1.0, None, None, 0), tokens_per_s))
-        for i in sorted(best):
-            forecast, gained = gains[size][i]
-            cell = cells[str(forecast.candidate)]
-            rows.append(row(cell, size, forecast, gained, tokens_per_s * gained.mean))
-    method, table = engine_table(gains)
-    balance = {
-        size: costs.weights / (size * batches.cached)
-        for size in shown
-        if costs.weights and batches.cached
-    }
-    return BatchForecasts(
-        rows=tuple(rows), engine_method=method, engine_table=table, balance=balance
-    )
+        alone = Estimate(1.0, None, None, 0)
+        compared = [(plain, baseline, alone)]
+        compared += [(cells[n], f, gains[size][n]) for n, f in constant.items() if n in best]
+        for cell, forecast, gained in compared:
+            in_all = Estimate(tokens_per_s * gained.mean, None, None, gained.n)
+            figures = {"block_efficiency": forecast.tau, "speedup": gained}
+            figures["mean_token_time_ms"] = in_all._replace(mean=1e3 * size / in_all.mean)
+            machine = {"machine_tokens_per_s": in_all}
+            rows.append(row_of(cell.but(batch=size), forecast.texts, measured=machine, **figures))
+    method, table = engine_table(constant, gains)
+    balance = {size: costs.weights / (size * batches.cached) for size in shown if costs.weights}
+    remarks = [f'For vLLM, with {method or "any draft"}: "{IN_ENGINES}": {table}']
+    if balance:
+        ends = (shown[0], shown[-1]) if len(shown) > 1 else shown
+        named = ", ".join(f"{balance[size]:,.0f} tokens at batch {size}" for size in ends)
+        remarks.append(
+            f"A pass reads as much of keys and values as of weights from S* = {named}; these "
+            f"texts have {forecasts.context:,.0f}. Beyond S* a draft over a part of the cache "
+            "(`drafter` self:window=W) gains with the batch."
+        )
+    values = [
+        {
+            "batch": row.cell.batch,
+            "k": row.cell.k,
+            "drafter": str(row.cell.drafter),
+            "verifier": str(row.cell.verifier),
+            "balance_tokens": balance.get(row.cell.batch),
+            **{name: f if (f := row.figures[name]) is None else f._asdict() for name in OF_JSON},
+        }
+        for row in rows
+    ]
+    return BatchForecasts(rows, remarks, {"rows": values, "method": method, IN_ENGINES: table})
 
 
-def row(
-    cell: Cell, size: int, forecast: Prediction, gained: Estimate, tokens_per_s: float
-) -> Summary:
-    """Return the row of a candidate in a batch, which makes so many tokens a second in all."""
-    return Summary(
-        cell=cell.but(batch=size),
-        samples=forecast.texts,
-        n=forecast.texts,
-        failures=0,
-        cut=0,
-        timed=0,
-        horizon=cell.max_new_tokens,
-        block_efficiency=forecast.tau,
-        speedup=gained,
-        mean_token_time_ms=Estimate(1e3 * size / tokens_per_s, None, None, gained.n),
-        measured={"machine_tokens_per_s": Estimate(tokens_per_s, None, None, gained.n)},
-    )
+def row_of(cell: Cell, n: int, **figures: Any) -> Summary:
+    """Return a row with figures over `n` texts, none of which was timed in a benchmark."""
+    counts: dict[str, Any] = {"failures": 0, "cut": 0, "timed": 0, "horizon": cell.max_new_tokens}
+    return Summary(cell=cell, samples=n, n=n, **counts, **figures)
 
 
 def check_batches(sizes: Sequence[int], costs: Costs) -> BatchCosts:
@@ -174,23 +127,25 @@ def check_batches(sizes: Sequence[int], costs: Costs) -> BatchCosts:
 
 
 def engine_table(
-    gains: Mapping[int, Sequence[tuple[Prediction, Estimate]]],
-) -> tuple[str, tuple[tuple[int, int, int], ...]]:
-    """Return the method that gains most over all sizes, and its K as [from, to, K] by size."""
+    forecasts: Mapping[str, Prediction], gains: Mapping[int, Mapping[str, Estimate]]
+) -> tuple[str, list[list[int]]]:
+    """Return the method that gains most over all sizes, and its K as [from, to, K] by size.
 
-    def of(size: int, method: str) -> list[tuple[float, int]]:
-        pairs = [(f.candidate, gain.mean) for f, gain in gains[size]]
-        return [(gain, candidate.k or 0) for candidate, gain in pairs if candidate.method == method]
-
-    methods = dict.fromkeys(f.candidate.method for f, _ in gains[1])
-    best = max(methods, key=lambda method: sum(max([(1.0, 0), *of(n, method)])[0] for n in gains))
-
-    def ranges() -> Iterator[tuple[int, int, int]]:
-        tops = ((size, max(of(size, best))) for size in gains)
-        by_size = [(size, k if gained >= NOTICED else 0) for size, (gained, k) in tops]
-        for k, run in groupby(by_size, lambda pair: pair[1]):
-            sizes = [size for size, _ in run]
-            yield sizes[0], sizes[-1], k
-
-    table = tuple(ranges())
-    return (best if any(k for _, _, k in table) else ""), table
+    K = 0 is plain sampling; the method is empty where none gains.
+    """
+    tops: dict[str, list[tuple[float, int]]] = {}  # method -> of each size, gain and K
+    for by_name in gains.values():
+        best: dict[str, tuple[float, int]] = {}
+        for name, gained in by_name.items():
+            candidate = forecasts[name].candidate
+            top = gained.mean, candidate.k or 0
+            best[candidate.method] = max(best.get(candidate.method, top), top)
+        for method, top in best.items():
+            tops.setdefault(method, []).append(top)
+    method = max(tops, key=lambda method: sum(max(gained, 1.0) for gained, _ in tops[method]))
+    ks = [k if gained >= NOTICED else 0 for gained, k in tops[method]]
+    table: list[list[int]] = []
+    for k, run in groupby(zip(gains, ks, strict=True), lambda pair: pair[1]):
+        sizes = [size for size, _ in run]
+        table.append([sizes[0], sizes[-1], k])
+    return method if any(ks) else "", table

@@ -1,14 +1,14 @@
 """Predictions: expected rounds of candidates in tallies of measured rounds, priced by costs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import numpy as np
 
-from spsbench.metrics.costs import PLAIN, Costs
-from spsbench.metrics.intervals import FEWEST, LEVEL, NORMAL, Estimate, Floats
+from spsbench.metrics.costs import PLAIN, Costs, RoundCost
+from spsbench.metrics.intervals import LEVEL, NORMAL, Estimate, Floats
 from spsbench.metrics.rates import RATES, gains
 from spsbench.metrics.sums import AT, Tally, Totals, numbered
 from spsbench.metrics.surfaces import Typical, typical
@@ -62,17 +62,6 @@ class Candidate:
         return f"{self.draft}, {depth}, {self.verifier}"
 
 
-class Shares(NamedTuple):
-    """Shares of the time of a round, by part."""
-
-    draft: float
-    target: float
-    sampling: float
-    verify: float
-    host: float
-    unexplained: float
-
-
 ARS = Candidate(draft=PLAIN, verifier="", k=0)
 
 
@@ -104,16 +93,14 @@ class Prediction:
     exact: bool = True
     operations: float = 0.0
     factor: float = 1.0
-    simulated: bool = field(default=False, init=False)
-    variance: float = field(default=0.0, init=False)
-    texts: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         k = self.candidate.k or 0
         self.arm = self.arm or self.candidate.draft
         self.tally = Tally(k, 0, k)
+        self.simulated, self.variance, self.texts = False, 0.0, 0
         self._acceptance = np.zeros(2)
-        self._parts = price(np.zeros((0, 3), np.int64), np.zeros(0), self.costs, PLAIN, None)
+        self._parts: Floats = np.zeros(())
         self._sizes: dict[tuple[int, ...], float] = {}
 
     def add(self, expected: Rounds, context: int, key: tuple[int, int]) -> None:
@@ -159,8 +146,7 @@ class Prediction:
     @property
     def right(self) -> float:
         """Return the expected acceptance rate of the pair, under any rule."""
-        kept, tested = self._acceptance
-        return float(kept / max(tested, 1e-12))
+        return float(self._acceptance[0] / max(self._acceptance[1], 1e-12))
 
     @property
     def drafted(self) -> float:
@@ -179,36 +165,42 @@ class Prediction:
         return float(1e3 * np.median(baseline.seconds_in(self.batch)) / baseline.sums.tokens)
 
     @property
-    def shares(self) -> Shares:
-        """Return the shares of the time of a round, by part."""
-        return Shares(*np.median(self._parts / self._parts.sum(0), 1).tolist())
+    def round_ms(self) -> float:
+        """Return the time of a round."""
+        return self.ms.mean * self.tau.mean
 
     @property
+    def shares(self) -> dict[str, float]:
+        """Return the shares of the time of a round, by part of `RoundCost`."""
+        shares = np.median(self._parts / self._parts.sum(0), 1).tolist()
+        return dict(zip(RoundCost._fields, shares, strict=False))
+
+    @cached_property
     def tau(self) -> Estimate:
         """Return emitted tokens a round."""
-        return times(self._tau, self._left)
+        return times(self._predicted(self.figure("block_efficiency")), self._left)
 
-    @property
+    @cached_property
     def ms(self) -> Estimate:
         """Return the decode time of a token in ms."""
-        return times(self._ms, 1 / self._left)
+        by_texts = self._predicted(self.figure("mean_token_time_ms"))
+        spread = self._parts.sum(0) / self.sums.seconds * by_texts.mean
+        return times(widened(by_texts, typical(spread, self.costs.busy)), 1 / self._left)
 
-    @property
-    def by_texts(self) -> Estimate:
-        """Return the speed-up over ArS on these texts, with an interval over texts alone."""
-        return times(self._by_texts, self._left)
-
-    @property
+    @cached_property
     def speedup(self) -> Estimate:
         """Return the speed-up over ArS, for other prompts and other timings."""
-        return times(self._speedup, self._left)
+        return self.speedup_in(self.batch)
 
     def speedup_in(self, batch: int) -> Estimate:
         """Return the speed-up over ArS in batches of a size; tau does not depend on it."""
+        by_texts = self.tau
         if batch == self.batch:
-            return self.speedup
-        gained = widened(self._tau, self._gained(batch))
-        return times(clamp_to_tau(gained, self._tau), self._left)
+            baseline = (self.baseline or self).tally
+            by_texts = self._predicted(gains(baseline, self.tally, self.candidate.k).speedup)
+        ratios = (self.baseline or self).seconds_in(batch) / self.seconds_in(batch)
+        gained = widened(by_texts, typical(ratios, self.costs.busy))
+        return clamp_to_tau(times(gained, self._left), self.tau)
 
     def gain(self) -> float:
         """Return the mean speed-up over these texts."""
@@ -235,33 +227,8 @@ class Prediction:
     @property
     def _left(self) -> float:
         """Return `factor`, but no less than leaves a round one token."""
-        return 1.0 if self.factor == 1 else max(self.factor, 1 / self._tau.mean)
-
-    @cached_property
-    def _tau(self) -> Estimate:
-        return self._predicted(self.figure("block_efficiency"))
-
-    @cached_property
-    def _ms(self) -> Estimate:
-        by_texts = self._predicted(self.figure("mean_token_time_ms"))
-        spread = self._parts.sum(0) / self.sums.seconds * by_texts.mean
-        return widened(by_texts, typical(spread, self.costs.busy))
-
-    @cached_property
-    def _by_texts(self) -> Estimate:
-        gained = gains((self.baseline or self).tally, self.tally, self.candidate.k).speedup
-        if gained is None:
-            raise ValueError("texts without a token")
-        return gained
-
-    @cached_property
-    def _speedup(self) -> Estimate:
-        gained = widened(self._predicted(self._by_texts), self._gained(self.batch))
-        return clamp_to_tau(gained, self._tau)
-
-    def _gained(self, batch: int) -> Typical:
-        seconds = (self.baseline or self).seconds_in(batch) / self.seconds_in(batch)
-        return typical(seconds, self.costs.busy)
+        sums = self.sums
+        return 1.0 if self.factor == 1 else max(self.factor, sums.rounds / sums.tokens)
 
     def _predicted(self, of_mean: Estimate | None) -> Estimate:
         if of_mean is None:
@@ -277,24 +244,21 @@ def predict(
     costs: Costs,
     new_prompts: int | None = None,
     notify: Callable[[], None] = lambda: None,
+    plain: Prediction | None = None,
 ) -> list[Prediction]:
     """Return the predictions of candidates with one draft along its texts.
 
     Args:
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
-        notify: is called before each candidate.
+        notify: is called before each text.
+        plain: the prediction of ArS over these texts, if it was made before.
     """
     samples = dict.fromkeys(text.key[1] for text, _ in traced)
     numbers = {sample: number for number, sample in enumerate(samples)}
-    keys = [(numbers[text.key[1]], text.key[2]) for text, _ in traced]
     context = float(np.mean([text.prompt_tokens + len(text.q) / 2 for text, _ in traced]))
-    baseline = Prediction(candidate=ARS, costs=costs, new_prompts=new_prompts)
-    for (text, _), key in zip(traced, keys, strict=True):
-        baseline.add_plain(len(text.q), text.prompt_tokens, key)
-    predictions = []
-    for candidate in candidates:
-        notify()
-        prediction = Prediction(
+    baseline = plain or Prediction(candidate=ARS, costs=costs, new_prompts=new_prompts)
+    predictions = [
+        Prediction(
             candidate=candidate,
             costs=costs,
             baseline=baseline,
@@ -302,23 +266,43 @@ def predict(
             exact=draft.exact,
             operations=operations(candidate, draft, costs, context),
         )
-        for (text, trace), key in zip(traced, keys, strict=True):
-            expected = rounds_of(candidate, draft, text, trace, len(traced))
+        for candidate in candidates
+    ]
+    most = max(candidate.k or 0 for candidate in candidates)
+    rules = {candidate.verifier: rule_of(candidate, draft) for candidate in candidates}
+    for text, trace in traced:
+        notify()
+        key = numbers[text.key[1]], text.key[2]
+        if plain is None:
+            baseline.add_plain(len(text.q), text.prompt_tokens, key)
+        coins = {name: coins_of(text, trace, rule, most) for name, rule in rules.items()}
+        for prediction in predictions:
+            candidate = prediction.candidate
+            known = coins[candidate.verifier]
+            expected = rounds_of(candidate, draft, text, trace, len(traced), known)
             prediction.add(expected, text.prompt_tokens, key)
-        predictions.append(prediction)
     return predictions
 
 
 def rounds_of(
-    candidate: Candidate, draft: DraftOf, text: Written, trace: Along, texts: int
+    candidate: Candidate,
+    draft: DraftOf,
+    text: Written,
+    trace: Along,
+    texts: int,
+    known: Coins | None = None,
 ) -> Rounds:
-    """Return the expected rounds of a candidate along one of some traced texts."""
-    room = room_along(text, trace)
+    """Return the expected rounds of a candidate along one of some traced texts.
+
+    Args:
+        known: acceptance probabilities of its rule for K or more slots.
+    """
+    room, rule = room_along(text, trace), rule_of(candidate, draft)
     if candidate.schedule is None:
         k = candidate.k or 0
-        return rounds(coins_of(text, trace, rule_of(candidate, draft), k), k, room)
+        return rounds(known or coins_of(text, trace, rule, k), k, room)
     name, simulate = candidate.schedule
-    coins = coins_of(text, trace, rule_of(candidate, draft), draft.most or K_MAX, name)
+    coins = coins_of(text, trace, rule, draft.most or K_MAX, name)
     return simulate(coins, room, max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // texts))
 
 
@@ -416,17 +400,3 @@ def clamp_to_tau(speedup: Estimate, tau: Estimate) -> Estimate:
         return Estimate(mean, None, None, speedup.n)
     most = tau.mean if tau.high is None else tau.high
     return Estimate(mean, min(low, mean), max(mean, min(high, most)), speedup.n)
-
-
-def lacking(prediction: Prediction, tokens: int, width: float) -> tuple[float, int] | None:
-    """Return half the relative width that texts leave to the speed-up, and the tokens needed.
-
-    None: the width is at most `width`, or there are too few texts to tell.
-    """
-    by_texts = prediction.by_texts
-    if by_texts.low is None or by_texts.high is None or prediction.texts < FEWEST:
-        return None
-    half = (by_texts.high - by_texts.low) / 2 / by_texts.mean
-    if half <= width:
-        return None
-    return half, int(np.ceil(tokens * ((half / width) ** 2 - 1)))

@@ -9,7 +9,7 @@ import pytest
 from spsbench.errors import DataError, UsageError
 from spsbench.metrics.costs_file import dumps, loads
 from spsbench.planning.forecast.batch_gains import forecast_batches
-from spsbench.planning.forecast.recommendation import forecast_all
+from spsbench.planning.forecast.forecasts import forecast_all
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.commands import Planning
 from tests.oracles.forecasts import (
@@ -51,32 +51,28 @@ def test_a_gain_in_a_batch_is_tokens_over_measured_seconds():
 def test_the_table_for_an_engine_covers_every_size_from_one():
     for sizes in ((4, 32), tuple(range(1, 33))):
         made = predicted(sizes)
-        table = made.engine_table
+        table = made.values["num_speculative_tokens_per_batch_size"]
         assert (table[0][0], table[-1][1]) == (1, 32)
         assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(table))
         ks = [k for *_, k in table]
         assert ks == sorted(ks, reverse=True)
         assert ks[0] > 0
         assert ks[-1] == 0  # no draft where the machine is full
-        assert made.engine_method == f"{SMALL}, sps"
-        told = json.loads(json.dumps(made.values()))
-        assert told["num_speculative_tokens_per_batch_size"] == [list(each) for each in table]
-        assert f'"num_speculative_tokens_per_batch_size": {[*map(list, table)]}' in str(
-            made.remarks(9)
-        )
+        assert json.loads(json.dumps(made.values))["method"] == f"{SMALL}, sps"
+        assert f'"num_speculative_tokens_per_batch_size": {table}' in made.remarks[0]
     assert {row.cell.batch for row in made.rows} == {*SIZES}  # those that were measured
 
 
 def test_caches_weigh_as_much_as_weights_from_fewer_tokens_in_a_batch():
-    made = predicted()
-    assert made.balance == {size: 10_000 / size for size in SIZES}
+    rows = predicted().values["rows"]
+    assert {row["batch"]: row["balance_tokens"] for row in rows} == {n: 10_000 / n for n in SIZES}
 
 
 def test_a_draft_that_is_never_right_gains_in_no_batch():
     made = predicted(alpha=0.01)
     assert all(row.speedup.mean <= 1 for row in made.rows)
-    assert made.engine_method == ""
-    assert made.engine_table == ((1, 32, 0),)
+    assert made.values["method"] == ""
+    assert made.values["num_speculative_tokens_per_batch_size"] == [[1, 32, 0]]
 
 
 def test_costs_of_batches_outlive_their_file():

@@ -4,10 +4,10 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -15,7 +15,7 @@ from spsbench.audit.statistical.betting import LEVEL
 from spsbench.audit.statistical.finding import LEADS, AuditArm, AuditVerdict, Finding
 from spsbench.audit.statistical.finding import Audit as SampledAudit
 from spsbench.audit.statistical.greedy import Greedy, greedy_pair, greedy_records
-from spsbench.audit.statistical.referee import Text, doubt, rounding
+from spsbench.audit.statistical.referee import Text, rounding
 from spsbench.audit.statistical.texts import (
     AuditJob,
     Examined,
@@ -127,11 +127,9 @@ class PairAudit(SampledAudit):
     ) -> None:
         self._began, self._logged = time.perf_counter(), 0
         self._workers, self._access = workers, access
-        rounded = rounding(bench.loaded.target, bench.referee, bench.alternatives, calibration)
-        self._bench = bench.with_edge(rounded.edge)
-        sps, ars = (
-            AuditArm(name, bench.alternatives, rounded.bands, level) for name in ("SpS", "ArS")
-        )
+        bands, edge = rounding(bench.loaded.target, bench.referee, bench.alternatives, calibration)
+        self._bench = bench.with_edge(edge)
+        sps, ars = (AuditArm(name, bench.alternatives, bands, level) for name in ("SpS", "ArS"))
         self.arms = {True: sps, False: ars}  # by whether a text is speculative
         super().__init__(sps, ars, bias)
 
@@ -144,23 +142,15 @@ class PairAudit(SampledAudit):
                 self._logged = self.audited.tokens
                 claim = None if self.bias is None else self.claim()
                 power = "" if claim is None else f", would have caught a bias of {claim:.2g}"
-                log.info(f"{self._logged:,} tokens{power}, {self._seconds:.0f} s")
+                log.info(f"{self._logged:,} tokens{power}, {self.seconds:.0f} s")
             return until()
 
         if not until():
             perform_in_order(self._bench, work, receive, workers=self._workers, access=self._access)
 
     @property
-    def _seconds(self) -> float:
+    def seconds(self) -> float:
         return time.perf_counter() - self._began
-
-    def result(self, ars: Iterable[AuditJob]) -> Finding:
-        """Return the verdict; an alarm needs a second opinion on the ArS texts of some jobs."""
-        reason = ""
-        if self.alarmed:
-            texts = [self._bench.generate(job) for job in islice(ars, CALIBRATION)]
-            reason = doubt(self._bench.referee, self._bench.loaded, texts)
-        return self.finding(self._seconds, reason)
 
 
 def audit_pair(
@@ -179,7 +169,7 @@ def audit_pair(
     audit.take(jobs(prompts), lambda: audit.decided or sps.tokens >= most)
     if sps.alarmed:  # an alarm needs a control of the same length
         audit.take(plain_jobs(prompts), lambda: ars.alarmed or ars.tokens >= sps.tokens)
-    return audit.result(AuditJob(False, prompt, 0) for prompt in prompts)
+    return audit.finding(audit.seconds)
 
 
 def audit_texts(
@@ -205,7 +195,7 @@ def audit_texts(
     for speculative, work in kept.items():
         arm = audit.arms[speculative]
         audit.take(work, lambda arm=arm: arm.alarmed or (most or math.inf) <= arm.tokens)  # type: ignore[misc]
-    return audit.result(kept[False])
+    return audit.finding(audit.seconds)
 
 
 @takes_say
@@ -283,90 +273,83 @@ def verify_run(
         def models(cell: Cell) -> Loaded:
             return loads(plain_here(cell) if cell.elsewhere else cell)
 
-        kept = KeptRun.of(run)
-        prompts = RunPrompts(kept.manifest, kept.cells, models, run)
-        for name in kept.speculative:
-            yield _of_cell(kept, name, models(kept.cells[name]), prompts, plan)
-
-
-class KeptRun(NamedTuple):
-    """A run whose texts can be audited."""
-
-    folder: Path
-    manifest: Manifest
-    cells: dict[str, Cell]
-    records: dict[str, list[Record]]  # by cell
-    speculative: list[str]  # cells
-
-    @classmethod
-    def of(cls, folder: Path) -> "KeptRun":
-        """Read a run.
-
-        Raises:
-            SpsError: no run, a damaged run, or nothing to audit.
-        """
-        manifest = Manifest.load(folder)
-        cells = manifest.configurations(folder)
-        by_cell: dict[str, list[Record]] = {name: [] for name in cells}
-        for record in records(folder):
-            by_cell.setdefault(record.cell, []).append(record)
-        speculative = [name for name, cell in cells.items() if cell.k != 0 and by_cell[name]]
-        if not speculative:
-            raise UsageError(
-                f"nothing to verify ({folder}): expected records of speculative sampling"
+        manifest, cells, kept = _auditable(run)
+        prompts = RunPrompts(manifest, cells, models, run)
+        speculative = [name for name, cell in cells.items() if cell.k != 0 and kept[name]]
+        plan = replace(plan, level=plan.level / len(speculative))
+        for name in speculative:
+            cell = cells[name]
+            log.info(f"auditing {cell.noise_key} at temperature {cell.temperature:g} ({name})")
+            base = [other for other, c in cells.items() if c.k == 0 and c.same_work(cell)]
+            ars, sps = (
+                [
+                    text_of(prompts(cells[of], r), r, f"{r.sample} #{r.repeat}")
+                    for of in names
+                    for r in kept[of]
+                    if r.error is None
+                ]
+                for names in (base if cell.temperature else [], [name])
             )
-        if any(cells[name].random for name in speculative):
-            raise UsageError(f"random weights ({folder}): expected a run whose text has a meaning")
-        audited = list(chain.from_iterable(by_cell[name] for name in speculative))
-        masked = any(record.masks is not None for record in audited)
-        if masked or any(cells[name].constrained for name in speculative):
-            raise UsageError(
-                f"texts under a constraint ({folder}): expected free texts, since their laws are "
-                "audited without masks. docs/howto/structured.md says what holds masked ones"
-            )
-        for record in audited:
-            if record.error is None and record.text and not record.tokens:
-                raise DataError(
-                    f"no token ids ({folder}, {cells[record.cell].decoder}): expected an "
-                    "engine that tells them. Audit it with `sps check`"
-                )
-        return cls(folder, manifest, cells, by_cell, speculative)
-
-    def texts(self, names: Iterable[str], prompts: RunPrompts) -> list[Text]:
-        """Return the texts of the records of some cells that did not fail."""
-        return [
-            text_of(prompts(self.cells[name], r), r, f"{r.sample} #{r.repeat}")
-            for name in names
-            for r in self.records[name]
-            if r.error is None
-        ]
+            settings = {
+                "id": cell.id,
+                "cell": cell.to_json(),
+                "ars": "of the run" if ars else "made for this audit: the run has none",
+                "failures": sum(record.error is not None for record in kept[name]),
+                "records": len(kept[name]),
+            }
+            yield _of_texts(cell, models(cell), ars, sps, plan, settings)
 
 
-def _of_cell(run: KeptRun, name: str, loaded: Loaded, prompts: RunPrompts, plan: Replay) -> Held:
-    """Audit one speculative cell of a run."""
-    cell, kept = run.cells[name], run.records[name]
-    log.info(f"auditing {cell.noise_key} at temperature {cell.temperature:g} ({name})")
-    sps, control = run.texts([name], prompts), ""
-    result: Finding | Greedy
+def _of_texts(
+    cell: Cell,
+    loaded: Loaded,
+    ars: list[Text],
+    sps: Sequence[Text],
+    plan: Replay,
+    settings: dict[str, Any],
+) -> Held:
+    """Audit the kept texts of a cell."""
     if cell.temperature == 0:
-        result = greedy_records(loaded, sps)
-    else:
-        base = [other for other, c in run.cells.items() if c.k == 0 and c.same_work(cell)]
-        ars, control = run.texts(base, prompts), "of the run"
-        if not ars:
-            control = "made for this audit: the run has none"
-            ars = list(_generated(Workbench.of(cell, loaded), sps))
-        level = plan.level / len(run.speculative)
-        most, bias = plan.max_tokens, plan.bias
-        result = audit_texts(cell, loaded, ars, sps, most=most, level=level, bias=bias)
-    settings = {
-        "id": cell.id,
-        "cell": cell.to_json(),
-        "ars": control,
-        "failures": sum(record.error is not None for record in kept),
-        "records": len(kept),
-    }
-    return Held(named(cell), settings, result, advice_on(cell, result))
+        return Held(named(cell), settings | {"ars": ""}, greedy_records(loaded, sps))
+    ars = ars or list(_generated(Workbench.of(cell, loaded), sps))
+    limits = {"level": plan.level, "bias": plan.bias}
+    finding = audit_texts(cell, loaded, ars, sps, most=plan.max_tokens, **limits)
+    return Held(named(cell), settings, finding, advice_on(cell, finding))
+
+
+Kept = dict[str, list[Record]]
+"""Records by cell."""
+
+
+def _auditable(folder: Path) -> tuple[Manifest, dict[str, Cell], Kept]:
+    """Read a run whose texts can be audited.
+
+    Raises:
+        SpsError: no run, a damaged run, or nothing to audit.
+    """
+    manifest = Manifest.load(folder)
+    cells = manifest.configurations(folder)
+    kept: Kept = {name: [] for name in cells}
+    for record in records(folder):
+        kept.setdefault(record.cell, []).append(record)
+    speculative = [cell for name, cell in cells.items() if cell.k != 0 and kept[name]]
+    if not speculative:
+        raise UsageError(f"nothing to verify ({folder}): expected records of speculative sampling")
+    if any(cell.random for cell in speculative):
+        raise UsageError(f"random weights ({folder}): expected a run whose text has a meaning")
+    audited = list(chain.from_iterable(kept[cell.id] for cell in speculative))
+    if any(r.masks is not None for r in audited) or any(c.constrained for c in speculative):
+        raise UsageError(
+            f"texts under a constraint ({folder}): expected free texts, since their distributions "
+            "are audited without masks. docs/structured.md says what holds masked ones"
+        )
+    for record in audited:
+        if record.error is None and record.text and not record.tokens:
+            raise DataError(
+                f"no token ids ({folder}, {cells[record.cell].decoder}): expected an engine that "
+                "reports them. Audit it with `sps check`"
+            )
+    return manifest, cells, kept
 
 
 def _generated(bench: Workbench, like: Sequence[Text]) -> Iterator[Text]:

@@ -173,10 +173,10 @@ def tokens(at: Positions, n: int, rng: np.random.Generator) -> Evidence:
     )
 
 
-def money_after(
+def capital_after(
     defect: Defect, n: int, repeats: int, seed: int = 0, only: int | None = None
 ) -> Row:
-    """[R] logarithm of the money after `n` tokens, in each of `repeats` audits.
+    """[R] logarithm of the capital after `n` tokens, in each of `repeats` audits.
 
     The sum over tokens is one over counts of (position, pattern), so that millions are quick.
     `only` = all tokens at one position.

@@ -10,14 +10,14 @@ from spsbench.audit.statistical.betting import (
     BETS,
     DIRECTIONS,
     MAIN,
-    Wealth,
+    EProcess,
     alarm,
     gains,
     log_factors,
     total,
 )
 from tests.audit import planted
-from tests.audit.planted import money_after, positions, tokens
+from tests.audit.planted import capital_after, positions, tokens
 
 # Defect, tokens after which a fixed test of the direction catches it with probability 0.99.
 TABLE = {
@@ -33,10 +33,10 @@ TABLE = {
 }
 
 
-def test_the_money_is_divided_among_the_bets():
+def test_the_process_is_divided_among_the_bets():
     assert sum(bet.share for bet in BETS) == pytest.approx(1)
     assert sum(BETS[i].share for i in MAIN) == pytest.approx(0.5)
-    assert Wealth().take(nothing()).shape == (0,)
+    assert EProcess().take(nothing()).shape == (0,)
 
 
 def nothing():
@@ -105,7 +105,7 @@ def test_false_alarms_of_ten_thousand_longer_audits():
 @pytest.mark.parametrize("name", TABLE)
 def test_each_defect_is_caught_within_twice_its_tokens(name):
     defect, n = TABLE[name]
-    caught = (money_after(defect, 2 * n, 400) >= alarm()).mean()
+    caught = (capital_after(defect, 2 * n, 400) >= alarm()).mean()
     assert caught >= 0.99
 
 
@@ -118,35 +118,37 @@ def test_counts_and_single_tokens_agree(name):
     single = []
     for _ in range(20):
         evidence = tokens(positions(defect), n, rng)
-        money = Wealth()
+        process = EProcess()
         # Strata as in the sum over counts: all tokens in the first of each.
         zeros = np.zeros(n, np.int64)
-        single.append(money.take(replace(evidence, index=zeros, length=zeros))[-1])
-    quick = money_after(defect, n, 400)
+        single.append(process.take(replace(evidence, index=zeros, length=zeros))[-1])
+    quick = capital_after(defect, n, 400)
     spread = quick.std() * math.sqrt(1 / 20 + 1 / 400)
     assert abs(np.mean(single) - quick.mean()) < 4 * spread + 1e-9
 
 
 def test_coarse_rounding_of_the_draft_is_caught_at_half_of_all_positions():
     """Its sign changes from position to position: only where it does not is there a mean to see."""
-    caught = [money_after(planted.coarse, 13_400_000, 1, only=i)[0] >= alarm() for i in range(200)]
+    caught = [
+        capital_after(planted.coarse, 13_400_000, 1, only=i)[0] >= alarm() for i in range(200)
+    ]
     assert np.mean(caught) > 0.5
 
 
 def test_without_a_defect_nothing_is_caught():
     for n in (1_000, 100_000, 10_000_000):
-        assert (money_after(planted.none, n, 400) >= alarm()).mean() < 0.01
+        assert (capital_after(planted.none, n, 400) >= alarm()).mean() < 0.01
 
 
 def test_tokens_outside_the_support_give_a_missing_top_p_away_at_once():
     assert positions(planted.no_top_p).impossible == pytest.approx(0.05, abs=2e-3)
 
 
-def test_the_loudest_bet_names_the_defect():
-    money = Wealth()
-    money.take(tokens(positions(planted.too_cold), 2_000, np.random.default_rng(0)))
-    assert money.loudest.split()[0] in DIRECTIONS[1:]
-    money = Wealth()
-    money.take(tokens(positions(planted.lenient(0.5)), 2_000, np.random.default_rng(0)))
-    assert money.loudest == "draft too often"
-    assert money.peak > alarm()
+def test_the_leading_bet_names_the_defect():
+    process = EProcess()
+    process.take(tokens(positions(planted.too_cold), 2_000, np.random.default_rng(0)))
+    assert process.leading_bet.split()[0] in DIRECTIONS[1:]
+    process = EProcess()
+    process.take(tokens(positions(planted.lenient(0.5)), 2_000, np.random.default_rng(0)))
+    assert process.leading_bet == "draft too often"
+    assert process.peak > alarm()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from spsbench.audit.statistical.forward import Scorer, precise
-from spsbench.audit.warping import laws_of
+from spsbench.audit.statistical.positions import laws_of
 from spsbench.loop.sampling import Warp
 from spsbench.settings.cell import WarpSettings
 from tests.oracles.models import laws, tiny

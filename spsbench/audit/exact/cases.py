@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from spsbench.audit.exact.tables import Law, Pair, TableLM
-from spsbench.audit.warping import laws_of
+from spsbench.audit.statistical.positions import laws_of
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import never
 from spsbench.loop.types import LM, Draft, Drafter, Noise, Purpose, Schedule, Stop, Verifier

@@ -66,16 +66,12 @@ class FixedDrafter(Drafter):
         self.calls += 1
         if self.parents is None:
             return Draft(torch.tensor(self.tokens[:k], dtype=torch.int64), None)
-        kept = shallow(self.parents, k)
+        depth = tree_of(self.parents).depth[1:]
+        kept = [node for node in range(len(depth)) if depth[node] <= k]
         number = {-1: -1, **{old: new for new, old in enumerate(kept)}}
         above = [number[int(self.parents[i])] for i in kept]
         tokens = [self.tokens[i] for i in kept]
         return Draft(torch.tensor(tokens).long(), None, torch.tensor(above).long())
-
-
-def shallow(parents: Sequence[int], k: int) -> list[int]:
-    """Return the nodes down to depth `k`."""
-    return [node for node, depth in enumerate(tree_of(parents).depth[1:]) if depth <= k]
 
 
 def tree_cells(parents: Sequence[int], drawn: Drawn) -> Callable[[Facts, int], list[float]]:

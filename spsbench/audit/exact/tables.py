@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import UsageError
-from spsbench.loop.drafter_context import Made, Plan, Weights, alone
+from spsbench.loop.drafter_context import Made, Weights, alone
 from spsbench.loop.guards import plan_of
 from spsbench.loop.types import LM, Drafter, Scores
 from spsbench.plugins import make
@@ -201,18 +201,14 @@ class TableContext:
         return make()  # each walk starts without state
 
 
-def needs_a_model(plan: Plan) -> bool:
-    """Return whether a drafter needs more than a session with a draft model."""
-    return plan.target or plan.weights not in (Weights.NONE, Weights.MODEL)
-
-
 def open_over(lm: LM, drafter: Spec) -> Drafter:
     """Return a drafter of the registry over the table of a draft model.
 
     Raises:
         SpsError: the drafter needs more than a table.
     """
-    if needs_a_model(plan_of(drafter)):
+    plan = plan_of(drafter)
+    if plan.target or plan.weights not in (Weights.NONE, Weights.MODEL):
         raise UsageError("needs more than a session with a draft model, and a table has no more")
     opened: Drafter = make("drafters", drafter, TableContext(lm))
     return opened

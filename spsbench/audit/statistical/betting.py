@@ -173,7 +173,7 @@ def log_factors(bet: Bet, mass: Floats, pull: Floats, band: float = 0.0) -> tupl
     return (win, lose) if bet.sign > 0 else (lose, win)
 
 
-class Wealth:
+class EProcess:
     """The e-process of one audit, updated as evidence arrives."""
 
     def __init__(self, band: Floats = NO_BAND) -> None:
@@ -193,7 +193,7 @@ class Wealth:
         return whole
 
     @property
-    def loudest(self) -> str:
+    def leading_bet(self) -> str:
         """Return the bets with most of the capital."""
         held: dict[str, float] = {}
         for bet, log in zip(BETS, self.logs - self.logs.max(), strict=True):
@@ -269,8 +269,8 @@ def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) 
     def seen(kappa: float) -> bool:
         chance = evidence.mass[:, DRAFT] + added(evidence, kappa)
         hits = (uniforms < chance.astype(np.float32)).astype(np.float32)
-        money = total(start + (hits @ edge).astype(np.float64))
-        return int((money < alarm(level)).sum()) <= MISSED
+        capital = total(start + (hits @ edge).astype(np.float64))
+        return int((capital < alarm(level)).sum()) <= MISSED
 
     if not seen(most):
         return None
@@ -294,9 +294,9 @@ def inject(
         outside = ~evidence.drawn[repeat][:, DRAFT]
         swap = outside & (u < chance)
         hit = np.where(swap[:, None], evidence.favoured[repeat], evidence.drawn[repeat])
-        money = Wealth(band)
-        money.take(replace(evidence, hit=hit))
-        caught += money.peak >= alarm(level)
+        process = EProcess(band)
+        process.take(replace(evidence, hit=hit))
+        caught += process.peak >= alarm(level)
     return Control(bias, caught, REPEATS)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from spsbench.audit.statistical.alternatives import Alternative
 from spsbench.audit.statistical.betting import (
     DIRECTIONS,
     DRAFT,
@@ -18,14 +17,15 @@ from spsbench.audit.statistical.betting import (
     NO_BAND,
     Bits,
     Control,
+    EProcess,
     Evidence,
     Floats,
-    Wealth,
     alarm,
     claimable,
     inject,
     total,
 )
+from spsbench.audit.statistical.positions import Alternative
 
 POINTS = 400  # points of a stored curve
 SHOWN = 20  # impossible tokens in the list
@@ -115,7 +115,7 @@ class AuditArm:
     ) -> None:
         self.name, self.alternatives, self.level = name, alternatives, level
         self.bands = bands or [NO_BAND for _ in alternatives]
-        self.wealths = [Wealth(band) for band in self.bands]
+        self.processes = [EProcess(band) for band in self.bands]
         self.texts = self.tokens = 0
         self.peak = 0.0  # largest logarithm of the e-value
         self.impossible: list[Impossible] = []
@@ -129,9 +129,9 @@ class AuditArm:
         self.tokens += len(parts[0])
         self.impossible += impossible
         paths = []
-        for wealth, collected, part in zip(self.wealths, self._parts, parts, strict=True):
+        for process, collected, part in zip(self.processes, self._parts, parts, strict=True):
             collected.append(part)
-            paths.append(wealth.take(part))
+            paths.append(process.take(part))
         path = np.logaddexp.reduce(np.stack(paths)) - np.log(len(paths))
         self.peak = max(self.peak, float(path.max(initial=0.0)))
         self.curve.append(path)
@@ -142,14 +142,14 @@ class AuditArm:
         return bool(self.impossible) or self.peak >= alarm(self.level)
 
     @property
-    def loudest(self) -> str:
+    def leading_bet(self) -> str:
         """Return the bets with most of the capital."""
-        return self.wealths[self.richest].loudest
+        return self.processes[self.richest].leading_bet
 
     @property
     def richest(self) -> int:
         """Return the number of the alternative with most of the capital."""
-        return int(np.argmax([total(wealth.logs) for wealth in self.wealths]))
+        return int(np.argmax([total(process.logs) for process in self.processes]))
 
     def evidence(self, alternative: int = 0) -> Evidence:
         """Return the evidence of all texts for one alternative."""
@@ -195,20 +195,19 @@ class AuditArm:
         worst = max(self.shares, key=lambda test: abs(test.z))
         return (
             f"e-value 10^{self.peak / np.log(10):.1f} after {self.tokens:,} tokens, alarm at "
-            f"10^{-np.log10(self.level):.1f}; most of it on {self.loudest}; {worst.direction}: "
-            f"{worst.observed:.3f} of the tokens where {worst.expected:.3f} are due "
-            f"(bias {worst.bias:+.3f}, z = {worst.z:.1f})"
+            f"10^{-np.log10(self.level):.1f}; most of it bet on {self.leading_bet}; "
+            f"{worst.direction}: {worst.observed:.3f} of the tokens where {worst.expected:.3f} are "
+            f"due (bias {worst.bias:+.3f}, z = {worst.z:.1f})"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "name": self.name,
             "texts": self.texts,
             "tokens": self.tokens,
             "alarmed": self.alarmed,
             "e_value_log10": self.peak / math.log(10),
-            "loudest": self.loudest if self.tokens else None,
+            "loudest": self.leading_bet if self.tokens else None,
             "band": self.bands[0].tolist(),
             "tests": [asdict(test) | {"bias": test.bias} for test in self.shares],
             "impossible": [asdict(token) for token in self.impossible[:SHOWN]],
@@ -235,7 +234,6 @@ class Finding:
         return self.plain is not None and self.plain.alarmed
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
         level = self.audited.level
         return {
             "verdict": self.verdict.value,
@@ -296,11 +294,11 @@ class Audit:
             return True
         return self.bias is not None and (claim := self.claim()) is not None and claim <= self.bias
 
-    def finding(self, seconds: float = 0.0, doubt: str = "") -> Finding:
-        """Return the verdict; `doubt` is why the referee's laws may be wrong."""
+    def finding(self, seconds: float = 0.0) -> Finding:
+        """Return the verdict."""
         claim = self.claim(growth=1.0)
         control = self.audited.plant(claim) if claim and not self.audited.alarmed else None
-        verdict, line = self._judge(claim, control, doubt)
+        verdict, line = self._judge(claim, control)
         return Finding(
             verdict=verdict,
             line=line,
@@ -311,18 +309,14 @@ class Audit:
             seconds=seconds,
         )
 
-    def _judge(
-        self, claim: float | None, control: Control | None, doubt: str
-    ) -> tuple[AuditVerdict, str]:
-        if self.alarmed and doubt:
-            return self.undecided, f"an alarm, but {doubt}"
+    def _judge(self, claim: float | None, control: Control | None) -> tuple[AuditVerdict, str]:
         for arm, where in ((self.plain, "in plain sampling already: "), (self.audited, "")):
             if arm is not None and arm.broken:
                 return self.undecided, f"{where}{arm.broken[0]}: no probabilities to bet on"
             if arm is not None and arm.alarmed:
                 return AuditVerdict.BIAS, f"{where}{arm.alarm_line}"
         if claim is None or control is None:
-            return self.undecided, "too few tokens, or laws too sure, to see any bias"
+            return self.undecided, "too few tokens, or distributions too sure, to see any bias"
         if not control.passed:
             caught = f"{control.caught} of {control.repeats}"
             return self.undecided, f"a planted bias of {claim:.2g} was caught in {caught} only"

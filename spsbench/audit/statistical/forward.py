@@ -106,24 +106,8 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
     return independent
 
 
-@contextmanager
-def stock_layers(model: PreTrainedModel, *, wide: bool = False) -> Iterator[None]:
-    """Have each layer that an engine packed compute as its stock one, unpacked while it runs.
-
-    Args:
-        wide: in float32.
-    """
-    packed = [module for module in model.modules() if isinstance(module, StandIn)]
-    for module in packed:
-        vars(module)["forward"] = partial(_unpacked, module, wide)
-    try:
-        yield
-    finally:
-        for module in packed:
-            del vars(module)["forward"]
-
-
 def _unpacked(module: StandIn, wide: bool, *inputs: Any, **options: Any) -> Any:
+    """Compute a layer that an engine packed as its stock one."""
     stock = deepcopy(module)  # of a stand-in: the stock layer
     return (stock.float() if wide else stock)(*inputs, **options)
 
@@ -144,10 +128,14 @@ def precise(model: PreTrainedModel) -> Iterator[None]:
             block.register_forward_hook(partial(_narrow, weights, kept), always_call=True),
         ]
     _widen(outside, narrow_data)
+    packed = [module for module in model.modules() if isinstance(module, StandIn)]
+    for module in packed:
+        vars(module)["forward"] = partial(_unpacked, module, narrow)
     try:
-        with stock_layers(model, wide=narrow):
-            yield
+        yield
     finally:
+        for module in packed:
+            del vars(module)["forward"]
         _narrow(outside, narrow_data)
         for handle in handles:
             handle.remove()

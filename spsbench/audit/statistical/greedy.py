@@ -95,7 +95,6 @@ class Greedy(GreedyResult):
         return f"{lead}{counts}{self.failed_controls} ({self.seconds:.0f} s)"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "verdict": self.verdict.value,
             "line": self.line,

@@ -1,12 +1,17 @@
-"""Positions of texts and the evidence at each: which sets the token hit, at what odds.
+"""Positions of texts: the target's distribution at each, what a fault would favour, the evidence.
+
+Distributions are computed here, independent of `sampling.Warp`, in float64: temperature, then top-k
+(ties with the k-th stay), then top-p (a token stays while the mass of the tokens before it is below
+p, likeliest first, equal ones by id), then min-p (a token stays if it has that share of the largest
+probability).
 
 An outcome is a token of the vocabulary, or a column of a stated row with a last one for all other
 tokens. Only visible outcomes are bet on.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,6 +28,51 @@ from spsbench.audit.statistical.betting import (
     lengths,
     places,
 )
+from spsbench.settings.cell import WarpSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Laws:
+    """Laws of n positions, and the distance of each token from the boundary of the support."""
+
+    law: Floats  # [n, V]
+    scaled: Floats  # [n, V] logits over the temperature, the largest 0
+    least: Floats  # [n] the least scaled logits that top-k and min-p keep
+    mass: Floats  # [n, V] of the likelier tokens that top-k keeps
+    top_p: float
+
+    def outside(self, tokens: Whole) -> Floats:
+        """Return [n] the distance of each token beyond the support: 0 for a token within.
+
+        The unit is logits if top-k or min-p cut the token, and mass if top-p did.
+        """
+        rows = np.arange(len(tokens))
+        below = np.maximum(self.least - self.scaled[rows, tokens], 0.0)
+        over = np.maximum(self.mass[rows, tokens] - self.top_p, 0.0)
+        cut = np.where(below > 0, below, over)
+        return np.where(self.law[rows, tokens] > 0, 0.0, np.maximum(cut, 1e-300))
+
+
+def laws_of(logits: Floats, warp: WarpSettings) -> Laws:
+    """Return [n, V] the laws of logits; the temperature is above 0."""
+    n, size = logits.shape
+    scaled = (logits.astype(np.float64) - logits.max(-1, keepdims=True)) / warp.temperature
+    least = np.full(n, -np.inf)
+    if 0 < warp.top_k < size:
+        least = np.partition(scaled, size - warp.top_k, axis=-1)[:, size - warp.top_k]
+    weights = np.where(scaled >= least[:, None], np.exp(scaled), 0.0)
+    law = weights / weights.sum(-1, keepdims=True)
+    mass = np.zeros_like(law)
+    if warp.top_p < 1:
+        order = np.argsort(-law, axis=-1, kind="stable")
+        ranked = np.take_along_axis(law, order, -1)
+        before = np.concatenate([np.zeros((n, 1)), ranked.cumsum(-1)[:, :-1]], axis=-1)
+        np.put_along_axis(mass, order, before, -1)
+        law = np.where(mass < warp.top_p, law, 0.0)
+    if warp.min_p > 0:
+        least = np.maximum(least, np.log(warp.min_p))
+        law = np.where(law >= warp.min_p * law.max(-1, keepdims=True), law, 0.0)
+    return Laws(law / law.sum(-1, keepdims=True), scaled, least, mass, warp.top_p)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,3 +207,122 @@ def draws(law: Floats, sets: Bits, rng: np.random.Generator) -> tuple[Bits, Bits
         ).clip(max=law.shape[1] - 1)
         sets_of_draws.append(np.stack([sets[rows, :, outcomes[:, r]] for r in range(REPEATS)]))
     return sets_of_draws[0], sets_of_draws[1]
+
+
+class Alternative(Protocol):
+    """A fault to bet on; it may learn from the texts of one method, in their order."""
+
+    name: str
+
+    def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+        """Return [n, W] the favoured outcomes, and [n] what the fault adds to their probability.
+
+        Args:
+            context: names of all tokens before the first of `at`.
+        """
+
+
+class DraftLaw:
+    """The tokens that the draft's distribution prefers to the target's."""
+
+    name = "tokens that the draft model prefers"
+
+    def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+        if at.draft is None:
+            return np.zeros(at.law.shape, np.bool_), None
+        if at.draft.dtype == np.bool_:
+            return np.asarray(at.draft, np.bool_), None
+        favoured = at.draft > at.law
+        return favoured, ((at.draft - at.law) * favoured).sum(-1)
+
+
+class Likeliest:
+    """The target's argmax."""
+
+    name = "the likeliest token"
+
+    def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+        # of a vocabulary where it is not certain, of columns where it is possible
+        return at.argmax & (at.law > 0 if at.keys else at.law < 1), None
+
+
+class Followed:
+    """The token that followed the last occurrence of the newest two, as prompt lookup proposes.
+
+    Args:
+        otherwise: what is favoured where they are new.
+    """
+
+    name = "the token that followed last time"
+
+    def __init__(self, otherwise: Alternative | None = None) -> None:
+        self._otherwise = otherwise
+
+    def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+        favoured = np.zeros(at.law.shape, np.bool_)
+        text, last = [*context, *at.tokens], dict[tuple[Any, ...], Any]()
+        for end in range(2, len(text)):
+            i, pair = end - len(context), tuple(text[end - 2 : end])
+            if i >= 0 and pair in last:
+                if at.keys:
+                    favoured[i, : len(at.keys[i])] = [key == last[pair] for key in at.keys[i]]
+                else:
+                    favoured[i, last[pair]] = True
+            last[pair] = text[end]
+        if self._otherwise is not None:
+            others = self._otherwise.favoured(at, context)[0]
+            favoured = np.where(favoured.any(-1, keepdims=True), favoured, others)
+        return favoured if at.visible is None else favoured & at.visible, None
+
+
+class Excess:
+    """The columns that exceeded their expected counts, by rank, by token, and by token before."""
+
+    name = "tokens above their expected count"
+
+    def __init__(self) -> None:
+        self._counts: dict[Any, list[float]] = {}
+
+    def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+        favoured, text = np.zeros(at.law.shape, np.bool_), [*context, *at.tokens]
+        stated = at.law if at.stated is None else at.stated
+        for i, keys in enumerate(at.keys):
+            before = text[len(context) + i - 1] if len(context) + i else ""
+            shown = None if at.visible is None else at.visible[i]
+            cells = {
+                j: (j, key, (before, key))
+                for j, key in enumerate(keys)
+                if shown is None or shown[j]
+            }
+            for j, counted in cells.items():
+                favoured[i, j] = sum(map(self._deviation, counted)) > 0
+            if shown is None or shown[at.emitted[i]]:  # after all columns have their sets
+                among = 1.0 if shown is None else stated[i, shown[:-1]].sum()
+                for j, counted in cells.items():
+                    for cell in counted:
+                        count = self._counts.setdefault(cell, [0.0, 0.0])
+                        count[0] += bool(at.emitted[i] == j)
+                        count[1] += float(stated[i, j] / among)
+        return favoured, None
+
+    def _deviation(self, cell: Any) -> float:
+        """Return the observed less the expected count, in standard errors that begin at 1."""
+        came, expected = self._counts.get(cell, (0.0, 0.0))
+        return float((came - expected) / (expected + 1) ** 0.5)
+
+
+def evidence_of(
+    blocks: Iterable[Positions],
+    alternatives: Sequence[Alternative],
+    rng: np.random.Generator,
+    context: Sequence[Any] = (),
+) -> list[Evidence]:
+    """Return the evidence of a text, given in blocks after a context, for each alternative."""
+    parts: list[list[Evidence]] = [[] for _ in alternatives]
+    before = [*context]
+    for at in blocks:
+        for collected, alternative in zip(parts, alternatives, strict=True):
+            favoured, pull = alternative.favoured(at, before)
+            collected.append(evidence(at, favoured, rng, pull))
+        before += at.tokens
+    return [Evidence.joined(part) for part in parts]

@@ -7,29 +7,30 @@ of a difference the rounding of a run may explain.
 import zlib
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-import torch
-import transformers
 from transformers import PreTrainedModel
 
-from spsbench.audit.statistical.alternatives import (
+from spsbench.audit.statistical.betting import NO_BAND, Evidence, Floats
+from spsbench.audit.statistical.finding import Impossible
+from spsbench.audit.statistical.forward import PRECISE, Scorer, plain
+from spsbench.audit.statistical.positions import (
     Alternative,
     DraftLaw,
     Followed,
+    Laws,
     Likeliest,
+    Positions,
     evidence_of,
+    laws_of,
+    masses,
+    of_vocabulary,
+    sets_of,
 )
-from spsbench.audit.statistical.betting import NO_BAND, Evidence, Floats
-from spsbench.audit.statistical.finding import Impossible
-from spsbench.audit.statistical.forward import PRECISE, Scorer, plain, stock_layers
-from spsbench.audit.statistical.positions import Positions, masses, of_vocabulary, sets_of
-from spsbench.audit.warping import Laws, laws_of
 from spsbench.loop.drafter_context import Drawn, Weights
 from spsbench.methods.resolve import plan_of
 from spsbench.models.cache import Loaded
-from spsbench.settings.cell import WARP, Cell, WarpSettings
+from spsbench.settings.cell import Cell, WarpSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +118,19 @@ class Referee:
         ]
 
 
-class Rounding(NamedTuple):
-    """Bounds on the effect of rounding in a run of lower precision.
-
-    Such a run follows a law that differs from the float32 law at every token. Its audit tests
-    |bias| <= band instead of bias = 0: the band is the mean shift of each set's probability between
-    the run's precision and float32.
-    """
-
-    bands: Sequence[Floats]  # [D] for each alternative, on the mean of a set's probability
-    edge: float  # in logits, or in mass at the boundary of a nucleus
-
-
 def rounding(
     model: PreTrainedModel,
     referee: Referee,
     alternatives: Sequence[Alternative],
     texts: Sequence[Text],
-) -> Rounding:
-    """Compare `model` in its own precision with the referee on `texts`; no band in float32."""
+) -> tuple[list[Floats], float]:
+    """Return bounds on the effect of rounding on `texts`: a band for each alternative, and an edge.
+
+    The distribution of a run of lower precision differs from that of float32 at every token, so its
+    audit tests |bias| <= band instead of bias = 0. A band [D] is the mean shift of each set's
+    probability by the model's precision; none in float32. The edge is in logits, or in mass at the
+    boundary of a nucleus.
+    """
     shifts: list[list[Floats]] = [[] for _ in alternatives]
     edge = EDGE
     for text in () if model.dtype in PRECISE else texts:
@@ -150,7 +145,7 @@ def rounding(
         for shift, alternative in zip(shifts, alternatives, strict=True):
             sets = sets_of(at, alternative.favoured(at, text.prompt)[0])
             shift.append(np.abs(masses(moved, sets) - masses(laws.law, sets)))
-    return Rounding([mean_and_errors(shift) for shift in shifts], edge)
+    return [mean_and_errors(shift) for shift in shifts], edge
 
 
 def mean_and_errors(shifts: Sequence[Floats]) -> Floats:
@@ -159,10 +154,6 @@ def mean_and_errors(shifts: Sequence[Floats]) -> Floats:
         return NO_BAND
     moved = np.concatenate(shifts)
     return np.asarray(moved.mean(0) + 3 * (moved.std(0) / np.sqrt(len(moved))))
-
-
-AGREE = 1e-3  # tolerance of logits, and of total variation, in float32
-OPINIONS = 4  # texts rescored by transformers
 
 
 def referee_of(cell: Cell, loaded: Loaded) -> Referee:
@@ -189,35 +180,3 @@ def alternatives_of(cell: Cell, loaded: Loaded) -> list[Alternative]:
     plan = plan_of(cell.drafter)
     by_rule = plan.drawn is Drawn.POINT and plan.weights is Weights.NONE and not plan.target
     return [Followed(Likeliest())] if by_rule else [Likeliest()]
-
-
-def doubt(referee: Referee, loaded: Loaded, texts: Sequence[Text]) -> str:
-    """Return why the referee's laws may be wrong, by transformers' own pass and cuts.
-
-    That pass is over the loaded weights in stock layers, so it is never the engine's own.
-    """
-    tolerance = AGREE if loaded.target.dtype in PRECISE else 0.5
-    for text in texts[:OPINIONS]:
-        rows = referee.scorer.logits(text.prompt, text.tokens)
-        if not len(rows):
-            continue
-        whole = [*text.prompt, *text.tokens[: len(rows) - 1]]
-        with stock_layers(loaded.target):
-            theirs = plain(loaded.target, whole, len(rows))[:, : rows.shape[1]].numpy()
-        apart = np.abs(warped(rows, referee.warp) - laws_of(rows, referee.warp).law).sum(-1) / 2
-        logits_differ = np.abs(theirs - rows).max() > tolerance * max(1, np.abs(rows).max())
-        if logits_differ or np.median(apart) > AGREE:  # a tie at an edge may move single rows
-            return "transformers' own laws are not the referee's"
-    return ""
-
-
-def warped(logits: Floats, warp: WarpSettings) -> Floats:
-    """Return [n, V] laws by transformers' warpers, named after options: `TopKLogitsWarper`."""
-    scores, usual = torch.from_numpy(np.array(logits, np.float64)), WarpSettings()
-    for name in WARP:
-        value = getattr(warp, name)
-        if value != getattr(usual, name):
-            warper = getattr(transformers, f"{name.title().replace('_', '')}LogitsWarper")
-            scores = warper(value)(None, scores)
-    law: Floats = scores.softmax(-1).numpy()
-    return law

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import torch
 
-from spsbench.audit.statistical.alternatives import Alternative
 from spsbench.audit.statistical.betting import Evidence
 from spsbench.audit.statistical.finding import Impossible
+from spsbench.audit.statistical.positions import Alternative
 from spsbench.audit.statistical.referee import Referee, Text, alternatives_of, referee_of
 from spsbench.benchmark.generation import Generation
 from spsbench.errors import UsageError

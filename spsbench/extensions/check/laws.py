@@ -38,14 +38,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.audit.statistical.alternatives import (
-    Alternative,
-    DraftLaw,
-    Excess,
-    Followed,
-    Likeliest,
-    evidence_of,
-)
 from spsbench.audit.statistical.betting import (
     ARGMAX,
     DIRECTIONS,
@@ -58,7 +50,15 @@ from spsbench.audit.statistical.betting import (
     lengths,
 )
 from spsbench.audit.statistical.finding import AuditArm, AuditVerdict, Finding, Test, share
-from spsbench.audit.statistical.positions import Positions
+from spsbench.audit.statistical.positions import (
+    Alternative,
+    DraftLaw,
+    Excess,
+    Followed,
+    Likeliest,
+    Positions,
+    evidence_of,
+)
 from spsbench.foreign import UNLISTED
 from spsbench.serving.engines import Stated
 
@@ -241,9 +241,9 @@ class ServerArm(AuditArm):
         return visible
 
     @property
-    def loudest(self) -> str:
+    def leading_bet(self) -> str:
         """Return the bets with most of the capital, in words."""
-        bets, _, direction = super().loudest.partition(" ")
+        bets, _, direction = super().leading_bet.partition(" ")
         names = {"draft": self.alternatives[self.richest].name, "argmax": Likeliest.name}
         return f"{names.get(bets, bets)} ({direction})"
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from spsbench.audit.statistical.betting import Bits, Floats
-from spsbench.audit.warping import laws_of
+from spsbench.audit.statistical.positions import laws_of
 from spsbench.errors import DataError
 from spsbench.extensions.check.laws import BY_ID, END, Columns, columns, is_whole
 from spsbench.serving.engines import Answer, Stated

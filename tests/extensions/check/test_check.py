@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from spsbench.audit.statistical.alternatives import DraftLaw
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import AuditVerdict
+from spsbench.audit.statistical.positions import DraftLaw
 from spsbench.errors import DataError, UnavailableError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine

@@ -8,8 +8,8 @@ tokens give the same fit with more noise.
 A trace follows the generated text, so its labels are chances *given that all earlier slots were
 kept*, which is the factor that a product over slots needs. A trace does not hold the draft's path
 after a rejection, and need not: nothing behind a rejected token is ever kept. Which position is
-which slot depends on where rounds begin: each pair counts with its chance under rounds of
-`LONGEST` tokens, so that a late slot is one behind tokens that were likely to be kept.
+which slot depends on where rounds begin: each pair counts with its chance under rounds of many
+tokens (`planning.plan.slots_of`), so that a late slot is behind tokens that were likely accepted.
 """
 
 import json
@@ -27,14 +27,13 @@ from spsbench.foreign import read_json
 from spsbench.metrics.intervals import Floats
 
 KIND, VERSION = "spsbench disco", 2
-LONGEST = 20  # slots of a draft
-RARE = 1e-6  # chance from which on a slot at a position counts
 FEWEST = 100  # positions; four coefficients need more than a few
 RIDGE = 1e-3  # in positions; keeps coefficients finite where all labels are alike
 STEPS = 100
 DONE = 1e-10
 
-Places = NDArray[np.int64]
+Slots = tuple[NDArray[np.int64], NDArray[np.int64], Floats]
+"""[R] positions, slots from 0, and the chances that the one is drafted as the other."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def fit(
     entropies: Sequence[float] | Floats,
     peaks: Sequence[float] | Floats,
     kept: Sequence[float] | Floats,
-    lengths: Sequence[int] | None = None,
+    drafted: Slots | None = None,
 ) -> Fitted:
     """Fit the logistic regression of `kept` [L] on entropies [L] in nats, peaks [L] and slots.
 
@@ -86,7 +85,7 @@ def fit(
         entropies: of the draft's distributions along all texts.
         peaks: their greatest probabilities.
         kept: acceptance chances.
-        lengths: positions of each text, L together; None = one text.
+        drafted: the slots that positions are; None: each is the first.
 
     Raises:
         UsageError: too few positions, or NaN or infinity; names the input.
@@ -102,7 +101,8 @@ def fit(
             "the trace holds an entropy that is no number, or a chance outside 0 to 1: expected a "
             "trace of these models. Record it again"
         )
-    positions, slots, weights = drafted_slots(labels, lengths or [len(labels)])
+    first = np.arange(len(labels)), np.zeros(len(labels), np.int64), np.ones(len(labels))
+    positions, slots, weights = drafted or first
     features = np.column_stack([by_law[positions], slots])  # [R, 3]
     middle = np.average(features, 0, weights)
     spread = np.sqrt(np.average((features - middle) ** 2, 0, weights))
@@ -116,33 +116,6 @@ def fit(
     loss = _loss(labels, classifier.chances(*features.T), weights)
     mean = np.full_like(labels, np.average(labels, weights=weights))
     return Fitted(classifier, len(by_law), loss, _loss(labels, mean, weights))
-
-
-def drafted_slots(kept: Floats, lengths: Sequence[int]) -> tuple[Places, Places, Floats]:
-    """Return [R] positions, slots from 0, and their chances in rounds of `LONGEST` drafted tokens.
-
-    A round begins behind the token that ended the one before: a rejected slot's, or the bonus.
-
-    Args:
-        kept: [L] acceptance chances along all texts.
-        lengths: positions of each text, L together.
-    """
-    parts: list[tuple[Places, Places, Floats]] = []
-    first = 0
-    for length in lengths:
-        text = kept[first : first + length]
-        begins = np.zeros(length + LONGEST + 1)  # chance that a round begins at a position
-        begins[0] = 1.0
-        for start in range(length):
-            chances = text[start : start + LONGEST]
-            reached = begins[start] * np.cumprod([1.0, *chances])  # [K + 1], the last: all kept
-            begins[start + 1 : start + 1 + len(chances)] += reached[:-1] * (1 - chances)
-            begins[start + 1 + len(chances)] += reached[-1]
-            slots = np.flatnonzero(reached[:-1] > RARE)
-            parts.append((first + start + slots, slots, reached[slots]))
-        first += length
-    positions, slots, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return positions, slots, weights
 
 
 def write_classifier(path: Path, fitted: Fitted) -> None:

@@ -18,13 +18,6 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
 
 
-class PairedChange(NamedTuple):
-    """The change of a figure over the generations that both runs have."""
-
-    relative: Estimate  # after / before - 1; n counts pairs
-    identical: bool  # all values are bit-identical
-
-
 class RunTallies(NamedTuple):
     """Tallies of a run by cell, with the same sample numbers in both runs."""
 
@@ -52,8 +45,11 @@ def tally_run(
 
 def paired_change(
     figure: str, cell: Cell, before: RunTallies, after: RunTallies
-) -> PairedChange | None:
-    """Return the change of a figure of `cell`; None where the runs share no values."""
+) -> tuple[Estimate, bool] | None:
+    """Return after / before - 1 of a figure over the generations that both runs have.
+
+    Second: whether all values are bit-identical. None: the runs share no values.
+    """
     speedup = figure == "speedup"
     of_runs = [*before.of(cell, speedup=speedup), *after.of(cell, speedup=speedup)]
     if len(of_runs) != (4 if speedup else 2):
@@ -79,7 +75,7 @@ def paired_change(
     if change is None:
         return None
     low, high = (None if end is None else end - 1 for end in (change.low, change.high))
-    return PairedChange(Estimate(change.mean - 1, low, high, count), same)
+    return Estimate(change.mean - 1, low, high, count), same
 
 
 MARGINS: Mapping[str, float] = {
@@ -152,7 +148,11 @@ def compare(
             before, after = (of and of.figures.get(figure) for of in (earlier.get(key), summary))
             change = runs and before and paired_change(figure, summary.cell, *runs)
             if change and before and after:
-                differences.append(_paired(summary.cell, figure, before, after, change, margin))
+                relative, same = change
+                verdict = _verdict(relative, margin, lower_is_better=figure in LOWER_IS_BETTER)
+                verdict = Change.EQUAL if same else verdict
+                values = summary.cell, figure, before, after, relative, margin, verdict
+                differences.append(Difference(*values, relative.n))
             elif before and after and before.mean > 0 and after.mean > 0:
                 differences.append(_difference(summary.cell, figure, before, after, margin))
     return RunComparison(
@@ -160,21 +160,6 @@ def compare(
         added=[s.cell for key, s in later.items() if key not in earlier],
         gone=[s.cell for key, s in earlier.items() if key not in later],
     )
-
-
-def _paired(
-    cell: Cell,
-    figure: str,
-    before: Estimate,
-    after: Estimate,
-    paired_change: PairedChange,
-    margin: float,
-) -> Difference:
-    """Return the figures of both runs, and the change over their pairs."""
-    change = paired_change.relative
-    verdict = _verdict(change, margin, lower_is_better=figure in LOWER_IS_BETTER)
-    verdict = Change.EQUAL if paired_change.identical else verdict
-    return Difference(cell, figure, before, after, change, margin, verdict, change.n)
 
 
 def _difference(

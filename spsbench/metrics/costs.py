@@ -9,7 +9,7 @@ by tokens and context are measured in turns; figures are medians with intervals.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
@@ -229,9 +229,18 @@ class Costs:
     def _parts(
         self, arm: str, k: float, n: float, context: float, batch: int, rule: str | None
     ) -> Floats:
+        """Return [parts, turns] seconds as they were measured."""
         if batch == 1 or self.batches is None:
-            known = rule if rule in self.rules else None
-            return np.stack(self.turns_of(arm, k, context, drafted=n, verifier=known))
+            costs = self.arm(arm)
+            by_rule = self.rules.get(rule or "") or self.rule(costs.verifier)
+            return np.stack(
+                [
+                    costs.draft.at(k, context),
+                    self.passes.at(n + 1, context),
+                    *(getattr(by_rule, part).at(n + 1, context) for part in SCALED[2:]),
+                    costs.unexplained.held(k, context),
+                ]
+            )
         target = self.batches.target(batch, n + 1, context)
         nothing = np.zeros_like(target)
         rest = self.batches.round(arm, k, n, batch, context) - target
@@ -282,8 +291,8 @@ class Costs:
             rounds = []
             for k, context in product(arm.draft.tokens, arm.draft.contexts):
                 drafted = self.drafted(name, k, context)
-                took = np.sum(self.turns_of(name, k, context, drafted=drafted), 0)
-                plain = np.sum(self.turns_of(PLAIN, 0, context), 0)
+                took = self._parts(name, k, drafted, context, 1, None).sum(0)
+                plain = self._parts(PLAIN, 0, 0, context, 1, None).sum(0)
                 rounds.append(
                     Contradiction(name, k, float(np.median(took)), float(np.median(plain)))
                 )
@@ -301,40 +310,17 @@ class Costs:
         drafted: float | None = None,
         verifier: str | None = None,
     ) -> RoundCost:
-        """Return the cost of a round that requests `k` tokens.
+        """Return the parts of a round that requests `k` tokens, as they were measured.
 
         Args:
             name: of an arm; `none` with k = 0 is a step of ArS.
             drafted: tokens that the drafter returns; default: `k`.
             verifier: a rule other than the arm's own.
         """
-        parts = self.turns_of(name, k, context, drafted=drafted, verifier=verifier)
-        return RoundCost(*map(self._typical, (*parts, np.sum(parts, 0))))
-
-    def speed_up(self, name: str, k: float, tau: float, context: float, **round_of: Any) -> Typical:
-        """Return the speed-up over ArS of rounds with `tau` tokens, in each turn: drift cancels."""
-        plain = np.sum(self.turns_of(PLAIN, 0, context), 0)
-        return self._typical(tau * plain / np.sum(self.turns_of(name, k, context, **round_of), 0))
-
-    def turns_of(
-        self,
-        name: str,
-        k: float,
-        context: float,
-        *,
-        drafted: float | None = None,
-        verifier: str | None = None,
-    ) -> list[Floats]:
-        """Return [T] seconds by turn of the parts of a round, in the order of `RoundCost`."""
-        arm = self.arm(name)
-        rule = self.rule(verifier or arm.verifier)
-        n = (k if drafted is None else drafted) + 1
-        return [
-            arm.draft.at(k, context),
-            self.passes.at(n, context),
-            *(part.at(n, context) for part in (rule.sampling, rule.verify, rule.host)),
-            arm.unexplained.held(k, context),
-        ]
+        if verifier is not None:
+            self.rule(verifier)
+        parts = self._parts(name, k, k if drafted is None else drafted, context, 1, verifier)
+        return RoundCost(*map(self._typical, (*parts, parts.sum(0))))
 
     def scaled(self, **factors: float) -> "Costs":
         """Return hypothetical costs: `scaled(draft=0.5)`, `target`, `sampling`, `verify`, `host`.
@@ -354,33 +340,17 @@ class Costs:
         for part, factor in factors.items():
             if part in changed or factor != 1:
                 changed[part] = changed.get(part, 1.0) * factor
-        scaled = self.transformed(lambda part, _, surface: surface.times(factors.get(part, 1.0)))
-        return replace(scaled, changed={part: changed[part] for part in SCALED if part in changed})
-
-    def transformed(self, change: Callable[[str, str, Surface], Surface]) -> "Costs":
-        """Return costs under other conditions: each part of a round as `change` makes it.
-
-        Args:
-            change: (part, arm or rule, its surface) -> surface. Parts are those of `SCALED`, and
-                `inside`, the target's pass inside the rounds of an arm. What is unexplained stays
-                as measured.
-        """
-        arms = {
-            name: replace(
-                arm,
-                draft=change("draft", name, arm.draft),
-                target=change("inside", name, arm.target),
-            )
-            for name, arm in self.arms.items()
-        }
+        draft, target, *of_rule = (factors.get(part, 1.0) for part in SCALED)
+        arms = {n: replace(arm, draft=arm.draft.times(draft)) for n, arm in self.arms.items()}
         rules = {
             name: Rule(
-                **{part: change(part, name, getattr(rule, part)) for part in SCALED[2:]},
+                *(getattr(rule, p).times(by) for p, by in zip(SCALED[2:], of_rule, strict=True))
             )
             for name, rule in self.rules.items()
         }
-        passes = change("target", PLAIN, self.passes)
-        return replace(self, passes=passes, arms=arms, rules=rules)
+        changed = {part: changed[part] for part in SCALED if part in changed}
+        passes = self.passes.times(target)
+        return replace(self, passes=passes, arms=arms, rules=rules, changed=changed)
 
     def arm(self, name: str) -> Arm:
         """Return the costs of a drafter.

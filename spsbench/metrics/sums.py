@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, compress, zip_longest
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,16 +193,6 @@ def by_depth(rounds: Sequence[RoundRecord], most: int) -> list[int]:
     return [sum(n for depth, n in depths.items() if depth >= i) for i in range(1, most + 1)]
 
 
-class Expected(Protocol):
-    """The rounds of a text in expectation: `planning.rounds.Rounds`."""
-
-    def by_position(self, slots: int) -> list[float]:
-        """Return what `by_position` of this module returns of measured rounds."""
-
-    def by_depth(self, most: int) -> list[float]:
-        """Return what `by_depth` of this module returns."""
-
-
 class Tally:
     """The streamed sums of a cell's generations.
 
@@ -242,10 +232,15 @@ class Tally:
         self._values.extend(by_sibling(record.rounds, SIBLINGS))
         self._values.extend(by_depth(record.rounds, self.k))
 
-    def add_expected(self, key: tuple[int, int], rounds: "Expected", sums: Totals) -> None:
+    def add_expected(
+        self,
+        key: tuple[int, int],
+        sums: Totals,
+        by_position: Sequence[float],
+        by_depth: Sequence[float],
+    ) -> None:
         """Count the expected rounds of a text; those of one key share a row."""
-        row = [*sums, *[0.0] * 2 * len(MEASURES), *rounds.by_position(self.slots)]
-        row += [*[0.0] * 2 * SIBLINGS, *rounds.by_depth(self.k)]
+        row = [*sums, *[0.0] * 2 * len(MEASURES), *by_position, *[0.0] * 2 * SIBLINGS, *by_depth]
         if key not in self.keys:
             self.keys[key] = len(self.keys)
             self._values.extend(row)

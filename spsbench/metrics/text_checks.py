@@ -23,13 +23,20 @@ class Same(NamedTuple):
     equal: int
     of: int
 
+    @property
+    def all(self) -> bool:
+        """Return whether every text is equal."""
+        return self.equal == self.of
+
 
 class GreedyTexts:
     """The greedy texts of a table's cells as hashes, added as records stream by."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         self._cells = list(cells)
-        self._greedy = {c.id: dict[tuple[str, int], int]() for c in self._cells if _is_greedy(c)}
+        self._greedy = {
+            c.id: dict[tuple[str, int], int]() for c in self._cells if not c.temperature
+        }
 
     def add(self, record: Record) -> None:
         """Count one record; failures have no text."""
@@ -46,29 +53,18 @@ class GreedyTexts:
         base = baseline(cell, self._cells)
         if base is None or cell.k == 0:
             return None
-        ours, theirs = self.of(cell.id), self.of(base.id)
-        both = ours.keys() & theirs.keys()
-        return Same(sum(ours[key] == theirs[key] for key in both), len(both)) if both else None
+        return same(self.of(cell.id), self.of(base.id))
 
     def identical(self) -> frozenset[str]:
         """Return ids of the cells whose texts equal those of ArS for all common samples."""
-        ids = []
-        for cell in self._cells:
-            base = baseline(cell, self._cells)
-            if base is not None and cell.k != 0 and identical(self.of(cell.id), self.of(base.id)):
-                ids.append(cell.id)
-        return frozenset(ids)
+        counts = {cell.id: self.same(cell) for cell in self._cells}
+        return frozenset(name for name, count in counts.items() if count and count.all)
 
 
-def identical(ours: Texts, theirs: Texts) -> bool:
-    """Return whether two arms have common samples, and the same text for each."""
-    both = {sample for sample, _ in ours} & {sample for sample, _ in theirs}
-    kept = [{k: v for k, v in arm.items() if k[0] in both} for arm in (ours, theirs)]
-    return bool(both) and kept[0] == kept[1]
-
-
-def _is_greedy(cell: Cell) -> bool:
-    return cell.temperature == 0
+def same(ours: Texts, theirs: Texts) -> Same | None:
+    """Compare the texts of two methods; None: they have none in common."""
+    both = ours.keys() & theirs.keys()
+    return Same(sum(ours[key] == theirs[key] for key in both), len(both)) if both else None
 
 
 LONGEST = 32  # tokens of a period

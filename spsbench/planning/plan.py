@@ -12,8 +12,10 @@ import numpy as np
 from spsbench.errors import MissingError, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore, takes_say
-from spsbench.metrics.classifier import Fitted, fit, write_classifier
+from spsbench.metrics.classifier import Fitted, Slots, fit, write_classifier
+from spsbench.metrics.intervals import Floats
 from spsbench.models.prepare import facts_of, heads_in, note_default_drafters, prepare_cells
+from spsbench.planning.forecast.rounds import Coins, room_of, rounds
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import (
     OF_CELL,
@@ -32,6 +34,9 @@ from spsbench.spec import Spec
 from spsbench.store.traces import Drawn, read_traces, trace_files
 
 log = logging.getLogger(__name__)
+
+SLOTS = 20  # of a draft, in the rounds of a fit
+RARE = 1e-6  # chance from which on a slot at a position counts
 
 
 def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
@@ -56,9 +61,27 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
         np.concatenate([getattr(t, column)[:end] for t, end in zip(sampled, ends, strict=True)])
         for column in ("entropy", "peak", "overlap")
     )
-    fitted = fit(entropy, peak, np.clip(overlap, 0.0, 1.0), ends)  # float32 sums
+    kept = np.clip(overlap, 0.0, 1.0)  # float32 sums
+    fitted = fit(entropy, peak, kept, slots_of(np.split(kept, np.cumsum(ends)[:-1])))
     write_classifier(out, fitted)
     return fitted
+
+
+def slots_of(texts: Sequence[Floats]) -> Slots:
+    """Return which slots the positions of texts are in rounds of `SLOTS` tokens.
+
+    Args:
+        texts: acceptance probabilities along each.
+    """
+    parts, first = list[Slots](), 0
+    for kept in texts:
+        expected = rounds(Coins.sampled(kept, None, "sps", SLOTS), SLOTS, room_of(len(kept)))
+        _, tested = expected.slots
+        rows, slots = np.nonzero(tested > RARE)
+        parts.append((first + expected.starts[rows] + slots, slots, tested[rows, slots]))
+        first += len(kept)
+    positions, places, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return positions, places, weights
 
 
 def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:

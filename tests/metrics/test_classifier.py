@@ -1,7 +1,6 @@
 """The classifier of a slot's chance to be kept: its fit, its file."""
 
 import json
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,38 +10,10 @@ from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.methods.schedules.by_distribution import Disco
 from spsbench.metrics.classifier import (
     Classifier,
-    drafted_slots,
     fit,
     read_classifier,
     write_classifier,
 )
-
-
-def test_slots_of_a_trace_come_with_their_chances():
-    kept = [Fraction(1, 2), Fraction(3, 4), Fraction(1, 3)]
-    begins = [Fraction(1), 1 - kept[0]]  # slot 0 rejected
-    begins.append(kept[0] * (1 - kept[1]) + begins[1] * (1 - kept[1]))
-    expected = {
-        (0, 0): begins[0],
-        (1, 1): begins[0] * kept[0],
-        (2, 2): begins[0] * kept[0] * kept[1],
-        (1, 0): begins[1],
-        (2, 1): begins[1] * kept[1],
-        (2, 0): begins[2],
-    }
-    positions, slots, weights = drafted_slots(np.array([*map(float, kept)] * 2), [3, 3])
-    found = dict(zip(zip(positions.tolist(), slots.tolist(), strict=True), weights, strict=True))
-    second = {(position + 3, slot): chance for (position, slot), chance in expected.items()}
-    chances = {key: float(chance) for key, chance in (expected | second).items()}
-    assert found == pytest.approx(chances)
-
-
-def test_a_fit_finds_that_late_slots_stand_in_easy_text():
-    easy = np.tile(np.repeat([0.95, 0.3], 10), 20)  # stretches that the features do not tell
-    values = fit(np.ones(400), np.ones(400), easy).classifier
-    assert values.slot > 0.1
-    alike = fit(np.ones(400), np.ones(400), np.full(400, 0.6)).classifier
-    assert alike.slot == pytest.approx(0, abs=1e-6)
 
 
 def made(positions=4000):

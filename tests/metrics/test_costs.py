@@ -28,16 +28,9 @@ def test_a_round_with_a_draft_takes_as_long_as_a_plain_one_at_least() -> None:
 
 
 def test_expected_rounds_of_one_key_share_a_row() -> None:
-    class Rounds:
-        def by_position(self, slots: int) -> list[float]:
-            return [0.5] * 2 * slots
-
-        def by_depth(self, most: int) -> list[float]:
-            return [1.0] * most
-
     tally = Tally(slots=2, horizon=128, k=2)
     sums = Totals(4, 2.5, 5, 1.5, 0, 0, 1.5, 2.5)
     for key in ((0, 0), (1, 0), (0, 0)):
-        tally.add_expected(key, Rounds(), sums)
+        tally.add_expected(key, sums, [0.5] * 4, [1.0] * 2)
     assert tally.rows[:, AT["rounds"]] == pytest.approx([5.0, 2.5])
     assert tally.rows[:, len(AT)] == pytest.approx([1.0, 0.5])

@@ -1,13 +1,14 @@
 """`--fit disco:out=FILE` on traces in files."""
 
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.metrics.classifier import Classifier, read_classifier
-from spsbench.planning.plan import fit_schedule
+from spsbench.metrics.classifier import Classifier, fit, read_classifier
+from spsbench.planning.plan import fit_schedule, slots_of
 from spsbench.spec import Spec
 from spsbench.store.traces import DraftOf, Drawn, Head, Proposed, TraceWriter, Written
 
@@ -63,3 +64,31 @@ def test_what_cannot_be_fitted(spec, trace):
     with pytest.raises(UsageError):
         fit_schedule(Spec.parse(spec), [trace])
     assert not Path("FILE").exists()
+
+
+def test_slots_of_a_trace_come_with_their_chances():
+    kept = [Fraction(1, 2), Fraction(3, 4), Fraction(1, 3)]
+    begins = [Fraction(1), 1 - kept[0]]  # slot 0 rejected
+    begins.append(kept[0] * (1 - kept[1]) + begins[1] * (1 - kept[1]))
+    expected = {
+        (0, 0): begins[0],
+        (1, 1): begins[0] * kept[0],
+        (2, 2): begins[0] * kept[0] * kept[1],
+        (1, 0): begins[1],
+        (2, 1): begins[1] * kept[1],
+        (2, 0): begins[2],
+    }
+    positions, slots, weights = slots_of([np.array([*map(float, kept)])] * 2)
+    found = dict(zip(zip(positions.tolist(), slots.tolist(), strict=True), weights, strict=True))
+    second = {(position + 3, slot): chance for (position, slot), chance in expected.items()}
+    chances = {key: float(chance) for key, chance in (expected | second).items()}
+    assert found == pytest.approx(chances)
+
+
+def test_a_fit_finds_that_late_slots_stand_in_easy_text():
+    easy = np.tile(np.repeat([0.95, 0.3], 10), 20)  # stretches that the features do not tell
+    values = fit(np.ones(400), np.ones(400), easy, slots_of([easy])).classifier
+    assert values.slot > 0.1
+    even = np.full(400, 0.6)
+    alike = fit(np.ones(400), np.ones(400), even, slots_of([even])).classifier
+    assert alike.slot == pytest.approx(0, abs=1e-6)

@@ -15,7 +15,7 @@ from spsbench.extensions.training.batches import Batch, Teacher, TeacherOutput
 from spsbench.extensions.training.losses import overlap
 from spsbench.extensions.training.students.student import Prediction, Student
 from spsbench.loop.sampling import Warp
-from spsbench.metrics.costs import Costs
+from spsbench.metrics.costs import PLAIN, Costs
 
 RESAMPLED = 400
 LEVEL = (2.5, 97.5)
@@ -169,10 +169,10 @@ class Gain(NamedTuple):
 def best_gain(costs: Costs, arm: str, reach: Sequence[float]) -> Gain:
     """Return the K of the highest predicted speed-up of `arm`, among the depths of `reach`."""
     context = min(CONTEXT, costs.passes.contexts[-1])
-    gains = [
-        Gain(float(costs.speed_up(arm, k, 1.0 + sum(reach[:k]), context).value), k)
-        for k in range(1, len(reach) + 1)
-    ]
+    plain, gains = costs.round(PLAIN, 0, 0, context).sum(0), []
+    for k in range(1, len(reach) + 1):
+        gained = (1.0 + sum(reach[:k])) * plain / costs.round(arm, k, k, context).sum(0)
+        gains.append(Gain(float(np.median(gained)), k))
     return max(gains, key=lambda gain: gain.speedup)
 
 

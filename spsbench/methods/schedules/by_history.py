@@ -239,10 +239,8 @@ class Goodput(Schedule):
         if table is None:
             return [1.0, *(1.0 + self.fixed + k * self.draft + self._rows[k] for k in ks)]
         rounds = [(PLAIN, 0), *((self._arm, k) for k in ks)]
-        if table.batches is None or self.batch == 1:
-            return [table.round_seconds(name, k, context).total.value for name, k in rounds]
-        both = (table.batches.round(name, k, k, self.batch, context) for name, k in rounds)
-        return [float(np.median(turns)) for turns in both]
+        turns = (table.round(name, k, k, context, batch=self.batch).sum(0) for name, k in rounds)
+        return [float(np.median(seconds)) for seconds in turns]
 
 
 def measured(costs: str, arm: str, batch: int) -> tuple[Costs, str]:

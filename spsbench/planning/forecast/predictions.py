@@ -120,7 +120,10 @@ class Prediction:
         self.variance += expected.variance
         self.simulated |= expected.simulations is not None
         self.texts += 1
-        self.tally.add_expected((key[0] % MOST_ROWS, key[1]), expected, expected.totals(seconds))
+        slots = self.tally.slots
+        sums, by_slot = expected.totals(seconds), expected.by_position(slots)
+        key = key[0] % MOST_ROWS, key[1]
+        self.tally.add_expected(key, sums, by_slot, expected.by_depth(slots))
 
     def add_plain(self, length: int, context: int, key: tuple[int, int]) -> None:
         """Add the rounds of ArS: one a token."""

@@ -8,7 +8,7 @@ from spsbench.metrics.intervals import PLAIN, Estimate
 from spsbench.metrics.parity import Parity, parities_of
 from spsbench.metrics.rates import MS, RATES
 from spsbench.metrics.sums import SLOTS, Tally, paired
-from spsbench.metrics.text_checks import identical
+from spsbench.metrics.text_checks import same
 from spsbench.reports.columns import ABSENT, full
 from spsbench.reports.page.token_origins import tokenizer_of, trace
 from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Table, TextTable
@@ -160,10 +160,11 @@ def paired_runs(
             before, after = aggregates[0].tallies[base.id], sums.tallies[cell.id]
             if before.keys and after.keys:
                 shared = len(before.keys.keys() & after.keys.keys())
+                texts = same(table.greedy.of(cell.id), tables[0].greedy.of(base.id))
                 quality = parities_of(
                     tables[0].qualities.get(base.id, {}),
                     table.qualities.get(cell.id, {}),
-                    identical=identical(table.greedy.of(cell.id), tables[0].greedy.of(base.id)),
+                    identical=texts is not None and texts.all,
                 )
                 differences = _differences(before, after, quality)
                 pairs.append(Pairing(name, run, shared, differences, quality))

@@ -58,7 +58,7 @@ def inline_svg(figure: Figure, label: str) -> str:
     body = re.sub(r'<g id="[^"]+">', "<g>", body)
     # the page's policy refuses style attributes
     body = re.sub(r'style="([^"]*)"', lambda style: _attributes(style.group(1)), body)
-    body = re.sub(r'(?<=\n) +| transform="rotate\(-0 [^"]*"', "", body)
+    body = re.sub(r'\n *| transform="rotate\(-0 [^"]*"', "", body)
     body = re.sub(r'(?<= )(?:d|x|y|transform)="[^"]*"', _shortened, body)
     return (
         f'<svg class="plot" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

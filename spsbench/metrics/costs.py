@@ -64,7 +64,6 @@ class Arm:
     verifier: str  # rule of the rounds
     drafted: Surface  # number of drafted tokens, not seconds
     draft: Surface
-    target: Surface  # the target's pass inside the rounds
     unexplained: Surface  # seconds of the rounds less their parts
 
 
@@ -164,7 +163,7 @@ class Costs:
         nothing = line(0.0, 0.0)
         rule = Rule(nothing, nothing, nothing)
         arms = {
-            name: Arm(FREE, nothing, of[1], passes[1], nothing)
+            name: Arm(FREE, nothing, of[1], nothing)
             for name, of in {PLAIN: dict.fromkeys(passes, nothing), **drafts}.items()
         }
         rest = {name: tuple(of[size] for size in passes) for name, of in drafts.items()}

@@ -41,9 +41,6 @@ def cells_of(
         ks: the K to compare, as a range.
         settle: resolves a cell; one that may look at tokenizers chooses its drafter as well.
         heads: the drafter of each draft that is a head.
-
-    Raises:
-        UsageError: an option out of range, a lossy rule, or nothing left.
     """
     ranged = lookaheads(ks)
     cells: dict[str, Cell] = {}
@@ -69,11 +66,7 @@ def cells_of(
 
 
 def lookaheads(ks: str) -> list[int]:
-    """Return the K of a range.
-
-    Raises:
-        UsageError: no range, or a K out of range.
-    """
+    """Return the K of a range."""
     try:
         return parse_range(ks, low=1, high=K_MAX)
     except ValueError as error:
@@ -138,11 +131,7 @@ def goes(spec: Spec, draft: str, heads: Mapping[str, str]) -> bool:
 
 
 def spec_of(value: Any) -> Spec:
-    """Parse a spec from user input.
-
-    Raises:
-        UsageError: the input is no spec.
-    """
+    """Parse a spec from user input."""
     if isinstance(value, Spec):
         return value
     try:
@@ -157,11 +146,7 @@ def needs(spec: Spec) -> Weights:
 
 
 def check_exact(rule: Spec) -> None:
-    """Refuse a lossy rule: its texts differ in distribution from the target's.
-
-    Raises:
-        UsageError: the rule is lossy.
-    """
+    """Refuse a lossy rule: its texts differ in distribution from the target's."""
     if rule.name != "auto" and plug_in("verifiers", rule).guarantee is Guarantee.LOSSY:
         raise UsageError(
             f"`verifier` {rule} is lossy: expected an exact rule, whose text is the target's own. "

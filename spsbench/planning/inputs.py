@@ -34,11 +34,7 @@ OF_HEAD = {
 
 
 def open_plan(folder: Path, planning: Planning) -> Planned:
-    """Return the plan in a folder; hypothetical factors drop the figures of real rounds.
-
-    Raises:
-        SpsError: files are missing, damaged, or do not match; a plan without predictions yet.
-    """
+    """Return the plan in a folder; hypothetical factors drop the figures of real rounds."""
     record = load(folder)
     check_whole(folder)
     todo = incomplete(folder, record)
@@ -61,9 +57,6 @@ def plan_of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
     Args:
         options: `drafter`, `draft`, `verifier` and `schedule` filter the candidates; other options
             are checked.
-
-    Raises:
-        SpsError: files are missing, damaged, or do not match.
     """
     traces = read_whole_traces(planning.trace)
     costs = read_costs(Path(planning.costs or COSTS)).scaled(**planning.factors)
@@ -81,11 +74,7 @@ def forecasts_of(
     costs: Costs,
     notify: Callable[[int, int], None] = lambda done, total: None,
 ) -> Forecasts:
-    """Return the forecasts of the cells of a plan whose rule and draft the traces can predict.
-
-    Raises:
-        DataError: the costs lack a candidate.
-    """
+    """Return the forecasts of the cells of a plan whose rule and draft the traces can predict."""
     traced = {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
     candidates = map(candidate_of, filter(replayable, record.cells))
     return forecast_all(candidates, traced, costs, notify, record.new_prompts)
@@ -103,36 +92,28 @@ def real_rounds(
     reasons: dict[str, str] = {}
     if confirm is None:
         return figures, reasons
-    run = folder / confirm
-    names = {bare(cell): str(candidate_of(cell)) for cell in cells}
-    of_traces = taus(run, cells)
+    run, by_bare = folder / confirm, {bare(cell): cell for cell in cells}
+    traces = read_traces([run]) if any(run.glob("traces-*.jsonl")) else Traces()
     for row in tables(run)[0].whole:
-        name = names.get(bare(row.cell))
-        gained, ms = row.speedup, row.mean_token_time_ms
-        if name is None:
+        cell = by_bare.get(bare(row.cell))
+        if cell is None:
             continue
-        if gained is not None and ms and row.block_efficiency:
-            figures[name] = Measured(gained, row.block_efficiency, ms, of_traces.get(name))
+        gained, tau, ms = row.speedup, row.block_efficiency, row.mean_token_time_ms
+        candidate, texts = candidate_of(cell), traces.of(drafting(cell))
+        if gained is not None and ms and tau:
+            replayed = replayable(cell) and texts
+            expected = (
+                tau_of(candidate, traces.drafts[candidate.draft], texts) if replayed else None
+            )
+            figures[str(candidate)] = Measured(gained, tau, ms, expected)
         elif not row.n:
-            reasons[name] = f"{row.failures} of its generations failed, and none succeeded"
+            failed = f"{row.failures} of its generations failed, and none succeeded"
+            reasons[str(candidate)] = failed
         elif not row.timed + row.loaded:
-            reasons[name] = "all of its timings are of first calls"
+            reasons[str(candidate)] = "all of its timings are of first calls"
         elif gained is None:
-            reasons[name] = "no prompt was timed with it and with ArS"
+            reasons[str(candidate)] = "no prompt was timed with it and with ArS"
     return figures, reasons
-
-
-def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
-    """Return tau of candidates by the traces of the same prompts, to exclude prompts as a cause."""
-    if not any(folder.glob("traces-*.jsonl")):
-        return {}
-    traces = read_traces([folder])
-    by_candidate = {}
-    for cell in cells:
-        one, texts = candidate_of(cell), traces.of(drafting(cell))
-        if replayable(cell) and texts:
-            by_candidate[str(one)] = tau_of(one, traces.drafts[one.draft], texts)
-    return by_candidate
 
 
 def bare(cell: Cell) -> Cell:
@@ -141,11 +122,7 @@ def bare(cell: Cell) -> Cell:
 
 
 def read_whole_traces(names: Sequence[str]) -> Traces:
-    """Read the traces in files, runs or plans.
-
-    Raises:
-        SpsError: as `read_traces`; a plan that has lost traces.
-    """
+    """Read the traces in files, runs or plans."""
     paths = [Path(name) for name in names]
     for path in paths:
         for folder in (path, path.parent):
@@ -156,11 +133,7 @@ def read_whole_traces(names: Sequence[str]) -> Traces:
 def check_head(
     traces: Traces, cells: Sequence[Cell], folders: Mapping[ModelSpec, Path], where: Path
 ) -> None:
-    """Check that a trace has these models and this sampling.
-
-    Raises:
-        MismatchError: a field differs; names every such field.
-    """
+    """Check that a trace has these models and this sampling."""
     if traces.head is not None:
         refuse(head_of(resolve(cells[0].auto_regressive), folders), traces.head, where)
     for cell in {drafting(cell): cell for cell in cells}.values():
@@ -182,11 +155,7 @@ def head_fields(traces: Traces) -> dict[str, Any]:
 
 
 def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Planning) -> None:
-    """Check requested options against the contents of a trace, without loading a model.
-
-    Raises:
-        MismatchError: a field differs; names every such field.
-    """
+    """Check requested options against the contents of a trace, without loading a model."""
     asked = {field: options.get(name) for name, field in OF_HEAD.items()}
     asked["work.chat"] = None if planning.chat == "auto" else planning.chat == "on"
     asked["work.system"] = planning.system
@@ -207,12 +176,7 @@ def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Pl
 def cells_of_trace(
     traces: Traces, costs: Costs, options: Mapping[str, Any], planning: Planning
 ) -> list[Cell]:
-    """Return the candidates for which both a trace and a table of costs exist.
-
-    Raises:
-        UsageError: K out of range, or no common candidate.
-        MismatchError: the trace contradicts the options.
-    """
+    """Return the candidates for which both a trace and a table of costs exist."""
     check_trace_options(traces, options, planning)
     depths = [constant(k) for k in lookaheads(planning.k)]
     depths += [Spec.parse(str(depth)) for depth in options.get("schedule") or ()]

@@ -1,8 +1,9 @@
 """Measure the costs of a machine: every part once a turn, many turns, medians at the end."""
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,7 +14,6 @@ from transformers import PreTrainedModel
 from spsbench.benchmark.generation import check_cache
 from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.engine_config import engine_config_of
-from spsbench.engines.session.recurrent import stateful
 from spsbench.errors import UsageError
 from spsbench.hardware.contention import Reading, loaded, others, read_clocks
 from spsbench.hardware.files import clock
@@ -22,7 +22,6 @@ from spsbench.messages import ignore
 from spsbench.methods.measured_costs import RoundMeter, turn_tokens
 from spsbench.methods.resolve import plan_of, resolve, warp
 from spsbench.metrics.costs import Arm, BatchCosts, Costs, Rule
-from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
 from spsbench.models.folder import local_folder
@@ -33,8 +32,6 @@ from spsbench.settings.cell import OWN_LOOP, SAMPLING_FIELDS, Cell
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.store.provenance import digest, hardware, hash_files, versions
-
-log = logging.getLogger(__name__)
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
 REQUESTED = (1, 2, 4, 8, 16)  # tokens of a draft
@@ -89,20 +86,11 @@ def weight_bytes(model: PreTrainedModel) -> int:
     return int(read)
 
 
-def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
-    """Return machine, versions, threads, warp and models of cells with one target, in plain values.
-
-    A model in a folder has a digest of its files; a model of the hub has its revision.
-    """
-    listed = list(pairs)
-    cell, loaded = listed[0]
-    models = {"target": described(cell.target, loaded.target)}
-    drafts = {
-        str(draft): (draft, pair_models.draft)
-        for pair_cell, pair_models in listed
-        if (draft := pair_cell.draft) is not None
-    }
-    models |= {name: described(*draft) for name, draft in drafts.items()}
+def setting_of(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Return machine, versions, threads, sampling and models of cells with one target, plainly."""
+    cell, loaded = pairs[0]
+    drafts = {str(cell.draft): (cell.draft, of.draft) for cell, of in pairs if cell.draft}
+    models = {"target": (cell.target, loaded.target), **drafts}
     all_versions = versions()
     return {
         "hardware": hardware(),
@@ -110,25 +98,23 @@ def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "sampling": cell.recorded_warp,
         "vocabulary": loaded.vocab_size,
-        "models": models,
+        "models": {name: described(*model) for name, model in models.items()},
     }
 
 
-def described(spec: ModelSpec, model: Any) -> dict[str, Any]:
-    """Return the fields of a model that affect its times."""
-    chosen = None if model is None else engine_config_of(model)
+def described(spec: ModelSpec, model: Any) -> dict[str, str]:
+    """Return the fields of a model that affect its times, with a digest of the files in a folder.
+
+    A model of the hub has its revision.
+    """
+    values = {field.name: str(getattr(spec, field.name)) for field in fields(spec)}
     folder = None if spec.random else local_folder(spec.id)
-    return {
-        "id": spec.id,
-        "revision": spec.revision,
-        "weights": spec.weights,
-        "files": None if folder is None else digest(hash_files(folder)),
-        "engine": str(spec.engine),
-        "chosen": None if chosen is None else str(chosen),
-        "device": spec.device,
-        "dtype": spec.dtype if model is None else str(model.dtype).removeprefix("torch."),
-        "attention": spec.attention,
-    }
+    if folder is not None:
+        values["files"] = str(digest(hash_files(folder)))
+    if model is not None:
+        values["dtype"] = str(model.dtype).removeprefix("torch.")
+        values["chosen"] = str(engine_config_of(model))
+    return values
 
 
 def measure(
@@ -154,11 +140,10 @@ def measure(
         watch: called after each turn.
 
     Raises:
-        UsageError: cells that cannot be measured together, or contexts that are too short.
+        UsageError: cells that cannot be measured together, no text, or too short a context.
     """
     check(pairs)
     first, models = pairs[0]
-    note_states(pairs)
     plain, draw = (resolve(first.auto_regressive), models), Random(0)
     room = max(sizes[-1], turn_tokens(requested)) + 1
     fitting = within(contexts, room, models.limit)
@@ -206,10 +191,6 @@ def measure_batches(
         pairs, text, contexts, seconds, watch: as for `measure`.
         sizes: texts of a batch that are asked for.
         most_k: largest K of a forecast.
-
-    Raises:
-        OutOfMemoryError: the largest batch does not fit.
-        UsageError: contexts that are too short.
     """
     sizes = measured_sizes(sizes)
     first, models = pairs[0]
@@ -251,35 +232,19 @@ def reached(values: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def check(pairs: Sequence[Pair]) -> None:
-    """Refuse cells whose costs do not belong in one table.
-
-    Raises:
-        UsageError: no cells, decoders other than the own loop, or different targets or sampling.
-    """
-    if not pairs:
-        raise UsageError("no cells (costs): expected at least one. Name a drafter")
-    first = pairs[0][0]
-    for cell, _ in pairs:
-        if cell.decoder.name != OWN_LOOP:
-            raise UsageError(
-                f"`decoder` {cell.decoder} (costs): expected {OWN_LOOP}, whose rounds can "
-                "be taken apart. Leave it out"
-            )
-        if any(
-            getattr(cell, name) != getattr(first, name) for name in ("target", *SAMPLING_FIELDS)
-        ):
-            raise UsageError(
-                f"{cell.target} and {first.target} (costs): expected one target "
-                "under one sampling. Measure them apart"
-            )
+    """Refuse cells whose costs do not belong in one table."""
+    works = {(cell.target, *(getattr(cell, n) for n in SAMPLING_FIELDS)) for cell, _ in pairs}
+    decoders = {str(cell.decoder) for cell, _ in pairs if cell.decoder.name != OWN_LOOP}
+    if len(works) != 1 or decoders:
+        raise UsageError(
+            f"{len(pairs)} methods, {len(works)} targets or samplings, decoders "
+            f"{', '.join(decoders) or OWN_LOOP} (costs): expected methods of one target under one "
+            f"sampling, in the loop of `decoder` {OWN_LOOP}. Measure them apart"
+        )
 
 
 def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
-    """Return the contexts that leave room for `room` tokens: the largest pass, a turn of rounds.
-
-    Raises:
-        UsageError: the limit is too short for any context.
-    """
+    """Return the contexts that leave room for `room` tokens: the largest pass, a turn of rounds."""
     rising = sorted(set(contexts))
     if limit is None:
         return rising
@@ -291,21 +256,8 @@ def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
     return [context for context in rising if context <= limit - room] or [limit - room]
 
 
-def note_states(pairs: Sequence[Pair]) -> None:
-    """Say the bytes of the states of models that keep some."""
-    for cell, models in pairs:
-        for spec, model in ((cell.target, models.target), (cell.draft, models.draft)):
-            states = None if model is None else stateful(model)
-            if states is not None:
-                log.info(f"note: {spec}: {states}, of which a round of K keeps K + 2")
-
-
 def enough(text: Sequence[int], count: int) -> list[int]:
-    """Return at least `count` tokens, by repeating the text.
-
-    Raises:
-        UsageError: no tokens at all.
-    """
+    """Return at least `count` tokens, by repeating the text."""
     if not text:
         raise UsageError("an empty text (costs): expected tokens. Give prompts")
     return list(text) * -(-count // len(text))
@@ -398,28 +350,17 @@ def arm_of(
 ) -> Arm:
     """Return the costs of rounds at some contexts, less the costs of the parts alone."""
     verifier = str(cell.verifier)
-    rule, ks = rules[verifier], meters[0].ks
-    contexts = [meter.context for meter in meters]
+    rule, contexts = rules[verifier], tuple(meter.context for meter in meters)
     parts = np.stack([meter.of(turns)[:, :4, 0] for meter in meters], -1)  # [T, 4, K, C]
-    drafted, draft, target, whole = (parts[:, i] for i in range(4))
-
-    def surface(seconds: Floats) -> Surface:
-        return Surface(ks, tuple(contexts), seconds)
-
-    explained = np.empty_like(whole)
-    for turn, k, c in np.ndindex(*whole.shape):
+    drafted, draft, _, rest = parts.swapaxes(0, 1)
+    alone = (passes, rule.sampling, rule.verify, rule.host)
+    unexplained = rest - draft
+    for turn, k, c in np.ndindex(*rest.shape):
         tokens, at = float(drafted[turn, k, c]) + 1, contexts[c]
-        whole_passes = (passes, rule.sampling, rule.verify, rule.host)
-        explained[turn, k, c] = sum(
-            part.of_turns([turn]).at(tokens, at)[0] for part in whole_passes
-        )
-    return Arm(
-        verifier=verifier,
-        drafted=surface(drafted),
-        draft=surface(draft),
-        target=surface(target),
-        unexplained=surface(whole - draft - explained),
-    )
+        known = (part.of_turns([turn]).at(tokens, at)[0] for part in alone)
+        unexplained[turn, k, c] -= sum(known)
+    surface = partial(Surface, meters[0].ks, contexts)
+    return Arm(verifier, surface(drafted), surface(draft), surface(unexplained))
 
 
 def beside_passes(

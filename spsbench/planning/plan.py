@@ -89,10 +89,6 @@ def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
 
     Args:
         drafts: sampled drafts that the traces will hold; None: unknown.
-
-    Raises:
-        UsageError: no schedule to fit, no output file, or no such draft.
-        MissingError: a file that cannot be written.
     """
     arguments = dict(spec.args)
     if spec.name != "disco" or arguments.keys() - {"draft"} != {"out"}:
@@ -256,11 +252,7 @@ def open_plan(folder: Path, **options: Any) -> Any:
 
 
 def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of cells in their types; those of `LISTS` as lists.
-
-    Raises:
-        UsageError: an unknown option, or a value of another type or out of range.
-    """
+    """Return options of cells in their types; those of `LISTS` as lists."""
     for name in (*CONSTRAINTS, "parallel", "draft_parallel"):
         if options.get(name):
             raise UsageError(

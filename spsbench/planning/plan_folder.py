@@ -53,22 +53,14 @@ class PlanRecord:
         )
 
     def save(self, folder: Path) -> None:
-        """Write `plan.json` atomically.
-
-        Raises:
-            WriteError: the file could not be written.
-        """
+        """Write `plan.json` atomically."""
         values = {**KIND, **vars(self), "cells": [cell.to_json() for cell in self.cells]}
         text = json.dumps(values, allow_nan=False, indent=1)
         replace_file(folder / NAME, text.encode("ascii") + b"\n")
 
 
 def load(folder: Path) -> PlanRecord:
-    """Read `plan.json`.
-
-    Raises:
-        MissingError: there is no plan. DataError: the file cannot be read.
-    """
+    """Read `plan.json`."""
     path = folder / NAME
     values = read_json(path, "a plan that `sps plan` wrote", strict=False)
     try:
@@ -110,11 +102,7 @@ def lost(folder: Path, record: PlanRecord) -> str:
 
 
 def check_whole(folder: Path) -> None:
-    """Refuse a finished plan whose runs have lost records, which no single line can reveal.
-
-    Raises:
-        DataError: a run has; names it.
-    """
+    """Refuse a finished plan whose runs have lost records, which no single line can reveal."""
     if (folder / NAME).is_file() and (missing := lost(folder, load(folder))):
         raise DataError(
             f"the end of a log is lost ({folder}: {missing}): expected all that the plan wrote. "
@@ -123,12 +111,7 @@ def check_whole(folder: Path) -> None:
 
 
 def begin_plan(folder: Path, identity: Mapping[str, Any], place: OutputFolder) -> PlanRecord:
-    """Return the record of a new plan, whose folder is created, or of one to resume.
-
-    Raises:
-        MismatchError: the folder holds another plan, or this plan and `resume` is not set.
-        CannotCreateError, PermissionDeniedError: the folder cannot be written.
-    """
+    """Return the record of a new plan, whose folder is created, or of one to resume."""
     check_writable(folder)
     exists = (folder / NAME).is_file()
     if exists and place.overwrite:
@@ -165,9 +148,6 @@ def prompts_of(
 
     With too few prompts for both, half of the prompts are held back, up to as many as an interval
     needs, or a third where a third is more. A single prompt serves for both, with a warning.
-
-    Raises:
-        DataError: no prompts, or a prompt that does not fit.
     """
 
     def first_turns(fits: Fits) -> Iterator[Sample]:
@@ -200,10 +180,6 @@ def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
     Args:
         home: the folder in which the plan was begun. Titles identify runs, so the title of a
             plan that was moved stays the same.
-
-    Raises:
-        MismatchError: the file holds other prompts.
-        WriteError: the file cannot be written.
     """
     rows = ({"id": s.id, "prompt": s.prompt, "group": s.group} for s in samples)
     text = "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii")

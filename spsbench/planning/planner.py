@@ -287,11 +287,7 @@ class Planner(Conductor):
         return benchmark.run(experiment).finished is not None
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
-        """Return the costs of every traced draft, given or measured, under hypothetical factors.
-
-        Raises:
-            UsageError: no candidate can be predicted. DataError: costs that lack a draft.
-        """
+        """Return the costs of every traced draft, given or measured, under hypothetical factors."""
         path, sizes = self.planning.costs, self.planning.batch_sizes()
         if not any(replayable(c) and drafting(c) in traces.drafts for c in self.cells):
             raise UsageError(

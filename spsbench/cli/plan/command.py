@@ -130,11 +130,7 @@ def plan(
 
 
 def temperatures_of(text: str | None) -> list[float]:
-    """Return the different temperatures of a list like `0,0.7`, in its order; none without it.
-
-    Raises:
-        UsageError: one is no temperature.
-    """
+    """Return the different temperatures of a list like `0,0.7`, in its order; none without it."""
     try:
         values = [float(word) for word in text.split(",")] if text is not None else []
     except ValueError as error:
@@ -164,11 +160,7 @@ def run_plans(
     plot: Path | None = None,
     fit: Spec | None = None,
 ) -> int:
-    """Make a plan of each set of options, or open that in `folder`; return the exit code.
-
-    Raises:
-        SpsError: models, data, files or a folder that cannot be used.
-    """
+    """Make a plan of each set of options, or open that in `folder`; return the exit code."""
     from spsbench.cli.publish import publish, save_plot, show_chart
     from spsbench.planning.plan import check_fit, open_plan, shared_models
     from spsbench.planning.plan import plan as make_plan
@@ -224,11 +216,7 @@ def at_temperature(report: Any, temperature: float) -> Any:
 
 
 def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None:
-    """Print what a plan would measure.
-
-    Raises:
-        SpsError: options, models or data that cannot be used.
-    """
+    """Print what a plan would measure."""
     from spsbench.planning.plan import plan as make_plan
 
     if form != "table":
@@ -253,11 +241,7 @@ def resume_command() -> str:
 
 
 def fit_on(fit: Spec, traced: Sequence[Path]) -> int:
-    """Fit a schedule on traces and print its quality; return the exit code.
-
-    Raises:
-        SpsError: nothing to fit, traces that cannot be used, a file that cannot be written.
-    """
+    """Fit a schedule on traces and print its quality; return the exit code."""
     from spsbench.planning.plan import fit_schedule
 
     quality = fit_schedule(fit, traced)

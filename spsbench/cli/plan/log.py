@@ -21,11 +21,7 @@ OF_FORMULAS = ("alpha", "k", "draft_ratio", "row_ratio")
 def plan_from_log(
     what: str | None, options: Mapping[str, Any], *, form: str, plot: Path | None
 ) -> int:
-    """Answer from logs; print it, and return the exit code.
-
-    Raises:
-        SpsError: options or files that cannot be used.
-    """
+    """Answer from logs; print it, and return the exit code."""
     if what is not None:
         raise UsageError(f"--log with {shlex.quote(what)}: expected one of the two. Leave one out")
     from spsbench.cli.publish import format_tables, publish, save_plot
@@ -55,11 +51,7 @@ def stopped() -> str:
 
 
 def check_without_log(options: Mapping[str, Any]) -> None:
-    """Refuse options that only plans from logs or formulas have.
-
-    Raises:
-        UsageError: one of them is given; names it and what it belongs to.
-    """
+    """Refuse options that only plans from logs or formulas have."""
     for name in OF_LOGS:
         if is_given(options.get(name)):
             others = "--log or --alpha" if name in OF_FORMULAS else "--log"
@@ -74,11 +66,7 @@ def is_given(value: Any) -> bool:
 
 
 def formulas(options: Mapping[str, Any], *, form: str) -> None:
-    """Print E[tokens], speed-up, best K and operations by acceptance rate.
-
-    Raises:
-        UsageError: rates that are none, or options that belong to other plans.
-    """
+    """Print E[tokens], speed-up, best K and operations by acceptance rate."""
     from spsbench.cli.publish import format_tables
     from spsbench.planning.logs.assumptions import formula_tables, formula_values, rates_of
     from spsbench.settings.options import parse_range

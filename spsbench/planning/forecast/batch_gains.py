@@ -47,10 +47,6 @@ def forecast_batches(
     Args:
         sizes: texts of a batch, rising; none: nothing is returned.
         cells: candidate name -> cell.
-
-    Raises:
-        UsageError: no candidate has a constant K.
-        DataError: the costs have no batches, smaller ones only, or lack a draft.
     """
     if not sizes:
         return None
@@ -111,11 +107,7 @@ def row_of(cell: Cell, n: int, **figures: Any) -> Summary:
 
 
 def check_batches(sizes: Sequence[int], costs: Costs) -> BatchCosts:
-    """Return the costs of batches as large as these.
-
-    Raises:
-        DataError: they were not measured.
-    """
+    """Return the costs of batches as large as these."""
     batches = costs.batches
     if batches is not None and batches.sizes[-1] >= max(sizes):
         return batches

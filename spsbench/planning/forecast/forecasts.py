@@ -162,9 +162,6 @@ def forecast_all(
     Args:
         notify: is called with the texts done and all of them, each along each draft.
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
-
-    Raises:
-        DataError: the costs lack a candidate.
     """
     by_draft: dict[str, list[Candidate]] = {}
     for candidate in candidates:

@@ -30,7 +30,6 @@ def arm(draft: float, fixed: float = 0.5, verifier: str = "sps") -> Arm:
         verifier=verifier,
         drafted=surface(lambda n, _: n, k),
         draft=surface(lambda n, _: draft * n, k),
-        target=surface(lambda n, _: 11.0 + n, k),
         unexplained=surface(lambda n, _: fixed, k),
     )
 

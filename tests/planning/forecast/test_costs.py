@@ -148,7 +148,7 @@ def test_what_cannot_be_is_refused_although_the_sum_fits(what):
     elif what == "types":
         inside["busy"] = "x"
     else:
-        del inside["arms"]["none"]["target"]
+        del inside["arms"]["none"]["draft"]
     values["crc"] = crc(inside)
     with pytest.raises(DataError):
         loads(json.dumps(values), "here")

@@ -7,64 +7,25 @@ What may go wrong is an `SpsError` with a line and an exit code.
 Importing the package alone loads neither torch nor models.
 """
 
+from importlib import import_module
 from typing import Any
 
-from spsbench.errors import (
-    BatchError,
-    CannotCreateError,
-    DataError,
-    Exit,
-    InUseError,
-    MismatchError,
-    MissingError,
-    OutOfMemoryError,
-    PermissionDeniedError,
-    PlugInError,
-    SpsError,
-    UnavailableError,
-    UsageError,
-    WriteError,
-)
+from spsbench import errors
 from spsbench.version import __version__
 
-__all__ = [
-    "BatchError",
-    "CannotCreateError",
-    "DataError",
-    "Exit",
-    "InUseError",
-    "MismatchError",
-    "MissingError",
-    "OutOfMemoryError",
-    "Pair",
-    "PermissionDeniedError",
-    "PlugInError",
-    "SpsError",
-    "UnavailableError",
-    "UsageError",
-    "WriteError",
-    "__version__",
-    "bench",
-    "generate",
-    "load",
-]
+_HOMES = {"Pair": "pair.pair", "bench": "benchmark.bench"} | dict.fromkeys(
+    ("generate", "load"), "pair.load"
+)
+_ERRORS = [name for name in vars(errors) if name.endswith("Error")]
+
+__all__ = ["Exit", *_ERRORS, *_HOMES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a part of the library on first use, so that `sps --help` does not load torch."""
-    if name in ("generate", "load"):
-        from spsbench.pair import load
-
-        return getattr(load, name)
-    if name == "Pair":
-        from spsbench.pair.pair import Pair
-
-        return Pair
-    if name == "bench":
-        from spsbench.benchmark.bench import bench
-
-        return bench
-    raise AttributeError(f"module 'spsbench' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'spsbench' has no attribute {name!r}")
+    return getattr(import_module(f"spsbench.{_HOMES.get(name, 'errors')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,36 +1,29 @@
 """Input from outside (servers, logs, files), read within bounds: values, or an error of one line.
 
 Read `open_foreign`, `read_foreign`, `read_text`, `read_json` and `read_toml` (files), `parse_json`
-(bytes), then the typed access to fields, and `cut` (text from outside, made printable). A field
-that is missing or null is None, since versions of programs differ in what they write.
+(bytes), and `cut` (text from outside, made printable).
 """
 
 import gzip
 import json
-import math
 import os
 import re
 import tomllib
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeVar
+from typing import IO, Any, NoReturn
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError, first_line
 from spsbench.hardware.files import in_words, open_file
-
-T = TypeVar("T")
 
 MAX_JSON = 32 * 2**20  # bytes of one JSON value
 MAX_VALUES = 4 * 2**20  # values in one JSON value: each takes up to 72 bytes
 MAX_DEPTH = 200  # levels of one JSON value
 MAX_TOML = 2**18  # bytes of a TOML file: a part of a key takes up to 1 KB
 MAX_KEY_PARTS = 16  # of a dotted key in TOML, whose parser takes their square
-MAX_COUNT = 2**53  # least count that a float does not hold
-MAX_ID = 2**31  # least number too large for a token id
-UNLISTED = -9000.0  # logarithms up to here state no probability: engines write -9999
-MAX_NAME = 512  # characters of a model's name
 MAX_PATH = 300  # characters of a path in a line
 SHOWN = 60  # characters of a value or a name in a line
 GZIP, BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
@@ -40,17 +33,6 @@ LONG_KEY = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
     rf"{{{MAX_KEY_PARTS}}}"
 )
-
-
-SCHEMA_ERRORS = (
-    LookupError,
-    TypeError,
-    AttributeError,
-    ValueError,
-    ArithmeticError,
-    RecursionError,
-)
-"""Errors that reading a value of an unexpected form raises."""
 
 
 class FieldError(DataError, ValueError):
@@ -63,21 +45,6 @@ class NotJSONError(FieldError):
 
 class RangeError(FieldError):
     """A number that cannot be true."""
-
-
-def expand_path(path: str | Path, what: str) -> Path:
-    """Return a path with `~` expanded; `what` is expected there, in words.
-
-    Raises:
-        MissingError: an unknown user, or a name that no file can have.
-    """
-    try:
-        expanded = Path(path).expanduser()
-        if b"\0" in os.fsencode(expanded):
-            raise ValueError
-    except (RuntimeError, ValueError) as error:
-        raise _missing(path, what) from error
-    return expanded
 
 
 @contextmanager
@@ -95,12 +62,19 @@ def open_foreign(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[by
         MissingError: no such file. PermissionDeniedError: not readable.
         DataError: it fails while it is read; or it is damaged, a folder or a device.
     """
-    with reading(path, what), open_file(expand_path(path, what)) as file:
+    with reading(path, what), open_file(_existing(path)) as file:
         is_packed = file.peek(2)[:2] == GZIP
         with gzip.open(file) if is_packed else nullcontext(file) as unpacked:
             if unpacked.peek(3)[:3] == BOM:
                 unpacked.read(3)
             yield unpacked, file  # type: ignore[misc]
+
+
+def _existing(path: str | Path) -> Path:
+    expanded = Path(os.path.expanduser(path))
+    if not expanded.exists():  # so that a name that no file can have is an absent file
+        raise FileNotFoundError
+    return expanded
 
 
 @contextmanager
@@ -114,7 +88,7 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _missing(path, what) from error
+        raise MissingError(f"no file {shown}: expected {what}. Check the path") from error
     except PermissionError as error:
         raise PermissionDeniedError(
             f"{shown} may not be read: expected read permission. Ask its owner"
@@ -124,10 +98,6 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
         raise DataError(
             f"unreadable ({shown}: {reason}): expected {what}. Check the file"
         ) from error
-
-
-def _missing(path: str | Path, what: str) -> MissingError:
-    return MissingError(f"no file {cut(str(path), MAX_PATH)}: expected {what}. Check the path")
 
 
 def read_foreign(path: str | Path, what: str, limit: int = MAX_JSON) -> bytes:
@@ -189,12 +159,7 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
             raise ValueError(f"a key of more than {MAX_KEY_PARTS} parts")
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = (
-            "nested too deeply"
-            if isinstance(error, RecursionError)
-            else cut(first_line(error), 200)
-        )
-        shown = cut(str(path), MAX_PATH)
+        reason, shown = cut(first_line(error), 200), cut(str(path), MAX_PATH)
         raise UsageError(f"no TOML ({shown}: {reason}): expected {what}. Correct it") from error
 
 
@@ -214,49 +179,29 @@ def parse_json(
     """
     if len(data) > limit:
         raise FieldError(f"more than {in_words(limit)} in one JSON value")
-    opened = data.count(b"[") + data.count(b"{")
-    if opened > MAX_DEPTH or opened + data.count(b",") > values:
-        _check_shape(STRING.sub(b"", data), values)
+    bare = STRING.sub(b"", data)
+    if sum(map(bare.count, (b",", b"[", b"{"))) > values:
+        raise FieldError(f"more than {values:,} values in JSON")
+    brackets = bare.translate(None, NO_BRACKET)
+    if len(brackets) > MAX_DEPTH:
+        steps = (1 if bracket in b"[{" else -1 for bracket in brackets)
+        if max(accumulate(steps)) > MAX_DEPTH:
+            raise FieldError("JSON nested too deeply")
     try:
         value = json.loads(
             data.decode().removeprefix("\ufeff"), parse_constant=_refuse if strict else None
         )
         if strict and b"\\ud" in data.lower():
             json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeDecodeError as error:
-        raise NotJSONError(f"no UTF-8 at byte {error.start}") from error
-    except UnicodeEncodeError as error:
-        raise FieldError("half a surrogate pair in JSON") from error
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise NotJSONError(f"no JSON at {place} ({error.msg})") from error
-    except RecursionError as error:
-        raise FieldError("JSON nested too deeply") from error
     except FieldError:
         raise
+    except UnicodeEncodeError as error:
+        raise FieldError("half a surrogate pair in JSON") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise NotJSONError(f"no JSON ({first_line(error)})") from error
     except ValueError as error:  # of int()
         raise FieldError("a number of too many digits in JSON") from error
     return value
-
-
-def _check_shape(data: bytes, values: int) -> None:
-    """Refuse JSON, given without its strings, of too many values or levels.
-
-    Raises:
-        FieldError: names the bound.
-    """
-    if sum(map(data.count, (b",", b"[", b"{"))) > values:
-        raise FieldError(f"more than {values:,} values in JSON")
-    brackets = data.translate(None, NO_BRACKET)
-    for _ in range(MAX_DEPTH):
-        size = len(brackets)
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if len(brackets) == size:
-            break
-    else:
-        size = MAX_DEPTH + 1
-    if size > MAX_DEPTH:
-        raise FieldError("JSON nested too deeply")
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -264,71 +209,13 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def cut(value: object, most: int = SHOWN) -> str:
-    """Return a value as text in one line, cut to `most` characters."""
-    words = value[: 4 * most] if isinstance(value, str) else _repr(value)
-    text = "".join(map(_printable, " ".join(words.split())))
-    return text if len(text) <= most else f"{text[:most]}..."
-
-
-def _printable(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode("ascii")
-
-
-def _repr(value: object) -> str:
+    """Return a value as text in one line, printable and cut to `most` characters."""
     try:
-        return repr(value)
+        words = value[: 4 * most] if isinstance(value, str) else repr(value)
     except (RecursionError, ValueError):  # nested too deeply; a number of too many digits
-        return f"a {type(value).__name__}"
-
-
-def listed_names(names: Sequence[str], most: int = 10) -> str:
-    """Return names for a line: the first ones, cut, and how many more there are."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(cut(name) for name in names[:most]) + more
-
-
-def real(value: Any, name: str) -> float:
-    """Return a finite number.
-
-    Raises:
-        FieldError: another value.
-    """
-    if type(value) not in (int, float):
-        raise FieldError(f"{name}: {cut(value)}, expected a number")
-    try:
-        number = float(value)
-    except OverflowError as error:
-        raise RangeError(f"{name}: a number of many digits, expected a smaller one") from error
-    if not math.isfinite(number):
-        raise RangeError(f"{name}: {number}, expected a finite number")
-    return number
-
-
-def mapping(value: Any, name: str) -> Mapping[str, Any]:
-    """Return an object; an empty one for null.
-
-    Raises:
-        FieldError: another value.
-    """
-    if not isinstance(value, dict | None):
-        raise FieldError(f"{name}: {cut(value)}, expected an object")
-    return value or {}
-
-
-def sequence(value: Any, name: str) -> Sequence[Any]:
-    """Return a list; an empty one for null.
-
-    Raises:
-        FieldError: another value.
-    """
-    if not isinstance(value, list | None):
-        raise FieldError(f"{name}: {cut(value)}, expected a list")
-    return value or ()
-
-
-def optional(read: Callable[[Any, str], T], values: Mapping[str, Any], name: str) -> T | None:
-    """Return a field by `read`; None if it is missing or null."""
-    value = values.get(name)
-    return None if value is None else read(value, name)
+        words = f"a {type(value).__name__}"
+    text = "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
+        for c in " ".join(words.split())
+    )
+    return text if len(text) <= most else f"{text[:most]}..."

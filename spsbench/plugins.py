@@ -1,12 +1,12 @@
 """Plug-ins: find the class that a spec names, check it, and make it with its arguments.
 
-A plug-in is a class. Its arguments are the parameters of its `open` after the first, or, where it
-has no `open` of its own, those of its constructor. One that is not ours is a subclass of the base
-class of its kind; what it raises is told in its name.
+A plug-in is a class, of this package, of another one or in a file. Its arguments are the parameters
+of its `open` after the first, or, where it has no `open` of its own, those of its constructor. One
+that is not ours is a subclass of the base class of its kind; its errors name it.
 """
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from types import NoneType
@@ -24,6 +24,10 @@ from spsbench.registry import BASES, BUILT_IN, Kind, at, entries, find
 from spsbench.sources import class_in, module_of, place_in
 from spsbench.spec import K_MAX, Scalar, Spec
 
+SHARE, INSIDE = (0, 1), (1e-9, 1 - 1e-9)  # ranges of a number from 0 to 1, or between them
+COST = (0, 1e9)
+MOST = (1, K_MAX)  # of the largest K of a schedule
+
 
 def make(kind: Kind, spec: Spec, *site: Any) -> Any:
     """Make the plug-in that `spec` names, with its arguments; opened at `site` if there is one.
@@ -33,20 +37,23 @@ def make(kind: Kind, spec: Spec, *site: Any) -> Any:
         PlugInError: another package's that fails, or is not what its kind must be.
     """
     maker = plug_in(kind, spec)
-    make = maker.open if site else maker
     options = arguments(spec, maker)
     check_all_there(kind, spec, maker)
     with in_name_of(kind, spec):
         try:
-            part = make(*site, **options)
+            part = (maker.open if site else maker)(*site, **options)
         except TypeError as error:
-            if not _raised_by_call(error):
-                raise
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # inside the plug-in, not by the arguments of the call itself
             what = f"{named(kind, spec)} cannot be made"
             todo = f"Give its arguments as {spec.name}:name=value"
             raise UsageError(f"{what}: {first_line(error)}. {todo}") from error
-    if not is_ours(kind, spec):
-        check_made(kind, spec, part)
+    if kind in BASES and not is_ours(kind, spec):
+        base = at(BASES[kind])
+        if base not in type(part).__mro__:
+            raise _no_subclass(kind, spec, f"opened as {part!r:.60}")
+        if lack := [n for n in inspect.get_annotations(base) if not hasattr(part, n)]:
+            raise _no_subclass(kind, spec, f"has no {', '.join(lack)}")
     return part
 
 
@@ -83,17 +90,6 @@ def is_ours(kind: Kind, spec: Spec) -> bool:
     return any(entry.kind == kind and entry.name == spec.name for entry in BUILT_IN)
 
 
-def _raised_by_call(error: TypeError) -> bool:
-    """Return whether the arguments of the call itself were wrong, not something inside it."""
-    trace = error.__traceback__
-    return trace is not None and trace.tb_next is None
-
-
-SHARE, INSIDE = (0, 1), (1e-9, 1 - 1e-9)  # ranges of a number from 0 to 1, or between them
-COST = (0, 1e9)
-MOST = (1, K_MAX)  # of the largest K of a schedule
-
-
 def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
     """Check that every parameter without a default has a value.
 
@@ -124,7 +120,7 @@ def plug_in(kind: Kind, spec: Spec) -> Any:
     """
     if spec.path is not None:
         part = class_in(spec)
-        check_class(kind, spec, part)
+        _check_class(kind, spec, part)
         return part
     try:
         entry = find(kind, spec.name)
@@ -140,49 +136,29 @@ def plug_in(kind: Kind, spec: Spec) -> Any:
             f"{named(kind, spec)} cannot be imported ({type(error).__name__}: "
             f"{first_line(error)}): expected a plug-in {entry.summary}. Mend or remove that package"
         ) from error
-    check_class(kind, spec, part)
+    _check_class(kind, spec, part)
     return part
 
 
-def check_class(kind: Kind, spec: Spec, part: Any) -> None:
-    """Check that another package's plug-in is a subclass of the base class of its kind.
-
-    Raises:
-        PlugInError: it is not, or lacks methods; names the base class.
-    """
+def _check_class(kind: Kind, spec: Spec, part: Any) -> None:
     if kind not in BASES:  # a reporter: a function, or a class of such
         if not callable(part):
             raise PlugInError(
                 f"{named(kind, spec)} cannot be called: expected a function of a Report"
             )
-    elif not isinstance(part, type) or at(BASES[kind]) not in part.__mro__:
-        raise PlugInError(f"{named(kind, spec)} is no {kind.removesuffix('s')}: {_subclass(kind)}")
-    else:
-        _check_lack(kind, spec, getattr(part, "__abstractmethods__", ()))
+        return
+    if not isinstance(part, type) or at(BASES[kind]) not in part.__mro__:
+        raise _no_subclass(kind, spec, f"is no {kind.removesuffix('s')}")
+    if lack := sorted(getattr(part, "__abstractmethods__", ())):
+        raise _no_subclass(kind, spec, f"has no {', '.join(lack)}")
 
 
-def check_made(kind: Kind, spec: Spec, part: Any) -> None:
-    """Check that another package's plug-in object has the attributes of its base class.
-
-    Raises:
-        PlugInError: it lacks some; names the base class.
-    """
-    if kind in BASES:
-        base = at(BASES[kind])
-        if base not in type(part).__mro__:
-            raise PlugInError(f"{named(kind, spec)} opened as {part!r:.60}: {_subclass(kind)}")
-        lack = (name for name in inspect.get_annotations(base) if not hasattr(part, name))
-        _check_lack(kind, spec, lack)
-
-
-def _check_lack(kind: Kind, spec: Spec, names: Iterable[str]) -> None:
-    if lack := ", ".join(sorted(names)):
-        raise PlugInError(f"{named(kind, spec)} has no {lack}: {_subclass(kind)}")
-
-
-def _subclass(kind: Kind) -> str:
+def _no_subclass(kind: Kind, spec: Spec, wrong: str) -> PlugInError:
     module, _, name = BASES[kind].partition(":")
-    return f"expected a {kind.removesuffix('s')}. Subclass {name} of {__package__}{module}"
+    return PlugInError(
+        f"{named(kind, spec)} {wrong}: expected a {kind.removesuffix('s')}. Subclass {name} of "
+        f"{__package__}{module}"
+    )
 
 
 def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:
@@ -196,38 +172,20 @@ def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:
         annotation = declared[name].annotation
         kinds = [kind for kind in get_args(annotation) or (annotation,) if isinstance(kind, type)]
         if float in kinds and int not in kinds and type(value) is int:
-            value = _as_float(spec, name, value)
+            try:
+                value = float(value)
+            except OverflowError as error:
+                raise UsageError(f"{spec}: {name} has too many digits: expected a float") from error
         if kinds and type(value) not in kinds:
             words = " or ".join(kind.__name__ for kind in kinds if kind is not NoneType)
             raise UsageError(f"{spec}: {name} is {value!r}: expected {words}")
         typed[name] = value
-    try:
-        check_ranges(maker, **typed)
-    except ValueError as error:
-        raise UsageError(f"{spec}: {error}") from error
-    return typed
-
-
-def _as_float(spec: Spec, name: str, value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise UsageError(f"{spec}: {name} has too many digits: expected a float") from error
-
-
-def check_ranges(maker: Any, **values: Scalar | None) -> None:
-    """Check arguments of a plug-in by its `ranges`: name -> (least, most).
-
-    A number that becomes a size has one, so that it is refused before a model is loaded.
-
-    Raises:
-        ValueError: one is out of its range.
-    """
     ranges: Mapping[str, tuple[float, float]] = getattr(maker, "ranges", {})
-    for name, (least, most) in ranges.items():
-        value = values.get(name)
-        if isinstance(value, int | float) and not least <= value <= most:
-            raise ValueError(f"{name} is {value}: expected {least} to {most}")
+    for name, (least, most) in ranges.items():  # so that a size is refused before a model is loaded
+        number = typed.get(name)
+        if isinstance(number, int | float) and not least <= number <= most:
+            raise UsageError(f"{spec}: {name} is {number}: expected {least} to {most}")
+    return typed
 
 
 def parameters(maker: Any) -> Mapping[str, inspect.Parameter]:

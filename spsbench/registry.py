@@ -216,47 +216,22 @@ def is_installed(path: str) -> bool:
         return False
 
 
-def is_there(kind: Kind, name: str) -> bool:
-    """Return whether one of our plug-ins is installed."""
-    return any(e.kind == kind and e.name == name and is_installed(e.path) for e in BUILT_IN)
-
-
-def command(name: str) -> Any:
-    """Import the command `name`: a function, or a group of commands.
-
-    Raises:
-        KeyError: there is none of that name.
-        ModuleNotFoundError: it belongs to an extension that was taken away.
-    """
-    return at(COMMANDS[name][0])
-
-
 def built_in(kind: Kind) -> str:
     """Return the names of our own plug-ins of a kind, for help and messages: `xsum, humaneval`."""
-    ours = (entry for entry in BUILT_IN if entry.kind == kind and is_installed(entry.path))
-    return ", ".join(entry.name for entry in ours)
+    return ", ".join(e.name for e in BUILT_IN if e.kind == kind and is_installed(e.path))
 
 
 def entries(kind: Kind) -> Iterator[Entry]:
     """Yield the installed plug-ins of one kind: built-in ones first, which win a name clash."""
     ours = [entry for entry in BUILT_IN if entry.kind == kind]
     yield from (entry for entry in ours if is_installed(entry.path))
-    taken = {entry.name for entry in ours}
-    for point in foreign(kind):
-        if point.name not in taken:
-            yield Entry(kind, point.name, point.value, f"from {package_of(point)}")
-
-
-def foreign(kind: str) -> Iterator[Any]:
-    """Yield other packages' entry points of the group `spsbench.<kind>`."""
     from importlib.metadata import entry_points  # as long to import as all of this package's help
 
-    yield from entry_points(group=f"spsbench.{kind}")
-
-
-def package_of(point: Any) -> str:
-    """Return the name of the package that an entry point belongs to."""
-    return point.dist.name if point.dist else "an installed package"
+    taken = {entry.name for entry in ours}
+    for point in entry_points(group=f"spsbench.{kind}"):
+        if point.name not in taken:
+            package = point.dist.name if point.dist else "an installed package"
+            yield Entry(kind, point.name, point.value, f"from {package}")
 
 
 def find(kind: Kind, name: str) -> Entry:

@@ -1,7 +1,7 @@
 """Plug-ins in files: the source is read once, hashed, and run as a module.
 
-What is hashed is what is run: no bytecode is kept, so that a file that changes twice in a second
-is never mistaken for its older self. What the file imports is not in its hash.
+No bytecode is kept, so that a file that changes twice in a second is never mistaken for its older
+self. What the file imports is not in its hash.
 """
 
 import errno
@@ -109,8 +109,8 @@ def read(file: str) -> bytes:
     Raises:
         MissingError, DataError: no such file, or one that cannot be read.
     """
+    path = Path(file).expanduser()
     try:
-        path = Path(file).expanduser()
         if path.exists() and not path.is_file() and not path.is_dir():
             raise OSError(errno.EINVAL, "neither a file nor a folder")  # it may have no end
         return path.read_bytes()
@@ -119,9 +119,9 @@ def read(file: str) -> bytes:
             f"no file {file[:FEW]}: expected a Python file. Write FILE.py:CLASS"
         ) from error
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"{file[:FEW]} cannot be read ({reason}): expected a Python file. Check the path"
+            f"{file[:FEW]} cannot be read ({getattr(error, 'strerror', error)}): expected a Python "
+            "file. Check the path"
         ) from error
 
 

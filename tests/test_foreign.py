@@ -157,12 +157,6 @@ def test_toml_with_a_byte_order_mark_and_many_dots_is_read(tmp_path):
     assert foreign.read_toml(path, "an experiment") == {"a": {"b": "." * 500}}
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, True, "1", None, [1], {}])
-def test_no_finite_number_is_a_field_error(value):
-    with pytest.raises(FieldError):
-        foreign.real(value, "a")
-
-
 def test_text_from_outside_is_made_printable():
     shown = foreign.cut("a\x1b[31m\u202e\ud800\u200b\nb\x00" + "x" * 100)
     assert shown.isprintable()

@@ -14,8 +14,7 @@ from spsbench.cli.terminal import learn_flags, say, show_what_can_be_shown
 from spsbench.errors import Exit
 from spsbench.hardware.ranks import ranks
 from spsbench.messages import lines_to
-from spsbench.registry import command as registered
-from spsbench.registry import commands
+from spsbench.registry import COMMANDS, at, commands
 from spsbench.version import __version__
 
 DEFAULT = re.compile(r"  \[default: \(?(.*?)\)?\]$")
@@ -111,7 +110,7 @@ class Commands(Group):
 
 def import_command(name: str) -> Any:
     """Import the command `name`: a function with one line in the registry, or a group of them."""
-    function = registered(name)
+    function = at(COMMANDS[name][0])
     application, build = function, cast(Any, typer.main.get_group)
     if not isinstance(function, typer.Typer):
         application, build = typer.Typer(add_completion=False), typer.main.get_command

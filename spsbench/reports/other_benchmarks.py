@@ -4,7 +4,6 @@ One table of fields reads them all. What a file does not give is left out, never
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,8 @@ from spsbench.serving.acceptance import Acceptance, reached
 from spsbench.serving.wire import MAX_DEPTH
 
 SIZE_LIMIT = 1 << 26  # bytes
+MAX_NUMBER = 1e300
+WRONG = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
 WHAT = "results of a benchmark of servers, in JSON, without details"
 TOOLS = (  # a field of its files
     ("SGLang bench_serving", "accept_length"),
@@ -84,8 +85,8 @@ def read_results(path: Path) -> list[Results]:
         except f.NotJSONError:  # `--append-result` writes one value a line
             lines = filter(bytes.strip, content.split(b"\n"))
             values = [f.parse_json(line, strict=False) for line in lines]
-        results = [result for value in values for result in _results(f.mapping(value, "results"))]
-    except f.SCHEMA_ERRORS as error:
+        results = [result for value in values for result in _results(value)]
+    except WRONG as error:
         raise DataError(f"{f.cut(str(error), 200)} ({path}): expected {WHAT}") from error
     if not any(result.figures for result in results):
         raise DataError(
@@ -110,7 +111,7 @@ def _results(value: Mapping[str, Any]) -> Iterator[Results]:
     tool = next((tool for tool, field in TOOLS if field in value), "")
     shared = {name: field for name, field in _flat(value) if name in TITLE.split()}
     for part in value.get("benchmarks", value.get("runs", [value])) if tool else ():
-        fields = shared | dict(_flat(f.mapping(part, "a measurement")))
+        fields = shared | dict(_flat(part))
         title = [f.cut(fields[name], 200) for name in TITLE.split() if fields.get(name)]
         notes = [line for field, line in NOT_COMPARABLE if not field or fields.get(field)]
         yield Results(tool, ", ".join(title), list(_figures(fields)), notes)
@@ -126,10 +127,8 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield name.replace(".successful.", "."), field
 
 
-def _number(fields: Mapping[str, Any], name: str) -> float | None:
-    with suppress(f.FieldError):
-        return f.optional(f.real, fields, name)
-    return None
+def _finite(value: Any) -> float | None:
+    return float(value) if type(value) in (int, float) and abs(value) < MAX_NUMBER else None
 
 
 def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -137,12 +136,12 @@ def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         figure, _, names = line.rpartition(": ")
         unit = "ms" if figure.startswith(("TTFT", "time ")) else ""
         for name in names.split():
-            if (number := _number(fields, name)) is not None:
+            if (number := _finite(fields.get(name))) is not None:
                 yield {"name": figure, "value": number, "unit": unit, "field": name}
     for counters in COUNTS:
-        rounds, drafted, accepted = (_number(fields, name) for name in counters)
+        rounds, drafted, accepted = (_finite(fields.get(name)) for name in counters)
         if rounds and accepted is not None:
-            shares = [f.real(share, SHARES) for share in f.sequence(fields.get(SHARES), SHARES)]
+            shares = [_finite(share) or 0.0 for share in fields.get(SHARES) or ()]
             kept = tuple(share * rounds for share in shares) or reached(fields.get(HISTOGRAM))
             counts = Acceptance(rounds, drafted, accepted, None, kept[:MAX_DEPTH])
             for name, share, _ in counts.rows():

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from spsbench.errors import DataError, UnavailableError
-from spsbench.foreign import cut, listed_names
+from spsbench.foreign import cut
 from spsbench.serving.answers import Answer as Answer
 from spsbench.serving.answers import Reader, SglangReader
 from spsbench.serving.http import FIRST, Client, FailedError, RefusedError
@@ -181,8 +181,8 @@ async def connect(client: Client, model: str | None = None) -> Server:
     if names and (len(names) > 1 if model is None else model not in names):
         wrong = f"{len(names)} models" if model is None else f"no model {cut(model)}"
         raise DataError(
-            f"{wrong} ({client.address}): expected one of {listed_names(names)}. Name it with "
-            "`model`"
+            f"{wrong} ({client.address}): expected one of {cut(', '.join(names), 400)}. "
+            "Name it with `model`"
         )
     if model is None and not names and kind is Kind.OPENAI:
         raise DataError(

@@ -13,14 +13,16 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from spsbench.foreign import MAX_COUNT, MAX_ID, MAX_NAME, UNLISTED, FieldError, RangeError, cut
+from spsbench.foreign import FieldError, RangeError, cut
 
 T = TypeVar("T")
 MAX_DEPTH = 1024  # tokens of one draft
+MAX_COUNT = 2**53  # least count that a float does not hold
+UNLISTED = -9000.0  # logarithms up to here state no probability: engines write -9999
 NAMED_ID = re.compile(r"token_id:([0-9]{1,10})")
 RANGE = re.compile(r"` [<>]= |out of range")  # in what msgspec says of a number
 Count = Annotated[int, Meta(ge=0, lt=MAX_COUNT)]
-TokenId = Annotated[int, Meta(ge=0, lt=MAX_ID)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 IdText = Annotated[str, Meta(pattern="^[0-9]{1,10}$")]
 Logprob = Annotated[float, Meta(le=1e300)]  # no NaN, but -inf
 Depth = Annotated[int, Meta(ge=0, le=MAX_DEPTH)]
@@ -149,7 +151,7 @@ class Generated(Struct):
 
 
 class Model(Struct):
-    id: Annotated[str, Meta(max_length=MAX_NAME)]
+    id: Annotated[str, Meta(max_length=512)]
     owned_by: Any = None
     permissions: Any = None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import ranks
-from spsbench.registry import is_there
+from spsbench.registry import built_in
 from spsbench.settings.cell import (
     ELSEWHERE,
     ENGINES_OWN,
@@ -56,7 +56,7 @@ OVER_A_MODEL = frozenset({"model", "tree", "topk", "sequoia", "chains"})
 """Drafters of a draft model."""
 SELF = "self:"  # before a format: the target's own copy, quantised, as a draft model
 USUAL_ENGINE = ModelSpec("").engine
-DEFAULT_ENGINE = USUAL_ENGINE if is_there("engines", USUAL_ENGINE.name) else Spec("eager")
+DEFAULT_ENGINE = USUAL_ENGINE if USUAL_ENGINE.name in built_in("engines") else Spec("eager")
 """Engine where none is named: the usual one is of an extension, which may have been taken away."""
 SPECIAL_DRAFTS = " self:int8: the target quantised; shape:512x8: random weights of that shape."
 NEVER_THE_TARGETS = ("id", "revision", "parallel")

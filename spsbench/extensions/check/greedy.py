@@ -22,8 +22,8 @@ from spsbench.audit.statistical.comparison import (
 )
 from spsbench.extensions.check.laws import BY_ID, chance, is_whole, resolved
 from spsbench.extensions.check.weights import Weights
-from spsbench.foreign import UNLISTED
 from spsbench.serving.engines import Answer, Stated
+from spsbench.serving.wire import UNLISTED
 
 LEAST = 1e-3  # nats; engines print that many digits
 SAME = 0.01  # nats between two statements of the probability of one token, at most

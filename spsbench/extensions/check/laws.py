@@ -59,8 +59,8 @@ from spsbench.audit.statistical.positions import (
     Positions,
     evidence_of,
 )
-from spsbench.foreign import UNLISTED
 from spsbench.serving.engines import Stated
+from spsbench.serving.wire import UNLISTED
 
 BY_ID = re.compile(r"#[0-9]+")  # keys that are ids, where an engine gives them
 END = "end of text"  # the key of all tokens that end a text

@@ -24,9 +24,8 @@ from spsbench.methods.resolve import resolve
 from spsbench.models.tokenizers import encode
 from spsbench.pair.load import load
 from spsbench.plugins import make
-from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.experiment import task_spec
-from spsbench.settings.sweep import Sweep
+from spsbench.settings.grid import Sweep, make_cell
 from spsbench.spec import Spec
 
 OUT = Path(__file__).parents[1] / "results" / "lossy-nano"

@@ -32,8 +32,8 @@ from spsbench.reports.reporter import Report, Table
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.grid import Sweep, sweep
 from spsbench.settings.models import DEFAULT_DRAFTER
-from spsbench.settings.sweep import Sweep, sweep
 
 OUT = Path(__file__).parents[1] / "results" / "methods"
 SETTINGS: Mapping[str, dict[str, Any]] = {

@@ -175,7 +175,7 @@ def command(given: argparse.Namespace, pair: Pair, prompts: Path) -> list[str]:
     made += ["--weights", given.quantised] if given.quantised else []
     made += ["--threads", str(given.threads)] if given.threads else []
     made += ["-k", str(given.k), "--temperature", str(given.temperature), "-n", str(given.tokens)]
-    made += ["--ignore-end", "--offline", "--out", str(given.out or pair.work / "run")]
+    made += ["--ignore-eos", "--offline", "--out", str(given.out or pair.work / "run")]
     return [*made, "--overwrite", "--format", "md"]
 
 

@@ -1,7 +1,7 @@
 """The types of what `spsbench` gives on first use."""
 
 from collections.abc import Callable
-from typing import Unpack
+from typing import Any, Unpack
 
 from spsbench.benchmark.estimate import RunProgress
 from spsbench.benchmark.run import Run
@@ -24,7 +24,7 @@ from spsbench.errors import (
 from spsbench.models.prompts import Prompt
 from spsbench.pair.pair import Pair
 from spsbench.pair.text import Text
-from spsbench.settings.keywords import BenchOptions, LoadOptions
+from spsbench.settings.commands import LoadOptions
 
 __version__: str
 __all__ = [
@@ -57,5 +57,5 @@ def bench(
     pair: Pair | None = ...,
     say: Callable[[str], None] = ...,
     watch: Callable[[RunProgress], None] = ...,
-    **options: Unpack[BenchOptions],
+    **options: Any,
 ) -> Run: ...

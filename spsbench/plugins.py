@@ -106,7 +106,7 @@ def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
         ):
             raise UsageError(
                 f"{named(kind, spec)}: expected a value for {name}. Write {spec.name}:{name}=..., "
-                "or, in the plug-in, give it a default or take it from the site in `open`"
+                "or, in the plug-in, give it a default or take it from the site in open()"
             )
 
 

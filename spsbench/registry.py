@@ -130,7 +130,7 @@ schedules:
   disco | .methods.schedules.by_distribution:Disco | DISCO: drafts while a fitted classifier expects acceptance; a host read a token
 engines:
   fast | .extensions.cpu.fast:Fast | packed weights, compiled passes on a CPU
-  eager | .engines.eager:Eager | transformers as it is; over several ranks with `parallel` (experimental)
+  eager | .engines.eager:Eager | transformers as it is; over several ranks under torchrun (experimental)
   static | .engines.static:Static | StaticCache and torch.compile, for CUDA (experimental)
 decoders:
   native | .methods.decoders.native:NativeDecoder | this package's loop

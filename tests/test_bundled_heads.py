@@ -14,7 +14,7 @@ from spsbench.errors import SpsError
 from spsbench.heads.layers import TextCaches
 from spsbench.loop.batch import DRAFT, Batch
 from spsbench.methods.drafters import head_frontier as reader
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
 from spsbench.spec import Spec
 from tests.heads.stage import FIRST, KINDS, TEXT
@@ -45,10 +45,8 @@ def test_damaged_weights_of_a_head_are_told_as_such(damage, tmp_path):
 
 
 def test_random_weights_take_no_head_unasked():
-    for given in {"random_weights": True}, {"weights": "random-int8"}:
+    for given in {"weights": "random"}, {"weights": "random-int8"}:
         assert make_cell(target="smollm2", **given).drafter == Spec("ngram")
-    unasked = make_cell(target="smollm2")
-    assert make_cell(target="smollm2", random_weights=False) == unasked
 
 
 def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():

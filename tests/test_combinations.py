@@ -19,8 +19,9 @@ from spsbench.methods.resolve import resolve
 from spsbench.models.prepare import facts_of, prepare
 from spsbench.plugins import plug_in
 from spsbench.registry import entries
-from spsbench.settings.execution import access_of
+from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
+from spsbench.settings.options import parse
 from spsbench.spec import Spec
 from tests.folders import random_model, save
 from tests.variants import first
@@ -127,9 +128,9 @@ def options_of(row: Row, another: str) -> dict[str, object]:
 
 def refusal(row: Row, another: str) -> str | None:
     """The line by which a row is refused before anything is loaded."""
-    access, of_cell = access_of(options_of(row, another))
+    grid, access = parse(options_of(row, another), Grid, Access)
     try:
-        cell = Grid.of(of_cell).one(facts_of(access))
+        cell = grid.one(facts_of(access))
         prepare(cell, access)
         resolve(cell)
     except SpsError as error:

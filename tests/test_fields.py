@@ -56,9 +56,7 @@ def test_no_room_names_a_flag():
 
 
 def test_the_command_line_shows_flags():
-    assert with_flags("`draft_dtype` of `nobody`: see `ray status`") == (
-        "--draft-dtype of `nobody`: see `ray status`"
-    )
+    assert with_flags("`draft_dtype`: see `ray status`") == "--draft-dtype: see `ray status`"
 
 
 def commands_of(group, name="sps"):

@@ -36,9 +36,9 @@ from spsbench.messages import Say, lines_to, takes_say
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.parallel.process_group import lost_rank_as_error
 from spsbench.settings.cell import Cell
-from spsbench.settings.commands import OF_REPLAY, Audit, Replay
+from spsbench.settings.commands import Audit, Replay
 from spsbench.settings.execution import Access
-from spsbench.settings.options import convert_options, flag_of, take_record
+from spsbench.settings.options import flag_of
 from spsbench.settings.records import Record
 from spsbench.spec import Spec
 from spsbench.store.manifest import Manifest
@@ -200,7 +200,7 @@ def audit_texts(
 
 @takes_say
 @lost_rank_as_error()
-def verify_pair(pair: Any, **options: Any) -> Held:
+def verify_pair(pair: Any, plan: Audit, **options: Any) -> Held:
     """Generate with a pair until a bias is found, or a bias of the given size is ruled out.
 
     At temperature 0 each prompt is identical, a rounding tie, or a bug.
@@ -208,12 +208,12 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     Args:
         pair: result of `spsbench.load`.
         say: receives each message for the user; None: messages go to `logging` only.
-        options: options of the audit (`bias`, `level`, `prompts`, ...) and of cells.
+        plan: prompts, the bias to detect, and when to end.
+        options: options of cells.
 
     Raises:
         SpsError: invalid options, or no prompt that fits.
     """
-    plan = take_record(Audit, options)
     cell, loaded = pair.configured(**options)
     if cell.elsewhere:
         loaded = pair.model_cache.load(plain_here(cell))
@@ -236,7 +236,7 @@ def verify_pair(pair: Any, **options: Any) -> Held:
     workers = plan.workers or workers_for(cell, loaded)
     if workers > 1 and cell.ranks > 1:
         raise UsageError(
-            f"`workers` {workers} with `parallel`: expected 1, since ranks share one model. "
+            f"`workers` {workers} with {cell.ranks} ranks: expected 1, which share one model. "
             "Leave `workers` out"
         )
     if workers > 1 and cell.elsewhere:
@@ -251,7 +251,7 @@ def verify_pair(pair: Any, **options: Any) -> Held:
 
 
 def verify_run(
-    run: Path, access: Access, *, say: Say | None = None, **options: Any
+    run: Path, access: Access, plan: Replay = Replay(), *, say: Say | None = None
 ) -> Iterator[Held]:
     """Audit the records of a run: rescore every token with the target, and test for bias.
 
@@ -259,12 +259,10 @@ def verify_run(
 
     Args:
         say: receives each message for the user; None: messages go to `logging` only.
-        options: `bias`, `level`, `max_tokens`.
 
     Raises:
         SpsError: no run, a damaged run, nothing to audit, or prompts of another run.
     """
-    plan = Replay(**convert_options(OF_REPLAY, options))
     if access.threads is not None:
         torch.set_num_threads(access.threads)
     with lines_to(say):

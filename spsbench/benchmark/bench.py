@@ -1,16 +1,16 @@
 """`spsbench.bench`: run a task under several methods, into a run that can be resumed."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from dataclasses import replace
+from typing import Any
 
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, ignore, lines_to
 from spsbench.models.prepare import facts_of, note_default_drafters, prepare_cells
-from spsbench.settings.execution import Access, OutputFolder, Workers, access_of
-from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, may_need_hub, plan
-from spsbench.settings.keywords import BenchOptions
-from spsbench.settings.options import convert_options, take_options, take_record
-from spsbench.settings.sweep import Sweep, sweep
+from spsbench.settings.execution import Access, OutputFolder, Workers
+from spsbench.settings.experiment import BENCH, Experiment, may_need_hub, plan
+from spsbench.settings.grid import Sweep
+from spsbench.settings.options import parse
 
 
 def bench(
@@ -19,7 +19,7 @@ def bench(
     pair: Any = None,
     say: Say | None = None,
     watch: Callable[[Any], None] = ignore,
-    **options: Unpack[BenchOptions],
+    **options: Any,
 ) -> Any:
     """Run a task under auto-regressive and speculative sampling.
 
@@ -38,31 +38,27 @@ def bench(
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, remaining = access_of(options)
-    place = take_record(OutputFolder, remaining)
-    workers = take_record(Workers, remaining)
-    whole = convert_options(OF_EXPERIMENT, take_options(remaining, OF_EXPERIMENT))
-    table = sweep(
-        {"task": task, **{n: value for n, value in remaining.items() if value is not None}}
-    )
+    table, whole, place, access, workers = parse({"task": task, **options}, *BENCH)
     if pair is not None:
         access = pair.access
     with lines_to(say):
-        experiment = planned([table], access, **whole)
+        experiment = planned([table], access, whole)
 
         name = experiment.parts[0].spec.short
         benchmark = conduct(name, place, access, pair, workers=workers, watch=watch)
         return benchmark.run(experiment)
 
 
-def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment:
+def planned(
+    tables: Sequence[Sweep], access: Access, whole: Experiment = Experiment()
+) -> Experiment:
     """Return the experiment of some tables, and check the environment; no model is loaded."""
     facts = facts_of(access)
     rough = [table.rough(facts) for table in tables]
     prepare_cells(
         [cell for cells in rough for cell in cells], access, any(map(may_need_hub, tables))
     )
-    experiment = plan(tables, facts, threads=access.threads, **whole)
+    experiment = plan(tables, facts, replace(whole, threads=access.threads))
     for table, cells in zip(tables, rough, strict=True):
         note_default_drafters(cells, table.axes)
     return experiment

@@ -178,8 +178,8 @@ class Benchmark(Conductor):
             single = any(cell.batch > 1 or cell.ranks > 1 for cell in part.cells)
             if self.workers.kind != HERE and single:
                 raise UsageError(
-                    "`batch` or `parallel` with `on`: expected one of them, since units of workers "
-                    "are made one by one in a process. Leave `on` out"
+                    "`batch` or several ranks with `on`: expected one of them, since units of "
+                    "workers are made one by one in a process. Leave `on` out"
                 )
         self.use_threads(experiment.threads)
         check_writable(self.place.out or RESULTS)

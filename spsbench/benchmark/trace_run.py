@@ -159,4 +159,4 @@ def check_traceable(part: Part) -> None:
                 "drafts can be asked"
             )
         if cell.ranks > 1:
-            raise UsageError("`record` trace with `parallel`: expected one rank. Leave one out")
+            raise UsageError("`record` trace with several ranks: expected one")

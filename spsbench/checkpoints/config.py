@@ -225,17 +225,17 @@ def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
     if kind is None:
         raise DataError(
             f"{name} with packed weights, or within a larger model, cannot be shared by ranks "
-            f"({folder}): expected plain weights. Leave `parallel` out"
+            f"({folder}): expected plain weights. Start one process"
         )
     if STATES & {*(getattr(config, "layer_types", None) or ())}:
         raise DataError(
             f"{name} keeps states in its layers, which ranks cannot share yet ({folder}): "
-            "expected attention in all layers. Leave `parallel` out"
+            "expected attention in all layers. Start one process"
         )
     if not getattr(config, "base_model_tp_plan", None):
         raise DataError(
             f"transformers has no plan to share {name} by ranks ({folder}): expected a model with "
-            "one, such as Llama, Mistral, Qwen or Gemma. Leave `parallel` out"
+            "one, such as Llama, Mistral, Qwen or Gemma. Start one process"
         )
     check_divisible({field: getattr(config, field, None) for field in DIVIDED}, ranks, folder)
 
@@ -253,7 +253,7 @@ def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None
         if isinstance(count, int) and count % ranks:
             raise DataError(
                 f"{field} is {count} ({folder}): expected a multiple of the {ranks} ranks. "
-                "Choose another number with `parallel` tp:N"
+                "Start another number of them"
             )
 
 

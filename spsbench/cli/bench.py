@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,32 +15,15 @@ from spsbench.errors import Exit, UsageError
 from spsbench.hardware.ranks import ranks
 from spsbench.hardware.signals import graceful
 from spsbench.registry import built_in
-from spsbench.settings.execution import (
-    OF_ACCESS,
-    OF_OUTPUT,
-    OF_WORKERS,
-    Access,
-    OutputFolder,
-    Workers,
-)
-from spsbench.settings.experiment import OF_EXPERIMENT, Experiment
-from spsbench.settings.options import RUN, WORK, take_options, take_record
-from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
+from spsbench.settings.execution import Access, OutputFolder, Workers
+from spsbench.settings.experiment import BENCH, Experiment, read_tables
+from spsbench.settings.grid import Sweep
+from spsbench.settings.options import RUN, WORK, options_of, parse
 from spsbench.store.progress import progress_of
 from spsbench.store.run_folder import check_writable
 
-WHOLE = {name: setting for name, setting in OF_EXPERIMENT.items() if name != "title"}
 
-
-@o.takes(
-    OF_SWEEP.values(),
-    LISTED.values(),
-    WHOLE.values(),
-    OF_OUTPUT.values(),
-    OF_ACCESS.values(),
-    OF_WORKERS.values(),
-    many=[name for name, setting in LISTED.items() if setting.kind not in (bool, tuple)],
-)
+@o.takes(*BENCH, without=("title",))
 def bench(
     task: Annotated[
         str | None,
@@ -62,16 +46,18 @@ def bench(
     form = o.report_format(format)
     if dry_run and form != "table":
         raise UsageError(f"--format {form} with --dry-run: expected one of the two. Leave one out")
-    place = take_record(OutputFolder, options)
-    access = take_record(Access, options)
-    workers = take_record(Workers, options)
-    whole = take_options(options, WHOLE)
-    title, above, tables = read(config, options | ({"task": task} if task else {}))
+    if task is None and config is None:
+        raise UsageError(f"no task: expected one of {built_in('tasks')}, or --config FILE")
+    options |= {"task": task} if task else {}
+    table, whole, place, access, workers = parse(options, *BENCH)
+    tables = [table]
+    if config is not None:
+        whole, tables = read(config, options)
     if place.out is not None:
         check_writable(place.out)
     from spsbench.benchmark.bench import planned
 
-    experiment = planned(tables, access, title=title, **above | whole)
+    experiment = planned(tables, access, whole)
     say(f"K: {', '.join(dict.fromkeys(str(c.k) for c in experiment.cells if c.k)) or 'none'}")
 
     name = config.stem if config else experiment.parts[0].spec.short
@@ -82,33 +68,28 @@ def bench(
     )
 
 
-def read(config: Path | None, flags: dict[str, Any]) -> tuple[str, dict[str, Any], list[Sweep]]:
-    """Return the title, the options for all parts, and one table per part.
+def read(config: Path, flags: dict[str, Any]) -> tuple[Experiment, list[Sweep]]:
+    """Return the options for all parts, and one table per part.
 
     A table is the file's top level, its part over it, and the flags over both.
     """
-    if config is None:
-        if "task" not in flags:
-            raise UsageError(f"no task: expected one of {built_in('tasks')}, or --config FILE")
-        return "", {}, [sweep(flags)]
-
-    from spsbench.settings.experiment import read_tables
-
     top, parts = read_tables(config)
-    above = take_options(top, OF_EXPERIMENT)
-    title = above.pop("title", "")
-    if not isinstance(title, str):
-        raise UsageError(f"{config}: title is {title!r}: expected text")
-    merged = [top | part | flags for part in parts]
-    if not all("task" in table for table in merged):
+    above = {name: top.pop(name) for name in [*top] if name in options_of(Experiment)}
+    over = {name: value for name, value in flags.items() if name in options_of(Sweep)}
+    tables = []
+    for part in parts:
+        (table,) = parse(top | part | over, Sweep, where=str(config))
+        tables.append(replace(table, where=str(config)))
+    if not all(table.task for table in tables):
         raise UsageError(f"{config}: no task: expected one in each part, or at the top")
-    changed = ", ".join(f"{name}={value}" for name, value in flags.items())
-    if title and changed:  # a title that names sizes must not outlive them
-        title = f"{title} (but {changed})"
-    tables = [sweep(table, str(config)) for table in merged]
+    above |= {n: v for n, v in flags.items() if n in options_of(Experiment)}
+    (whole,) = parse(above, Experiment, where=str(config))
+    changed = ", ".join(f"{name}={value}" for name, value in over.items())
+    if whole.title and changed:  # a title that names sizes must not outlive them
+        whole = replace(whole, title=f"{whole.title} (but {changed})")
     for file in dict.fromkeys(file for table in tables for file in files_of(table)):
         note(f"{config} names {file}: its code is run")
-    return title, above, tables
+    return whole, tables
 
 
 def files_of(table: Sweep) -> list[str]:

@@ -8,16 +8,16 @@ from spsbench.cli.terminal import is_terminal, say
 from spsbench.errors import DataError, UsageError
 from spsbench.foreign import read_text
 from spsbench.hardware.signals import at_once
-from spsbench.settings.cell_from_options import OF_CELL
-from spsbench.settings.execution import OF_ACCESS, access_of
+from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
+from spsbench.settings.options import parse
 
 LIMIT = 10_000_000  # bytes; far more than any context holds
 WAYS = "PROMPT, --prompt-file FILE or text on stdin"
 LAWS = "native:laws=true,likeliest=3"  # a page shows probabilities and alternatives
 
 
-@o.takes(OF_CELL.values(), OF_ACCESS.values())
+@o.takes(Grid, Access)
 def generate(
     prompt: o.PromptText = None,
     prompt_file: o.PromptFile = None,
@@ -42,8 +42,7 @@ def generate(
         raise UsageError("--system without --chat: expected both or none")
     if format == "html" and options.get("decoder") is None:
         options["decoder"] = LAWS
-    access, of_cell = access_of(options)
-    grid = Grid.of(of_cell)
+    grid, access = parse(options, Grid, Access)
     cell = grid.one()
     with at_once():
         from spsbench.models.prepare import read_once

@@ -1,7 +1,7 @@
 """Options on the command line: shared ones from the records, and those of single commands."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -11,7 +11,7 @@ import typer
 from spsbench.cli.terminal import with_flags
 from spsbench.errors import UsageError
 from spsbench.plugins import plug_in
-from spsbench.settings.options import Setting
+from spsbench.settings.options import Setting, options_of
 from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable
 
@@ -33,27 +33,29 @@ def option(group: str, *names: str, help: str, **more: Any) -> Any:
 
 
 def takes(
-    *settings: Iterable[Setting], many: Iterable[str] = (), often: Iterable[str] = ()
+    *records: Any, without: Container[str] = (), often: Iterable[str] = ()
 ) -> Callable[..., Any]:
     """Give a command the options of records; it receives those that were set, by name.
 
     Args:
-        settings: options of records, listed before the command's own options.
-        many: names of options that may be repeated.
+        records: as for `settings.options.parse`; listed before the command's own options.
+        without: names of options that the command does not have.
         often: names of options that this command's help shows beside those of `OFTEN`.
     """
-    repeated, shown = frozenset(many), {*OFTEN.split(), *often}
+    shown = {*OFTEN.split(), *often}
 
     def dress(command: Callable[..., Any]) -> Callable[..., Any]:
         own_parameters = [p for p in inspect.signature(command).parameters.values() if not _any(p)]
         own_names = {p.name for p in own_parameters}
         settings_by_name = {
-            s.name: s for group in settings for s in group if s.name not in own_names
+            name: setting
+            for name, setting in options_of(*records).items()
+            if name not in own_names and name not in without
         }
         fields = {setting.name: setting.flag for setting in settings_by_name.values()}
         long = len(settings_by_name) > FEW
         flags = [
-            _parameter(s, s.name in repeated, fields, seldom=long and s.name not in shown)
+            _parameter(s, fields, seldom=long and s.name not in shown)
             for s in settings_by_name.values()
         ]
         first = [p for p in own_parameters if _is_argument(p)]
@@ -88,11 +90,9 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
     return any(isinstance(mark, typer.models.ArgumentInfo) for mark in declared)
 
 
-def _parameter(
-    setting: Setting, many: bool, fields: Mapping[str, str], seldom: bool
-) -> inspect.Parameter:
+def _parameter(setting: Setting, fields: Mapping[str, str], seldom: bool) -> inspect.Parameter:
     kind = ON_SCREEN.get(setting.kind, str if setting.option.parse else setting.kind)
-    if many and get_origin(kind) is not list:
+    if setting.many and get_origin(kind) is not list and kind is not bool:
         kind = list[kind]  # type: ignore[valid-type]
     default = setting.option.default_text
     if default is None and setting.default not in (None, False, (), ""):

@@ -17,6 +17,7 @@ from textwrap import wrap
 from typing import Any, TextIO
 
 from spsbench.errors import WriteError, replace_fields
+from spsbench.settings.options import flag_of
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Controls (ESC, CR, C1), formats (bidi, zero-width), surrogates, line and paragraph separators."""
@@ -150,26 +151,5 @@ def learn_flags(command: Any) -> None:
 
 def with_flags(text: str, flags: Mapping[str, str] | None = None) -> str:
     """Return a message with the flags of the fields that it names, by `flags` before others."""
-    return replace_fields(text, lambda field: (flags or {}).get(field) or _flag(field))
-
-
-def _flag(field: str) -> str | None:
-    """Return the flag of a field: the running command's, or another command's."""
-    return _OF_COMMAND.get(field) or _of_any_command().get(field)
-
-
-@cache
-def _of_any_command() -> dict[str, str]:
-    from spsbench.settings.commands import OF_AUDIT, OF_PLANNING, OF_REPLAY
-    from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS
-    from spsbench.settings.experiment import OF_EXPERIMENT
-    from spsbench.settings.sweep import LISTED, OF_SWEEP
-
-    cells = (LISTED, OF_SWEEP, OF_EXPERIMENT)
-    runs = (OF_ACCESS, OF_OUTPUT, OF_WORKERS)
-    audits = (OF_PLANNING, OF_AUDIT, OF_REPLAY)
-    return {
-        name: setting.flag
-        for settings in (*cells, *runs, *audits)
-        for name, setting in settings.items()
-    }
+    known = {**_OF_COMMAND, **(flags or {})}
+    return replace_fields(text, lambda field: known.get(field, flag_of(field)))

@@ -13,16 +13,15 @@ from spsbench.errors import Exit, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.hardware.signals import at_once
 from spsbench.settings.cell_from_options import OF_CELL
-from spsbench.settings.commands import OF_AUDIT, OF_REPLAY
+from spsbench.settings.commands import Audit, Replay
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
-from spsbench.settings.execution import OF_ACCESS, access_of
+from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
-from spsbench.settings.options import METHOD, convert_options, take_options
+from spsbench.settings.options import METHOD, parse
 from spsbench.settings.records import SCHEMA
 
 # No audit of texts without meaning, or under masks, whose distribution the tests enumerate.
-EXCLUDED = ("stop", "random_weights", *CONSTRAINTS)
-OF_PAIR = {name: setting for name, setting in OF_CELL.items() if name not in EXCLUDED}
+EXCLUDED = ("stop", *CONSTRAINTS)
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # any other verdict: not valid as an audit
 
 verify = typer.Typer(
@@ -60,7 +59,7 @@ def rules(
 
 
 @verify.command("run")
-@o.takes(OF_REPLAY.values(), OF_ACCESS.values())
+@o.takes(Replay, Access)
 def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
     format: o.AuditFormat = "table",
@@ -75,8 +74,7 @@ def run(
     **options: Any,
 ) -> None:
     """Audit the records of a run: score every token again with the target, and test for bias."""
-    access, audit = access_of(options)
-    convert_options(OF_REPLAY, audit)
+    audit, access = parse(options, Replay, Access)
     o.check_page(format, out)
 
     from spsbench.models.prepare import check_environment, check_packages
@@ -89,12 +87,12 @@ def run(
         from spsbench.cli.progress import alive
 
     with alive(f"auditing {folder}"):
-        audits = list(verify_run(folder, access, **audit))
+        audits = list(verify_run(folder, access, audit))
     raise typer.Exit(conclude(audits, format, out, plot, folder=folder, keep=keep))
 
 
 @verify.command("pair")
-@o.takes(OF_PAIR.values(), OF_AUDIT.values(), OF_ACCESS.values())
+@o.takes(Audit, Grid, Access, without=EXCLUDED)
 def pair(
     format: o.AuditFormat = "table",
     out: o.PageFile = None,
@@ -108,10 +106,7 @@ def pair(
     o.check_page(format, out)
     if options.get("k") == 0:
         raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
-    audit = take_options(options, OF_AUDIT)
-    convert_options(OF_AUDIT, audit)
-    access, of_cell = access_of(options)
-    grid = Grid.of(of_cell)
+    audit, grid, access = parse(options, Audit, Grid, Access)
     cell = grid.one()
     if cell.random:
         raise UsageError("--weights random: expected trained weights, to write a meaningful text")
@@ -124,10 +119,11 @@ def pair(
 
         opened = open_pair(grid, access)
 
+    from spsbench.audit.verify import verify_pair
     from spsbench.cli.progress import alive
 
     with alive("auditing the pair"):
-        verified = opened.verify(**audit)
+        verified = verify_pair(opened, audit)
     raise typer.Exit(conclude([verified], format, out, plot))
 
 

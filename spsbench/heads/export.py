@@ -36,7 +36,7 @@ def converter(engine: str, family: str, folder: Path) -> Convert:
     """Return the function that gives heads of `family` the form of `engine`."""
     if (engine, family) in CONVERTERS:
         return CONVERTERS[engine, family]
-    remedy = "expected a draft model, the only drafter of transformers' `generate`. Train one"
+    remedy = "expected a draft model, the only drafter of transformers' generate(). Train one"
     if (engine, family) == ("vllm", "mlp"):
         remedy = "expected eagle3 or medusa, as its V1 runner has no MLP speculator. Train another"
     elif engine != "hf":

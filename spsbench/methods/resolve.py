@@ -58,7 +58,7 @@ def resolve(cell: Cell) -> Cell:
     schedule = make("schedules", cell.schedule)
     if cell.ranks > 1 and (by_clock or getattr(schedule, "by_clock", False)):
         raise UsageError(
-            f"`schedule` {cell.schedule} with `parallel`: expected one that reads no clock, "
+            f"`schedule` {cell.schedule} with several ranks: expected one that reads no clock, "
             "by which ranks would part. Give it its costs as numbers"
         )
     for model in cell.models:
@@ -83,7 +83,7 @@ def check_constraint(cell: Cell) -> None:
             "mask tokens. Leave one out"
         )
     if cell.ranks > 1:
-        raise UsageError(f"`{kind}` with `parallel`: expected a target on one rank. Leave one out")
+        raise UsageError(f"`{kind}` with several ranks: expected one. Leave one out")
     check_sampling(cell)
 
 

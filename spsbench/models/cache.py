@@ -284,7 +284,7 @@ class ModelCache:
         return value
 
 
-OF_DRAFT = {setting.name: DRAFT[field].name for field, setting in TARGET.items()}
+OF_DRAFT = {TARGET[field].name: setting.name for field, setting in DRAFT.items()}
 """Option of the target -> the same of the draft model."""
 
 

@@ -99,8 +99,8 @@ def _folder(spec: ModelSpec, access: Access, what: str) -> Path:
     check_dtype(spec.dtype)
     if spec.random:
         raise UsageError(
-            f"random weights for the {what} {spec.id}: expected its tensors. Leave out "
-            "`random_weights` and `draft_weights`"
+            f"random weights for the {what} {spec.id}: expected its tensors. Leave `draft_weights` "
+            "out, or name others"
         )
     return locate(spec, access)
 

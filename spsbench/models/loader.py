@@ -197,7 +197,7 @@ def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedMode
     """
     if ranks().size == 1:
         raise missing_ranks(str(folder), spec.ranks)
-    connect(access.rank_timeout)
+    connect()
     with lost_rank_as_error():
         model = load_model(folder, replace(spec, device=own_device(spec.device)), access)
     share(model)
@@ -216,7 +216,7 @@ def own_device(device: str) -> str:
             "Hide the accelerators with CUDA_VISIBLE_DEVICES= " if device == "cpu" else "Leave it"
         )
         raise UsageError(
-            f"`device` {device} with `parallel`: expected {there}, on which ranks share a model "
+            f"`device` {device} with several ranks: expected {there}, on which ranks share a model "
             f"here. {hint.rstrip()}"
         )
     return f"cuda:{ranks().local}" if there == "cuda" else there

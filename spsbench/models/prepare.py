@@ -12,7 +12,7 @@ from typing import TypeVar
 from spsbench.checkpoints.config import check_divisible, expanded, read_config
 from spsbench.errors import DataError, MissingError, SpsError, UsageError
 from spsbench.hardware.environment import bound_spinning, variable_errors
-from spsbench.hardware.ranks import RANK_TIMEOUT, missing_ranks, ranks
+from spsbench.hardware.ranks import missing_ranks, ranks
 from spsbench.heads.families import family_of, head_part, recognised
 from spsbench.models import hub
 from spsbench.models.chat import sampling_lookup, template_lookup
@@ -22,9 +22,8 @@ from spsbench.plugins import is_ours
 from spsbench.settings.cell import CONSTANT, Cell
 from spsbench.settings.cell_from_options import SELF
 from spsbench.settings.execution import Access
-from spsbench.settings.facts import ModelFacts
 from spsbench.settings.labels import drafting
-from spsbench.settings.models import CHECKPOINT, ModelSpec
+from spsbench.settings.models import CHECKPOINT, ModelFacts, ModelSpec
 
 
 def facts_of(access: Access) -> ModelFacts:
@@ -95,40 +94,32 @@ def check_heads(cells: Iterable[Cell], access: Access) -> None:
         )
 
 
-def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> None:
+def check_ranks(models: Iterable[ModelSpec]) -> None:
     """Join the ranks that share a model, or refuse where they are not there.
 
     Args:
         models: models of all cells.
-        timeout: seconds after which an unresponsive rank is lost.
     """
-    shared = [model for model in models if model.ranks > 1]
-    if len(sizes := {model.ranks for model in shared}) > 1:
-        counts = " and ".join(map(str, sorted(sizes)))
-        raise UsageError(
-            f"models over {counts} ranks: expected the same number for all. Change `parallel`"
-        )
+    shared, size = [model for model in models if model.ranks > 1], ranks().size
     if odd := next((model for model in shared if model.weights != CHECKPOINT), None):
         raise UsageError(
-            f"`parallel` with `weights` {odd.weights}: expected a checkpoint, of which each "
-            "rank reads its share. Leave one of them out"
+            f"`weights` {odd.weights} over several ranks: expected a checkpoint, of which each "
+            "rank reads its share. Start one process"
         )
     for model in shared:
+        if model.ranks != size:
+            raise missing_ranks(str(model), model.ranks)
         folder = None if named_gguf(model.id) else local_folder(model.id)
         if folder is not None:
             check_divisible(read_config(folder), model.ranks, folder)
-    size = ranks().size
-    if shared and size == 1:
-        raise missing_ranks(str(shared[0]), shared[0].ranks)
     if size > 1 and not shared:
         raise UsageError(
-            f"{size} ranks without `parallel` (torchrun): expected a model that they share. "
-            "Give `parallel` tp, or leave torchrun out"
+            f"{size} ranks (torchrun): expected a model that they share. Leave torchrun out"
         )
     if shared:
         from spsbench.parallel.process_group import connect
 
-        connect(timeout)
+        connect()
 
 
 log = logging.getLogger(__name__)
@@ -161,7 +152,7 @@ def prepare_cells(cells: Sequence[Cell], access: Access, hub: bool = False) -> N
     check_environment()
     check_packages()
     check_local(checkpoints(cells), access)
-    check_ranks((model for cell in cells for model in cell.models), access.rank_timeout)
+    check_ranks(model for cell in cells for model in cell.models)
     check_heads(cells, access)
     decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models))
 

@@ -5,9 +5,10 @@ from typing import Any, Unpack
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, lines_to
 from spsbench.models.prepare import facts_of, note_default_drafters, prepare
-from spsbench.settings.execution import Access, access_of
+from spsbench.settings.commands import LoadOptions
+from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
-from spsbench.settings.keywords import LoadOptions
+from spsbench.settings.options import parse
 
 
 def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
@@ -27,8 +28,8 @@ def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
         SpsError: the message names the error and its remedy.
     """
     with lines_to(say):
-        access, of_cell = access_of(options)
-        return open_pair(Grid.of(of_cell), access, say)
+        grid, access = parse(options, Grid, Access)
+        return open_pair(grid, access, say)
 
 
 def open_pair(grid: Grid, access: Access, say: Say | None = None) -> Any:

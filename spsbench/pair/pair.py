@@ -35,11 +35,11 @@ from spsbench.planning.plan import plan
 from spsbench.planning.report import Planned
 from spsbench.settings.cell import WARP, Cell
 from spsbench.settings.cell_from_options import chat_sampling, describe_defaults, own_copy
+from spsbench.settings.commands import Audit, CellOptions
 from spsbench.settings.execution import Access
-from spsbench.settings.facts import ModelFacts
 from spsbench.settings.grid import Grid
-from spsbench.settings.keywords import BenchOptions, CellOptions, PlanOptions, VerifyOptions
-from spsbench.settings.models import ModelSpec
+from spsbench.settings.models import ModelFacts, ModelSpec
+from spsbench.settings.options import parse
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -230,7 +230,7 @@ class Pair:
         *,
         say: Say | None = None,
         watch: Callable[[RunProgress], None] = ignore,
-        **options: Unpack[BenchOptions],
+        **options: Any,
     ) -> Run:
         """Run a task under ArS and SpS into a folder, or resume the run: see `spsbench.bench`."""
         run: Run = bench(task, pair=self, say=say, watch=watch, **self._under(options))
@@ -242,7 +242,7 @@ class Pair:
         *,
         watch: Callable[[Any], None] = ignore,
         stop: Callable[[], bool] = lambda: False,
-        **options: Unpack[PlanOptions],
+        **options: Any,
     ) -> Planned | None:
         """Predict whether speculation pays, with which drafter and K, and time the best.
 
@@ -261,13 +261,14 @@ class Pair:
         made: Planned | None = plan(task, pair=self, **callbacks, **base | given)
         return made
 
-    def verify(self, *, say: Say | None = None, **options: Unpack[VerifyOptions]) -> Held:
+    def verify(self, *, say: Say | None = None, **options: Any) -> Held:
         """Audit the pair until a bias is found, or a bias of the given size is ruled out.
 
         Args:
             options: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
         """
-        return verify_pair(self, say=say, **options)
+        audit, grid = parse(options, Audit, Grid)
+        return verify_pair(self, audit, say=say, **grid.given)
 
     def configured(
         self, *, chat: bool = False, **options: Unpack[CellOptions]
@@ -292,7 +293,7 @@ class Pair:
         """Return the cell of a call that changes the pair's own, not yet resolved; else None."""
         grid = self._grid
         if changes := any(value is not None for value in options.values()):
-            grid = Grid.of(self._under(options))
+            (grid,) = parse(self._under(options), Grid)
         if not changes and not chat:
             return None
         cell = grid.one(self._facts, chat=chat)

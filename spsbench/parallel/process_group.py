@@ -168,8 +168,8 @@ def lost_rank_as_error() -> Iterator[None]:
         words = " ".join(str(cause).lower() for cause in causes)
         if "timed out" in words or "timeo" in words:
             line = (
-                f"a rank has not answered for {_timeout:g} s (rank {ranks().rank} waits, "
-                "`rank_timeout`): expected every rank to take part. Look whether one stands still "
+                f"a rank has not answered for {_timeout:g} s (rank {ranks().rank} waits): "
+                "expected every rank to take part. Look whether one stands still "
                 "or its machine is out of reach, and start again"
             )
         else:

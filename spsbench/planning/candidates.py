@@ -14,12 +14,13 @@ from spsbench.planning.forecast.predictions import RULES, Candidate
 from spsbench.planning.forecast.rounds import simulated
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import Cell
-from spsbench.settings.cell_from_options import TARGET, make_cell, own_copy, parts_of
+from spsbench.settings.cell_from_options import TARGET, own_copy, parts_of
 from spsbench.settings.commands import LISTS
+from spsbench.settings.grid import make_cell
 from spsbench.settings.labels import drafting, method
 from spsbench.settings.models import DEFAULT_DRAFT, DEFAULT_DRAFTER, DEFAULT_HEAD
-from spsbench.settings.options import METHOD, parse_range
-from spsbench.spec import K_MAX, Spec
+from spsbench.settings.options import METHOD
+from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ SAMPLED = ("sps", "block")  # rules for a chain that is sampled from a distribut
 
 def cells_of(
     options: Mapping[str, Any],
-    ks: str,
+    ks: Iterable[int],
     *,
     settle: Callable[[Cell], Cell] = resolve,
     heads: Mapping[str, str] = MappingProxyType({}),
@@ -38,15 +39,14 @@ def cells_of(
 
     Args:
         options: options of cells; those of `LISTS` are lists.
-        ks: the K to compare, as a range.
+        ks: the K to compare.
         settle: resolves a cell; one that may look at tokenizers chooses its drafter as well.
         heads: the drafter of each draft that is a head.
     """
-    ranged = lookaheads(ks)
     cells: dict[str, Cell] = {}
     refused: dict[str, list[str]] = {}
     for way in ways(options, heads):
-        depths: list[dict[str, Any]] = [{"k": k} for k in ranged]
+        depths: list[dict[str, Any]] = [{"k": k} for k in ks]
         depths += [{"schedule": schedule} for schedule in options.get("schedule") or ()]
         if "drafter" not in way:
             depths = [{}]
@@ -63,14 +63,6 @@ def cells_of(
     for reason, methods in refused.items():
         log.info(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
     return list(cells.values())
-
-
-def lookaheads(ks: str) -> list[int]:
-    """Return the K of a range."""
-    try:
-        return parse_range(ks, low=1, high=K_MAX)
-    except ValueError as error:
-        raise UsageError(f"`k` {error}") from error
 
 
 def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from spsbench.loop.drafter_context import Drawn
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import read_costs
-from spsbench.planning.candidates import SAMPLED, candidate_of, lookaheads, replayable
+from spsbench.planning.candidates import SAMPLED, candidate_of, replayable
 from spsbench.planning.forecast.forecasts import Forecasts, forecast_all
 from spsbench.planning.forecast.predictions import tau_of
 from spsbench.planning.forecast.recommendation import Measured
@@ -178,7 +178,7 @@ def cells_of_trace(
 ) -> list[Cell]:
     """Return the candidates for which both a trace and a table of costs exist."""
     check_trace_options(traces, options, planning)
-    depths = [constant(k) for k in lookaheads(planning.k)]
+    depths = [constant(k) for k in planning.k]
     depths += [Spec.parse(str(depth)) for depth in options.get("schedule") or ()]
     drafts, drafters = options.get("draft") or (), [*map(str, options.get("drafter") or ())]
     cells: list[Cell] = []

@@ -11,25 +11,20 @@ import numpy as np
 
 from spsbench.errors import MissingError, UsageError
 from spsbench.hardware.memory import importing_libraries
+from spsbench.hardware.ranks import ranks
 from spsbench.messages import ignore, takes_say
 from spsbench.metrics.classifier import Fitted, Slots, fit, write_classifier
 from spsbench.metrics.intervals import Floats
 from spsbench.models.prepare import facts_of, heads_in, note_default_drafters, prepare_cells
 from spsbench.planning.forecast.rounds import Coins, room_of, rounds
 from spsbench.plugins import make
-from spsbench.settings.cell_from_options import (
-    OF_CELL,
-    chat_sampling,
-    describe_defaults,
-    make_cell,
-)
-from spsbench.settings.commands import LISTS, TASK, Planning
-from spsbench.settings.constraint import KINDS as CONSTRAINTS
-from spsbench.settings.constraint import marked
-from spsbench.settings.execution import HERE, OutputFolder, Workers, access_of
+from spsbench.settings.cell import Cell
+from spsbench.settings.cell_from_options import chat_sampling, describe_defaults, fill
+from spsbench.settings.commands import LISTS, PLAN, TASK, Planning
+from spsbench.settings.execution import HERE
 from spsbench.settings.experiment import in_chat, may_need_hub, task_spec
-from spsbench.settings.options import convert_options, take_record
-from spsbench.settings.sweep import Sweep
+from spsbench.settings.grid import Sweep
+from spsbench.settings.options import options_of, parse
 from spsbench.spec import Spec
 from spsbench.store.traces import Drawn, read_traces, trace_files
 
@@ -149,11 +144,10 @@ def plan(
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, remaining = access_of(options)
-    place = take_record(OutputFolder, remaining)
-    workers = take_record(Workers, remaining)
-    planning = take_record(Planning, remaining)
-    chosen: dict[str, Any] = typed_options(remaining)
+    planning, candidates, place, workers, access = parse(options, *PLAN)
+    chosen: dict[str, Any] = candidates.options
+    if ranks().size > 1:
+        raise UsageError("a plan over several ranks (torchrun): expected one. Leave torchrun out")
     if planning.trace:
         if workers.kind != HERE:
             raise UsageError("`trace` with `on`: expected texts to be made there. Leave one out")
@@ -239,38 +233,20 @@ def open_plan(folder: Path, **options: Any) -> Any:
     Raises:
         SpsError: no plan, or a damaged plan.
     """
-    planning = take_record(Planning, options)
-    if options:
+    if others := options.keys() - options_of(Planning):
         raise UsageError(
-            f"{', '.join(options)} with the plan {folder}: expected options that only change how "
+            f"{', '.join(others)} with the plan {folder}: expected options that only change how "
             "it is shown, such as `draft_cost`, `every`, `plot`. Leave the rest out"
         )
 
     from spsbench.planning import inputs
 
-    return inputs.open_plan(folder, planning)
+    return inputs.open_plan(folder, *parse(options, Planning))
 
 
-def typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of cells in their types; those of `LISTS` as lists."""
-    for name in (*CONSTRAINTS, "parallel", "draft_parallel"):
-        if options.get(name):
-            raise UsageError(
-                f"{marked(name)} with a plan: expected none, since a plan is of free texts here. "
-                "Measure with sps bench"
-            )
-    plain = {name: value for name, value in options.items() if name not in LISTS}
-    typed: dict[str, Any] = convert_options(OF_CELL, plain)
-    for name in LISTS:
-        if (value := options.get(name)) is not None:
-            values = value if isinstance(value, list | tuple) else [value]
-            typed[name] = [OF_CELL[name].convert(element) for element in values]
-    return typed
-
-
-def rough(options: Mapping[str, Any]) -> list[Any]:
+def rough(options: Mapping[str, Any]) -> list[Cell]:
     """Return cells that name all models, for checks before torch is imported."""
     plain = {name: value for name, value in options.items() if name not in LISTS}
     of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}
-    cells = [make_cell(**plain, draft=draft) for draft in options.get("draft") or ()]
-    return cells or [make_cell(**of_target)]
+    cells = [fill({**plain, "draft": draft}) for draft in options.get("draft") or ()]
+    return cells or [fill(of_target)]

@@ -288,7 +288,7 @@ class Planner(Conductor):
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
         """Return the costs of every traced draft, given or measured, under hypothetical factors."""
-        path, sizes = self.planning.costs, self.planning.batch_sizes()
+        path, sizes = self.planning.costs, sorted(self.planning.batch)
         if not any(replayable(c) and drafting(c) in traces.drafts for c in self.cells):
             raise UsageError(
                 "nothing to predict: expected a draft that a text can tell something of. Add "

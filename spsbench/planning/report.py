@@ -84,7 +84,7 @@ class Planned:
     @cached_property
     def batches(self) -> BatchForecasts | None:
         """Return predictions for several texts at a time (`batch`)."""
-        return forecast_batches(self.planning.batch_sizes(), self.forecasts, self.cells)
+        return forecast_batches(sorted(self.planning.batch), self.forecasts, self.cells)
 
     @property
     def answer(self) -> Answer:

@@ -22,7 +22,7 @@ from spsbench.settings.options import (
     Option,
     at_least,
     between,
-    settings_of,
+    options_of,
 )
 from spsbench.spec import Spec
 
@@ -278,7 +278,7 @@ class Cell(WarpSettings):
 
 
 METHOD_FIELDS = ("drafter", "verifier", "schedule", "decoder")
-SAMPLING_FIELDS = tuple(s.name for s in settings_of(Cell) if s.name not in METHOD_FIELDS)
+SAMPLING_FIELDS = tuple(name for name in options_of(Cell) if name not in METHOD_FIELDS)
 """Options of sampling: the distribution of each token, length and end of the text, the seed."""
 
 

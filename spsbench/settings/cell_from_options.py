@@ -1,12 +1,10 @@
-"""Cells from options: the table of all options of cells, and `make_cell`.
+"""Cells from options: the table of all options of cells, and `fill`.
 
-Flags, keys of experiment files and keywords of the library are read from `OF_CELL` and from the
-other records of this room. `make_cell` fills in defaults and makes every check that needs neither a
-model nor torch.
+`fill` fills in defaults and makes every check that needs neither a model nor torch.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -22,7 +20,6 @@ from spsbench.settings.cell import (
     Cell,
     constant,
 )
-from spsbench.settings.facts import NOTHING, ModelFacts
 from spsbench.settings.models import (
     BLOCKS,
     CHECKPOINT,
@@ -30,22 +27,16 @@ from spsbench.settings.models import (
     DEFAULT_DRAFTER,
     DEFAULT_HEAD,
     HEAD_WEIGHTS,
+    NOTHING,
     QUANTISED,
     RANDOM,
     SERVED,
     SHAPE,
+    ModelFacts,
     ModelSpec,
     parse_shape,
 )
-from spsbench.settings.options import (
-    METHOD,
-    MODELS,
-    Option,
-    Setting,
-    between,
-    convert_options,
-    settings_of,
-)
+from spsbench.settings.options import METHOD, Option, Setting, between, options_of
 from spsbench.spec import ALONE, K_MAX, Spec
 
 log = logging.getLogger(__name__)
@@ -59,36 +50,29 @@ USUAL_ENGINE = ModelSpec("").engine
 DEFAULT_ENGINE = USUAL_ENGINE if USUAL_ENGINE.name in built_in("engines") else Spec("eager")
 """Engine where none is named: the usual one is of an extension, which may have been taken away."""
 SPECIAL_DRAFTS = " self:int8: the target quantised; shape:512x8: random weights of that shape."
-NEVER_THE_TARGETS = ("id", "revision", "parallel")
-"""Fields in which a draft model never follows the target."""
+ALWAYS_THE_TARGETS = ("trust_remote_code", "attention")
+"""Fields for which a draft model has no option of its own."""
 
 
-def _of_target() -> Iterator[Setting]:
-    for setting in settings_of(ModelSpec):
-        option = setting.option._replace(help=setting.option.help.format(model="the target"))
-        name, default = (
-            ("target", "nano") if setting.name == "id" else (setting.name, setting.default)
-        )
-        default = DEFAULT_ENGINE if name == "engine" else default
-        yield replace(setting, name=name, option=option, default=default)
+def _of_target(field: str, setting: Setting) -> Setting:
+    option = setting.option._replace(help=setting.option.help.format(model="the target"))
+    if field == "id":
+        return replace(setting, name="target", option=option, default="nano")
+    return replace(
+        setting, option=option, default=DEFAULT_ENGINE if field == "engine" else setting.default
+    )
 
 
-def _of_draft() -> Iterator[Setting]:
-    """Yield the settings of the draft model, which default to the target's where possible."""
-    for setting in settings_of(ModelSpec):
-        is_drafts_alone = setting.name in NEVER_THE_TARGETS
-        option = setting.option._replace(
-            help=setting.option.help.format(model="the draft model")
-            + (SPECIAL_DRAFTS if setting.name == "id" else ""),
-            flags=tuple(f"draft-{flag}" for flag in setting.option.flags),
-            default_text="that of a bundled pair"
-            if setting.name == "id"
-            else None
-            if is_drafts_alone
-            else "the target's",
-        )
-        name = "draft" if setting.name == "id" else f"draft_{setting.name}"
-        yield replace(setting, name=name, option=option, default=None)
+def _of_draft(field: str, setting: Setting) -> Setting:
+    """Return the setting of the draft model, which defaults to the target's where possible."""
+    alone = {"id": "that of a bundled pair", "revision": None}
+    option = setting.option._replace(
+        help=setting.option.help.format(model="the draft model")
+        + (SPECIAL_DRAFTS if field == "id" else ""),
+        default_text=alone.get(field, "the target's"),
+    )
+    name = "draft" if field == "id" else f"draft_{field}"
+    return replace(setting, name=name, option=option, default=None)
 
 
 K = Setting(
@@ -104,42 +88,20 @@ K = Setting(
 )
 """Sets the constant schedule."""
 
-RANDOM_WEIGHTS = Setting(
-    "random_weights",
-    Option(
-        MODELS,
-        help="Random weights in the shape of both models: timing only, the text has no meaning.",
-    ),
-    bool,
-    False,
-)
-"""Sets random weights for target and draft."""
-
-TARGET = {setting.field: setting for setting in _of_target()}
+_OF_MODEL = options_of(ModelSpec).items()
+TARGET = {field: _of_target(field, setting) for field, setting in _OF_MODEL}
 """Field of the target's `ModelSpec` -> its setting."""
-DRAFT = {setting.field: setting for setting in _of_draft()}
+DRAFT = {f: _of_draft(f, s) for f, s in _OF_MODEL if f not in ALWAYS_THE_TARGETS}
+"""Field of the draft's `ModelSpec` -> its setting."""
 DRAFTING = (*(setting.name for setting in DRAFT.values()), "drafter", "verifier", "schedule")
 
-FIELDS = {setting.name: setting for setting in settings_of(Cell)}
 OF_CELL: Mapping[str, Setting] = {
-    setting.name: setting
-    for setting in (
-        *TARGET.values(),
-        *DRAFT.values(),
-        RANDOM_WEIGHTS,
-        K,
-        *(FIELDS[name] for name in (*METHOD_FIELDS, *SAMPLING_FIELDS)),
-    )
+    **{setting.name: setting for setting in (*TARGET.values(), *DRAFT.values(), K)},
+    **{name: options_of(Cell)[name] for name in (*METHOD_FIELDS, *SAMPLING_FIELDS)},
 }
 """Name -> setting, of all options of a cell."""
 
-
 CELL_FIELDS = tuple(field.name for field in fields(Cell))
-
-
-def make_cell(**options: Any) -> Cell:
-    """Make the cell that these options describe; None counts as not given. Raises like `fill`."""
-    return fill(convert_options(OF_CELL, options))
 
 
 def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING, *, chat: bool = False) -> Cell:
@@ -348,7 +310,7 @@ def lookahead(drafter: Spec) -> int:
 
 
 def target_of(values: Mapping[str, Any]) -> ModelSpec:
-    """Return the target that the options describe."""
+    """Return the target that the options describe; the ranks that torchrun started share it."""
     options = {
         field: values.get(setting.name, setting.default) for field, setting in TARGET.items()
     }
@@ -356,38 +318,16 @@ def target_of(values: Mapping[str, Any]) -> ModelSpec:
         log.info(f"note: engine {USUAL_ENGINE} is not installed: {DEFAULT_ENGINE} runs, slower")
     if options["trust_remote_code"] and options["revision"] is None:
         raise UsageError("`trust_remote_code`: expected a pinned revision. Give it with `revision`")
-    return shared(ModelSpec(**_drawn(values, options)))
-
-
-def shared(model: ModelSpec) -> ModelSpec:
-    """Return `model` with its number of ranks; `tp` alone means all that torchrun has started.
-
-    Raises:
-        UsageError: there are none, or other ones.
-    """
-    if model.parallel is None:
-        return model
     size = ranks().size
-    if model.parallel == "tp":
-        if size == 1:
-            raise UsageError(
-                "`parallel` tp without torchrun: expected ranks that it started. "
-                "Say how many to start: `parallel` tp:2"
-            )
-        return replace(model, parallel=f"tp:{size}")
-    if size not in (1, model.ranks):
-        raise UsageError(
-            f"`parallel` {model.parallel} under torchrun with {size} ranks: expected as many. "
-            "Say `parallel` tp"
-        )
-    return model
+    return ModelSpec(**options, parallel=f"tp:{size}" if size > 1 else None)
 
 
 def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
     """Return the draft model; options that are not given are the target's.
 
     `self:int4` is the target once more, quantised; `shape:512x8` has the target's architecture and
-    random weights; some heads are rounded where nothing is said.
+    random weights; some heads are rounded where nothing is said. Remote code runs where the
+    target's does, of a pinned revision.
 
     Raises:
         UsageError: a format that is not known; options that contradict each other.
@@ -395,17 +335,11 @@ def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSp
     options = {
         field: values[setting.name] for field, setting in DRAFT.items() if setting.name in values
     }
-    if options.get("trust_remote_code") and "revision" not in options:
-        raise UsageError(
-            "`draft_trust_remote_code`: expected a pinned revision. Give it with `draft_revision`"
-        )
     if name.startswith(SELF):
         _check_own(name, options)
-        options |= {
-            "revision": target.revision,
-            "trust_remote_code": target.trust_remote_code,
-            "weights": name.removeprefix(SELF),
-        }
+        options |= {"revision": target.revision, "weights": name.removeprefix(SELF)}
+        if target.random:
+            options["weights"] = f"{RANDOM}-{options['weights']}"
         name = target.id
     elif name.startswith(SHAPE):
         shape, of = parse_shape(name)
@@ -418,9 +352,9 @@ def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSp
         name = f"{SHAPE}{shape}:{of or target.id}"
     elif name in HEAD_WEIGHTS and target.weights in (CHECKPOINT, BLOCKS) and target.device == "cpu":
         options.setdefault("weights", HEAD_WEIGHTS[name])
-    alike = {field: getattr(target, field) for field in DRAFT if field not in NEVER_THE_TARGETS}
-    weights = {} if options.get("weights") == CHECKPOINT else _drawn(values, alike | options)
-    return shared(ModelSpec(**alike | options | weights | {"id": name}))
+    is_trusted = target.trust_remote_code and options.get("revision") is not None
+    alone = {"revision": None, "parallel": None, "trust_remote_code": is_trusted}
+    return replace(target, **alone | options | {"id": name})
 
 
 def _check_own(name: str, options: Mapping[str, Any]) -> None:
@@ -430,17 +364,9 @@ def _check_own(name: str, options: Mapping[str, Any]) -> None:
             f"{', '.join(SELF + kind for kind in QUANTISED)}, which are "
             "the target's own weights quantised. With fewer layers: `drafter` self:8-11"
         )
-    for field in ("revision", "weights", "trust_remote_code"):
+    for field in ("revision", "weights"):
         if field in options:
             raise UsageError(
                 f"`{DRAFT[field].name}` with `draft` {name}: expected one of the two, as the "
                 "target says which weights these are"
             )
-
-
-def _drawn(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's options, with random weights if `random_weights` is set."""
-    weights = options["weights"]
-    if not values.get("random_weights") or weights.startswith(RANDOM):
-        return dict(options)
-    return {**options, "weights": RANDOM if weights == CHECKPOINT else f"{RANDOM}-{weights}"}

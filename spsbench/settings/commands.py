@@ -1,12 +1,16 @@
-"""Options of `sps verify` and `sps plan`, one record each."""
+"""Options of `sps verify` and `sps plan`, one record each; the keywords of `spsbench.load`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from spsbench.errors import UsageError
 from spsbench.settings.cell import SEED_MAX
+from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.constraint import KINDS as CONSTRAINTS
+from spsbench.settings.execution import Access, OutputFolder, Workers
+from spsbench.settings.grid import MAX_SAMPLES, Grid, SampleSeed
 from spsbench.settings.options import (
     AUDIT,
     MACHINE,
@@ -18,12 +22,55 @@ from spsbench.settings.options import (
     Option,
     Setting,
     between,
+    numbers,
     one_of,
-    options_of,
-    parse_range,
-    ranges,
 )
-from spsbench.settings.sweep import MAX_SAMPLES, SampleSeed
+from spsbench.spec import K_MAX, Spec
+
+
+class CellOptions(TypedDict, total=False):
+    """Options of a call, for checkers of types and editors; None counts as not given."""
+
+    target: str | Path | None
+    revision: str | None
+    weights: str | None
+    trust_remote_code: bool | None
+    engine: str | Spec | None
+    device: str | None
+    dtype: str | None
+    attention: str | None
+    draft: str | Path | None
+    draft_revision: str | None
+    draft_weights: str | None
+    draft_engine: str | Spec | None
+    draft_device: str | None
+    draft_dtype: str | None
+    k: int | None
+    drafter: str | Spec | None
+    verifier: str | Spec | None
+    schedule: str | Spec | None
+    decoder: str | Spec | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    max_new_tokens: int | None
+    seed: int | None
+    stop: str | Sequence[str] | None
+    ignore_eos: bool | None
+    json_schema: str | Path | Mapping[str, object] | type | None
+    leave_open: bool | None
+    regex: str | None
+    grammar: str | Path | None
+
+
+class LoadOptions(CellOptions, total=False):
+    """Options of `spsbench.load`."""
+
+    offline: bool | None
+    allow_pickle: bool | None
+    threads: int | str | None
+
 
 MAX_TEXTS = 10**9
 BIAS = Check(lambda bias: 0 < bias < 1, "above 0 and below 1")
@@ -90,12 +137,6 @@ class Replay:
     max_tokens: Annotated[int | None, Option(AUDIT, AUDIT_COUNT, default_text="all")] = None
 
 
-OF_AUDIT: Mapping[str, Setting] = options_of(Audit)
-"""Name -> setting, of `sps verify pair`."""
-OF_REPLAY: Mapping[str, Setting] = options_of(Replay)
-"""Name -> setting, of `sps verify run`."""
-
-
 TASK = "xsum:data=mini"  # where nobody names prompts: what the bundled pair was trained for
 KS = "1..8,10,12,16"
 FACTOR = between(1e-6, 1e6, "a number above 0")
@@ -123,7 +164,9 @@ class Planning:
     """
 
     prompts: Annotated[Path | None, Option(WORK)] = None
-    k: Annotated[str, Option(METHOD, flags=("k",), parse=ranges)] = KS
+    k: Annotated[
+        tuple[int, ...], Option(METHOD, flags=("k",), default_text=KS, parse=numbers(1, K_MAX))
+    ] = (*range(1, 9), 10, 12, 16)
     limit: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 64
     held_back: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 24
     sample_seed: Annotated[int, Option(SIZE, between(0, SEED_MAX, "0..2^64-1"))] = 0
@@ -133,31 +176,17 @@ class Planning:
     costs: CostsFile = None
     draft_cost: Annotated[float | None, Option(MACHINE, FACTOR)] = None
     target_cost: Annotated[float | None, Option(MACHINE, FACTOR)] = None
-    batch: Annotated[str | None, Option(MACHINE, parse=ranges)] = None
+    batch: Annotated[tuple[int, ...], Option(MACHINE, parse=numbers(1, MAX_BATCH))] = ()
     chat: Chat = "auto"
     system: Annotated[str | None, Option(WORK)] = None
     every: Annotated[bool, Option(RUN)] = False
 
     def __post_init__(self) -> None:
-        self.batch_sizes()  # refuses
-
-    def batch_sizes(self) -> list[int]:
-        """Return the sizes of batches, rising; none without `batch`.
-
-        Raises:
-            UsageError: no range, a size out of it, or hypothetical costs beside them.
-        """
-        if self.batch is None:
-            return []
-        if self.factors:
+        if self.batch and self.factors:
             raise UsageError(
                 "`batch` with `draft_cost` or `target_cost`: expected costs as they were measured "
                 "in batches. Leave one out"
             )
-        try:
-            return sorted(parse_range(self.batch, low=1, high=MAX_BATCH))
-        except ValueError as error:
-            raise UsageError(f"`batch` {error}") from error
 
     @property
     def factors(self) -> dict[str, float]:
@@ -176,7 +205,49 @@ class Planning:
 
 
 LISTS = ("draft", "drafter", "verifier", "schedule")
-"""Options of cells that may be given more than once: each value is compared."""
+"""Options of cells of which a plan compares several values."""
 
-OF_PLANNING: Mapping[str, Setting] = options_of(Planning)
-"""Name -> setting, of `sps plan`."""
+
+@dataclass(frozen=True)
+class Candidates(Grid):
+    """The options of the cells that a plan compares; its texts are free ones."""
+
+    AXES: ClassVar[Mapping[str, Setting]] = {
+        name: replace(setting, many=name in LISTS)
+        for name, setting in OF_CELL.items()
+        if name not in ("k", *CONSTRAINTS)
+    }
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the options; those of `LISTS` as lists."""
+        return {n: list(v) if n in LISTS else v[0] for n, v in self.axes.items()}
+
+
+RATIO = between(0, 1e6, "a number from 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Options of `sps plan --log` that no other plan has.
+
+    Args:
+        log: Answer from this log of served requests alone: a file, -, or a run; repeatable.
+        tokenizer: Tokenizer of the target, for logs of texts: a tokenizer.json, a folder, or a
+            model.
+        alpha: Only print the formulas for these acceptance rates: 0.5,0.7,0.9.
+        draft_ratio: Cost of a drafted token of a model, in plain passes.
+        row_ratio: Cost of a further row of the target's pass, in plain passes.
+        roofline: Price rounds by a roofline: h100,params=8e9,kv_bytes=131072.
+    """
+
+    log: Annotated[tuple[str, ...], Option(RUN, metavar="PATH")] = ()
+    tokenizer: Annotated[str | None, Option(WORK)] = None
+    alpha: Annotated[str | None, Option(MACHINE)] = None
+    draft_ratio: Annotated[float | None, Option(MACHINE, RATIO)] = None
+    row_ratio: Annotated[float | None, Option(MACHINE, RATIO)] = None
+    roofline: Annotated[str | None, Option(MACHINE)] = None
+
+
+PLAN = (Planning, Candidates, OutputFolder, Workers, Access)
+"""The records of a plan's options."""

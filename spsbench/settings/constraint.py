@@ -65,8 +65,8 @@ def read_schema(value: Any, where: str) -> str:
         )
     if isinstance(schema.get("schema"), dict) and not schema.keys() - WRAPPER:
         raise DataError(
-            f"{where} wraps a schema as OpenAI's `response_format` does: expected the schema "
-            "itself. Give what is under `schema`"
+            f"{where} wraps a schema as the response format of OpenAI does: expected the schema "
+            "itself. Give what is under its key schema"
         )
     return _checked_size(_dumped(schema, where), where)
 
@@ -202,7 +202,7 @@ def _problem(kind: str, text: str) -> str | None:
     if kind == "json_schema" and words.startswith("oneOf"):
         key = optional_tag(json.loads(text))
         remedy = (
-            "branches that exclude each other by a required key with a `const` of its own. "
+            "branches that exclude each other by a required key with a constant of its own. "
             + (f"Require {key!r} in each branch" if key else "Add one, or use `anyOf`")
         )
     return f"{words}: expected {remedy}" if failed else None

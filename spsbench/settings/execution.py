@@ -3,24 +3,13 @@
 Nothing here changes the generated text.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.hardware.ranks import RANK_TIMEOUT
-from spsbench.settings.options import (
-    MACHINE,
-    MODELS,
-    RUN,
-    Option,
-    between,
-    convert_options,
-    number_or,
-    options_of,
-)
+from spsbench.settings.options import MACHINE, MODELS, RUN, Option, between, number_or
 
 THREADS_MAX = 1024
 HERE, PROCESSES, RAY = "here", "processes", "ray"
@@ -30,13 +19,12 @@ NO_RAY = "no Ray (`on` ray): expected it. Run pip install ray, or give `on` proc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Access to models: the hub, pickle files, CPU threads and the timeout of ranks.
+    """Access to models: the hub, pickle files, CPU threads.
 
     Args:
         offline: Never contact the Hugging Face Hub.
         allow_pickle: Allow weights in pickle files, which can run code when they are loaded.
         threads: CPU threads; auto leaves room for other work on the machine.
-        rank_timeout: With `parallel`: seconds without an answer after which a rank counts as lost.
     """
 
     offline: Annotated[bool, Option(MODELS)] = False
@@ -51,7 +39,6 @@ class Access:
             parse=number_or("auto"),
         ),
     ] = None
-    rank_timeout: Annotated[float, Option(MACHINE, between(1, 1e6, "1..1000000"))] = RANK_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +107,6 @@ class OutputFolder:
     def slice(self) -> tuple[int, int]:
         """Return the index of the shard, from 0, and the number of shards."""
         return shard_of(self.shard)
-
-
-OF_ACCESS, OF_WORKERS, OF_OUTPUT = map(options_of, (Access, Workers, OutputFolder))
-
-
-def access_of(options: Mapping[str, Any]) -> tuple[Access, dict[str, Any]]:
-    """Split options into the access to models and the rest."""
-    access = {name: value for name, value in options.items() if name in OF_ACCESS}
-    others = {name: value for name, value in options.items() if name not in OF_ACCESS}
-    return Access(**convert_options(OF_ACCESS, access)), others
 
 
 def shard_of(text: str) -> tuple[int, int]:

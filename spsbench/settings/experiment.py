@@ -11,12 +11,12 @@ from spsbench.errors import MismatchError, UsageError
 from spsbench.foreign import read_toml
 from spsbench.plugins import make, plug_in
 from spsbench.registry import entries
-from spsbench.settings.cell import SEED_MAX, Cell
+from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import chat_sampling, describe_defaults
-from spsbench.settings.facts import NOTHING, ModelFacts
-from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import RUN, SIZE, Option, Setting, between, located, options_of
-from spsbench.settings.sweep import MAX_SAMPLES, Sweep
+from spsbench.settings.execution import Access, OutputFolder, Workers
+from spsbench.settings.grid import MAX_SAMPLES, Sweep
+from spsbench.settings.models import NOTHING, ModelFacts, ModelSpec
+from spsbench.settings.options import RUN, SIZE, Option, between, located
 from spsbench.settings.task import Task
 from spsbench.sources import fixed
 from spsbench.spec import Spec
@@ -90,15 +90,14 @@ class Experiment:
     """Parts that run one after the other into one folder.
 
     Args:
-        seed: Random seed.
         warmup: Warm-up prompts, run before anything is timed.
         title: Title of the report.
         paper: Show the paper's results (Chinchilla) beside the measured ones.
         no_texts: Leave a digest in the place of texts and token ids, once they are scored.
     """
 
-    parts: tuple[Part, ...]
-    seed: Annotated[int, Option(SIZE, between(0, SEED_MAX, "0..2^64-1"))] = 0
+    parts: tuple[Part, ...] = ()
+    seed: int = 0  # the first one of its cells
     warmup: Annotated[  # prompts of each cell run before anything is timed
         int, Option(SIZE, between(0, MAX_SAMPLES, "0 or more"))
     ] = 1
@@ -125,31 +124,24 @@ class Experiment:
         }
 
 
-OF_EXPERIMENT: Mapping[str, Setting] = options_of(Experiment)
-"""Name -> setting, of options that hold for all parts."""
+BENCH = (Sweep, Experiment, OutputFolder, Access, Workers)
+"""The records of a benchmark's options."""
 
 
 def plan(
-    tables: Sequence[Sweep],
-    facts: ModelFacts = NOTHING,
-    *,
-    threads: int | None = None,
-    **options: Any,
+    tables: Sequence[Sweep], facts: ModelFacts = NOTHING, whole: Experiment = Experiment()
 ) -> Experiment:
     """Make the tasks and expand the tables; reads data but loads no model.
 
     Args:
         facts: what files say of the models, for chats and heads.
-        options: `seed`, `warmup`, `title`, `no_texts`.
+        whole: the options for all parts.
 
     Raises:
         UsageError: an unknown task or argument, a value out of range, or texts that cannot be left
             out.
         SpsError: data that is missing or cannot be used.
     """
-    values = {
-        n: OF_EXPERIMENT[n].convert(value) for n, value in options.items() if value is not None
-    }
     tasks: dict[Spec, Task] = {}
     parts: list[Part] = []
     for table in tables:
@@ -157,10 +149,10 @@ def plan(
             spec = task_spec(table)
             if spec not in tasks:
                 tasks[spec] = make("tasks", spec)
-            parts += parts_of(table, spec, tasks[spec], facts, values.get("seed", 0))
-    if values.get("no_texts"):
+            parts += parts_of(table, spec, tasks[spec], facts)
+    if whole.no_texts:
         _check_no_texts(tables, parts)
-    return Experiment(parts=tuple(parts), threads=threads, **values)
+    return replace(whole, parts=tuple(parts), seed=tables[0].seed[0])
 
 
 def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[Part]) -> None:
@@ -206,7 +198,7 @@ def may_need_hub(table: Sweep) -> bool:
     return bool(plug_in("tasks", spec).online(dict(spec.args)))
 
 
-def parts_of(table: Sweep, spec: Spec, task: Task, facts: ModelFacts, seed: int) -> Iterator[Part]:
+def parts_of(table: Sweep, spec: Spec, task: Task, facts: ModelFacts) -> Iterator[Part]:
     """Make one part of a table, or two where only some of its models use their chat template.
 
     Raises:
@@ -215,7 +207,7 @@ def parts_of(table: Sweep, spec: Spec, task: Task, facts: ModelFacts, seed: int)
     chats = in_chat(
         task, spec, table.targets, chat=table.chat, system=table.system, template=facts.template
     )
-    cells = list(table.cells(spec, task, chats.__getitem__, facts, seed))
+    cells = list(table.cells(spec, task, chats.__getitem__, facts))
     for model in (model for model, chat_task in chats.items() if chat_task and not table.setting):
         if applied := chat_sampling(model, facts, table.axes):
             log.info(describe_defaults(model, applied))

@@ -1,16 +1,43 @@
-"""Grids: options of cells, each with the values it takes; one configuration is a grid of one."""
+"""Grids: options of cells, each with the values it takes; one configuration is a grid of one.
+
+A `Sweep` is the grid of a task: one part of an experiment file, or the flags of `sps bench`.
+"""
 
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
 
-from spsbench.settings.cell import ELSEWHERE, SAMPLING_FIELDS, Cell
+from spsbench.errors import UsageError
+from spsbench.registry import built_in
+from spsbench.settings.cell import ELSEWHERE, SAMPLING_FIELDS, SEED_MAX, Cell
 from spsbench.settings.cell_from_options import DRAFTING, OF_CELL, fill, own_copy
-from spsbench.settings.facts import NOTHING, ModelFacts
-from spsbench.settings.options import convert_options
-from spsbench.spec import Spec
+from spsbench.settings.constraint import check_ends
+from spsbench.settings.models import NOTHING, ModelFacts, ModelSpec
+from spsbench.settings.options import (
+    RUN,
+    SIZE,
+    WORK,
+    Option,
+    Setting,
+    between,
+    located,
+    numbers,
+    one_of,
+    parse,
+    words,
+)
+from spsbench.settings.task import Task
+from spsbench.spec import K_MAX, Spec
 
+METHODS = ("ars", "sps")
+RECORDED = ("counts", "laws", "trace")  # laws are for audits, a trace for `sps plan`
+MAX_SAMPLES = 10**9
+MAX_ROWS = 1024  # of a batch
+MAX_CELLS = 10_000  # cells of one table
+WARP_OF_SETTINGS = ("temperature", "top_p")  # what a setting of the paper decides
+Asked = Callable[[ModelSpec], Task | None]
+"""The task as a model is asked it in its chat template; None: it is given the text alone."""
 SLOWEST = ("setting", *SAMPLING_FIELDS)  # axes; seeds, batches and drafting turn fastest
 LAST = ("batch", "seed")
 
@@ -25,18 +52,11 @@ class Grid:
         speculative: with the others.
     """
 
-    axes: Mapping[str, tuple[Any, ...]]
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     baseline: bool = False
     speculative: bool = True
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "Grid":
-        """Make the grid of one cell from its options; None counts as not given.
-
-        Raises:
-            UsageError: an unknown name, or a value of another type or out of range.
-        """
-        return cls({name: (v,) for name, v in convert_options(OF_CELL, options).items()})
+    AXES: ClassVar[Mapping[str, Setting]] = OF_CELL
 
     @property
     def given(self) -> dict[str, Any]:
@@ -108,3 +128,197 @@ def combinations(lists: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any
     """Yield every choice of one value from each list, the last list turning fastest."""
     for values in itertools.product(*lists.values()):
         yield dict(zip(lists, values, strict=True))
+
+
+def make_cell(**options: Any) -> Cell:
+    """Make the cell that these options describe; None counts as not given. Raises like `one`."""
+    (grid,) = parse(options, Grid)
+    return grid.one()  # type: ignore[no-any-return]
+
+
+def on_off(value: Any, name: str) -> Any:
+    """Take true and false as words."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+SampleSeed = Annotated[
+    int | None,
+    Option(
+        SIZE,
+        between(0, SEED_MAX, "0..2^64-1"),
+        default_text="none: the first prompts of the data",
+        help="Seed that draws the prompts from all, each group in proportion.",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """One table of an experiment file, or the flags of `sps bench`.
+
+    Args:
+        data: Data of the task: auto, hub, mini (bundled) or a path.
+        k: Tokens drafted per round: 4, 1..8, 1..9..2 or 2,4,6.
+        method: Methods: ars (auto-regressive), sps (speculative sampling).
+        batch: Texts at a time, in common passes or as requests to a server: 8, or 1,2,4,8.
+        continuous: In a batch, a text that ends makes room for the next; else its place stays
+            empty.
+        setting: Sampling settings of the paper: nucleus,greedy.
+        limit: Number of prompts.
+        samples: Samples per prompt.
+        repeats: Timed repeats of each sample.
+        seed: Random seed, or several such as 0..4; reports show the spread over them.
+        chat: Put prompts into the model's chat template: auto (if it has one), on or off.
+        system: System message, for prompts in a chat template.
+        record: What to record: counts, laws (p and q too, for audits) or trace (for sps plan).
+    """
+
+    task: Annotated[
+        str, Option(WORK, help=f"Task: {built_in('tasks')}, or yours: FILE.py:CLASS.")
+    ] = ""
+    data: Annotated[str | None, Option(WORK)] = None
+    k: Annotated[
+        tuple[int, ...] | None,
+        Option(WORK, flags=("k",), default_text="4", parse=numbers(0, K_MAX)),
+    ] = None
+    method: Annotated[
+        tuple[str, ...], Option(WORK, one_of(*METHODS), default_text="ars,sps", parse=words)
+    ] = METHODS
+    batch: Annotated[
+        tuple[int, ...], Option(WORK, default_text="1", parse=numbers(1, MAX_ROWS))
+    ] = (1,)
+    continuous: Annotated[bool, Option(WORK)] = False
+    setting: Annotated[tuple[str, ...], Option(WORK, one_of("nucleus", "greedy"), parse=words)] = ()
+    limit: Annotated[int | None, Option(SIZE, between(1, MAX_SAMPLES))] = None
+    sample_seed: SampleSeed = None
+    samples: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 1
+    repeats: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 1
+    seed: Annotated[tuple[int, ...], Option(SIZE, default_text="0", parse=numbers(0, SEED_MAX))] = (
+        0,
+    )
+    chat: Annotated[str, Option(WORK, one_of("auto", "on", "off"), parse=on_off)] = "auto"
+    system: Annotated[str | None, Option(WORK)] = None
+    record: Annotated[str, Option(RUN, one_of(*RECORDED))] = "counts"
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # option -> its values
+    where: str = ""  # the file that names the values
+    AXES: ClassVar[Mapping[str, Setting]] = {
+        name: replace(setting, many=setting.kind is not tuple)
+        for name, setting in OF_CELL.items()
+        if name not in ("k", "seed")
+    }
+
+    def grid(self) -> Grid:
+        """Return the cells as combinations of values, `setting` among them."""
+        if self.setting and any(name in self.axes for name in WARP_OF_SETTINGS):
+            raise UsageError("`setting` with `temperature` or `top_p`: expected one of the two")
+        if any(new < 1 for new in self.axes.get("max_new_tokens", ())):
+            raise UsageError("`max_new_tokens` is 0: expected 1 or more")
+        axes: dict[str, Any] = {
+            "setting": self.setting,
+            "k": self.k,
+            "batch": self.batch,
+            "seed": self.seed,
+        }
+        axes = {name: values for name, values in axes.items() if values}
+        return Grid({**axes, **self.axes}, "ars" in self.method, "sps" in self.method)
+
+    def rough(self, facts: ModelFacts = NOTHING) -> list[Cell]:
+        """Return cells that name all models and ways to draft, before the task is known."""
+        with located(self.where):
+            grid = self.grid()
+            plain = {n: v for n, v in grid.axes.items() if n not in ("setting", *SAMPLING_FIELDS)}
+            return list(replace(grid, axes=plain).cells(facts))
+
+    @property
+    def targets(self) -> dict[ModelSpec, None]:
+        """Return the targets of all cells, each once."""
+        return dict.fromkeys(cell.target for cell in self.rough())
+
+    def cells(self, spec: Spec, task: Task, asked: Asked, facts: ModelFacts) -> Iterator[Cell]:
+        """Yield each cell once: settings first, then models, engines and decoders, then drafting.
+
+        Raises:
+            UsageError: a value out of range, or two that contradict each other.
+        """
+        seen: set[str] = set()
+        for point in self.grid().points():
+            cell = self._cell(point, spec, task, asked, facts)
+            if cell.k == 0 and len(self.method) > 1 and lacks_baseline(cell):
+                continue
+            if cell.id not in seen:
+                seen.add(cell.id)
+                yield cell
+            if len(seen) > MAX_CELLS:
+                raise UsageError(
+                    f"more than {MAX_CELLS:,} cells of {spec}: expected fewer. "
+                    "Shorten the lists of options"
+                )
+
+    def _cell(
+        self, point: dict[str, Any], spec: Spec, task: Task, asked: Asked, facts: ModelFacts
+    ) -> Cell:
+        chat_task = asked(fill({n: v for n, v in point.items() if n != "setting"}, facts).target)
+        task = chat_task or task
+        chat, setting = chat_task is not None, point.pop("setting", None)
+        named = {"nucleus": task.nucleus, "greedy": task.greedy}[setting] if setting else {}
+        ends = {} if point.get("ignore_eos") else {"stop": task.stop}  # of full length
+        plain = {"max_new_tokens": task.max_new_tokens, **ends}
+        of_task = {"task": spec, "prompt_version": task.prompt_version, "chat": chat}
+        cell = fill({**plain, **named, **point, **of_task}, facts, chat=chat and not setting)
+        if task.verifier and cell.k != 0 and not cell.elsewhere and "verifier" not in point:
+            cell = replace(cell, verifier=Spec.parse(task.verifier))
+        cell = replace(
+            cell,
+            system=(self.system or "") if chat else "",
+            decoder=recording(cell.decoder, self.record),
+            continuous=self.continuous and cell.batch > 1,
+        )
+        check_work(cell, spec, task, self.record)
+        return cell
+
+
+def check_work(cell: Cell, spec: Spec, task: Task, record: str) -> None:
+    """Refuse a cell that cannot do its task.
+
+    Raises:
+        UsageError: schemas in the rows of a task, a trace or a batch that the cell cannot have.
+    """
+    if task.constrained:
+        where = f"json_schema in the rows of {spec.name}"
+        check_ends(cell, where)
+        if not cell.own_loop:
+            raise UsageError(
+                f"{where} with `decoder` {cell.decoder}: expected native. Leave one out"
+            )
+        if cell.ranks > 1:
+            raise UsageError(f"{where} with several ranks: expected one")
+    if record == "trace" and (task.constrained or cell.constrained):
+        raise UsageError(
+            "`record` trace with a constraint: expected counts or laws, since a plan forecasts "
+            "free texts. Leave one out"
+        )
+    if cell.batch > 1 and not (cell.own_loop or cell.on_server):
+        raise UsageError(
+            f"`batch` {cell.batch} with `decoder` {cell.decoder}: expected native, or a "
+            "server that takes several requests at a time. Leave one out"
+        )
+
+
+def lacks_baseline(cell: Cell) -> bool:
+    """Return whether the cell's server has no other one beside it that does not speculate."""
+    return cell.on_server and "baseline" not in dict(cell.decoder.args)
+
+
+def recording(decoder: Spec, record: str) -> Spec:
+    """Return the decoder with what it is to record.
+
+    Raises:
+        UsageError: laws of a decoder that shows none.
+    """
+    if record != "laws":
+        return decoder
+    if decoder.name != "native":
+        raise UsageError(
+            f"`record` laws with `decoder` {decoder}: expected native, which records them"
+        )
+    return Spec(decoder.name, (*decoder.args, ("laws", True)))

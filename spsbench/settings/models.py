@@ -1,22 +1,17 @@
 """The models of a cell, how each is run, and the models that have short names."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from spsbench.errors import UsageError
 from spsbench.hardware.files import cache_home
 from spsbench.settings.options import MACHINE, MODELS, Check, Option
 from spsbench.spec import Spec
 
-SHARED = re.compile(r"tp(:([2-9]|[1-9]\d{1,3}))?", re.ASCII)
-EXPECTED = (
-    "tp:N with N of 2 or more, or tp under torchrun; layers laid on devices one after the other "
-    "(pp, device_map) are not run here, since a round would wait for each device in turn"
-)
 CHECKPOINT, RANDOM = "checkpoint", "random"  # weights
 BLOCKS = "blocks"  # those of a GGUF file as it packs them: the law of its checkpoint, unrounded
 QUANTISED = ("int8", "int4", "int4-64")  # those of the checkpoint, rounded once they are loaded
@@ -86,8 +81,6 @@ class ModelSpec:
         device: Device of {model}: cpu, cuda, cuda:1 ...
         dtype: Data type of {model}; auto is float32 on a CPU, else the checkpoint's.
         attention: Attention implementation of {model}, by its name in transformers.
-        parallel: Experimental: tensor-parallel processes of {model}, such as tp:2; tp under
-            torchrun.
     """
 
     id: Annotated[str, Option(MODELS)]
@@ -100,14 +93,7 @@ class ModelSpec:
     attention: Annotated[
         str | None, Option(MACHINE, flags=("attn-implementation",), metavar="NAME")
     ] = None
-    parallel: Annotated[
-        str | None,
-        Option(
-            MACHINE,
-            Check(lambda value: SHARED.fullmatch(value) is not None, EXPECTED),
-            metavar="tp:N",
-        ),
-    ] = None
+    parallel: str | None = None  # tp:N: N ranks share it, which torchrun started
 
     @property
     def ranks(self) -> int:
@@ -139,6 +125,22 @@ class ModelSpec:
         name = self.id if self.revision is None else f"{self.id}@{self.revision}"
         return name if self.quantised is None else f"{name} {self.quantised}"
 
+
+class ModelFacts(NamedTuple):
+    """What files say of a model; the answers may need a download.
+
+    Attributes:
+        template: whether the model has a chat template.
+        sampling: the sampling that the model names itself, in the words of its file.
+        family: the drafter of a head; None for other models.
+    """
+
+    template: Callable[[ModelSpec], bool] = lambda model: False
+    sampling: Callable[[ModelSpec], Mapping[str, Any]] = lambda model: {}
+    family: Callable[[ModelSpec], str | None] = lambda draft: None
+
+
+NOTHING = ModelFacts()  # for checks that touch no file
 
 _WEIGHTS = Path(__file__).parents[1] / "weights"  # data alone, so that it can be a wheel of its own
 

@@ -1,42 +1,31 @@
 """Options: fields of records that are flags, TOML keys and Python keywords at once.
 
-A record declares an `Option` in the annotation of a field. `options_of` lists them, `take_record`
-makes a record of what a user gives, `parse_range` reads `1..8`.
+A record declares an `Option` in the annotation of a field. `options_of` lists them, and `parse`
+makes records of what a user gives, on the command line, in a file or in Python.
 """
 
 import inspect
 import math
 import re
 import types
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from numbers import Integral
 from pathlib import Path
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from spsbench.errors import UsageError, did_you_mean, replace_fields
 from spsbench.sources import fixed
 from spsbench.spec import Spec
-
-Record = TypeVar("Record")
 
 MODELS, METHOD, SAMPLING = "Models", "Method", "Sampling"
 WORK, SIZE, RUN, AUDIT, MACHINE = "Task", "Size", "Run", "Audit", "Machine"
 SERVER = "Server"
 LONGEST_NAME = 60  # characters in a message
 MAX_NUMBERS = 10_000  # of one range
-TERM = re.compile(r"(\d+)(?:\.\.(\d+)(?:\.\.(\d+))?)?")  # 4, 1..8 or 1..9..2
+TERM = re.compile(r"(\d{1,20})(?:\.\.(\d{1,20})(?:\.\.(\d{1,20}))?)?")  # 4, 1..8 or 1..9..2
 
 
 class Check(NamedTuple):
@@ -89,9 +78,9 @@ class Setting:
 
     name: str
     option: Option
-    kind: Any  # str, int, float, bool, Path, Spec, tuple, or a Literal
+    kind: Any  # str, int, float, bool, Path, Spec, tuple, or tuple[int, ...]
     default: Any = None
-    field: str = ""  # of its record
+    many: bool = False  # may be given several times
 
     @property
     def flag(self) -> str:
@@ -116,21 +105,35 @@ class Setting:
                 raise UsageError(f"{where} is {value_text}: expected {check.expected}")
         return typed
 
-    def convert_each(self, value: Any, where: str = "") -> tuple[Any, ...]:
-        """Return each value of a list in its type; a list of texts is one value."""
-        is_list = self.kind is not tuple and isinstance(value, list | tuple)
-        return tuple(self.convert(one, where) for one in (value if is_list else [value]))
+    def convert_each(self, value: Any) -> tuple[Any, ...]:
+        """Return the values of an axis, each in its type."""
+        if self.kind == tuple[int, ...]:
+            return self.convert(value)  # type: ignore[no-any-return]
+        values = value if self.many and isinstance(value, list | tuple) else [value]
+        return tuple(map(self.convert, values))
 
 
-def settings_of(record: type[Any]) -> Iterator[Setting]:
-    """Yield the options that the fields of a record declare."""
+def options_of(*records: Any) -> Mapping[str, Setting]:
+    """Return name -> setting, of records; a name that several declare is the first one's."""
+    settings: dict[str, Setting] = {}
+    for record in records:
+        settings |= {n: s for n, s in _options(record).items() if n not in settings}
+    return settings
+
+
+@cache
+def _options(record: Any) -> Mapping[str, Setting]:
+    """Return name -> setting: of the fields of a record, then those of its `AXES`."""
     hints, helps = get_type_hints(record, include_extras=True), _helps(record)
+    settings: dict[str, Setting] = {}
     for field in fields(record):
         if get_origin(hints[field.name]) is Annotated:
             kind, option = get_args(hints[field.name])
             option = option if option.help else option._replace(help=helps.get(field.name, ""))
             default = None if field.default is MISSING else field.default
-            yield Setting(field.name, option, _bare(kind), default, field.name)
+            settings[field.name] = Setting(field.name, option, _bare(kind), default)
+    axes: Mapping[str, Setting] = getattr(record, "AXES", {})
+    return settings | {name: s for name, s in axes.items() if name not in settings}
 
 
 def _helps(record: type[Any]) -> dict[str, str]:
@@ -143,40 +146,34 @@ def _helps(record: type[Any]) -> dict[str, str]:
     return found
 
 
-def options_of(record: type[Any]) -> Mapping[str, Setting]:
-    """Return name -> setting, of a record."""
-    return {setting.name: setting for setting in settings_of(record)}
+def parse(options: Mapping[str, Any], *records: Any, where: str = "") -> tuple[Any, ...]:
+    """Make each record of its options; a name that several declare is the first one's.
 
-
-def take_record(record: type[Record], options: dict[str, Any]) -> Record:
-    """Make a record from its options, and remove them from `options`.
-
-    Raises:
-        UsageError: a value of another type or out of range.
-    """
-    settings = options_of(record)
-    return record(**convert_options(settings, take_options(options, settings)))
-
-
-def take_options(options: dict[str, Any], names: Container[str]) -> dict[str, Any]:
-    """Remove the known options from `options` and return them."""
-    return {name: options.pop(name) for name in list(options) if name in names}
-
-
-def convert_options(settings: Mapping[str, Setting], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check each value and convert it to its type; None counts as not given.
+    Args:
+        options: flags, keywords or keys of a file by name; None counts as not given.
+        where: the file, for messages.
 
     Raises:
         UsageError: an unknown name, or a value of another type or out of range.
     """
-    for name in sorted(options.keys() - settings.keys()):
-        meant = did_you_mean(name, settings)
-        raise UsageError(
-            f"unknown option {name[:LONGEST_NAME]}: expected one of {', '.join(settings)}.{meant}"
-        )
-    return {
-        name: settings[name].convert(value) for name, value in options.items() if value is not None
-    }
+    given = {n.replace("-", "_"): value for n, value in options.items() if value is not None}
+    made = []
+    with located(where):
+        for record in records:
+            settings, axes = _options(record), getattr(record, "AXES", {})
+            values = {name: given.pop(name) for name in [*given] if name in settings}
+            fixed = {n: settings[n].convert(v) for n, v in values.items() if n not in axes}
+            if axes:
+                others = {n: v for n, v in values.items() if n not in fixed}
+                fixed["axes"] = {n: axes[n].convert_each(v) for n, v in others.items()}
+            made.append(record(**fixed))
+        for name in sorted(given):
+            known = options_of(*records)
+            raise UsageError(
+                f"unknown option {name[:LONGEST_NAME]}: expected one of {', '.join(known)}."
+                f"{did_you_mean(name, known)}"
+            )
+    return tuple(made)
 
 
 @contextmanager
@@ -198,23 +195,6 @@ def _bare(kind: Any) -> Any:
     return tuple if kind == tuple[str, ...] else kind
 
 
-def ranges(value: Any, name: str) -> str:
-    """Return numbers and ranges as in a flag: `2,4` for `[2, 4]`, `4` for 4.
-
-    Raises:
-        UsageError: something else, or no number at all.
-    """
-    listed = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
-    for one in listed:
-        if isinstance(one, bool) or not isinstance(one, str | Integral):
-            raise UsageError(
-                f'{name} is {value!r}: expected numbers or ranges, such as 4, "1..8" or [2, 4]'
-            )
-    if not listed:
-        raise UsageError(f"{name} is empty: expected at least one number. Give one")
-    return ",".join(map(str, listed))
-
-
 def number_or(word: str) -> Callable[[Any, str], Any]:
     """Return what reads a number, also as a word of a command line; `word` is as not given."""
 
@@ -230,12 +210,10 @@ def number_or(word: str) -> Callable[[Any, str], Any]:
 
 def _typed(value: Any, kind: Any, where: str) -> Any:
     if kind is Spec:
-        return fixed(value if isinstance(value, Spec) else _spec(value, where))
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            expected = " or ".join(map(str, get_args(kind)))
-            raise UsageError(f"{where} is {value!r}: expected {expected}")
-        return value
+        try:
+            return fixed(value if isinstance(value, Spec) else Spec.parse(value))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UsageError(f"{where} {error}") from error
     if kind is tuple:
         listed = [value] if isinstance(value, str) else value
         if not isinstance(listed, list | tuple) or not all(isinstance(i, str) for i in listed):
@@ -254,13 +232,6 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
     return value
 
 
-def _spec(value: Any, where: str) -> Spec:
-    try:
-        return Spec.parse(value)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{where} {error}") from error
-
-
 def words(value: Any, name: str) -> Any:
     """Return the words of a list; those of one text may be parted by commas."""
     listed = value if isinstance(value, list | tuple) else [value]
@@ -268,46 +239,44 @@ def words(value: Any, name: str) -> Any:
 
 
 def numbers(low: int, high: int) -> Callable[[Any, str], tuple[int, ...]]:
-    """Return what reads numbers and ranges, each number once: 4, `1..8`, `1..9..2` or [2, 4]."""
+    """Return what reads numbers and ranges in their order, each number once.
+
+    4, `1..8` with both ends, `1..9..2` for every second, `2,4` or [2, 4]. It refuses anything else:
+    a range that runs backwards, a number not in low..high, more than `MAX_NUMBERS` numbers.
+    """
 
     def read(value: Any, name: str) -> tuple[int, ...]:
-        try:
-            return tuple(parse_range(ranges(value, name), low=low, high=high))
-        except ValueError as error:
-            raise UsageError(f"{name} {error}") from error
+        is_one = isinstance(value, str) or not isinstance(value, Iterable)
+        terms = [value] if is_one else list(value)
+        for term in terms:
+            if isinstance(term, bool) or not isinstance(term, str | Integral):
+                raise UsageError(
+                    f'{name} is {value!r}: expected numbers or ranges, such as 4, "1..8" or [2, 4]'
+                )
+        if not terms:
+            raise UsageError(f"{name} is empty: expected at least one number. Give one")
+        text, found = ",".join(map(str, terms)), list[int]()
+        where = f"{name} {text[:LONGEST_NAME]!r}"
+        for term in text.replace(" ", "").split(","):
+            match = TERM.fullmatch(term)
+            if match is None:
+                wrong = repr(term[:LONGEST_NAME])
+                raise UsageError(
+                    f"{where}: expected numbers and ranges such as 4 or 1..8, got {wrong}"
+                )
+            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+            if last < first or step == 0:
+                raise UsageError(
+                    f"{where}: {term} is empty: expected first <= last and a step >= 1"
+                )
+            if first < low or last > high:
+                raise UsageError(f"{where}: {term} is outside {low}..{high}")
+            count = len(found) + (last - first) // step + 1
+            if count > MAX_NUMBERS:
+                raise UsageError(
+                    f"{where} names {count:,} numbers: expected at most {MAX_NUMBERS:,}"
+                )
+            found += range(first, last + 1, step)
+        return tuple(dict.fromkeys(found))
 
     return read
-
-
-def parse_range(text: str, *, low: int, high: int) -> list[int]:
-    """Return the numbers of `text` in its order, each once: `4`, `1..8` with both ends, `0,1..3`.
-
-    `a..b..s` takes every s-th. Terms are parted by commas.
-
-    Raises:
-        ValueError: something else, a range that runs backwards, a number not in low..high, or
-            more than `MAX_NUMBERS` numbers.
-    """
-    return list(dict.fromkeys(_numbers(text, low, high)))
-
-
-def _numbers(text: str, low: int, high: int) -> Iterator[int]:
-    left = MAX_NUMBERS
-    for term in text.replace(" ", "").split(","):
-        match = TERM.fullmatch(term)
-        if match is None:
-            raise ValueError(
-                f"{text!r}: expected numbers and ranges such as 4 or 1..8, got {term!r}"
-            )
-        first = int(match[1])
-        last = int(match[2] or first)
-        step = int(match[3] or 1)
-        if last < first or step == 0:
-            raise ValueError(f"{text!r}: {term} is empty: expected first <= last and a step >= 1")
-        if first < low or last > high:
-            raise ValueError(f"{text!r}: {term} is outside {low}..{high}")
-        named = (last - first) // step + 1
-        if named > left:
-            raise ValueError(f"{text!r} names {named:,} numbers: expected at most {MAX_NUMBERS:,}")
-        left -= named
-        yield from range(first, last + 1, step)

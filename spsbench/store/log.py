@@ -114,7 +114,7 @@ class HeadedLog(Log):
 
 def iterate(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the checked records of a log, without a torn tail."""
-    with reading(path, "a log that `sps` wrote"):
+    with reading(path, "a log that sps wrote"):
         for _, values in entries(path):
             yield values
 

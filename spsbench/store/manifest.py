@@ -108,7 +108,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             convert(manifest.experiment, ExperimentShape)
         except ValidationError as error:
             raise DataError(
-                f"unreadable manifest ({path}: {error}): expected what `sps` wrote. "
+                f"unreadable manifest ({path}: {error}): expected what sps wrote. "
                 "Restore the file from a copy, or start anew"
             ) from error
         return manifest

@@ -149,7 +149,7 @@ class Traces:
             self._take(values)
         except (KeyError, ValidationError, ValueError) as error:
             raise DataError(
-                f"foreign trace ({path}: {error}): expected what `sps` wrote. Record it anew"
+                f"foreign trace ({path}: {error}): expected what sps wrote. Record it anew"
             ) from error
 
     def _take(self, values: Mapping[str, Any]) -> None:
@@ -216,8 +216,7 @@ def _trace_files(path: Path) -> Iterator[Path]:
             begin = stream.read(len(BEGIN))
         if begin != BEGIN[: len(begin)]:
             raise DataError(
-                f"foreign trace ({file}, line 1: no head): expected what `sps` wrote. Record it "
-                "anew"
+                f"foreign trace ({file}, line 1: no head): expected what sps wrote. Record it anew"
             )
         yield file
 

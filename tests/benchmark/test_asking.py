@@ -7,8 +7,9 @@ import pytest
 import spsbench
 from spsbench.errors import UsageError
 from spsbench.settings.experiment import plan
-from spsbench.settings.facts import ModelFacts
-from spsbench.settings.sweep import sweep
+from spsbench.settings.grid import Sweep
+from spsbench.settings.models import ModelFacts
+from spsbench.settings.options import parse
 from spsbench.store.records import records
 from tests import trained
 
@@ -16,7 +17,7 @@ XSUM = {"task": "xsum:data=mini,count=2", "target": "some/model"}
 
 
 def chats(asked, has=True):
-    parts = plan([sweep(XSUM | asked)], ModelFacts(template=lambda model: has)).parts
+    parts = plan([parse(XSUM | asked, Sweep)[0]], ModelFacts(template=lambda model: has)).parts
     return [(cell.chat, part.task.prompt_version[:3]) for part in parts for cell in part.cells]
 
 
@@ -27,7 +28,7 @@ def test_auto_asks_where_there_is_a_template():
 
 def sampled(asked):
     own = {"temperature": 0.2, "top_k": 20}
-    made = plan([sweep(XSUM | asked)], ModelFacts(lambda model: True, lambda model: own))
+    made = plan([parse(XSUM | asked, Sweep)[0]], ModelFacts(lambda model: True, lambda model: own))
     laws = (cell for cell in made.cells)
     return {(law.temperature, law.top_p, law.top_k) for law in laws}
 
@@ -45,9 +46,9 @@ def test_a_chat_is_sampled_as_its_model_names_and_flags_win(said):
 
 def test_what_cannot_be_asked():
     with pytest.raises(UsageError):
-        plan([sweep({"task": "latency", "chat": "on"})])
+        plan([parse({"task": "latency", "chat": "on"}, Sweep)[0]])
     with pytest.raises(UsageError):
-        plan([sweep(XSUM | {"system": "Be brief."})])
+        plan([parse(XSUM | {"system": "Be brief."}, Sweep)[0]])
 
 
 def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path):

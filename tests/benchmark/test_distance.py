@@ -9,8 +9,8 @@ from spsbench.benchmark.target_laws import distance
 from spsbench.engines.quantization.layers import dequantise, quantise
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import ModelCache
-from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access
+from spsbench.settings.grid import make_cell
 from spsbench.settings.models import BUNDLED
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample

@@ -5,12 +5,13 @@ import pytest
 from spsbench.benchmark.models import resolved
 from spsbench.errors import UsageError
 from spsbench.settings.experiment import plan
-from spsbench.settings.sweep import sweep
+from spsbench.settings.grid import Sweep
+from spsbench.settings.options import parse
 
 
 def cells(**asked):
     asked = {"task": "latency", "target": "T", "k": "2,4", "verifier": "auto", **asked}
-    return resolved(plan([sweep(asked)])).cells
+    return resolved(plan([parse(asked, Sweep)[0]])).cells
 
 
 @pytest.mark.needs_fast

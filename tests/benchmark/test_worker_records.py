@@ -13,8 +13,8 @@ from spsbench.benchmark.units import units_of
 from spsbench.errors import MismatchError, UnavailableError
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import ModelCache
-from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access, Workers
+from spsbench.settings.grid import make_cell
 from spsbench.settings.records import RoundRecord
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest

@@ -6,7 +6,7 @@ from spsbench.cli.answers import advice
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.rates import metrics
 from spsbench.pair.text import Comparison, Text
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 from spsbench.settings.records import Record, RoundRecord
 
 

@@ -11,7 +11,7 @@ from spsbench.audit.exact.rules import Enumeration
 from spsbench.cli.rules import table_of
 from spsbench.errors import UsageError
 from spsbench.methods.resolve import resolve
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 from spsbench.sources import fixed
 from spsbench.spec import Spec
 

@@ -11,7 +11,7 @@ import pytest
 GENERATE_AGAIN_AND_AGAIN = """
 import sys
 from spsbench.methods.resolve import resolve
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 from spsbench.benchmark.generation import Generation
 from spsbench.models.cache import ModelCache
 from spsbench.settings.execution import Access

@@ -12,7 +12,8 @@ from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.loop.constraint import Constraint, DeadEndError
 from spsbench.methods import grammar
 from spsbench.settings import constraint as options
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import Sweep, make_cell
+from spsbench.settings.options import parse
 from spsbench.spec import Spec
 from tests.trained import model, save
 from tests.variants import first
@@ -164,7 +165,6 @@ def test_an_end_that_is_a_letter_ends_no_text_that_goes_on(pair):
         {"json_schema": PERSON, "stop": ["x"]},
         {"json_schema": PERSON, "ignore_eos": True},
         {"json_schema": PERSON, "decoder": "hf"},
-        {"json_schema": PERSON, "parallel": "tp:2"},
         {"json_schema": "nowhere.json"},
         {"json_schema": "~no-such-user/x"},
         {"json_schema": '{"minimum": ' + "9" * 5000 + "}"},
@@ -212,7 +212,6 @@ def test_plans_audits_and_the_grammar_drafter_refuse_in_a_sentence(pair):
 def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
     from spsbench.benchmark.jobs import Job, make
     from spsbench.settings.experiment import plan
-    from spsbench.settings.sweep import sweep
     from spsbench.tasks.jsonl import Jsonl
 
     path = tmp_path / "rows.jsonl"
@@ -231,7 +230,7 @@ def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
     assert Jsonl(str(plain)).prompt_version != task.prompt_version
     for given in {"record": "trace"}, {"stop": ["x"]}, {"decoder": "hf", "drafter": "ngram"}:
         with pytest.raises(UsageError):
-            plan([sweep({"task": f"jsonl:path={path}", "method": "ars", **given})])
+            plan([parse({"task": f"jsonl:path={path}", "method": "ars", **given}, Sweep)[0]])
     path.write_text(json.dumps({"id": "a", "prompt": "x", "json_schema": {"not": {}}}) + "\n")
     with pytest.raises(DataError):
         Jsonl(str(path))

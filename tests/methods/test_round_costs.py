@@ -9,7 +9,7 @@ from spsbench.methods import measured_costs, round_costs
 from spsbench.methods.measured_costs import costs_of, learn_costs
 from spsbench.methods.resolve import resolve
 from spsbench.methods.round_costs import RoundCosts, keep_costs, known_costs, with_costs
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 
 COSTS = RoundCosts(0.1, (0.2, 0.4, 0.6, 0.8, 1.0, 1.2), 0.05)
 

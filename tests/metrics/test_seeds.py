@@ -12,7 +12,8 @@ from spsbench.reports.reporter import Title
 from spsbench.reports.run_tables import table_of
 from spsbench.reports.text import body
 from spsbench.settings.experiment import plan
-from spsbench.settings.sweep import sweep
+from spsbench.settings.grid import Sweep
+from spsbench.settings.options import parse
 from tests.simulation import cell, run
 
 
@@ -46,9 +47,9 @@ def test_two_seeds_tell_little():
 
 
 def test_seeds_multiply_the_cells():
-    made = plan([sweep({"task": "latency", "target": "T", "seeds": "0..2", "k": "2"})])
+    made = plan([parse({"task": "latency", "target": "T", "seed": "0..2", "k": "2"}, Sweep)[0]])
     assert [(c.seed, c.k) for c in made.cells] == [
         (0, 0), (0, 2), (1, 0), (1, 2), (2, 0), (2, 2),
     ]  # fmt: skip
     with pytest.raises(UsageError):
-        plan([sweep({"task": "latency", "seeds": "4..0"})])
+        plan([parse({"task": "latency", "seed": "4..0"}, Sweep)[0]])

@@ -14,8 +14,7 @@ from spsbench.models.prompts import ids_of
 from spsbench.models.tokenizers import encode_chat, load_tokenizer
 from spsbench.settings.cell_from_options import chat_sampling
 from spsbench.settings.execution import Access
-from spsbench.settings.facts import ModelFacts
-from spsbench.settings.models import ModelSpec
+from spsbench.settings.models import ModelFacts, ModelSpec
 
 LOOP = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
 ASK = [{"role": "user", "content": "hi"}]

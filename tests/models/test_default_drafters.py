@@ -7,9 +7,9 @@ import pytest
 from spsbench.benchmark.bench import planned
 from spsbench.messages import lines_to
 from spsbench.models.prepare import note_default_drafters
-from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access
-from spsbench.settings.sweep import sweep
+from spsbench.settings.grid import Sweep, make_cell
+from spsbench.settings.options import parse
 
 OWN = "hybrid:first=suffix,then=eagle3 smollm2-eagle3 int8 under schedule payoff:costs=here"
 LOOKUP = "ngram (prompt lookup), since none was named; name a draft model with `draft`"
@@ -42,8 +42,8 @@ def test_the_default_of_each_target_is_named(caplog, options, line):
 def test_a_bench_names_it(caplog):
     lines = []
     with lines_to(lines.append):
-        planned([sweep({"task": "xsum", "limit": 1, "k": "2,4"})], Access(offline=True))
-        planned([sweep({"task": "xsum", "limit": 1, "drafter": ("ngram",)})], Access(offline=True))
+        for asked in ({"k": "2,4"}, {"drafter": ("ngram",)}):
+            planned([*parse({"task": "xsum", "limit": 1, **asked}, Sweep)], Access(offline=True))
     assert [line for line in lines if "drafting" in line] == [
         "note: drafting with model nano-draft, since none was named"
     ]

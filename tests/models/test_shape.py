@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import spsbench
 from spsbench.errors import UsageError
 from spsbench.models.shape import plain, reshaped, shape_of
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 from spsbench.settings.models import Shape, parse_shape
 from tests.oracles.models import ARCHITECTURES, config
 

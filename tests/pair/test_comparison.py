@@ -12,7 +12,7 @@ from spsbench.metrics.summaries import summaries
 from spsbench.pair.text import BUSY, Comparison, Text, gain
 from spsbench.reports.reporter import Report, Title
 from spsbench.reports.run_tables import table_of
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 from spsbench.settings.records import Record, RoundRecord
 from tests.simulation import cell, run
 

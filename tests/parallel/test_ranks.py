@@ -18,7 +18,7 @@ from spsbench.methods.resolve import resolve
 from spsbench.models.loader import load_model, own_device
 from spsbench.models.prepare import check_ranks
 from spsbench.parallel.process_group import backend_of, connect
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 from spsbench.settings.models import ModelSpec
 from tests.cli.forked import Forked
 from tests.folders import byte_tokenizer, save
@@ -55,7 +55,7 @@ def texts(*methods, prompts=("def f(",), **options):
 
 def test_two_ranks_write_the_texts_of_one_process():
     alone = texts(*METHODS)
-    assert team(2, lambda: texts(*METHODS, parallel="tp")) == [alone, alone]
+    assert team(2, lambda: texts(*METHODS)) == [alone, alone]
 
 
 @pytest.mark.slow
@@ -64,33 +64,32 @@ def test_two_ranks_write_the_texts_of_one_process():
 def test_other_methods_write_the_texts_of_one_process(method):
     options = OTHERS[method]
     alone = texts(**options)
-    assert team(2, lambda: texts(parallel="tp", **options)) == [alone, alone]
+    assert team(2, lambda: texts(**options)) == [alone, alone]
 
 
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
-def test_ranks_that_share_both_models_write_the_texts_of_one_process(size, architecture, tmp_path):
+def test_ranks_of_other_architectures_write_the_texts_of_one_process(size, architecture, tmp_path):
     shape = {"num_key_value_heads": 4, "vocab": 300}
     folders = {
         name: str(save(tmp_path / name, tiny(architecture, noise=noise, **shape), byte_tokenizer()))
         for name, noise in (("target", 0.0), ("draft", 0.3))
     }
-    shared = {"parallel": "tp", "draft_parallel": f"tp:{size}"}
     alone = texts(**folders)
-    assert team(size, lambda: texts(**folders, **shared)) == [alone] * size
+    assert team(size, lambda: texts(**folders)) == [alone] * size
 
 
 def test_ranks_that_draft_otherwise_end_in_a_line():
-    said = team(2, lambda: spsbench.load(**PAIR, parallel="tp", seed=ranks().rank).generate("x"))
+    said = team(2, lambda: spsbench.load(**PAIR, seed=ranks().rank).generate("x"))
     assert said[1].startswith("rank 1 drafts other tokens than rank 0")
 
 
 def test_a_command_on_two_ranks_reads_and_prints_on_the_first():
     asked = ("generate", *LINE, "--seed", "3", "--no-stats", "--max-new-tokens", "8")
     text, _ = Forked(*asked, env=os.environ, stdin=b"def f(").communicate()
-    both = started(*asked, "--parallel", "tp", stdin=b"def f(")
+    both = started(*asked, stdin=b"def f(")
     assert [rank.communicate()[0] for rank in both] == [text or None, b""]
     assert [rank.returncode for rank in both] == [0, 0]
 
@@ -98,7 +97,7 @@ def test_a_command_on_two_ranks_reads_and_prints_on_the_first():
 def test_a_bench_whose_rank_is_killed_goes_on_to_the_records_of_one_process(tmp_path):
     asked = ("bench", "latency", "--limit", "3", "-k", "4", "--max-new-tokens", "8", *LINE)
     Forked(*asked, "-o", str(tmp_path / "alone"), env=os.environ).communicate()
-    shared = (*asked, "--parallel", "tp", "--resume", "-o", str(tmp_path / "shared"))
+    shared = (*asked, "--resume", "-o", str(tmp_path / "shared"))
     log = tmp_path / "shared" / "records-00-of-01.jsonl"
     killed = started(*shared)
     assert wait_until(lambda: log.exists() and log.read_bytes().count(b"\n") >= 2)
@@ -120,28 +119,32 @@ def test_a_bench_whose_rank_is_killed_goes_on_to_the_records_of_one_process(tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=str)
-def test_a_rank_that_is_killed_or_stopped_ends_the_other(rank, number):
-    asked = ("generate", "x", *LINE, "--max-new-tokens", "900", "--ignore-eos", "--parallel", "tp")
-    both = started(*asked, "--rank-timeout", "5")
+def test_a_rank_that_is_killed_ends_the_other(rank):
+    both = started("generate", "x", *LINE, "--max-new-tokens", "900", "--ignore-eos")
     os.read(both[0]._out, 1)  # the loop runs
-    both[rank].send_signal(number)
+    both[rank].kill()
     other = both[1 - rank]
     assert wait_until(lambda: other.poll() is not None)
-    both[rank].kill()
     assert other.returncode == 69
 
 
+def test_a_rank_that_stands_still_is_noticed_by_the_timeout():
+    def work():
+        connect(5.0)
+        if ranks().rank == 1:
+            signal.pause()
+        return texts()
+
+    assert team(2, work)[0].startswith("a rank has not answered for 5 s")
+
+
 def test_what_cannot_be_shared_is_refused(tmp_path, monkeypatch):
-    for wrong in ("tp:1", "pp:2", "2", "auto", "tp"):
-        with pytest.raises(UsageError):
-            make_cell(parallel=wrong)
-    two = make_cell(parallel="tp:2")
+    two = make_cell().but(target=ModelSpec("nano", parallel="tp:2"))
     with pytest.raises(UsageError) as caught:
         check_ranks(two.models)
     assert "torchrun --nproc-per-node 2" in str(caught.value)
     with pytest.raises(UsageError):
-        check_ranks(make_cell(parallel="tp:2", random_weights=True).models)
+        check_ranks([ModelSpec("nano", weights="random", parallel="tp:2")])
     for by_clock in ("utility", "payoff:costs=here"):
         with pytest.raises(UsageError):
             resolve(two.but(schedule=make_cell(schedule=by_clock).schedule))
@@ -152,11 +155,11 @@ def test_what_cannot_be_shared_is_refused(tmp_path, monkeypatch):
             load_model(tmp_path / architecture, ModelSpec("", parallel=parallel))
     for name, value in variables_of(0, 2, 1).items():
         monkeypatch.setenv(name, value)
-    cell = make_cell(parallel="tp")
+    cell = make_cell()
     assert (cell.target.parallel, cell.ranks, cell.draft.parallel) == ("tp:2", 2, None)
-    for models in (lambda: make_cell(parallel="tp:4").models, lambda: make_cell().models):
+    for models in ([ModelSpec("nano", parallel="tp:4")], [ModelSpec("nano")]):
         with pytest.raises(UsageError):
-            check_ranks(models())
+            check_ranks(models)
     monkeypatch.delenv("MASTER_PORT")
     with pytest.raises(UsageError):
         connect()

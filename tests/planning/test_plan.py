@@ -255,35 +255,35 @@ def test_a_trace_of_a_chat_is_pasted_with_its_template(made, tmp_path):
 
 def test_candidates_that_cannot_be_are_left_out(said):
     asked = {"drafter": ["model", "ngram"], "verifier": ["sps"]}
-    cells = cells_of(asked, "2")
+    cells = cells_of(asked, (2,))
     assert [str(cell.drafter) for cell in cells] == ["model"]
     assert any("left out" in line for line in said)
     with pytest.raises(UsageError):
-        cells_of({"verifier": ["synthetic"]}, "2")
+        cells_of({"verifier": ["synthetic"]}, (2,))
     with pytest.raises(UsageError):
         cells_of({}, "0..3")
-    assert {cell.k for cell in cells_of({}, "1..3")} == {1, 2, 3}
+    assert {cell.k for cell in cells_of({}, (1, 2, 3))} == {1, 2, 3}
 
 
 def test_a_target_that_has_a_drafter_of_its_own_is_planned_with_it_and_its_parts():
-    made = {(str(c.drafter), c.k, str(c.draft)) for c in cells_of(OWN, "2")}
+    made = {(str(c.drafter), c.k, str(c.draft)) for c in cells_of(OWN, (2,))}
     assert made == {
         ("hybrid:first=suffix,then=eagle3", None, "smollm2-eagle3 int8"),
         ("eagle3", 2, "smollm2-eagle3 int8"),
         ("suffix", 2, "None"),
         ("ngram", 2, "None"),
     }
-    named = cells_of({**OWN, "drafter": [Spec("suffix")]}, "2")
+    named = cells_of({**OWN, "drafter": [Spec("suffix")]}, (2,))
     assert [(str(c.drafter), c.k) for c in named] == [("suffix", 2)]
 
 
 def test_self_int4_is_a_candidate_beside_others():
     asked = {"target": "nano", "drafter": [Spec.parse("self:int4"), Spec("ngram")]}
-    made = {(str(c.drafter), str(c.draft)) for c in cells_of(asked, "2")}
+    made = {(str(c.drafter), str(c.draft)) for c in cells_of(asked, (2,))}
     assert made == {("model", "nano int4"), ("ngram", "None")}
-    both = cells_of({**asked, "draft": ["nano-draft"]}, "2")
+    both = cells_of({**asked, "draft": ["nano-draft"]}, (2,))
     assert {str(c.draft) for c in both} == {"nano int4", "nano-draft", "None"}
-    (cell, *_) = cells_of({"target": "nano", "drafter": [Spec.parse("self:int4")]}, "2")
+    (cell, *_) = cells_of({"target": "nano", "drafter": [Spec.parse("self:int4")]}, (2,))
     speculate = SimpleNamespace(verdict=Verdict.SPECULATE)
     assert "--draft nano --draft-weights int4" in command(cell, speculate)
 
@@ -298,7 +298,7 @@ def test_no_plan_no_picture(tmp_path):
 
 def test_a_head_drafts_by_its_own_drafter_alone():
     def drafting(asked):
-        cells = cells_of({"target": "t", **asked}, "2", heads={"head": "eagle3"})
+        cells = cells_of({"target": "t", **asked}, (2,), heads={"head": "eagle3"})
         models = [(cell.drafter, cell.draft) for cell in cells]
         return {(str(drafter), draft and draft.id) for drafter, draft in models}
 
@@ -313,8 +313,8 @@ def test_a_head_drafts_by_its_own_drafter_alone():
     one = Spec.parse("eagle3:nodes=8,width=2")
     assert drafting({"draft": ["head"], "drafter": [one]}) == {(str(one), "head")}
     with pytest.raises(UsageError):
-        cells_of({"draft": ["small"], "drafter": [one]}, "2")
-    found = cells_of({"drafter": [Spec("eagle3"), Spec("model")]}, "2")  # of the bundled target
+        cells_of({"draft": ["small"], "drafter": [one]}, (2,))
+    found = cells_of({"drafter": [Spec("eagle3"), Spec("model")]}, (2,))  # of the bundled target
     assert {cell.draft and cell.draft.id for cell in found} == {
         "nano-eagle3",
         "nano-draft",

@@ -90,7 +90,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 def test_each_round_is_known(bench: Bench) -> None:
-    made = bench("model.gguf", ignore_end=True)
+    made = bench("model.gguf", ignore_eos=True)
     by_k = {len(r.rounds): r for r in records(made.folder)}
     plain, drafted = by_k[11], by_k[5]
     assert plain.tokens == drafted.tokens == [2, 3, 4, 0, 6, 7, 8, 9, 0, 11, 12]

@@ -8,7 +8,8 @@ from spsbench import registry
 from spsbench.errors import UsageError
 from spsbench.plugins import make
 from spsbench.settings import cell_from_options
-from spsbench.settings.cell_from_options import TARGET, USUAL_ENGINE, make_cell
+from spsbench.settings.cell_from_options import TARGET, USUAL_ENGINE
+from spsbench.settings.grid import make_cell
 from spsbench.spec import Spec
 
 

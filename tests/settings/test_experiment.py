@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.settings.commands import OF_PLANNING
-from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, Part, plan, read_tables
+from spsbench.settings.commands import Planning
+from spsbench.settings.experiment import Experiment, Part, plan, read_tables
+from spsbench.settings.grid import Sweep
 from spsbench.settings.models import DEFAULT_DRAFTER
-from spsbench.settings.options import take_options
-from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
+from spsbench.settings.options import parse
 from spsbench.spec import Spec
 from spsbench.tasks.xsum import XSum
 
-PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "experiments.md"
 XSUM = {"task": "xsum:count=3", "data": "mini"}
 
 
 def cells(**changes):
-    return plan([sweep(XSUM | changes)]).cells
+    return plan([parse(XSUM | changes, Sweep)[0]]).cells
 
 
 def test_a_sweep_has_one_baseline_and_a_cell_for_each_k():
@@ -30,7 +30,7 @@ def test_a_sweep_has_one_baseline_and_a_cell_for_each_k():
     assert made[0].drafter == Spec("none")
     assert made[1].draft is not None
     assert {cell.prompt_version for cell in made} == {
-        plan([sweep(XSUM)]).parts[0].task.prompt_version
+        plan([parse(XSUM, Sweep)[0]]).parts[0].task.prompt_version
     }
 
 
@@ -90,7 +90,7 @@ def test_a_limit_beyond_the_data_is_refused():
 
 
 def test_texts_of_full_length_have_no_end():
-    made = cells(ignore_end=True)
+    made = cells(ignore_eos=True)
     assert {(cell.ignore_eos, cell.stop) for cell in made} == {(True, ())}
     assert {(cell.ignore_eos, cell.stop) for cell in cells()} == {(False, XSum.stop)}
 
@@ -109,7 +109,7 @@ def test_data_becomes_the_argument_of_the_task(tmp_path):
 
 
 def test_latency_verifies_at_a_given_rate_and_says_so():
-    made = plan([sweep({"task": "latency", "random_weights": True})])
+    made = plan([parse({"task": "latency", "weights": "random"}, Sweep)[0]])
     assert {str(c.verifier) for c in made.cells if c.k} == {"synthetic:alpha=0.8"}
     assert all(cell.random for cell in made.cells)
     assert "meaningless" in made.parts[0].task.title
@@ -133,7 +133,7 @@ def test_tables_of_a_file(tmp_path):
     file = tmp_path / "e.toml"
     file.write_text('k = 4\ntarget = "t"\n[[part]]\ntask = "xsum"\n[[part]]\ntask = "humaneval"\n')
     top, parts = read_tables(file)
-    made = [sweep(top | part, str(file)) for part in parts]
+    made = [parse(top | part, Sweep, where=str(file))[0] for part in parts]
     assert [table.task for table in made] == ["xsum", "humaneval"]
     assert made[0].k == (4,)
     assert made[0].axes["target"] == ("t",)
@@ -142,37 +142,32 @@ def test_tables_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     "values",
     [
-        *({"kk": "4"}, {"samples": "many"}, {"target": [1.5]}, {"random_weights": 1}),
-        *({"k": True}, {"k": [2, 1.5]}, {"seeds": []}),
+        *({"kk": "4"}, {"samples": "many"}, {"target": [1.5]}, {"ignore_eos": 1}),
+        *({"k": True}, {"k": [2, 1.5]}, {"seed": []}),
     ],
 )
 def test_keys_and_types_of_a_file_are_checked(values):
     with pytest.raises(UsageError):
-        sweep({"task": "xsum"} | values, "e.toml")
+        parse({"task": "xsum"} | values, Sweep, where="e.toml")
 
 
 @pytest.mark.parametrize("k", ["2,4", [2, 4], ["2", 4], range(2, 5, 2)])
 def test_lists_of_numbers_are_taken_as_flags_write_them(k):
     assert [cell.k for cell in cells(k=k)] == [0, 2, 4]
-    table = sweep({"task": "xsum", "k": [2, "4..6"], "seeds": [1, 3], "temperature": [0, 0.5]})
-    assert (table.k, table.seeds) == ((2, 4, 5, 6), (1, 3))
+    asked = {"task": "xsum", "k": [2, "4..6"], "seed": [1, 3], "temperature": [0, 0.5]}
+    (table,) = parse(asked, Sweep)
+    assert (table.k, table.seed) == ((2, 4, 5, 6), (1, 3))
     assert table.axes["temperature"] == (0.0, 0.5)
-    assert OF_PLANNING["k"].convert([1, 3]) == "1,3"
-
-
-def test_the_page_on_experiments_has_every_key():
-    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE.read_text(), re.M)
-    told = [key for row in rows for key in re.findall(r"\w+", row)]
-    assert sorted(told) == sorted({"part", *OF_EXPERIMENT, *OF_SWEEP, *LISTED})
+    assert parse({"k": [1, 3]}, Planning)[0].k == (1, 3)
 
 
 def test_the_example_of_the_page_is_an_experiment(tmp_path):
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.S)
     (tmp_path / "e.toml").write_text(example)
     top, parts = read_tables(tmp_path / "e.toml")
-    above = take_options(top, OF_EXPERIMENT)
-    first, second = (sweep(top | part, "e.toml") for part in parts)
-    assert above == {"title": "K and temperature on my prompts", "seed": 1}
+    title = top.pop("title")
+    first, second = (parse(top | part, Sweep, where="e.toml")[0] for part in parts)
+    assert (title, first.seed) == ("K and temperature on my prompts", (1,))
     assert first.k == (2, 4)
     assert first.axes["temperature"] == (0.0, 0.8)
     assert second.setting == ("nucleus",)
@@ -195,9 +190,9 @@ def test_a_file_that_is_no_experiment_is_refused(tmp_path):
 def test_the_files_that_come_with_it_are_experiments(name):
     top, parts = read_tables(Path(__file__).parents[2] / "configs" / f"{name}.toml")
     title, paper = top.pop("title"), top.pop("paper")
-    tables = [sweep(top | part, name) for part in parts]
+    tables = [parse(top | part, Sweep, where=name)[0] for part in parts]
     offline = [replace(table, data="mini") if table.data else table for table in tables]
-    made = plan(offline, title=title, paper=paper)
+    made = plan(offline, whole=Experiment(title=title, paper=paper))
     assert isinstance(made, Experiment)
     assert made.described()["paper"] is True
     assert {part.sample_seed for part in made.parts} == {None}  # the head of the data
@@ -217,7 +212,7 @@ def test_the_files_that_come_with_it_are_experiments(name):
 
 
 def test_a_draw_of_prompts_is_described_and_restored():
-    table = sweep({"task": "humaneval", "limit": 3, "k": "2"})
+    table = parse({"task": "humaneval", "limit": 3, "k": "2"}, Sweep)[0]
     (plain,) = plan([table]).parts
     assert "sample_seed" not in plain.described()  # as in the runs that were made before it
     (drawn,) = plan([replace(table, sample_seed=7)]).parts
@@ -232,5 +227,5 @@ def test_a_draw_of_prompts_is_described_and_restored():
 
 @pytest.mark.parametrize("given", ["ars,sps", ["ars,sps"], ["ars", "sps"]])
 def test_a_list_is_read_with_commas_and_repeated(given):
-    table = sweep({"task": "xsum", "method": given, "setting": "nucleus,greedy"})
+    table = parse({"task": "xsum", "method": given, "setting": "nucleus,greedy"}, Sweep)[0]
     assert (table.method, table.setting) == (("ars", "sps"), ("nucleus", "greedy"))

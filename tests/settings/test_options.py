@@ -13,12 +13,12 @@ from spsbench.cli.main import app
 from spsbench.cli.terminal import with_flags
 from spsbench.cli.verify import EXCLUDED, pair
 from spsbench.errors import UsageError
-from spsbench.settings.cell_from_options import OF_CELL, make_cell
-from spsbench.settings.commands import OF_AUDIT
-from spsbench.settings.execution import OF_ACCESS, access_of
+from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.commands import Audit
+from spsbench.settings.execution import Access
+from spsbench.settings.grid import Grid, Sweep, make_cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import parse_range
-from spsbench.settings.sweep import LISTED, OF_SWEEP, SINGLE, sweep
+from spsbench.settings.options import numbers, options_of, parse
 from spsbench.spec import Spec
 
 GIVEN = {
@@ -30,17 +30,12 @@ GIVEN = {
     "device": "cuda",
     "dtype": "float16",
     "attention": "eager",
-    "parallel": "tp:2",
     "draft": "other",
     "draft_revision": "v1",
     "draft_weights": "random",
-    "draft_trust_remote_code": True,
     "draft_engine": "eager",
     "draft_device": "cuda:1",
     "draft_dtype": "bfloat16",
-    "draft_attention": "sdpa",
-    "draft_parallel": "tp:4",
-    "random_weights": True,
     "k": 3,
     "drafter": "ngram:n=3",
     "verifier": "block",
@@ -62,7 +57,7 @@ GIVEN = {
 """A value of each option that is not its default."""
 
 
-def options_of(command):
+def flags_of(command):
     """Flag -> its default in words, of a command as typer sees it."""
     found = {}
     for name, annotation in command.__annotations__.items():
@@ -78,47 +73,37 @@ def test_every_option_has_a_value_here():
 
 
 def test_the_commands_have_the_same_options_with_the_same_defaults():
-    one = options_of(generate)
-    many = options_of(bench)
-    audited = options_of(pair)
+    one, many, audited = map(flags_of, (generate, bench, pair))
     for name in OF_CELL:
-        assert name in one, name
-        assert name in many, name  # `k` as a range
         assert (name in audited) == (name not in EXCLUDED), name
-        if name not in ("k", *SINGLE):
+        if name not in ("k", "seed"):  # of a table they are ranges
             assert one[name] == many[name] == audited.get(name, one[name])
-    for name in OF_ACCESS:
-        assert name in one
-        assert name in many
-        assert name in audited
-    assert audited.keys() >= OF_AUDIT.keys()
+    assert min(one.keys(), many.keys(), audited.keys(), key=len) >= options_of(Access).keys()
+    assert audited.keys() >= options_of(Audit).keys()
 
 
 @pytest.mark.needs_fast
-def test_a_file_and_the_library_have_them_as_well():
-    for name, value in GIVEN.items():
-        if name in LISTED:
-            table = sweep({"task": "xsum", name.replace("_", "-"): value}, "e.toml")
-            assert len(table.axes[name]) == 1
-        else:
-            assert name in (*OF_SWEEP, *SINGLE)
-        asked = {"target": "t", "draft": "d", "revision": "r", "draft_revision": "s"}
-        plain = make_cell(**asked)
-        changed = make_cell(**asked | {name: value})
-        assert changed.id != plain.id, f"{name} changes nothing"
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_file_and_the_library_have_each_option_and_it_changes_the_cell(name):
+    table, _ = parse({"task": "xsum", name.replace("_", "-"): GIVEN[name]}, Sweep, Access)
+    assert len(table.axes.get(name, getattr(table, name, ()))) == 1
+    asked = {"target": "t", "draft": "d", "revision": "r", "draft_revision": "s"}
+    assert make_cell(**asked | {name: GIVEN[name]}).id != make_cell(**asked).id
 
 
 def test_access_is_no_part_of_a_cell():
-    access, rest = access_of({"threads": 2, "offline": True, "k": 3})
-    assert (access.threads, access.offline, rest) == (2, True, {"k": 3})
-    with pytest.raises(UsageError):
-        access_of({"threads": 0})
-    for word in "auto", None:
-        assert access_of({"threads": word})[0] == access_of({})[0]
-    assert access_of({"threads": "3"})[0].threads == 3  # as it is typed in
-    for wrong in "many", "Auto", "1.5", "", "9" * 20:
+    grid, access = parse({"threads": 2, "offline": True, "k": 3}, Grid, Access)
+    assert (access.threads, access.offline, grid.given) == (2, True, {"k": 3})
+    for word, threads in (("auto", None), (None, None), ("3", 3)):  # as it is typed in
+        assert parse({"threads": word}, Access) == (Access(threads=threads),)
+    for wrong in 0, "many", "Auto", "1.5", "", "9" * 20:
         with pytest.raises(UsageError):
-            access_of({"threads": wrong})
+            parse({"threads": wrong}, Access)
+
+
+def test_an_option_that_two_records_have_is_the_first_ones():
+    table, grid = parse({"seed": "1..3", "top_p": 0.5}, Sweep, Grid)
+    assert (table.seed, table.axes, grid.axes) == ((1, 2, 3), {"top_p": (0.5,)}, {})
 
 
 @pytest.mark.parametrize(("name", "value"), [("temperature", -1.0), ("draft_engine", ":")])
@@ -129,7 +114,7 @@ def test_a_value_is_refused_by_its_flag_or_its_key(name, value):
             app([*command, flag, str(value)], standalone_mode=False)
         assert with_flags(str(line.value)).startswith(flag)
     with pytest.raises(UsageError) as file:
-        sweep({"task": "xsum", name: value}, "e.toml")
+        parse({"task": "xsum", name: value}, Sweep, where="e.toml")
     assert str(file.value).startswith(f"e.toml: {name} ")
 
 
@@ -232,7 +217,7 @@ def test_the_edges_are_allowed():
 
 
 @pytest.mark.parametrize(
-    ("text", "numbers"),
+    ("text", "expected"),
     [
         ("4", [4]),
         ("1..8", [1, 2, 3, 4, 5, 6, 7, 8]),
@@ -244,21 +229,21 @@ def test_the_edges_are_allowed():
         ("3..3", [3]),
     ],
 )
-def test_what_is_meant(text, numbers):
-    assert parse_range(text, low=0, high=64) == numbers
+def test_what_is_meant(text, expected):
+    assert numbers(0, 64)(text, "k") == tuple(expected)
 
 
 @pytest.mark.parametrize("text", ["0..999999999999", "0..9999,0", ",".join(["0..4000"] * 3)])
 def test_more_numbers_than_anybody_means_are_refused_at_once(text):
-    with pytest.raises(ValueError):
-        parse_range(text, low=0, high=10**12)
-    assert len(parse_range("0..9999", low=0, high=10**12)) == 10_000
+    with pytest.raises(UsageError):
+        numbers(0, 10**12)(text, "k")
+    assert len(numbers(0, 10**12)("0..9999", "k")) == 10_000
 
 
 @pytest.mark.parametrize(
     "text", ["8..2", "1..8..0", "3-", "a,b", "", "1,,2", "-1", "1..65", "1000000000", "1.5", "8:2"]
 )
 def test_what_cannot_be_meant_is_refused_of_ranges(text):
-    with pytest.raises(ValueError) as refused:
-        parse_range(text, low=0, high=64)
+    with pytest.raises(UsageError) as refused:
+        numbers(0, 64)(text, "k")
     assert repr(text) in str(refused.value)

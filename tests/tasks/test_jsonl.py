@@ -8,7 +8,7 @@ import pytest
 
 from spsbench.errors import DataError
 from spsbench.settings.experiment import task_spec
-from spsbench.settings.sweep import Sweep
+from spsbench.settings.grid import Sweep
 from spsbench.settings.task import Sample
 from spsbench.spec import Spec
 from spsbench.tasks.jsonl import Jsonl

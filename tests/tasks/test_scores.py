@@ -6,8 +6,8 @@ import pytest
 
 from spsbench.errors import DataError
 from spsbench.settings.experiment import plan
+from spsbench.settings.grid import Sweep
 from spsbench.settings.records import Score
-from spsbench.settings.sweep import Sweep
 from spsbench.store.run import open_run
 from spsbench.store.run_folder import WHOLE
 from spsbench.tasks.scores import read_scores, score_missing, scores_path, write_scores
@@ -17,7 +17,7 @@ from tests.store.made import manifest
 
 @pytest.mark.parametrize("ignore_end", [False, True])
 def test_texts_are_scored_unless_they_go_past_their_end(tmp_path, ignore_end):
-    experiment = plan([Sweep(task="xsum:count=4", data="mini", ignore_end=ignore_end)])
+    experiment = plan([Sweep(task="xsum:count=4", data="mini", axes={"ignore_eos": (ignore_end,)})])
     samples = list(experiment.parts[0].task.samples(lambda prompt: True))
     with open_run(tmp_path / "run", manifest()) as writer:
         for cell in experiment.cells:

@@ -26,8 +26,8 @@ from spsbench.models.tokenizers import encode
 from spsbench.plugins import make
 from spsbench.settings.cell import OWN_LOOP, Cell
 from spsbench.settings.execution import Access, Workers
+from spsbench.settings.grid import lacks_baseline
 from spsbench.settings.records import Record
-from spsbench.settings.sweep import lacks_baseline
 from spsbench.spec import Spec
 from spsbench.tasks.drawing import take_samples
 from spsbench.workers.map_units import map_units

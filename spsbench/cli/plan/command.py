@@ -16,36 +16,17 @@ from spsbench.cli.terminal import say, with_flags
 from spsbench.errors import Exit, UsageError
 from spsbench.hardware.signals import graceful
 from spsbench.settings.cell_from_options import OF_CELL
-from spsbench.settings.commands import LISTS, OF_PLANNING
-from spsbench.settings.constraint import KINDS as CONSTRAINTS
-from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT, OF_WORKERS, access_of
-from spsbench.settings.log_options import OF_LOGS
-from spsbench.settings.options import METHOD, SAMPLING
+from spsbench.settings.commands import PLAN as PLAN_OPTIONS
+from spsbench.settings.commands import LogOptions
+from spsbench.settings.options import METHOD, SAMPLING, parse
 from spsbench.settings.options import RUN as RUN_PANEL
 from spsbench.spec import Spec
 
 PLAN, RUN = "plan.json", "manifest.json"
-EXCLUDED = (
-    "k",
-    "decoder",
-    "random_weights",
-    "parallel",
-    "draft_parallel",
-    *CONSTRAINTS,
-)  # K is a range here; own loop only
-OF_PAIRS = {name: setting for name, setting in OF_CELL.items() if name not in EXCLUDED}
-PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
+PLACES = ("out", "resume", "overwrite")
 
 
-@o.takes(
-    OF_PLANNING.values(),
-    OF_LOGS.values(),
-    OF_PAIRS.values(),
-    PLACES.values(),
-    OF_WORKERS.values(),
-    OF_ACCESS.values(),
-    many=[*LISTS],
-)
+@o.takes(LogOptions, *PLAN_OPTIONS, without=("decoder", "shard", "score"))
 def plan(
     what: Annotated[
         str | None,
@@ -172,7 +153,7 @@ def run_plans(
     if folder is not None:
         plans = [open_plan(folder, **options) for options in option_sets]
     else:
-        pair = shared_models(access_of(option_sets[0])[0]) if several else None
+        pair = shared_models(parse(option_sets[0], *PLAN_OPTIONS)[-1]) if several else None
         with graceful(stopped) as interrupt, deferred_progress() as watch:
             callbacks: dict[str, Any] = {"watch": watch, "fit": fit, "command": resume_command()}
             callbacks |= {"stop": lambda: interrupt.requested, "pair": pair}

@@ -10,9 +10,8 @@ from spsbench.cli.progress import deferred_progress
 from spsbench.cli.terminal import with_flags, write
 from spsbench.errors import UsageError
 from spsbench.hardware.signals import graceful
-from spsbench.settings.commands import KS
-from spsbench.settings.log_options import OF_LOGS, LogOptions
-from spsbench.settings.options import flag_of, take_record
+from spsbench.settings.commands import LogOptions, Planning
+from spsbench.settings.options import flag_of, options_of, parse
 from spsbench.settings.records import SCHEMA
 
 OF_FORMULAS = ("alpha", "k", "draft_ratio", "row_ratio")
@@ -52,7 +51,7 @@ def stopped() -> str:
 
 def check_without_log(options: Mapping[str, Any]) -> None:
     """Refuse options that only plans from logs or formulas have."""
-    for name in OF_LOGS:
+    for name in options_of(LogOptions):
         if is_given(options.get(name)):
             others = "--log or --alpha" if name in OF_FORMULAS else "--log"
             raise UsageError(
@@ -69,22 +68,15 @@ def formulas(options: Mapping[str, Any], *, form: str) -> None:
     """Print E[tokens], speed-up, best K and operations by acceptance rate."""
     from spsbench.cli.publish import format_tables
     from spsbench.planning.logs.assumptions import formula_tables, formula_values, rates_of
-    from spsbench.settings.options import parse_range
-    from spsbench.spec import K_MAX
 
     for name, value in options.items():
         if name not in OF_FORMULAS and is_given(value):
             what = "expected rates, K and ratios. Leave it out"
             raise UsageError(f"{flag_of(name)} with --alpha: {what}")
-    try:
-        ks = parse_range(str(options.get("k") or KS), low=1, high=K_MAX)
-    except ValueError as error:
-        raise UsageError(f"--k {error}") from error
-    formula_options = take_record(
-        LogOptions, {name: options.get(name) for name in OF_FORMULAS if name != "k"}
-    )
-    ratios = formula_options.draft_ratio or 0.0, formula_options.row_ratio or 0.0
-    values = formula_values(rates_of(formula_options.alpha or ""), ks, *ratios)
+    of_formulas = {name: options.get(name) for name in OF_FORMULAS}
+    formula, planning = parse(of_formulas, LogOptions, Planning)
+    ratios = formula.draft_ratio or 0.0, formula.row_ratio or 0.0
+    values = formula_values(rates_of(formula.alpha or ""), planning.k, *ratios)
     if form == "json":
         write(js.dumps({"schema": SCHEMA, **values}, indent=2) + "\n")
     elif form == "table":

@@ -40,7 +40,7 @@ class EngineConfig:
             return convert(values, cls)
         except ValidationError as error:
             raise DataError(
-                f"foreign choice of an engine ({error}): expected what `sps` wrote. Start the "
+                f"foreign choice of an engine ({error}): expected what sps wrote. Start the "
                 "run anew"
             ) from error
 

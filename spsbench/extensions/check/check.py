@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from spsbench.extensions.check.greedy import (
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.laws import LawResult
 from spsbench.extensions.check.modes import Modes
-from spsbench.extensions.check.options import OF_CHECK, CheckOptions, of_file
+from spsbench.extensions.check.options import CheckOptions, of_file
 from spsbench.extensions.check.sampled import Sampled
 from spsbench.extensions.check.speed import Level, Ratios, time_servers
 from spsbench.extensions.check.texts import BASE, CONNECTING, OWN, CheckProgress, Texts
@@ -36,7 +36,7 @@ from spsbench.messages import ignore
 from spsbench.serving.acceptance import Acceptance, between, counters, of_answers
 from spsbench.serving.address import checked as checked_address
 from spsbench.serving.engines import Answer, Kind
-from spsbench.settings.options import convert_options
+from spsbench.settings.options import parse
 
 log = logging.getLogger(__name__)
 OWN_CUTS = "cuts of its own (top-k, top-p, penalties) may be on and would look like a bias"
@@ -170,7 +170,8 @@ def run_check(
         plan = of_file(journal.path, journal.plan, given)
         load = partial(load, offline=True)
     else:
-        plan = CheckOptions(url=checked_address(url), **convert_options(OF_CHECK, given))
+        (plan,) = parse(given, CheckOptions)
+        plan = replace(plan, url=checked_address(url))
         journal = Journal(plan.resume or plan.keep or keep, resume=plan.resume is not None)
     weights = load(plan.weights) if plan.weights else None
     draft = load(plan.draft) if plan.draft else None

@@ -11,7 +11,7 @@ import typer
 from spsbench.cli import options as o
 from spsbench.cli.terminal import with_flags, write
 from spsbench.errors import Exit, UsageError
-from spsbench.extensions.check.options import OF_CHECK
+from spsbench.extensions.check.options import CheckOptions
 from spsbench.hardware.signals import graceful
 from spsbench.store.atomic import replace_file
 from spsbench.version import __version__
@@ -19,7 +19,7 @@ from spsbench.version import __version__
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
 
 
-@o.takes(OF_CHECK.values(), often=["weights"])
+@o.takes(CheckOptions, often=["weights"])
 def check(
     url: Annotated[
         str | None,

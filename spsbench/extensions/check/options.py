@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +15,8 @@ from spsbench.settings.options import (
     Option,
     at_least,
     between,
-    convert_options,
     numbers,
-    options_of,
+    parse,
 )
 
 SPEED, OUTPUT = "Speed", "Output"
@@ -198,18 +197,15 @@ class CheckOptions:
         return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 
 
-OF_CHECK = options_of(CheckOptions)
-
-
 def of_file(path: Path | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> CheckOptions:
     """Return the options that a file keeps, with the `given` ones in place of its own."""
-    chosen = convert_options(OF_CHECK, given)
     try:
         kept = {IN_FILES.get(n, n): v for n, v in values.items() if n in {*HEADER, *MAY_CHANGE}}
         kept["temperature"] = tuple(map(str, kept["temperature"]))
         kept["only"] = tuple(part for part in kept.get("only", PARTS) if part in PARTS + MODES)
         url, texts = str(kept.pop("url")), tuple(map(str, kept.pop("texts")))
-        return CheckOptions(url=url, texts=texts, **convert_options(OF_CHECK, kept) | chosen)
+        (plan,) = parse({**kept, **given}, CheckOptions)
+        return replace(plan, url=url, texts=texts)  # type: ignore[no-any-return]
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise DataError(
             f"kept answers of another version ({path}: {first_line(error)}): expected one of this "

@@ -51,7 +51,7 @@ def choose(name: Name, limits: ProgramLimits, *, understood: bool = False) -> Le
     """
     if reason := runner.too_low(limits):
         raise SandboxError(
-            f"programs cannot have what they are given ({reason}). Raise it, by `ulimit` in the "
+            f"programs cannot have what they are given ({reason}). Raise it, by ulimit in the "
             "shell that may, or lower `memory` or `timeout`"
         )
     if name == "none":

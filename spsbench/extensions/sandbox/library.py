@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, UsageError
+from spsbench.errors import DataError
 from spsbench.extensions.sandbox.choice import Name, choose
 from spsbench.extensions.sandbox.judging import judge
 from spsbench.extensions.sandbox.levels import ProgramLimits
@@ -18,7 +18,7 @@ from spsbench.hardware.files import clock
 from spsbench.messages import ignore
 from spsbench.reports.reporter import Report
 from spsbench.reports.run_tables import conclude
-from spsbench.settings.options import parse_range
+from spsbench.settings.options import numbers
 from spsbench.store.atomic import replace_file
 from spsbench.tasks import program_log
 from spsbench.tasks.humaneval import HumanEval
@@ -76,10 +76,7 @@ class Scoring:
 
     def __init__(self, options: ScoringOptions) -> None:
         self.options, target = options, options.target
-        try:
-            self._ks = parse_range(options.ks, low=1, high=K_MOST)
-        except ValueError as error:
-            raise UsageError(f"`k` {error}") from error
+        self._ks = numbers(1, K_MOST)(options.ks, "`k`")
         task = HumanEval()
         for warning in shadows(Path.cwd()):
             log.info(f"note: {warning}")

@@ -12,14 +12,17 @@ from spsbench.cli import options as o
 from spsbench.cli.bench import again
 from spsbench.cli.terminal import say, write
 from spsbench.errors import Exit
-from spsbench.extensions.training.options import OF_DRAFT, OF_HEAD, OF_TRAINED
+from spsbench.extensions.training.options import TRAINED, DraftTraining, HeadTraining, Training
 from spsbench.hardware.files import clock
 from spsbench.hardware.memory import keep_memory
 from spsbench.hardware.signals import graceful
-from spsbench.settings.execution import OF_ACCESS, OF_OUTPUT
+from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.execution import Access, OutputFolder
+from spsbench.settings.grid import Grid
+from spsbench.settings.options import options_of
 
 MAX_DEPTHS_SHOWN = 4  # depths in a line
-PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
+WITHOUT = {"shard", "score", *OF_CELL} - {*TRAINED, *options_of(Training)}
 train = typer.Typer(
     no_args_is_help=True,
     help="Train a drafter for a target, on texts that the target writes.",
@@ -27,12 +30,7 @@ train = typer.Typer(
 
 
 @train.command("draft")
-@o.takes(
-    OF_TRAINED.values(),
-    OF_DRAFT.values(),
-    PLACES.values(),
-    OF_ACCESS.values(),
-)
+@o.takes(DraftTraining, Grid, OutputFolder, Access, without=WITHOUT)
 def draft(
     format: o.TableFormat = "table",
     **options: Any,
@@ -42,12 +40,7 @@ def draft(
 
 
 @train.command("head")
-@o.takes(
-    OF_TRAINED.values(),
-    OF_HEAD.values(),
-    PLACES.values(),
-    OF_ACCESS.values(),
-)
+@o.takes(HeadTraining, Grid, OutputFolder, Access, without=WITHOUT)
 def head(
     format: o.TableFormat = "table",
     **options: Any,

@@ -2,16 +2,16 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from spsbench.extensions.training.options import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
+from spsbench.errors import UsageError
+from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore, takes_say
 from spsbench.models.prepare import prepare
-from spsbench.settings.cell_from_options import make_cell
-from spsbench.settings.execution import OF_OUTPUT, OutputFolder, access_of
-from spsbench.settings.options import convert_options, take_options
+from spsbench.settings.execution import Access, OutputFolder
+from spsbench.settings.grid import Grid
+from spsbench.settings.options import parse
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +44,12 @@ def train(
     Raises:
         SpsError: the message names the error and its remedy.
     """
-    access, remaining = access_of(options)
-    place = OutputFolder(
-        **{"out": Path(OUT[what])} | convert_options(OF_OUTPUT, take_options(remaining, OF_OUTPUT))
-    )
-    settings = OF_DRAFT if what == "draft" else OF_HEAD
-    values = convert_options(settings, take_options(remaining, settings))
-    training = DraftTraining(**values) if what == "draft" else HeadTraining(**values)
-    cell = make_cell(**remaining, k=0)
+    kind = DraftTraining if what == "draft" else HeadTraining
+    given = {"out": OUT[what]} | {n: value for n, value in options.items() if value is not None}
+    training, grid, place, access = parse(given, kind, Grid, OutputFolder, Access)
+    cell = grid.under({"k": (0,)}).one()
+    if cell.ranks > 1:
+        raise UsageError(f"{cell.ranks} ranks (torchrun): expected one, which trains alone")
     if cell.target.dtype not in ("auto", "float32") and cell.target.device == "cpu":
         log.info("note: the target computes in its dtype; what learns is float32")
     prepare(cell, access)
@@ -62,7 +60,7 @@ def train(
     return Trainer(
         target=cell.target,
         options=training,
-        pair_options=remaining,
+        pair_options=grid.given,
         place=place,
         access=access,
         watch=watch,

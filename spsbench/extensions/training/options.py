@@ -15,11 +15,9 @@ from spsbench.settings.options import (
     SIZE,
     WORK,
     Option,
-    Setting,
     at_least,
     between,
     one_of,
-    options_of,
 )
 from spsbench.spec import Spec
 
@@ -157,10 +155,6 @@ class HeadTraining(Training):
     inner: Annotated[int | None, Option(METHOD, COUNT, default_text="the target's")] = None
 
 
-NO_CHOICE = ("engine", "weights", "parallel")  # what learns is run by transformers, whole
-
-OF_TRAINED: Mapping[str, Setting] = {
-    setting.name: setting for setting in TARGET.values() if setting.name not in NO_CHOICE
-}
-OF_DRAFT: Mapping[str, Setting] = options_of(DraftTraining)
-OF_HEAD: Mapping[str, Setting] = options_of(HeadTraining)
+NO_CHOICE = ("engine", "weights")  # what learns is run by transformers, whole
+TRAINED = [setting.name for setting in TARGET.values() if setting.name not in NO_CHOICE]
+"""Options of the target."""

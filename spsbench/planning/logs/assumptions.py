@@ -25,7 +25,7 @@ from spsbench.metrics.rates import expected_tokens
 from spsbench.metrics.surfaces import Surface
 from spsbench.planning.logs.texts import LOOK_UP, MODEL_ARM
 from spsbench.reports.reporter import TextTable
-from spsbench.settings.log_options import LogOptions
+from spsbench.settings.commands import LogOptions
 
 ASSUMED_DRAFT, ASSUMED_ROW = 0.1, 0.05  # by which K is chosen where no costs are named
 ASSUMPTION = (

@@ -18,8 +18,8 @@ from spsbench.models.cache import ModelCache
 from spsbench.planning.logs.formats import Request
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import Cell, WarpSettings
-from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access
+from spsbench.settings.grid import make_cell
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from spsbench.store.traces import read_traces

@@ -14,17 +14,15 @@ from spsbench.planning.logs.requests import LogReader, Tokens
 from spsbench.planning.logs.tables import LogAnswer
 from spsbench.planning.logs.texts import USUAL, LogPlan, open_drafter, prompts_by_id
 from spsbench.settings.cell import WARP, WarpSettings
-from spsbench.settings.cell_from_options import OF_CELL
-from spsbench.settings.commands import KS, MAX_BATCH, OF_PLANNING
-from spsbench.settings.execution import OF_ACCESS, Access
-from spsbench.settings.log_options import OF_LOGS, LogOptions
-from spsbench.settings.options import convert_options, parse_range, take_options, take_record
-from spsbench.spec import K_MAX
+from spsbench.settings.commands import Candidates, LogOptions, Planning
+from spsbench.settings.execution import Access
+from spsbench.settings.options import options_of, parse
+from spsbench.spec import Spec
 
 OF_MODELS = ("dtype", "draft_dtype", "device", "draft_device", "weights", "draft_weights", "engine")
 OF_PLANS = ("k", "batch", "costs", "prompts", "every")
 LISTS = ("drafter", "draft", "verifier")
-TAKEN = frozenset({*OF_LOGS, *OF_PLANS, *LISTS, *WARP, *OF_MODELS, *OF_ACCESS})
+TAKEN = frozenset({*options_of(LogOptions, Access), *OF_PLANS, *LISTS, *WARP, *OF_MODELS})
 """Options that say something of a log."""
 
 
@@ -61,43 +59,38 @@ def plan_log(
             f"{refused[0]} with a log: expected options of drafters, sampling, tokenizer and "
             f"costs. Leave {refused[0]} out"
         )
-    log_options = take_record(LogOptions, remaining)
-    listed = {name: _list(remaining.pop(name, ())) for name in LISTS}
-    planned = convert_options(OF_PLANNING, take_options(remaining, OF_PLANS))
-    access = take_record(Access, remaining)
-    warp = take_record(WarpSettings, remaining)
-    ks = sorted(k for k in _range("k", planned.get("k", KS), K_MAX) if k)
-    if not ks:
-        raise UsageError("k of a plan from logs: expected a number from 1. Name one, as 1..8")
-    rules = tuple(str(rule) for rule in listed["verifier"]) or RULES
+    log_options, planning, grid, access = parse(remaining, LogOptions, Planning, Candidates, Access)
+    given, ks = grid.given, sorted(planning.k)
+    warp = WarpSettings(**{name: value for name, value in given.items() if name in WARP})
+    rules = tuple(map(str, grid.axes.get("verifier", RULES)))
     for rule in rules:
         if rule not in RULES:
             raise UsageError(
                 f"verifier {rule} with a log: expected {', '.join(RULES)}. Leave it out"
             )
-    models = list(map(str, listed["draft"]))
-    batches = _range("batch", planned["batch"], MAX_BATCH) if "batch" in planned else [1]
-    costs, about = costs_of(log_options, planned.get("costs"), batches, models, max(ks))
-    paths = [Path(file) for file in _list(log)]
+    models, batches = grid.axes.get("draft", ()), sorted(planning.batch) or [1]
+    costs, about = costs_of(log_options, planning.costs, batches, models, max(ks))
+    paths = [Path(file) for file in ([log] if isinstance(log, str | Path) else log)]
     for path in paths:
         if str(path) != "-" and not path.exists():
             raise MissingError(f"no file {path}: expected a log of served requests. Check the path")
     tokens = tokenizer_of(log_options.tokenizer, access)
-    named = listed["drafter"] or ([] if models else USUAL)
-    drafters = [OF_CELL["drafter"].convert(drafter) for drafter in named]
+    drafters = grid.axes.get("drafter", () if models else map(Spec.parse, USUAL))
     by_name = {str(spec): open_drafter(spec, tokens.vocab_size or 0) for spec in drafters}
     loaded, folders = [], None
     if models or any(path.is_dir() for path in paths):
         with importing_libraries():
             from spsbench.planning.logs.from_models import DraftModel, run_requests
 
-        of_draft = {name.removeprefix("draft_"): value for name, value in remaining.items()}
+        of_draft = {
+            name.removeprefix("draft_"): value for name, value in given.items() if name in OF_MODELS
+        }
         loaded = [DraftModel.load(name, of_draft, access) for name in models]
         folders = partial(run_requests, access=access)
     if loaded and tokens.tokenizer is None:
         size = min(model.vocab_size for model in loaded)
         tokens = Tokens(loaded[0].tokenizer.backend_tokenizer, size)
-    reader = LogReader(paths, prompts_by_id(planned.get("prompts")), folders)
+    reader = LogReader(paths, prompts_by_id(planning.prompts), folders)
     plan = LogPlan(
         reader=reader,
         ks=ks,
@@ -111,18 +104,7 @@ def plan_log(
         watch=lambda count: watch(reader),
         stop=stop,
     )
-    return LogAnswer(plan.run(), about, every=planned.get("every", False))
-
-
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _range(name: str, value: Any, high: int) -> list[int]:
-    try:
-        return sorted(parse_range(str(value), low=0 if name == "k" else 1, high=high))
-    except ValueError as error:
-        raise UsageError(f"{name} {error}") from error
+    return LogAnswer(plan.run(), about, every=planning.every)
 
 
 def tokenizer_of(name: str | None, access: Access) -> Tokens:

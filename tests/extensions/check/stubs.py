@@ -1,11 +1,13 @@
 """Weights and servers of checks."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.options import OF_CHECK, CheckOptions
+from spsbench.extensions.check.options import CheckOptions
 from spsbench.extensions.check.weights import Weights
-from spsbench.settings.options import convert_options
+from spsbench.settings.options import parse
 from tests.oracles.stub import DEFECTS, SIZE, TARGET, serving
 
 UNSEEN = ("temperature not applied to the draft", "first token drawn twice")
@@ -35,7 +37,8 @@ def Plan(url, **options):  # noqa: N802
     options = {RENAMED.get(name, name): value for name, value in options.items()}
     if "temperatures" in options:
         options["temperature"] = tuple(map(str, options.pop("temperatures")))
-    return CheckOptions(url=url, **convert_options(OF_CHECK, options), **direct)
+    (plan,) = parse(options, CheckOptions)
+    return replace(plan, url=url, **direct)
 
 
 def check(url, scored=None, draft=None, journal=None, **more):

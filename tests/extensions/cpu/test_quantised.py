@@ -24,7 +24,7 @@ from spsbench.extensions.cpu.kernels.native import missing
 from spsbench.extensions.cpu.packing import coded_panels as panels
 from spsbench.models.loader import load_model
 from spsbench.models.source import rounded
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 from spsbench.settings.models import BUNDLED, ModelSpec
 from tests.extensions.cpu.laid_out import without_compiler
 from tests.oracles.models import tiny
@@ -172,7 +172,7 @@ def test_a_target_s_own_copy_drafts():
     for part in ("int8", "int4", "int4-64"):
         own = make_cell(target="nano", draft=f"self:{part}")
         assert make_cell(target="nano", drafter=f"self:{part}").id == own.id
-    drawn = make_cell(target="nano", draft="self:int8", random_weights=True).draft
+    drawn = make_cell(target="nano", draft="self:int8", weights="random").draft
     assert drawn.weights == "random-int8"
     for given in (
         {"draft": "self:int3"},

@@ -14,7 +14,7 @@ import pytest
 from spsbench.errors import Exit
 from spsbench.extensions.sandbox import confinement
 from spsbench.extensions.sandbox.levels import JAIL_SCRIPT
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 from spsbench.settings.records import RoundRecord
 from spsbench.spec import Spec
 from spsbench.store.log import iterate

@@ -10,8 +10,8 @@ from spsbench.errors import DataError, UsageError
 from spsbench.metrics.costs_file import dumps, loads
 from spsbench.planning.forecast.batch_gains import forecast_batches
 from spsbench.planning.forecast.forecasts import forecast_all
-from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.commands import Planning
+from spsbench.settings.grid import make_cell
 from tests.oracles.forecasts import (
     DRAFT,
     SIZES,

@@ -21,7 +21,7 @@ from spsbench.planning.forecast.recommendation import Measured, Verdict
 from spsbench.planning.forecast.rounds import simulated
 from spsbench.planning.report import row
 from spsbench.reports.table import speedup as speedup_shown
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 from spsbench.store.traces import DraftOf, Proposed
 from tests.oracles.forecasts import DRAFT, SMALL, L, candidate, flat, forecast, found, texts
 from tests.planning.forecast.made import arm, surface

@@ -34,7 +34,7 @@ from spsbench.planning.forecast.rounds import (
 )
 from spsbench.plugins import make
 from spsbench.registry import entries
-from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.grid import make_cell
 from spsbench.spec import Spec
 from tests.oracles.forecasts import DRAFT, texts
 from tests.oracles.written_rules import case

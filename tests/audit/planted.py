@@ -111,11 +111,6 @@ def greedy_draft(x: Laws) -> tuple[Row, Row, Row]:
     return x.q, x.p, kept(drawn, ratio(x.q, x.p), recovered(x.q, x.p))
 
 
-def coarse(x: Laws) -> tuple[Row, Row, Row]:
-    p = np.exp(np.round(np.log(x.p) * 16) / 16)
-    return x.q, x.p, kept(x.p, ratio(x.q, p), recovered(x.q, p))
-
-
 def none(x: Laws) -> tuple[Row, Row, Row]:
     return x.q, x.p, x.q
 
@@ -127,12 +122,11 @@ class Positions:
     mass: Row  # [P, D]
     pull: Row  # [P]
     patterns: Row  # [P, 8] chance of each combination of draft, argmax, tail
-    impossible: float  # mean chance of a token outside the support
 
 
 @cache
 def positions(defect: Defect) -> Positions:
-    mass, pull, patterns, impossible = [], [], [], []
+    mass, pull, patterns = [], [], []
     for seed in range(PAIRS):
         q, p, out = defect(laws(seed))
         draft, likeliest = p > q, np.arange(VOCAB) == q.argmax()
@@ -142,12 +136,10 @@ def positions(defect: Defect) -> Positions:
         pull.append(((p - q) * draft).sum())
         code = draft * 1 + likeliest * 2 + tail * 4
         patterns.append(np.bincount(code, out, 8))
-        impossible.append(out[q == 0].sum())
     return Positions(
         np.clip(np.array(mass), 0, 1),
         np.array(pull),
         np.array(patterns),
-        float(np.mean(impossible)),
     )
 
 
@@ -173,18 +165,12 @@ def tokens(at: Positions, n: int, rng: np.random.Generator) -> Evidence:
     )
 
 
-def capital_after(
-    defect: Defect, n: int, repeats: int, seed: int = 0, only: int | None = None
-) -> Row:
+def capital_after(defect: Defect, n: int, repeats: int, seed: int = 0) -> Row:
     """[R] logarithm of the capital after `n` tokens, in each of `repeats` audits.
 
     The sum over tokens is one over counts of (position, pattern), so that millions are quick.
-    `only` = all tokens at one position.
     """
     at = positions(defect)
-    if only is not None:
-        here = slice(only, only + 1)
-        at = Positions(at.mass[here], at.pull[here], at.patterns[here], at.impossible)
     count = len(at.pull)
     codes = np.tile(np.arange(8), count)
     row = np.repeat(np.arange(count), 8)

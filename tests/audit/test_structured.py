@@ -313,17 +313,6 @@ def test_forced_tokens_and_mass_are_counted_for_emitted_tokens():
     assert constraint.made == 3
 
 
-def test_masks_are_made_once_and_dropped_when_the_text_has_passed():
-    constraint = PAIRS.constraint()
-    for _ in range(3):
-        assert constraint.only(()) is None
-    assert constraint.made == 1
-    masked(constraint, [0], [])
-    assert constraint.made == 1
-    masked(constraint, [0, 0], [])
-    assert () not in constraint._masks
-
-
 def test_a_dead_end_names_its_position():
     class Contradicts(TableAutomaton):
         """A token that the mask allows is refused when it is read."""

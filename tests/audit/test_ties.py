@@ -1,11 +1,13 @@
 """Where two greedy texts part: rounding, or a bug."""
 
+import pytest
 import torch
 
 from spsbench.audit.statistical.comparison import Compared, GreedyKind
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.audit.statistical.greedy import after_block, compare
 from tests.oracles.models import tiny
+from tests.stateful_models import Oracle, stateful
 
 PROMPT = [1, 5, 2]
 
@@ -48,14 +50,6 @@ def test_a_wrong_token_is_a_bug():
         assert found.gap > found.tolerance
 
 
-def test_the_second_best_token_far_behind_is_a_bug():
-    model = tiny("llama")
-    ars = greedy(model, 4)
-    second = int(last_logits(model, [*PROMPT, *ars[:2]]).topk(2).indices[1])
-    found = part(model, ars, [*ars[:2], second], 4)
-    assert found.kind == "bug"
-
-
 def with_twins(model, token, twin, apart=0.0):
     """The row of `twin` is that of `token`, but for a shift."""
     with torch.no_grad():
@@ -89,9 +83,55 @@ def test_a_third_token_is_no_tie_however_near():
     assert found.kind == "bug"
 
 
-def test_both_ways_of_scoring_are_those_of_the_reference_up_to_rounding():
-    model = tiny("llama")
-    text = torch.tensor([*PROMPT, *greedy(model, 6)])
-    reference = last_logits(model, text.tolist())
-    for size in (1, 2, 5, 65):
-        assert torch.allclose(after_block(model, text, size), reference, atol=1e-5)
+# Models with states: references are fed one by one, so that no bug passes as a tie. In Nemotron-H,
+# passes over several tokens have another law than passes over one.
+
+STATES_PROMPT = [1, 5, 2, 7, 7, 3, 9, 0]
+TEXT = [4, 4, 8, 1, 10, 2, 6]
+
+
+def cacheless(model, text):
+    with torch.inference_mode():
+        return model(torch.tensor([text]), use_cache=False).logits[0, -1].float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_scorer_of_a_model_with_states_feeds_one_by_one(dtype):
+    model = stateful("nemotron_h", dtype=dtype)
+    rows = torch.from_numpy(Scorer(model, 12, reload=False).logits(STATES_PROMPT, TEXT))
+    known = Oracle(model.float(), STATES_PROMPT).rows([*STATES_PROMPT, *TEXT[:-1]])
+    assert (rows - known).abs().max() < 1e-4
+    assert (rows[-1] - cacheless(model, [*STATES_PROMPT, *TEXT[:-1]])).abs().max() > 5e-4
+
+
+def logits_one_by_one(model):
+    """Logits after the text, fed one by one."""
+    rows = Scorer(model, 12, reload=False).logits(STATES_PROMPT, [*TEXT, 0])
+    return torch.from_numpy(rows[-1]).float()
+
+
+def test_a_divergence_within_the_distance_of_two_laws_is_a_bug():
+    model = stateful("nemotron_h", dtype=torch.float32)
+    text = torch.tensor([*STATES_PROMPT, *TEXT])
+    best = int(logits_one_by_one(model).argmax())
+    twin = (best + 1) % 12
+    with torch.no_grad():
+        model.lm_head.weight[twin] = model.lm_head.weight[best] * (1 - 1e-4)
+    row = logits_one_by_one(model)
+    gap = float((row[best] - row[twin]).abs())
+    assert 0 < gap < float((row - cacheless(model, text.tolist())).abs().max())
+    scorer = Scorer(model, 12, reload=False)
+    found = compare(scorer, STATES_PROMPT, [*TEXT, best], [*TEXT, twin], 3)
+    assert found.kind == "bug"
+    assert found.tolerance < gap
+
+
+def test_steps_and_blocks_of_a_session_are_the_reference_up_to_rounding():
+    model, text, start = (
+        stateful("jamba"),
+        torch.tensor([*STATES_PROMPT, *TEXT]),
+        len(STATES_PROMPT) - 1,
+    )
+    known = logits_one_by_one(model)
+    for size in 1, 2, 5, 21:
+        assert torch.allclose(after_block(model, text, size, start), known, atol=1e-5)

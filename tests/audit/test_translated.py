@@ -115,13 +115,6 @@ def test_a_wrong_law_is_found(folders):
     assert found.verdict is AuditVerdict.BIAS, found.line
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["tli", "slem", "slem:sampled=true"])
-def test_audits_hold(folders, drafter):
-    found = audited(folders, drafter, 3_000, 0.1)
-    assert found.verdict is AuditVerdict.HELD, found.line
-
-
 def test_what_cannot_work_is_refused_with_its_reason(folders):
     cell = pair(folders).cell.but(drafter=Spec("model"))
     with pytest.raises(DataError, match=r"expected one vocabulary. Draft in its own tokens with"):
@@ -139,12 +132,3 @@ def test_a_pair_of_one_tokenizer_is_left_as_it_was(tmp_path):
     one = {name: str(save(tmp_path / name, made, of_bytes())) for name in ("target", "draft")}
     assert pair(one).cell.drafter.name == "model"
     assert pair(one, drafter="tli").generate("the cat").metrics.alpha == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.slow
-def test_a_benchmark_names_who_drafted(folders, tmp_path):
-    (tmp_path / "prompts.jsonl").write_text('{"id": "1", "prompt": "the cat sat"}\n')
-    asked = {"temperature": [0.0, 1.0], "max_new_tokens": 4, "out": tmp_path / "run"}
-    run = pair(folders).bench(f"jsonl:path={tmp_path / 'prompts.jsonl'}", **asked)
-    assert [row.cell.drafter.name for row in run.summary] == ["none", "slem", "none", "tli"]
-    assert {row.cell.verifier.name for row in run.summary if row.cell.k} == {"sps", "match"}

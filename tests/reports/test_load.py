@@ -7,7 +7,7 @@ import pytest
 from spsbench.errors import UsageError
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.columns import brief, chosen
+from spsbench.reports.columns import chosen
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.plots import draw
 from spsbench.reports.remarks import ceilings
@@ -60,20 +60,6 @@ def test_a_panel_without_data_says_why_and_the_others_keep_their_legend():
     assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["xsum, T 1"]
     failed = draw(figure1([replace(untimed, n=0, failures=3, efficiency=None)], "run"))
     assert "all 3 generations failed" in failed.axes[1].texts[0].get_text()
-
-
-@pytest.mark.parametrize(
-    ("estimate", "shown"),
-    [
-        (Estimate(2.0, 1.9, 2.1, 9), "2.00 ±0.10"),
-        (Estimate(2.0, 1.898, 2.104, 9), "2.00 ±0.10"),  # alike to the digits shown
-        (Estimate(2.0, 1.9, 2.3, 9), "2.00 [1.90, 2.30]"),
-        (Estimate(0.0, 0.0, 0.3, 9), "0.00 [0.00, 0.30]"),
-        (Estimate(2.0, None, None, 1), "2.00"),
-    ],
-)
-def test_no_plus_minus_where_the_sides_differ(estimate, shown):
-    assert brief(estimate, 2) == shown
 
 
 def test_columns_are_chosen_by_heading_or_by_field():

@@ -76,23 +76,6 @@ def test_other_files_are_refused_in_one_line(text, tmp_path):
         read_results(tmp_path / "nowhere.json")
 
 
-def changed(name, **fields):
-    """A file with some fields of its first measurement changed."""
-    value = json.loads((FILES / name).read_text().split("\n{")[0])
-    place = value["runs"][0]["metrics"] if name == "specforge.json" else value
-    place |= fields
-    return value
-
-
-@pytest.mark.parametrize("value", [None, int("9" * 400)])
-@pytest.mark.parametrize("field", ["num_requests", "accuracy"])
-def test_figures_that_a_file_lacks_are_left_out(tmp_path, field, value):
-    path = tmp_path / "specforge.json"
-    path.write_text(json.dumps(changed("specforge.json", **{field: value})))
-    first, _ = read_results(path)
-    assert "tokens a second of the machine" in values(first)
-
-
 def refusal(path):
     """The line with which a file is refused; empty where it is shown in short tables."""
     try:

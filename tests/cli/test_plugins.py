@@ -97,12 +97,7 @@ def test_a_run_by_task_decoder_and_reporter(sps, pair, tmp_path):
     assert re.search(r"^accepted \d of [1-4]$", ran.err, re.MULTILINE)
 
 
-def test_the_drafter_of_the_readme_by_its_file(sps, pair, tmp_path):
-    readme = (ROOT / "README.md").read_text()
-    source = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", readme, re.DOTALL))
-    file = tmp_path / "repeat.py"
-    file.write_text(source["mypackage/repeat.py"])
-    ran = sps(
-        "generate", "1 + 1 =", "-n", "8", "--target", pair.target, "--drafter", f"{file}:Repeat"
-    )
+def test_a_drafter_by_its_file(sps, pair):
+    drafter = f"{PACKAGE}/mypackage/repeat.py:Repeat"
+    ran = sps("generate", "1 + 1 =", "-n", "8", "--target", pair.target, "--drafter", drafter)
     assert ran.code == 0, ran.err

@@ -15,6 +15,7 @@ OF_A_NETWORK = r"make demo|source |.*--target smollm2"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.needs_fast
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_of_a_tutorial_run(page, tmp_path):

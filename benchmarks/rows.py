@@ -65,7 +65,7 @@ def layer(name: str, out: int, width: int) -> nn.Module:
             return PanelLinear(weight.to(dtype), None)
         kind = QuantisedPanels if QuantisedDots.refuses(torch.bfloat16) else QuantisedDots
         codes = QuantisedLinear(Codes.of(weight.bfloat16(), FORMATS[name]), None)
-        measure_prefetch(torch.bfloat16, kind.kernels, codes.bits, codes.least)
+        measure_prefetch(torch.bfloat16, kind, codes.bits, codes.least)
         return kind(codes)
 
 

@@ -32,24 +32,18 @@ class RollOut(NamedTuple):
 class ModelReplay(Protocol):
     """Runs the passes of one model for all sessions over it."""
 
-    def run(self, inputs: PassInputs, span: Tensor) -> Any:
-        """Return the output of a pass, as of the model, which lengthens the cache to `span`."""
+    def run(self, inputs: PassInputs, end: int) -> Any:
+        """Return the output of a pass, as of the model, which lengthens the cache to `end`."""
 
-    def prefill(self, inputs: PassInputs, span: Tensor) -> Any:
-        """Return the output of a pass as `run` does, over many tokens or over an empty cache."""
-
-    def roll_out(self, inputs: PassInputs, span: Tensor, rolled: RollOut) -> Tensor | None:
+    def roll_out(self, inputs: PassInputs, end: int, rolled: RollOut) -> Tensor | None:
         """Return the logits [n, V'] of a roll-out, whose tokens are left in `inputs.ids`.
 
-        None: the tokens are to be fed one by one.
+        The first of its passes lengthens the cache to `end`. None: the tokens are to be fed one by
+        one.
         """
 
     def attach(self, model: PreTrainedModel) -> "ModelReplay | None":
         """Run the passes of another model, such as a view of this one; None: it cannot be."""
-
-
-class ReplayedForward:
-    """Base of what stands in for the `forward` of a layer; a copy of the layer goes without it."""
 
 
 NetworkPass = Callable[[Sequence[Tensor], Any, Any], Tensor]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, Cache, PreTrainedModel
 
-from spsbench.engines.session.cache import FIRST, PreallocatedLayer
+from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.engines.session.masks import FULL, SLIDING, Masks
 
 NAME = "spsbench_batch"
@@ -74,16 +74,6 @@ class TextLayers:
             layer.length = own_end
 
     @property
-    def keys(self) -> Tensor:
-        """Return keys of a stand-in, as a capture writes them."""
-        return self._stand_in(self._layers[0].keys)
-
-    @property
-    def values(self) -> Tensor:
-        """Return values of a stand-in."""
-        return self._stand_in(self._layers[0].values)
-
-    @property
     def addresses(self) -> list[int]:
         """Return the records that `program.h` calls rooms, one a text."""
         return [number for layer in self._layers for number in layer.addresses]
@@ -91,9 +81,6 @@ class TextLayers:
     @property
     def _pairs(self) -> Iterator[tuple[PreallocatedLayer, int]]:
         return zip(self._layers, self._ends, strict=True)
-
-    def _stand_in(self, like: Tensor) -> Tensor:
-        return like.new_zeros(1, like.shape[1], max(FIRST, self._end), like.shape[3])
 
 
 class JointCache(Cache):  # type: ignore[misc]
@@ -110,8 +97,8 @@ class JointCache(Cache):  # type: ignore[misc]
         self._sliding = sliding
         self._read: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._given: Tensor | None = None
-        self.mask: Tensor | None = None
-        self.span = torch.empty(0)
+        self.mask: Tensor | None = None  # which no layer reads: a model makes none
+        self.end = 0  # of a text that stands for all of them, after the pass
 
     @property
     def rows(self) -> int:
@@ -119,18 +106,15 @@ class JointCache(Cache):  # type: ignore[misc]
         return int(self.texts[-1].rows.stop)
 
     def prepare(self, dtype: torch.dtype) -> bool:
-        """Make ready for a replay of layers that read the same rows; return whether it can be.
-
-        A program is captured over a stand-in, one text of as many rows: `mask` is its mask.
-        """
+        """Make ready for a replay of layers that read the same rows; return whether it can be."""
         first = [text.cache.layers for text in self.texts]
         plain = all(text.masks is None or isinstance(text.masks, Tensor) for text in self.texts)
         ready = all(isinstance(layer, PreallocatedLayer) for layers in first for layer in layers)
         alike = len(set(self._sliding.values())) < 2  # all have a window, or none
         if not (alike and plain and ready and all(layer.is_initialized for layer in first[0])):
             return False
-        end = self.rows + 1
-        self.mask, self.span = torch.zeros(1, 1, self.rows, end, dtype=dtype), torch.arange(end)
+        self.end = end = self.rows + 1
+        self.mask = torch.zeros(1, 1, self.rows, end, dtype=dtype)
         numbers = [number for text in self.texts for number in text.numbers]
         self.layers = [TextLayers(layers, numbers, end) for layers in zip(*first, strict=True)]
         return True
@@ -151,7 +135,7 @@ class JointCache(Cache):  # type: ignore[misc]
         return key_states, value_states
 
     def has(self, key: Tensor) -> bool:
-        """Return whether `key` came from `update`: a capture has keys of its own."""
+        """Return whether `key` came from `update`: a recording has keys of its own."""
         return key is self._given
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

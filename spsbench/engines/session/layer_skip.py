@@ -13,7 +13,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
-from spsbench.engines.replay import ReplayedForward
 from spsbench.engines.session.engine_config import engine_config_of, prepared, set_engine_config
 from spsbench.engines.session.states import keeps_states
 from spsbench.errors import UsageError
@@ -107,8 +106,6 @@ def _twin(module: Any, configurations: dict[int, Any]) -> Any:
         attributes = twin.__dict__
         for name in ("_parameters", "_buffers", *HOOKS):
             attributes[name] = attributes[name].copy()
-        if isinstance(attributes.get("forward"), ReplayedForward):
-            del attributes["forward"]  # of the other's cache
         if id(attributes.get("config")) in configurations:
             attributes["config"] = configurations[id(attributes["config"])]
         attributes["_modules"] = {

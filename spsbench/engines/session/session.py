@@ -1,4 +1,4 @@
-"""A session over a preallocated cache, with replayed layers where a model has been prepared.
+"""A session over a preallocated cache, with replayed passes where a model has been prepared.
 
 Where every layer has a window, rows that have left it are forgotten: a long text takes no more
 memory than a short one. `SPARE` of them stay, so that rejected tokens can be taken back; from
@@ -41,19 +41,16 @@ class FastLM(EagerLM):
         return super()._forward(tokens, keep, parents)
 
     def _run(self, inputs: PassInputs) -> Any:
-        """Run with the model's number of threads and, in a small pass after others, by programs."""
+        """Run with the model's number of threads and, where there are any, by programs."""
         replay, cache, m = self._prepared.replay, inputs.cache, len(inputs.ids)
         with threads(self._prepared.choice.threads):
             if replay is None:
                 return super()._run(inputs)
             if isinstance(cache, JointCache) and cache.layers and m <= MAX_ROWS:
-                return replay.run(inputs, cache.span)
+                return replay.run(inputs, cache.end)
             if cache is not self._cache:
                 return super()._run(inputs)
-            span = self._first_numbers(self._length - cache.base + m)
-            if m > MAX_ROWS or self._length == 0:
-                return replay.prefill(inputs, span)
-            return replay.run(inputs, span)
+            return replay.run(inputs, self._length - cache.base + m)
 
     @torch.inference_mode()
     def roll_out(self, logits: Tensor, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
@@ -71,7 +68,7 @@ class FastLM(EagerLM):
         inputs = PassInputs(ids, positions, None, self._cache, 1, (), self._length)
         rolled = RollOut(logits, u, self.vocab_size, warp)
         with threads(self._prepared.choice.threads):
-            rolled_logits = replay.roll_out(inputs, self._first_numbers(self._length + 1), rolled)
+            rolled_logits = replay.roll_out(inputs, self._length + 1, rolled)
         if rolled_logits is None:
             return None
         self._length = end

@@ -36,6 +36,7 @@ from spsbench.engines.session.engine_config import (
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import narrowed
 from spsbench.engines.session.session import FastLM
+from spsbench.extensions.cpu.kernels.steps import PANEL
 from spsbench.extensions.cpu.packing.coded_panels import (
     QuantisedPanels,
     coded_bytes,
@@ -59,13 +60,13 @@ from spsbench.extensions.cpu.packing.layouts import (
 )
 from spsbench.extensions.cpu.packing.logit_check import LogitCheck
 from spsbench.extensions.cpu.packing.memory import huge_pages
-from spsbench.extensions.cpu.packing.panels import PANEL, PanelLinear
+from spsbench.extensions.cpu.packing.panels import PanelLinear
 from spsbench.extensions.cpu.packing.rounding import round_weights
 from spsbench.extensions.cpu.packing.tuning import select_prefetch
 from spsbench.extensions.cpu.replay.attention import NAME, attend
 from spsbench.extensions.cpu.replay.fused_modules import exchange_activations, exchange_norms
-from spsbench.extensions.cpu.replay.network_replay import replays_of
-from spsbench.extensions.cpu.replay.whole_pass import attach
+from spsbench.extensions.cpu.replay.model_pass import ModelPass
+from spsbench.extensions.cpu.replay.network_pass import replays_of
 from spsbench.extensions.cpu.report import report_kernels
 from spsbench.extensions.cpu.thread_choice import with_threads
 from spsbench.extensions.cpu.warp import KernelWarp
@@ -180,7 +181,7 @@ def prepare(
         lm = FastLM(model)
         lm.append(ordinary(lm.vocab_size, 1), keep=1)
     release_memory()
-    replay = attach(model)
+    replay = ModelPass(model)
     choice = EngineConfig(
         engine="fast",
         reason=refused or packing.reason,

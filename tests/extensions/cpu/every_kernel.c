@@ -8,9 +8,10 @@
 #include <string.h>
 
 #include "activations.h"
+#include "products.h"
 #include "program.h"
 
-typedef uint16_t bf16;
+#define FIRST 4 /* base of the first tensor of a test */
 #define COUNT(list) (long)(sizeof(list) / sizeof *(list))
 
 static uint32_t state = 1;
@@ -89,8 +90,6 @@ static double itself_bf16(const bf16 *row, long width, long i) {
 static double itself_float(const float *row, long width, long i) { return (void)width, row[i]; }
 
 #define CODED(NAME, KIND, NUMBER, SHORT, BITS, LEAST, SIDE, SEEN)                                              \
-    int NAME##_##KIND(const uint8_t *, const NUMBER *, const NUMBER *, NUMBER *, long, long, long, \
-                      long, long, int, int, long, int);                                            \
     static void try_##NAME##_##KIND(long out, long width, long given_group, long rows) {           \
         long own = given_group ? given_group : 32, room = (width + own - 1) / own * own;           \
         long group = given_group ? given_group : room, count = (out + 31) / 32;                    \
@@ -102,10 +101,10 @@ static double itself_float(const float *row, long width, long i) { return (void)
         for (long i = 0; i < rows * width; i++) x[i] = to_##SHORT(draw());                         \
         for (long i = 0; i < out; i++) bias[i] = to_##SHORT(draw());                               \
         int zero = BITS == 4 ? 8 : 0, hint = (int)(rows % 3);                                      \
-        NAME##_##KIND(panels, x, bias, y, rows, width, room, out, group, zero, hint, 2048, 2);     \
+        struct job all_rows = {panels, bias, y, out}, row = {panels, bias, one, out};              \
+        NAME##_##KIND(&all_rows, 1, x, rows, width, room, group, zero, hint, 2048, 2);             \
         for (long r = 0; r < rows; r++) {                                                          \
-            NAME##_##KIND(panels, x + r * width, bias, one, 1, width, room, out, group, zero, 0, 0,\
-                          1);                                                                      \
+            NAME##_##KIND(&row, 1, x + r * width, 1, width, room, group, zero, 0, 0, 1);           \
             for (long o = 0; o < out; o++) {                                                       \
                 double sum = of_##SHORT(bias[o]), all = fabs(sum);                                 \
                 for (long i = 0; i < width; i++) {                                                 \
@@ -122,8 +121,6 @@ static double itself_float(const float *row, long width, long i) { return (void)
 
 /* W is of numbers OF. */
 #define PRODUCT(NAME, KIND, OF, PACK, NUMBER, SHORT, DEPTH)                                        \
-    int NAME##_##KIND(const OF *, const NUMBER *, const NUMBER *, NUMBER *, long, long, long,      \
-                       int, long, int);                                                            \
     static void try_##NAME##_##KIND(long out, long width, long rows) {                             \
         width = (width + DEPTH - 1) / DEPTH * DEPTH;                                               \
         long count = (out + 31) / 32;                                                              \
@@ -135,9 +132,10 @@ static double itself_float(const float *row, long width, long i) { return (void)
         for (long i = 0; i < rows * width; i++) x[i] = to_##SHORT(draw());                         \
         for (long i = 0; i < out; i++) bias[i] = to_##SHORT(draw());                               \
         pack_##PACK(w, panels, out, width, width, 1, 2);                                           \
-        NAME##_##KIND(panels, x, bias, y, rows, width, out, (int)(rows % 3), 2048, 2);             \
+        struct job all_rows = {panels, bias, y, out}, row = {panels, bias, one, out};              \
+        NAME##_##KIND(&all_rows, 1, x, rows, width, (int)(rows % 3), 2048, 2);                     \
         for (long r = 0; r < rows; r++) {                                                          \
-            NAME##_##KIND(panels, x + r * width, bias, one, 1, width, out, 0, 0, 1);               \
+            NAME##_##KIND(&row, 1, x + r * width, 1, width, 0, 0, 1);                              \
             for (long o = 0; o < out; o++) {                                                       \
                 double sum = of_##SHORT(bias[o]), all = fabs(sum);                                 \
                 for (long i = 0; i < width; i++) {                                                 \
@@ -156,9 +154,8 @@ static double itself_float(const float *row, long width, long i) { return (void)
     PRODUCT(product, KIND, NUMBER, KIND, NUMBER, SHORT, DEPTH)                                     \
     /* `heads` of which each `group` share keys; a tree: every token sees the past, and some of the \
        tokens before it. */                                                                        \
-    int attend_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, const NUMBER *,              \
-                      const NUMBER *, NUMBER *, long, long, long, long, long, long, long, long,    \
-                      long, long, float, float, int);                                              \
+    int attend_##KIND(const struct attended *, long, const void *, long, long, long, long, long,   \
+                      float, float, int);                                                          \
     static void try_attend_##KIND(long heads, long group, long tokens, long n, long width) {       \
         long keys = heads / group * n * width, rows = heads * tokens;                              \
         NUMBER *query = malloc(rows * width * sizeof *query), *key = malloc(keys * sizeof *key);   \
@@ -174,8 +171,8 @@ static double itself_float(const float *row, long width, long i) { return (void)
                 mask[t * n + i] = to_##SHORT(seen ? 0 : -1e30);                                    \
             }                                                                                      \
         float scale = 1 / sqrtf((float)width);                                                     \
-        attend_##KIND(query, key, value, mask, NULL, out, heads, group, tokens, n, width,          \
-                      tokens * width, width, n * width, n * width, n, scale, 0, 2);                \
+        struct attended text = {query, key, value, mask, out, tokens, n, n * width, n * width, n}; \
+        attend_##KIND(&text, 1, NULL, heads, group, width, tokens * width, width, scale, 0, 2);    \
         for (long h = 0; h < heads; h++)                                                           \
             for (long t = 0; t < tokens; t++) {                                                    \
                 const NUMBER *q = query + (h * tokens + t) * width;                                \
@@ -293,9 +290,8 @@ static double relu(double x) { return x > 0 ? x : 0; }
 #define OF_BOTH(NAME) ACTIVATION(NAME, float32, float, float) ACTIVATION(NAME, bfloat16, bf16, bf16)
 ACTIVATIONS(OF_BOTH)
 
-/* Two layers of one program, each x + W norm(x), beside a call of each kernel: the same bits. Then keys and
-   values are written where they belong, and read from there. */
-int run_segments(const struct segment *, long, int);
+/* A program, x + W norm(x), beside a call of each kernel: the same bits. Then keys and values are written
+   where they belong, and read from there. */
 #define PROGRAM(KIND, NUMBER, SHORT)                                                               \
     int step_norm_##KIND(const struct step *, const struct pass *);                                \
     int step_product_##KIND(const struct step *, const struct pass *);                             \
@@ -304,35 +300,30 @@ int run_segments(const struct segment *, long, int);
     int step_attend_##KIND(const struct step *, const struct pass *);                              \
     static void try_program_##KIND(long rows, long width) {                                        \
         long size = rows * width, panels = (width + 31) / 32 * 32 * width;                         \
-        NUMBER *x = malloc(size * sizeof *x), *made = malloc(2 * size * sizeof *x);                \
-        NUMBER *even = malloc(2 * size * sizeof *x), *w = malloc(2 * width * sizeof *x);           \
-        NUMBER *dense = malloc(width * width * sizeof *x), *laid = malloc(2 * panels * sizeof *x); \
+        NUMBER *x = malloc(size * sizeof *x), *made = malloc(size * sizeof *x);                    \
+        NUMBER *even = malloc(2 * size * sizeof *x), *w = malloc(width * sizeof *x);               \
+        NUMBER *dense = malloc(width * width * sizeof *x), *laid = malloc(panels * sizeof *x);     \
+        NUMBER *own = malloc(2 * size * sizeof *x);                                                \
         for (long i = 0; i < size; i++) x[i] = to_##SHORT(draw());                                 \
-        for (long i = 0; i < 2 * width; i++) w[i] = to_##SHORT(draw());                            \
-        for (int layer = 0; layer < 2; layer++) {                                                  \
-            for (long i = 0; i < width * width; i++) dense[i] = to_##SHORT(draw());                \
-            pack_##KIND(dense, laid + layer * panels, width, width, width, 1, 1);                  \
-        }                                                                                          \
+        for (long i = 0; i < width; i++) w[i] = to_##SHORT(draw());                                \
+        for (long i = 0; i < width * width; i++) dense[i] = to_##SHORT(draw());                    \
+        pack_##KIND(dense, laid, width, width, width, 1, 1);                                       \
         struct step steps[] = {                                                                    \
             {step_norm_##KIND, {{FIRST, 0}, {FIRST + 1, 0}, {1, 0}}, {rows, width, 1}, {0.01}},    \
             {step_product_##KIND, {{1, 0}, {FIRST + 2, 0}, {0}, {0}, {0}, {0}, {0}, {1, size * sizeof *x}},\
              {rows, width, width}, {0}},                                                           \
-            {step_add_##KIND, {{1, size * sizeof *x}, {FIRST, 0}, {MADE, 0}},                      \
+            {step_add_##KIND, {{1, size * sizeof *x}, {FIRST, 0}, {FIRST + 3, 0}},                 \
              {1, 1, rows, width, 0, 0, width, 1, 0, 0, width, 1, 0, 0, width, 1}, {0}},            \
         };                                                                                         \
-        char *inputs[FIRST + 1] = {0, (char *)even, (char *)made, 0, 0, (char *)x};                \
-        char *weights[4] = {(char *)w, (char *)laid, (char *)(w + width), (char *)(laid + panels)};\
-        struct segment segment = {steps, 3, inputs, FIRST + 1, weights, 2, 0, 2, size * sizeof *x, 0, 0};\
-        if (run_segments(&segment, 1, 2)) worst_##SHORT = INFINITY;                                      \
-        NUMBER *given = x, *own = malloc(2 * size * sizeof *x);                                    \
-        for (int layer = 0; layer < 2; layer++) {                                                  \
-            norm_##KIND(given, w + layer * width, own, rows, width, 0.01f, 1, 1);                     \
-            product_##KIND(laid + layer * panels, own, NULL, own + size, rows, width, width, 0, 0, 1);\
-            for (long i = 0; i < size; i++) {                                                      \
-                double sum = of_##SHORT(own[size + i]) + of_##SHORT(given[i]);                     \
-                compare(of_##SHORT(made[layer * size + i]), sum, fabs(sum), &worst_##SHORT);       \
-            }                                                                                      \
-            given = made + layer * size;                                                           \
+        char *bases[] = {0, (char *)even, 0, 0, (char *)x, (char *)w, (char *)laid, (char *)made}; \
+        struct pass pass = {bases, 0, 0, 0, 2};                                                    \
+        if (run_steps(steps, 3, &pass)) worst_##SHORT = INFINITY;                                  \
+        norm_##KIND(x, w, own, rows, width, 0.01f, 1, 1);                                          \
+        struct job job = {laid, NULL, own + size, width};                                          \
+        product_##KIND(&job, 1, own, rows, width, 0, 0, 1);                                        \
+        for (long i = 0; i < size; i++) {                                                          \
+            double sum = of_##SHORT(own[size + i]) + of_##SHORT(x[i]);                             \
+            compare(of_##SHORT(made[i]), sum, fabs(sum), &worst_##SHORT);                          \
         }                                                                                          \
         free(x), free(made), free(even), free(w), free(dense), free(laid), free(own);              \
     }                                                                                              \
@@ -352,14 +343,14 @@ int run_segments(const struct segment *, long, int);
              {2, rows, width, width, 2 * width, sizeof *made}, {0}},                               \
             {step_put, {{KEYS + 1, 0}, {FIRST, 2 * size * sizeof *made}},                          \
              {2, rows, width, width, 2 * width, sizeof *made}, {0}},                               \
-            {step_attend_##KIND, {{FIRST, 0}, {KEYS, 0}, {KEYS + 1, 0}, {0}, {0}, {MADE, 0}},      \
+            {step_attend_##KIND, {{FIRST, 0}, {KEYS, 0}, {KEYS + 1, 0}, {0}, {0}, {FIRST + 1, 0}}, \
              {2, 1, rows, width, width, 2 * width}, {0.5}},                                        \
         };                                                                                         \
-        char *inputs[FIRST + 1] = {0, 0, (char *)made, 0, 0, (char *)states};                      \
+        char *bases[] = {0, 0, 0, 0, (char *)states, (char *)made};                                \
         struct room rooms[1] = {{(int64_t)keys, (int64_t)values, room}};                              \
         struct text text = {0, rows, end, seen, (int64_t)mask, seen + 5};                          \
-        struct segment segment = {steps, 3, inputs, FIRST + 1, 0, 0, rooms, 1, 0, &text, 1};             \
-        if (run_segments(&segment, 1, 2)) worst_##SHORT = INFINITY;                                      \
+        struct pass pass = {bases, &text, rooms, 1, 2};                                            \
+        if (run_steps(steps, 3, &pass)) worst_##SHORT = INFINITY;                                  \
         for (long head = 0; head < 2; head++)                                                      \
             for (long row = 0; row < rows; row++) {                                                \
                 long to = (head * room + past + row) * width, from = (row * 2 + head) * width;     \
@@ -368,8 +359,9 @@ int run_segments(const struct segment *, long, int);
                     worst_##SHORT = INFINITY;                                                      \
             }                                                                                      \
         long first = (end - seen) * width;                                                         \
-        attend_##KIND(states, keys + first, values + first, mask, NULL, made + size, 2, 1, rows, seen,\
-                      width, width, 2 * width, room * width, room * width, seen + 5, 0.5f, 0, 1);\
+        struct attended alone = {states, keys + first, values + first, mask, made + size, rows, seen,\
+                                 room * width, room * width, seen + 5};                            \
+        attend_##KIND(&alone, 1, NULL, 2, 1, width, width, 2 * width, 0.5f, 0, 1);                 \
         if (memcmp(made, made + size, size * sizeof *made)) worst_##SHORT = INFINITY;              \
         free(states), free(made), free(keys), free(values), free(mask);                            \
     }
@@ -457,8 +449,9 @@ static int falls_on(const double *weights, long tokens, const struct warp *warp,
         for (long i = 0; i < tokens; i++) names[i] = 5 + 2 * i;                                    \
         struct draws draws = {ids, u, (char *)logits, (char *)(logits + tokens), names, 3, tokens, \
                               tokens * (long)sizeof *logits, NARROW, warp};                        \
-        struct segment none = {0};                                                                 \
-        int wrong = roll_out(&none, 0, 1, NULL, &draws);                                           \
+        struct step none[1];                                                                       \
+        struct pass pass = {0};                                                                    \
+        int wrong = roll_out(none, 0, &pass, 0, NULL, 0, &draws);                                  \
         void laws_##KIND(const NUMBER *, float *, long, long, long, const struct warp *, int);     \
         float *laws = malloc(3 * tokens * sizeof *laws);                                           \
         laws_##KIND(logits, laws, 3, tokens, tokens, &warp, 2);                                    \
@@ -490,8 +483,6 @@ static int falls_on(const double *weights, long tokens, const struct warp *warp,
     }
 DRAWS(float32, float, 0)
 DRAWS(bfloat16, bf16, 1)
-
-int enlist(const char *); /* there is no torch here */
 
 #define BOTH(NAME, ...) NAME##_float32(__VA_ARGS__), NAME##_bfloat16(__VA_ARGS__)
 
@@ -545,7 +536,6 @@ int main(int given, char **words) {
                 }
     try_rotate_bf16(1, 1, 2), try_rotate_bf16(3, 4, 30), try_rotate_bf16(2, 5, 64);
     try_rotate_float(1, 1, 2), try_rotate_float(3, 4, 30), try_rotate_float(2, 5, 64);
-    if (!enlist("none")) return 2;
     long heads[][2] = {{1, 1}, {6, 3}, {4, 1}}, tokens[] = {1, 2, 5, 33, 129}, wide[] = {16, 80, 128};
     for (long a = 0; a < COUNT(heads); a++)
         for (long b = 0; b < COUNT(tokens); b++)

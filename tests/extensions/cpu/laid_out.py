@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from spsbench.engines.linear_layers import slots
 from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.extensions.cpu.fast import prepare
-from spsbench.extensions.cpu.kernels import native, operators
+from spsbench.extensions.cpu.kernels import native, steps
 from spsbench.extensions.cpu.packing.experts import expert_slots
 from spsbench.extensions.cpu.packing.layouts import shape_of
 
@@ -34,9 +34,10 @@ def laid_out(model: PreTrainedModel, layout: str = "panels") -> EngineConfig:
 
 
 def forget() -> None:
-    """Have kernels and operators looked for again."""
-    for found in native.kernel, native.library, operators.in_c, operators._space:
+    """Have kernels looked for again."""
+    for found in native.kernel, native.library, steps.in_c, steps.address, steps._record:
         found.cache_clear()
+    steps._plans.clear()
 
 
 @contextmanager

@@ -1,8 +1,10 @@
-"""Tiny models whose passes are compiled as programs."""
+"""Tiny models whose passes are programs, and programs of functions."""
 
 import torch
 
 from spsbench.engines.session.engine_config import prepared
+from spsbench.extensions.cpu.replay.program import Program, Scratch, Size
+from spsbench.extensions.cpu.replay.record import Recorder, Recording, record
 from tests.extensions.cpu.laid_out import laid_out
 from tests.oracles.models import UNTIED, tiny
 
@@ -32,3 +34,21 @@ def ready(architecture, dtype=torch.float32, layout="panels", spoil=lambda model
     tape = prepared(model).replay
     assert tape is not None
     return model, tape
+
+
+def recorded(run, *tensors, weights=()) -> Recording:
+    """The steps of `run(*tensors)`."""
+    recorder = Recorder(tensors, None, [], weights, None)
+    return record(lambda: {"": run(*tensors)}, recorder)
+
+
+def computed(run, *tensors, weights=()):
+    """What a program of `run` makes."""
+    recording = recorded(run, *tensors, weights=weights)
+    program = Program([Size(1, 1), Size(2, 2)], [recording] * 2, [""])
+    bound, scratch = program.at(Size(1, 1)), Scratch()
+    made = torch.empty(bound.shapes[""], dtype=program.dtypes[0])
+    addresses = [x.data_ptr() for x in (made, *tensors)][: 1 + program.inputs]
+    places = [x.data_ptr() for x in weights]
+    program.run(bound, scratch.address(bound.scratch), addresses, places, [], [])
+    return made

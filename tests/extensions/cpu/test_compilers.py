@@ -45,11 +45,6 @@ WRONG = {
         "bits == 4 ? _mm256_shuffle",
         "bits == 5 ? _mm256_shuffle",
     ),
-    "a layer that reads what its own inputs were": (
-        "program.c",
-        "bases[FIRST] = bases[MADE], bases[MADE]",
-        "bases[MADE]",
-    ),
     "a token of another's room": (
         "program.c",
         "(text->end - text->rows) * size",

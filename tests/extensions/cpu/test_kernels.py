@@ -14,7 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from spsbench.engines.session.engine_config import threads
 from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.kernels.native import NoKernelError, kernel, missing
-from spsbench.extensions.cpu.replay.attention import kernel_attend, takes
+from spsbench.extensions.cpu.kernels.steps import run
+from spsbench.extensions.cpu.replay.attention import takes
 from spsbench.extensions.cpu.warp import KernelWarp, WarpInC
 from spsbench.loop.sampling import Warp, sample
 from tests import variants
@@ -81,7 +82,7 @@ def test_attention_is_that_of_torch(processor, dtype, width, heads):
             mask = torch.zeros(1, 1, m, n, dtype=dtype)
             mask.masked_fill_(~lower, torch.finfo(dtype).min)
             assert takes(query, key, value, mask)
-            made = kernel_attend(query, key, value, mask, None, width**-0.5, 0.0)
+            made = run("attend", query, key, value, mask, None, width**-0.5, 0.0)
             exact = scaled_dot_product_attention(
                 query.double(), key.double(), value.double(), lower, enable_gqa=True
             )
@@ -105,7 +106,7 @@ def test_capped_scores_and_sinks_are_those_of_their_formulas(processor, dtype):
                 sink = given.double()[None, :, None, None].expand(*scores.shape[:3], 1)
                 exact = torch.cat([exact, sink], -1)
             exact = exact.softmax(-1)[..., :n] @ wide[1]
-            made = kernel_attend(query, key, value, None, given, scale, most)
+            made = run("attend", query, key, value, None, given, scale, most)
             assert off(made, exact.transpose(1, 2)) < 2 * WITHIN[dtype]
 
 
@@ -115,11 +116,11 @@ def test_a_row_of_attention_does_not_see_the_others(processor, dtype, n):
     key, value = caches(2, n, 64, dtype)
     query = random(1, 4, 7, 64, dtype=dtype)
     lowest = torch.full((1, 1, 7, n), torch.finfo(dtype).min, dtype=dtype)
-    every = kernel_attend(query, key, value, lowest.triu(n - 6), None, 0.125, 0.0)
+    every = run("attend", query, key, value, lowest.triu(n - 6), None, 0.125, 0.0)
     for row in range(7):
         seen = n - 6 + row
         past = key[:, :, :seen], value[:, :, :seen]
-        alone = kernel_attend(query[:, :, row : row + 1], *past, None, None, 0.125, 0.0)
+        alone = run("attend", query[:, :, row : row + 1], *past, None, None, 0.125, 0.0)
         assert torch.equal(alone[:, 0], every[:, row])
 
 
@@ -132,19 +133,19 @@ def test_without_a_mask_a_token_sees_all_up_to_itself(processor, dtype, past, m)
     n = past + m
     key, value = caches(2, n, 64, dtype)
     query = random(1, m, 6, 64, dtype=dtype).transpose(1, 2)
-    made = kernel_attend(query, key, value, None, None, 0.125, 0.0)
+    made = run("attend", query, key, value, None, None, 0.125, 0.0)
     lower = torch.ones(m, n).tril(past).bool()
     wide = query.double(), key.double(), value.double()
     exact = scaled_dot_product_attention(*wide, lower, scale=0.125, enable_gqa=True)
     assert off(made, exact.transpose(1, 2)) < WITHIN[dtype]
     for row in {0, 1, m // 2, m - 1}:
         seen = key[:, :, : past + row + 1], value[:, :, : past + row + 1]
-        alone = kernel_attend(query[:, :, row : row + 1], *seen, None, None, 0.125, 0.0)
+        alone = run("attend", query[:, :, row : row + 1], *seen, None, None, 0.125, 0.0)
         assert torch.equal(alone[:, 0], made[:, row])
     with threads(1):
-        assert torch.equal(made, kernel_attend(query, key, value, None, None, 0.125, 0.0))
+        assert torch.equal(made, run("attend", query, key, value, None, None, 0.125, 0.0))
     with threads(3):
-        assert torch.equal(made, kernel_attend(query, key, value, None, None, 0.125, 0.0))
+        assert torch.equal(made, run("attend", query, key, value, None, None, 0.125, 0.0))
 
 
 def test_what_the_kernel_cannot_read_is_left_to_torch():
@@ -192,7 +193,7 @@ def test_why_there_is_no_kernel_is_said_once(fresh, monkeypatch, said, compiler,
         monkeypatch.setenv("PATH", path)
     assert words in (missing(torch.float32) or "")
     with pytest.raises(NoKernelError):
-        kernel("product", torch.bfloat16)
+        kernel("pack", torch.bfloat16)
     assert len(said) == 1
     assert words in said[0]
 

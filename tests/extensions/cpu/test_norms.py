@@ -10,7 +10,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from spsbench.extensions.cpu.kernels.operators import in_c
+from spsbench.extensions.cpu.kernels.steps import available
 from spsbench.extensions.cpu.replay.fused_modules import (
     EARLY,
     LATE,
@@ -24,7 +24,7 @@ from tests.extensions.cpu.laid_out import random, without_compiler
 pytestmark = pytest.mark.numeric
 
 WAYS = {LlamaRMSNorm: EARLY, Qwen3RMSNorm: EARLY, Olmo2RMSNorm: LATE, GemmaRMSNorm: PLUS}
-needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")
+needs_c = pytest.mark.skipif(not available(), reason="needs a C compiler")
 
 
 def norm(width, dtype, kind=LlamaRMSNorm):
@@ -72,9 +72,8 @@ def test_only_what_is_the_usual_norm_is_exchanged():
     assert [type(module) for module in again[0]] == [LlamaRMSNorm, Qwen3RMSNorm]
 
 
-def test_without_operators_in_c_norms_stay(tmp_path):
-    model, x, stock = nn.Sequential(LlamaRMSNorm(4)), torch.ones(1, 4), LlamaRMSNorm(4)
+def test_without_a_compiler_norms_stay(tmp_path):
+    model = nn.Sequential(LlamaRMSNorm(4))
     with without_compiler(tmp_path):
         exchange_norms(model)
         assert type(model[0]) is LlamaRMSNorm
-        assert torch.equal(RmsNorm(stock)(x), stock(x))

@@ -8,32 +8,26 @@ import torch
 from torch.nn.functional import gelu, relu, silu
 from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation, SiLUActivation
 
+from spsbench.engines.quantization.codes import FORMATS, Codes
+from spsbench.engines.quantization.layers import QuantisedLinear
 from spsbench.engines.session.engine_config import threads
 from spsbench.extensions.cpu.kernels.native import KINDS
-from spsbench.extensions.cpu.kernels.operators import in_c
+from spsbench.extensions.cpu.kernels.steps import RefusedError, available, run
+from spsbench.extensions.cpu.packing.coded_panels import QuantisedPanels
 from spsbench.extensions.cpu.packing.panels import PanelLinear
 from spsbench.extensions.cpu.replay.fused_modules import (
     Activation,
     exchange_activations,
 )
-from spsbench.extensions.cpu.replay.graph_capture import capture
-from spsbench.extensions.cpu.replay.layer_program import Program, Weights
-from spsbench.extensions.cpu.replay.operations import RefusedError
-from spsbench.extensions.cpu.replay.pass_recording import cacheless_inputs
+from spsbench.extensions.cpu.replay.record import RecordingCache
 from tests.extensions.cpu.laid_out import random
+from tests.extensions.cpu.programs import computed, recorded
 
 pytestmark = [
     pytest.mark.numeric,
-    pytest.mark.skipif(in_c("put") is None, reason="needs operators in C"),
+    pytest.mark.skipif(not available(), reason="needs a C compiler"),
 ]
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
-
-
-def computed(run, *tensors):
-    """By a program."""
-    given = cacheless_inputs(tensors, [])
-    program = Program(given, capture(lambda *every: run(*every[: len(tensors)]), given))
-    return program.over(Weights([]), tensors, (), 0)
 
 
 def heads(x):
@@ -94,20 +88,19 @@ FACTORS = {  # what is one operation, of an activation and a product, and what i
 @dtypes
 @pytest.mark.parametrize("case", FACTORS)
 def test_an_activation_multiplies_by_what_alone_follows(case, dtype):
-    run, count = FACTORS[case]
+    function, count = FACTORS[case]
     for width, tokens in product((4, 100), (1, 3, 800)):
         x, y = random(1, tokens, width, dtype=dtype), random(1, tokens, width, dtype=dtype)
-        assert torch.equal(computed(run, x, y), run(x, y))
-    given = cacheless_inputs((x, y), [])
-    assert len(capture(lambda *every: run(*every[:2]), given).steps) == count
+        assert torch.equal(computed(function, x, y), function(x, y))
+    assert len(recorded(function, x, y).steps) == count
 
 
 @dtypes
 def test_what_is_no_number_stays_none(dtype):
     x = torch.tensor([[[float("nan"), float("inf"), -float("inf"), -0.0] * 5]]).to(dtype)
-    for run in CASES["a copy"], CASES["negative"], lambda x, y: x + y:
-        assert torch.equal(computed(run, x, x.clone()).isnan(), run(x, x).isnan())
-        assert torch.equal(computed(run, x, x.clone()).isinf(), run(x, x).isinf())
+    for function in CASES["a copy"], CASES["negative"], lambda x, y: x + y:
+        assert torch.equal(computed(function, x, x.clone()).isnan(), function(x, x).isnan())
+        assert torch.equal(computed(function, x, x.clone()).isinf(), function(x, x).isinf())
 
 
 def test_what_no_operation_is_like_is_refused():
@@ -126,11 +119,9 @@ def test_what_no_operation_is_like_is_refused():
         lambda x, y: (x.mul_(2), x + y)[1],
         lambda x, y: silu(x),
     )
-    for run in wrong:
+    for function in wrong:
         with pytest.raises(RefusedError):
-            computed(run, x, y)
-    with pytest.raises(RefusedError):
-        computed(lambda x, y: x + y, x, x)
+            computed(function, x, y)
     with pytest.raises(RefusedError):
         computed(lambda x, y: x + y, x, y.bfloat16())
 
@@ -176,7 +167,60 @@ def test_rows_of_panels(dtype):
     for ids in torch.tensor([0, 69, 31, 32, 5, 5]), torch.arange(70).repeat(3), torch.tensor([7]):
         assert torch.equal(layer.rows(ids), weight[ids])
         assert torch.equal(layer.rows(ids.int()), weight[ids])
-    look_up = in_c("rows")
     for wrong in -1, 96:
+        with pytest.raises(IndexError):
+            run("rows", torch.tensor([3, wrong]), layer.weight)
+
+
+@dtypes
+def test_inputs_that_a_kernel_does_not_read_are_refused(dtype):
+    layer, x = PanelLinear(random(40, 8, dtype=dtype), None), random(2, 8, dtype=dtype)
+    query, ones = random(1, 2, 5, 16, dtype=dtype), torch.ones(1, 2, 2, 8, dtype=dtype)
+    cached = torch.zeros(1, 2, 9, 8, dtype=dtype)
+    for name, *arguments in (
+        ("product", x[:, :6].contiguous(), layer.weight, None, 40, 0, 0),
+        ("product", x.double(), layer.weight, None, 40, 0, 0),
+        ("product", x[:, ::2], layer.weight, None, 40, 0, 0),
+        ("product", x, layer.weight, None, 65, 0, 0),
+        ("product", x, layer.weight, torch.zeros(39, dtype=dtype), 40, 0, 0),
+        ("norm", x, torch.ones(6, dtype=dtype), 1e-6, 1),
+        ("norm", x.half(), torch.ones(8).half(), 1e-6, 1),
+        ("attend", query, query, query, random(1, 1, 5, 4, dtype=dtype), None, 1.0, 0.0),
+        ("put", cached, ones, 1),  # more than there are
+        ("put", cached, ones, 10),  # beyond the room
+        ("put", cached, ones[..., :4], 4),
+        ("put", cached, ones[:, :1], 4),
+        ("put", cached, ones.half(), 4),
+    ):
         with pytest.raises(RuntimeError):
-            look_up(torch.tensor([3, wrong]), layer.weight)
+            run(name, *arguments)
+    assert not cached.any()
+    wide = torch.zeros(1, 2, 9, 8, dtype=torch.float64)
+    with pytest.raises(RefusedError):
+        RecordingCache({0: (wide, wide)}, 0).update(wide, wide)
+
+
+def layers_of(kind):
+    """Six layers of 64 inputs, over weights or over codes."""
+    sizes = 96, 32, 70, 64, 33, 40
+    if kind != "panels":
+        codes = [Codes.of(random(out, 64), FORMATS[kind]) for out in sizes]
+        return [QuantisedPanels(QuantisedLinear(code, random(len(code.numbers)))) for code in codes]
+    return [PanelLinear(random(out, 64), random(out)) for out in sizes]
+
+
+@pytest.mark.parametrize("kind", ["panels", "int8", "int4"])
+def test_up_to_three_products_of_the_same_inputs_are_one_step(kind):
+    parts = layers_of(kind)
+    weights = [x for part in parts for x in part.parameters()]
+
+    def function(x):
+        made = [part(x) for part in parts[:3]]
+        middle = made[0][..., :64].contiguous()
+        return torch.cat([*made, parts[3](middle), parts[4](middle), parts[5](x), parts[0](x)], -1)
+
+    for tokens in 1, 5:
+        x = random(1, tokens, 64)
+        assert torch.equal(computed(function, x, weights=weights), function(x))
+    names = [step.name for step in recorded(function, x, weights=weights).steps]
+    assert sum("product" in name for name in names) == 3  # of three, two and two

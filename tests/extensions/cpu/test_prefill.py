@@ -1,4 +1,4 @@
-"""A prompt is read by operators over many rows, and its rows are those of single steps."""
+"""A prompt is read by a program, and its rows have the bits of single steps."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from spsbench.engines.quantization.layers import quantise
 from spsbench.engines.session.engine_config import engine_config_of, prepared
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels.native import KINDS
-from spsbench.extensions.cpu.replay.stretched import Stretched, StretchedPrograms
+from spsbench.extensions.cpu.replay.program import Affine
 from tests import variants
 from tests.extensions.cpu.laid_out import laid_out
 from tests.extensions.cpu.programs import MODELS
@@ -36,18 +36,13 @@ def read(model, *sizes):
     return torch.cat([lm.append(part, keep=len(part)).logits for part in text.split(sizes)])
 
 
-def way(model, *, hidden=False):
-    return prepared(model).replay._prefill._ways[hidden]
-
-
 @dtypes
 @pytest.mark.parametrize("architecture", variants.first(3, ARCHITECTURES))
 def test_rows_of_a_prompt_have_the_bits_of_steps(architecture, dtype):
     model = model_of(architecture, dtype)
     whole, steps = read(model, PROMPT), read(model, PROMPT - STEPS, *[1] * STEPS)
     assert engine_config_of(model).row_bits
-    assert way(model).programs.any()
-    assert prepared(model).replay._prefill._body is model.base_model
+    assert prepared(model).replay.refused is None
     assert whole.isfinite().all()
     assert torch.equal(whole, steps)
 
@@ -73,35 +68,18 @@ def test_a_prompt_whose_logits_nobody_reads_leaves_the_same_keys(architecture):
         assert [len(prefill.hidden[n]) for n in layers] == [PROMPT - STEPS] * len(layers)
 
 
-@pytest.mark.parametrize("architecture", variants.first(1, ARCHITECTURES))
-def test_the_first_prompt_of_a_session_runs_programs_with_hidden_states_too(
-    architecture, monkeypatch
-):
-    model, text = model_of(architecture), 7 * torch.arange(PROMPT) % 96
-    read(model, PROMPT)
-    calls = []
-    run = StretchedPrograms.run
-
-    def counted(self, *given):
-        result = run(self, *given)
-        calls.append(result is not None)
-        return result
-
+def test_the_first_prompt_of_a_session_runs_programs_with_hidden_states_too():
+    model, text = model_of("llama"), 7 * torch.arange(PROMPT) % 96
     for layers in (), (1, 3), (0, 2):
-        lm = Fast().session(model, layers=layers)
-        lm.append(text[:1], keep=0)  # of another text, which is the trial's
-        lm = Fast().session(model, layers=layers)
-        with monkeypatch.context() as patch:
-            patch.setattr(StretchedPrograms, "run", counted)
-            prefill = lm.append(text, keep=0)
-        assert calls
-        assert all(calls)
+        for _ in range(2):  # the first of a kind is compared
+            by_programs = prepared(model).replay.counts[1]
+            prefill = Fast().session(model, layers=layers).append(text, keep=0)
+        assert prepared(model).replay.counts[1] == by_programs + 1
         steps = Fast().session(model, layers=layers)
         rows = [steps.append(token, keep=1).hidden for token in text.split(1)]
         for layer in layers:
             each = torch.cat([row[layer] for row in rows])
             assert torch.equal(prefill.hidden[layer], each)
-    assert way(model, hidden=True).programs.joins
 
 
 def test_a_prompt_in_chunks_is_one_prompt():
@@ -109,34 +87,18 @@ def test_a_prompt_in_chunks_is_one_prompt():
     assert torch.equal(read(model, 400), read(model, 200, 150, 50))
 
 
-def test_a_stretched_program_that_is_wrong_is_not_used(monkeypatch):
-    stock, right = read(model_of("llama"), PROMPT), Stretched.__init__
+def test_a_program_for_many_tokens_that_is_wrong_is_not_used(monkeypatch):
+    stock, right = read(model_of("llama"), PROMPT), Affine.at
 
-    def wrong(self, few, twice, tokens, keys_alone=False):
-        right(self, few, twice, tokens, keys_alone)
-        for operation in self.steps:
-            operation.n[0] -= operation.n[0] == tokens
+    def wrong(self, size):
+        numbers = right(self, size).copy()
+        numbers[numbers == PROMPT] -= 1
+        return numbers
 
-    monkeypatch.setattr(Stretched, "__init__", wrong)
+    monkeypatch.setattr(Affine, "at", wrong)
     model = model_of("llama")
     assert torch.equal(read(model, PROMPT), stock)
-    assert way(model).programs is None
-    assert way(model).groups
-
-
-def test_layers_whose_inputs_a_model_changes_run_one_by_one(monkeypatch):
-    model = model_of("llama")
-    read(model, PROMPT)
-    programs, layers = way(model).programs, model.model.layers
-    joined = read(model, PROMPT)
-    forward = layers[1].forward
-    monkeypatch.setattr(
-        layers[1], "forward", lambda x, *more, **named: forward(x * 2, *more, **named)
-    )
-    changed = read(model, PROMPT)
-    assert not programs.joins
-    assert not torch.equal(changed, joined)
-    assert torch.equal(read(model, PROMPT), changed)
+    assert "differs" in prepared(model).replay.refused
 
 
 def test_hooks_hear_every_prompt():

@@ -19,9 +19,8 @@ from spsbench.engines.quantization.layers import (
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.errors import UsageError
 from spsbench.extensions.cpu.fast import Fast
-from spsbench.extensions.cpu.kernels import operators
+from spsbench.extensions.cpu.kernels import steps
 from spsbench.extensions.cpu.kernels.native import missing
-from spsbench.extensions.cpu.packing import coded_panels as panels
 from spsbench.models.loader import load_model
 from spsbench.models.source import rounded
 from spsbench.settings.grid import make_cell
@@ -127,17 +126,14 @@ def test_engines_run_the_same_numbers(name, dtype):
 @compiled
 def test_a_wrong_kernel_is_found_out(monkeypatch):
     """Its codes are then run as plain weights."""
-    right = panels.kernel
+    right = steps.OPERATORS["quantised"]
 
-    def wrong(name, dtype):
-        def called(*given):
-            return right(name, dtype)(*given[:9], given[9] - 1, *given[10:])
-
-        return called
+    def wrong(*given):
+        return [one._replace(n=(*one.n[:-1], one.n[-1] - 1)) for one in right.steps(*given)]
 
     model, slow = made("int4"), made("int4")
-    monkeypatch.setattr(operators, "in_c", lambda name: None)
-    monkeypatch.setattr(panels, "kernel", wrong)
+    monkeypatch.setitem(steps.OPERATORS, "quantised", right._replace(steps=wrong))
+    monkeypatch.setattr(steps, "_plans", {})
     Fast().prepare(model, threads=1)
     choice = engine_config_of(model)
     assert "differ" in choice.reason

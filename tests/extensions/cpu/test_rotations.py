@@ -8,7 +8,7 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from spsbench.engines.session.session import FastLM
 from spsbench.extensions.cpu.kernels.native import KINDS
-from spsbench.extensions.cpu.kernels.operators import in_c
+from spsbench.extensions.cpu.kernels.steps import available
 from spsbench.extensions.cpu.replay import fused_modules
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation, rotated, usual
 from tests.extensions.cpu.programs import ready
@@ -16,7 +16,7 @@ from tests.oracles.models import laws, tiny
 
 pytestmark = [
     pytest.mark.numeric,
-    pytest.mark.skipif(in_c("rotate") is None, reason="needs operators in C"),
+    pytest.mark.skipif(not available(), reason="needs a C compiler"),
 ]
 LLAMA = modeling_llama.apply_rotary_pos_emb
 
@@ -95,5 +95,5 @@ def test_a_rotation_that_errs_is_found_out(monkeypatch):
     monkeypatch.setattr(fused_modules, "usual", lambda stock: True)
     model, tape, lm = session()
     found = fed(lm, 6)
-    assert "differs from its own code" in str(tape.refused)
+    assert "differs from the model's own code" in str(tape.refused)
     assert (found - laws(model, list(range(1, 10)))[3:]).abs().max() <= 0.05 * found.abs().max()

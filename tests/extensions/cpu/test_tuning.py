@@ -14,7 +14,6 @@ from spsbench.extensions.cpu.packing.tuning import (
     USUAL,
     Prefetch,
     measured_prefetch,
-    prefetch_arguments,
     prefetch_of,
 )
 from tests.oracles.models import tiny
@@ -61,7 +60,7 @@ def test_a_kernel_of_codes_has_a_way_of_its_own(weights, monkeypatch):
     for part in parts:
         name = kernel_of(part.kernels, part.bits, part.least)
         prefetch = tuning._current[torch.bfloat16, name]
-        assert part.how(torch.bfloat16)[-2:] == prefetch_arguments(prefetch)
+        assert prefetch_of(torch.bfloat16, name) == prefetch
         assert tuning.recall(f"reading torch.bfloat16 {name}") == prefetch.name
     assert parts
 

@@ -1,5 +1,5 @@
 /* What stands between two products, number by number, in float and narrowed once.
-   spsbench/engines/activations.py calls it. */
+   fused_modules.py calls it. */
 
 #include "activations.h"
 #include "numbers.h"

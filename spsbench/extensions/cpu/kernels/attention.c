@@ -357,7 +357,7 @@ INLINE void weigh(int pairs, float *scores, long count, vector *tops, struct par
         }                                                                                          \
     }                                                                                              \
     /* Chunks of all texts at a time: threads part the work of a layer once. */                    \
-    int NAME##_each(const struct attended *texts, long count, const NUMBER *sinks, long heads,     \
+    int NAME(const struct attended *texts, long count, const NUMBER *sinks, long heads,     \
                     long group, long width, long query_head, long query_token, float scale,        \
                     float cap, int threads) {                                                      \
         long most = 0, tokens = 0, size = sizeof(struct part) + width * sizeof(float);             \
@@ -402,15 +402,6 @@ INLINE void weigh(int pairs, float *scores, long count, vector *tops, struct par
         }                                                                                          \
         free(parts);                                                                               \
         return failed;                                                                             \
-    }                                                                                              \
-    int NAME(const NUMBER *query, const NUMBER *key, const NUMBER *value, const NUMBER *mask,      \
-             const NUMBER *sinks, NUMBER *out, long heads, long group, long tokens, long n,        \
-             long width, long query_head, long query_token, long key_head, long value_head,        \
-             long mask_token, float scale, float cap, int threads) {                               \
-        struct attended text = {query, key, value, mask, out, tokens, n, key_head, value_head,     \
-                                mask_token};                                                       \
-        return NAME##_each(&text, 1, sinks, heads, group, width, query_head, query_token, scale,   \
-                           cap, threads);                                                          \
     }
 
 /* Numbers of two rows become pairs: the first 16 in `low`, the others, if there are any, behind `to`. */

@@ -128,7 +128,7 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
         else                                                                                       \
             switch (rows) { CASES(BITS, LEAST, group) }                                            \
     }                                                                                              \
-    int NAME##_each(const struct job *jobs, int count, const bf16 *given, long rows,               \
+    int NAME(const struct job *jobs, int count, const bf16 *given, long rows,               \
                     long given_in, long in, long group, int zero, int hint, long ahead,            \
                     int threads) {                                                                 \
         long panels = panels_of(jobs, count), groups = in / group, blocks = in / BLOCK;            \
@@ -171,7 +171,7 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
     }
 #else
 #define EACH(NAME, BITS, LEAST)                                                                    \
-    int NAME##_each(const struct job *jobs, int count, const bf16 *given, long rows,               \
+    int NAME(const struct job *jobs, int count, const bf16 *given, long rows,               \
                     long given_in, long in, long group, int zero, int hint, long ahead,            \
                     int threads) {                                                                 \
         (void)jobs, (void)count, (void)given, (void)rows, (void)given_in, (void)in, (void)group;   \
@@ -179,15 +179,6 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
     }
 #endif
 
-#define PRODUCT(NAME, BITS, LEAST)                                                                 \
-    EACH(NAME, BITS, LEAST)                                                                        \
-    int NAME(const uint8_t *panels, const bf16 *x, const bf16 *bias, bf16 *y, long rows,           \
-             long given_in, long in, long out, long group, int zero, int hint, long ahead,         \
-             int threads) {                                                                        \
-        struct job job = {panels, bias, y, out};                                                   \
-        return NAME##_each(&job, 1, x, rows, given_in, in, group, zero, hint, ahead, threads);     \
-    }
-
-PRODUCT(dots_int8_bfloat16, 8, 0)
-PRODUCT(dots_int4_bfloat16, 4, 0)
-PRODUCT(dots_int4_least_bfloat16, 4, 1)
+EACH(dots_int8_bfloat16, 8, 0)
+EACH(dots_int4_bfloat16, 4, 0)
+EACH(dots_int4_least_bfloat16, 4, 1)

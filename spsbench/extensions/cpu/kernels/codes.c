@@ -1,4 +1,4 @@
-/* Whole numbers of 8 or 4 bits, and scales in half precision, for weights: what codes.py says, bit for bit,
+/* Whole numbers of 8 or 4 bits, and scales in half precision, for weights: what engines/quantization/codes.py says, bit for bit,
    each weight read once. */
 
 #include <math.h>

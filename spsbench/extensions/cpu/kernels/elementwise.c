@@ -1,5 +1,5 @@
 /* Operations number by number over tensors of up to AXES axes in any order, as torch computes them: in
-   float, narrowed once. spsbench/engines/lowering.py writes them down.
+   float, narrowed once. steps.py writes them down.
 
    at: inputs a and b, result y. n: sizes, then the steps of a, of b and of y along each axis. What has one
    input has it twice. */

@@ -34,41 +34,21 @@ HEADERS = sorted(Path(__file__).parent.glob("*.h"))
 MARCH = "SPSBENCH_MARCH"
 """Environment variable: the processor that kernels are compiled for, as `-march` takes it."""
 FLAGS = (
-    *(
-        "-O3",
-        f"-march={os.environ.get(MARCH) or 'native'}",
-        "-ffp-contract=fast",
-        "-fopenmp",
-        "-fPIC",
-        "-Wno-psabi",
-    ),
-    "-fexceptions",  # exceptions of torch pass through operators
+    *("-O3", f"-march={os.environ.get(MARCH) or 'native'}", "-ffp-contract=fast"),
+    *("-fopenmp", "-fPIC", "-Wno-psabi"),
 )
 KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-TORCH = "lib/libtorch_cpu.so"
 SECONDS = 300  # timeout of the compiler, which needs a few, and many more on a busy machine
 
-_pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
-CODES = ("int8", "int4", "int4_least")
+_pointer, _size, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     "pack": ([_pointer] * 2 + [_size] * 4 + [_int], None),
-    **dict.fromkeys(
-        ("product", "halves", "tiles"), ([_pointer] * 4 + [_size] * 3 + [_int, _size, _int], _int)
-    ),
     "tiled": ([], _int),
     "dots": ([], _int),
-    **dict.fromkeys(
-        [f"{how}_{codes}" for how in ("product", "dots") for codes in CODES],
-        ([_pointer] * 4 + [_size] * 5 + [_int] * 2 + [_size, _int], _int),
-    ),
     "codes": ([_pointer] * 3 + [_size] * 5 + [_int] * 2, _int),
     "laws": ([_pointer] * 2 + [_size] * 3 + [_pointer, _int], None),
-    "attend": ([_pointer] * 6 + [_size] * 10 + [_real] * 2 + [_int], _int),
 }
-"""Argument and result types of each function; the C files document them."""
-
-operators: Any = torch.library.Library("spsbench", "DEF")  # type: ignore[no-untyped-call]
-"""Kernels are operators of torch's own registry, so that a trace of a layer can record them."""
+"""Argument and result types of the functions that are no steps of passes; see the C files."""
 
 
 class NoKernelError(Exception):
@@ -96,7 +76,7 @@ def kernel(name: str, dtype: torch.dtype) -> Callable[..., Any]:
 def missing(dtype: torch.dtype) -> str | None:
     """Return why there are no kernels for `dtype`, else None."""
     try:
-        kernel("product", dtype)
+        kernel("pack", dtype)
     except NoKernelError as error:
         return str(error)
     return None
@@ -140,8 +120,7 @@ def _loaded(compiler: str, place: Path, key: str) -> ctypes.CDLL:
 def _whole(place: Path, key: str) -> Path | None:
     """Return the library with this key whose content is as it was written; remove damaged ones.
 
-    A library's name ends in the digest of its content, and is part of a name of operators, which
-    takes no dash. A file that was cut off must not be loaded:
+    A library's name ends in the digest of its content. A file that was cut off must not be loaded:
     a page that is not there ends the process with SIGBUS.
     """
     for path in place.glob(f"{key}_*.so"):
@@ -229,17 +208,14 @@ def _call(command: list[str]) -> None:
 
 
 def _libraries() -> list[str]:
-    """Return the linker's arguments for torch and torch's OpenMP.
+    """Return the linker's arguments for torch's OpenMP.
 
-    Kernels are operators of torch in C, and share torch's threads, since two pools of threads would
-    wait for each other.
+    Kernels share torch's threads, since two pools of threads would wait for each other.
     """
     home = Path(torch.__file__).parent
     openmp = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]
-    if sys.platform != "linux":
-        return list(map(str, openmp[:1]))
-    unneeded = "-Wl,--as-needed"  # a second OpenMP
-    return [unneeded, *map(str, openmp[:1]), "-Wl,--no-as-needed", *map(str, home.glob(TORCH))]
+    unneeded = ["-Wl,--as-needed"] if sys.platform == "linux" else []  # a second OpenMP
+    return [*unneeded, *map(str, openmp[:1])]
 
 
 def _first_error(error: Exception) -> str:

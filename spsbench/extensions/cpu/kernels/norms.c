@@ -1,4 +1,4 @@
-/* Norms, row by row. spsbench/engines/norms.py calls them.
+/* Norms, row by row. fused_modules.py calls them.
 
    By the root of the mean square: y = w * x / sqrt(mean(x^2) + eps), in float; narrowed once, or before it is
    multiplied by w as well; w may stand for 1 + w. By the variance: y = w * (x - mean) / sqrt(variance + eps) + b,
@@ -31,7 +31,7 @@
 SUM(float)
 SUM(bf16)
 
-/* Ways, as norms.py numbers them. */
+/* Roundings, as fused_modules.py numbers them. */
 #define EARLY 1 /* narrowed before as well */
 #define PLUS 2  /* 1 + w */
 

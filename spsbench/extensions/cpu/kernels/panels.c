@@ -145,7 +145,7 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
             }                                                                                      \
     }                                                                                              \
     /* Returns whether there was no memory. */                                                     \
-    int NAME##_each(const struct job *jobs, int count, const NUMBER *given, long rows, long in,    \
+    int NAME(const struct job *jobs, int count, const NUMBER *given, long rows, long in,    \
                     int hint, long ahead, int threads) {                                           \
         long panels = panels_of(jobs, count);                                                      \
         if (rows >= MANY_ROWS) return MANY(jobs, count, given, rows, in, threads);                 \
@@ -161,11 +161,6 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
             release_##NUMBER(x);                                                                   \
         }                                                                                          \
         return failed;                                                                             \
-    }                                                                                              \
-    int NAME(const W *panels, const NUMBER *x, const NUMBER *bias, NUMBER *y, long rows,           \
-             long in, long out, int hint, long ahead, int threads) {                               \
-        struct job job = {panels, bias, y, out};                                                   \
-        return NAME##_each(&job, 1, x, rows, in, hint, ahead, threads);                            \
     }
 
 PRODUCT(product_float32, add_float, float, float, many_float32)

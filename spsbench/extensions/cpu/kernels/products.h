@@ -12,7 +12,7 @@ typedef int multiply(const struct job *, int, const void *, long, long, int, lon
 typedef int multiply_codes(const struct job *, int, const void *, long, long, long, long, int, int, long,
                            int);
 
-multiply product_float32_each, product_bfloat16_each, halves_float32_each, tiles_bfloat16_each;
-multiply_codes product_int8_float32_each, product_int4_float32_each, product_int4_least_float32_each;
-multiply_codes product_int8_bfloat16_each, product_int4_bfloat16_each, product_int4_least_bfloat16_each;
-multiply_codes dots_int8_bfloat16_each, dots_int4_bfloat16_each, dots_int4_least_bfloat16_each;
+multiply product_float32, product_bfloat16, halves_float32, tiles_bfloat16;
+multiply_codes product_int8_float32, product_int4_float32, product_int4_least_float32;
+multiply_codes product_int8_bfloat16, product_int4_bfloat16, product_int4_least_bfloat16;
+multiply_codes dots_int8_bfloat16, dots_int4_bfloat16, dots_int4_least_bfloat16;

@@ -1,7 +1,7 @@
-/* A pass through layers in one call: their operations one after another, and nothing between them.
+/* A pass in one call: its steps one after another, and nothing between them.
 
-   What torch does for each operation, to find it, to look at its inputs, to make room for its result, takes
-   longer than a small one itself. layer_program.py calls it. */
+   What torch does for each operator, to find it, to look at its inputs, to make room for its result, takes
+   longer than a small one itself. steps.py and program.py call it. */
 
 #include <string.h>
 
@@ -10,26 +10,23 @@
 #include "products.h"
 #include "program.h"
 
-/* Each segment over all of its layers. Returns 0, or the error of the operation that failed. */
-int run_segments(const struct segment *segments, long count, int threads) {
-    for (const struct segment *own = segments; own < segments + count; own++) {
-        char *bases[own->inputs_count + own->each];
-        memcpy(bases, own->inputs, own->inputs_count * sizeof *bases);
-        for (long layer = 0; layer < own->layers; layer++) {
-            long texts = own->texts_count;
-            const struct room *rooms = texts ? own->rooms + layer * texts : NULL;
-            struct pass pass = {bases, own->texts, rooms, texts, threads};
-            if (own->each)
-                memcpy(bases + own->inputs_count, own->weights + layer * own->each,
-                       own->each * sizeof *bases);
-            for (long i = 0; i < own->count; i++) {
-                int failed = own->steps[i].run(own->steps + i, &pass);
-                if (failed) return failed;
-            }
-            bases[FIRST] = bases[MADE], bases[MADE] += own->step;
-        }
-    }
-    return 0;
+/* Returns 0, or the error of the step that failed. */
+int run_steps(const struct step *steps, long count, const struct pass *pass) {
+    int failed = 0;
+    for (const struct step *step = steps; step < steps + count && !failed; step++)
+        failed = step->run(step, pass);
+    return failed;
+}
+
+/* A step by itself. `numbers`: of a text and its room, then bases. Returns as `run_steps`. */
+int run_step(const struct step *step, const int64_t *numbers, long threads) {
+    struct text text;
+    struct room room;
+    memcpy(&text, numbers, sizeof text);
+    memcpy(&room, numbers + sizeof text / sizeof *numbers, sizeof room);
+    char **bases = (char **)numbers + (sizeof text + sizeof room) / sizeof *numbers;
+    struct pass pass = {bases, &text, &room, 1, threads};
+    return step->run(step, &pass);
 }
 
 /* at: inputs, panels, biases, results; n: rows, width, outputs of each, hint and ahead, and then for codes
@@ -49,7 +46,7 @@ static int jobs_at(const struct step *step, const struct pass *pass, struct job 
     int step_##NAME(const struct step *step, const struct pass *pass) {                            \
         struct job jobs[MANY];                                                                     \
         const int64_t *n = step->n;                                                                \
-        return NAME##_each(jobs, jobs_at(step, pass, jobs), at(step, pass, 0), n[0], n[1],         \
+        return NAME(jobs, jobs_at(step, pass, jobs), at(step, pass, 0), n[0], n[1],         \
                            (int)n[5], n[6], pass->threads);                                        \
     }
 PRODUCT(product_float32)
@@ -61,7 +58,7 @@ PRODUCT(tiles_bfloat16)
     int step_##NAME(const struct step *step, const struct pass *pass) {                            \
         struct job jobs[MANY];                                                                     \
         const int64_t *n = step->n;                                                                \
-        return NAME##_each(jobs, jobs_at(step, pass, jobs), at(step, pass, 0), n[0], n[1], n[7],   \
+        return NAME(jobs, jobs_at(step, pass, jobs), at(step, pass, 0), n[0], n[1], n[7],   \
                            n[8], (int)n[9], (int)n[5], n[6], pass->threads);                       \
     }
 #define EACH_CODE(OF, HOW, KIND)                                                                   \
@@ -112,14 +109,14 @@ ROTATE(float32)
 ROTATE(bfloat16)
 
 /* Into keys or values. at: their base, rows; n: heads, rows, width, steps of rows from a head and from one
-   to the next, bytes of a number. */
+   to the next, bytes of a number, layer, kind of mask. */
 void put_rows(char *, const char *, long, long, long, long, long, long, long);
 int step_put(const struct step *step, const struct pass *pass) {
     const int64_t *n = step->n;
     long size = n[2] * n[5];
     for (long t = 0; t < pass->count; t++) {
-        const struct text *text = pass->texts + t;
-        const struct room *room = pass->rooms + t;
+        const struct text *text = pass->texts + n[7] * pass->count + t;
+        const struct room *room = pass->rooms + n[6] * pass->count + t;
         char *to = (char *)(step->at[0].base == KEYS ? room->keys : room->values);
         put_rows(to + (text->end - text->rows) * size,
                  (const char *)at(step, pass, 1) + text->first * n[4] * n[5], n[0], text->rows, size,
@@ -129,16 +126,16 @@ int step_put(const struct step *step, const struct pass *pass) {
 }
 
 /* at: query, keys, values, mask, sinks, result; n: heads, those that share keys, tokens, width, steps of the
-   query from a head and a token to the next; real: scale, cap. */
+   query from a head and a token to the next, layer, kind of mask; real: scale, cap. */
 #define ATTEND(KIND, NUMBER)                                                                       \
-    int attend_##KIND##_each(const struct attended *, long, const void *, long, long, long, long, long,\
+    int attend_##KIND(const struct attended *, long, const void *, long, long, long, long, long,\
                              float, float, int);                                                   \
     int step_attend_##KIND(const struct step *step, const struct pass *pass) {                     \
         const int64_t *n = step->n;                                                                \
         struct attended each[pass->count];                                                         \
         for (long t = 0; t < pass->count; t++) {                                                   \
-            struct text text = pass->texts[t];                                                     \
-            struct room room = pass->rooms[t];                                                     \
+            struct text text = pass->texts[n[7] * pass->count + t];                                \
+            struct room room = pass->rooms[n[6] * pass->count + t];                                \
             long from = (text.end - text.seen) * n[3], head = room.tokens * n[3];                  \
             each[t] = (struct attended){(const NUMBER *)at(step, pass, 0) + text.first * n[5],     \
                                         (const NUMBER *)room.keys + from,                          \
@@ -146,7 +143,7 @@ int step_put(const struct step *step, const struct pass *pass) {
                                         (NUMBER *)at(step, pass, 5) + text.first * n[0] * n[3],    \
                                         text.rows, text.seen, head, head, text.mask_step};         \
         }                                                                                          \
-        return attend_##KIND##_each(each, pass->count, at(step, pass, 4), n[0], n[1], n[3], n[4], n[5],  \
+        return attend_##KIND(each, pass->count, at(step, pass, 4), n[0], n[1], n[3], n[4], n[5],  \
                                     (float)step->real[0], (float)step->real[1], pass->threads);    \
     }
 ATTEND(float32, float)

@@ -1,4 +1,4 @@
-/* An operation of a layer, as spsbench/engines/lowering.py writes it down, and what a pass tells to all. */
+/* A step of a pass, as steps.py writes it, and what is the same for all steps of a pass. */
 
 #pragma once
 
@@ -6,14 +6,12 @@
 
 #include "laws.h"
 
-#define PLACES 10  /* inputs and outputs of an operation */
+#define PLACES 10  /* inputs and outputs of a step */
 #define NUMBERS 16 /* sizes and steps */
 #define AXES 4
 #define NO_MEMORY 1
 #define NO_ROW 2
-#define MADE 2 /* base of the result */
-#define KEYS 3 /* base of keys; the next is that of values, the one after it of the first input */
-#define FIRST 5
+#define KEYS 2 /* base of keys; the next is that of values */
 
 struct place { /* `offset` bytes after a base; base 0: there is none */
     int64_t base, offset;
@@ -33,12 +31,12 @@ struct attended { /* of a text by attention; steps go from one head, or one toke
     long tokens, n, key_head, value_head, mask_token; /* n: keys */
 };
 
-struct pass { /* through a layer */
-    char *const *bases;
-    const struct text *texts;
-    const struct room *rooms; /* one a text */
+struct pass {
+    char **bases;
+    struct text *texts;       /* `count` for each kind of mask */
+    const struct room *rooms; /* `count` for each layer */
     int64_t count;            /* of texts */
-    int threads;
+    int64_t threads;
 };
 
 struct step {
@@ -46,19 +44,6 @@ struct step {
     struct place at[PLACES];
     int64_t n[NUMBERS];
     double real[2];
-};
-
-struct segment { /* of a pass: operations over layers that follow each other, each over what the last made */
-    const struct step *steps;
-    int64_t count;
-    char *const *inputs; /* the first bases; that of `FIRST` is the hidden states */
-    int64_t inputs_count;
-    char *const *weights; /* the bases after them, `each` a layer */
-    int64_t each;
-    const struct room *rooms; /* one a layer and text */
-    int64_t layers, step;     /* bytes from what a layer made to what the next makes */
-    const struct text *texts;
-    int64_t texts_count;
 };
 
 struct draws { /* of a roll-out */
@@ -71,8 +56,9 @@ struct draws { /* of a roll-out */
     struct warp warp;
 };
 
-int run_segments(const struct segment *, long, int);
-int roll_out(struct segment *, long, int, const int64_t *const *, const struct draws *);
+int run_step(const struct step *, const int64_t *, long);
+int run_steps(const struct step *, long, const struct pass *);
+int roll_out(const struct step *, long, struct pass *, long, const int64_t *, long, const struct draws *);
 
 static inline void *at(const struct step *step, const struct pass *pass, int place) {
     char *base = pass->bases[step->at[place].base];

@@ -8,7 +8,7 @@
    group's inputs is made once for all outputs.
    Codes of 8 bits: [input, output]. Of 4: [8 inputs, output, 8 inputs], the first the lowest bits.
    The order of a sum is that of panels.c, and as there the same for any count of rows and threads.
-   spsbench/engines/quantised_panels.py lays W out; native.py compiles this file. */
+   packing/coded_panels.py lays W out. */
 
 #include <stdlib.h>
 
@@ -142,7 +142,7 @@ INLINE void add_up(const float *x, long in, long group, float *totals) {
 /* `in` inputs are in the panels, the last `in - given_in` of them zeros. Returns whether there was no
    memory. */
 #define PRODUCT(NAME, NUMBER, BITS, LEAST, BLOCK)                                                  \
-    int NAME##_each(const struct job *jobs, int count, const NUMBER *given, long rows,             \
+    int NAME(const struct job *jobs, int count, const NUMBER *given, long rows,             \
                     long given_in, long in, long group, int zero, int hint, long ahead,            \
                     int threads) {                                                                 \
         long panels = panels_of(jobs, count), groups = in / group;                                 \
@@ -169,12 +169,6 @@ INLINE void add_up(const float *x, long in, long group, float *totals) {
         }                                                                                          \
         free(wide);                                                                                \
         return 0;                                                                                  \
-    }                                                                                              \
-    int NAME(const uint8_t *panels, const NUMBER *x, const NUMBER *bias, NUMBER *y, long rows,     \
-             long given_in, long in, long out, long group, int zero, int hint, long ahead,         \
-             int threads) {                                                                        \
-        struct job job = {panels, bias, y, out};                                                   \
-        return NAME##_each(&job, 1, x, rows, given_in, in, group, zero, hint, ahead, threads);     \
     }
 
 #define PRODUCTS(KIND, NUMBER)                                                                     \

@@ -7,7 +7,7 @@
 #define PANEL 32 /* outputs side by side */
 #define PARTS (PANEL / REGISTER) /* registers for the outputs of a panel */
 #define CHUNK 16 /* inputs of a chain */
-/* How weights are asked for before their use, as reading.py numbers it: which is fastest is the
+/* How weights are asked for before their use, as tuning.py numbers it: which is fastest is the
    processor's secret. */
 #define NOT 0  /* left to the processor */
 #define PAST 1 /* past the caches: a weight is used once a pass, what else lies there at once again */

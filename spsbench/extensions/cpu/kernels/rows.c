@@ -1,4 +1,4 @@
-/* Rows that are copied: into a cache, and out of panels. operators.c and program.c call it. */
+/* Rows that are copied: into a cache, and out of panels. program.c calls it. */
 
 #include <stdint.h>
 #include <string.h>
@@ -15,7 +15,7 @@ void put_rows(char *to, const char *from, long heads, long tokens, long size, lo
 }
 
 /* Rows `ids` of W, each `count` words of 4 bytes, which lie in panels: those of its outputs side by side. */
-void rows_of_panels(const uint32_t *panels, const int64_t *ids, uint32_t *to, long rows, long count) {
+static void rows_of_panels(const uint32_t *panels, const int64_t *ids, uint32_t *to, long rows, long count) {
     for (long r = 0; r < rows; r++, to += count) {
         const uint32_t *from = panels + ids[r] / PANEL * count * PANEL + ids[r] % PANEL;
         for (long i = 0; i < count; i++) to[i] = from[i * PANEL];
@@ -23,7 +23,7 @@ void rows_of_panels(const uint32_t *panels, const int64_t *ids, uint32_t *to, lo
 }
 
 /* The same of bfloat16, two a word, as floats. */
-void wide_rows_of_panels(const uint32_t *panels, const int64_t *ids, uint32_t *to, long rows, long count) {
+static void wide_rows_of_panels(const uint32_t *panels, const int64_t *ids, uint32_t *to, long rows, long count) {
     for (long r = 0; r < rows; r++, to += 2 * count) {
         const uint32_t *from = panels + ids[r] / PANEL * count * PANEL + ids[r] % PANEL;
         for (long i = 0; i < count; i++)

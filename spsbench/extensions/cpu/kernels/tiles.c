@@ -3,7 +3,7 @@
    W lies as in panels.c. A tile of W is 32 inputs of 16 outputs, of x 32 inputs of up to 16 rows.
    Each output is added up in one order, whatever the count of rows and of threads: the unit adds up
    32 inputs, and those go in turn to one of WAYS sums. That is another order than that of panels.c.
-   spsbench/engines/tiles.py calls it. */
+   packing/panels.py calls it. */
 
 #include "unit.h"
 
@@ -56,7 +56,7 @@ static void block(const bf16 *w, const bf16 *x, const bf16 *bias, bf16 *y, long 
 
 /* `in` is a multiple of DEEP. Rows beyond the last whole block are made by one that ends with them:
    some are made twice, and come out the same. Returns whether there is no unit. */
-int tiles_bfloat16_each(const struct job *jobs, int count, const bf16 *x, long rows, long in, int hint,
+int tiles_bfloat16(const struct job *jobs, int count, const bf16 *x, long rows, long in, int hint,
                         long ahead, int threads) {
     long panels = panels_of(jobs, count), high = rows < HIGH ? rows : HIGH;
     if (!tiled_bfloat16()) return 1;
@@ -77,15 +77,9 @@ int tiles_bfloat16_each(const struct job *jobs, int count, const bf16 *x, long r
 }
 #else
 int tiled_bfloat16(void) { return 0; }
-int tiles_bfloat16_each(const struct job *jobs, int count, const bf16 *x, long rows, long in, int hint,
+int tiles_bfloat16(const struct job *jobs, int count, const bf16 *x, long rows, long in, int hint,
                         long ahead, int threads) {
     (void)jobs, (void)count, (void)x, (void)rows, (void)in, (void)hint;
     return (void)ahead, (void)threads, 1;
 }
 #endif
-
-int tiles_bfloat16(const bf16 *panels, const bf16 *x, const bf16 *bias, bf16 *y, long rows, long in,
-                   long out, int hint, long ahead, int threads) {
-    struct job job = {panels, bias, y, out};
-    return tiles_bfloat16_each(&job, 1, x, rows, in, hint, ahead, threads);
-}

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +11,9 @@ from torch.nn.functional import pad
 from spsbench.engines.linear_layers import StandIn
 from spsbench.engines.quantization.codes import Codes
 from spsbench.engines.quantization.layers import OverCodes, QuantisedLinear, quantised_layers
-from spsbench.extensions.cpu.kernels.native import kernel, missing, operators
-from spsbench.extensions.cpu.kernels.operators import run
+from spsbench.extensions.cpu.kernels.native import kernel, missing
+from spsbench.extensions.cpu.kernels.steps import PANEL, ZERO, bytes_of_codes, kernel_of, run
 from spsbench.extensions.cpu.packing.memory import ALIGNED, empty
-from spsbench.extensions.cpu.packing.panels import PANEL
 from spsbench.extensions.cpu.packing.tuning import (
     FEW,
     INPUTS,
@@ -26,8 +24,6 @@ from spsbench.extensions.cpu.packing.tuning import (
 )
 
 FILL = 32  # inputs: a panel's rows are filled up to a multiple of it, or of a group
-ZERO = {8: 0, 4: 8}  # what a code of so many bits is in memory where its number is 0
-SCALES = 2 * PANEL  # bytes of a group's, and of its minima
 
 
 class QuantisedPanels(OverCodes, StandIn):
@@ -54,14 +50,13 @@ class QuantisedPanels(OverCodes, StandIn):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., out] of [..., in]."""
-        arguments = x.contiguous(), self.weight, self.bias, self.out_features
-        return run(self.operator, *arguments, *self.how(x.dtype))
-
-    def how(self, dtype: torch.dtype) -> tuple[int, ...]:
-        """Return further arguments of the operator: inputs, codes, prefetching."""
-        inputs = self.in_features, *filled(self.in_features, self.group)
-        prefetch = prefetch_of(dtype, kernel_of(self.kernels, self.bits, self.least))
-        return *inputs, self.bits, self.least, *prefetch_arguments(prefetch)
+        prefetch = prefetch_of(x.dtype, kernel_of(self.kernels, self.bits, self.least))
+        return run(  # type: ignore[no-any-return]
+            self.operator,
+            *(x.contiguous(), self.weight, self.bias, self.out_features, self.in_features),
+            *(*filled(self.in_features, self.group), self.bits, self.least),
+            *prefetch_arguments(prefetch),
+        )
 
     @property
     def codes(self) -> Codes:
@@ -85,11 +80,6 @@ def filled(width: int, group: int) -> tuple[int, int]:
     return width + -width % group, group
 
 
-def size_of(room: int, group: int, bits: int, least: bool) -> int:
-    """Return the bytes of a panel with `room` inputs; `least`: with minima."""
-    return room * PANEL * bits // 8 + room // group * SCALES * (1 + least)
-
-
 def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
     """Return the number of panels, groups in each, and bytes of a group.
 
@@ -103,7 +93,7 @@ def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
     return (
         -(-layer.out_features // PANEL),
         groups,
-        size_of(room, group, layer.bits, layer.least) // groups,
+        bytes_of_codes(room, group, layer.bits, layer.least) // groups,
     )
 
 
@@ -166,79 +156,20 @@ def from_panels(
     return rows, factors[0], factors[1] if least else None
 
 
-def kernel_of(kernels: str, bits: int, least: bool) -> str:
-    """Return the name of one of `kernels` (dots or product), by what codes look like."""
-    return f"{kernels}_int{bits}" + "_least" * least
-
-
-def measure_prefetch(dtype: torch.dtype, kernels: str, bits: int, least: bool) -> None:
-    """Choose how one of `kernels` prefetches codes for inputs of `dtype`, if that is not known."""
+def measure_prefetch(
+    dtype: torch.dtype, layout: type[QuantisedPanels], bits: int, least: bool
+) -> None:
+    """Choose how `layout` prefetches codes for inputs of `dtype`, if that is not known."""
 
     def multiply(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:
-        size = size_of(INPUTS, FILL, bits, least)
+        size = bytes_of_codes(INPUTS, FILL, bits, least)
         panels = weights[: len(weights) // size * size].view(-1, size)
         how = INPUTS, INPUTS, FILL, bits, least, *prefetch_arguments(prefetch)
-        product(kernels, x, panels, None, len(panels) * PANEL, *how)
+        run(layout.operator, x, panels, None, len(panels) * PANEL, *how)
 
     # Of 4 bits one row waits for memory in any way as soon as all threads read; five rows multiply.
     sizes = (1, FEW) if bits == 8 else (FEW,)
-    measured_prefetch(dtype, kernel_of(kernels, bits, least), multiply, sizes)
-
-
-def product(
-    kernels: str,
-    x: Tensor,
-    panels: Tensor,
-    bias: Tensor | None,
-    out: int,
-    width: int,
-    room: int,
-    group: int,
-    bits: int,
-    least: bool,
-    hint: int,
-    ahead: int,
-) -> Tensor:
-    """Return [..., out] of [..., width] by panels, with one of `kernels`.
-
-    Args:
-        room, group: inputs of a panel, as `filled` has them.
-        least: the panels have minima.
-        hint, ahead: how they are read, as reading.py numbers it.
-
-    Raises:
-        RuntimeError: another width, or another kind of number, than that of the panels.
-        MemoryError: no room for the inputs in float.
-    """
-    size = size_of(room, group, bits, least)
-    fitting = x.shape[-1] == width and panels.shape[1] == size and out <= len(panels) * PANEL
-    if bias is not None:
-        fitting &= bias.dtype == x.dtype and bias.shape == (out,) and bias.is_contiguous()
-    if not fitting:
-        raise RuntimeError(
-            f"{out} outputs of inputs {tuple(x.shape)} in {x.dtype}, panels {tuple(panels.shape)} "
-            f"of int{bits}: expected {width} inputs, panels of {size} bytes, a bias as the inputs"
-        )
-    x = x.contiguous()
-    y = x.new_empty((*x.shape[:-1], out))
-    failed = x.numel() and kernel(kernel_of(kernels, bits, least), x.dtype)(
-        panels.data_ptr(),
-        x.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        y.data_ptr(),
-        x.numel() // width,
-        width,
-        room,
-        out,
-        group,
-        ZERO[bits],
-        hint,
-        ahead,
-        torch.get_num_threads(),
-    )
-    if failed:
-        raise MemoryError("no memory for the inputs of a product")
-    return y
+    measured_prefetch(dtype, kernel_of(layout.kernels, bits, least), multiply, sizes)
 
 
 class QuantisedDots(QuantisedPanels):
@@ -267,14 +198,6 @@ CODE_LAYOUTS: dict[str, type[QuantisedPanels]] = {
     "dots": QuantisedDots,
     "panels": QuantisedPanels,
 }
-
-
-for kind in CODE_LAYOUTS.values():
-    operators.define(
-        f"{kind.operator}(Tensor x, Tensor panels, Tensor? bias, int out, int width, int room,"
-        " int group, int bits, bool least, int hint, int ahead) -> Tensor"
-    )
-    operators.impl(kind.operator, partial(product, kind.kernels), "CPU")
 
 
 def refuse_codes(model: nn.Module, dtype: torch.dtype) -> str | None:
@@ -316,7 +239,7 @@ def pack_codes(model: nn.Module, dtype: torch.dtype, chosen: Mapping[str, str]) 
         parent, name, layer = unpacked.pop()
         counts[coded_shape(layer)] += 1
         layout = CODE_LAYOUTS[chosen[coded_shape(layer)]]
-        measure_prefetch(dtype, layout.kernels, layer.bits, layer.least)
+        measure_prefetch(dtype, layout, layer.bits, layer.least)
         setattr(parent, name, layout(layer))
     return dict(counts)
 

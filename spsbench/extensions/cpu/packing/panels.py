@@ -1,19 +1,15 @@
 """Weights in panels, for the kernel of `panels.c`: read once, in order, at the memory's speed."""
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
 from spsbench.engines.linear_layers import Packed
-from spsbench.extensions.cpu.kernels.native import kernel, missing, operators
-from spsbench.extensions.cpu.kernels.operators import in_c, run
+from spsbench.extensions.cpu.kernels.native import kernel, missing
+from spsbench.extensions.cpu.kernels.steps import HALVES, PANEL, run
 from spsbench.extensions.cpu.packing.memory import ALIGNED, empty
 from spsbench.extensions.cpu.packing.tuning import prefetch_arguments, prefetch_of
 
-PANEL = 32  # outputs side by side, as in panels.c
 FEW = 129  # rows that are read faster one by one: the newest token and 128 nodes of a tree
-HALVES = torch.int16  # bfloat16 that stand for float32: no other dtype in a model of float32
 PIECE = 512  # rows that are looked at in turn
 DEPTH = {torch.float32: 1, torch.bfloat16: 2}  # inputs of one output side by side
 
@@ -49,11 +45,9 @@ class PanelLinear(Packed):
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., out] of [..., in]."""
         arguments = x.contiguous(), self.weight, self.bias, self.out_features
-        return run(self.operator, *arguments, *self.how(x.dtype))
-
-    def how(self, dtype: torch.dtype) -> tuple[int, ...]:
-        """Return further arguments of the operator: how weights are prefetched."""
-        return prefetch_arguments(prefetch_of(dtype))
+        return run(  # type: ignore[no-any-return]
+            self.operator, *arguments, *prefetch_arguments(prefetch_of(x.dtype))
+        )
 
     def dense(self) -> Tensor:
         """Return W [out, in]."""
@@ -62,9 +56,8 @@ class PanelLinear(Packed):
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return rows [n] of W, [n, in]."""
-        look_up = in_c("rows")
-        if look_up is not None and ids.dtype == torch.int64 and len(ids) <= FEW:
-            return look_up(ids.contiguous(), self.weight)
+        if ids.dtype == torch.int64 and len(ids) <= FEW:
+            return run("rows", ids.contiguous(), self.weight)  # type: ignore[no-any-return]
         return widened(self.weight[ids // PANEL, :, ids % PANEL].flatten(1))
 
 
@@ -127,55 +120,9 @@ def _pack(weight: Tensor, panels: Tensor) -> None:
 
 
 def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
-    """Return [..., out] of [..., in] by panels.
-
-    Raises:
-        RuntimeError: another width, or another kind of number, than that of the panels.
-        MemoryError: no room for the inputs in float.
-    """
-    return multiplied("product", x, panels, bias, out, *prefetch_arguments(prefetch_of(x.dtype)))
-
-
-def multiplied(
-    name: str, x: Tensor, panels: Tensor, bias: Tensor | None, out: int, hint: int, ahead: int
-) -> Tensor:
-    """Multiply as `product` does, by the kernel called `name`; tuning.py numbers the hints."""
-    width = x.shape[-1]
-    halves = name == "product" and (x.dtype, panels.dtype) == (torch.float32, HALVES)
-    fitting = x.dtype == panels.dtype or halves
-    fitting &= width == panels.shape[1] * panels.shape[3]
-    if bias is not None:
-        fitting &= bias.dtype == x.dtype and bias.shape == (out,) and bias.is_contiguous()
-    if not fitting or out > panels.shape[0] * PANEL:
-        raise RuntimeError(
-            f"{out} outputs of inputs {tuple(x.shape)} in {x.dtype}, panels {tuple(panels.shape)} "
-            f"in {panels.dtype}: expected the same numbers, bias too, and "
-            f"{panels.shape[1] * panels.shape[3]} of them"
-        )
-    x = x.contiguous()
-    y = x.new_empty((*x.shape[:-1], out))
-    failed = x.numel() and kernel("halves" if halves else name, x.dtype)(
-        panels.data_ptr(),
-        x.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        y.data_ptr(),
-        x.numel() // width,
-        width,
-        out,
-        hint,
-        ahead,
-        torch.get_num_threads(),
-    )
-    if failed:
-        raise MemoryError("no memory for the inputs of a product")
-    return y
-
-
-for name in "product", "tiles":
-    operators.define(
-        f"{name}(Tensor x, Tensor panels, Tensor? bias, int out, int hint, int ahead) -> Tensor"
-    )
-    operators.impl(name, partial(multiplied, name), "CPU")
+    """Return [..., out] of [..., in] by panels; raises as `steps.run`."""
+    how = prefetch_arguments(prefetch_of(x.dtype))
+    return run("product", x.contiguous(), panels, bias, out, *how)  # type: ignore[no-any-return]
 
 
 DEEP = 32  # inputs of a tile, as in tiles.c

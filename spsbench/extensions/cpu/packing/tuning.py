@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from spsbench.extensions.cpu.kernels.native import NoKernelError, folder, kernel, library, processor
+from spsbench.extensions.cpu.kernels.native import folder, library, missing, processor
+from spsbench.extensions.cpu.kernels.steps import PANEL, run
 from spsbench.extensions.cpu.packing.memory import empty, huge_pages
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.files import write_whole
@@ -141,9 +142,7 @@ def measured_prefetch(
         key = f"reading {dtype}" if name == PRODUCT else f"reading {dtype} {name}"
         _use(at, str(recall(key)))
         if at not in _current:
-            try:
-                kernel(name, dtype)
-            except NoKernelError:
+            if missing(dtype):
                 return USUAL
             _current[at] = preferred(
                 prefetch_seconds(dtype, multiply or _product, sizes), USUAL, MARGIN
@@ -199,10 +198,9 @@ def _measure(dtype: torch.dtype, multiply: Multiply, sizes: Sequence[int]) -> di
 
 def _product(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:
     """Multiply by panels in floating point, on one thread."""
-    width, out = x.shape[1], len(weights) // (x.shape[1] * x.element_size())
-    y = x.new_empty(len(x), out)
-    places = weights.data_ptr(), x.data_ptr(), None, y.data_ptr()
-    kernel(PRODUCT, x.dtype)(*places, len(x), width, out, *prefetch_arguments(prefetch), 1)
+    depth = 4 // x.itemsize
+    panels = weights.view(x.dtype).view(-1, x.shape[1] // depth, PANEL, depth)
+    run(PRODUCT, x, panels, None, len(panels) * PANEL, *prefetch_arguments(prefetch))
 
 
 def prefetch_arguments(prefetch: Prefetch) -> tuple[int, int]:

@@ -18,8 +18,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
-from spsbench.extensions.cpu.kernels.native import kernel, missing, operators
-from spsbench.extensions.cpu.kernels.operators import run
+from spsbench.extensions.cpu.kernels.native import missing
+from spsbench.extensions.cpu.kernels.steps import run
 
 NAME = "spsbench"
 FEW = 129  # new tokens under a mask: the newest and 128 nodes of a tree
@@ -136,6 +136,7 @@ def takes(
     alike = key.shape == value.shape == (1, key.shape[1], key.shape[2], width)
     near = {query.device.type, key.device.type} == {"cpu"}
     rowwise = (key.stride()[2:], value.stride()[2:]) == ((width, 1), (width, 1))
+    rowwise &= key.stride(1) % width == 0
     whole = query.stride(-1) == 1 and width % LANES == 0 and heads % key.shape[1] == 0
     kinds = {query.dtype, key.dtype, value.dtype, *([] if sinks is None else [sinks.dtype])}
     fits = mask is None or _fits(mask, query, key)
@@ -149,58 +150,5 @@ def _fits(mask: Tensor, query: Tensor, key: Tensor) -> bool:
     return mask.shape == shape and mask.stride(-1) == 1 and mask.dtype == query.dtype
 
 
-def kernel_attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    cap: float,
-) -> Tensor:
-    """Attend as `attend` does, for inputs the kernel `takes`; `cap` 0: none.
-
-    Raises:
-        RuntimeError: a mask of another size; a replayed trace does not ask `takes` again.
-        MemoryError: no room for the scores.
-    """
-    _, heads, m, width = query.shape
-    if mask is not None and not _fits(mask, query, key):
-        raise RuntimeError(
-            f"mask {tuple(mask.shape)} in {mask.dtype}: expected (1, 1, {m}, {key.shape[2]}) in "
-            f"{query.dtype}"
-        )
-    out = query.new_empty(1, m, heads, width)
-    failed = kernel("attend", query.dtype)(
-        query.data_ptr(),
-        key.data_ptr(),
-        value.data_ptr(),
-        None if mask is None else mask.data_ptr(),
-        None if sinks is None else sinks.data_ptr(),
-        out.data_ptr(),
-        heads,
-        heads // key.shape[1],
-        m,
-        key.shape[2],
-        width,
-        query.stride(1),
-        query.stride(2),
-        key.stride(1),
-        value.stride(1),
-        0 if mask is None else mask.stride(2),
-        scale,
-        cap,
-        torch.get_num_threads(),
-    )
-    if failed:
-        raise MemoryError("no memory for the scores of attention")
-    return out
-
-
-operators.define(
-    "attend(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? sinks, "
-    "float scale, float cap) -> Tensor"
-)
-operators.impl("attend", kernel_attend, "CPU")
 AttentionInterface.register(NAME, attend)
 AttentionMaskInterface.register(NAME, causal_mask)

@@ -17,7 +17,7 @@ from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation
 
 from spsbench.engines.linear_layers import OverStock, exchange_each
 from spsbench.extensions.cpu.kernels.native import KINDS
-from spsbench.extensions.cpu.kernels.operators import in_c
+from spsbench.extensions.cpu.kernels.steps import available, run
 
 EARLY, LATE, PLUS = 1, 0, 2  # narrowed before the weight too, only after it, and over 1 + weight
 
@@ -43,10 +43,9 @@ class RmsNorm(Norm):
 
     def forward(self, x: Tensor) -> Any:
         """Return [..., width] normalised."""
-        norm = in_c("norm")
-        if norm is None or x.dtype != self.weight.dtype:
+        if x.dtype != self.weight.dtype:
             return self._stock[0](x)
-        normalised = norm(x.contiguous(), self.weight, self.eps, self.way)
+        normalised = run("norm", x.contiguous(), self.weight, self.eps, self.way)
         return normalised if self.bias is None else normalised + self.bias
 
 
@@ -59,10 +58,9 @@ class LayerNorm(Norm):
 
     def forward(self, x: Tensor) -> Any:
         """Return [..., width] normalised."""
-        norm = in_c("layer_norm")
-        if norm is None or x.dtype != self.weight.dtype:
+        if x.dtype != self.weight.dtype:
             return self._stock[0](x)
-        return norm(x.contiguous(), self.weight, self.bias, self.eps)
+        return run("layer_norm", x.contiguous(), self.weight, self.bias, self.eps)
 
 
 def exchange_norms(model: nn.Module) -> None:
@@ -77,7 +75,7 @@ def _kind_for(module: nn.Module) -> type[Norm] | None:
         return None
     centred = module_is_layer_norm(module)
     is_norm = centred or way_of(module) is not None
-    if not is_norm or in_c("norm") is None:  # which may have to be compiled
+    if not is_norm or not available():  # which may have to be compiled
         return None
     return LayerNorm if centred else RmsNorm
 
@@ -150,9 +148,8 @@ class Activation(OverStock):
 
     def forward(self, x: Tensor) -> Any:
         """Return the activation of [...]."""
-        operator = in_c(self.operator)
-        if operator is not None and x.dtype in KINDS and x.device.type == "cpu":
-            return operator(x.contiguous())
+        if x.dtype in KINDS and x.device.type == "cpu" and available():
+            return run(self.operator, x.contiguous())
         if type(self._stock[0]) is NewGELUActivation:
             return gelu(x, approximate="tanh")  # one operator where there are eight
         return self._stock[0](x)
@@ -189,10 +186,9 @@ def rotated(
 
     Other inputs are rotated as by `stock`.
     """
-    operator = in_c("rotate")
-    if operator is None or args or kwargs or not (_fits(q, cos, sin) and _fits(k, cos, sin)):
+    if args or kwargs or not (_fits(q, cos, sin) and _fits(k, cos, sin)):
         return stock(q, k, cos, sin, *args, **kwargs)
-    return operator(q, cos, sin), operator(k, cos, sin)
+    return run("rotate", q, cos, sin), run("rotate", k, cos, sin)
 
 
 def _fits(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
@@ -206,7 +202,7 @@ def _fits(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
 @cache
 def usual(stock: Rotation) -> bool:
     """Return whether `stock` computes what the operator does, bit for bit, by trial."""
-    if in_c("rotate") is None:
+    if not available():
         return False
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(1, n, 3, 16, generator=generator) for n in (4, 2))

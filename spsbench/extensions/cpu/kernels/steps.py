@@ -1,0 +1,453 @@
+"""Kernels as operators: each has an empty result, and the steps of `program.c` that fill it.
+
+`run` runs an operator at once; a recorder that is at work in this thread (`recording`) notes its
+steps as well. `OF_TORCH` has the steps of torch's own operators, which a recorder alone needs.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import c_int64, c_void_p, cast, create_string_buffer
+from functools import cache, lru_cache
+from struct import Struct
+from threading import local
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from spsbench.extensions.cpu.kernels.native import KINDS, library
+
+PLACES, NUMBERS, REALS, AXES, MANY = 10, 16, 2, 4, 3  # as in program.h and products.h
+NO_BASE, SCRATCH, KEYS, VALUES, FIRST = range(5)  # bases of places, as in program.h
+NO_MEMORY, NO_ROW = 1, 2  # as in program.h
+TEXT, ROOM = 6, 3  # numbers of a text, and of its part of a layer's cache
+PANEL = 32  # outputs side by side, as in reading.h
+SCALES = 2 * PANEL  # bytes of a group's scales in a panel of codes, and of its minima
+ZERO = {8: 0, 4: 8}  # what a code of so many bits is in memory where its number is 0
+HALVES = torch.int16  # bfloat16 that stand for float32: no other dtype in a model of float32
+ACTIVATIONS = "silu", "relu", "gelu", "gelu_tanh"  # as in activations.h
+OVER_CACHES = "put", "attend"  # operators whose steps differ from call to call
+MOST = 4096  # plans that are kept
+BY_NUMBER = {"mul": "scale", "div": "divide"}  # operators with a number -> their kernels
+
+_RECORD = Struct(f"={1 + 2 * PLACES + NUMBERS}q{REALS}d")
+_thread = local()  # `recorder`: at work in this thread
+
+
+class RefusedError(Exception):
+    """A pass does what no kernel does; the message says what."""
+
+
+class Step(NamedTuple):
+    """One call of a kernel: what it reads and writes, as program.c describes it."""
+
+    name: str
+    at: tuple[Tensor | None, ...]  # inputs and results
+    n: tuple[int, ...] = ()
+    real: tuple[float, ...] = ()
+    past: tuple[int, ...] | None = None  # of a step over a cache: its text and its room
+
+
+class Plan(NamedTuple):
+    """What a call of an operator does, for tensors of given forms."""
+
+    shape: tuple[int, ...]  # of the result
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    record: Any  # of the step; place i of it is the base of a tensor
+    pack: Callable[..., bytes]  # of the addresses of all tensors, the result last
+
+
+_plans: dict[Any, Plan] = {}  # by operator, forms of tensors, and the other arguments
+
+
+class Operator(NamedTuple):
+    """An operator of ours."""
+
+    result: Callable[..., Any]  # of its arguments: checks them, and makes what it returns
+    steps: Callable[..., list[Step]]  # of the result and the arguments
+
+
+def run(name: str, *arguments: Any) -> Any:
+    """Run the operator of this name; return its result.
+
+    Raises:
+        RuntimeError: inputs that its kernel does not read.
+        MemoryError, IndexError: as `check`.
+    """
+    if (recorder := getattr(_thread, "recorder", None)) is not None:
+        return recorder.run(name, *arguments)
+    if name in OVER_CACHES:
+        return run_now(name, *arguments)[0]
+    key: list[Any] = [name]
+    pointers = []
+    for x in arguments:
+        if isinstance(x, Tensor):
+            key += x.shape, x.stride(), x.dtype, x.is_cpu
+            pointers.append(x.data_ptr())
+        else:
+            key.append(x)
+    plan = _plans.get(tuple(key))
+    if plan is None:
+        result, steps = run_now(name, *arguments)
+        if arguments[0].numel():
+            _keep_plan(tuple(key), result, steps[0], arguments)
+        return result
+    result = torch.empty_strided(plan.shape, plan.stride, dtype=plan.dtype)
+    numbers = plan.pack(*pointers, result.data_ptr())
+    check(in_c().run_step(plan.record, numbers, torch.get_num_threads()))
+    return result
+
+
+def run_now(name: str, *arguments: Any) -> tuple[Any, list[Step]]:
+    """Run an operator, whether or not a recorder is at work; return its result and its steps."""
+    operator = OPERATORS[name]
+    result = operator.result(*arguments)
+    steps = operator.steps(result, *arguments)
+    if arguments[0].numel():
+        for step in steps:
+            _run_step(step)
+    return result, steps
+
+
+@contextmanager
+def recording(recorder: Any) -> Iterator[None]:
+    """Have `recorder.run` run the operators of this thread within the context."""
+    _thread.recorder = recorder
+    try:
+        yield
+    finally:
+        _thread.recorder = None
+
+
+def available() -> bool:
+    """Return whether there are compiled kernels."""
+    return not isinstance(library(), str)
+
+
+def _run_step(step: Step) -> None:
+    pointers = [0 if x is None else x.data_ptr() for x in step.at]
+    record = _record(step.name, tuple(range(1, 1 + len(pointers))), step.n, step.real)
+    past = step.past or [0] * (TEXT + ROOM)
+    numbers = array("q", (*past, 0, *pointers)).tobytes()
+    check(in_c().run_step(record, numbers, torch.get_num_threads()))
+
+
+def _keep_plan(key: Any, result: Tensor, step: Step, arguments: Sequence[Any]) -> None:
+    tensors = [*(x for x in arguments if isinstance(x, Tensor)), result]
+    bases = {id(x): 1 + n for n, x in enumerate(tensors)}
+    if len(bases) < len(tensors):  # one was given twice: which is which cannot be told
+        return
+    if len(_plans) >= MOST:
+        _plans.clear()
+    record = _record(step.name, tuple(bases.get(id(x), 0) for x in step.at), step.n, step.real)
+    pack = Struct(f"={8 * (TEXT + ROOM + 1)}x{len(tensors)}q").pack
+    _plans[key] = Plan(result.shape, result.stride(), result.dtype, record, pack)
+
+
+@lru_cache(MOST)
+def _record(name: str, bases: tuple[int, ...], n: tuple[int, ...], real: tuple[float, ...]) -> Any:
+    """Return the record of a step whose places are these bases."""
+    at = [number for base in bases for number in (base, 0)]
+    filled = (*at, *[0] * (2 * PLACES - len(at)), *n, *[0] * (NUMBERS - len(n)))
+    reals = (*real, *[0.0] * (REALS - len(real)))
+    return create_string_buffer(_RECORD.pack(address(name), *filled, *reals), _RECORD.size)
+
+
+def check(failed: int) -> None:
+    """Raise what C has returned.
+
+    Raises:
+        MemoryError: no room for what a step needs.
+        IndexError: an id beyond the embeddings.
+    """
+    if failed == NO_MEMORY:
+        raise MemoryError("no memory for an operation")
+    if failed == NO_ROW:
+        raise IndexError("an id beyond the embeddings")
+
+
+@cache
+def in_c() -> Any:
+    """Return the library, with the types of the arguments of its entries for passes."""
+    kernels: Any = library()
+    kernels.run_step.argtypes = c_void_p, c_void_p, c_int64
+    kernels.run_steps.argtypes = c_void_p, c_int64, c_void_p
+    kernels.roll_out.argtypes = c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int64, c_void_p
+    return kernels
+
+
+@cache
+def address(name: str) -> int:
+    """Return the address of the kernel of a step."""
+    return cast(getattr(library(), f"step_{name}"), c_void_p).value or 0
+
+
+def bytes_of_codes(room: int, group: int, bits: int, least: bool) -> int:
+    """Return the bytes of a panel of codes with `room` inputs; `least`: with minima."""
+    return room * PANEL * bits // 8 + room // group * SCALES * (1 + least)
+
+
+def _expect(fits: bool, what: str) -> None:
+    if not fits:
+        raise RuntimeError(f"{what}: expected the kind and the width of the weights")
+
+
+def _expect_product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int, width: int) -> None:
+    dense = x.is_contiguous() and panels.is_contiguous() and x.dtype in KINDS
+    _expect(dense and x.shape[-1] == width and 0 <= out <= len(panels) * PANEL, "inputs")
+    whole = bias is None or (bias.shape == (out,) and bias.is_contiguous())
+    _expect(whole and (bias is None or bias.dtype == x.dtype), "a bias")
+
+
+def _product(kernel: str) -> Operator:
+    """Return the operator of products over panels `[out / 32, in / c, 32, c]`."""
+
+    def result(x: Tensor, panels: Tensor, bias: Tensor | None, out: int, *how: int) -> Tensor:
+        halves = kernel == "product" and (x.dtype, panels.dtype) == (torch.float32, HALVES)
+        _expect(panels.ndim == 4 and (panels.dtype == x.dtype or halves), "panels")
+        _expect_product(x, panels, bias, out, panels.shape[1] * panels.shape[3])
+        return x.new_empty((*x.shape[:-1], out))
+
+    def steps(
+        made: Tensor, x: Tensor, panels: Tensor, bias: Tensor | None, out: int, *how: int
+    ) -> list[Step]:
+        name = f"{kernel if panels.dtype == x.dtype else 'halves'}_{KINDS[x.dtype]}"
+        return [_product_step(name, made, x, panels, bias, (out, 0, 0, *how))]
+
+    return Operator(result, steps)
+
+
+def _coded_product(kernel: str) -> Operator:
+    """Return the operator of products over codes in panels `[out / 32, bytes]`."""
+
+    def result(
+        x: Tensor,
+        panels: Tensor,
+        bias: Tensor | None,
+        out: int,
+        width: int,
+        room: int,
+        group: int,
+        bits: int,
+        least: bool,
+        *how: int,
+    ) -> Tensor:
+        size = bytes_of_codes(room, group, bits, least)
+        _expect(panels.dtype == torch.uint8 and panels.shape[1:] == (size,), "codes")
+        _expect_product(x, panels, bias, out, width)
+        return x.new_empty((*x.shape[:-1], out))
+
+    def steps(
+        made: Tensor,
+        x: Tensor,
+        panels: Tensor,
+        bias: Tensor | None,
+        out: int,
+        width: int,
+        room: int,
+        group: int,
+        bits: int,
+        least: bool,
+        *how: int,
+    ) -> list[Step]:
+        name = f"{kernel_of(kernel, bits, least)}_{KINDS[x.dtype]}"
+        return [
+            _product_step(name, made, x, panels, bias, (out, 0, 0, *how, room, group, ZERO[bits]))
+        ]
+
+    return Operator(result, steps)
+
+
+def kernel_of(kernel: str, bits: int, least: bool) -> str:
+    """Return the name of a kernel (dots or product) for codes that look so."""
+    return f"{kernel}_int{bits}" + "_least" * least
+
+
+def _product_step(
+    name: str, out: Tensor, x: Tensor, panels: Tensor, bias: Tensor | None, more: tuple[int, ...]
+) -> Step:
+    at = x, panels, None, None, bias, None, None, out, None, None
+    return Step(name, at, (x.numel() // x.shape[-1], x.shape[-1], *more))
+
+
+def _normalised(x: Tensor, weight: Tensor, *more: Any) -> Tensor:
+    alike = weight.shape == x.shape[-1:] and weight.dtype == x.dtype and weight.is_contiguous()
+    _expect(x.is_contiguous() and alike and x.dtype in KINDS, "a norm")
+    return torch.empty_like(x)
+
+
+def _centred(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    _normalised(x, bias)
+    return _normalised(x, weight)
+
+
+def _norm(out: Tensor, x: Tensor, weight: Tensor, eps: float, rounding: int) -> list[Step]:
+    n = x.numel() // x.shape[-1], x.shape[-1], rounding
+    return [Step(f"norm_{KINDS[x.dtype]}", (x, weight, out), n, (eps,))]
+
+
+def _layer_norm(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> list[Step]:
+    n = x.numel() // x.shape[-1], x.shape[-1]
+    return [Step(f"layer_norm_{KINDS[x.dtype]}", (x, weight, bias, out), n, (eps,))]
+
+
+def _activated(x: Tensor) -> Tensor:
+    _expect(x.is_contiguous() and x.dtype in KINDS, "an activation")
+    return torch.empty_like(x)
+
+
+def _activation(name: str) -> Callable[..., list[Step]]:
+    return lambda out, x: [Step(f"{name}_{KINDS[x.dtype]}", (x, out), (x.numel(),))]
+
+
+def _looked_up(ids: Tensor, panels: Tensor) -> Tensor:
+    _expect(ids.is_contiguous() and ids.dtype == torch.int64 and panels.is_contiguous(), "ids")
+    dtype = torch.float32 if panels.dtype == HALVES else panels.dtype
+    return panels.new_empty((len(ids), panels.shape[1] * panels.shape[3]), dtype=dtype)
+
+
+def _rows(out: Tensor, ids: Tensor, panels: Tensor) -> list[Step]:
+    n = ids.numel(), len(panels) * PANEL, panels.shape[1]
+    return [Step("rows" if out.dtype == panels.dtype else "wide_rows", (ids, panels, out), n)]
+
+
+def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    _, heads, tokens, width = x.shape
+    tables = cosines.shape == sines.shape == (1, tokens, width) and cosines.is_contiguous()
+    alike = len(x) == x.stride(-1) == 1 and cosines.dtype == sines.dtype == x.dtype
+    _expect(tables and sines.is_contiguous() and alike and x.dtype in KINDS, "a rotation")
+    return x.new_empty((1, tokens, heads, width)).transpose(1, 2)
+
+
+def _rotate(out: Tensor, x: Tensor, cosines: Tensor, sines: Tensor) -> list[Step]:
+    n = *x.shape[1:], *x.stride()[1:3]
+    return [Step(f"rotate_{KINDS[x.dtype]}", (x, cosines, sines, out), n)]
+
+
+def _written(cached: Tensor, rows: Tensor, end: int) -> None:
+    alike = cached.ndim == rows.ndim == 4 and len(rows) == rows.stride(-1) == 1
+    inside = rows.shape[2] <= end <= cached.shape[2] and rows.shape[1::2] == cached.shape[1::2]
+    _expect(alike and inside and cached.dtype == rows.dtype and cached.is_contiguous(), "a cache")
+
+
+def _put(out: None, cached: Tensor, rows: Tensor, end: int) -> list[Step]:
+    _, heads, count, width = rows.shape
+    n = heads, count, width, *rows.stride()[1:3], rows.itemsize
+    past = 0, count, end, end, 0, 0, 0, cached.data_ptr(), cached.shape[2]
+    return [Step("put", (cached, rows), n, (), past)]
+
+
+def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *more: Any) -> Tensor:
+    _, heads, tokens, width = query.shape
+    of_keys = 1, 1, tokens, key.shape[2]
+    whole = mask is None or (mask.shape == of_keys and mask.stride(3) == 1)
+    _expect(whole and (mask is None or mask.dtype == query.dtype), "a mask")
+    return query.new_empty((1, tokens, heads, width))
+
+
+def _attend(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    cap: float,
+) -> list[Step]:
+    _, heads, tokens, width = query.shape
+    seen, capacity = key.shape[2], key.stride(1) // width
+    if value.stride(1) != key.stride(1):  # they have one number for both
+        value = value.new_empty(1, key.shape[1], capacity, width)[:, :, :seen].copy_(value)
+    n = heads, heads // key.shape[1], tokens, width, *query.stride()[1:3]
+    room = key.data_ptr(), value.data_ptr(), capacity
+    past = 0, tokens, seen, seen, *mask_record(mask), *room
+    at = query, key, value, mask, sinks, out
+    return [Step(f"attend_{KINDS[query.dtype]}", at, n, (scale, cap), past)]
+
+
+def mask_record(mask: Tensor | None) -> tuple[int, int]:
+    """Return the numbers of a text's record that say where its mask lies."""
+    return (0, 0) if mask is None else (mask.data_ptr(), mask.stride(2))
+
+
+OPERATORS: dict[str, Operator] = {
+    "product": _product("product"),
+    "tiles": _product("tiles"),
+    "quantised": _coded_product("product"),
+    "quantised_dots": _coded_product("dots"),
+    "norm": Operator(_normalised, _norm),
+    "layer_norm": Operator(_centred, _layer_norm),
+    **{name: Operator(_activated, _activation(name)) for name in ACTIVATIONS},
+    "rows": Operator(_looked_up, _rows),
+    "rotate": Operator(_rotated, _rotate),
+    "put": Operator(_written, _put),
+    "attend": Operator(_attended, _attend),
+}
+
+
+def _embedding(out: Tensor, table: Tensor, ids: Tensor, *more: Any) -> list[Step]:
+    if not (table.is_contiguous() and ids.is_contiguous() and ids.dtype == torch.int64):
+        raise RefusedError("ids or embeddings that do not lie one after another")
+    return [Step("embedding", (ids, table, out), (ids.numel(), len(table), table[0].nbytes))]
+
+
+def _two(name: str) -> Callable[..., list[Step]]:
+    def steps(out: Tensor, a: Tensor, b: Any, **more: Any) -> list[Step]:
+        if more:
+            raise RefusedError(f"{name} with {', '.join(more)}")
+        if not isinstance(b, Tensor) and name in BY_NUMBER:
+            return [elementwise(BY_NUMBER[name], a, a, out, float(b))]
+        if not isinstance(b, Tensor) or name == "div":
+            raise RefusedError(f"{name} of a {'tensor' if name == 'div' else 'number'}")
+        return [elementwise(name, a, b, out)]
+
+    return steps
+
+
+def _one(name: str) -> Callable[..., list[Step]]:
+    return lambda out, a, *args, **more: [elementwise(name, a, a, out)]
+
+
+def _cat(out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> list[Step]:
+    return _copies(parts, torch.split(out, [part.shape[axis] for part in parts], axis))
+
+
+def _stack(out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> list[Step]:
+    return _copies(parts, out.unbind(axis))
+
+
+def _copies(parts: Sequence[Tensor], places: Sequence[Tensor]) -> list[Step]:
+    pairs = zip(parts, places, strict=True)
+    return [elementwise("copy", part, part, place) for part, place in pairs if part.numel()]
+
+
+def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0) -> Step:
+    """Return a step number by number; `a` and `b` may be narrower than `out`.
+
+    Raises:
+        RefusedError: more axes, or different kinds of number.
+    """
+    axes = [axis for axis, size in enumerate(out.shape) if size > 1]
+    missing = AXES - len(axes)
+    if missing < 0 or {a.dtype, b.dtype} != {out.dtype} or out.dtype not in KINDS:
+        raise RefusedError(f"{name} of {a.dtype}, {b.dtype} in {len(axes)} axes")
+    strides = [t.expand(out.shape).stride() for t in (a, b, out)]
+    steps = [(0,) * missing + tuple(stride[axis] for axis in axes) for stride in strides]
+    sizes = (1,) * missing + tuple(out.shape[axis] for axis in axes)
+    return Step(f"{name}_{KINDS[out.dtype]}", (a, b, out), (*sizes, *sum(steps, ())), (real,))
+
+
+OF_TORCH: dict[str, Callable[..., list[Step]]] = {
+    "add": _two("add"),
+    "mul": _two("mul"),
+    "div": _two("div"),
+    "neg": _one("neg"),
+    "clone": _one("copy"),
+    "embedding": _embedding,
+    "cat": _cat,
+    "stack": _stack,
+}
+"""Name of an operator of torch -> the steps that do the same."""

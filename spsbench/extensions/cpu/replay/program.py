@@ -1,0 +1,332 @@
+"""Programs: from recordings of a few sizes, the steps of a pass of any size, which C runs.
+
+Every number of a step, every offset and every size of a result is `a + b tokens + c kept`, where
+`kept` rows of the logits are asked for. Memory for what steps make is laid out for each size, and
+shared by what is never needed at once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from ctypes import Structure, addressof, c_int64, c_void_p
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spsbench.extensions.cpu.kernels.steps import (
+    FIRST,
+    KEYS,
+    NUMBERS,
+    PLACES,
+    REALS,
+    SCRATCH,
+    TEXT,
+    VALUES,
+    RefusedError,
+    address,
+    check,
+    in_c,
+)
+from spsbench.extensions.cpu.packing.memory import ALIGNED
+from spsbench.extensions.cpu.replay.record import Instruction, Recording
+from spsbench.extensions.cpu.warp import WarpInC
+
+STEP = 1 + 2 * PLACES + NUMBERS + REALS  # numbers of 8 bytes in the record of a step
+N = 1 + 2 * PLACES  # where sizes begin in it
+SHAPE = 4  # axes of a result, at most
+MOST = 64  # sizes whose steps are kept
+
+
+class Size(NamedTuple):
+    """The size of a pass."""
+
+    tokens: int
+    kept: int
+
+
+class Pass(Structure):
+    """A record as in program.h."""
+
+    _fields_ = (
+        *(("bases", c_void_p), ("texts", c_void_p), ("rooms", c_void_p)),
+        *(("count", c_int64), ("threads", c_int64)),
+    )
+
+
+class Draws(Structure):
+    """The record `draws` of program.h."""
+
+    _fields_ = (
+        *(("ids", c_void_p), ("u", c_void_p), ("first", c_void_p), ("made", c_void_p)),
+        ("names", c_void_p),
+        *(("passes", c_int64), ("tokens", c_int64), ("bytes", c_int64), ("narrow", c_int64)),
+        ("warp", WarpInC),
+    )
+
+
+class Affine:
+    """An array of whole numbers that are affine in the size of a pass."""
+
+    def __init__(self, sizes: Sequence[Size], arrays: Sequence[np.ndarray]) -> None:
+        """Fit the first recordings.
+
+        Raises:
+            RefusedError: the others do not agree.
+        """
+        count = 3 if any(size.tokens != size.kept for size in sizes) else 2
+        form = np.array([(1, *size)[:count] for size in sizes], float)
+        stacked = np.stack(arrays).reshape(len(arrays), -1)
+        parts = np.rint(np.linalg.solve(form[:count], stacked[:count]))
+        if not np.array_equal(form @ parts, stacked):
+            raise RefusedError("numbers that are not affine in tokens")
+        self._parts = [part.reshape(arrays[0].shape) for part in parts.astype(np.int64)]
+
+    def at(self, size: Size) -> np.ndarray:
+        """Return the numbers for a size."""
+        parts = self._parts
+        numbers: np.ndarray = parts[0] + parts[1] * size.tokens
+        return numbers if len(parts) == 2 else numbers + parts[2] * size.kept
+
+
+class Bound(NamedTuple):
+    """The steps for one size."""
+
+    steps: np.ndarray
+    scratch: int  # bytes
+    shapes: Mapping[Any, tuple[int, ...]]  # of outputs
+
+
+class Program:
+    """The steps of passes of any size that make some of the outputs; one pass at a time.
+
+    Bases are those of program.h, then outputs, inputs, tables and weights.
+
+    Args:
+        sizes: of the recordings.
+        recordings: of one pass each.
+        outputs: names of those that are wanted; steps that none of them needs are left out.
+
+    Attributes:
+        dtypes: of the outputs.
+        inputs: how many are read.
+        layers: as of a `Recording`.
+
+    Raises:
+        RefusedError: passes of other sizes are other computations.
+    """
+
+    def __init__(
+        self, sizes: Sequence[Size], recordings: Sequence[Recording], outputs: Iterable[Any]
+    ) -> None:
+        first = recordings[0]
+        if any(_form(other) != _form(first) for other in recordings[1:]):
+            raise RefusedError("passes of other operations for other sizes")
+        self._outputs, self.layers = list(outputs), first.layers
+        needed = _needed(first, self._outputs)
+        lists = [[recording.steps[n] for n in needed] for recording in recordings]
+        steps = lists[0]
+        numbers = [x.number for step in steps for x in step.at if x and x.kind == "input"]
+        self.inputs = 1 + max(numbers, default=-1)
+        self._results = {first.outputs[name]: n for n, name in enumerate(self._outputs)}
+        of_inputs = FIRST + len(self._outputs)
+        of_tables = of_inputs + self.inputs
+        self._base_of = {"keys": KEYS, "values": VALUES, "input": of_inputs, "table": of_tables}
+        self._base_of["weight"] = of_tables + len(first.tables)
+        self._numbers = Affine(sizes, [self._records(each) for each in lists])
+        self._fixed = np.zeros((len(steps), STEP), np.int64)
+        self._fixed[:, 0] = [address(step.name) for step in steps]
+        reals = np.zeros((len(steps), REALS))
+        for row, step in zip(reals, steps, strict=True):
+            row[: len(step.real)] = step.real
+        self._fixed[:, -REALS:] = reals.view(np.int64)
+        self._lay_out(sizes, recordings, steps)
+        self._shapes = Affine(sizes, [_shapes(each, self._outputs) for each in recordings])
+        self._axes = [len(first.shapes[name][0]) for name in self._outputs]
+        self.dtypes = [first.shapes[name][1] for name in self._outputs]
+        self._bound: dict[Size, Bound] = {}
+        self._weights: Sequence[int] = ()
+        self._bases: Any = ()
+        self._rooms: list[int] = []
+        self._room_array: Any = (c_int64 * 0)()
+
+    def _records(self, steps: Sequence[Instruction]) -> np.ndarray:
+        records = np.zeros((len(steps), STEP), np.int64)
+        for row, step in zip(records, steps, strict=True):
+            for n, operand in enumerate(step.at):
+                if operand is not None:
+                    kind, number, offset = operand
+                    base = self._base_of.get(kind, SCRATCH)
+                    if kind == "made" and number in self._results:
+                        base = FIRST + self._results[number]
+                    elif kind in ("input", "table", "weight"):
+                        base += number
+                    row[1 + 2 * n : 3 + 2 * n] = base, offset
+            row[N : N + len(step.n)] = step.n
+        return records
+
+    def _lay_out(
+        self, sizes: Sequence[Size], recordings: Sequence[Recording], steps: Sequence[Instruction]
+    ) -> None:
+        """Give each thing that is made a slot, which later ones of its size use again."""
+        ends: dict[int, int] = {}
+        for n, step in enumerate(steps):
+            ends |= {x.number: n for x in step.at if x is not None and x.kind == "made"}
+        slots: list[list[int]] = []
+        free: list[int] = []
+        slot_of: dict[int, int] = {}
+        size_of = recordings[0].sizes
+        for n, step in enumerate(steps):
+            for number in sorted(step.writes - slot_of.keys() - self._results.keys()):
+                fitting = [s for s in free if size_of[slots[s][0]] == size_of[number]]
+                slot = fitting[0] if fitting else len(slots)
+                if fitting:
+                    free.remove(slot)
+                else:
+                    slots.append([])
+                slots[slot].append(number)
+                slot_of[number] = slot
+            free += [slot_of[made] for made, end in ends.items() if end == n and made in slot_of]
+        order = [number for slot in slots for number in slot]
+        arrays = [np.array([each.sizes[n] for n in order], np.int64) for each in recordings]
+        self._sizes, self._starts = Affine(sizes, arrays), np.cumsum([0, *map(len, slots)])[:-1]
+        places = [
+            (n, 2 + 2 * k, slot_of[x.number])
+            for n, step in enumerate(steps)
+            for k, x in enumerate(step.at)
+            if x is not None and x.kind == "made" and x.number in slot_of
+        ]
+        self._places = np.array(places, np.int64).reshape(-1, 3).T
+
+    def at(self, size: Size) -> Bound:
+        """Return the steps for a size."""
+        if size not in self._bound:
+            if len(self._bound) >= MOST:
+                self._bound.clear()
+            self._bound[size] = self._bind(size)
+        return self._bound[size]
+
+    def _bind(self, size: Size) -> Bound:
+        steps, total = self._numbers.at(size) + self._fixed, 0
+        rows, columns, slots = self._places
+        if len(rows):
+            sizes = np.maximum.reduceat(self._sizes.at(size), self._starts)
+            ends = np.cumsum(sizes + -sizes % ALIGNED)
+            steps[rows, columns] += np.concatenate([[0], ends[:-1]])[slots]
+            total = int(ends[-1])
+        shapes = zip(self._outputs, self._shapes.at(size), self._axes, strict=True)
+        return Bound(steps, total, {name: tuple(map(int, x[:axes])) for name, x, axes in shapes})
+
+    def run(
+        self,
+        bound: Bound,
+        scratch: int,
+        addresses: Sequence[int],
+        weights: Sequence[int],
+        texts: Sequence[int],
+        rooms: list[int],
+        draws: Draws | None = None,
+        advances: Sequence[int] = (),
+    ) -> None:
+        """Run a pass, or with `draws` one after each draw.
+
+        Args:
+            bound: for the size of the pass.
+            scratch: address of the memory for what steps make.
+            addresses: of outputs, inputs and tables.
+            weights: addresses of theirs.
+            texts: records of texts, for each kind of mask.
+            rooms: records of the texts' parts of the cache, for each layer.
+            draws: of a roll-out.
+            advances: bytes from each of `addresses` in one pass to that in the next.
+
+        Raises:
+            MemoryError, IndexError: as `check`.
+        """
+        bases = 0, scratch, 0, 0, *addresses
+        if weights is not self._weights:
+            self._weights = weights
+            self._bases = (c_int64 * (len(bases) + len(weights)))(*bases, *weights)
+        else:
+            self._bases[: len(bases)] = bases
+        if rooms != self._rooms:
+            self._rooms, self._room_array = rooms, (c_int64 * len(rooms))(*rooms)
+        text_array = (c_int64 * len(texts))(*texts)
+        in_pass = Pass(
+            *(addressof(self._bases), addressof(text_array), addressof(self._room_array)),
+            *(len(texts) // TEXT // len(self.layers), torch.get_num_threads()),
+        )
+        steps = bound.steps.ctypes.data, len(bound.steps), addressof(in_pass)
+        if draws is None:
+            check(in_c().run_steps(*steps))
+            return
+        strides = (c_int64 * len(bases))(*[0] * FIRST, *advances)
+        more = len(bases), addressof(strides), len(texts) // TEXT, addressof(draws)
+        check(in_c().roll_out(*steps, *more))
+
+
+def _shapes(recording: Recording, outputs: Sequence[Any]) -> np.ndarray:
+    shapes = [recording.shapes[name][0] for name in outputs]
+    padded = [[*shape, *[0] * (SHAPE - len(shape))] for shape in shapes]
+    return np.array(padded, np.int64).reshape(len(shapes), SHAPE)
+
+
+def _form(recording: Recording) -> Any:
+    """Return what must be the same in passes of all sizes."""
+    steps = [
+        (step.name, [x and x[:2] for x in step.at], len(step.n), step.real, step.writes)
+        for step in recording.steps
+    ]
+    constants = [(x.dtype, x.tolist()) for x in recording.constants]
+    return steps, recording.outputs, constants, recording.layers, len(recording.tables)
+
+
+def _needed(recording: Recording, outputs: Sequence[Any]) -> list[int]:
+    """Return the numbers of steps that `outputs`, and keys and values, need."""
+    needed = {recording.outputs[name] for name in outputs}
+    kept = []
+    for n, step in reversed(list(enumerate(recording.steps))):
+        if step.name == "put" or step.writes & needed:
+            kept.append(n)
+            needed |= {x.number for x in step.at if x is not None and x.kind == "made"}
+    return kept[::-1]
+
+
+class Scratch:
+    """Memory for what steps make, the same for all programs of a model."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8, device="cpu")
+
+    def address(self, size: int) -> int:
+        """Make room for so many bytes; former content may be lost."""
+        if len(self._memory) < size + ALIGNED:
+            self._memory = torch.empty(size + ALIGNED, dtype=torch.uint8, device="cpu")
+        start = self._memory.data_ptr()
+        return start + -start % ALIGNED
+
+
+class Weights:
+    """Tensors of modules, whose memory may be moved: it is looked up in every pass.
+
+    Raises:
+        RefusedError: C cannot read one of them.
+    """
+
+    def __init__(self, state: Sequence[Tensor]) -> None:
+        self._state = list(state)
+        if any(x.layout != torch.strided for x in self._state):
+            raise RefusedError("weights in a layout of another library")
+        self._forms, self._places = list(map(_form_of, self._state)), list[int]()
+
+    def places(self) -> list[int] | None:
+        """Return the addresses; None: a weight has another form than before."""
+        now = list(map(Tensor.data_ptr, self._state))
+        if now != self._places:
+            if list(map(_form_of, self._state)) != self._forms:
+                return None
+            self._places = now
+        return self._places
+
+
+def _form_of(weight: Tensor) -> tuple[Any, ...]:
+    return weight.shape, weight.stride(), weight.dtype, weight.device

@@ -1,0 +1,417 @@
+"""Record a pass: the operators that it calls, as steps whose operands have names.
+
+An operand is made by a step, or is an input, a row of a function of positions, a weight, a
+constant, or a layer's keys or values. A view is only a place in one of these. What has no kernel,
+or depends on the values of tensors, is refused. `merge_products` and `fuse_factors` join steps.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from transformers import Cache
+
+from spsbench.engines import linear_layers
+from spsbench.extensions.cpu.kernels.native import KINDS
+from spsbench.extensions.cpu.kernels.steps import (
+    ACTIVATIONS,
+    MANY,
+    OF_TORCH,
+    RefusedError,
+    Step,
+    recording,
+    run,
+    run_now,
+)
+from spsbench.extensions.cpu.replay import attention
+
+PRODUCTS = "product_", "halves_", "tiles_", "dots_"  # how their steps' names begin
+MASK = 3  # which operand of attention
+VALUES = frozenset(
+    ("tolist", "numpy", "item", "__array__", "__bool__", "__int__", "__float__", "__index__")
+)
+"""Methods that make the values of a tensor known to Python."""
+
+SHAPE: Any = Tensor.shape
+SIZES = (SHAPE.__get__, Tensor.size, Tensor.__len__, Tensor.numel)
+TORCH = str(Path(torch.__file__).parent)
+SAME_FOR_ANY_PAST = attention.__file__, __file__  # files whose control flow is so
+_no_function_mode: Any = torch._C.DisableTorchFunction
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return the address of the memory that views have in common."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def where(tensor: Tensor) -> tuple[Any, ...]:
+    """Return the address, shape and strides of `tensor`, equal for identical views."""
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+
+
+class Operand(NamedTuple):
+    """A place in a tensor, by the name of the tensor."""
+
+    kind: str  # made, input, table, weight, keys, values
+    number: int
+    offset: int  # bytes
+
+
+class Instruction(NamedTuple):
+    """A step over names."""
+
+    name: str
+    at: tuple[Operand | None, ...]
+    n: tuple[int, ...]
+    real: tuple[float, ...]
+    writes: frozenset[int]  # numbers of what it makes; none: it writes into the cache
+
+
+class Recording(NamedTuple):
+    """A pass as steps."""
+
+    steps: list[Instruction]
+    sizes: list[int]  # bytes of what is made, by number
+    outputs: dict[Any, int]  # name -> number of what is made
+    shapes: dict[Any, tuple[tuple[int, ...], torch.dtype]]  # of outputs
+    tables: list[Tensor]  # functions of positions that are read
+    calls: list[Any]  # of torch that made these: function, arguments, result
+    constants: list[Tensor]  # numbered after the weights
+    layers: list[int]  # by kind of mask: the number of a layer that uses it; -1: none
+
+
+class RecordingCache(Cache):  # type: ignore[misc]
+    """Keys and values by layer, written by an operator that a recorder notes.
+
+    Args:
+        past: keys and values [1, heads, capacity, width] by the number of a layer.
+        length: tokens in the cache before the pass.
+    """
+
+    def __init__(self, past: Mapping[int, tuple[Tensor, Tensor]], length: int) -> None:
+        self.past, self.length = past, length
+        self.layers: list[Any] = []
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int = 0, *args: Any, **more: Any
+    ) -> Any:
+        """Append `[1, heads, m, width]`; return views of the keys and values to read."""
+        end = self.length + key_states.shape[2]
+        for cached, rows in zip(self.past[layer_idx], (key_states, value_states), strict=True):
+            if cached.dtype not in KINDS or rows.ndim != 4 or rows.stride(-1) != 1:
+                raise RefusedError("keys and values that no kernel writes")
+            run("put", cached, rows, end)
+        keys, values = self.past[layer_idx]
+        return keys[:, :, :end], values[:, :, :end]
+
+    def get_seq_length(self, *args: Any, **more: Any) -> int:
+        """Return the tokens before the pass, which differ between recordings."""
+        return self.length
+
+
+class Recorder(TorchDispatchMode):
+    """Notes operators, which run as well.
+
+    Args:
+        inputs: tensors whose values differ between passes.
+        positions: [m] of the pass; None: nothing is a function of them.
+        masks: of the pass, one for each kind.
+        weights: tensors that steps may read.
+        cache: of the pass.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Tensor],
+        positions: Tensor | None,
+        masks: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        cache: RecordingCache | None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._inputs, self._masks = inputs, [where(x) for x in masks]
+        self._steps: list[tuple[Step, set[int]]] = []  # and storages of what each makes
+        self._made: dict[int, int] = {}  # by storage: its number
+        self._sizes: list[int] = []
+        self._calls: list[Any] = []
+        self._tables: list[Tensor] = []
+        self._constants: list[Tensor] = []
+        self._alive: list[Any] = []  # no address is used again
+        self._paused = False
+        self._changing = {storage_of(x) for x in inputs}
+        self._of_positions = set() if positions is None else {storage_of(positions)}
+        self._weights: dict[int, list[tuple[int, int, int]]] = {}  # by storage: begin, end, number
+        self._weight_count = len(weights)
+        for number, x in enumerate(weights):
+            if x.numel():
+                begin = x.data_ptr()
+                place = begin, begin + x.nbytes, number
+                self._weights.setdefault(storage_of(x), []).append(place)
+        past = {} if cache is None else cache.past
+        self.past = {  # by storage of keys and values: which, and the place of the layer in `past`
+            storage_of(x): (kind, number)
+            for number, pair in enumerate(past.values())
+            for kind, x in zip(("keys", "values"), pair, strict=True)
+        }
+        self._unread = {storage_of(x) for x in masks} | self.past.keys()
+        self._layers = [-1] * max(1, len(masks))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._paused:
+            return func(*args, **kwargs)
+        with _no_function_mode():
+            with self:
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+            out = func(*args, **kwargs)
+            self._note(func, args, kwargs, out, None)
+            return out
+
+    def run(self, name: str, *arguments: Any) -> Any:
+        """Run an operator of ours, and note its steps."""
+        self._paused = True
+        try:
+            with _no_function_mode():
+                out, steps = run_now(name, *arguments)
+                self._note(partial(run, name), arguments, {}, out, steps)
+        finally:
+            self._paused = False
+        return out
+
+    def _note(
+        self, func: Any, args: Any, kwargs: Any, out: Any, steps: Sequence[Step] | None
+    ) -> None:
+        self._alive.append((out, args))
+        read = [storage_of(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        made = {storage_of(x) for x in tree_leaves(out) if isinstance(x, Tensor)}
+        if any(storage in self._changing for storage in read):
+            if steps is None:
+                if made <= set(read) and made and not func._schema.is_mutable:
+                    return  # a view
+                steps = self._steps_of(func, args, kwargs, out)
+            self._add(steps, out)
+        elif any(storage in self._of_positions for storage in read):
+            self._of_positions |= made
+            self._calls.append((func, args, kwargs, out))
+
+    def _steps_of(self, func: Any, args: Any, kwargs: Any, out: Any) -> list[Step]:
+        space, name = func._schema.name.split("::")
+        if space != "aten" or name not in OF_TORCH or func._schema.is_mutable:
+            raise RefusedError(f"{func._schema.name}, for which there is no kernel")
+        return OF_TORCH[name](out, *args, **kwargs)
+
+    def _add(self, steps: Sequence[Step], out: Any) -> None:
+        made = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+        for x in made:
+            if x.dtype not in KINDS or x.device.type != "cpu":
+                raise RefusedError(f"numbers in {x.dtype} on {x.device}")
+            self._made[storage_of(x)] = len(self._sizes)
+            self._sizes.append(x.untyped_storage().nbytes())
+        storages = {storage_of(x) for x in made}
+        self._changing |= storages
+        self._steps += [(step, storages) for step in steps]
+
+    def finish(self, outputs: Mapping[Any, Tensor]) -> Recording:
+        """Return what was recorded, which makes `outputs`.
+
+        Raises:
+            RefusedError: a step reads what has no name; an output is no step's own result.
+        """
+        steps = fuse_factors(merge_products([self._named(*step) for step in self._steps]))
+        for x in outputs.values():
+            own = isinstance(x, Tensor) and x.is_contiguous() and storage_of(x) in self._made
+            if not own or x.untyped_storage().nbytes() != x.nbytes:
+                raise RefusedError("a result that is no operation's own")
+        return Recording(
+            steps,
+            self._sizes,
+            {name: self._made[storage_of(x)] for name, x in outputs.items()},
+            {name: (tuple(x.shape), x.dtype) for name, x in outputs.items()},
+            *(self._tables, self._calls, self._constants, self._layers),
+        )
+
+    def _named(self, step: Step, made: set[int]) -> Instruction:
+        n, at = step.n, step.at
+        if step.past is not None:
+            layer, mask = self._in_cache(step)
+            n = *n, *[0] * (6 - len(n)), layer, mask
+            at = (*at[:MASK], None, *at[MASK + 1 :]) if step.name != "put" else at
+        operands = tuple(None if x is None else self._operand(x, step.past) for x in at)
+        writes = frozenset(self._made[storage] for storage in made)
+        return Instruction(step.name, operands, n, step.real, writes)
+
+    def _in_cache(self, step: Step) -> tuple[int, int]:
+        """Return the number of the layer, and of the kind of mask, of a step over the cache."""
+        puts = step.name == "put"
+        tensors: Any = step.at[:1] if puts else step.at[1:3]
+        places = [self.past.get(storage_of(x), ("", -1)) for x in tensors]
+        layer = places[0][1]
+        if layer < 0 or (not puts and places != [("keys", layer), ("values", layer)]):
+            raise RefusedError("attention over other keys than those of the cache")
+        if puts:
+            return layer, 0
+        mask = step.at[MASK]
+        if mask is None or where(mask) not in self._masks:
+            raise RefusedError("attention under a mask of its own")
+        number = self._masks.index(where(mask))
+        self._layers[number] = layer if self._layers[number] < 0 else self._layers[number]
+        return layer, number
+
+    def _operand(self, x: Tensor, past: Any) -> Operand:
+        storage, at = storage_of(x), x.data_ptr()
+        if storage in self._made:
+            return Operand("made", self._made[storage], at - storage)
+        if storage in self.past and past is not None:
+            return Operand(*self.past[storage], 0)
+        if storage in self._unread:
+            raise RefusedError("keys, values or masks in another operation than attention")
+        for number, given in enumerate(self._inputs):
+            if storage == storage_of(given):
+                return Operand("input", number, at - given.data_ptr())
+        if storage in self._of_positions:
+            return Operand("table", _number_of(x, self._tables), 0)
+        for begin, end, number in self._weights.get(storage, ()):
+            if begin <= at < end:
+                return Operand("weight", number, at - begin)
+        if x.numel() > 1:
+            raise RefusedError("an operation over what was not given")
+        return Operand("weight", self._weight_count + _number_of(x, self._constants), 0)
+
+
+def _number_of(x: Tensor, known: list[Tensor]) -> int:
+    """Return the place of a view in a list, to which it is added if it is new."""
+    places = [where(other) for other in known]
+    if where(x) not in places:
+        known.append(x)
+        return len(places)
+    return places.index(where(x))
+
+
+def record(body: Callable[[], Mapping[Any, Tensor]], recorder: Recorder) -> Recording:
+    """Return the recording of `body`, which returns its outputs by name.
+
+    Raises:
+        RefusedError: the pass cannot be steps.
+    """
+    with _SameControlFlow(recorder.past.keys()), recording(recorder), recorder:
+        outputs = body()
+    return recorder.finish(outputs)
+
+
+class _SameControlFlow(TorchFunctionMode):
+    """Guard against control flow that depends on values, or on the length of the past."""
+
+    def __init__(self, past: Any) -> None:
+        super().__init__()
+        self._past = past  # storages of keys and values
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
+    ) -> Any:
+        if getattr(func, "__name__", "") in VALUES and _asker() != linear_layers.__file__:
+            raise RefusedError("its control flow depends on values")
+        asks = func in SIZES and storage_of(args[0]) in self._past
+        if asks and _asker() not in SAME_FOR_ANY_PAST:
+            raise RefusedError("its control flow may depend on the length of the past")
+        return func(*args, **(kwargs or {}))
+
+
+def _asker() -> str:
+    """Return the file of the code that called torch."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH):
+        frame = frame.f_back
+    return frame.f_code.co_filename
+
+
+def merge_products(steps: Sequence[Instruction]) -> list[Instruction]:
+    """Return `steps` where up to `MANY` products of the same inputs are one, as early as the first.
+
+    A call, and a wait for all threads, is then there once; the numbers are the same.
+    """
+    merged: list[Instruction] = []
+    latest: dict[Any, int] = {}  # by kernel, inputs and sizes: which of `merged`
+    for step in steps:
+        if not step.name.startswith(PRODUCTS):
+            merged.append(step)
+            continue
+        key = step.name, step.at[0], step.n[:2], step.n[2 + MANY :]
+        number = latest.get(key)
+        count = 0 if number is None else sum(out > 0 for out in merged[number].n[2 : 2 + MANY])
+        if number is None or count == MANY:
+            latest[key] = len(merged)
+            merged.append(step)
+            continue
+        first = merged[number]
+        at, n = list(first.at), list(first.n)
+        for role in range(3):  # panels, biases, results
+            at[1 + role * MANY + count] = step.at[1 + role * MANY]
+        n[2 + count] = step.n[2]
+        writes = first.writes | step.writes
+        merged[number] = first._replace(at=tuple(at), n=tuple(n), writes=writes)
+    return merged
+
+
+def fuse_factors(steps: Sequence[Instruction]) -> list[Instruction]:
+    """Return `steps` where an activation multiplies by the factor that alone follows it.
+
+    Each product has the bits that it has in two steps.
+    """
+    reads: dict[int, int] = {}
+    for step in steps:
+        for number in {x.number for x in step.at if x and x.kind == "made"} - step.writes:
+            reads[number] = reads.get(number, 0) + 1
+    fused: list[Instruction] = []
+    for step in steps:
+        last = fused[-1] if fused else step
+        name, _, kind = last.name.rpartition("_")
+        if name in ACTIVATIONS and step.name == f"mul_{kind}" and len(last.at) == 2:
+            argument, activated = last.at
+            multiplied, factor, out = step.at
+            sizes, count = step.n[:4], last.n[0]
+            strides = [step.n[i : i + 4] for i in (4, 8, 12)]
+            dense = all(s == _dense(sizes) for s in strides) and _count(sizes) == count
+            alone = activated is not None and reads.get(activated.number) == 1
+            if dense and alone and multiplied == activated and factor != activated:
+                fused[-1] = last._replace(at=(argument, out, factor), writes=step.writes)
+                continue
+        fused.append(step)
+    return fused
+
+
+def _count(sizes: Sequence[int]) -> int:
+    return sizes[0] * sizes[1] * sizes[2] * sizes[3]
+
+
+def _dense(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor, 0 for axes of one number."""
+    strides, step = [0] * 4, 1
+    for axis in reversed(range(4)):
+        strides[axis] = step if sizes[axis] > 1 else 0
+        step *= sizes[axis]
+    return tuple(strides)
+
+
+def tables_at(recording: Recording, given: Tensor, positions: Tensor) -> list[Tensor]:
+    """Return the tables of other positions, as many as those that were recorded, `given`."""
+    known: dict[int, Any] = {id(given): positions}
+
+    def now(x: Any) -> Any:
+        return known.get(id(x), x) if isinstance(x, Tensor) else x
+
+    for func, args, kwargs, out in recording.calls:
+        made = func(*tree_map(now, args), **tree_map(now, kwargs))
+        for old, new in zip(tree_leaves(out), tree_leaves(made), strict=True):
+            known[id(old)] = new
+    return [known[id(x)] for x in recording.tables]

@@ -277,21 +277,6 @@ def test_a_file_with_flags_that_win(sps, arguments, prompts, pair, tmp_path):
     assert "unknown option tempature" in ran.err
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        *((), ("sums",), ("xsum", "--data", "mini", "--k", "8..2"), ("humaneval", "--data", "x")),
-        ("xsum", "--data", "mini", "--shard", "2/2"),
-        ("xsum", "--data", "mini", "--resume", "--overwrite"),
-        ("xsum", "--data", "mini", "--limit", "0"),
-        ("xsum", "--setting", "greedy", "--temperature", "1"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(sps, pair, given):
-    models = ("--target", pair.target, "--draft", pair.draft) if given else ()
-    assert sps("bench", *given, *models).code == Exit.USAGE
-
-
 def test_a_place_that_cannot_be_written_is_told_before_models_load(sps, arguments, tmp_path):
     file = tmp_path / "file"
     file.write_text("")

@@ -22,27 +22,6 @@ def fails_with(monkeypatch, error):
     monkeypatch.setattr(command, "read_prompt", fail)
 
 
-LONG = "x" * 300
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("generate", "hi", "--target", LONG),
-        ("generate", "--prompt-file", LONG),
-        ("report", LONG),
-        ("bench", "xsum", "--data", LONG),
-        ("verify", "run", LONG),
-    ],
-)
-def test_a_name_that_no_file_can_have(arguments, sps):
-    ran = sps(*arguments)
-    assert ran.code == Exit.MISSING, ran.err
-    last = ran.err.splitlines()[-1]
-    assert len(last) < 250
-    assert "a name too long (" in last or "no model '" in last
-
-
 @pytest.mark.needs_fast
 @pytest.mark.parametrize(
     ("error", "code", "line"),
@@ -165,9 +144,3 @@ def test_what_cannot_end_well_is_told_before_anything_is_read(line, code, sps, m
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
     assert sps(*line.split()).code == code
-
-
-@pytest.mark.parametrize(("word", "end"), [("genrate", "? See"), ("zzz", ". See")])
-def test_a_wrong_command_is_one_sentence_and_a_hint(word, end, sps):
-    ran = sps(word)
-    assert (ran.code, end in ran.err, "?." in ran.err) == (2, True, False), ran.err

@@ -63,22 +63,6 @@ def test_the_short_form_is_the_long_one(sps):
     assert json.loads(short.out)["run"] == "golden"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("report", RUN, "--format", "beam"),
-        ("bench", "xsum", "--format", "beam"),
-        ("merge", RUN, "--out", "x", "--format", "beam"),
-        ("bench", "xsum", "--json", "--dry-run"),
-        ("generate", "--format", "json"),
-        ("list", "--format", "md"),
-    ],
-)
-def test_what_cannot_be_meant(sps, arguments):
-    ran = sps(*arguments)
-    assert (ran.code, ran.out) == (Exit.USAGE, "")
-
-
 @pytest.mark.usefixtures("theirs")
 def test_a_reporter_of_another_package(sps, tmp_path):
     out = tmp_path / "report.bin"

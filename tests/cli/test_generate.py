@@ -154,23 +154,6 @@ def test_a_chat_needs_a_template(sps, tmp_path):
     assert "error: no chat template" in ran.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("--target", "./missing"), Exit.MISSING),
-        (("--target", "https://x.org/model"), Exit.MISSING),
-        (("--target", "models/*"), Exit.MISSING),
-        (("--target", __file__), Exit.DATA),
-        (("--target", "/"), Exit.MISSING),
-        (("--device", "cuda:99"), Exit.UNAVAILABLE),
-        (("--dtype", "float99"), Exit.USAGE),
-    ],
-)
-def test_models_and_devices_that_are_not_there(sps, pair, arguments, code):
-    ran = sps("generate", "hi", "--target", pair.target, *arguments)
-    assert (ran.code, ran.out) == (code, "")
-
-
 def test_no_path_is_asked_for_on_the_network(sps, pair, monkeypatch):
     hub = socket.create_server(("127.0.0.1", 0))
     hub.setblocking(False)

@@ -81,16 +81,3 @@ def test_several_temperatures_have_a_plan_and_a_verdict_each(sps, pair, prompts,
     again = sps(*asked, "--resume")
     assert again.code == 0, again.err
     assert [table["answer"] for table in json.loads(again.out)] == [t["answer"] for t in tables]
-
-
-def test_what_cannot_be_meant(sps, prompts, tmp_path):
-    for words, code in (
-        (["bench", "latency", "--record", "trace", "--method", "sps"], 2),
-        (["plan", "xsum", "--prompts", prompts], 2),
-        (["plan", "--verifier", "synthetic"], 2),
-        (["plan", "--k", "0"], 2),
-        (["plan", "--draft-cost", "0"], 2),
-        (["plan", str(GOLDEN)], 2),
-        (["plan", "--trace", str(tmp_path / "no.jsonl"), "--costs", prompts], 66),
-    ):
-        assert sps(*words).code == code, words

@@ -26,20 +26,10 @@ LEAST = 0.5  # least part of the known costs that a round takes
 FREE = "free"  # the rule of costs that no machine measured: verifying takes no time
 BELIEVED = 0.02  # tolerated relative error of medians of few turns
 SCALED = ("draft", "target", "sampling", "verify", "host")
+"""Parts of a round: drafting, the target's pass, its warp, the rule, and the loop around them."""
+PARTS = (*SCALED, "unexplained")
 
 Entry = TypeVar("Entry")
-
-
-class RoundCost(NamedTuple):
-    """Parts of the time of a round; each part, and the total, is a median over turns."""
-
-    draft: Typical
-    target: Typical
-    sampling: Typical  # warp of the target's logits: temperature, top-k, top-p
-    verify: Typical  # the acceptance rule
-    host: Typical  # the decoding loop: noise, copying the verdict, the cut
-    unexplained: Typical  # time of real rounds less all parts; may be negative
-    total: Typical
 
 
 class Contradiction(NamedTuple):
@@ -196,7 +186,7 @@ class Costs:
         batch: int = 1,
         rule: str | None = None,
     ) -> Floats:
-        """Return [parts, turns] seconds of a round, in the order of `RoundCost`.
+        """Return [parts, turns] seconds of a round, in the order of `PARTS`.
 
         Contexts within `STEP` tokens are priced alike. A round with a draft takes as long as a
         plain one at least: a plain one does a part of its work (`contradictions`).
@@ -252,28 +242,16 @@ class Costs:
 
     def target(self, n: float, context: float) -> Typical:
         """Return the seconds of a target pass over `n` new tokens after `context` cached tokens."""
-        return self._typical(self.passes.at(n, context))
-
-    def v(self, n: float, context: float) -> Typical:
-        """Return the time of a pass over `n` tokens, in passes over one token (v)."""
-        return self._typical(self.passes.at(n, context) / self.passes.at(1, context))
-
-    def draft(self, name: str, n: float, context: float) -> Typical:
-        """Return the seconds of a drafter for `n` tokens."""
-        return self._typical(self.arm(name).draft.at(n, context))
+        return typical(self.passes.at(n, context), self.busy)
 
     def relative(self, name: str, n: float, context: float) -> Typical:
         """Return c: the time of one of `n` drafted tokens, in passes of the target over one."""
         token_seconds = self.arm(name).draft.at(n, context) / n
-        return self._typical(token_seconds / self.passes.at(1, context))
+        return typical(token_seconds / self.passes.at(1, context), self.busy)
 
     def drafted(self, name: str, k: float, context: float) -> float:
         """Return the mean number of drafted tokens for a request of `k`, in the measured rounds."""
         return float(self.arm(name).drafted.held(k, context).mean())
-
-    def unexplained(self, name: str, k: float, context: float) -> Typical:
-        """Return the seconds of a real round less the sum of its separately measured parts."""
-        return self._typical(self.arm(name).unexplained.held(k, context))
 
     def contradictions(self) -> list[Contradiction]:
         """Return the rounds measured as faster than a plain round, which does a part of their work.
@@ -300,26 +278,21 @@ class Costs:
                 contradictions.append(worst)
         return contradictions
 
-    def round_seconds(
-        self,
-        name: str,
-        k: float,
-        context: float,
-        *,
-        drafted: float | None = None,
-        verifier: str | None = None,
-    ) -> RoundCost:
-        """Return the parts of a round that requests `k` tokens, as they were measured.
+    def parts(
+        self, name: str, k: float, context: float, drafted: float, verifier: str | None = None
+    ) -> list[Typical]:
+        """Return the parts of a round as measured, in the order of `PARTS`, and their sum.
 
         Args:
             name: of an arm; `none` with k = 0 is a step of ArS.
-            drafted: tokens that the drafter returns; default: `k`.
+            k: tokens requested from the drafter.
+            drafted: tokens that it returns.
             verifier: a rule other than the arm's own.
         """
         if verifier is not None:
             self.rule(verifier)
-        parts = self._parts(name, k, k if drafted is None else drafted, context, 1, verifier)
-        return RoundCost(*map(self._typical, (*parts, parts.sum(0))))
+        parts = self._parts(name, k, drafted, context, 1, verifier)
+        return [typical(seconds, self.busy) for seconds in (*parts, parts.sum(0))]
 
     def scaled(self, **factors: float) -> "Costs":
         """Return hypothetical costs: `scaled(draft=0.5)`, `target`, `sampling`, `verify`, `host`.
@@ -366,9 +339,6 @@ class Costs:
             DataError: the verifier was not measured.
         """
         return _entry("verifier", name, self.rules)
-
-    def _typical(self, values: Floats) -> Typical:
-        return typical(values, self.busy)
 
 
 def line(of_one: float, further: float) -> Surface:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from spsbench.metrics.costs import Costs, RoundCost
+from spsbench.metrics.costs import PARTS, Costs
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.surfaces import digits, ms
@@ -237,11 +237,11 @@ def rounds(costs: Costs) -> TextTable:
     for name, arm in costs.arms.items():
         for k in arm.draft.tokens:
             drafted = costs.drafted(name, k, at)
-            *parts, total = costs.round_seconds(name, k, at, drafted=drafted)
+            *parts, total = costs.parts(name, k, at, drafted)
             share = "" if k == 0 else digits(costs.relative(name, k, at).value)
             seconds = [*map(ms, parts), ms(total, interval=True)]
             rows.append([name, str(k), digits(drafted), *seconds, share])
-    parts_of_round = [*RoundCost._fields[:-2], "not explained", "a round, ms"]
+    parts_of_round = [*PARTS[:-1], "not explained", "a round, ms"]
     remarks = [
         "c is what one of K drafted tokens costs, in passes of the target over one token. Medians "
         f"of {costs.turns} turns with 95 % intervals; each turn measures everything once."

@@ -112,16 +112,18 @@ def test_every_part_is_what_it_takes(parts, models):
     for n in SIZES:
         assert made.target(n, 50).value == pytest.approx(10 + n + 0.5)
         assert made.target(n, 100).value == pytest.approx(10 + n + 1.0)
-    plain = made.round_seconds("none", 0, 50)
-    assert plain.sampling.value == pytest.approx(0.125)
-    assert plain.verify.value == pytest.approx(0.25 + 2 * 0.5)  # two draws of uniforms in the rule
-    assert plain.draft.value == plain.host.value == 0
-    cost = made.round_seconds("model d", 4, 150)
-    assert cost.draft.value == pytest.approx(0.5 + 4 * (2.0 + 0.125))
-    assert cost.sampling.value == pytest.approx(5 * 0.125)
+    draft, _, sampling, verify, host, _, _ = (part.value for part in made.parts("none", 0, 50, 0))
+    assert sampling == pytest.approx(0.125)
+    assert verify == pytest.approx(0.25 + 2 * 0.5)  # two draws of uniforms in the rule
+    assert draft == host == 0
+    draft, _, sampling, _, _, unexplained, _ = (
+        part.value for part in made.parts("model d", 4, 150, 4)
+    )
+    assert draft == pytest.approx(0.5 + 4 * (2.0 + 0.125))
+    assert sampling == pytest.approx(5 * 0.125)
     # what is drafted grows with the text of a turn, by rounds that are not measured here
-    assert abs(cost.unexplained.value) < 0.01 * 60
-    assert made.round_seconds("ngram", 4, 50).draft.value == 0
+    assert abs(unexplained) < 0.01 * 60
+    assert made.parts("ngram", 4, 50, 4)[0].value == 0
     every = sum(weight.nbytes for weight in models.target.parameters())
     assert made.weights == every - models.target.get_input_embeddings().weight.nbytes
     assert loads(dumps(made), "here").setting == made.setting
@@ -133,8 +135,8 @@ def test_what_only_real_rounds_show_is_not_explained(parts, models):
     made = costs(models)
     assert made.target(5, 50).value == 15
     for k in REQUESTED:
-        assert made.unexplained("model d", k, 50).value == pytest.approx(3.0)
-    assert made.unexplained("none", 0, 50).value == pytest.approx(0.0)
+        assert made.parts("model d", k, 50, k)[-2].value == pytest.approx(3.0)
+    assert made.parts("none", 0, 50, 0)[-2].value == pytest.approx(0.0)
 
 
 def test_rounds_of_another_k_take_what_was_foretold(parts, models):
@@ -145,10 +147,8 @@ def test_rounds_of_another_k_take_what_was_foretold(parts, models):
         again = RoundMeter(cell, models, list(range(1, 100)) * 2, 80, [3], Random(1), times=4)
         again.turn()
         drafted, _, _, seconds, _ = again.of([0])[0, :, 0, 0]
-        foretold = made.round_seconds(
-            drafting(cell), 3, 80, drafted=drafted, verifier=str(cell.verifier)
-        )
-        assert seconds == pytest.approx(foretold.total.value, rel=0.01)
+        predicted = made.parts(drafting(cell), 3, 80, drafted, str(cell.verifier))[-1]
+        assert seconds == pytest.approx(predicted.value, rel=0.01)
 
 
 def test_texts_of_a_batch_draft_each_from_their_own_cache(models):

@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 
-from spsbench.metrics.costs import PLAIN, Costs, RoundCost
+from spsbench.metrics.costs import PARTS, PLAIN, Costs
 from spsbench.metrics.intervals import LEVEL, NORMAL, Estimate, Floats
 from spsbench.metrics.rates import RATES, gains
 from spsbench.metrics.sums import AT, Tally, Totals, numbered
@@ -174,9 +174,9 @@ class Prediction:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Return the shares of the time of a round, by part of `RoundCost`."""
+        """Return the shares of the time of a round, by part."""
         shares = np.median(self._parts / self._parts.sum(0), 1).tolist()
-        return dict(zip(RoundCost._fields, shares, strict=False))
+        return dict(zip(PARTS, shares, strict=True))
 
     @cached_property
     def tau(self) -> Estimate:

@@ -38,7 +38,7 @@ Ints = NDArray[np.int64]
 Counts = Sequence[int] | NDArray[Any]
 VerifierRule = Literal["sps", "match", "block"]
 LEAST = float(np.finfo(np.float32).tiny)  # a generated token has a probability above 0
-DRAFT, TARGET = 0, 1  # parts of a round's seconds, in the order of `metrics.costs.RoundCost`
+DRAFT, TARGET = 0, 1  # parts of a round's seconds, in the order of `metrics.costs.PARTS`
 UNLIMITED = 1 << 40  # tokens of a budget that is not recorded
 
 
@@ -317,17 +317,6 @@ def simulated(
     keys = np.array(sorted(counts), np.int64).reshape(-1, 2)
     weights = np.array([counts[start, k] for start, k in keys.tolist()]) / simulations
     return Rounds(coins, keys[:, 0], keys[:, 1], weights, float(np.var(numbers)), simulations)
-
-
-def of_alpha(alpha: float, k: int) -> Rounds:
-    """Return one round whose K slots are each kept with chance `alpha`: Leviathan et al. 2023.
-
-    Its tokens are those of equation 1, its price by `Costs.of_ratios` gives Theorem 3.8, and its
-    `work` Theorem 3.11.
-    """
-    kept = np.tile(alpha ** np.arange(1.0, k + 1), (k + 1, 1))
-    start, draft = np.zeros(1, np.int64), np.full(1, k)
-    return Rounds(Coins(kept, np.full(k + 1, k)), start, draft, np.ones(1))
 
 
 def work(sums: Totals, operations: float) -> float:

@@ -23,13 +23,18 @@ def surface(
     )
 
 
-def arm(draft: float, fixed: float = 0.5, verifier: str = "sps") -> Arm:
+def arm(
+    draft: float,
+    fixed: float = 0.5,
+    verifier: str = "sps",
+    slow: Sequence[float] = (1.0,) * TURNS,
+) -> Arm:
     """A drafter that takes `draft` a token, of rounds that take `fixed` more than their parts."""
     k = (1, 4, 8)
     return Arm(
         verifier=verifier,
         drafted=surface(lambda n, _: n, k),
-        draft=surface(lambda n, _: draft * n, k),
+        draft=surface(lambda n, _: draft * n, k, slow=slow),
         unexplained=surface(lambda n, _: fixed, k),
     )
 

@@ -64,7 +64,6 @@ def test_a_line_for_each_k_and_one_for_the_best():
 def test_continuous_batches_have_lines_of_their_own():
     both = [row(2, 1), row(2, 4), row(2, 4, continuous=True)]
     assert list(lines(both)) == ["SpS K=2", "SpS K=2, continuous"]
-    assert list(lines([row(2, 1), row(2, 4, continuous=True)])) == ["SpS K=2"]
 
 
 def test_tau_that_depends_on_the_batch_is_named():

@@ -15,8 +15,6 @@ from spsbench.settings.records import DraftLaws, TreeRound
 from tests.reports.pages import (
     HOSTILE,
     Spelled,
-    cells,
-    report_of,
     simulated,
 )
 
@@ -112,20 +110,6 @@ def test_hostile_tokens_stay_text(driver, tmp_path):
     assert page.run("document.title") != "owned"
     page.keys(".stage", "ArrowRight", "End")
     page.clean()
-
-
-def test_the_page_may_ask_for_nothing(driver, tmp_path):
-    page = opened(driver, tmp_path, html(report_of(simulated(), cells())))
-    code = (
-        "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('asked'),"
-        " () => done('refused'))"
-    )
-    page.run(
-        "addEventListener('securitypolicyviolation',"
-        " (e) => { window.refused = e.violatedDirective })"
-    )
-    assert driver.execute_async_script(code) == "refused"
-    assert page.run("window.refused") == "connect-src"
 
 
 def walked(record):

@@ -5,12 +5,10 @@ A change of wording is a difference of the files in `golden/`, which is reviewed
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
 
-from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.html import html
@@ -21,30 +19,17 @@ from spsbench.reports.table import chart, table
 from spsbench.reports.text import csv, json, latex, markdown
 from spsbench.spec import Spec
 from tests.reports.rows import ARS, BASE, EATEN, LOADED, MIXED, OPEN, PAPER, SLOWER, SPS, TITLE
+from tests.reports.test_batches import ROWS
 from tests.simulation import cell
 
 HERE = Path(__file__).parent
 FORMS = {"md": markdown, "txt": table}
 ALL_FORMS = FORMS | {"csv": csv, "json": json, "tex": latex}
-GAINS = {(2, 1): 1.5, (4, 1): 1.8, (2, 4): 1.1, (4, 4): 0.9, (2, 8): 0.8, (4, 8): 0.5}
 
 
 def in_batches() -> Table:
     """Rows of three K in batches of three sizes."""
-    rows = [
-        replace(
-            SPS,
-            cell=cell(k, batch=batch),
-            mean_token_time_ms=Estimate(2.0 * batch, None, None, 9),
-            speedup=Estimate(GAINS.get((k, batch), 1.0), None, None, 9),
-            measured={
-                "machine_tokens_per_s": Estimate(400.0, None, None, 9),
-                "empty_rows": Estimate(0.25, None, None, 9),
-            },
-        )
-        for k, batch in product((0, 2, 4), (1, 4, 8))
-    ]
-    return with_batch_figures(table_of(rows, Title("run")), rows)
+    return with_batch_figures(table_of(ROWS, Title("run")), ROWS)
 
 
 def long_names() -> list[Summary]:

@@ -11,31 +11,31 @@ from xml.etree import ElementTree
 import pyarrow.parquet
 import pytest
 
+from spsbench.errors import UsageError
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import summaries
-from spsbench.reports.columns import brief, paper_row
-from spsbench.reports.figure1 import figure1, horizon_times, lines
+from spsbench.metrics.summaries import Summary, summaries
+from spsbench.reports.columns import chosen, paper_row
+from spsbench.reports.figure1 import figure1, horizon_times
 from spsbench.reports.parquet import parquet
 from spsbench.reports.plots import draw, svg
+from spsbench.reports.remarks import ceilings
 from spsbench.reports.reporter import Curve, Figure, Panel, Point, Report, Title
 from spsbench.reports.run_tables import report_on, table_of
-from spsbench.reports.table import table, without_shared
+from spsbench.reports.table import table
 from spsbench.reports.text import (
     body,
     csv,
     csv_text,
     json,
     latex,
-    latex_text,
     markdown,
-    markdown_text,
-    visible,
 )
 from spsbench.settings.models import ModelSpec
 from spsbench.store.manifest import RUN_SCHEMA
+from spsbench.store.starts import Memory
 from tests.golden.make import GOLDEN
 from tests.reports import pages
-from tests.reports.rows import ARS, SPS, TITLE
+from tests.reports.rows import ARS, BASE, BUSY, FEW, LOADED, MIXED, SLOWER, SPS, TITLE
 from tests.simulation import cell, failure, run
 
 REPORTERS = {
@@ -65,22 +65,6 @@ def test_what_matters_most_stands_first():
     assert headings[-2:] == ["rouge2_stemmed", "empty"]
     other = replace(SPS, cell=cell(4, draft=ModelSpec("other")))
     assert body(table_of([ARS, SPS, other], TITLE)).headings[0] == "draft"
-
-
-@pytest.mark.parametrize("width", [40, 100])
-def test_a_terminal_table_of_any_width(width):
-    text = table(report([ARS, SPS], width=width))
-    assert max(map(len, text.splitlines())) <= width
-    assert "ArS" in text
-    shown, _, left_out = text.partition("Columns left out:")
-    assert bool(left_out) == ("TTFT" not in shown)
-    if width >= 80:
-        full = without_shared(body(table_of([ARS, SPS], TITLE), brief, terse=True))
-        gone = left_out.partition(". ")[0].replace("\n", " ").strip().split(", ")
-        kept = [at for at, heading in enumerate(full.headings) if heading not in gone]
-        cells = [row[at] for row in [full.headings, *full.rows] for at in kept]
-        assert not [word for cell in cells for word in cell.split() if word not in shown]
-        assert {"speed-up", "tau", "ms/token"} <= {full.headings[at] for at in kept}
 
 
 def test_json_refuses_what_is_no_number():
@@ -121,34 +105,10 @@ def test_hostile_names_stay_text(name):
         ElementTree.fromstring(text)
 
 
-def test_quoting():
-    assert visible("a\x1b\n\u202e\u200bb") == r"a\x1b\n\u202e\u200bb"
-    assert [csv_text(t) for t in ("=1", " +1", "-x", "@a", "a=1")] == [
-        "'=1",
-        "' +1",
-        "'-x",
-        "'@a",
-        "a=1",
-    ]
-    assert [csv_text(t) for t in ("\uff1d1", " \uff0b1", "\uff0d1", "\uff201")] == [
-        "'\uff1d1",  # spreadsheets read full-width signs as the others
-        "' \uff0b1",
-        "'\uff0d1",
-        "'\uff201",
-    ]
-    assert markdown_text("a|b_<i>") == r"a\|b\_\<i\>"
-    assert latex_text("50% & {x}_1 \\") == r"50\% \& \{x\}\_1 \textbackslash{}"
-
-
-def test_lines_of_the_figure():
-    greedy = [replace(SPS, cell=cell(k, temperature=0.0)) for k in (0, 2, 1)]
-    found = lines([ARS, SPS, *greedy])
-    assert {label: [s.cell.k for s in rows] for label, rows in found.items()} == {
-        "xsum, T 1": [0, 4],
-        "xsum, greedy": [0, 1, 2],
-    }
-    adaptive = replace(SPS, cell=cell(4).but(draft=ModelSpec("other")))
-    assert set(lines([SPS, adaptive])) == {"xsum, T 1, small", "xsum, T 1, other"}
+@pytest.mark.parametrize("sign", [*"=+-@", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
+def test_a_leading_sign_is_no_formula_in_csv(sign):
+    assert csv_text(f" {sign}1") == f"' {sign}1"  # full-width signs are read as the others
+    assert csv_text(f"a{sign}1") == f"a{sign}1"
 
 
 def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there():
@@ -168,13 +128,6 @@ def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there():
     ):
         labels = draw(figure1(rows, str(TITLE))).axes[0].get_legend_handles_labels()[1]
         assert {"(mean token time x 128)" in label for label in labels} == {marked}
-
-
-def test_a_long_title_wraps():
-    figure = draw(figure1([ARS, SPS], "run " * 40 + "task " * 40))
-    figure.draw_without_rendering()
-    assert figure.get_suptitle().count("\n") >= 2
-    assert figure._suptitle.get_window_extent().width < figure.bbox.width
 
 
 def test_the_papers_figures_stand_beside_measured_ones_by_name():
@@ -239,3 +192,85 @@ def test_one_panel_has_room_for_its_plot_beside_long_names():
     canvas = draw(Figure(title="", panels=(Panel(x="x", y="y", items=curves),)))
     canvas.savefig(io.BytesIO())
     assert canvas.axes[0].get_position().width > 0.5
+
+
+# Timings under load: shown, and marked.
+
+
+def table_over(*rows):
+    return table_of(rows, Title("run"), paper=True)
+
+
+def test_points_under_load_are_open_and_the_legend_says_so():
+    panels = figure1([LOADED], "run").panels
+    loop = next(item for item in panels[2].items if isinstance(item, Curve))
+    assert [point.loaded for point in loop.points] == [True]
+    canvas = draw(figure1([LOADED], "run"))
+    marks = [line for line in canvas.axes[2].lines if line.get_markerfacecolor() == "#ffffff"]
+    assert len(marks) == 1
+    labels = [text.get_text() for text in canvas.legends[0].get_texts()]
+    assert any("open marks: under load" in label for label in labels)
+
+
+def test_panels_of_one_title_share_an_axis_that_shows_every_point():
+    panels = [
+        Panel(
+            title=title,
+            x="x",
+            items=(Curve(name="c", points=(Point(1, y),), line=0),),
+            from_zero=title == "a",
+        )
+        for title, y in (("a", 0.3), ("a", 0.9), ("b", 5.0))
+    ]
+    low, high, other = (
+        axes.get_ylim() for axes in draw(Figure(title="", panels=tuple(panels))).axes
+    )
+    assert low == high
+    assert low[0] == 0 < 0.9 < low[1] < 5.0 < other[1]
+
+
+def test_a_panel_without_data_says_why_and_the_others_keep_their_legend():
+    untimed = replace(LOADED, loaded=0, speedup=None, loop_time_ms=None, mean_token_time_ms=None)
+    canvas = draw(figure1([untimed], "run"))
+    texts = [" ".join(text.get_text() for text in axes.texts) for axes in canvas.axes]
+    assert "first calls" in texts[0]
+    assert "first calls" in texts[2]
+    assert texts[1] == ""
+    assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["xsum, T 1"]
+    failed = draw(figure1([replace(untimed, n=0, failures=3, efficiency=None)], "run"))
+    assert "all 3 generations failed" in failed.axes[1].texts[0].get_text()
+
+
+def test_columns_are_chosen_by_heading_or_by_field():
+    assert len(chosen([LOADED], ["speed-up", "alpha", "prefill_ms"])) == 3
+    with pytest.raises(UsageError):
+        chosen([LOADED], ["speed"])
+
+
+ROW = Summary(
+    cell=cell(0), samples=9, n=9, failures=0, cut=0, timed=9, horizon=9,
+    mean_token_time_ms=Estimate(10.0, 9.0, 11.0, 9),
+)  # fmt: skip
+
+
+def test_a_bound_of_memory_that_was_measured_under_load_is_left_out():
+    memory = Memory(1e10, weights={"large": 10**7})
+    (line,) = ceilings([ROW], memory)
+    assert "10.0 GB/s, measured" in line
+    drafting = replace(ROW, cell=cell(4), mean_token_time_ms=Estimate(0.8, 0.7, 0.9, 9))
+    _, above = ceilings([ROW, drafting], memory)
+    assert above.endswith("limit of 1.00 ms/token, which no ArS exceeds: xsum, T 1, SpS K=4: 125%.")
+    assert ceilings([ROW], Memory(1e10, True, memory.weights)) == ceilings([ROW], None) == []
+    slow = replace(ROW, mean_token_time_ms=ROW.mean_token_time_ms._replace(loaded=True))
+    assert ceilings([slow], memory) == []
+
+
+def test_a_speedup_over_other_generations_than_the_times_beside_it_says_so():
+    said = table_over(BASE, replace(MIXED, speedup=FEW._replace(mean=1.2, loaded=False))).remarks
+    (line,) = [line for line in said if line.startswith("A speed-up is over")]
+    assert line.endswith("xsum, T 1, SpS K=4 2 pairs.")
+    alike = replace(SLOWER, mean_token_time_ms=BUSY)
+    base = replace(BASE, mean_token_time_ms=BUSY, timed=18, loaded=0)
+    assert not any(
+        line.startswith("A speed-up is over") for line in table_over(base, alike).remarks
+    )

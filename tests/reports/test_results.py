@@ -34,8 +34,6 @@ STATISTICS = {"successful": {"mean": 9.0}}
     ("value", "tool", "figure", "number"),
     [
         (SUMS | SPECULATED, "vllm bench serve", "tokens a pass, accepted + 1", 2.2),
-        (SUMS | {"mean_tpot_ms": 9.0}, "vllm bench serve", "requests that succeeded", 20),
-        (SUMS | {"mean_e2el_ms": 90.0}, "vllm bench serve", "time of an answer, mean", 90.0),
         (
             SUMS | {"total_output_tokens_retokenized": 899, "accept_length": 2.7},
             "SGLang bench_serving",

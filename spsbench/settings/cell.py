@@ -104,8 +104,8 @@ class Cell(WarpSettings):
         stop: Stop before this text; repeatable.
         ignore_eos: Continue after an end-of-text token.
         json_schema: JSON schema that each text follows: a FILE, or the schema itself.
-        leave_open: Let a text under a JSON schema be cut at its budget; else it is closed before.
-        regex: Regular expression that each whole text matches.
+        leave_open: Let `max_new_tokens` cut a text in its JSON schema; else it is completed.
+        regex: Regular expression that each text matches in full.
         grammar: Lark grammar that each text follows, in llguidance's dialect.
     """
 

@@ -153,12 +153,12 @@ class Planning:
         limit: Number of prompts on which acceptance is recorded.
         held_back: Number of further prompts, on which the best candidates are timed.
         sample_seed: Seed that draws the prompts of both from all, each group in proportion.
-        confirm: How many of the best candidates to time beside auto-regressive sampling.
+        confirm: Number of the best candidates to time, compared with auto-regressive sampling.
         cost_seconds: Seconds to spend on measuring the cost of forward passes.
         trace: Use this recorded trace, or the traces of a run, instead of generating texts.
         draft_cost: Predict for a draft that takes this many times as long.
         target_cost: Predict for a target that takes this many times as long.
-        batch: Also measure batches, and predict K and speed-up by the texts at a time: 1..32.
+        batch: Also measure batches, and predict K and speed-up by batch size: 1..32.
         system: System message, for prompts in a chat template.
         every: Show a row for every candidate, not only for the best K.
     """
@@ -238,7 +238,7 @@ class LogOptions:
         alpha: Only print the formulas for these acceptance rates: 0.5,0.7,0.9.
         draft_ratio: Cost of a drafted token of a model, in plain passes.
         row_ratio: Cost of a further row of the target's pass, in plain passes.
-        roofline: Price rounds by a roofline: h100,params=8e9,kv_bytes=131072.
+        roofline: Predict costs by a roofline model: h100,params=8e9,kv_bytes=131072.
     """
 
     log: Annotated[tuple[str, ...], Option(RUN, metavar="PATH")] = ()

@@ -87,7 +87,7 @@ class OutputFolder:
     Args:
         out: Folder for the results.
         resume: Resume an interrupted run.
-        overwrite: Move an existing run aside and start anew.
+        overwrite: Move an existing run aside and start over.
         shard: Run only slice i of n of the samples, counted from 0.
         score: Run generated programs in a sandbox, for pass@k.
     """

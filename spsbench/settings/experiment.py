@@ -92,7 +92,7 @@ class Experiment:
     Args:
         warmup: Warm-up prompts, run before anything is timed.
         title: Title of the report.
-        paper: Show the paper's results (Chinchilla) beside the measured ones.
+        paper: Show the paper's results (Chinchilla) next to the measured ones.
         no_texts: Leave a digest in the place of texts and token ids, once they are scored.
     """
 

@@ -160,9 +160,9 @@ class Sweep:
         data: Data of the task: auto, hub, mini (bundled) or a path.
         k: Tokens drafted per round: 4, 1..8, 1..9..2 or 2,4,6.
         method: Methods: ars (auto-regressive), sps (speculative sampling).
-        batch: Texts at a time, in common passes or as requests to a server: 8, or 1,2,4,8.
-        continuous: In a batch, a text that ends makes room for the next; else its place stays
-            empty.
+        batch: Batch size: texts in the same passes, or concurrent requests to a server: 8, or
+            1,2,4,8.
+        continuous: Continuous batching: a finished text makes room for the next.
         setting: Sampling settings of the paper: nucleus,greedy.
         limit: Number of prompts.
         samples: Samples per prompt.
@@ -170,7 +170,8 @@ class Sweep:
         seed: Random seed, or several such as 0..4; reports show the spread over them.
         chat: Put prompts into the model's chat template: auto (if it has one), on or off.
         system: System message, for prompts in a chat template.
-        record: What to record: counts, laws (p and q too, for audits) or trace (for sps plan).
+        record: What to record: counts, laws (distributions p and q, for audits) or trace (for
+            sps plan).
     """
 
     task: Annotated[

@@ -31,7 +31,7 @@ def check(
 ) -> None:
     """Audit a running server: output distribution, greedy texts, tokens per pass, speed.
 
-    Exits 0 held, 7 bias found, 6 cannot be told or not audited. API keys come from SPS_API_KEY
+    Exits 0 held, 7 bias found, 6 not decided or not audited. API keys come from SPS_API_KEY
     and, for the baseline, SPS_BASELINE_API_KEY.
     """
     if url is None and options.get("resume") is None:

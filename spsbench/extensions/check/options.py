@@ -78,7 +78,7 @@ class CheckOptions:
         timeout: Longest silence in an answer.
         retries: Number of retries of a failed request.
         only: Run only this part: law, greedy, speed, json (under schemas), or greedy text in a
-            mode: mixed (beside sampled text), cache (asked again); repeatable.
+            mode: mixed (with sampled text), cache (repeated); repeatable.
         prompts: File of prompts, one per line, as text or JSON.
         max_new_tokens: Maximum tokens per text.
         temperature: Sampling temperature, with `weights`; repeatable. Default: 1 and 0.5. Texts at

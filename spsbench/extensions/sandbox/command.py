@@ -62,9 +62,7 @@ def score(
     ] = False,
     overwrite: Annotated[
         bool,
-        o.option(
-            SCORES, "--overwrite", help="Judge all programs again; the old log is moved aside."
-        ),
+        o.option(SCORES, "--overwrite", help="Run all programs again; the old log is moved aside."),
     ] = False,
     format: o.TableFormat = "table",
 ) -> None:

@@ -43,9 +43,9 @@ class Training:
         prompts: Prompts for the target: a file (.jsonl, .txt), a task, or self, where the target
             invents the prompts still missing from `count`; repeatable.
         texts: Reuse the texts of an earlier training of this target.
-        references: Prompts with references by people, learned beside the target's texts;
+        references: Prompts with references by people, trained on with the target's texts;
             repeatable.
-        whole: Learn the tokens of prompts too, not of continuations alone.
+        whole: Train on the tokens of prompts too, not of continuations alone.
         not_from: Test set, whose texts are kept out of the training; repeatable.
         count: Number of training texts that the target writes.
         tokens: Maximum tokens per text.

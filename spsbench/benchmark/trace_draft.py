@@ -17,7 +17,8 @@ from spsbench.loop.drafter_context import Weights
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.types import Context, Draft, Drafter, Schedule, Scores, Step, Verdict, always
 from spsbench.methods.build import LoadedDrafterContext
-from spsbench.methods.drafters.ngram import agreement
+from spsbench.methods.drafters.hybrid import looks_up
+from spsbench.methods.drafters.ngram import agreement, look_ups
 from spsbench.methods.resolve import plan_of, warp
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
@@ -26,6 +27,7 @@ from spsbench.settings.cell import Cell
 from spsbench.store.traces import Along, DraftOf, Drawn, Proposed
 
 MAX_LOOKAHEAD = 64  # tokens requested from a deterministic draft
+REQUESTED = (*range(1, 17), 20, 24, 32, 48, MAX_LOOKAHEAD)  # K of look-ups
 MAX_MODEL_LOOKAHEAD = 8  # the same where it runs a model
 COLUMNS = ("p", "overlap", "entropy", "peak", "agrees")
 
@@ -54,7 +56,7 @@ class DraftTracer:
             name=name,
             identity=identity,
             sampled=is_sampled,
-            exact=is_sampled or self.drafter.text_alone,
+            exact=is_sampled or self.drafter.text_alone or looks_up(self.drafter),
             most=0 if is_sampled else most,
         )
 
@@ -77,6 +79,8 @@ class DraftTracer:
 
     def _proposed(self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]) -> Proposed:
         """Return the proposals and hits before each token, after rounds of ArS."""
+        if looks_up(self.drafter):
+            return proposed_by_k(self.drafter, prompt, tokens)
         counts, hits = [], []
         text, last, most = list(prompt), None, self.of.most
         none, rows = torch.empty(0, dtype=torch.int64), torch.cat([law.logits for law in laws])
@@ -125,6 +129,18 @@ class DraftTracer:
         if q.shape[-1] == size:
             return Laws(logits, q)
         return Laws(logits[:, :size], self.warp(logits[:, :size]))
+
+
+def proposed_by_k(drafter: Any, prompt: Sequence[int], tokens: Sequence[int]) -> Proposed:
+    """Return the look-ups of a drafter, for each K where a shorter draft may be another."""
+    by_k = look_ups(drafter.proposals, [*prompt, *tokens], len(prompt), REQUESTED)
+    proposed, hits = np.minimum(by_k, np.array(REQUESTED)[:, None]).astype(np.uint8)
+    if all(
+        (of_k == np.minimum(of_k[-1], np.array(REQUESTED)[:, None])).all()
+        for of_k in (proposed, hits)
+    ):
+        return Proposed(proposed=proposed[-1], hits=hits[-1])
+    return Proposed(proposed=proposed.ravel(), hits=hits.ravel(), requested=REQUESTED)
 
 
 def compared(p: Tensor, sure: Tensor, target: Laws, tokens: Tensor) -> dict[str, Tensor]:

@@ -2,10 +2,11 @@
 
 A file of traces is self-contained: it records the source of the texts (`Head`) and the drafts
 (`DraftOf`), and every number as computed, in single precision. A token takes 11 bytes, and a draft
-of it 23 more (a deterministic draft: 3).
+of it 23 more (a deterministic draft: 3; 56 where each K has a draft of its own).
 """
 
 import base64
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -88,10 +89,20 @@ class Drawn:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Proposed:
-    """A deterministic draft along a text."""
+    """A deterministic draft along a text, by the tokens that are requested (A numbers, rising).
 
-    proposed: NDArray[np.uint8]  # [L] number of tokens
-    hits: NDArray[np.uint8]  # [L] length of the prefix that equals the text
+    Where shorter drafts begin the longest one, A is 1 and `requested` is empty.
+    """
+
+    proposed: NDArray[np.uint8]  # [A L] number of tokens, first for the least request
+    hits: NDArray[np.uint8]  # [A L] length of the prefix that equals the text
+    requested: tuple[int, ...] = ()
+
+    def of(self, k: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return [L] tokens and hits of drafts for K tokens, or for the next greater request."""
+        place = min(bisect_left(self.requested, k), max(len(self.requested) - 1, 0))
+        shape = max(len(self.requested), 1), -1
+        return self.proposed.reshape(shape)[place], self.hits.reshape(shape)[place]
 
 
 Along = Drawn | Proposed
@@ -167,7 +178,7 @@ class Traces:
             key, name = convert((values["along"], values["by"]), tuple[Key, str])
             kind: type[Any] = Proposed if "hits" in values else Drawn
             along: Along = unpack(values, kind)
-            length = len(along.hits if isinstance(along, Proposed) else along.p)
+            length = len(along.of(1)[0] if isinstance(along, Proposed) else along.p)
             if length != len(self.texts[key].q):
                 raise ValueError("columns of unlike length")
             self.along[key, name] = along

@@ -1,24 +1,28 @@
 """What a trace holds, against models asked one token at a time."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from spsbench.benchmark import target_laws, trace_draft
+from spsbench.benchmark import target_laws
 from spsbench.benchmark.target_laws import TextTracer
-from spsbench.benchmark.trace_draft import DraftTracer, overrides, stopped
-from spsbench.loop.types import Context, Draft, Drafter, Schedule, Scores
+from spsbench.benchmark.trace_draft import DraftTracer, overrides, proposed_by_k, stopped
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context, Draft, Drafter, Schedule, Scores, always
 from spsbench.loop.types import Drawn as How
-from spsbench.methods.drafters.ngram import NgramDrafter
+from spsbench.methods.drafters.hybrid import HybridDrafter
+from spsbench.methods.drafters.ngram import NgramDrafter, agreement
+from spsbench.methods.drafters.suffix import SuffixDrafter
 from spsbench.methods.resolve import resolve, warp
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
-from spsbench.store.traces import Drawn, Proposed
+from spsbench.store.traces import Drawn
 from tests.folders import byte_tokenizer, random_model
 from tests.parts import ByHistory, ByLaw
 
@@ -83,25 +87,6 @@ def test_columns_are_those_of_one_token_at_a_time(temperature, loaded, monkeypat
         assert along.agrees[t] == bool(own.argmax() == logits.argmax())
 
 
-def test_look_ups_are_asked_at_every_position(loaded, monkeypatch):
-    cell = resolve(CELL.but(draft=None, drafter=Spec("ngram"), verifier=Spec("auto")))
-    _, along, draft = traced(cell, replace(loaded, draft=None), monkeypatch)
-    assert isinstance(along, Proposed)
-    assert draft.of.exact
-    for t in range(len(TEXT)):
-        asked = NgramDrafter()
-        asked.begin(PROMPT, Scores(torch.empty(0, 1), {}))
-        context = Context(PROMPT + TEXT[:t], warp(cell), None)
-        found = asked.draft(
-            context, trace_draft.MAX_LOOKAHEAD, None, lambda p: torch.tensor(True)
-        ).tokens
-        assert along.proposed[t] == len(found)
-        ahead = TEXT[t : t + len(found)]
-        same = [int(a == b) for a, b in zip(found.tolist(), ahead, strict=False)]
-        assert along.hits[t] == np.cumprod(same).sum()
-    assert along.hits.max() > 3
-
-
 class Own(Drafter):
     """By rule: the newest token again, as often as `times`."""
 
@@ -151,3 +136,32 @@ def test_schedules_that_read_laws_are_asked_along_the_text():
     schedule = ByLaw(lookahead=3, least=0.6)
     # beyond the text nothing is known: as many as it would have asked for
     assert stopped(schedule, sure, 5, 16).tolist() == [2, 1, 0, 3, 3]
+
+
+DRAFTERS = {
+    "ngram": lambda: NgramDrafter(n=2, min_n=1),
+    "suffix": lambda: SuffixDrafter(factor=3.0, least=0.0),
+    "hybrid": lambda: HybridDrafter(
+        SuffixDrafter(), NgramDrafter(n=2, min_n=1), least=2, vocab_size=3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_look_ups_are_traced_as_each_k_drafts_them(name):
+    """A longer draft of a suffix or a hybrid need not begin as a shorter one."""
+    draw = random.Random(1)
+    text = [draw.randrange(3) for _ in range(60)]
+    nothing, prefill = PhiloxStream(0).round(0), Scores(torch.empty(0, 3), {})
+    drafter = DRAFTERS[name]()
+    drafter.begin(text[:4], prefill)
+    trace = proposed_by_k(drafter, text[:4], text[4:])
+    assert bool(trace.requested) is (name != "ngram")
+    for k in (1, 2, 3, 8, 64):
+        drafter = DRAFTERS[name]()
+        drafter.begin(text[:4], prefill)
+        for proposed, hits, t in zip(*trace.of(k), range(4, 60), strict=True):
+            context = Context(text[:t], Warp(), None)
+            tokens = drafter.draft(context, k, nothing, always).tokens.tolist()
+            assert min(proposed, k) == len(tokens)
+            assert min(hits, k) == agreement(tokens, text, t)

@@ -130,6 +130,13 @@ class HybridDrafter(Drafter):
         return laws.scatter_(1, send(tokens, self._device)[:, None], 1.0)
 
 
+def looks_up(drafter: Drafter) -> bool:
+    """Return whether a drafter reads the text alone, and so has `proposals`."""
+    if isinstance(drafter, HybridDrafter):
+        return drafter.by_rule
+    return isinstance(drafter, RuleDrafter)
+
+
 class Silence:
     """The noise of `first`, which must not draw: a draw would bias the law of the later draft."""
 

@@ -108,7 +108,8 @@ def coins_of(
 ) -> Coins:
     """Return the acceptance chances of a traced draft, with the stops of a schedule."""
     if isinstance(trace, Proposed):
-        return Coins.by_rule(trace.hits, trace.proposed, most)
+        proposed, hits = trace.of(most)
+        return Coins.by_rule(hits, proposed, most)
     stops = trace.stops.get(schedule)
     return Coins.sampled(trace.p, text.q, rule, most, trace.overlap, stops)
 

@@ -13,7 +13,7 @@ import torch
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.types import Drafter, Scores
 from spsbench.messages import ignore
-from spsbench.methods.drafters.hybrid import HybridDrafter
+from spsbench.methods.drafters.hybrid import HybridDrafter, looks_up
 from spsbench.methods.drafters.ngram import RuleDrafter, look_ups
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Floats
@@ -77,8 +77,7 @@ def open_drafter(spec: Spec, vocab_size: int = 0) -> RuleDrafter | HybridDrafter
             "keeps the target's own candidates, which no log holds"
         )
     drafter: Drafter = make("drafters", spec, LogContext(vocab_size))
-    hybrid = isinstance(drafter, HybridDrafter) and drafter.by_rule
-    if not drafter.tree and (hybrid or isinstance(drafter, RuleDrafter)):
+    if not drafter.tree and looks_up(drafter):
         return drafter  # type: ignore[return-value]
     raise UsageError(
         f"drafter {spec} with a log: expected deterministic chains ({', '.join(USUAL)}), or a "

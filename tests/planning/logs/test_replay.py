@@ -65,20 +65,3 @@ def test_rounds_of_a_rule_are_those_that_the_loop_makes(name, temperature):
             assert found.starts.tolist() == [0, *np.cumsum([len(d.tokens) for d in made])[:-1]]
             assert found.drafted.tolist() == [done.drafted for done in made]
             assert found.slots[0].sum(1).tolist() == [done.accepted for done in made]
-
-
-def test_the_suffix_of_another_k_may_begin_otherwise():
-    """One chain for all K would be wrong: what is best for K = 8 need not begin what is for 1."""
-    differs = 0
-    for seed in range(40):
-        draw = random.Random(seed)
-        text = [draw.randrange(3) for _ in range(60)]
-        drafter = SuffixDrafter(factor=3.0, least=0.0)
-        drafter.begin([0], NO_PREFILL)
-        for end in range(1, 60):
-            short, long = drafter.proposals(text[:end], (1, 8))
-            alone = SuffixDrafter(factor=3.0, least=0.0)
-            alone.begin([0], NO_PREFILL)
-            assert list(short[:1]) == list(alone.proposals(text[:end], (1,))[0][:1])
-            differs += list(short[:1]) != list(long[:1])
-    assert differs

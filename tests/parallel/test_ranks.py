@@ -94,6 +94,8 @@ def test_a_command_on_two_ranks_reads_and_prints_on_the_first():
     assert [rank.returncode for rank in both] == [0, 0]
 
 
+@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_bench_whose_rank_is_killed_goes_on_to_the_records_of_one_process(tmp_path):
     asked = ("bench", "latency", "--limit", "3", "-k", "4", "--max-new-tokens", "8", *LINE)
     Forked(*asked, "-o", str(tmp_path / "alone"), env=os.environ).communicate()

@@ -123,10 +123,12 @@ def test_texts_that_a_stop_string_ends_have_sums_or_nothing(
 # Troubles.
 
 
-@pytest.mark.parametrize("batch", ["1", "2"])
 @pytest.mark.parametrize(
-    ("kind", "wait"),
-    [("429", "0.01"), ("500", "nan"), ("503", "soon"), ("half", ""), ("open", ""), ("error", "")],
+    ("kind", "wait", "batch"),
+    [
+        *(("429", "0.01", "1"), ("500", "nan", "1"), ("503", "soon", "2"), ("half", "", "1")),
+        *(("half", "", "2"), ("open", "", "1"), ("error", "", "2")),
+    ],
 )
 def test_a_lasting_trouble_names_the_prompt_and_resume_goes_on(
     bench: Any, kind: str, wait: str, batch: str

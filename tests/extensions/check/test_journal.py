@@ -154,10 +154,16 @@ def same(one, two):
     return all(figures[0][name] == figures[1][name] for name in {*figures[0]} - {*APART})
 
 
-@pytest.mark.parametrize("scored", [None, weights()], ids=["stated", "weights"])
-def test_figures_of_a_whole_file_are_those_of_the_run_compressed_or_not(tmp_path, scored):
+@pytest.mark.parametrize(
+    ("scored", "modes"),
+    [
+        pytest.param(None, (), id="stated"),
+        pytest.param(weights(), MODES, id="weights, all modes", marks=pytest.mark.slow),
+    ],
+)
+def test_figures_of_a_whole_file_are_those_of_the_run_compressed_or_not(tmp_path, scored, modes):
     path, packed = tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"
-    checked = kept(path, scored, parts=("law", "greedy", *MODES))
+    checked = kept(path, scored, parts=("law", "greedy", *modes))
     assert same(checked, recompute(path))
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert same(checked, recompute(packed))

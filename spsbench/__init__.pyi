@@ -1,7 +1,7 @@
 """The types of what `spsbench` gives on first use."""
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any
 
 from spsbench.benchmark.estimate import RunProgress
 from spsbench.benchmark.run import Run
@@ -24,7 +24,6 @@ from spsbench.errors import (
 from spsbench.models.prompts import Prompt
 from spsbench.pair.pair import Pair
 from spsbench.pair.text import Text
-from spsbench.settings.commands import LoadOptions
 
 __version__: str
 __all__ = [
@@ -49,8 +48,8 @@ __all__ = [
     "load",
 ]
 
-def load(*, say: Callable[[str], None] = ..., **options: Unpack[LoadOptions]) -> Pair: ...
-def generate(prompt: Prompt, **options: Unpack[LoadOptions]) -> Text: ...
+def load(*, say: Callable[[str], None] = ..., **options: Any) -> Pair: ...
+def generate(prompt: Prompt, **options: Any) -> Text: ...
 def bench(
     task: str,
     *,

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from spsbench.cli.failures import debugging, exit_code
-from spsbench.cli.terminal import learn_flags, say, show_what_can_be_shown
+from spsbench.cli.terminal import say, show_what_can_be_shown
 from spsbench.errors import Exit
 from spsbench.hardware.ranks import ranks
 from spsbench.messages import lines_to
@@ -120,7 +120,6 @@ def import_command(name: str) -> Any:
         inner.cls = Command
     imported: Any = build(application)
     imported.name, imported.rich_markup_mode = name, None
-    learn_flags(imported)
     return imported
 
 

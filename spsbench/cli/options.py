@@ -1,7 +1,7 @@
 """Options on the command line: shared ones from the records, and those of single commands."""
 
 import inspect
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -11,7 +11,7 @@ import typer
 from spsbench.cli.terminal import with_flags
 from spsbench.errors import UsageError
 from spsbench.plugins import plug_in
-from spsbench.settings.options import Setting, options_of
+from spsbench.settings.options import Setting, flag_of, options_of
 from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable
 
@@ -52,11 +52,9 @@ def takes(
             for name, setting in options_of(*records).items()
             if name not in own_names and name not in without
         }
-        fields = {setting.name: setting.flag for setting in settings_by_name.values()}
         long = len(settings_by_name) > FEW
         flags = [
-            _parameter(s, fields, seldom=long and s.name not in shown)
-            for s in settings_by_name.values()
+            _parameter(s, seldom=long and s.name not in shown) for s in settings_by_name.values()
         ]
         first = [p for p in own_parameters if _is_argument(p)]
         others = [p for p in own_parameters if not _is_argument(p)]
@@ -90,7 +88,7 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
     return any(isinstance(mark, typer.models.ArgumentInfo) for mark in declared)
 
 
-def _parameter(setting: Setting, fields: Mapping[str, str], seldom: bool) -> inspect.Parameter:
+def _parameter(setting: Setting, seldom: bool) -> inspect.Parameter:
     kind = ON_SCREEN.get(setting.kind, str if setting.option.parse else setting.kind)
     if setting.many and get_origin(kind) is not list and kind is not bool:
         kind = list[kind]  # type: ignore[valid-type]
@@ -98,12 +96,12 @@ def _parameter(setting: Setting, fields: Mapping[str, str], seldom: bool) -> ins
     if default is None and setting.default not in (None, False, (), ""):
         default = str(setting.default)
     flags = (f"-{f}" if len(f) == 1 else f"--{f}" for f in setting.option.flags)
-    switch = setting.kind is bool and setting.default is None
+    switch, flag = setting.kind is bool and setting.default is None, flag_of(setting.name)
     declared = option(
         setting.option.group,
-        f"{setting.flag}/--no-{setting.flag[2:]}" if switch else setting.flag,
+        f"{flag}/--no-{flag[2:]}" if switch else flag,
         *flags,
-        help=with_flags(setting.option.help, fields),
+        help=with_flags(setting.option.help),
         show_default=default or False,
         metavar=setting.option.metavar,
         hidden=seldom,

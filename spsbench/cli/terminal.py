@@ -8,10 +8,9 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from io import TextIOWrapper
-from keyword import iskeyword
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, TextIO
@@ -133,23 +132,6 @@ def wants_colour() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-_OF_COMMAND: dict[str, str] = {}
-"""Field -> flag of the command that runs."""
-
-
-def learn_flags(command: Any) -> None:
-    """Take the flags of a command and of those in it, as the command line declares them."""
-    for parameter in command.params:
-        flags = [name for name in parameter.opts if name.startswith("--")]
-        if flags:
-            # `--from` is an alias of `start`, as a field cannot be called so
-            keywords = [name for name in flags if iskeyword(name[2:])]
-            _OF_COMMAND[parameter.name] = (keywords or flags)[0]
-    for inner in getattr(command, "commands", {}).values():
-        learn_flags(inner)
-
-
-def with_flags(text: str, flags: Mapping[str, str] | None = None) -> str:
-    """Return a message with the flags of the fields that it names, by `flags` before others."""
-    known = {**_OF_COMMAND, **(flags or {})}
-    return replace_fields(text, lambda field: known.get(field, flag_of(field)))
+def with_flags(text: str) -> str:
+    """Return a message with the flags of the fields that it names."""
+    return replace_fields(text, flag_of)

@@ -1,17 +1,16 @@
 """`spsbench.load`: a pair of models, checked before anything heavy is imported, and loaded once."""
 
-from typing import Any, Unpack
+from typing import Any
 
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, lines_to
 from spsbench.models.prepare import facts_of, note_default_drafters, prepare
-from spsbench.settings.commands import LoadOptions
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
 from spsbench.settings.options import parse
 
 
-def load(*, say: Say | None = None, **options: Unpack[LoadOptions]) -> Any:
+def load(*, say: Say | None = None, **options: Any) -> Any:
     """Load a pair: `spsbench.load(target="nano", draft="nano-draft", k=4, temperature=0.8)`.
 
     Options are those of `sps generate` with underscores: of the models (`target`, `draft`, `dtype`,
@@ -44,6 +43,6 @@ def open_pair(grid: Grid, access: Access, say: Say | None = None) -> Any:
     return pair
 
 
-def generate(prompt: Any, **options: Unpack[LoadOptions]) -> Any:
+def generate(prompt: Any, **options: Any) -> Any:
     """Load a pair and continue one prompt: `load(**options).generate(prompt)`."""
     return load(**options).generate(prompt)

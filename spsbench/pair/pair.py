@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Unpack, cast, overload
+from typing import Any, cast, overload
 
 from transformers import PreTrainedModel
 
@@ -35,7 +35,7 @@ from spsbench.planning.plan import plan
 from spsbench.planning.report import Planned
 from spsbench.settings.cell import WARP, Cell
 from spsbench.settings.cell_from_options import chat_sampling, describe_defaults, own_copy
-from spsbench.settings.commands import Audit, CellOptions
+from spsbench.settings.commands import Audit
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
 from spsbench.settings.models import ModelFacts, ModelSpec
@@ -76,7 +76,7 @@ class Pair:
         return f"<{type(self).__name__} {models}: {self.cell.noise_key}>"
 
     @overload
-    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
+    def generate(
         self,
         prompt: Prompt,
         *,
@@ -84,7 +84,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         batch: int | None = None,
-        **options: Unpack[CellOptions],
+        **options: Any,
     ) -> Text: ...
 
     @overload
@@ -96,7 +96,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         batch: int | None = None,
-        **options: Unpack[CellOptions],
+        **options: Any,
     ) -> list[Text]: ...
 
     def generate(
@@ -107,7 +107,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         batch: int | None = None,
-        **options: Unpack[CellOptions],
+        **options: Any,
     ) -> Text | list[Text]:
         """Continue a prompt by speculative sampling, with the target's own distribution.
 
@@ -170,7 +170,7 @@ class Pair:
         chat: bool = False,
         system: str | None = None,
         truncate: bool = False,
-        **options: Unpack[CellOptions],
+        **options: Any,
     ) -> Iterator[Piece]:
         """Yield the pieces of a text as they are generated; a piece has `text` and `origin`."""
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
@@ -185,7 +185,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         sample: str = "",
-        **options: Unpack[CellOptions],
+        **options: Any,
     ) -> Generation:
         """Return a generation before its start: iterate over rounds; `record` has the figures.
 
@@ -214,7 +214,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         show: Show = lambda pieces: None,
-        **options: Unpack[CellOptions],
+        **options: Any,
     ) -> Comparison:
         """Generate by both methods in turn, to measure the speed-up and compare the texts."""
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **options}
@@ -270,9 +270,7 @@ class Pair:
         audit, grid = parse(options, Audit, Grid)
         return verify_pair(self, audit, say=say, **grid.given)
 
-    def configured(
-        self, *, chat: bool = False, **options: Unpack[CellOptions]
-    ) -> tuple[Cell, Loaded]:
+    def configured(self, *, chat: bool = False, **options: Any) -> tuple[Cell, Loaded]:
         """Return the resolved cell of a call, and its models.
 
         Args:

@@ -172,14 +172,9 @@ def plan(
     prepare_cells(cells, access, may_need_hub(table))
     spec = task_spec(table)
     prompted_task, target, facts = make("tasks", spec), cells[0].target, facts_of(access)
-    asking = in_chat(
-        prompted_task,
-        spec,
-        [target],
-        chat=planning.chat,
-        system=planning.system,
-        template=facts.template,
-    )[target]
+    asking = in_chat(prompted_task, spec, planning.chat, facts, target)
+    if planning.system is not None and asking is None:
+        raise UsageError("`system` without a chat: expected a model with a template and `chat` on")
     if asking is not None:
         prompted_task = asking
         if applied := chat_sampling(target, facts, chosen):

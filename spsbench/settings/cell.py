@@ -38,12 +38,16 @@ ELSEWHERE = frozenset(
 """Decoders whose engine has the models, so that nothing is loaded here."""
 SEED_MAX = 2**64 - 1
 ID_DIGITS = 12
-IN_A_CHAT = ", in a chat what the model's generation_config says"
 
 
 def constant(k: int) -> Spec:
     """Return the schedule that drafts `k` tokens in every round."""
     return Spec(CONSTANT, (("lookahead", k),))
+
+
+def _in_a_chat(default: str, check: Check) -> Option:
+    text = f"{default}, in a chat what the model's generation_config says"
+    return Option(SAMPLING, check, default_text=text)
 
 
 @dataclass(frozen=True)  # without slots: a cell keeps its `id` once it is known
@@ -60,28 +64,12 @@ class WarpSettings:
         min_p: Drop tokens below this share of the most likely token's probability; 0 is off.
     """
 
-    temperature: Annotated[float, Option(SAMPLING, at_least(0), default_text=f"1.0{IN_A_CHAT}")] = (
-        1.0
-    )
-    top_k: Annotated[
-        int,
-        Option(
-            SAMPLING,
-            Check(lambda k: k >= 0, "1 or more, or 0 for off"),
-            default_text=f"0{IN_A_CHAT}",
-        ),
-    ] = 0
+    temperature: Annotated[float, _in_a_chat("1.0", at_least(0))] = 1.0
+    top_k: Annotated[int, _in_a_chat("0", Check(lambda k: k >= 0, "1 or more, or 0 for off"))] = 0
     top_p: Annotated[
-        float,
-        Option(
-            SAMPLING,
-            Check(lambda p: 0 < p <= 1, "above 0 and at most 1"),
-            default_text=f"1.0{IN_A_CHAT}",
-        ),
+        float, _in_a_chat("1.0", Check(lambda p: 0 < p <= 1, "above 0 and at most 1"))
     ] = 1.0
-    min_p: Annotated[
-        float, Option(SAMPLING, between(0, 1, "0 (off) to 1"), default_text=f"0.0{IN_A_CHAT}")
-    ] = 0.0
+    min_p: Annotated[float, _in_a_chat("0.0", between(0, 1, "0 (off) to 1"))] = 0.0
 
 
 WARP = tuple(field.name for field in fields(WarpSettings))
@@ -254,9 +242,8 @@ class Cell(WarpSettings):
         are a batch and a constraint.
         """
         left_out = {name for name in WARP if name not in self.recorded_warp}
-        alone = {"batch": 1, "continuous": False}
-        left_out |= {name for name, value in alone.items() if getattr(self, name) == value}
-        left_out |= {name for name in CONSTRAINTS if not getattr(self, name)}
+        optional = {"batch": 1, "continuous": False, **dict.fromkeys(CONSTRAINTS, "")}
+        left_out |= {name for name, value in optional.items() if getattr(self, name) == value}
         names = (field.name for field in fields(self) if field.name not in left_out)
         return {name: _plain(getattr(self, name)) for name in names}
 

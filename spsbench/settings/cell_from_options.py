@@ -115,9 +115,6 @@ def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING, *, chat: bool = 
         given: values by name; those of a `Cell` that are no options (`task`, `batch`) are taken.
         facts: asked for the drafter of a named draft, and in a chat for the target's own sampling.
         chat: whether the sampling that is not given is the target's own.
-
-    Raises:
-        UsageError: two values that contradict each other.
     """
     values = _with_default_drafter(_own_drafted(given))
     k, schedule, decoder = values.get("k"), values.get("schedule"), values.get("decoder")
@@ -143,9 +140,6 @@ def chat_sampling(target: ModelSpec, facts: ModelFacts, named: Mapping[str, Any]
 
     Args:
         named: options, or lists of them, by name. At temperature 0 no other one matters.
-
-    Raises:
-        UsageError: a value of the model that is out of range, and that nothing named replaces.
     """
     if named.get("temperature") in (0, (0,)):
         return {}
@@ -177,9 +171,6 @@ def _elsewhere(values: Mapping[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
     """Return target and method of a decoder whose engine has the models and drafts as it is set up.
 
     The target is the engine's, unless `target` names the same model here, for its tokenizer.
-
-    Raises:
-        UsageError: a URL with a key, or an option about drafting that the engine does not take.
     """
     from spsbench.serving.address import checked  # needed for servers only
 
@@ -216,11 +207,7 @@ def own_copy(drafter: Spec | None) -> str | None:
 
 
 def _own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with drafter `self:int4` rewritten to draft `self:int4`.
-
-    Raises:
-        UsageError: a draft model is named beside it.
-    """
+    """Return the options with drafter `self:int4` rewritten to draft `self:int4`."""
     copy = own_copy(values.get("drafter"))
     if copy is None:
         return dict(values)
@@ -269,21 +256,13 @@ def _drafting(values: Mapping[str, Any], facts: ModelFacts) -> tuple[Spec, str |
 
 
 def parts_of(drafter: Spec) -> tuple[Spec, ...]:
-    """Return a drafter and, of a hybrid, the drafters that its arguments name.
-
-    Raises:
-        UsageError: an argument that names none.
-    """
+    """Return a drafter and, of a hybrid, the drafters that its arguments name."""
     inner = dict(drafter.args) if drafter.name == HYBRID else {}
     return (drafter, *(part(str(inner[key])) for key in ("first", "then") if key in inner))
 
 
 def part(text: str) -> Spec:
-    """Parse the spec of an inner drafter; `+` joins its arguments, since `,` joins the outer ones.
-
-    Raises:
-        UsageError: no spec, or another hybrid.
-    """
+    """Parse the spec of an inner drafter; `+` joins its arguments, as `,` joins the outer ones."""
     name, colon, arguments = text.partition(":")
     try:
         spec = Spec.parse(name + colon + arguments.replace("+", ","))
@@ -328,9 +307,6 @@ def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSp
     `self:int4` is the target once more, quantised; `shape:512x8` has the target's architecture and
     random weights; some heads are rounded where nothing is said. Remote code runs where the
     target's does, of a pinned revision.
-
-    Raises:
-        UsageError: a format that is not known; options that contradict each other.
     """
     options = {
         field: values[setting.name] for field, setting in DRAFT.items() if setting.name in values

@@ -1,9 +1,9 @@
-"""Options of `sps verify` and `sps plan`, one record each; the keywords of `spsbench.load`."""
+"""Options of `sps verify` and `sps plan`, one record each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar
 
 from spsbench.errors import UsageError
 from spsbench.settings.cell import SEED_MAX
@@ -25,52 +25,7 @@ from spsbench.settings.options import (
     numbers,
     one_of,
 )
-from spsbench.spec import K_MAX, Spec
-
-
-class CellOptions(TypedDict, total=False):
-    """Options of a call, for checkers of types and editors; None counts as not given."""
-
-    target: str | Path | None
-    revision: str | None
-    weights: str | None
-    trust_remote_code: bool | None
-    engine: str | Spec | None
-    device: str | None
-    dtype: str | None
-    attention: str | None
-    draft: str | Path | None
-    draft_revision: str | None
-    draft_weights: str | None
-    draft_engine: str | Spec | None
-    draft_device: str | None
-    draft_dtype: str | None
-    k: int | None
-    drafter: str | Spec | None
-    verifier: str | Spec | None
-    schedule: str | Spec | None
-    decoder: str | Spec | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    max_new_tokens: int | None
-    seed: int | None
-    stop: str | Sequence[str] | None
-    ignore_eos: bool | None
-    json_schema: str | Path | Mapping[str, object] | type | None
-    leave_open: bool | None
-    regex: str | None
-    grammar: str | Path | None
-
-
-class LoadOptions(CellOptions, total=False):
-    """Options of `spsbench.load`."""
-
-    offline: bool | None
-    allow_pickle: bool | None
-    threads: int | str | None
-
+from spsbench.spec import K_MAX
 
 MAX_TEXTS = 10**9
 BIAS = Check(lambda bias: 0 < bias < 1, "above 0 and below 1")
@@ -91,15 +46,6 @@ CostsFile = Annotated[
     Path | None,
     Option(RUN, metavar="FILE", help="Use this table of costs instead of measuring them."),
 ]
-AuditTasks = Annotated[
-    tuple[str, ...],
-    Option(
-        AUDIT,
-        default_text="humaneval and xsum:data=mini",
-        help="Task that supplies the prompts, or a FILE of them; repeatable.",
-    ),
-]
-AuditPrompts = Annotated[int, Option(AUDIT, AUDIT_COUNT, help="Maximum number of prompts.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +53,18 @@ class Audit:
     """Options of `sps verify pair`: prompts, the bias to detect, and when to end.
 
     Args:
+        task: Task that supplies the prompts, or a FILE of them; repeatable.
+        prompts: Maximum number of prompts.
+        sample_seed: Seed that draws the prompts from all, each group in proportion.
         bias: Smallest bias that the audit must detect.
         max_tokens: Maximum tokens from speculative sampling; the audit then ends, decided or not.
         workers: Worker processes.
     """
 
-    task: AuditTasks = ()
-    prompts: AuditPrompts = 40
+    task: Annotated[
+        tuple[str, ...], Option(AUDIT, default_text="humaneval and xsum:data=mini")
+    ] = ()
+    prompts: Annotated[int, Option(AUDIT, AUDIT_COUNT)] = 40
     sample_seed: SampleSeed = None
     bias: Annotated[float, Option(AUDIT, BIAS)] = 0.02
     level: Level = 1e-3

@@ -48,9 +48,6 @@ def read_schema(value: Any, where: str) -> str:
     Args:
         value: a dict, a class of pydantic, the text of a schema, or the name of a file.
         where: the option, for messages.
-
-    Raises:
-        SpsError: it is no JSON object, too large, or the file cannot be read.
     """
     if isinstance(value, type) and hasattr(value, "model_json_schema"):
         value = value.model_json_schema()
@@ -80,22 +77,14 @@ def read_schema(value: Any, where: str) -> str:
 
 
 def read_regex(value: Any, where: str) -> str:
-    """Return a regular expression of limited size.
-
-    Raises:
-        SpsError: it is no text, or too large.
-    """
+    """Return a regular expression of limited size."""
     if not isinstance(value, str):
         raise UsageError(f"{where} is a {type(value).__name__}: expected a regular expression")
     return _checked_size(value, where)
 
 
 def read_grammar(value: Any, where: str) -> str:
-    """Return a Lark grammar: that of a file, or a text with the rule `start`.
-
-    Raises:
-        SpsError: it is too large, or the file cannot be read.
-    """
+    """Return a Lark grammar: that of a file, or a text with the rule `start`."""
     is_text = isinstance(value, str) and re.search(r"^\s*\??start\b[^\n]*:", value, re.MULTILINE)
     if value == "" or is_text:
         return _checked_size(value, where)
@@ -113,9 +102,6 @@ def check(sampling: Any, where: str = "") -> None:
     Args:
         sampling: a `settings.cell.Cell`.
         where: the place of the constraint, for messages; default: its option.
-
-    Raises:
-        SpsError: in the words of llguidance.
     """
     named = [name for name in KINDS if getattr(sampling, name)]
     if len(named) > 1:
@@ -126,11 +112,7 @@ def check(sampling: Any, where: str = "") -> None:
 
 
 def check_ends(sampling: Any, where: str) -> None:
-    """Refuse other ends of a text beside a constraint, which says itself where a text ends.
-
-    Raises:
-        UsageError: stop strings, or `ignore_eos`.
-    """
+    """Refuse other ends of a text beside a constraint, which says itself where a text ends."""
     for name in ("stop", "ignore_eos"):
         if getattr(sampling, name):
             source = ", which the task may bring" if name == "stop" else ""
@@ -141,11 +123,7 @@ def check_ends(sampling: Any, where: str) -> None:
 
 
 def check_grammar(kind: str, text: str, where: str) -> None:
-    """Refuse a text that llguidance cannot compile, or that no text satisfies.
-
-    Raises:
-        SpsError: in its words; or it is not installed.
-    """
+    """Refuse a text that llguidance cannot compile, or that no text satisfies."""
     if (problem := _problem(kind, text)) is not None:
         raise DataError(f"{where}: {problem}")
 
@@ -172,11 +150,7 @@ def compiled(kind: str, text: str) -> str:
 
 
 def library() -> Any:
-    """Import llguidance.
-
-    Raises:
-        MissingError: it is not installed.
-    """
+    """Import llguidance."""
     try:
         import llguidance
     except ImportError as error:

@@ -3,6 +3,7 @@
 Nothing here changes the generated text.
 """
 
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,8 @@ from spsbench.settings.options import MACHINE, MODELS, RUN, Option, between, num
 
 THREADS_MAX = 1024
 HERE, PROCESSES, RAY = "here", "processes", "ray"
-MAX_WORKERS = 10_000
+WORKERS = re.compile(r"here|ray(:.+)?|processes:[1-9]\d{0,3}", re.ASCII)
+SHARD = re.compile(r"\d{1,9}/\d{1,9}", re.ASCII)
 NO_RAY = "no Ray (`on` ray): expected it. Run pip install ray, or give `on` processes:N"
 
 
@@ -52,32 +54,23 @@ class Workers:
     on: Annotated[str, Option(MACHINE)] = HERE
 
     def __post_init__(self) -> None:
-        _kind(self.on)
+        if not WORKERS.fullmatch(self.on):
+            raise UsageError(
+                f"`on` {self.on}: expected here, processes:N, ray or ray:ADDRESS (such as "
+                "ray:auto, or ray:10.0.0.1:6379)"
+            )
         if self.kind == RAY and find_spec("ray") is None:
             raise UnavailableError(NO_RAY)
 
     @property
     def kind(self) -> str:
         """Return here, processes or ray."""
-        return _kind(self.on)
+        return self.on.partition(":")[0]
 
     @property
     def argument(self) -> str:
         """Return the number or the address after the colon."""
         return self.on.partition(":")[2]
-
-
-def _kind(on: str) -> str:
-    kind, colon, argument = on.partition(":")
-    plain = kind in (HERE, RAY) and not colon
-    counted = kind == PROCESSES and argument.isdecimal() and 1 <= int(argument) <= MAX_WORKERS
-    addressed = kind == RAY and bool(argument)
-    if not (plain or counted or addressed):
-        raise UsageError(
-            f"`on` {on}: expected here, processes:N, ray or ray:ADDRESS (such as ray:auto, or "
-            "ray:10.0.0.1:6379)"
-        )
-    return kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,22 +94,14 @@ class OutputFolder:
     def __post_init__(self) -> None:
         if self.overwrite and self.resume:
             raise UsageError("`resume` with `overwrite`: expected one of them. Leave one out")
-        shard_of(self.shard)
+        index, total = self.slice if SHARD.fullmatch(self.shard) else (0, 0)
+        if index >= total:
+            raise UsageError(
+                f"`shard` {self.shard}: expected i/n with i from 0 to n - 1, such as 0/4"
+            )
 
     @property
     def slice(self) -> tuple[int, int]:
         """Return the index of the shard, from 0, and the number of shards."""
-        return shard_of(self.shard)
-
-
-def shard_of(text: str) -> tuple[int, int]:
-    """Parse `i/n`, with i counted from 0.
-
-    Raises:
-        UsageError: something else.
-    """
-    number, slash, total = text.partition("/")
-    digits = number.isdecimal() and total.isdecimal()
-    if not slash or not digits or not int(number) < int(total):
-        raise UsageError(f"`shard` {text}: expected i/n with i from 0 to n - 1, such as 0/4")
-    return int(number), int(total)
+        index, _, total = self.shard.partition("/")
+        return int(index), int(total)

@@ -1,8 +1,9 @@
 """Experiments: files in TOML, whose tables expand to tasks and cells."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,8 @@ from spsbench.sources import fixed
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
+
+COUNTS = ("limit", "samples", "repeats", "sample_seed")  # fields of a table and of its parts
 
 
 def repeats_of(cell: Cell, samples: int, repeats: int) -> int:
@@ -44,31 +47,20 @@ class Part:
 
     @classmethod
     def from_described(cls, described: Mapping[str, Any], cells: Mapping[str, Cell]) -> "Part":
-        """Restore a part from the values of `described`; the task is made from its data again.
-
-        Raises:
-            MismatchError: its prompts are others now.
-        """
+        """Restore a part from the values of `described`; the task is made from its data again."""
         part_cells = tuple(cells[name] for name in described["cells"] if name in cells)
         specs = (cell.task for cell in part_cells)
         spec = next(filter(None, specs), None) or Spec.parse(described["task"])
         task = make("tasks", spec)
         if any(cell.chat for cell in part_cells):
-            task = instructed(task, spec)
+            task = task.instruct() or _without_instructions(spec)
         if task.prompt_version != described["prompt_version"]:
             raise MismatchError(
                 f"other prompts ({spec}): expected those of the run, version "
                 f"{described['prompt_version']}, found {task.prompt_version}. Restore its data"
             )
-        return cls(
-            spec=spec,
-            task=task,
-            cells=part_cells,
-            limit=described["limit"],
-            samples=described["samples"],
-            repeats=described["repeats"],
-            sample_seed=described.get("sample_seed"),
-        )
+        numbers: dict[str, Any] = {name: described.get(name) for name in COUNTS}
+        return cls(spec=spec, task=task, cells=part_cells, **numbers)
 
     def described(self) -> dict[str, Any]:
         """Return the values that a manifest stores of a part."""
@@ -136,11 +128,6 @@ def plan(
     Args:
         facts: what files say of the models, for chats and heads.
         whole: the options for all parts.
-
-    Raises:
-        UsageError: an unknown task or argument, a value out of range, or texts that cannot be left
-            out.
-        SpsError: data that is missing or cannot be used.
     """
     tasks: dict[Spec, Task] = {}
     parts: list[Part] = []
@@ -157,26 +144,20 @@ def plan(
 
 def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[Part]) -> None:
     """Refuse to leave out texts that are needed after the run, or that are kept elsewhere."""
-    for table in tables:
-        if table.record != "counts":
-            raise UsageError(
-                f"`no_texts` with `record` {table.record}: expected counts, since the other holds "
-                "tokens. Leave one out"
-            )
-    for part in parts:
-        if part.task.programs:
-            raise UsageError(
-                f"`no_texts` with {part.spec}: expected a task whose texts are scored at once; "
-                "programs are run from the records. Leave it out"
-            )
+    if other := next((table.record for table in tables if table.record != "counts"), None):
+        raise UsageError(
+            f"`no_texts` with `record` {other}: expected counts, since the other holds tokens. "
+            "Leave one out"
+        )
+    if part := next((part for part in parts if part.task.programs), None):
+        raise UsageError(
+            f"`no_texts` with {part.spec}: expected a task whose texts are scored at once; "
+            "programs are run from the records. Leave it out"
+        )
 
 
 def task_spec(table: Sweep) -> Spec:
-    """Return the spec of the task, with `data` as an argument.
-
-    Raises:
-        UsageError: no such task, one that takes no data, or data named twice.
-    """
+    """Return the spec of the task, with `data` as an argument."""
     try:
         spec = fixed(Spec.of_task(table.task))
     except ValueError as error:
@@ -199,60 +180,43 @@ def may_need_hub(table: Sweep) -> bool:
 
 
 def parts_of(table: Sweep, spec: Spec, task: Task, facts: ModelFacts) -> Iterator[Part]:
-    """Make one part of a table, or two where only some of its models use their chat template.
-
-    Raises:
-        UsageError: a value out of range, or a chat that is not possible.
-    """
-    chats = in_chat(
-        task, spec, table.targets, chat=table.chat, system=table.system, template=facts.template
-    )
-    cells = list(table.cells(spec, task, chats.__getitem__, facts))
-    for model in (model for model, chat_task in chats.items() if chat_task and not table.setting):
+    """Make one part of a table, or two where only some of its models use their chat template."""
+    asked = cache(partial(in_chat, task, spec, table.chat, facts))
+    cells = list(table.cells(spec, task, asked, facts))
+    chats = {cell.target: asked(cell.target) for cell in cells if cell.chat}
+    if table.system is not None and not chats:
+        raise UsageError("`system` without a chat: expected a model with a template and `chat` on")
+    for model in () if table.setting else chats:
         if applied := chat_sampling(model, facts, table.axes):
             log.info(describe_defaults(model, applied))
-    for chat in (False, True):
-        chosen = tuple(cell for cell in cells if cell.chat == chat)
-        if chosen:
-            chat_task = next(filter(None, chats.values()), task)
-            yield part_of(table, spec, chat_task if chat else task, chosen)
-
-
-def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Part:
-    """Make one part.
-
-    Raises:
-        UsageError: more samples than there are, or a draw without their number.
-    """
     if table.sample_seed is not None and table.limit is None:
         raise UsageError(
             f"`sample_seed` is {table.sample_seed}: expected `limit` with it, the number of "
             "prompts to draw. Name it, or leave `sample_seed` out"
         )
-    if table.limit is not None:
-        there = sum(1 for _ in islice(task.samples(lambda prompt: True), table.limit))
-        if there < table.limit:
-            raise UsageError(f"`limit` is {table.limit}: expected at most {there}, all of {spec}")
-    return Part(
-        spec=spec,
-        task=task,
-        cells=cells,
-        limit=table.limit,
-        samples=table.samples,
-        repeats=table.repeats,
-        sample_seed=table.sample_seed,
-        traced=traced_cells(table, cells),
-    )
+    for chat in (False, True):
+        chosen = tuple(cell for cell in cells if cell.chat == chat)
+        if not chosen:
+            continue
+        of_part = next(iter(chats.values())) if chat else None
+        prompted = of_part or task
+        if table.limit is not None:
+            count = sum(1 for _ in islice(prompted.samples(lambda prompt: True), table.limit))
+            if count < table.limit:
+                raise UsageError(
+                    f"`limit` is {table.limit}: expected at most {count}, all of {spec}"
+                )
+        yield Part(
+            spec=spec,
+            task=prompted,
+            cells=chosen,
+            **{name: getattr(table, name) for name in COUNTS},
+            traced=traced_cells(chosen) if table.record == "trace" else (),
+        )
 
 
-def traced_cells(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """Return the cells whose drafts `record` "trace" records.
-
-    Raises:
-        UsageError: there is no text of ArS to trace them along, or nothing that drafts.
-    """
-    if table.record != "trace":
-        return ()
+def traced_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Return the cells whose drafts `record` "trace" records."""
     drafting = tuple(cell for cell in cells if cell.k != 0)
     if not drafting or len(drafting) == len(cells):
         raise UsageError(
@@ -263,11 +227,7 @@ def traced_cells(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
 
 def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read the top level of an experiment file, and its `[[part]]` tables.
-
-    Raises:
-        SpsError: as `read_toml`. UsageError: `part` is no list of tables.
-    """
+    """Read the top level of an experiment file, and its `[[part]]` tables."""
     tables = read_toml(path, "an experiment in TOML")
     parts = tables.pop("part", [{}])
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
@@ -275,59 +235,23 @@ def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return tables, parts
 
 
-def in_chat(
-    task: Task,
-    spec: Spec,
-    models: Iterable[ModelSpec],
-    *,
-    chat: str,
-    system: str | None,
-    template: Callable[[ModelSpec], bool],
-) -> dict[ModelSpec, Task | None]:
-    """The task as each model is asked it in its template; None: it is given the text alone.
+def in_chat(task: Task, spec: Spec, chat: str, facts: ModelFacts, model: ModelSpec) -> Task | None:
+    """Return the task as a model is asked it in its template; None: it is given the text alone.
 
     Args:
         chat: `on`, `off`, or `auto`: where task and model both know how.
-        system: a message before the prompts, for which there must be a chat.
-        template: whether a model has a chat template.
-
-    Raises:
-        UsageError: a chat that is not possible.
     """
+    asking = None if chat == "off" else task.instruct()
     if chat == "on":
-        return dict.fromkeys(models, instructed(task, spec))
-    asking = None if chat == "off" else instruct(task)
-    instructed_tasks = {
-        model: asking if asking is not None and template(model) else None
-        for model in dict.fromkeys(models)
-    }
-    chats = [model for model, asked_task in instructed_tasks.items() if asked_task is not None]
-    for model in chats:
-        log.info(
-            f"{spec}: prompts are put into the chat template of {model} (`chat` off: plain text)"
-        )
-    if system is not None and not chats:
-        raise UsageError("`system` without a chat: expected a model with a template and `chat` on")
-    return instructed_tasks
+        return asking or _without_instructions(spec)
+    if asking is None or not facts.template(model):
+        return None
+    log.info(f"{spec}: prompts are put into the chat template of {model} (`chat` off: plain text)")
+    return asking
 
 
-def instruct(task: Task) -> Task | None:
-    """The task as an instruct model is asked it; None where it is not, or does not say."""
-    make_instructed = getattr(task, "instruct", None)
-    instructed_task: Task | None = make_instructed() if make_instructed is not None else None
-    return instructed_task
-
-
-def instructed(task: Task, spec: Spec) -> Task:
-    """The same, where there must be one.
-
-    Raises:
-        UsageError: the task does not know how to ask.
-    """
-    instructed_task = instruct(task)
-    if instructed_task is None:
-        raise UsageError(
-            f"`chat` on with {spec}: expected a task with instructions for chat models. Leave "
-            f"`chat` out"
-        )
-    return instructed_task
+def _without_instructions(spec: Spec) -> Task:
+    raise UsageError(
+        f"`chat` on with {spec}: expected a task with instructions for chat models. Leave "
+        "`chat` out"
+    )

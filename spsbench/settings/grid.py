@@ -3,9 +3,9 @@
 A `Sweep` is the grid of a task: one part of an experiment file, or the flags of `sps bench`.
 """
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from spsbench.errors import UsageError
@@ -35,7 +35,6 @@ RECORDED = ("counts", "laws", "trace")  # laws are for audits, a trace for `sps 
 MAX_SAMPLES = 10**9
 MAX_ROWS = 1024  # of a batch
 MAX_CELLS = 10_000  # cells of one table
-WARP_OF_SETTINGS = ("temperature", "top_p")  # what a setting of the paper decides
 Asked = Callable[[ModelSpec], Task | None]
 """The task as a model is asked it in its chat template; None: it is given the text alone."""
 SLOWEST = ("setting", *SAMPLING_FIELDS)  # axes; seeds, batches and drafting turn fastest
@@ -64,11 +63,7 @@ class Grid:
         return {name: values[0] for name, values in self.axes.items()}
 
     def one(self, facts: ModelFacts = NOTHING, *, chat: bool = False) -> Cell:
-        """Return the cell of a grid of one.
-
-        Raises:
-            UsageError: two values that contradict each other.
-        """
+        """Return the cell of a grid of one."""
         return fill(self.given, facts, chat=chat)
 
     def cells(self, facts: ModelFacts = NOTHING) -> Iterator[Cell]:
@@ -126,8 +121,7 @@ def _place(name: str) -> int:
 
 def combinations(lists: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
     """Yield every choice of one value from each list, the last list turning fastest."""
-    for values in itertools.product(*lists.values()):
-        yield dict(zip(lists, values, strict=True))
+    return (dict(zip(lists, values, strict=True)) for values in product(*lists.values()))
 
 
 def make_cell(**options: Any) -> Cell:
@@ -144,10 +138,7 @@ def on_off(value: Any, name: str) -> Any:
 SampleSeed = Annotated[
     int | None,
     Option(
-        SIZE,
-        between(0, SEED_MAX, "0..2^64-1"),
-        default_text="none: the first prompts of the data",
-        help="Seed that draws the prompts from all, each group in proportion.",
+        SIZE, between(0, SEED_MAX, "0..2^64-1"), default_text="none: the first prompts of the data"
     ),
 ]
 
@@ -165,6 +156,7 @@ class Sweep:
         continuous: Continuous batching: a finished text makes room for the next.
         setting: Sampling settings of the paper: nucleus,greedy.
         limit: Number of prompts.
+        sample_seed: Seed that draws the prompts from all, each group in proportion.
         samples: Samples per prompt.
         repeats: Timed repeats of each sample.
         seed: Random seed, or several such as 0..4; reports show the spread over them.
@@ -210,16 +202,11 @@ class Sweep:
 
     def grid(self) -> Grid:
         """Return the cells as combinations of values, `setting` among them."""
-        if self.setting and any(name in self.axes for name in WARP_OF_SETTINGS):
+        if self.setting and self.axes.keys() & {"temperature", "top_p"}:
             raise UsageError("`setting` with `temperature` or `top_p`: expected one of the two")
-        if any(new < 1 for new in self.axes.get("max_new_tokens", ())):
+        if 0 in self.axes.get("max_new_tokens", ()):
             raise UsageError("`max_new_tokens` is 0: expected 1 or more")
-        axes: dict[str, Any] = {
-            "setting": self.setting,
-            "k": self.k,
-            "batch": self.batch,
-            "seed": self.seed,
-        }
+        axes = {name: getattr(self, name) or () for name in ("setting", "k", "batch", "seed")}
         axes = {name: values for name, values in axes.items() if values}
         return Grid({**axes, **self.axes}, "ars" in self.method, "sps" in self.method)
 
@@ -230,17 +217,8 @@ class Sweep:
             plain = {n: v for n, v in grid.axes.items() if n not in ("setting", *SAMPLING_FIELDS)}
             return list(replace(grid, axes=plain).cells(facts))
 
-    @property
-    def targets(self) -> dict[ModelSpec, None]:
-        """Return the targets of all cells, each once."""
-        return dict.fromkeys(cell.target for cell in self.rough())
-
     def cells(self, spec: Spec, task: Task, asked: Asked, facts: ModelFacts) -> Iterator[Cell]:
-        """Yield each cell once: settings first, then models, engines and decoders, then drafting.
-
-        Raises:
-            UsageError: a value out of range, or two that contradict each other.
-        """
+        """Yield each cell once: settings first, then models, engines, decoders, then drafting."""
         seen: set[str] = set()
         for point in self.grid().points():
             cell = self._cell(point, spec, task, asked, facts)
@@ -264,26 +242,30 @@ class Sweep:
         named = {"nucleus": task.nucleus, "greedy": task.greedy}[setting] if setting else {}
         ends = {} if point.get("ignore_eos") else {"stop": task.stop}  # of full length
         plain = {"max_new_tokens": task.max_new_tokens, **ends}
-        of_task = {"task": spec, "prompt_version": task.prompt_version, "chat": chat}
+        of_task = {
+            "task": spec,
+            "prompt_version": task.prompt_version,
+            "chat": chat,
+            "system": (self.system or "") if chat else "",
+            "continuous": self.continuous and point["batch"] > 1,
+        }
         cell = fill({**plain, **named, **point, **of_task}, facts, chat=chat and not setting)
         if task.verifier and cell.k != 0 and not cell.elsewhere and "verifier" not in point:
-            cell = replace(cell, verifier=Spec.parse(task.verifier))
-        cell = replace(
-            cell,
-            system=(self.system or "") if chat else "",
-            decoder=recording(cell.decoder, self.record),
-            continuous=self.continuous and cell.batch > 1,
-        )
+            cell = cell.but(verifier=Spec.parse(task.verifier))
+        if self.record == "laws":
+            if not cell.own_loop:
+                raise UsageError(
+                    f"`record` laws with `decoder` {cell.decoder}: expected native, which records "
+                    "them"
+                )
+            args = (*cell.decoder.args, ("laws", True))
+            cell = cell.but(decoder=replace(cell.decoder, args=args))
         check_work(cell, spec, task, self.record)
         return cell
 
 
 def check_work(cell: Cell, spec: Spec, task: Task, record: str) -> None:
-    """Refuse a cell that cannot do its task.
-
-    Raises:
-        UsageError: schemas in the rows of a task, a trace or a batch that the cell cannot have.
-    """
+    """Refuse a cell that cannot do its task."""
     if task.constrained:
         where = f"json_schema in the rows of {spec.name}"
         check_ends(cell, where)
@@ -308,18 +290,3 @@ def check_work(cell: Cell, spec: Spec, task: Task, record: str) -> None:
 def lacks_baseline(cell: Cell) -> bool:
     """Return whether the cell's server has no other one beside it that does not speculate."""
     return cell.on_server and "baseline" not in dict(cell.decoder.args)
-
-
-def recording(decoder: Spec, record: str) -> Spec:
-    """Return the decoder with what it is to record.
-
-    Raises:
-        UsageError: laws of a decoder that shows none.
-    """
-    if record != "laws":
-        return decoder
-    if decoder.name != "native":
-        raise UsageError(
-            f"`record` laws with `decoder` {decoder}: expected native, which records them"
-        )
-    return Spec(decoder.name, (*decoder.args, ("laws", True)))

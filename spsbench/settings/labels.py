@@ -47,11 +47,8 @@ def method(cell: Cell) -> str:
 
 def lossy(cell: Cell) -> bool:
     """Return whether a cell's verifier is a built-in one that changes the target's distribution."""
-    verifier = cell.verifier.name
-    return any(
-        (entry.kind, entry.name, entry.guarantee) == ("verifiers", verifier, "lossy")
-        for entry in BUILT_IN
-    )
+    rule = ("verifiers", cell.verifier.name, "lossy")
+    return any((entry.kind, entry.name, entry.guarantee) == rule for entry in BUILT_IN)
 
 
 def drafting(cell: Cell) -> str:
@@ -165,16 +162,12 @@ def short_decoders(cells: Iterable[Cell]) -> dict[str, str]:
     apart: `llamacpp:path=small.gguf`.
     """
     specs = list(dict.fromkeys(cell.decoder for cell in cells if cell.elsewhere))
-    engines = Counter(spec.name for spec in specs)
-    bare = {spec: str(replace(spec, args=tuple(map(_without_folder, spec.args)))) for spec in specs}
-    alike = Counter(bare.values())
+    bare = {spec: replace(spec, args=tuple(map(_without_folder, spec.args))) for spec in specs}
+    names = {spec: (spec.name, str(bare[spec]), str(spec)) for spec in specs}
+    counts = Counter(name for several in names.values() for name in {*several})
     return {
-        str(spec): spec.name
-        if engines[spec.name] == 1
-        else bare[spec]
-        if alike[bare[spec]] == 1
-        else str(spec)
-        for spec in specs
+        str(spec): next((name for name in several if counts[name] == 1), str(spec))
+        for spec, several in names.items()
     }
 
 
@@ -201,15 +194,13 @@ def unnamed(cell: Cell) -> dict[str, str | bool]:
 
     Those of a draft model are empty where it has what the target has, and absent without one.
     """
-    target, draft = cell.target, cell.draft
-    values = _of_model(target, "")
+    usual, values = _of_model(cell.target), _of_model(cell.target)
     del values["engine"]
-    if draft is not None:
-        draft_values = _of_model(draft, "draft_")
-        as_target = _of_model(target, "draft_")
-        alone = ("draft_revision", "draft_parallel")
+    if cell.draft is not None:
+        alone = ("revision", "parallel")
         values |= {
-            n: "" if n not in alone and v == as_target[n] else v for n, v in draft_values.items()
+            f"draft_{name}": "" if value == usual[name] and name not in alone else value
+            for name, value in _of_model(cell.draft).items()
         }
     if cell.verifier in USUAL and cell.k != 0:
         values["verifier"] = str(cell.verifier)
@@ -234,12 +225,12 @@ def _in_words(value: Any) -> str | bool:
     return text if len(text) <= LONG else f"{text[:BEGINNING]}... ({digest})"
 
 
-def _of_model(model: ModelSpec, prefix: str) -> dict[str, str | bool]:
+def _of_model(model: ModelSpec) -> dict[str, str | bool]:
     """Return all fields but the id; of the weights only whether they are random."""
     values = {field.name: getattr(model, field.name) for field in fields(ModelSpec)}
     del values["id"]
     values["weights"] = "random" if model.random else ""
     return {
-        f"{prefix}{name}": value if isinstance(value, bool) else "" if value is None else str(value)
+        name: value if isinstance(value, bool) else str(value or "")
         for name, value in values.items()
     }

@@ -47,11 +47,7 @@ class Shape(NamedTuple):
 
 
 def parse_shape(name: str) -> tuple[Shape, str | None]:
-    """Parse `shape:512x8`, or `shape:512x8:nano`: the shape, and the model whose kind it has.
-
-    Raises:
-        UsageError: no shape, or one out of range.
-    """
+    """Parse `shape:512x8`, or `shape:512x8:nano`: the shape, and the model whose kind it has."""
     match = _SHAPE.fullmatch(name)
     shape = Shape(int(match[1]), int(match[2])) if match else Shape(0, 0)
     in_range = shape.width <= MAX_WIDTH and shape.depth <= MAX_DEPTH

@@ -82,17 +82,8 @@ class Setting:
     default: Any = None
     many: bool = False  # may be given several times
 
-    @property
-    def flag(self) -> str:
-        """Return the name on the command line."""
-        return flag_of(self.name)
-
     def convert(self, value: Any, where: str = "") -> Any:
-        """Check `value` and convert it to the type of the setting.
-
-        Raises:
-            UsageError: it is of another type, or out of range; says the field, or `where`.
-        """
+        """Check `value` and convert it to the type of the setting."""
         where = where or f"`{self.name}`"
         if self.option.parse is not None:
             value = self.option.parse(value, where)
@@ -152,9 +143,6 @@ def parse(options: Mapping[str, Any], *records: Any, where: str = "") -> tuple[A
     Args:
         options: flags, keywords or keys of a file by name; None counts as not given.
         where: the file, for messages.
-
-    Raises:
-        UsageError: an unknown name, or a value of another type or out of range.
     """
     given = {n.replace("-", "_"): value for n, value in options.items() if value is not None}
     made = []

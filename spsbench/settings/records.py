@@ -13,6 +13,7 @@ from msgspec import Meta, ValidationError, convert
 SCHEMA = 6
 NANO = 9  # digits of a second that are kept: the resolution of clocks
 
+PLAIN = ("cell", "sample", "repeat", "prompt_tokens", "tokens", "text", "finish")
 FINISHES = ("eos", "stop", "length", "context")
 
 Key = tuple[str, str, int]
@@ -184,14 +185,8 @@ class Record:
 
         Laws and `MEASURES` are there only if they were recorded.
         """
-        values = {
-            "cell": self.cell,
-            "sample": self.sample,
-            "repeat": self.repeat,
-            "prompt_tokens": self.prompt_tokens,
-            "tokens": self.tokens,
-            "text": self.text,
-            "finish": self.finish,
+        values = {name: getattr(self, name) for name in PLAIN}
+        values |= {
             "prefill_seconds": round(self.prefill_seconds, NANO),
             "rounds": list(map(_row, self.rounds)),
             "error": self.error,
@@ -200,16 +195,12 @@ class Record:
             "flags": list(self.flags),
         }
         if self.thinking:
-            values |= {"thinking": True}
+            values["thinking"] = True
         if self.laws is not None:
-            values |= {"laws": list(map(_law, self.laws))}
-        for measure in MEASURES:
-            figure = getattr(self, measure.field)
-            if figure is not None:
-                numbers = [
-                    x if measure.kept is None else round(x, measure.kept) for x in _listed(figure)
-                ]
-                values[measure.field] = numbers if measure.listed else numbers[0]
+            values["laws"] = list(map(_law, self.laws))
+        for name, digits in ((measure.field, measure.kept) for measure in MEASURES):
+            if (figure := getattr(self, name)) is not None:
+                values[name] = figure if digits is None else _rounded(figure, digits)
         return values
 
     @classmethod
@@ -261,8 +252,9 @@ def columns(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[Any]]:
     return dict(zip(RoundRecord._fields, by_column, strict=True))
 
 
-def _listed(figure: float | Sequence[float]) -> Sequence[float]:
-    return figure if isinstance(figure, Sequence) else (figure,)
+def _rounded(figure: Any, digits: int) -> Any:
+    is_list = isinstance(figure, Sequence)
+    return [round(x, digits) for x in figure] if is_list else round(figure, digits)
 
 
 def _row(r: RoundRecord) -> list[Any]:

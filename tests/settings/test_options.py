@@ -18,7 +18,7 @@ from spsbench.settings.commands import Audit
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid, Sweep, make_cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import numbers, options_of, parse
+from spsbench.settings.options import flag_of, numbers, options_of, parse
 from spsbench.spec import Spec
 
 GIVEN = {
@@ -108,7 +108,7 @@ def test_an_option_that_two_records_have_is_the_first_ones():
 
 @pytest.mark.parametrize(("name", "value"), [("temperature", -1.0), ("draft_engine", ":")])
 def test_a_value_is_refused_by_its_flag_or_its_key(name, value):
-    flag = OF_CELL[name].flag
+    flag = flag_of(name)
     for command in (["generate", "x"], ["verify", "pair"], ["bench", "xsum"]):
         with pytest.raises(UsageError) as line:
             app([*command, flag, str(value)], standalone_mode=False)

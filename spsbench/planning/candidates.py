@@ -1,7 +1,7 @@
 """The candidates of a plan: each combination of drafter, draft, rule, K and schedule."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -13,13 +13,12 @@ from spsbench.methods.resolve import plan_of, resolve
 from spsbench.planning.forecast.predictions import RULES, Candidate
 from spsbench.planning.forecast.rounds import simulated
 from spsbench.plugins import make, plug_in
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import AUTO, Cell
 from spsbench.settings.cell_from_options import TARGET, own_copy, parts_of
 from spsbench.settings.commands import LISTS
 from spsbench.settings.grid import make_cell
 from spsbench.settings.labels import drafting, method
 from spsbench.settings.models import DEFAULT_DRAFT, DEFAULT_DRAFTER, DEFAULT_HEAD
-from spsbench.settings.options import METHOD
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
 
     A draft in `heads` is combined with its own drafter only; so is a copy of the target.
     """
-    named = [spec_of(drafter) for drafter in options.get("drafter") or ()]
+    named: list[Spec] = [*(options.get("drafter") or ())]
     if copies := [copy for spec in named if (copy := own_copy(spec))]:
         other_specs = [spec for spec in named if not own_copy(spec)]
         if other_specs or options.get("draft"):
@@ -105,12 +104,16 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
         taken = [None] if plan.weights is Weights.NONE else taken
         if not taken:
             raise UsageError(f"`drafter` {spec}: expected a draft model. Name it with `draft`")
-        rules = list(options.get("verifier") or ())
-        if not rules:
-            rules = [*SAMPLED] if plan.drawn is Drawn.IID and not plan.tree else ["auto"]
+        chain = plan.drawn is Drawn.IID and not plan.tree
+        rules = options.get("verifier") or (map(Spec, SAMPLED) if chain else [AUTO])
+        rules = list(rules)
         for draft in taken:
             for rule in rules:
-                check_exact(spec_of(rule))
+                if rule != AUTO and plug_in("verifiers", rule).guarantee is Guarantee.LOSSY:
+                    raise UsageError(
+                        f"`verifier` {rule} is lossy: expected an exact rule, whose text is the "
+                        "target's own. Measure it with sps bench"
+                    )
                 way_options = plain if draft is None else {**base, "draft": draft}
                 yield {**way_options, "drafter": spec, "verifier": rule}
 
@@ -122,28 +125,9 @@ def goes(spec: Spec, draft: str, heads: Mapping[str, str]) -> bool:
     return needs(spec) is not Weights.HEAD
 
 
-def spec_of(value: Any) -> Spec:
-    """Parse a spec from user input."""
-    if isinstance(value, Spec):
-        return value
-    try:
-        return Spec.parse(value)
-    except ValueError as error:
-        raise UsageError(f"{value}: {error} ({METHOD})") from error
-
-
 def needs(spec: Spec) -> Weights:
     """Return which weights a drafter expects in `draft`."""
     return plan_of(spec).weights
-
-
-def check_exact(rule: Spec) -> None:
-    """Refuse a lossy rule: its texts differ in distribution from the target's."""
-    if rule.name != "auto" and plug_in("verifiers", rule).guarantee is Guarantee.LOSSY:
-        raise UsageError(
-            f"`verifier` {rule} is lossy: expected an exact rule, whose text is the target's own. "
-            "Measure it with sps bench"
-        )
 
 
 def candidate_of(cell: Cell) -> Candidate:
@@ -168,11 +152,3 @@ def sampled(cells: Iterable[Cell]) -> list[str]:
         if plan.drawn is Drawn.IID and not plan.tree and plan.weights is not Weights.HEAD:
             names.append(drafting(cell))
     return list(dict.fromkeys(names))
-
-
-def by_draft(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    """Return cells grouped by draft."""
-    grouped: dict[str, list[Cell]] = {}
-    for cell in cells:
-        grouped.setdefault(drafting(cell), []).append(cell)
-    return grouped

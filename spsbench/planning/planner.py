@@ -22,7 +22,7 @@ from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.metrics.surfaces import FEWEST_TURNS
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.folder import local_folder
-from spsbench.planning.candidates import by_draft, candidate_of, replayable
+from spsbench.planning.candidates import candidate_of, replayable
 from spsbench.planning.forecast.batch_gains import check_batches
 from spsbench.planning.forecast.forecasts import Forecasts
 from spsbench.planning.inputs import (
@@ -73,22 +73,15 @@ class PlanProgress:
     total = 100
 
     def __init__(self) -> None:
-        self.done = 0
-        self._phase, self._inner_done, self._again = 0, 0, False
+        self.done = self._phase = 0
         self._text = PHASES[0]
 
     def show(self, phase: str, inner: Any) -> "PlanProgress":
         """Update the progress of a phase, which has `done`, `total` and a text."""
-        number = max(PHASES.index(phase), self._phase)
-        if number > self._phase:
-            self._again = False
-        elif inner.done < self._inner_done:
-            self._again = True
-        self._phase, self._inner_done = number, inner.done
+        number = self._phase = max(PHASES.index(phase), self._phase)
         part = inner.done / inner.total if inner.total else 1.0
         self.done = max(self.done, round(100 * (number + part) / len(PHASES)))
-        again = ", once more" if self._again else ""
-        step = f"{number + 1}/{len(PHASES)} {PHASES[number]}{again}"
+        step = f"{number + 1}/{len(PHASES)} {PHASES[number]}"
         self._text = f"{self.done}% of the plan, {step}: {inner}"
         return self
 
@@ -152,7 +145,8 @@ class Planner(Conductor):
             yield f"texts and traces: given ({', '.join(planning.trace)})"
         else:
             yield f"texts: {texts} generations of up to {tokens} tokens of {cells[0].target}"
-            yield f"traces: {', '.join(by_draft(cells))}, along {texts} texts each"
+            drafts = ", ".join(dict.fromkeys(map(drafting, cells)))
+            yield f"traces: {drafts}, along {texts} texts each"
         turns = f"{FEWEST_TURNS} to {MOST_TURNS} turns, about {clock(planning.cost_seconds)}"
         measured = f"{turns} or as long as the fewest turns take"
         yield f"costs: {f'given ({planning.costs})' if planning.costs else measured}"
@@ -235,8 +229,8 @@ class Planner(Conductor):
 
     def _fits(self) -> Fits:
         """Return whether a prompt fits, or is cut, by the shortest context of a model."""
-        firsts = [cells[0] for cells in by_draft(self.cells).values()]
-        return fitting(self._part(self.spec, self.task, [self._plain, *firsts]), self._models)
+        cells = {drafting(cell): cell for cell in reversed(self.cells)}.values()
+        return fitting(self._part(self.spec, self.task, [self._plain, *cells]), self._models)
 
     @staticmethod
     def _part(spec: Spec, task: Task, cells: Sequence[Cell], traced: Sequence[Cell] = ()) -> Part:

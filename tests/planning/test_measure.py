@@ -179,16 +179,13 @@ def test_what_is_no_one_table(models, what):
         measure([(cell, models) for cell in what], [1])
 
 
-def test_contexts_that_fit():
+def test_contexts_that_fit_and_texts_that_are_repeated():
     assert within([1024, 64, 64], 40, None) == [64, 1024]
     assert within([64, 1024], 40, 512) == [64]
     assert within([1024], 40, 512) == [472]
+    assert enough([1, 2, 3], 5) == [1, 2, 3, 1, 2, 3]
     with pytest.raises(UsageError):
         within([64], 40, 40)
-
-
-def test_short_texts_are_repeated():
-    assert enough([1, 2, 3], 5) == [1, 2, 3, 1, 2, 3]
     with pytest.raises(UsageError):
         enough([], 5)
 

@@ -82,13 +82,6 @@ def test_a_plan_predicts_and_measures(made):
     assert [panel.y for panel in panels] == ["tau", "over ArS"]
 
 
-def test_predicted_counts_are_those_of_real_rounds(made):
-    """By the records of the real rounds: the same prompts are not traced, the law is the same."""
-    ((name, real),) = made.measured.items()
-    predicted = next(f for f in made.forecasts.all if str(f.candidate) == name)
-    assert real.tau.mean == pytest.approx(predicted.tau.mean, rel=0.4)
-
-
 def test_it_is_drawn_again_without_models(made, monkeypatch):
     monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
     same = open_plan(made.folder)
@@ -253,15 +246,16 @@ def test_a_trace_of_a_chat_is_pasted_with_its_template(made, tmp_path):
         plan(trace=[str(tmp_path / "2.jsonl")], system="Go on.", **given)
 
 
+MODEL, NGRAM, SPS = Spec("model"), Spec("ngram"), Spec("sps")
+
+
 def test_candidates_that_cannot_be_are_left_out(said):
-    asked = {"drafter": ["model", "ngram"], "verifier": ["sps"]}
+    asked = {"drafter": [MODEL, NGRAM], "verifier": [SPS]}
     cells = cells_of(asked, (2,))
     assert [str(cell.drafter) for cell in cells] == ["model"]
     assert any("left out" in line for line in said)
     with pytest.raises(UsageError):
-        cells_of({"verifier": ["synthetic"]}, (2,))
-    with pytest.raises(UsageError):
-        cells_of({}, "0..3")
+        cells_of({"verifier": [Spec("synthetic")]}, (2,))
     assert {cell.k for cell in cells_of({}, (1, 2, 3))} == {1, 2, 3}
 
 
@@ -278,7 +272,7 @@ def test_a_target_that_has_a_drafter_of_its_own_is_planned_with_it_and_its_parts
 
 
 def test_self_int4_is_a_candidate_beside_others():
-    asked = {"target": "nano", "drafter": [Spec.parse("self:int4"), Spec("ngram")]}
+    asked = {"target": "nano", "drafter": [Spec.parse("self:int4"), NGRAM]}
     made = {(str(c.drafter), str(c.draft)) for c in cells_of(asked, (2,))}
     assert made == {("model", "nano int4"), ("ngram", "None")}
     both = cells_of({**asked, "draft": ["nano-draft"]}, (2,))
@@ -306,7 +300,7 @@ def test_a_head_drafts_by_its_own_drafter_alone():
     assert drafting({"draft": ["head"]}) == {("eagle3", "head"), *by_text}
     both = {("eagle3", "head"), ("model", "small"), *by_text}
     assert drafting({"draft": ["head", "small"]}) == both
-    assert drafting({"draft": ["head"], "drafter": ["ngram"]}) == {
+    assert drafting({"draft": ["head"], "drafter": [NGRAM]}) == {
         ("eagle3", "head"),
         ("ngram", None),
     }
@@ -314,7 +308,7 @@ def test_a_head_drafts_by_its_own_drafter_alone():
     assert drafting({"draft": ["head"], "drafter": [one]}) == {(str(one), "head")}
     with pytest.raises(UsageError):
         cells_of({"draft": ["small"], "drafter": [one]}, (2,))
-    found = cells_of({"drafter": [Spec("eagle3"), Spec("model")]}, (2,))  # of the bundled target
+    found = cells_of({"drafter": [Spec("eagle3"), MODEL]}, (2,))  # of the bundled target
     assert {cell.draft and cell.draft.id for cell in found} == {
         "nano-eagle3",
         "nano-draft",

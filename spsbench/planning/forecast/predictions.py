@@ -267,7 +267,9 @@ def predict(
             baseline=baseline,
             new_prompts=new_prompts,
             exact=draft.exact,
-            operations=operations(candidate, draft, costs, context),
+            # c, a ratio of times, stands for what a drafted token computes in rows of the target
+            operations=costs.relative(candidate.draft, candidate.k or 1, context).value
+            * draft.sampled,
         )
         for candidate in candidates
     ]
@@ -321,13 +323,6 @@ def rule_of(candidate: Candidate, draft: DraftOf) -> VerifierRule:
     return candidate.verifier if draft.sampled else LOOKUP_RULE  # type: ignore[return-value]
 
 
-def operations(candidate: Candidate, draft: DraftOf, costs: Costs, context: float) -> float:
-    """Return what a drafted token computes, in rows of the target: c, a ratio of times, for it."""
-    if not draft.sampled:
-        return 0.0
-    return costs.relative(candidate.draft, candidate.k or 1, context).value
-
-
 def selection_factor(seconds: Floats) -> float:
     """Return what part of the gain of the best candidate is left on prompts that did not choose it.
 
@@ -360,8 +355,7 @@ def predicted(
 ) -> Estimate:
     """Return an interval for the figure that other prompts will have, from that of the mean.
 
-    A figure of few prompts varies by their texts, and by the acceptances along each text. Errors
-    are relative and independent, so their squares add on a log scale.
+    A figure of few prompts varies by their texts, and by the acceptances along each text.
 
     Args:
         texts: traced prompts.
@@ -369,27 +363,29 @@ def predicted(
         variance: of the number of rounds, given the traced texts, summed over them.
         rounds: expected number of rounds, summed likewise.
     """
-    if of_mean.low is None or of_mean.high is None:
-        return of_mean
     new = texts if new_prompts is None else new_prompts
-    wider = np.sqrt(1 + texts / new)
-    by_chance = TWO_SIDED * np.sqrt(variance * texts / new) / rounds
-    low = np.hypot(wider * np.log(of_mean.mean / of_mean.low), by_chance)
-    high = np.hypot(wider * np.log(of_mean.high / of_mean.mean), by_chance)
-    mean = of_mean.mean
-    return of_mean._replace(low=float(mean * np.exp(-low)), high=float(mean * np.exp(high)))
+    by_chance = TWO_SIDED * float(np.sqrt(variance * texts / new)) / rounds
+    wider = float(np.sqrt(1 + texts / new))
+    return _with_errors(of_mean.mean, of_mean, by_chance, by_chance, wider)
 
 
 def widened(by_texts: Estimate, by_turns: Typical) -> Estimate:
-    """Return an interval for two errors: the sample of texts, and the measurement of the costs.
+    """Return an interval for two errors: the sample of texts, and the measurement of the costs."""
+    mean, low, high = by_turns.value, by_turns.low, by_turns.high
+    return _with_errors(mean, by_texts, np.log(mean / low), np.log(high / mean))
 
-    Both errors are relative and independent, so their squares add on a log scale.
+
+def _with_errors(
+    mean: float, by_texts: Estimate, below: float, above: float, wider: float = 1.0
+) -> Estimate:
+    """Return `mean` with the error of texts, times `wider`, and another, both on a log scale.
+
+    Errors are relative and independent, so their squares add.
     """
-    mean = by_turns.value
     if by_texts.low is None or by_texts.high is None:
         return Estimate(mean, None, None, by_texts.n)
-    low = np.hypot(np.log(by_texts.mean / by_texts.low), np.log(mean / by_turns.low))
-    high = np.hypot(np.log(by_texts.high / by_texts.mean), np.log(by_turns.high / mean))
+    low = np.hypot(wider * np.log(by_texts.mean / by_texts.low), below)
+    high = np.hypot(wider * np.log(by_texts.high / by_texts.mean), above)
     return Estimate(mean, float(mean * np.exp(-low)), float(mean * np.exp(high)), by_texts.n)
 
 

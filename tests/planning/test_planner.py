@@ -1,11 +1,13 @@
-"""How prompts are parted into those to trace and those to measure on."""
+"""How prompts are split into those to trace and those to measure on; one bar over all phases."""
 
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from spsbench.planning.plan_folder import prompts_of
+from spsbench.planning.planner import PHASES, PlanProgress
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
 
@@ -75,3 +77,14 @@ def test_both_halves_have_every_kind_of_a_sorted_file(of_each, limit, back, said
     for kind in Sorted.kinds:
         assert kind in traced
         assert kind in held_back
+
+
+def test_the_bar_rises_over_all_phases_and_waits_for_what_is_done_again():
+    progress, seen = PlanProgress(), []
+    for phase in PHASES:
+        for done in (0, 1, 2, 3, 1):
+            seen.append(progress.show(phase, SimpleNamespace(done=done, total=3)).done)
+            assert str(progress).startswith(f"{seen[-1]}% of the plan, ")
+            assert phase in str(progress)
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1], progress.total) == (0, 100, 100)

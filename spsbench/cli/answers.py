@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.cli.doctor import environment
-from spsbench.cli.options import Color
 from spsbench.cli.terminal import (
     BOLD,
     DIM,
@@ -59,7 +58,7 @@ class Paint(StrEnum):
     COLOUR = "colour"
 
 
-def paint(color: Color) -> Paint:
+def paint(color: str) -> Paint:
     """Return the style that `--color`, the environment and stdout allow."""
     if color == "always":
         return Paint.COLOUR

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.cli.options import TableFormat
-from spsbench.cli.terminal import columns, one_line, write, write_json
+from spsbench.cli.terminal import as_json, columns, one_line, write
 from spsbench.hardware.contention import BUSY, at_work
 from spsbench.hardware.environment import (
     PACKAGES,
@@ -36,7 +36,7 @@ def doctor(format: TableFormat = "table") -> None:
                 values[key], rows_of_extension = at(path)()
                 lines += rows_of_extension
     if format == "json":
-        write_json(values)
+        write(as_json(values))
         return
     lines = [*rows(values), *lines, *(("warning", warning) for warning in values["warnings"])]
     write("".join(f"{line}\n" for line in columns([(n, one_line(v)) for n, v in lines])))

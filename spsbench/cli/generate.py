@@ -1,7 +1,10 @@
 """`sps generate`: continue a prompt, with the origin of every token."""
 
 import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
 
 from spsbench.cli import options as o
 from spsbench.cli.terminal import is_terminal, say
@@ -10,23 +13,44 @@ from spsbench.foreign import read_text
 from spsbench.hardware.signals import at_once
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
-from spsbench.settings.options import parse
+from spsbench.settings.options import Option, one_of, parse
 
 LIMIT = 10_000_000  # bytes; far more than any context holds
 WAYS = "PROMPT, --prompt-file FILE or text on stdin"
+COLORS = "auto", "always", "never"
 LAWS = "native:laws=true,likeliest=3"  # a page shows probabilities and alternatives
 
 
-@o.takes(Grid, Access)
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """The prompt of `sps generate`, and what it shows.
+
+    Args:
+        prompt_file: Read the prompt from a file.
+        chat: Use the model's chat template; without a prompt, start a conversation.
+        system: System message, with `chat`.
+        truncate: Drop the oldest tokens of a prompt that is too long.
+        compare: Also run auto-regressive sampling: show the speed-up, and whether the texts are
+            identical.
+        stats: Show acceptance and timing on stderr.
+        color: Colour tokens by origin: accepted, recovered, bonus.
+    """
+
+    prompt_file: Annotated[str | None, Option(o.PROMPT, metavar="FILE")] = None
+    chat: Annotated[bool | None, Option(o.PROMPT)] = None
+    system: Annotated[str | None, Option(o.PROMPT)] = None
+    truncate: Annotated[str | None, Option(o.PROMPT, one_of("left"), metavar="left")] = None
+    compare: Annotated[bool, Option(o.OUTPUT)] = False
+    stats: Annotated[bool | None, Option(o.OUTPUT, default_text="stats")] = None
+    color: Annotated[str, Option(o.OUTPUT, one_of(*COLORS), metavar="|".join(COLORS))] = COLORS[0]
+
+
+@o.takes(Grid, Access, Shown, often=["prompt_file", "system", "compare", "stats", "color"])
 def generate(
-    prompt: o.PromptText = None,
-    prompt_file: o.PromptFile = None,
-    chat: o.Chat = False,
-    system: o.System = None,
-    truncate: o.Truncate = None,
-    compare: o.Compare = False,
-    stats: o.Stats = True,
-    color: o.ColorMode = "auto",
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="Text to continue; - reads it from stdin."),
+    ] = None,
     format: o.TextFormat = "text",
     out: o.PageFile = None,
     **options: Any,
@@ -36,20 +60,21 @@ def generate(
     The text goes to stdout, everything else to stderr.
     """
     o.check_page(format, out)
-    if options.get("k") == 0 and compare:
-        raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
-    if system is not None and not chat:
-        raise UsageError("--system without --chat: expected both or none")
     if format == "html" and options.get("decoder") is None:
         options["decoder"] = LAWS
-    grid, access = parse(options, Grid, Access)
+    shown, grid, access = parse(options, Shown, Grid, Access)
+    compare, stats = shown.compare, shown.stats is not False
+    if options.get("k") == 0 and compare:
+        raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
+    if shown.system is not None and not shown.chat:
+        raise UsageError("--system without --chat: expected both or none")
     cell = grid.one()
     with at_once():
         from spsbench.models.prepare import read_once
         from spsbench.pair.load import open_pair
 
-    text = read_once(cell, access, lambda: read_prompt(prompt, prompt_file))
-    if text is None and not chat:
+    text = read_once(cell, access, lambda: read_prompt(prompt, shown.prompt_file))
+    if text is None and not shown.chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")
     if text is None and (compare or format != "text"):
         flag = "--compare" if compare else f"--format {format}"
@@ -60,14 +85,14 @@ def generate(
 
         from spsbench.cli.answers import Paint, Screen, answer, converse, paint
         from spsbench.cli.progress import alive
-    screen = Screen(paint(color) if format == "text" else Paint.NONE)
+    screen = Screen(paint(shown.color) if format == "text" else Paint.NONE)
     if legend := screen.legend():
         say(legend)
-    how: dict[str, Any] = {"system": system, "truncate": truncate is not None}
+    how: dict[str, Any] = {"system": shown.system, "truncate": shown.truncate is not None}
     if text is None:
         converse(pair, screen, stats=stats, **how)
     else:
-        how |= {"chat": chat, "compared": compare, "format": format, "out": out}
+        how |= {"chat": bool(shown.chat), "compared": compare, "format": format, "out": out}
         with alive("generating, or reading a long prompt"):
             answer(pair, text, screen, stats=stats, **how)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from spsbench.cli.options import OUTPUT, LineFormat, TableFormat, option
-from spsbench.cli.terminal import columns, one_line, with_flags, write, write_json
+from spsbench.cli.terminal import as_json, columns, one_line, with_flags, write
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.registry import KINDS, Entry, entries
@@ -35,7 +35,10 @@ def list_plug_ins(
     rows = [row(entry) for kind in kinds for entry in entries(kind)]
     if kind in (None, "models"):
         rows += model_rows()
-    (write_json if format == "json" else show_table)(rows)
+    if format == "json":
+        write(as_json(rows))
+    else:
+        show_table(rows)
 
 
 def row(entry: Entry) -> dict[str, str]:

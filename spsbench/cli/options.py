@@ -15,7 +15,6 @@ from spsbench.settings.options import Setting, flag_of, options_of
 from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable
 
-Color = Literal["auto", "always", "never"]
 PROMPT, OUTPUT = "Prompt", "Output"
 FEW = 14  # options of records that a help shows in full
 OFTEN = """
@@ -114,47 +113,6 @@ def _parameter(setting: Setting, seldom: bool) -> inspect.Parameter:
     )
 
 
-PromptText = Annotated[
-    str | None,
-    typer.Argument(metavar="PROMPT", help="Text to continue; - reads it from stdin."),
-]
-PromptFile = Annotated[
-    str | None, option(PROMPT, "--prompt-file", metavar="FILE", help="Read the prompt from a file.")
-]
-Chat = Annotated[
-    bool,
-    option(
-        PROMPT,
-        "--chat/--no-chat",
-        help="Use the model's chat template; without a prompt, start a conversation.",
-    ),
-]
-System = Annotated[str | None, option(PROMPT, "--system", help="System message, with --chat.")]
-Truncate = Annotated[
-    Literal["left"] | None,
-    option(
-        PROMPT,
-        "--truncate",
-        help="Drop the oldest tokens of a prompt that is too long.",
-        hidden=True,
-    ),
-]
-
-Compare = Annotated[
-    bool,
-    option(
-        OUTPUT,
-        "--compare",
-        help="Also run auto-regressive sampling: show the speed-up, and whether the "
-        "texts are identical.",
-    ),
-]
-Stats = Annotated[
-    bool, option(OUTPUT, "--stats/--no-stats", help="Show acceptance and timing on stderr.")
-]
-ColorMode = Annotated[
-    Color, option(OUTPUT, "--color", help="Colour tokens by origin: accepted, recovered, bonus.")
-]
 TextFormat = Annotated[
     Literal["text", "json", "html"],
     option(

@@ -8,13 +8,13 @@ from shutil import get_terminal_size
 from typing import Any
 
 from spsbench.cli.terminal import (
+    as_json,
     is_terminal,
     one_line,
     say,
     with_flags,
     write,
     write_bytes,
-    write_json,
 )
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
 from spsbench.metrics.compare import MARGINS, Change
@@ -209,15 +209,14 @@ def files_of(path: Path) -> Mapping[str, Path]:
 WIDTH = 160  # columns without a terminal
 
 
-def show(values: Any, format: str, *sections: Section) -> None:
+def show(values: Any, format: str, *sections: Section, out: Path | None = None) -> None:
     """Write a result: its values as JSON, or the tables and lines of its sections."""
-    if format == "json":
-        write_json(values)
-        return
+    text = ""
     for section in sections:
         lines = [section.title, *section.notes, section.line]
-        text = "".join(f"{one_line(with_flags(line))}\n" for line in lines if line)
-        write(format_tables(section.tables) + text)
+        text += format_tables(section.tables)
+        text += "".join(f"{one_line(with_flags(line))}\n" for line in lines if line)
+    deliver(as_json(values) if format == "json" else text, format, out)
 
 
 def format_tables(tables: Iterable[TextTable]) -> str:

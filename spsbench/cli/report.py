@@ -1,99 +1,71 @@
 """`sps report` and `sps merge`: tables of runs, computed from their records."""
 
 from collections.abc import Sequence
-from json import dumps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.terminal import note, say, write
+from spsbench.cli.terminal import note
 from spsbench.errors import UsageError
-from spsbench.store.atomic import check_replaceable, replace_file
+from spsbench.settings.options import Check, Option, one_of, parse
+from spsbench.store.atomic import check_replaceable
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]
-Shown = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUN...",
-        help="Folders of runs; or files that vllm bench serve, AIPerf, GuideLLM or SpecForge "
-        "saved.",
-    ),
-]
+SHARE = Check(lambda share: 0 < share < 1, "above 0 and below 1")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Selected:
+    """What `sps report` shows of runs.
+
+    Args:
+        plot: Plot Figure 1 of the paper to PATH.png and PATH.svg, or to one of them.
+        against: Compare with an earlier run; exits 1 on a regression.
+        margin: Change that counts as a regression, as a fraction.
+        by: Add a row for each category of the task.
+        columns: Show only these columns, by heading or by name in summary.json:
+            speed-up,alpha,prefill_ms.
+        paper: Show the paper's results (Chinchilla) next to those of every run.
+    """
+
+    plot: Annotated[Path | None, Option(o.OUTPUT)] = None
+    against: Annotated[Path | None, Option(o.OUTPUT)] = None
+    margin: Annotated[float | None, Option(o.OUTPUT, SHARE, default_text="0.02-0.1")] = None
+    by: Annotated[str | None, Option(o.OUTPUT, one_of("group"), metavar="group")] = None
+    columns: Annotated[str | None, Option(o.OUTPUT, metavar="NAME,...")] = None
+    paper: Annotated[bool, Option(o.OUTPUT)] = False
+
+
+@o.takes(Selected)
 def report(
-    runs: Shown,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of runs; or files that vllm bench serve, AIPerf, GuideLLM or SpecForge "
+            "saved.",
+        ),
+    ],
     format: o.ReportFormat = "table",
     out: Annotated[
         Path | None,
         o.option(o.OUTPUT, "--out", "-o", help="Write the report to a file instead of stdout."),
     ] = None,
-    plot: Annotated[
-        Path | None,
-        o.option(
-            o.OUTPUT,
-            "--plot",
-            help="Plot Figure 1 of the paper to PATH.png and PATH.svg, or to one of them.",
-        ),
-    ] = None,
-    against: Annotated[
-        Path | None,
-        o.option(
-            o.OUTPUT, "--against", help="Compare with an earlier run; exits 1 on a regression."
-        ),
-    ] = None,
-    margin: Annotated[
-        float | None,
-        o.option(
-            o.OUTPUT,
-            "--margin",
-            help="Change that counts as a regression, as a fraction.",
-            show_default="0.02-0.1",
-        ),
-    ] = None,
-    by: Annotated[
-        Literal["group"] | None,
-        o.option(o.OUTPUT, "--by", help="Add a row for each category of the task."),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        o.option(
-            o.OUTPUT,
-            "--columns",
-            metavar="NAME,...",
-            help="Show only these columns, by heading or by name in summary.json: "
-            "speed-up,alpha,prefill_ms.",
-        ),
-    ] = None,
-    paper: Annotated[
-        bool,
-        o.option(
-            o.OUTPUT,
-            "--paper",
-            help="Show the paper's results (Chinchilla) next to those of every run.",
-        ),
-    ] = False,
+    **options: Any,
 ) -> None:
     """Show the results of runs, computed from their records."""
-    if margin is not None:
-        if not 0 < margin < 1:
-            raise UsageError(f"--margin is {margin}: expected above 0 and below 1")
-        if against is None:
-            raise UsageError("--margin without --against: expected both or none")
+    (chosen,) = parse(options, Selected)
+    plot, against, by = chosen.plot, chosen.against, chosen.by
+    if chosen.margin is not None and against is None:
+        raise UsageError("--margin without --against: expected both or none")
     form = o.report_format(format)
     if out is not None:
         check_replaceable(out)
     if any(path.is_file() for path in runs):
-        run_options: dict[str, object] = {
-            "--plot": plot,
-            "--against": against,
-            "--by": by,
-            "--columns": columns,
-            "--paper": paper,
-        }
-        show_results(runs, form, out, [name for name, value in run_options.items() if value])
+        show_results(runs, form, out, [f"--{name}" for name, value in options.items() if value])
         return
     if plot is not None:
         from spsbench.cli.publish import check_plot
@@ -104,13 +76,8 @@ def report(
     from spsbench.reports.reporter import in_categories
     from spsbench.reports.run_tables import report_on
 
-    column_names = [name.strip() for name in columns.split(",")] if columns is not None else []
-    run_report = report_on(
-        runs,
-        by_group=by is not None,
-        selected=column_names,
-        paper=paper,
-    )
+    column_names = [name.strip() for name in (chosen.columns or "").split(",") if name.strip()]
+    run_report = report_on(runs, by_group=by is not None, selected=column_names, paper=chosen.paper)
     if by is not None and not in_categories(run_report):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     publish(run_report, form, out)
@@ -123,7 +90,7 @@ def report(
             )
         save_plot(run_report.tables[0].figure, plot)
     if against is not None:
-        raise typer.Exit(show_changes(runs, against, margin))
+        raise typer.Exit(show_changes(runs, against, chosen.margin))
 
 
 def show_results(
@@ -135,20 +102,14 @@ def show_results(
     if run_options or form not in ("table", "json"):
         wrong = run_options[0] if run_options else f"--format {form}"
         raise UsageError(f"{wrong} with a file of results: expected a run. Leave it out")
-    from spsbench.cli.publish import format_tables
+    from spsbench.cli.publish import show
     from spsbench.reports.other_benchmarks import read_results, tables
-    from spsbench.reports.reporter import TextTable
+    from spsbench.reports.reporter import Section, TextTable
 
     results = [result for path in paths for result in read_results(path)]
-    if form == "json":
-        text = dumps([result._asdict() for result in results], indent=2) + "\n"
-    else:
-        text = format_tables(TextTable(*table) for table in tables(results))
-    if out is None:
-        write(text)
-        return
-    replace_file(out, text.encode())
-    say(f"wrote {out}")
+    shown = tuple(TextTable(*table) for table in tables(results))
+    section = Section(title="", status="open", line="", tables=shown)
+    show([result._asdict() for result in results], form, section, out=out)
 
 
 def merge_runs(

@@ -77,9 +77,9 @@ def write(text: str) -> None:
         raise WriteError(f"stdout cannot be written ({error.strerror})") from error
 
 
-def write_json(values: Any) -> None:
-    """Write values to stdout as JSON."""
-    write(json.dumps(values, indent=2, allow_nan=False) + "\n")
+def as_json(values: Any) -> str:
+    """Return values as JSON, a line."""
+    return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from spsbench.errors import DataError, UsageError
 from spsbench.metrics.costs_file import dumps, loads
 from spsbench.planning.forecast.batch_gains import forecast_batches
 from spsbench.planning.forecast.forecasts import forecast_all
-from spsbench.settings.commands import OF_PLANNING, Planning
+from spsbench.settings.commands import Planning
 from spsbench.settings.grid import make_cell
 from tests.oracles.forecasts import (
     DRAFT,
@@ -100,5 +100,3 @@ def test_what_was_not_measured_is_refused():
         predicted((64,))
     with pytest.raises(UsageError):
         Planning(batch=(1, 2), draft_cost=2.0)
-    with pytest.raises(UsageError):
-        OF_PLANNING["batch"].convert("0..4")

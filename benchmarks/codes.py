@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -23,6 +24,7 @@ from transformers import AutoModelForCausalLM
 from pairs.random_pairs import SHAPES
 from spsbench.engines.quantization.layers import quantise
 from spsbench.extensions.cpu.fast import Fast
+from spsbench.extensions.cpu.packing.coded_panels import CODE_LAYOUTS, QuantisedPanels
 from spsbench.loop.types import LM
 
 RESULTS = Path(__file__).parent / "results"
@@ -38,15 +40,9 @@ def session(shape: str, kind: str) -> LM:
     word, _, floats = kind.partition(" ")
     if word != "bfloat16":
         quantise(model, word)
-    known = None
-    if floats:
-        layers = {
-            f"{m.out_features}x{m.in_features} {word}"
-            for m in model.modules()
-            if hasattr(m, "codes")
-        }
-        known = {"engine": "fast", "packed": dict.fromkeys(layers, "panels")}
-    Fast().prepare(model, known=known)
+    layouts = {"panels": QuantisedPanels} if floats else CODE_LAYOUTS
+    with patch.dict(CODE_LAYOUTS, layouts, clear=True):
+        Fast().prepare(model)
     lm = Fast().session(model)
     lm.append(torch.arange(PAST), keep=0)
     return lm

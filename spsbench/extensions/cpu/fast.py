@@ -7,9 +7,9 @@ docs/explanation/fast-engine.md.
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -36,13 +36,15 @@ from spsbench.engines.session.engine_config import (
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import narrowed
 from spsbench.engines.session.session import FastLM
+from spsbench.extensions.cpu.kernels.native import KINDS as DTYPES
+from spsbench.extensions.cpu.kernels.native import library
 from spsbench.extensions.cpu.kernels.steps import PANEL
 from spsbench.extensions.cpu.packing.coded_panels import (
     QuantisedPanels,
     coded_bytes,
     pack_codes,
     refuse_codes,
-    select_code_layouts,
+    round_weights,
 )
 from spsbench.extensions.cpu.packing.experts import (
     PackedExperts,
@@ -50,31 +52,40 @@ from spsbench.extensions.cpu.packing.experts import (
     pack_experts,
 )
 from spsbench.extensions.cpu.packing.layouts import (
-    in_panels,
+    LAYOUTS,
     pack_linear_layers,
     pack_network,
     packed_bytes,
-    select_layouts,
     shape_of,
     unpackable,
 )
 from spsbench.extensions.cpu.packing.logit_check import LogitCheck
 from spsbench.extensions.cpu.packing.memory import huge_pages
-from spsbench.extensions.cpu.packing.panels import PanelLinear
-from spsbench.extensions.cpu.packing.rounding import round_weights
-from spsbench.extensions.cpu.packing.tuning import select_prefetch
+from spsbench.extensions.cpu.packing.panels import PanelLinear, has_unit
+from spsbench.extensions.cpu.packing.tuning import measured_prefetch
 from spsbench.extensions.cpu.replay.attention import NAME, attend
 from spsbench.extensions.cpu.replay.fused_modules import exchange_activations, exchange_norms
 from spsbench.extensions.cpu.replay.model_pass import ModelPass
 from spsbench.extensions.cpu.replay.network_pass import replays_of
-from spsbench.extensions.cpu.report import report_kernels
-from spsbench.extensions.cpu.thread_choice import with_threads
 from spsbench.extensions.cpu.warp import KernelWarp
+from spsbench.hardware import contention
 from spsbench.loop.types import LM, Engine
 
 Kind = Callable[..., LM]
+SMALL, FEW_THREADS = 32 * 2**20, 2  # bytes of weights, and the threads that they are worth
 
 ROUND_WEIGHTS.append(round_weights)
+
+
+def report_kernels() -> Iterator[tuple[str, str]]:
+    """Yield whether there are compiled kernels, or why not, and how they prefetch weights."""
+    kernels = library()
+    if isinstance(kernels, str):
+        yield "kernels", f"none: {kernels}"
+        return
+    yield "kernels", "compiled" + (", for the matrix unit (AMX) too" if has_unit() else "")
+    for dtype, kind in DTYPES.items():
+        yield "weights", f"{kind}: {measured_prefetch(dtype)} (measured here)"
 
 
 class Fast(Engine):
@@ -124,7 +135,7 @@ class Fast(Engine):
         if refuse_codes(module, module.dtype):
             dequantise(module)
         pack_network(module)
-        pack_codes(module, module.dtype, select_code_layouts(module, module.dtype))
+        pack_codes(module, module.dtype)
         exchange_activations(module)
         exchange_norms(module)
         for part in module.modules():
@@ -153,7 +164,7 @@ def prepare(
     Args:
         model: any. A prepared model is kept apart from a plain one (`ModelCache`): another
             engine, or transformers' own `generate`, must not be timed over packed weights.
-        previous: what an earlier run of this experiment chose, on this machine.
+        previous: what an earlier run of this experiment chose, whose threads are taken over.
         threads: what the user asked for; None: chosen here.
     """
     if choice := engine_config_of(model):
@@ -168,14 +179,14 @@ def prepare(
         return set_engine_config(
             model, EngineConfig(engine="eager", reason=f"a plain pass fails ({error})")
         )
-    prefetch = select_prefetch(model.dtype, previous.reading if previous else None)
-    packing = pack_model(model, previous)
+    prefetch = measured_prefetch(model.dtype)
+    packing = pack_model(model)
     lm = FastLM(model)
     if not check.holds_in_session(lm) or fails_in_windows(model):
         restore(model)
         model.config._attn_implementation = packing.attention
         check.refine(model)
-        packing = pack_model(model, previous, check)
+        packing = pack_model(model, check)
         if packing.problem:
             return set_engine_config(model, EngineConfig(engine="eager", reason=packing.problem))
         lm = FastLM(model)
@@ -189,17 +200,28 @@ def prepare(
         packed=packing.layouts,
         packed_linears=packing.count,
         threads=previous.threads if previous else None,
-        reading=prefetch if in_panels(packing.layouts.values()) else "",
+        reading=prefetch.name if LAYOUTS.keys() & set(packing.layouts.values()) else "",
         cache=lm.token_bytes,
         row_bits=keeps_row_bits(model),
     )
     set_engine_config(model, choice, replay)
     threads_are_set = previous is not None or threads is not None or "OMP_NUM_THREADS" in os.environ
     if not threads_are_set and model.device.type == "cpu":
-        size = sum(weight.nbytes for weight in model.parameters())
-        choice = with_threads(choice, FastLM(model), size)
+        choice = with_threads(choice, sum(weight.nbytes for weight in model.parameters()))
         set_engine_config(model, choice, replay)
     return choice
+
+
+def with_threads(choice: EngineConfig, weight_bytes: int) -> EngineConfig:
+    """Return `choice` with the threads that have a processor of their own, or few.
+
+    Weights of fewer bytes than `SMALL` give no more than `FEW_THREADS` enough to do.
+    """
+    others, usual = contention.at_work(), torch.get_num_threads()
+    free = contention.threads_left(usual, others, os.cpu_count() or 1, contention.quota())
+    count = min(free, usual) if weight_bytes >= SMALL else min(free, usual, FEW_THREADS)
+    busy = round(others) if others >= contention.BUSY else 0
+    return replace(choice, threads=None if count == usual else count, beside=busy)
 
 
 @dataclass
@@ -213,9 +235,7 @@ class Packing:
     problem: str = ""  # why sessions of this engine cannot run the model
 
 
-def pack_model(
-    model: PreTrainedModel, previous: EngineConfig | None, check: LogitCheck | None = None
-) -> Packing:
+def pack_model(model: PreTrainedModel, check: LogitCheck | None = None) -> Packing:
     """Pack `model`, and exchange its activations, norms and attention for kernels.
 
     With `check` each step is checked, and undone where it does not hold.
@@ -226,19 +246,15 @@ def pack_model(
 
     packing = Packing(model.config._attn_implementation)
     try:
-        pack_layers(model, previous.packed if previous else None, packing)
-        if "dots" in packing.layouts.values() and not holds():  # their inputs have 8 bits
-            finer = {
-                shape: "panels" if layout == "dots" else layout
-                for shape, layout in packing.layouts.items()
-            }
+        pack_layers(model, packing)
+        if "dots" in packing.layouts.values() and not holds():
             restore(model)
-            pack_layers(model, finer, packing)
+            pack_layers(model, packing, rounded=False)
         if packing.count and not holds():
             unpack(model, packing, "packed products differ from stock ones")
     except RuntimeError as error:  # torch's error for a feature that is missing here
         unpack(model, packing, f"packing fails: {str(error).splitlines()[0]}")
-    if routed := _pack_experts(model, previous):
+    if routed := _pack_experts(model):
         if holds():
             packing.layouts |= routed
         else:
@@ -257,21 +273,19 @@ def pack_model(
     return packing
 
 
-def pack_layers(model: PreTrainedModel, before: Mapping[str, str] | None, packing: Packing) -> None:
-    """Pack the linear layers of `model` and its codes, in the layouts of `before`, if any.
+def pack_layers(model: PreTrainedModel, packing: Packing, *, rounded: bool = True) -> None:
+    """Pack the linear layers of `model` and its codes, and record them.
 
-    `packing` records them.
+    Inputs of codes may be `rounded` to 8 bits.
     """
     coded = bool(quantised_layers(model))
     refused = None if coded and not any(slots(model)) else unpackable(model)
     packing.reason = refused or ""
-    chosen = {} if refused else select_layouts(slots(model), before)
-    codes = select_code_layouts(model, model.dtype, before)
-    size = packed_bytes(model) if in_panels(chosen.values()) else 0
+    size = 0 if refused else packed_bytes(model)
     with huge_pages(size + coded_bytes(model)):
-        counts = pack_linear_layers(model, chosen) | pack_codes(model, model.dtype, codes)
-    packing.layouts = {shape: (chosen | codes)[shape] for shape in counts}
-    packing.count = sum(counts.values())
+        packed = [] if refused else pack_linear_layers(model)
+        packed += pack_codes(model, model.dtype, rounded=rounded)
+    packing.layouts, packing.count = dict(packed), len(packed)
 
 
 def unpack(model: PreTrainedModel, packing: Packing, reason: str) -> None:
@@ -281,15 +295,14 @@ def unpack(model: PreTrainedModel, packing: Packing, reason: str) -> None:
     packing.layouts, packing.count, packing.reason = {}, 0, reason
 
 
-def _pack_experts(model: PreTrainedModel, previous: EngineConfig | None) -> dict[str, str]:
+def _pack_experts(model: PreTrainedModel) -> dict[str, str]:
     """Count experts, and pack them where kernels take them; return their shapes and layout."""
     if not any(expert_modules(model)):
         return {}
     count_experts_in(model)
     shapes = {shape_of(slot) for slot in expert_slots(model)}
-    if not shapes or (previous is not None and not shapes <= previous.packed.keys()):
-        return {}
-    pack_experts(model)
+    if shapes:
+        pack_experts(model)
     return dict.fromkeys(shapes, "panels")
 
 

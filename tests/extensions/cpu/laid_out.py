@@ -3,18 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.engines.linear_layers import slots
 from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.extensions.cpu.fast import prepare
 from spsbench.extensions.cpu.kernels import native, steps
-from spsbench.extensions.cpu.packing.experts import expert_slots
-from spsbench.extensions.cpu.packing.layouts import shape_of
+from spsbench.extensions.cpu.packing.layouts import LAYOUTS
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -22,15 +21,11 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
 
 
-def known(model: PreTrainedModel, layout: str = "panels") -> EngineConfig:
-    """What an earlier run chose: every layer in one layout, those of experts too."""
-    shapes = {shape_of(slot): layout for slot in (*slots(model), *expert_slots(model))}
-    return EngineConfig(engine="fast", packed=shapes, threads=1)
-
-
-def laid_out(model: PreTrainedModel, layout: str = "panels") -> EngineConfig:
-    """Prepare the model so; return what was chosen."""
-    return prepare(model, previous=known(model, layout), threads=1)
+def laid_out(model: PreTrainedModel, layout: str | None = None) -> EngineConfig:
+    """Prepare the model on one thread, in one layout if it is named; return what was chosen."""
+    kept = {layout: LAYOUTS[layout]} if layout else LAYOUTS
+    with patch.dict(LAYOUTS, kept, clear=True):
+        return prepare(model, previous=EngineConfig(engine="fast", threads=1))
 
 
 def forget() -> None:

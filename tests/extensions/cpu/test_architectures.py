@@ -13,7 +13,7 @@ from spsbench.extensions.cpu.replay.attention import NAME
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of
 from tests.extensions.cpu.architectures import MODELS, random_model
-from tests.extensions.cpu.laid_out import known
+from tests.extensions.cpu.laid_out import laid_out
 
 EAGER = {"bloom"}  # a cache of another form
 OF_THEIR_OWN = {"codegen", "falcon", "gptj", "mpt"}  # attention of their own, never replayed
@@ -33,7 +33,7 @@ QUICK_FIRST = [
 def packed(model):
     """A copy with all layers in panels."""
     copied = copy.deepcopy(model)
-    Fast().prepare(copied, known=known(copied).to_json())
+    laid_out(copied)
     return copied
 
 

@@ -30,13 +30,13 @@ WRONG = {
     "a byte too far": ("quantised.c", "        w += 2 * PANEL;", "        w += 2 * PANEL + 1;"),
     "inputs that are not there": (
         "panels.c",
-        "x + i, in, in - i, chain",
-        "x + i, in, CHUNK, chain",
+        "x + i, in, in - i, chain, p",
+        "x + i, in, CHUNK, chain, p",
     ),
     "inputs of a prompt that are not there": (
-        "many_rows.c",
-        "x + i, in, in - i, chain",
-        "x + i, in, CHUNK, chain",
+        "panels.c",
+        "x + i, in, in - i, chain, NOT",
+        "x + i, in, CHUNK, chain, NOT",
     ),
     "a row that is another's": ("tiles.c", "rows - high : r;", "0 : r;"),
     "a lift that is not taken off": ("coded_dots.c", "-lift * sum", "0 * lift * sum"),

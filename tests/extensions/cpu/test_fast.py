@@ -3,7 +3,6 @@
 import copy
 import json
 import resource
-from dataclasses import replace
 
 import pytest
 import torch
@@ -16,13 +15,12 @@ from spsbench.engines.session.engine_config import (
 )
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
-from spsbench.extensions.cpu.fast import Fast
-from spsbench.extensions.cpu.packing.layouts import LAYOUTS, layouts
-from spsbench.extensions.cpu.packing.tuning import preferred
-from spsbench.extensions.cpu.thread_choice import MARGIN
+from spsbench.extensions.cpu.fast import Fast, with_threads
+from spsbench.extensions.cpu.packing.layouts import LAYOUTS
+from spsbench.hardware import contention
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of
-from tests.extensions.cpu.laid_out import known as earlier
+from tests.extensions.cpu.laid_out import laid_out
 from tests.oracles.models import tiny
 from tests.variants import first
 
@@ -52,8 +50,7 @@ def test_in_panels_a_token_has_the_same_logits_in_any_pass(layout, architecture,
     model = tiny(architecture, dtype=dtype, **SIZE, **wide)
     if refused := {LAYOUTS[layout].refuses(slot.weight) for slot in slots(model)} - {None}:
         pytest.skip(str(refused))
-    chosen = replace(earlier(model, layout), threads=2)
-    assert Fast().prepare(model, known=chosen.to_json())["row_bits"]
+    assert laid_out(model, layout).row_bits
     lm, text = Fast().session(model), torch.arange(30) * 7 % 96
     lm.append(text[:20], keep=0)
 
@@ -74,33 +71,24 @@ def test_a_choice_is_made_once_and_can_be_given():
     first = Fast().prepare(model)
     assert json.loads(json.dumps(first)) == first
     assert Fast().prepare(model) == first
-    shapes = ["12x32", "32x32", "16x32", "48x32", "32x48"]
-    for packed in {}, dict.fromkeys(shapes, "panels"), dict.fromkeys(shapes[:2], "panels"):
-        known = {**first, "packed": packed, "packed_linears": 0, "threads": 1}
-        given = tiny("llama", dtype=torch.float32)
-        chosen = Fast().prepare(given, known=known)
-        assert chosen["packed"] == packed
-        layers = [m for m in given.modules() if isinstance(m, Packed)]
-        assert chosen["packed_linears"] == len(layers)
-        wanted = {f"{m.out_features}x{m.in_features}": type(m) for m in layers}
-        assert wanted == {shape: LAYOUTS[layout] for shape, layout in packed.items()}
+    known = first | {"packed": {"32x32": "of another version"}, "threads": 3, "beside": 0}
+    chosen = Fast().prepare(tiny("llama", dtype=torch.float32), known=known)
+    assert chosen == known | {"packed": first["packed"]}  # layouts are a rule
 
 
-def test_a_known_layout_that_cannot_be_had_is_selected_anew():
-    """A run that another version, or a machine with a compiler, has begun."""
-    packed = {"32x32": "panels", "48x32": "onednn", "12x32": "other"}
-    known = EngineConfig(engine="fast", packed=packed, threads=1)
-    model = tiny("llama", dtype=torch.float32)
-    usual = next(iter(layouts(next(slots(model)).weight)))
-    chosen = Fast().prepare(model, known=known.to_json())
-    assert chosen["packed"] == {"32x32": "panels", "48x32": usual, "12x32": usual}
-
-
-def test_beside_others_fewer_threads_are_the_rule():
-    """All of them must win clearly."""
-    for all_threads, wanted in (5.0, 6), (4.6, 6), (4.0, 8):
-        assert preferred({8: all_threads, 6: 5.0, 4: 7.0, 1: 9.0}, 6, MARGIN) == wanted
-    assert preferred({8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, 6, MARGIN) == 4
+@pytest.mark.parametrize(
+    ("others", "weights", "threads", "beside"),
+    [(0.0, 2**30, None, 0), (3.0, 2**30, 5, 3), (0.0, 2**20, 2, 0), (7.0, 2**20, 1, 7)],
+)
+def test_threads_are_the_free_processors_and_two_for_small_weights(
+    others, weights, threads, beside, monkeypatch
+):
+    monkeypatch.setattr(contention, "at_work", lambda: others)
+    monkeypatch.setattr(contention, "quota", lambda: None)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    chosen = with_threads(EngineConfig(engine="fast"), weights)
+    assert (chosen.threads, chosen.beside) == (threads, beside)
 
 
 def test_a_session_runs_with_its_own_threads_and_puts_them_back():
@@ -162,8 +150,7 @@ def test_a_layout_that_raises_while_it_is_made_leaves_stock_layers(monkeypatch):
 
     monkeypatch.setattr(LAYOUTS["panels"], "__init__", fail)
     model = tiny("llama", dtype=torch.float32)
-    known = EngineConfig(engine="fast", packed={"32x32": "panels"}).to_json()
-    chosen = EngineConfig.from_json(Fast().prepare(model, known=known, threads=1))
+    chosen = EngineConfig.from_json(Fast().prepare(model, threads=1))
     assert "packing fails: needs the cpu support" in str(chosen)
     assert chosen.engine == "fast"
     assert not any(isinstance(m, Packed) for m in model.modules())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spsbench.extensions.cpu import report
+from spsbench.extensions.cpu import fast
 from spsbench.extensions.cpu.fast import Fast
 
 
@@ -10,7 +10,7 @@ from spsbench.extensions.cpu.fast import Fast
     ("library", "words"), [(object(), "compiled"), ("no C compiler", "none: no C")]
 )
 def test_report_says_whether_kernels_are_compiled(library, words, monkeypatch):
-    monkeypatch.setattr(report, "library", lambda: library)
+    monkeypatch.setattr(fast, "library", lambda: library)
     (name, told), *weights = Fast.report()
     assert (name, words in told) == ("kernels", True)
     assert [name for name, _ in weights] == ([] if isinstance(library, str) else ["weights"] * 2)

@@ -74,15 +74,9 @@ def test_a_damaged_file_or_an_unknown_way_is_measured_again():
         assert tuning.recall("reading torch.float32") == "into 4096"
 
 
-def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(measured):
+def test_a_run_says_what_was_measured(measured):
     first = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
     assert first["reading"] == "into 4096"
-    tuning._current.clear()
-    tuning.keep("reading torch.float32", "past 2048")
-    again = Fast().prepare(tiny("llama", dtype=torch.float32), known=first)
-    assert again == first
-    assert measured == [torch.float32]
-    assert prefetch_of(torch.float32) == FAR
 
 
 def test_without_a_kernel_there_is_nothing_to_measure(measured):

@@ -5,22 +5,31 @@
    An output is the sum of its inputs in an order that is always the same, whatever the count of rows
    and of threads, and however it is asked for: a chain for each CHUNK of inputs, the chunks in turn
    to one of WAYS sums. Such short chains round as little as torch's.
-   spsbench/extensions/cpu/packing/panels.py lays W out; native.py compiles this file. */
+   Of many rows, as a prompt has, a panel is in floats once for all of them, or as it lies where the processor
+   multiplies pairs of bfloat16; an output is added up in the same order. What differs is what stays in the
+   caches: a panel beside TALL rows, whose sums fit the registers, and the next panel, asked for meanwhile.
+   packing/panels.py lays W out. */
 
 #include <stdlib.h>
 
-#include "many_rows.h"
+#include "reading.h"
 #include "turning.h"
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
 
 #define WAYS 4
+#define MANY_ROWS 24 /* from so many on an unpacked panel pays */
+#define SHARED 96    /* rows of an item of a thread: as many share an unpacked panel at least */
+#define PAIR 2       /* registers of outputs at a time */
+#define LINE 64      /* bytes of a cache */
 #ifdef __AVX512F__
 #define MOST 8 /* rows whose sums fit the registers, two parts at a time */
+#define TALL 7 /* of many, beside what is asked for */
 #define IF_MORE(CASES) CASES
 #else
 #define MOST 6
+#define TALL 6
 #define IF_MORE(CASES)
 #endif
 
@@ -47,13 +56,15 @@ INLINE const bf16 *factors_bf16(const bf16 *x, long count) { return (void)count,
 INLINE void release_bf16(const bf16 *factors) { (void)factors; }
 #else
 typedef float factor_bf16;
-static const float *factors_bf16(const bf16 *x, long count) {
+static float *widened(const bf16 *x, long count, int threads) {
     float *wide = malloc((count ? count : 1) * sizeof *wide);
     long whole = wide ? count / LANES * LANES : 0;
+    _Pragma("omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count > MUCH)")
     for (long i = 0; i < whole; i += LANES) store_float(wide + i, load_bf16(x + i));
     for (long i = whole; wide && i < count; i++) wide[i] = widen_bf16(x[i]);
     return wide;
 }
+INLINE const float *factors_bf16(const bf16 *x, long count) { return widened(x, count, 1); }
 INLINE void release_bf16(const float *factors) { free((void *)factors); }
 #endif
 
@@ -98,13 +109,123 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
 #endif
 }
 
+/* A panel of pairs of inputs becomes floats, [in, PANEL]. */
+static const float *unpacked_bf16(const bf16 *panel, long in, float *to) {
+    for (long i = 0; i < in; i += 2, panel += 2 * PANEL, to += 2 * PANEL)
+        for (int p = 0; p < PARTS; p++) {
+            vector_bits two = *(const vector_bits *)(panel + 2 * p * REGISTER);
+            *(vector_bits *)(to + p * REGISTER) = two << 16;
+            *(vector_bits *)(to + PANEL + p * REGISTER) = two & 0xffff0000u;
+        }
+    return to - in * PANEL;
+}
+#define AS_IT_LIES(panel, in, to) ((void)(to), (panel))
+
+/* What a block of rows asks for: so many lines from an address on, after each chunk. */
+struct wanted {
+    const char *from;
+    long lines;
+};
+
+INLINE void ask(struct wanted *next) {
+    for (long i = 0; i < next->lines; i++, next->from += LINE) __builtin_prefetch(next->from, 0, 2);
+}
+
+/* For weights W of a panel that READY makes numbers X, which inputs are too: `rows` rows over a panel, up to
+   TALL, and all rows, which panels and rows part among threads. The latter returns whether there was no memory. */
+#define CASE_OF_MANY(NAME, N) case N: NAME##_tall(N, w, x, in, made, next); break;
+#define FOR_MANY(NAME, ADD, W, READY, X, NUMBER)                                                   \
+    INLINE void NAME##_tall(int rows, const X *w, const X *x, long in, float (*made)[PANEL],       \
+                             struct wanted *next) {                                                \
+        for (int p = 0; p < PARTS; p += PAIR, w += PAIR * REGISTER * 4 / sizeof(X)) {              \
+            vector sums[WAYS][TALL][PAIR];                                                         \
+            for (int way = 0; way < WAYS; way++) {                                                 \
+                vector sum[TALL][PAIR];                                                            \
+                for (int r = 0; r < rows; r++) sum[r][0] = sum[r][1] = (vector){};                 \
+                for (long i = way * CHUNK; i < in; i += WAYS * CHUNK) {                            \
+                    vector chain[TALL][PAIR];                                                      \
+                    for (int r = 0; r < rows; r++) chain[r][0] = chain[r][1] = (vector){};         \
+                    if (in - i >= CHUNK) ADD(rows, w + i * PANEL, x + i, in, CHUNK, chain, NOT, 0);\
+                    else ADD(rows, w + i * PANEL, x + i, in, in - i, chain, NOT, 0);               \
+                    for (int r = 0; r < rows; r++)                                                 \
+                        for (int q = 0; q < PAIR; q++) sum[r][q] += chain[r][q];                   \
+                    ask(next);                                                                     \
+                }                                                                                  \
+                for (int r = 0; r < rows; r++)                                                     \
+                    for (int q = 0; q < PAIR; q++) sums[way][r][q] = sum[r][q];                    \
+            }                                                                                      \
+            for (int r = 0; r < rows; r++)                                                         \
+                for (int q = 0; q < PAIR; q++)                                                     \
+                    *(vector *)(made[r] + (p + q) * REGISTER) =                                    \
+                        (sums[0][r][q] + sums[1][r][q]) + (sums[2][r][q] + sums[3][r][q]);         \
+        }                                                                                          \
+    }                                                                                              \
+    static void NAME##_some(long rows, const X *w, const X *x, long in, float (*made)[PANEL],      \
+                            struct wanted *next) {                                                 \
+        switch (rows) {                                                                            \
+            CASE_OF_MANY(NAME, 1) CASE_OF_MANY(NAME, 2) CASE_OF_MANY(NAME, 3) CASE_OF_MANY(NAME, 4)\
+            CASE_OF_MANY(NAME, 5) IF_MORE(CASE_OF_MANY(NAME, 6))                                   \
+            default: NAME##_tall(TALL, w, x, in, made, next);                                      \
+        }                                                                                          \
+    }                                                                                              \
+    static int NAME(const struct job *jobs, int count, const X *x, long rows, long in,             \
+                    int threads) {                                                                 \
+        long panels = panels_of(jobs, count), groups = (rows + SHARED - 1) / SHARED;               \
+        int failed = 0;                                                                            \
+        _Pragma("omp parallel num_threads(threads) reduction(| : failed)") {                       \
+            X *room = malloc(sizeof(W) < sizeof(X) ? in * PANEL * sizeof(X) : 1);                  \
+            const X *w = 0;                                                                        \
+            long last = -1;                                                                        \
+            failed |= !room;                                                                       \
+            _Pragma("omp for schedule(static)")                                                    \
+            for (long item = 0; item < panels * groups; item++) {                                  \
+                long bytes = in * PANEL * sizeof(W), number = item / groups;                       \
+                struct panel p = panel_of(jobs, number, bytes, sizeof(NUMBER));                    \
+                long first = item % groups * SHARED;                                               \
+                long end = first + SHARED < rows ? first + SHARED : rows;                          \
+                if (failed) continue;                                                              \
+                if (number != last) w = READY(p.w, in, room), last = number;                       \
+                struct wanted next = {0};                                                          \
+                if (end == rows && number + 1 < panels) {                                          \
+                    long turns = (end - first + TALL - 1) / TALL * PARTS / PAIR * ((in + CHUNK - 1) / CHUNK);\
+                    next.from = panel_of(jobs, number + 1, bytes, sizeof(NUMBER)).w;               \
+                    next.lines = (bytes / LINE + turns - 1) / turns;                               \
+                }                                                                                  \
+                for (long r = first, now; r < end; r += now) {                                     \
+                    float made[TALL][PANEL];                                                       \
+                    now = evenly(end - r, TALL);                                                   \
+                    NAME##_some(now, w, x + r * in, in, made, &next);                              \
+                    for (long i = 0; i < now; i++)                                                 \
+                        write_##NUMBER(load_float(made[i]), load_float(made[i] + LANES), p.bias,   \
+                                       (NUMBER *)p.y + (r + i) * p.out, p.width);                  \
+                }                                                                                  \
+            }                                                                                      \
+            free(room);                                                                            \
+        }                                                                                          \
+        return failed;                                                                             \
+    }
+
+FOR_MANY(many_float32, add_float, float, AS_IT_LIES, float, float)
+FOR_MANY(many_halves, add_float, bf16, unpacked_bf16, float, float)
+#ifdef __AVX512BF16__
+FOR_MANY(many_bfloat16, add_bf16, bf16, AS_IT_LIES, bf16, bf16)
+#else
+FOR_MANY(many_widened, add_float, bf16, unpacked_bf16, float, bf16)
+static int many_bfloat16(const struct job *jobs, int count, const bf16 *x, long rows, long in, int threads) {
+    float *wide = widened(x, rows * in, threads);
+    int failed = !wide || many_widened(jobs, count, wide, rows, in, threads);
+    free(wide);
+    return failed;
+}
+#endif
+
 #define CASE(NAME, N) case N: NAME##_block(N, w, x, bias, y, in, out, width, hint, ahead); break;
-#define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4) \
+#define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4)                        \
     CASE(NAME, 5) CASE(NAME, 6) IF_MORE(CASE(NAME, 7) CASE(NAME, 8))
 
 /* For each type of weights W and of other numbers: a block of rows over one panel, all rows over a panel, all
    panels. */
-#define PRODUCT(NAME, ADD, W, NUMBER, MANY)                                                           \
+#define PRODUCT(NAME, ADD, W, NUMBER, MANY)                                                        \
     INLINE void NAME##_block(int rows, const W *w, const factor_##NUMBER *x,                       \
                              const NUMBER *bias, NUMBER *y, long in, long out, long width,         \
                              int hint, long ahead) {                                               \
@@ -145,7 +266,7 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
             }                                                                                      \
     }                                                                                              \
     /* Returns whether there was no memory. */                                                     \
-    int NAME(const struct job *jobs, int count, const NUMBER *given, long rows, long in,    \
+    int NAME(const struct job *jobs, int count, const NUMBER *given, long rows, long in,           \
                     int hint, long ahead, int threads) {                                           \
         long panels = panels_of(jobs, count);                                                      \
         if (rows >= MANY_ROWS) return MANY(jobs, count, given, rows, in, threads);                 \

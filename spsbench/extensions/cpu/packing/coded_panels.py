@@ -1,7 +1,5 @@
 """Codes in panels, for the kernel of `quantised.c`: read once, in order, at the memory's speed."""
 
-from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -208,40 +206,33 @@ def refuse_codes(model: nn.Module, dtype: torch.dtype) -> str | None:
     return QuantisedPanels.refuses(dtype)
 
 
-def select_code_layouts(
-    model: nn.Module, dtype: torch.dtype, previous: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Return a layout for each shape and width of codes.
+def pack_codes(
+    model: nn.Module, dtype: torch.dtype, *, rounded: bool = True
+) -> list[tuple[str, str]]:
+    """Lay out every quantised layer of `model` in place; return shapes and layouts.
 
-    Integer dot products are the fastest for any number of rows.
+    The layout is the first of `CODE_LAYOUTS` that takes inputs of `dtype`; how it prefetches for
+    them is measured, once on a machine.
 
     Args:
         model: with quantised layers that are not laid out.
-        dtype: of the inputs of `model`.
-        previous: what an earlier run of this experiment selected.
+        dtype: of their inputs.
+        rounded: inputs may be rounded to 8 bits.
     """
-    chosen: dict[str, str] = {}
-    for *_, layer in quantised_layers(model):
-        ways = [name for name, kind in CODE_LAYOUTS.items() if kind.refuses(dtype) is None]
-        before = (previous or {}).get(coded_shape(layer))
-        chosen[coded_shape(layer)] = before if before in ways else ways[0]
-    return chosen
-
-
-def pack_codes(model: nn.Module, dtype: torch.dtype, chosen: Mapping[str, str]) -> dict[str, int]:
-    """Lay out every quantised layer of `model` in place; count them by shape and width.
-
-    How they are prefetched for inputs of `dtype` is measured, once on a machine.
-    """
-    counts: Counter[str] = Counter()
+    usable = [
+        (name, layout)
+        for name, layout in CODE_LAYOUTS.items()
+        if layout.refuses(dtype) is None and (rounded or layout is not QuantisedDots)
+    ]
+    packed = []
     unpacked = quantised_layers(model)[::-1]
     while unpacked:  # what a layer was is released as soon as it is laid out
-        parent, name, layer = unpacked.pop()
-        counts[coded_shape(layer)] += 1
-        layout = CODE_LAYOUTS[chosen[coded_shape(layer)]]
+        parent, attribute, layer = unpacked.pop()
+        name, layout = usable[0]
+        packed.append((coded_shape(layer), name))
         measure_prefetch(dtype, layout, layer.bits, layer.least)
-        setattr(parent, name, layout(layer))
-    return dict(counts)
+        setattr(parent, attribute, layout(layer))
+    return packed
 
 
 def coded_shape(layer: OverCodes) -> str:
@@ -256,3 +247,22 @@ def coded_bytes(model: nn.Module) -> int:
         count, groups, size = shape_of_panels(layer)
         total += count * groups * size + ALIGNED
     return total
+
+
+def round_weights(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor] | None:
+    """Return the numbers and scales of `weight` [out, in]; None where there is no kernel.
+
+    Raises:
+        MemoryError: no room for a row of weights.
+    """
+    if weight.device.type != "cpu" or missing(weight.dtype) is not None:
+        return None
+    weight = weight.contiguous()  # of columns, a few of each line would be read
+    out, width = weight.shape
+    numbers = torch.empty(out, width, dtype=torch.int8)
+    scales = torch.empty(out, -(-width // group), dtype=torch.float16)
+    sizes = out, width, *weight.stride(), group, bits, torch.get_num_threads()
+    places = weight.data_ptr(), numbers.data_ptr(), scales.data_ptr()
+    if kernel("codes", weight.dtype)(*places, *sizes):
+        raise MemoryError("no memory for a row of weights")
+    return numbers, scales

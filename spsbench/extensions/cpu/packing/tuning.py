@@ -108,18 +108,6 @@ def prefetch_of(dtype: torch.dtype, name: str = PRODUCT) -> Prefetch:
     return _current.get((dtype, name), USUAL)
 
 
-def select_prefetch(dtype: torch.dtype, name: str | None = None) -> str:
-    """Prefetch as an earlier run did, by its `name`, else as is fastest; return the name.
-
-    A name that is unknown here changes nothing.
-    """
-    if name is None:
-        measured_prefetch(dtype)
-    else:
-        _use((dtype, PRODUCT), name)
-    return prefetch_of(dtype).name
-
-
 def measured_prefetch(
     dtype: torch.dtype,
     name: str = PRODUCT,

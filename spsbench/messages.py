@@ -5,9 +5,10 @@ library, by `lines_to`.
 """
 
 import logging
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from threading import Timer
 from typing import Any, TypeVar
 
@@ -20,6 +21,21 @@ Say = Callable[[str], None]
 """A function that receives a line."""
 
 log = logging.getLogger(__package__)
+
+
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories: controls, formats (bidi, zero width), surrogates, separators."""
+
+
+def visible(text: str) -> str:
+    r"""Return one line with all invisible characters escaped, also \n and \t."""
+    return "".join(map(_visible, text))
+
+
+@cache
+def _visible(character: str) -> str:
+    hidden = unicodedata.category(character) in HIDDEN
+    return character.encode("unicode_escape").decode("ascii") if hidden else character
 
 
 def ignore(value: Any) -> None:

@@ -7,19 +7,15 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import cache
 from io import TextIOWrapper
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, TextIO
 
 from spsbench.errors import WriteError, replace_fields
+from spsbench.messages import visible
 from spsbench.settings.options import flag_of
-
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Controls (ESC, CR, C1), formats (bidi, zero-width), surrogates, line and paragraph separators."""
 
 DIM, BOLD, YELLOW, RESET = "\x1b[2m", "\x1b[1m", "\x1b[33m", "\x1b[0m"
 ROOM = 12  # columns that a wrapped text needs
@@ -32,14 +28,6 @@ def safe_text(text: str) -> str:
     Rich passes ESC, C1 and bidi controls through, to a terminal and to a pipe alike.
     """
     return NOT_ASCII_PRINTABLE.sub(lambda match: visible(match[0]), text)
-
-
-@cache
-def visible(character: str) -> str:
-    """Return the character itself, or its escape."""
-    if unicodedata.category(character) in HIDDEN:
-        return character.encode("unicode_escape").decode("ascii")
-    return character
 
 
 def one_line(text: str) -> str:

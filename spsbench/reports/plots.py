@@ -5,8 +5,8 @@ import textwrap
 from io import BytesIO
 from typing import Any
 
+from spsbench.messages import visible
 from spsbench.reports.reporter import Curve, Figure, Level, Panel
-from spsbench.reports.text import visible
 
 # Okabe-Ito palette, distinct under common colour blindness; markers differ as well
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")

@@ -5,11 +5,12 @@ from io import StringIO
 from itertools import accumulate
 from typing import NamedTuple
 
+from spsbench.messages import visible
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import brief, full
 from spsbench.reports.reporter import Report, TextTable
-from spsbench.reports.text import body, visible
+from spsbench.reports.text import body
 from spsbench.settings.labels import Names
 
 LONGEST = 24  # characters of a word that is never split

@@ -3,12 +3,12 @@
 import csv as writer
 import json as encoder
 import re
-import unicodedata
 from collections.abc import Sequence
 from html import escape as escape_html
 from io import StringIO
 from typing import Any
 
+from spsbench.messages import visible
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import (
     ABSENT,
@@ -80,9 +80,6 @@ def _paper_figure(theirs: PaperRow, column: Column) -> str:
     return ABSENT if value is None else f"{value:.{column.digits}f}{column.unit}"
 
 
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories: controls, formats (bidi, zero width), surrogates, separators."""
-
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # full-width ones too
 MARKDOWN = frozenset("\\`*_{}[]<>|#~&!")
 LATEX = {
@@ -99,11 +96,6 @@ LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
 }
-
-
-def visible(text: str) -> str:
-    r"""Return one line with all invisible characters escaped, also \n and \t."""
-    return "".join(_escape(c) if unicodedata.category(c) in HIDDEN else c for c in text)
 
 
 def csv_text(text: str) -> str:
@@ -123,10 +115,6 @@ def markdown_text(text: str) -> str:
 def latex_text(text: str) -> str:
     """Escape LaTeX's special characters."""
     return "".join(LATEX.get(c, c) for c in visible(text))
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 LONGEST = 400  # characters of one piece of text on a page

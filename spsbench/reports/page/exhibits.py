@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from spsbench.messages import visible
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.batch_figures import batch_figure
 from spsbench.reports.columns import PaperRow, headline, paper_value
 from spsbench.reports.figure1 import by_k, lines
 from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Section, Table
-from spsbench.reports.text import labels, visible
+from spsbench.reports.text import labels
 from spsbench.settings.labels import Names
 
 BARS = "Bars are 95 % intervals over samples; open marks were timed under load."

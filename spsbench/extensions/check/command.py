@@ -1,6 +1,5 @@
 """`sps check`: audit whether a running server's speculation is lossless and faster."""
 
-import json as as_text
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,11 +8,10 @@ from urllib.parse import urlsplit
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.terminal import with_flags, write
+from spsbench.cli.terminal import write
 from spsbench.errors import Exit, UsageError
 from spsbench.extensions.check.options import CheckOptions
 from spsbench.hardware.signals import graceful
-from spsbench.store.atomic import replace_file
 from spsbench.version import __version__
 
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
@@ -50,25 +48,18 @@ def check(
             result = run_check(url, options, place, watch=watch)
     except KeyboardInterrupt:
         raise typer.Exit(interrupt.code) from None
-    show(result, format, out)
-    raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
-
-
-def show(checked: Any, format: str, out: Path | None) -> None:
-    """Print the result, or write its page."""
+    from spsbench.cli.publish import deliver, show
     from spsbench.extensions.check import page
+    from spsbench.reports.reporter import Section
 
-    if format == "json":
-        write(as_text.dumps(page.as_json(checked), indent=2, allow_nan=False) + "\n")
-    elif format == "html" and out is None:
-        write(page.as_html(checked, __version__))
-    elif format == "html" and out is not None:
-        replace_file(out, page.as_html(checked, __version__).encode())
-        write(f"{page.sentence(checked)}\n")
+    sentence = page.sentence(result)
+    if format == "html":
+        deliver(page.as_html(result, __version__), format, out)
+        if out is not None:
+            write(f"{sentence}\n")
     else:
-        from spsbench.reports.table import drawn
-
-        for table in page.tables(checked):
-            write(drawn(table, None))
-        for line in [*(f"- {note}" for note in page.notes(checked)), page.sentence(checked)]:
-            write(f"{with_flags(line)}\n")
+        notes = tuple(f"- {note}" for note in page.notes(result))
+        tables = tuple(page.tables(result))
+        section = Section(title="", status="open", line=sentence, notes=notes, tables=tables)
+        show(page.as_json(result), format, section)
+    raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))

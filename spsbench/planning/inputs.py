@@ -22,7 +22,7 @@ from spsbench.settings.commands import Planning
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
-from spsbench.store.traces import DraftOf, Traces, read_traces, refuse
+from spsbench.store.traces import DraftOf, Head, Traces, read_traces, refuse
 
 OF_SAMPLING = {name: f"sampling.{name}" for name in WARP}
 OF_HEAD = {
@@ -147,11 +147,9 @@ def check_head(
 
 def head_fields(traces: Traces) -> dict[str, Any]:
     """Return the fields of the target, its sampling and its chat that a trace has."""
-    if traces.head is None:
-        raise ValueError("traces without a head")
+    head = traces.head or Head({})
     usual = {field: getattr(WarpSettings(), name) for name, field in OF_SAMPLING.items()}
-    chat = {"work.chat": bool(traces.head.chat), "work.system": traces.head.system}
-    return {**usual, **traces.head.identity, **chat}
+    return {**usual, **head.identity, "work.chat": head.chat, "work.system": head.system}
 
 
 def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Planning) -> None:

@@ -63,8 +63,9 @@ def measured_costs(
     """
     if path.exists():
         costs = read_costs(path)
-        lacking = [name for name in dict.fromkeys(drafts) if name not in costs.arms]
-        if not (changed := [*differing(setting, costs.setting), *lacking]):
+        changed = [name for name in setting if setting[name] != costs.setting.get(name)]
+        changed += [name for name in drafts if name not in costs.arms]
+        if not changed:
             return costs
         log.info(f"note: costs are measured again, of another setting ({', '.join(changed)})")
     costs = measure()
@@ -75,15 +76,3 @@ def measured_costs(
         costs = min(measure(), costs, key=lambda costs: len(costs.contradictions()))
     replace_file(path, dumps(costs).encode("ascii"))
     return read_costs(path)
-
-
-def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any], below: str = "") -> list[str]:
-    """Return the paths of the values that differ between two settings: `models.target.dtype`."""
-    paths = []
-    for name in dict.fromkeys([*ours, *theirs]):
-        one, other = ours.get(name), theirs.get(name)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            paths += differing(one, other, f"{below}{name}.")
-        elif one != other:
-            paths.append(below + name)
-    return paths

@@ -259,20 +259,18 @@ def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -
         name = ", ".join(key)
         by_k = sorted((f for f in members if f.candidate.k), key=lambda f: f.candidate.k or 0)
         if by_k:
-            best = best_of(by_k)
-            points = tuple(point(f, f.tau) for f in by_k)
-            taus.append(Curve(name=name, points=points, line=line))
-            points = tuple(point(f, f.speedup) for f in by_k)
-            gains.append(Curve(name=name, points=points, line=line, best=point(best, best.speedup)))
-        for forecast in members:
+            best, predicted = best_of(by_k), tuple(point(f, f.speedup) for f in by_k)
+            taus.append(Curve(name=name, points=tuple(point(f, f.tau) for f in by_k), line=line))
+            top = point(best, best.speedup)
+            gains.append(Curve(name=name, points=predicted, line=line, best=top))
+        label, other = f"{name}, measured", len(groups) + line
+        for forecast in by_k:
             figures = measured.get(str(forecast.candidate))
-            if figures is None or not forecast.candidate.k:
-                continue
-            label, other = f"{name}, measured", len(groups) + line
-            taus.append(Curve(name=label, points=(point(forecast, figures.tau),), line=other))
-            if not figures.doubt:
-                at = point(forecast, figures.speedup)
-                gains.append(Curve(name=label, points=(at,), line=other))
+            if figures is not None:
+                at, gained = point(forecast, figures.tau), point(forecast, figures.speedup)
+                taus.append(Curve(name=label, points=(at,), line=other))
+                if not figures.doubt:
+                    gains.append(Curve(name=label, points=(gained,), line=other))
         high = forecasts.ceilings[str(key)]
         gains.append(Level(name=f"{name}, ceiling", y=high, line=line))
     gains.append(Level(name="ArS", y=1.0))

@@ -16,7 +16,6 @@ UNSURE = (
     "It may pay, but the figures vary too much, or are too few, to say so: more prompts (`limit`, "
     "`held_back`) or a quieter machine would tell."
 )
-WORDS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 6: "a sixth", 10: "a tenth"}
 
 
 class Verdict(Enum):
@@ -181,7 +180,7 @@ def why(verdict: Verdict, best: Prediction | None, needs: BreakEven) -> str:
             verdict,
             "Nothing that was measured is faster than plain sampling by a margin that matters.",
         )
-    price = "next to nothing" if needs.c < FREE else f"{share(needs.c)} of a target step each"
+    price = "next to nothing" if needs.c < FREE else f"{needs.c:.2g} of a target step each"
     finds_nothing = best.drafted < HALF and best.tau.mean < 1 + HALF / 2
     reasons = (
         (
@@ -232,8 +231,3 @@ def lacks(best: Prediction, needs: BreakEven) -> str:
     if not wants:
         return f"{has}; no acceptance and no cheaper draft would make up for the rest of a round."
     return f"{has}; it would need {', or '.join(wants)}."
-
-
-def share(c: float) -> str:
-    """Format a share: `a fifth`, `0.41`."""
-    return next((word for n, word in WORDS.items() if abs(c * n - 1) < 0.1), f"{c:.2g}")

@@ -42,7 +42,7 @@ class Facts:
         return (*self.text, *self.draft_tokens[:n])
 
     def drawn(self, slot: int) -> list[float]:
-        """Return the cells of DRAFT: the draft model's law after the tokens that it drew before."""
+        """Return the cells of DRAFT: the draft model's distribution after its tokens before."""
         before = tuple(self.picked[Purpose.DRAFT, i] for i in range(slot))
         return list(self.p(self.text + before))
 
@@ -66,7 +66,7 @@ Outcome = tuple[tuple[int, ...], str]
 
 
 def warped(law: Law, **settings: Any) -> Law:
-    """Return the law after the warp of these settings, by the audit's own code."""
+    """Return the distribution after the warp of these settings, by the audit's own code."""
     warp = WarpSettings(**settings)
 
     @cache
@@ -125,7 +125,7 @@ def fresh(index: int, length: int, purpose: Purpose, slot: int) -> Hashable:
 
 @dataclass
 class Case:
-    """One generation whose output law is enumerated. `q` and `p` are the laws before the warp."""
+    """One generation whose output distribution is enumerated; `q` and `p` are before the warp."""
 
     verifier: Verifier
     rule: Rule
@@ -159,7 +159,7 @@ class Case:
         return TableLM(law, self.vocab, limit=limit, text=text, target=target)
 
     def expected(self) -> dict[Outcome, float]:
-        """Return the law of the target alone."""
+        """Return the distribution of the target alone."""
         return law_of_outputs(
             warped(self.q, **self.warp),
             self.prompt,
@@ -176,7 +176,7 @@ MAX_K = 6  # the largest K of single rounds
 
 
 class Setting(NamedTuple):
-    """Laws, prompt and lengths of a case: of whole texts, or of one round of `lookahead` tokens."""
+    """Distributions, prompt and lengths of a case: whole texts, or a round of K tokens."""
 
     name: str
     pair: Pair
@@ -209,8 +209,8 @@ SURE = ("plain", "sure", "sure")
 TEXTS = (
     Setting("two tokens", Pair(2, 3, ("plain",)), tokens=3),
     Setting("three tokens", Pair(3, 2, ("plain",))),
-    Setting("two tokens: ties, zeros, disjoint laws", Pair(2, 4), tokens=3),
-    Setting("three tokens: ties, zeros, disjoint laws", Pair(3, 4)),
+    Setting("two tokens: ties, zeros, disjoint supports", Pair(2, 4), tokens=3),
+    Setting("three tokens: ties, zeros, disjoint supports", Pair(3, 4)),
     Setting("an EOS in the block", Pair(2, 3, ("plain",)), tokens=3, eos=frozenset({1})),
     Setting(
         "temperature, top-k, top-p",
@@ -235,7 +235,7 @@ ROUNDS = (
     *(Setting("two tokens", Pair(2, 40 + k, ("plain",)), k) for k in (3, 4)),
     *(Setting("a sure draft model", Pair(2, seed, SURE), k) for k, seed in ((5, 65), (MAX_K, 53))),
     *(
-        Setting("ties, zeros, disjoint laws", Pair(2, 60 + k), k, (1, 0, 0, 1, 0, 0, 1))
+        Setting("ties, zeros, disjoint supports", Pair(2, 60 + k), k, (1, 0, 0, 1, 0, 0, 1))
         for k in range(3, MAX_K)
     ),
     Setting(

@@ -25,13 +25,13 @@ SIMPLE: tuple[Laws, ...] = (
     ((0.5, 0.5, 0.0), (0.0, 0.5, 0.5)),
     ((QUARTER, QUARTER, 0.5), (0.5, 0.5, 0.0)),
 )
-"""Laws in the order of size."""
+"""Distributions in the order of size."""
 
 DEPTHS = (1, 2, 3)
 MAX_DRAFTS_LISTED = 12  # drafts that are listed
 
 Make = Callable[[Laws, int], Case]
-"""The laws and K -> a case of one round."""
+"""The distributions and K -> a case of one round."""
 
 
 def smallest(make: Make) -> list[str]:
@@ -95,7 +95,7 @@ def walked(case: Case) -> dict[tuple[int, ...], Rulings]:
 
 
 def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
-    """Merge rulings that differ in the bonus alone, if its law is the target's.
+    """Merge rulings that differ in the bonus alone, if its distribution is the target's.
 
     The target continues alone after a round in any case.
     """
@@ -148,7 +148,7 @@ def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
 
 
 def beginnings(law: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...], float]:
-    """Return the law of the first `length` tokens; a shorter text counts as a whole."""
+    """Return the distribution of the first `length` tokens; a shorter text counts as a whole."""
     sums: dict[tuple[int, ...], float] = {}
     for (text, _), chance in law.items():
         sums[text[:length]] = sums.get(text[:length], 0.0) + chance
@@ -162,5 +162,5 @@ def number(value: float) -> str:
 
 
 def listed(law: Sequence[float]) -> str:
-    """Return a law as `(1/3, 2/3)`."""
+    """Return a distribution as `(1/3, 2/3)`."""
     return f"({', '.join(map(number, law))})"

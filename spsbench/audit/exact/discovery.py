@@ -16,10 +16,10 @@ EQUAL = 1e-14  # rounding tolerance of two probabilities
 
 @dataclass
 class DiscoveredRule(Rule):
-    """Cells of any `verifier`, found by queries; cells of the draft from its law.
+    """Cells of any `verifier`, found by queries; cells of the draft from its distribution.
 
-    If the draft has no law, the drafter is queried too. A drafter that drafts anew after the same
-    text, because of a rejection, is detected at the ends of the cells.
+    If the draft has no distribution, the drafter is queried too. A drafter that drafts anew after
+    the same text, because of a rejection, is detected at the ends of the cells.
     """
 
     verifier: Verifier
@@ -71,7 +71,7 @@ def query_of(verifier: Verifier, facts: Facts, draft: Draft) -> Query:
 
 
 def laws_after(facts: Facts, draft: Draft) -> Tensor:
-    """Return [N + 1, V] the target's laws after the text and each node, as the loop passes them."""
+    """Return [N + 1, V] the target's distributions after the text and each node, as in the loop."""
     tokens = draft.tokens.tolist()
     above = range(-1, len(tokens) - 1) if draft.parents is None else draft.parents.tolist()
     paths: list[tuple[int, ...]] = []
@@ -81,7 +81,7 @@ def laws_after(facts: Facts, draft: Draft) -> Tensor:
     q = torch.tensor(rows, dtype=torch.float64)
     if draft.probs is None or not paths:
         return q
-    # Equal laws are bitwise equal in the loop, so a tie there is a tie here.
+    # Equal distributions are bitwise equal in the loop, so a tie there is a tie here.
     at = torch.tensor([parent + 1 for parent in above])
     same = (q[at] - draft.probs).abs() < EQUAL
     q[at] = draft.probs.where(same, q[at])

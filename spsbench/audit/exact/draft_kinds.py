@@ -29,7 +29,7 @@ from spsbench.methods.drafters.shaped import ShapedDrafter
 
 
 class ArgmaxDrafter(Drafter):
-    """Drafter of the draft model's argmax; without a law, so only one-sample match may follow."""
+    """Drafter of the draft model's argmax: deterministic, so that only `match` may follow."""
 
     drawn = Drawn.POINT
 
@@ -75,7 +75,7 @@ class FixedDrafter(Drafter):
 
 
 def tree_cells(parents: Sequence[int], drawn: Drawn) -> Callable[[Facts, int], list[float]]:
-    """Return the cells of a `ShapedDrafter`: each node follows the law after its ancestors.
+    """Return the cells of a `ShapedDrafter`: a node follows the distribution after its ancestors.
 
     They are the widths for a slot's node; one cell where it cannot be drawn.
     """
@@ -117,7 +117,7 @@ class DraftKind(NamedTuple):
     rounds: tuple[Setting, ...] = ()  # walked instead of whole texts, which would be too many
     rule: str | None = None  # default verifier of the walk; None = every one
     upto: int = MAX_K  # largest K of the single rounds by default
-    wide: bool = False  # more than two siblings: by default only with rules that use their laws
+    wide: bool = False  # more than two siblings: by default only with rules that use their p
     how: Drawn | None = None  # sampling of the nodes of a tree; None for chains
 
 
@@ -149,9 +149,9 @@ def both(
 
 ONE = (0, 1)
 PLAIN = Setting("three tokens", Pair(3, 2, ("plain",)), 2, ONE)
-ODD = Setting("three tokens: ties, zeros, disjoint laws", Pair(3, 4), 2, ONE)
+ODD = Setting("three tokens: ties, zeros, disjoint supports", Pair(3, 4), 2, ONE)
 TWO = Setting("two tokens", Pair(2, 3, ("plain",)), 2, ONE)
-TWO_ODD = Setting("ties, zeros, disjoint laws", Pair(2, 4), 2, (1, 0, 0))
+TWO_ODD = Setting("ties, zeros, disjoint supports", Pair(2, 4), 2, (1, 0, 0))
 TWO_WARPED = Setting("warped", Pair(2, 5, ("plain",)), 2, (0,), {"temperature": 1.5})
 GREEDY = Setting("greedy", Pair(3, 4), 2, ONE, AT_ZERO)
 WARPED = Setting("three tokens, warped", Pair(3, 5, ("plain",)), 2, (0,), {"top_k": 2})
@@ -160,11 +160,11 @@ OFTEN_SURE = Setting("two tokens, at times a sure one", Pair(2, 1, SURE), 2, ONE
 OF_SIBLINGS = (PLAIN, ODD, WARPED, GREEDY._replace(lookahead=1))
 OF_THREE_DISTINCT = (
     Setting("four tokens", Pair(4, 4, ("plain",)), 2, ONE),
-    Setting("four tokens: ties, zeros, disjoint laws", Pair(4, 4), 2, ONE),
+    Setting("four tokens: ties, zeros, disjoint supports", Pair(4, 4), 2, ONE),
 )
 """Trees over four tokens, because the third distinct sibling of three tokens is certain.
 
-After two rejections more than one of four tokens is left, so the law of the third sibling matters.
+After two rejections two of four tokens are left: the third sibling's distribution matters.
 """
 OF_TREES = (TWO, TWO_ODD, GREEDY)
 OF_DEEP_TREES = tuple(one._replace(lookahead=3) for one in OF_TREES)

@@ -1,4 +1,4 @@
-"""Exact output law of the shipping `decode`, by enumeration of every cell of every uniform.
+"""Exact output distribution of the shipping `decode`, by enumeration of each uniform's cells.
 
 The code decides by comparing uniforms with thresholds. A `Rule` lists the thresholds (`discovery`
 finds those of any verifier), and so cuts each uniform's [0, 1) into cells, given the cells chosen
@@ -7,8 +7,8 @@ the widths.
 
 The walk verifies that no cell contains more than one decision: each path runs with every uniform
 near the lower end of its cell, then near the upper end. Decisions are monotone steps in their
-uniform, so equal rounds at both ends prove that nothing changes between. A law that is right at
-both ends is therefore exact, and a rule with other thresholds is detected.
+uniform, so equal rounds at both ends prove that nothing changes between. A distribution that is
+right at both ends is therefore exact, and a rule with other thresholds is detected.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -174,12 +174,12 @@ class WatchedVerifier:
         return self._verifier(draft, q, noise)
 
 
-EXACT = 1e-12  # total variation up to which two laws are equal
+EXACT = 1e-12  # total variation up to which two distributions are equal
 
 
 @dataclass
 class Proof:
-    """The enumerated law, and statistics of the walk."""
+    """The enumerated distribution, and statistics of the walk."""
 
     low: dict[Outcome, float]
     high: dict[Outcome, float]
@@ -192,24 +192,24 @@ class Proof:
 
     @property
     def distance(self) -> float:
-        """Return the total variation from the target's law, at the worse end."""
+        """Return the total variation from the target's distribution, at the worse end."""
         return max(
             total_variation(self.low, self.expected), total_variation(self.high, self.expected)
         )
 
     @property
     def whole(self) -> bool:
-        """Return whether the cells were right, so that `distance` is that of the exact law."""
+        """Return whether the cells were right, so that `distance` is exact."""
         return self.constant and abs(self.mass - 1) < EXACT
 
     @property
     def exact(self) -> bool:
-        """Return whether the law is the target's."""
+        """Return whether the distribution is the target's."""
         return self.whole and self.distance < EXACT
 
 
 def total_variation(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
-    """Return half the sum of the differences of two laws."""
+    """Return half the sum of the differences of two distributions."""
     return sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in a.keys() | b.keys()) / 2
 
 
@@ -247,11 +247,11 @@ def prove(case: Case) -> Proof:
 
 
 def whole_texts(case: Case, q: Law, law: dict[Outcome, float]) -> dict[Outcome, float]:
-    """Return the law of texts that start with a round of law `law` and continue with the target.
+    """Return the distribution of texts that start with a round of `law`, and go on with the target.
 
-    The result is the target's law of texts if and only if the round is exact, whatever follows. A
-    rule that is exact in one round after any text is exact in all, since the noise of each round is
-    fresh.
+    The result is the target's distribution of texts if and only if the round is exact, whatever
+    follows. A rule that is exact in one round after any text is exact in all, since the noise of
+    each round is fresh.
     """
     texts: dict[Outcome, float] = {}
     for (output, finish), weight in law.items():

@@ -27,7 +27,7 @@ STOPPING = {
     "entropy": "entropy:t=0.65,step=0.05",
     "disco": "disco:t=0.7",
 }
-"""Thresholds for laws over two tokens, which are never flat: defaults would hardly ever stop."""
+"""Thresholds for distributions over two tokens, never flat: defaults would hardly ever stop."""
 
 TIMELESS = {"utility": "utility:test=1,hold=1,start=2,draft=0.1"}
 """Costs in the place of the clock, so that a text has one K, and phases within a few rounds."""
@@ -46,7 +46,7 @@ COMMON = frozenset({"model", "ngram", "none"})
 """Drafters that every rule is walked with.
 
 The other built-in drafters draw like one of these or of `REFERENCE`, so that one rule suffices to
-show that their reported laws are right.
+show that their reported distributions are right.
 """
 
 WITNESS = "sps"
@@ -57,7 +57,7 @@ seen.
 """
 
 BLIND = frozenset({"match"})
-"""Rules that never use the law of a draft, and so not that of a third sibling."""
+"""Rules that never use the distribution of a draft, and so not that of a third sibling."""
 
 UPTO_OF_TREES = 3  # K of single rounds: two chains of 6 tokens have 4,096 drafts
 
@@ -120,7 +120,7 @@ def pairings(
 def is_apt(verifier: Verifier, spec: Spec, kind: DraftKind) -> bool:
     """Return whether a kind of draft can reveal an error of a rule that no smaller kind reveals.
 
-    A wide tree can if the rule uses the laws of siblings and accepts the tree's sampling.
+    A wide tree can if the rule uses the distributions of siblings and accepts the tree's sampling.
     """
     if not kind.wide or kind.how is None:
         return True

@@ -1,10 +1,10 @@
 """Thresholds of an unknown rule, found by queries of the verifier.
 
-A verifier is a pure function of draft, laws and uniforms, so the points where its ruling changes
-can be searched for. Each uniform moves along [0, 1) while the earlier uniforms stay in their cells
-and the later ones try several values. Between two points with different rulings the change is
-bisected to the last bit, or to a likely threshold. A missed change is detected later: the walk runs
-every cell at both ends, with the verifier unchanged.
+A verifier is a pure function of draft, distributions and uniforms, so the points where its ruling
+changes can be searched for. Each uniform moves along [0, 1) while the earlier uniforms stay in
+their cells and the later ones try several values. Between two points with different rulings the
+change is bisected to the last bit, or to a likely threshold. A missed change is detected later: the
+walk runs every cell at both ends, with the verifier unchanged.
 
 A verifier that never reads a value on the host answers hundreds of settings in one call, by
 `torch.func.vmap`; others are queried one by one.
@@ -168,7 +168,7 @@ def between(ask: Ask, low: float, high: float, likely: Sequence[float]) -> list[
 
 @dataclass
 class VerifierQuery(Query):
-    """A verifier with one draft and the target's laws `q` [N + 1, V] of it."""
+    """A verifier with one draft and the target's distributions `q` [N + 1, V] of it."""
 
     verifier: Verifier
     draft: Draft
@@ -272,13 +272,13 @@ def guesses(
     The thresholds are points to query first; the search verifies them.
 
     Args:
-        q: [N + 1] the target's laws in the form given to a verifier.
-        p: [N] the draft's laws, or none for tokens drafted by rule.
+        q: [N + 1] the target's distributions in the form given to a verifier.
+        p: [N] the draft's distributions, or none for tokens drafted by rule.
         parents: [N] parents of a tree's nodes.
     """
     thresholds = {edge for law in q for edge in edges(law)}
     weight = 1.0
-    if parents is not None or not p:  # a chain without a law is walked like a tree
+    if parents is not None or not p:  # a chain without a distribution is walked like a tree
         above = range(-1, len(tokens) - 1) if parents is None else parents
         thresholds.update(of_trees(q, p, tokens, above))
         if p:
@@ -353,7 +353,7 @@ def of_tries(
 
 
 def one_hot(token: int, size: int) -> list[float]:
-    """Return a law with all mass on one token."""
+    """Return a distribution with all mass on one token."""
     return [float(x == token) for x in range(size)]
 
 

@@ -1,4 +1,4 @@
-"""The compatibility table: the law of every verifier with every kind of draft and every schedule.
+"""The compatibility table: every verifier with every kind of draft and every schedule, enumerated.
 
 Whole texts are enumerated at K = 2, and one round at larger K (`draft_kinds.one_rounds`). A pairing
 that the loop refuses is enumerated past the refusal, to show its effect. A plug-in that cannot be
@@ -85,7 +85,7 @@ class RuleRow:
 
     @property
     def wrong(self) -> bool:
-        """Return whether the enumerated law differs from the target's."""
+        """Return whether the enumerated distribution differs from the target's."""
         return self.error is not None or (self.distance or 0.0) > EXACT
 
 
@@ -219,7 +219,7 @@ class Subject(NamedTuple):
         )
 
     def simple(self, laws: Laws, lookahead: int) -> Case:
-        """Return the case of one round in which the same laws follow every text."""
+        """Return the case of one round in which the same distributions follow every text."""
         q, p = laws
         setting = Setting("", Pair(len(q)), lookahead, (0,))
         case = self.case(setting, Constant(lookahead))

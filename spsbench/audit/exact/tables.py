@@ -1,8 +1,8 @@
-"""Language models as tables: the law after any prefix is a fixed function of the prefix.
+"""Language models as tables: the distribution after any prefix is a fixed function of the prefix.
 
 A pair of tables covers cases that are rare for random models: exact ties, tokens of probability
-zero on either side, prefixes with equal laws, and prefixes whose laws share no token. With a
-deterministic draft model a long draft has few values, and each test is still of a random token.
+zero on either side, prefixes with equal distributions or disjoint supports. With a deterministic
+draft model a long draft has few values, and each test is still of a random token.
 """
 
 import copy
@@ -40,15 +40,15 @@ class Pair:
     )
 
     def q(self, prefix: Sequence[int]) -> tuple[float, ...]:
-        """Return the target's law."""
+        """Return the target's distribution."""
         return self._row(tuple(prefix))[0]
 
     def p(self, prefix: Sequence[int]) -> tuple[float, ...]:
-        """Return the draft model's law."""
+        """Return the draft model's distribution."""
         return self._row(tuple(prefix))[1]
 
     def kind(self, prefix: Sequence[int]) -> str:
-        """Return the kind of the laws after `prefix`."""
+        """Return the kind of the distributions after `prefix`."""
         return self._random(prefix, "kind").choice(self.kinds)
 
     def _random(self, prefix: Sequence[int], what: str) -> random.Random:

@@ -1,4 +1,4 @@
-"""The e-process: capital of bets against the target's law that are fair under the null.
+"""The e-process: capital of bets against the target's distribution that are fair under the null.
 
 A bet of `lam` on a set multiplies the stake by 1 + lam (hit - mass). If tokens follow q, the
 expected factor is 1 whatever the past, so the capital is a nonnegative martingale. By Ville's
@@ -112,7 +112,7 @@ MAX_SHARE_LOST = 0.95  # largest share of the stake that a bet may lose on one t
 class Bet:
     """A share of the initial capital on one repeated bet.
 
-    `scaled` bets expect the law (1 - size) q + size p instead of a constant edge.
+    `scaled` bets expect the distribution (1 - size) q + size p instead of a constant edge.
     """
 
     share: float
@@ -252,7 +252,7 @@ class Control:
 def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) -> float | None:
     """Return the least bias that such an audit detects with probability 0.99, or None.
 
-    The power is simulated at the tokens' own laws with the main bets alone, which is conservative.
+    The power is simulated at the tokens' distributions with the main bets alone: conservative.
     """
     most = tilt_limit(evidence)
     if not len(evidence) or most <= 0:
@@ -284,7 +284,7 @@ def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) 
 def inject(
     evidence: Evidence, bias: float, level: float = LEVEL, band: Floats = NO_BAND
 ) -> Control:
-    """Audit tokens drawn from the same laws with a bias of `bias`, once per seed."""
+    """Audit tokens drawn from the same distributions with a bias of `bias`, once per seed."""
     kappa = tilt_of(evidence, bias)
     free = np.maximum(1 - evidence.mass[:, DRAFT], 1e-12)
     chance = added(evidence, kappa) / free  # probability of replacing a token outside the set

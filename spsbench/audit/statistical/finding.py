@@ -69,7 +69,7 @@ class Test:
     stratum: str
     tokens: int
     observed: float  # share of tokens in the set
-    expected: float  # by the target's law
+    expected: float  # by the target's distribution
     z: float
 
     @property
@@ -94,7 +94,7 @@ def share(
 
 
 class AuditArm:
-    """The tokens of one method or server, in order, and the e-process against its law.
+    """The tokens of one method or server, in order, and the e-process against its distribution.
 
     Each alternative has an equal share of the capital: the mean of their e-processes is one
     nonnegative martingale, so that the level holds for the whole.
@@ -138,7 +138,7 @@ class AuditArm:
 
     @property
     def alarmed(self) -> bool:
-        """Return whether this arm alarms: its law is not the target's."""
+        """Return whether this arm alarms: its distribution is not the target's."""
         return bool(self.impossible) or self.peak >= alarm(self.level)
 
     @property
@@ -161,7 +161,7 @@ class AuditArm:
         return claimable(self.evidence(), self.level / len(self.bands), self.bands[0])
 
     def plant(self, bias: float) -> Control:
-        """Plant a bias of size `bias` in draws from the same laws, and audit them."""
+        """Plant a bias of size `bias` in draws from the same distributions, and audit them."""
         return inject(self.evidence(), bias, self.level / len(self.bands), self.bands[0])
 
     def thinned(self) -> list[tuple[int, float]]:

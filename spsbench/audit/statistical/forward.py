@@ -1,7 +1,7 @@
 """Logits of a text from one plain forward pass: no cache, no blocks, float32.
 
 The code is independent of the engines. Models that keep states are fed one token at a time after
-the prompt, over transformers' own cache: their passes over many tokens may have another law. If
+the prompt, over transformers' own cache: their passes over many tokens may score otherwise. If
 memory allows, transformers reads the model again from its folder; else the loaded model is used: a
 layer that an engine packed is unpacked while it runs, and each block of layers is converted to
 float32, which is lossless.

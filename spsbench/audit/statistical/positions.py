@@ -33,7 +33,7 @@ from spsbench.settings.cell import WarpSettings
 
 @dataclass(frozen=True, slots=True)
 class Laws:
-    """Laws of n positions, and the distance of each token from the boundary of the support."""
+    """Distributions of n positions, and the distance of tokens from the boundary of the support."""
 
     law: Floats  # [n, V]
     scaled: Floats  # [n, V] logits over the temperature, the largest 0
@@ -54,7 +54,7 @@ class Laws:
 
 
 def laws_of(logits: Floats, warp: WarpSettings) -> Laws:
-    """Return [n, V] the laws of logits; the temperature is above 0."""
+    """Return [n, V] the distributions of logits; the temperature is above 0."""
     n, size = logits.shape
     scaled = (logits.astype(np.float64) - logits.max(-1, keepdims=True)) / warp.temperature
     least = np.full(n, -np.inf)
@@ -87,7 +87,7 @@ class Positions:
     index: Whole  # [n] stratum by place in the round
     length: Whole  # [n] stratum by place in the text
     visible: Bits | None = None  # [n, W] outcomes known not to be hidden; None: all
-    draft: Floats | Bits | None = None  # [n, W] the draft's law, or the outcomes that it prefers
+    draft: Floats | Bits | None = None  # [n, W] the draft's distribution, or what it prefers
     stated: Floats | None = None  # [n, k] probabilities of the columns as stated, unnormalised
     keys: Sequence[Sequence[Any]] = ()  # names of the columns of each row
     tokens: Sequence[Any]  # names of the emitted tokens
@@ -172,7 +172,7 @@ def evidence(
 
 
 def among_visible(at: Positions, visible: Bits) -> tuple[Floats, Bits, Floats]:
-    """Return [n, W] the law among visible columns, [n, D, 2] the settled bets, [n] the tail's mass.
+    """Return [n, W] probabilities of visible columns, [n, D, 2] settled bets, [n] the tail's mass.
 
     The rest, of which a part may be hidden, comes with that probability beside them at most.
     """

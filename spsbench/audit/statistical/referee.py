@@ -44,7 +44,7 @@ class Text:
     name: str = ""
 
 
-ROWS = 64  # scored laws held at a time, for large vocabularies
+ROWS = 64  # scored distributions held at a time, for large vocabularies
 SHOWN = 8  # context tokens shown with an impossible token
 EDGE = 1e-3  # logits or mass beyond the support that float32 rounding explains
 
@@ -83,14 +83,14 @@ class Referee:
     def positions(
         self, text: Text, rows: int | None = ROWS
     ) -> Iterator[tuple[int, Laws, Positions]]:
-        """Yield the first position, the laws and what is known of `rows` tokens; None: of all."""
+        """Yield first position, distributions and positions of `rows` tokens; None: of all."""
         logits = self.scorer.logits(text.prompt, text.tokens)
         drafted = None if self.draft is None else self.draft.logits(text.prompt, text.tokens)
         tokens = np.array(text.tokens, np.int64)
         for first in range(0, len(logits), rows or max(1, len(logits))):
             here = slice(first, first + rows if rows else None)
             laws, draft = laws_of(logits[here], self.warp), None
-            if drafted is not None:  # beyond the draft's context its law is the target's
+            if drafted is not None:  # beyond the draft's context its distribution is the target's
                 draft, draft_logits = laws.law.copy(), drafted[here]
                 if len(draft_logits):
                     draft[: len(draft_logits)] = laws_of(draft_logits, self.warp).law

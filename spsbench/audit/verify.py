@@ -219,8 +219,8 @@ def verify_pair(pair: Any, plan: Audit, **options: Any) -> Held:
         loaded = pair.model_cache.load(plain_here(cell))
     if cell.constrained:
         raise UsageError(
-            "an audit of texts under a constraint: expected free texts. "
-            "docs/howto/structured.md says what holds masked ones"
+            "an audit of texts under a constraint: expected free texts. Leave the constraint out; "
+            "enumeration holds masked texts (docs/explanation/exactness.md)"
         )
     if cell.k == 0:
         raise UsageError("`k` 0: expected K of 1 or more, to compare with auto-regressive sampling")
@@ -339,7 +339,7 @@ def _auditable(folder: Path) -> tuple[Manifest, dict[str, Cell], Kept]:
     if any(r.masks is not None for r in audited) or any(c.constrained for c in speculative):
         raise UsageError(
             f"texts under a constraint ({folder}): expected free texts, since their distributions "
-            "are audited without masks. docs/structured.md says what holds masked ones"
+            "are audited without masks. Choose a run without a constraint"
         )
     for record in audited:
         if record.error is None and record.text and not record.tokens:

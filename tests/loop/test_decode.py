@@ -138,7 +138,7 @@ def test_a_round_of_a_tree_tells_its_depth_and_what_was_kept_of_it():
     found = {}
     for seed in range(150):
         (turn, *_) = run(seed=seed, tokens=5, k=3, drafter=drafter, verifier=Match())
-        assert (turn.drafted, turn.depth) == (5, 3)
+        assert (turn.drafted, turn.depth, turn.overlap) == (5, 3, None)
         found[tuple(turn.tree.path)] = turn.tree.siblings, turn.tree.offered, turn.full
     deepest = (0, 0, 0), (2, 2, 1, 0), True
     assert found.pop((0, 2, 4), deepest) == deepest

@@ -196,6 +196,15 @@ def test_one_hot_laws_over_many_tokens_are_those_over_few(dtype):
     assert torch.equal(warp(logits[None, :2]), exact[None, :2])
 
 
+def test_a_device_and_gradients_have_the_nucleus_of_a_processor():
+    """They sort the whole row; no row, and many tokens with a gradient, are not cut in pieces."""
+    for law in laws(3, 100, 5), torch.full((1, 100), 0.01):
+        sorted_whole = sampling.nucleus(law.clone().requires_grad_(), 0.5).detach()
+        torch.testing.assert_close(sampling.nucleus(law.clone(), 0.5), sorted_whole)
+    assert Warp(0.7, top_p=0.9)(torch.empty(0, MANY)).shape == (0, MANY)
+    assert Warp()(torch.zeros(40, MANY, requires_grad=True)).requires_grad
+
+
 # Children of one node: independent, or each from what those before it left.
 
 

@@ -2,6 +2,7 @@ import collections
 import errno
 import fcntl
 import os
+import re
 import tempfile
 import tracemalloc
 import zlib
@@ -152,7 +153,7 @@ EDITS = {
     "written": lambda x: [*x[:2], b'{"n": 2, "by": "hand"}\n', *x[3:]],
     "zeros": lambda x: [x[0], bytes(20) + x[1][20:], *x[2:]],
     "one zero": lambda x: [*x[:4], x[4].replace(b" ", b"\0", 1)],
-    "a flipped bit": lambda x: [*x[:4], bytes([x[4][0] ^ 4]) + x[4][1:]],
+    "a flipped bit": lambda x: [*x[:4], re.sub(rb'"prompt_tokens":\d', b'"prompt_tokens":9', x[4])],
     "a flipped end": lambda x: [x[0][:-1] + b"\x0b", *x[1:]],
 }
 

@@ -16,12 +16,16 @@ from tests.tasks.rows import always, written
 
 
 def test_the_page_on_prompts_shows_every_field_that_it_names(tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "prompts.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "prompts.md").read_text()
     (example,) = re.findall(r"```json\n(.*?)```", page, re.S)
     shown = [json.loads(line) for line in example.splitlines()]
     assert len(list(Jsonl(written(tmp_path, *shown)).samples(always))) == 3
-    told = set(re.findall(r"^\| `(\w+)` \|", page, re.M))
-    assert told >= {name for row in shown for name in row}
+    described = {
+        name
+        for row in re.findall(r"^\| (`.+?) \|", page, re.M)
+        for name in re.findall("`(.+?)`", row)
+    }
+    assert described >= {name for row in shown for name in row}
 
 
 def test_prompts_with_and_without_a_reference(tmp_path):
@@ -99,11 +103,12 @@ def test_limits_and_stop_strings_are_arguments(tmp_path):
         Jsonl(path, max_new_tokens=0)
 
 
-def test_repeated_lines_are_counted_and_contradictions_refused(tmp_path):
+def test_repeated_lines_are_counted_and_contradictions_and_no_lines_refused(tmp_path):
     one = {"id": 1, "prompt": "a"}
     assert "1 repeated lines left out" in Jsonl(written(tmp_path, one, one)).title
-    with pytest.raises(DataError):
-        Jsonl(written(tmp_path, one, {"id": "1", "prompt": "b"}))
+    for rows in ((), (one, {"id": "1", "prompt": "b"})):
+        with pytest.raises(DataError):
+            Jsonl(written(tmp_path, *rows))
 
 
 @pytest.mark.parametrize(

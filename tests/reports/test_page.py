@@ -18,7 +18,7 @@ from spsbench.reports.page.data import aggregated, compared, paired_runs
 from spsbench.reports.page.exhibits import exhibits, numbers
 from spsbench.reports.page.token_origins import origins, pieces, tokenizer_of, trace
 from spsbench.reports.reporter import Report
-from spsbench.reports.text import embedded, shown
+from spsbench.reports.text import shown
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import RoundRecord
 from spsbench.spec import Spec
@@ -156,14 +156,6 @@ def test_hostile_text_is_never_markup(page):
     assert not any(HIDDEN.search(text) for text in strings(json.loads(found.scripts[0])))
     assert "30 generations over up to 10 samples" in page
     page.encode("utf-8")
-
-
-def test_embedded_data_cannot_end_its_element():
-    text = embedded({"text": list(HOSTILE)})
-    assert not set("<>&\u2028") & set(text)
-    assert json.loads(text)["text"] == list(HOSTILE)
-    with pytest.raises(ValueError, match="JSON"):
-        embedded([float("nan")])
 
 
 def test_nothing_may_be_asked_for(plain, page):

@@ -1,7 +1,7 @@
 """A plan as a report: candidates with predictions and measurements, and the answer in words."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -125,7 +125,7 @@ class Planned:
             columns=COLUMNS,
             paper=[None] * len(rows),
             remarks=[*lines, *(by_batch.remarks if by_batch else ()), *self._remarks()],
-            figure=figure(self.forecasts, self.measured, str(answer)),
+            figure=figure(str(answer), self.forecasts.all, self.measured, self.forecasts.ceilings),
             identity={
                 **identity,
                 **({"incomplete": self.incomplete} if self.incomplete else {}),
@@ -250,11 +250,21 @@ def rounds(costs: Costs) -> TextTable:
     return TextTable(f"A round by part, after {at} tokens, ms", headings, rows, remarks)
 
 
-def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -> Figure:
-    """Return a plot of tau and speed-up by K: predicted lines, measured points, ceilings."""
+def figure(
+    title: str,
+    predictions: Iterable[Prediction],
+    measured: Mapping[str, Measured],
+    ceilings: Mapping[str, float],
+    *,
+    priced: bool = True,
+) -> Figure:
+    """Return a plot of tau, and of the speed-up where costs are known, by K.
+
+    Predicted lines, measured points, and ceilings.
+    """
     taus: list[Curve | Level] = []
     gains: list[Curve | Level] = []
-    groups = grouped_by(forecasts.all, lambda forecast: group(forecast.candidate))
+    groups = grouped_by(predictions, lambda forecast: group(forecast.candidate))
     for line, (key, members) in enumerate(groups.items()):
         name = ", ".join(key)
         by_k = sorted((f for f in members if f.candidate.k), key=lambda f: f.candidate.k or 0)
@@ -271,16 +281,14 @@ def figure(forecasts: Forecasts, measured: Mapping[str, Measured], title: str) -
                 taus.append(Curve(name=label, points=(at,), line=other))
                 if not figures.doubt:
                     gains.append(Curve(name=label, points=(gained,), line=other))
-        high = forecasts.ceilings[str(key)]
-        gains.append(Level(name=f"{name}, ceiling", y=high, line=line))
+        if str(key) in ceilings:
+            gains.append(Level(name=f"{name}, ceiling", y=ceilings[str(key)], line=line))
     gains.append(Level(name="ArS", y=1.0))
-    return Figure(
-        title=title,
-        panels=(
-            Panel(title="Tokens a round", x="K", y="tau", items=tuple(taus), whole=True),
-            Panel(title="Speed-up", x="K", y="over ArS", items=tuple(gains), whole=True),
-        ),
+    panels = (
+        Panel(title="Tokens a round", x="K", y="tau", items=tuple(taus), whole=True),
+        Panel(title="Speed-up", x="K", y="over ArS", items=tuple(gains), whole=True),
     )
+    return Figure(title=title, panels=panels[: 1 + priced])
 
 
 def point(forecast: Prediction, value: Estimate) -> Point:

@@ -12,12 +12,14 @@ from spsbench.planning.forecast.predictions import Candidate
 from spsbench.planning.forecast.recommendation import NOTICED, spread
 from spsbench.planning.logs.assumptions import ASSUMPTION
 from spsbench.planning.logs.texts import ANY_RULE, LogPlan, LogRow
-from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Section, TextTable
+from spsbench.planning.report import figure
+from spsbench.reports.reporter import Figure, Section, TextTable
 from spsbench.spec import Spec
 
 SHOWN = 5  # methods in detailed tables
 TITLE = "Plan from logs"
 NGRAM = NgramDrafter()
+LIMITS = ("mean", "low", "high")
 
 
 @dataclass(frozen=True)
@@ -193,22 +195,8 @@ class LogAnswer:
 
     def figure(self) -> Figure:
         """Return tau, and the speed-up where costs are known, by K."""
-
-        def curves(figure: Any) -> list[Curve | Level]:
-            return [
-                Curve(name=", ".join(name(rows[0])), points=points(rows, figure), line=line)
-                for line, rows in enumerate(self.methods)
-            ]
-
-        taus = tuple(curves(tau))
-        panels = [Panel(title="Tokens a round", x="K", y="tau", items=taus, whole=True)]
-        if self.costs:
-            gains = (
-                *curves(lambda row: row.prediction.speedup),
-                Level(name="plain sampling", y=1.0),
-            )
-            panels.append(Panel(title="Speed-up", x="K", y="over plain", items=gains, whole=True))
-        return Figure(title=TITLE, panels=tuple(panels))
+        predictions = [row.prediction for rows in self.methods for row in rows]
+        return figure(TITLE, predictions, {}, {}, priced=bool(self.costs))
 
     def section(self) -> Section:
         """Return the answer for a page."""
@@ -239,12 +227,13 @@ class LogAnswer:
             "drafter": candidate.draft,
             "rule": candidate.verifier,
             "k": candidate.k,
-            "tau": limits(tau(row)),
+            "tau": dict(zip(LIMITS, tau(row), strict=False)),
             "acceptance_length": row.acceptance_length,
             "kept": row.kept_share,
             "work": row.prediction.work,
             "speedup": {
-                str(size): limits(row.prediction.speedup_in(size)) for size in self.batches
+                str(size): dict(zip(LIMITS, row.prediction.speedup_in(size), strict=False))
+                for size in self.batches
             },
             "groups": dict(row.groups),
         }
@@ -263,17 +252,6 @@ def tau(row: LogRow) -> Estimate:
 def name(row: LogRow) -> tuple[str, str]:
     """Return drafter and rule."""
     return row.prediction.candidate.draft, row.prediction.candidate.verifier
-
-
-def points(rows: Sequence[LogRow], figure: Any) -> tuple[Point, ...]:
-    """Return a point for each K."""
-    values = [(row.prediction.candidate.k or 0, figure(row)) for row in rows]
-    return tuple(Point(k, value.mean, value.low, value.high) for k, value in values)
-
-
-def limits(estimate: Estimate) -> dict[str, float | None]:
-    """Return plain values of a figure and its interval."""
-    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
 
 
 def engine_settings(drafter: str, k: int, *, model: bool) -> list[str]:

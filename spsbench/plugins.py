@@ -24,6 +24,7 @@ from spsbench.registry import BASES, BUILT_IN, Kind, at, entries, find
 from spsbench.sources import class_in, module_of, place_in
 from spsbench.spec import K_MAX, Scalar, Spec
 
+BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 SHARE, INSIDE = (0, 1), (1e-9, 1 - 1e-9)  # ranges of a number from 0 to 1, or between them
 COST = (0, 1e9)
 MOST = (1, K_MAX)  # of the largest K of a schedule
@@ -37,17 +38,9 @@ def make(kind: Kind, spec: Spec, *site: Any) -> Any:
         PlugInError: another package's that fails, or is not what its kind must be.
     """
     maker = plug_in(kind, spec)
-    options = arguments(spec, maker)
-    check_all_there(kind, spec, maker)
+    options = arguments(kind, spec, maker)
     with in_name_of(kind, spec):
-        try:
-            part = (maker.open if site else maker)(*site, **options)
-        except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise  # inside the plug-in, not by the arguments of the call itself
-            what = f"{named(kind, spec)} cannot be made"
-            todo = f"Give its arguments as {spec.name}:name=value"
-            raise UsageError(f"{what}: {first_line(error)}. {todo}") from error
+        part = (maker.open if site else maker)(*site, **options)
     if kind in BASES and not is_ours(kind, spec):
         base = at(BASES[kind])
         if base not in type(part).__mro__:
@@ -88,26 +81,6 @@ def named(kind: Kind, spec: Spec) -> str:
 def is_ours(kind: Kind, spec: Spec) -> bool:
     """Return whether a plug-in comes with this package."""
     return any(entry.kind == kind and entry.name == spec.name for entry in BUILT_IN)
-
-
-def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
-    """Check that every parameter without a default has a value.
-
-    Raises:
-        UsageError: one has none.
-    """
-    positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    there = dict(spec.args)
-    for name, parameter in parameters(maker).items():
-        if (
-            parameter.kind in positional
-            and parameter.default is parameter.empty
-            and name not in there
-        ):
-            raise UsageError(
-                f"{named(kind, spec)}: expected a value for {name}. Write {spec.name}:{name}=..., "
-                "or, in the plug-in, give it a default or take it from the site in open()"
-            )
 
 
 def plug_in(kind: Kind, spec: Spec) -> Any:
@@ -161,8 +134,12 @@ def _no_subclass(kind: Kind, spec: Spec, wrong: str) -> PlugInError:
     )
 
 
-def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:
-    """Return the arguments of `spec`, checked against the plug-in's parameters."""
+def arguments(kind: Kind, spec: Spec, maker: Any) -> dict[str, Scalar]:
+    """Return the arguments of `spec`, checked against the plug-in's parameters.
+
+    Raises:
+        UsageError: an unknown one, one of another type or out of range, or one that is missing.
+    """
     declared = parameters(maker)
     typed: dict[str, Scalar] = {}
     for name, value in spec.args:
@@ -185,6 +162,12 @@ def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:
         number = typed.get(name)
         if isinstance(number, int | float) and not least <= number <= most:
             raise UsageError(f"{spec}: {name} is {number}: expected {least} to {most}")
+    for name, parameter in declared.items():
+        if parameter.default is parameter.empty and parameter.kind in BY_NAME and name not in typed:
+            raise UsageError(
+                f"{named(kind, spec)}: expected a value for {name}. Write {spec.name}:{name}=..., "
+                "or, in the plug-in, give it a default or take it from the site in open()"
+            )
     return typed
 
 

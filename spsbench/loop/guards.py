@@ -26,7 +26,7 @@ from spsbench.loop.types import (
     Verifier,
     always,
 )
-from spsbench.plugins import arguments, check_all_there, in_name_of, named, plug_in
+from spsbench.plugins import arguments, in_name_of, named, plug_in
 from spsbench.registry import Kind, entries
 from spsbench.sources import file_of, place_in
 from spsbench.spec import Spec
@@ -210,8 +210,7 @@ def check_ruling(
 def plan_of(drafter: Spec) -> Plan:
     """Return the plan of a drafter for the arguments of its spec."""
     maker = plug_in("drafters", drafter)
-    check_all_there("drafters", drafter, maker)
-    options = arguments(drafter, maker)
+    options = arguments("drafters", drafter, maker)
     with in_name_of("drafters", drafter):
         plan = maker.plan(**options)
     if not isinstance(plan, Plan):

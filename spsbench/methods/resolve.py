@@ -11,7 +11,7 @@ from spsbench.loop.guards import plan_of as plan_of
 from spsbench.loop.sampling import Warp
 from spsbench.methods.round_costs import asks_for_costs, with_costs
 from spsbench.models.translation.vocabulary import Vocabularies
-from spsbench.plugins import arguments, check_all_there, make, plug_in
+from spsbench.plugins import arguments, make, plug_in
 from spsbench.settings.cell import AUTO, ENGINES_OWN, OWN_LOOP, Cell
 from spsbench.settings.cell_from_options import draft_of
 from spsbench.settings.constraint import check as check_sampling
@@ -33,7 +33,7 @@ def resolve(cell: Cell) -> Cell:
     says that it takes one.
     """
     decoder = plug_in("decoders", cell.decoder)
-    arguments(cell.decoder, decoder)
+    arguments("decoders", cell.decoder, decoder)
     check_constraint(cell)
     if not decoder.loads:
         return elsewhere(cell, decoder)
@@ -89,7 +89,6 @@ def check_constraint(cell: Cell) -> None:
 
 def elsewhere(cell: Cell, decoder: type[Decoder]) -> Cell:
     """Check a cell whose engine is elsewhere: its arguments, and that it drafts as it is set up."""
-    check_all_there("decoders", cell.decoder, decoder)
     if cell.drafter.name not in (ENGINES_OWN.name, "none") or cell.verifier != AUTO:
         raise UsageError(
             f"`decoder` {cell.decoder} with `drafter` {cell.drafter}, `verifier` "

@@ -61,6 +61,7 @@ APART = 64  # least distance of two contexts, in tokens
 CONFIRM = "confirm-"  # begins the folder of the real rounds
 USUAL = 4  # K of real rounds of methods without a prediction
 MOST_UNPREDICTED = 3
+once = partial(Part, limit=None, samples=1, repeats=1)
 PHASES = ("texts", "traces", "costs", "replay", "real rounds")
 
 
@@ -157,9 +158,8 @@ class Planner(Conductor):
             yield f"real rounds: none, since {planning.unmeasured}"
         else:
             predicted = sum(methods.values())
-            best = min(planning.confirm, predicted) + min(
-                MOST_UNPREDICTED, len(methods) - predicted
-            )
+            others = min(MOST_UNPREDICTED, len(methods) - predicted)
+            best = min(planning.confirm, predicted) + others
             real = (best + 1) * len(held_back)
             yield (
                 f"real rounds: {best} candidates and ArS over {len(held_back)} held back, "
@@ -185,7 +185,8 @@ class Planner(Conductor):
         self.folder = (self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}").absolute()
         self._given = read_whole_traces(planning.trace) if planning.trace else None
         if self._given is not None:
-            check_head(self._given, self.cells, self._folders(), Path(planning.trace[0]))
+            folders = folders_for((self._plain, *self.cells), self.access)
+            check_head(self._given, self.cells, folders, Path(planning.trace[0]))
         self._record = begin_plan(self.folder, identity, self.place)
         self._note(
             cells=self.cells,
@@ -230,15 +231,8 @@ class Planner(Conductor):
     def _fits(self) -> Fits:
         """Return whether a prompt fits, or is cut, by the shortest context of a model."""
         cells = {drafting(cell): cell for cell in reversed(self.cells)}.values()
-        return fitting(self._part(self.spec, self.task, [self._plain, *cells]), self._models)
-
-    @staticmethod
-    def _part(spec: Spec, task: Task, cells: Sequence[Cell], traced: Sequence[Cell] = ()) -> Part:
-        values: dict[str, Any] = {"limit": None, "samples": 1, "repeats": 1}
-        return Part(spec=spec, task=task, cells=tuple(cells), traced=tuple(traced), **values)
-
-    def _folders(self) -> dict[Any, Path]:
-        return folders_for((self._plain, *self.cells), self.access)
+        part = once(spec=self.spec, task=self.task, cells=(self._plain, *cells))
+        return fitting(part, self._models)
 
     def _traces(self, samples: Sequence[Sample]) -> Traces | None:
         """Generate texts of ArS and trace all drafts; None: stopped."""
@@ -263,9 +257,8 @@ class Planner(Conductor):
         spec = Spec("jsonl", (("path", str(home / file)),))
         task = jsonl.instruct() if self._plain.chat else jsonl
         work = {"task": spec, "prompt_version": task.prompt_version}
-        part = self._part(
-            spec, task, [cell.but(**work) for cell in cells], [cell.but(**work) for cell in traced]
-        )
+        work_cells, work_traced = ([c.but(**work) for c in some] for some in (cells, traced))
+        part = once(spec=spec, task=task, cells=tuple(work_cells), traced=tuple(work_traced))
         benchmark = Benchmark(
             place=OutputFolder(out=self.folder / name, resume=True, score=False),
             access=self.access,
@@ -331,6 +324,8 @@ class Planner(Conductor):
 
     def _best(self, forecasts: Forecasts) -> list[Cell]:
         """Return the best cell of each method, and cells of methods without a prediction."""
+        if self.planning.unmeasured:
+            return []
         by_name = {str(candidate_of(cell)): cell for cell in self.cells}
         best = [by_name[str(f.candidate)] for f in forecasts.by_method[: self.planning.confirm]]
         predicted = {f.candidate.method for f in forecasts.all}
@@ -347,7 +342,7 @@ class Planner(Conductor):
         self, best: Sequence[Cell], held_back: Sequence[Sample], traces: Traces
     ) -> None:
         """Run real rounds of some cells on the prompts held back, in a folder of the plan."""
-        if not best or self.planning.unmeasured or not held_back:
+        if not best or not held_back:
             self._note(confirm=None)
             return
         self._phase = "real rounds"

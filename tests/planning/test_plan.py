@@ -20,7 +20,6 @@ from spsbench.spec import Spec
 from spsbench.store.records import records
 from spsbench.store.traces import TraceWriter, read_traces
 from tests.folders import random_model, save
-from tests.tongues import of_bytes
 
 PROMPTS = ["the cat sat on the mat and the", "a dog ran to the", "one two three one two"] * 4
 OWN = {"target": "smollm2"}
@@ -190,6 +189,11 @@ def test_what_cannot_be_read_is_refused_before_models_are_loaded(pair, tmp_path,
         with pytest.raises(error):
             plan(fit=Spec.parse(fit), out=tmp_path / "x", **pair, **SMALL)
     assert not (tmp_path / "x").exists()
+    with pytest.raises(MissingError):
+        open_plan(tmp_path)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(DataError):
+        open_plan(tmp_path)
 
 
 @pytest.mark.needs_fast
@@ -213,37 +217,36 @@ def test_files_alone(made, pair):
 
 
 @pytest.mark.needs_fast
-def test_a_trace_of_a_chat_is_pasted_with_its_template(made, tmp_path):
-    """Other prompts than those that were planned would follow without it."""
-    traces = read_traces([made.folder / "texts"])
-    assert traces.head.chat is False
-    given = {"costs": made.folder / "costs.json", "k": "1,3"}
-    for number, (head, asked, words) in enumerate(
+@pytest.mark.parametrize(
+    ("head", "asked", "words"),
+    [
+        ({}, {}, []),
+        ({"chat": True}, {}, ["--chat"]),
         (
-            (traces.head, {}, []),
-            (replace(traces.head, chat=True), {}, ["--chat"]),
-            (
-                replace(traces.head, chat=True, system="Be brief."),
-                {"chat": "on"},
-                ["--chat", "--system", "Be brief."],
-            ),
-        )
-    ):
-        file = tmp_path / f"{number}.jsonl"
-        with TraceWriter(file, head) as writer:
-            for draft in traces.drafts.values():
-                writer.declare(draft)
-                for text, along in traces.of(draft.name):
-                    writer.add_text(text)
-                    writer.add(text.key, draft.name, along)
-        pasted = shlex.split(plan(trace=[str(file)], **given, **asked).command)
-        told = [word for word in pasted if word in ("--chat", "--system", "Be brief.")]
-        assert told == words
-        assert "--temperature" in pasted
-    with pytest.raises(MismatchError):
-        plan(trace=[str(tmp_path / "1.jsonl")], chat="off", **given)
-    with pytest.raises(MismatchError):
-        plan(trace=[str(tmp_path / "2.jsonl")], system="Go on.", **given)
+            {"chat": True, "system": "Be brief."},
+            {"chat": "on"},
+            ["--chat", "--system", "Be brief."],
+        ),
+    ],
+    ids=["plain", "chat", "system"],
+)
+def test_a_trace_of_a_chat_is_pasted_with_its_template(head, asked, words, made, tmp_path):
+    """Other prompts than those that were planned would follow without it."""
+    traces, file = read_traces([made.folder / "texts"]), tmp_path / "trace.jsonl"
+    assert traces.head.chat is False
+    with TraceWriter(file, replace(traces.head, **head)) as writer:
+        for draft in traces.drafts.values():
+            writer.declare(draft)
+            for text, along in traces.of(draft.name):
+                writer.add_text(text)
+                writer.add(text.key, draft.name, along)
+    given = {"trace": [str(file)], "costs": made.folder / "costs.json", "k": "1,3"}
+    pasted = shlex.split(plan(**given, **asked).command)
+    assert [w for w in pasted if w in ("--chat", "--system", "Be brief.")] == words
+    assert "--temperature" in pasted
+    for other in ({"chat": "off" if head else "on"}, {"system": "Go on."}):
+        with pytest.raises(MismatchError):
+            plan(**given, **other)
 
 
 MODEL, NGRAM, SPS = Spec("model"), Spec("ngram"), Spec("sps")
@@ -282,14 +285,6 @@ def test_self_int4_is_a_candidate_beside_others():
     assert "--draft nano --draft-weights int4" in command(cell, speculate)
 
 
-def test_no_plan_no_picture(tmp_path):
-    with pytest.raises(MissingError):
-        open_plan(tmp_path)
-    (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(DataError):
-        open_plan(tmp_path)
-
-
 def test_a_head_drafts_by_its_own_drafter_alone():
     def drafting(asked):
         cells = cells_of({"target": "t", **asked}, (2,), heads={"head": "eagle3"})
@@ -313,14 +308,3 @@ def test_a_head_drafts_by_its_own_drafter_alone():
         "nano-eagle3",
         "nano-draft",
     }
-
-
-@pytest.mark.slow
-def test_a_draft_of_another_tokenizer_is_translated(pair, tmp_path):
-    other = tmp_path / "draft"
-    save(other, random_model(noise=0.1))
-    of_bytes(size=280).save_pretrained(other)
-    asked = {**pair, **SMALL, "draft": str(other), "drafter": ["model"], "confirm": 0}
-    done = plan(out=tmp_path / "plan", **asked)
-    drafters = {f.candidate.draft.split()[0] for f in done.forecasts.all}
-    assert drafters in ({"tli"}, {"slem"})

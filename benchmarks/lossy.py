@@ -5,8 +5,8 @@
 Runs XSum-mini under ArS and under every rule with the bundled pair, interleaved (`spsbench.bench`),
 scores ROUGE-2, and measures along texts of the target how far each rule's law of a drafted slot is
 from the target's (the mean total variation of `law(q, p)`, which the tests hold to the enumerated
-one). Writes results/lossy-nano.json and .png: block efficiency, which no busy machine moves,
-against both losses. pass@1 has no place here: an 8 M model solves no problem but by luck.
+one). Writes results/lossy-nano.json: block efficiency, which no busy machine moves, and both
+losses. pass@1 has no place here: an 8 M model solves no problem but by luck.
 """
 
 import argparse
@@ -94,36 +94,8 @@ def figures(flags: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def plotted(rows: list[dict[str, Any]], out: Path) -> None:
-    """Tokens a target pass against what is lost, a line for each rule."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, places = pyplot.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    for rule in ("sps", "lenient", "ensemble", "typical", "topk"):
-        own = [row for row in rows if row["rule"].partition(":")[0] == rule]
-        style = "o-" if len(own) > 1 else "ks"
-        lost, kept = [row["total variation"] for row in own], [row["kept"] for row in own]
-        places[0].plot(lost, kept, style, label=rule, markersize=4)
-    scored = [row for row in rows if f"{QUALITY}.low" in row]
-    for at, row in enumerate(scored):
-        ends = [[row[f"{QUALITY}.low"] or row[QUALITY]], [row[f"{QUALITY}.high"] or row[QUALITY]]]
-        places[1].plot([ends[0][0], ends[1][0]], [at, at], color="0.6", linewidth=1)
-        places[1].plot([row[QUALITY]], [at], "k|")
-    names = [f"{row['rule']} ({row['block_efficiency']:.1f})" for row in scored]
-    places[1].set_yticks(range(len(scored)), names, fontsize=7)
-    places[1].invert_yaxis()
-    places[0].set_xlabel("total variation of a drafted slot's law")
-    places[0].set_ylabel("chance that a drafted slot is kept")
-    places[1].set_xlabel("ROUGE-2, 95 %; in brackets tokens a target pass")
-    places[0].legend(fontsize=8)
-    figure.savefig(out.with_suffix(".png"), dpi=150, metadata={})
-
-
 def main() -> None:
-    """Run, write and draw."""
+    """Run and write."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--limit", type=int, default=40, help="articles")
     options.add_argument("--texts", type=int, default=8, help="for total variation")
@@ -136,7 +108,6 @@ def main() -> None:
     setting = {"task": TASK, "limit": flags.limit, "tokens": flags.tokens, "k": 4}
     values = {"setting": setting, "rows": rows}
     flags.out.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n")
-    plotted(rows, flags.out)
     for row in rows:
         told = {n: round(v, 4) for n, v in row.items() if isinstance(v, float)}
         print(row["rule"], told)

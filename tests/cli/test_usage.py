@@ -2,6 +2,7 @@
 
 import pytest
 
+import spsbench
 from tests.oracles.command import Ran
 
 
@@ -34,4 +35,4 @@ def test_help_fits_and_help_all_has_every_option(sps, monkeypatch, command, line
 
 
 def test_the_version(sps):
-    assert sps("--version") == Ran(0, "sps 0.1.0\n", "")
+    assert sps("--version") == Ran(0, f"sps {spsbench.__version__}\n", "")

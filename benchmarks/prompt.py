@@ -1,13 +1,12 @@
 """How long a prompt is read before its first token: ours, transformers, llama.cpp and OpenVINO.
 
-    .venv/bin/python benchmarks/prefill.py --peers-python PEERS/bin/python            # all dtypes
-    .venv/bin/python benchmarks/prefill.py --dtypes int8 --lengths 64 512             # these, anew
+    .venv/bin/python benchmarks/prompt.py --peers-python PEERS/bin/python            # all dtypes
+    .venv/bin/python benchmarks/prompt.py --dtypes int8 --lengths 64 512             # these, anew
 
 Each engine is a process that holds SmolLM2-135M (`--target smollm2`) in one dtype: float32,
 bfloat16, or bfloat16 with weights of 8 or 4 bits (llama.cpp's Q8_0 and Q4_0, OpenVINO's symmetric
-codes). The engines take turns at random ids; a time is that of a prompt up to the logits of its
-last token, from an empty cache. Medians, and the ratio of ours to the other in the same turn with
-its quartiles, are kept in results/prefill.json under the processor's name, and in prefill.md.
+codes). The engines alternate over random ids; a time is that of a prompt up to the logits of its
+last token, from an empty cache. Results are kept by processor in results/prompt.json and prompt.md.
 
 Ours is measured with the instruction set that `SPSBENCH_MARCH` names, else the processor's own; the
 peers with theirs: OpenVINO's is limited by `ONEDNN_MAX_CPU_ISA=AVX2`, which has no bfloat16, so
@@ -17,25 +16,25 @@ that it multiplies in float32, llama.cpp's as it is compiled. peers.py says how 
 import argparse
 import json
 import os
+import random
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
-HERE = Path(__file__).parent
-KEPT = HERE / "results" / "prefill.json"
+from timing import RESULTS, alternate, keep, milliseconds, ratio
+
 WORK = Path("~/.cache/spsbench/peers/smollm2").expanduser()
 LENGTHS, DTYPES = (64, 512, 2048), ("bfloat16", "float32", "int8", "int4")
 ENGINES = ("native", "transformers", "llamacpp", "openvino")
 PEERS = {"llamacpp": "gguf", "openvino": "openvino"}  # and the form in which each reads a model
 CODES = ("int8", "int4")
 VOCABULARY = 49152
-PAUSE = 0.1  # seconds between turns, in which threads of the engine before stop spinning
+PAUSE = 0.1  # seconds between prompts, in which threads of the engine before stop spinning
 Read = Callable[[list[int]], Any]  # reads a prompt from an empty cache, to its last logits
 
 
@@ -193,62 +192,27 @@ def save_narrow(folder: Path, out: Path) -> None:
 
 def measure(
     engines: Mapping[str, Engine], lengths: Sequence[int], repeats: int
-) -> dict[str, dict[str, list[float]]]:
-    """Return the seconds of each engine at each length, a number a turn."""
-    import random
-
-    seconds = {str(n): {name: list[float]() for name in engines} for n in lengths}
+) -> list[dict[str, Any]]:
+    """Return a row for each length: milliseconds, and ratios of ours to each engine."""
     source = random.Random(0)
-    for turn in range(1 + repeats):
-        for n in lengths:
-            ids = [source.randrange(100, VOCABULARY) for _ in range(n)]
-            for name, engine in engines.items():
-                time.sleep(PAUSE)
-                spent = engine.seconds(ids)
-                if turn:  # the first one warms up
-                    seconds[str(n)][name].append(spent)
-    return seconds
-
-
-def summarise(seconds: Mapping[str, Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
-    """Return a row for each length: milliseconds, and ratios of ours to each."""
     rows = []
-    for n, times in seconds.items():
-        row: dict[str, Any] = {"tokens": int(n)}
-        row["ms"] = {name: round(1e3 * median(spent), 1) for name, spent in times.items()}
-        row["ratio"] = {}
-        for name, spent in times.items():
-            ratios = [mine / other for mine, other in zip(times["native"], spent, strict=True)]
-            if name != "native":
-                low, _, high = quantiles(ratios, n=4) if len(ratios) > 1 else 3 * ratios
-                row["ratio"][name] = [round(x, 2) for x in (median(ratios), low, high)]
+    for length in lengths:
+
+        def read(engine: Engine, length: int = length) -> float:
+            time.sleep(PAUSE)
+            return engine.seconds([source.randrange(100, VOCABULARY) for _ in range(length)])
+
+        calls = {name: partial(read, engine) for name, engine in engines.items()}
+        times = alternate(calls, repeats, warm_up=1)
+        row: dict[str, Any] = {"tokens": length}
+        row |= {f"{name}, ms": milliseconds(spent) for name, spent in times.items()}
+        row |= {
+            f"fast over {name}": ratio(times["native"], spent)
+            for name, spent in times.items()
+            if name != "native"
+        }
         rows.append(row)
     return rows
-
-
-def page(kept: Mapping[str, Any]) -> str:
-    """Return the tables of all processors."""
-    lines = ["# Time to read a prompt, SmolLM2-135M, in milliseconds\n"]
-    lines += ["Medians; in brackets ours over the other in the same turn, with its quartiles.\n"]
-    for name, sections in kept.items():
-        lines += [f"## {name}\n"]
-        for section, record in sections.items():
-            engines = list(record["rows"][0]["ms"])
-            lines += [f"### {section}\n", f"| tokens | {' | '.join(engines)} |"]
-            lines += [f"| --- {'| --- ' * len(engines)}|"]
-            for row in record["rows"]:
-                cells = [cell(row, engine) for engine in engines]
-                lines += [f"| {row['tokens']} | {' | '.join(cells)} |"]
-            lines += ["", f"{record['date']}, `{record['command']}`\n"]
-    return "\n".join(lines)
-
-
-def cell(row: Mapping[str, Any], engine: str) -> str:
-    """Return the time of an engine, with the ratio of ours to it."""
-    if engine not in row["ratio"]:
-        return f"{row['ms'][engine]:g}"
-    middle, low, high = row["ratio"][engine]
-    return f"{row['ms'][engine]:g} ({middle:.2f}, {low:.2f} to {high:.2f})"
 
 
 def main() -> None:
@@ -265,29 +229,17 @@ def main() -> None:
     options.add_argument("--peers-python", default=os.environ.get("SPS_ENGINES_PYTHON"))
     options.add_argument("--work", type=Path, default=WORK, help="converted models")
     options.add_argument("--convert", action="store_true", help="convert models, measure nothing")
-    options.add_argument("--out", type=Path, default=KEPT)
-    given = options.parse_args()
-    from spsbench.hardware.environment import cpu_kind  # which the peers' interpreter has not
-
-    for dtype in given.dtypes:
-        models = forms(given.work.resolve(), dtype, given.peers_python)
-        models = {name: models[name] for name in given.engines if name in models}
-        if given.convert:
+    flags = options.parse_args()
+    for dtype in flags.dtypes:
+        models = forms(flags.work.resolve(), dtype, flags.peers_python)
+        models = {name: models[name] for name in flags.engines if name in models}
+        if flags.convert:
             continue
-        engines = {name: Engine(name, *how, dtype, given.threads) for name, how in models.items()}
-        rows = summarise(measure(engines, given.lengths, given.repeats))
+        engines = {name: Engine(name, *how, dtype, flags.threads) for name, how in models.items()}
+        rows = measure(engines, flags.lengths, flags.repeats)
         for engine in engines.values():
             engine.close()
-        kept = json.loads(given.out.read_text()) if given.out.exists() else {}
-        kept.setdefault(cpu_kind(), {})[dtype] = {
-            "date": datetime.now(UTC).date().isoformat(),
-            "command": shlex.join(["benchmarks/prefill.py", "--dtypes", dtype]),
-            "threads": given.threads,
-            "rows": rows,
-        }
-        given.out.write_text(json.dumps(kept, indent=1) + "\n")
-        given.out.with_suffix(".md").write_text(page(kept))
-        print(json.dumps(rows))
+        keep(RESULTS / "prompt", dtype, rows, threads=flags.threads)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,209 @@
+"""A table of methods on several tasks, from a configuration: tau, speed-up, quality and parity.
+
+    .venv/bin/python benchmarks/runs.py configs/methods.toml --out results/methods
+    .venv/bin/python benchmarks/runs.py configs/methods.toml --limit 164 --samples 10 --tokens 256
+
+Each part of the configuration is run on every task of `--tasks`. All methods of a task run on each
+prompt in turn, so a machine's drift falls on all; a stopped run is resumed by the same command. It
+prints how long it will take, and writes OUT.json and OUT.md.
+"""
+
+import argparse
+import ast
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from corpora import stdlib
+from spsbench.benchmark.bench import conduct, planned
+from spsbench.cli.bench import read
+from spsbench.messages import lines_to
+from spsbench.metrics.intervals import Estimate
+from spsbench.registry import entries
+from spsbench.reports.reporter import Report, Table
+from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access, OutputFolder
+from spsbench.settings.experiment import Experiment, Part
+
+COPYING = "copying"  # the name of the task that copies functions
+TASKS = ("humaneval", "xsum:data=mini", COPYING)
+ASKED = (
+    "Repeat this function, and change nothing.\n\n```python\n{text}\n```",
+    "Rename the function `{name}` to `compute` and change nothing else.\n\n```python\n{text}\n```",
+)
+LINES = (5, 12)  # of a function that is copied
+COPIES = 40
+QUALITY = ("pass@1", "rouge2")  # in the table; the file has all
+
+
+def copying() -> Iterator[dict[str, str]]:
+    """Yield functions of modules that no drafter of ours has seen, and what must come out."""
+    functions: list[tuple[str, str]] = []
+    for module in stdlib.load(pinned=False):
+        if module.split != "heldout":
+            continue
+        lines = module.text.splitlines()
+        for node in ast.parse(module.text).body:
+            if isinstance(node, ast.FunctionDef):
+                text = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+                if LINES[0] <= text.count("\n") < LINES[1]:
+                    functions.append((node.name, text))
+    step = max(1, len(functions) // COPIES)
+    for number, (name, text) in enumerate(functions[::step][:COPIES]):
+        renamed = number % len(ASKED) == 1
+        yield {
+            "id": f"copying/{number}",
+            "prompt": ASKED[renamed].format(name=name, text=text),
+            "reference": text.replace(name, "compute") if renamed else text,
+        }
+
+
+def merged(experiment: Experiment) -> Experiment:
+    """Return all cells of a task in one part, so that they run in turn."""
+    parts: dict[Any, Part] = {}
+    for part in experiment.parts:
+        earlier = parts.get(part.spec)
+        cells = part.cells if earlier is None else (*earlier.cells, *part.cells)
+        parts[part.spec] = replace(part, cells=tuple({cell.id: cell for cell in cells}.values()))
+    return replace(experiment, parts=tuple(parts.values()))
+
+
+def rows_of(table: Table) -> Iterator[dict[str, Any]]:
+    """Yield a row a method, with intervals."""
+    exact = {entry.name: entry.guarantee for entry in entries("verifiers")}
+    verdicts = {(cell.id, verdict.metric): verdict for cell, verdict in table.parities}
+    for summary in table.whole:
+        cell = summary.cell
+        ms, gain = summary.mean_token_time_ms, summary.speedup
+        alpha = summary.alpha or summary.alpha_counted
+        quality = {name: _plain(value) for name, value in summary.quality.items()}
+        yield {
+            "task": str(cell.task).partition(":")[0].replace("jsonl", COPYING),
+            "setting": _setting(cell),
+            "method": _method(cell),
+            "rule": "" if cell.k == 0 else cell.verifier.name,
+            "guarantee": "" if cell.k == 0 else exact.get(cell.verifier.name, ""),
+            "k": cell.k,
+            "n": summary.n,
+            "failures": summary.failures,
+            "tau": _plain(summary.block_efficiency),
+            "alpha": _plain(alpha),
+            "ms": _plain(ms),
+            "speedup": _plain(gain),
+            "under_load": any(figure and figure.loaded for figure in (ms, gain)),
+            "quality": quality,
+            "parity": {
+                metric: str(verdict)
+                for (name, metric), verdict in verdicts.items()
+                if name == cell.id
+            },
+        }
+
+
+def shown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows in Markdown, a table a task and setting."""
+    lines: list[str] = []
+    before = None
+    for row in rows:
+        place = f"{row['task']}, {row['setting']}"
+        if place != before:
+            heads = "method|rule|K|tau|alpha|ms a token|speed-up|quality|parity|guarantee"
+            rule = ":--|:--|--:|--:|--:|--:|--:|:--|:--|:--"
+            lines += ["", f"### {place} ({row['n']} texts)", "", f"|{heads}|", f"|{rule}|"]
+            before = place
+        quality = ", ".join(
+            f"{name} {_interval(row['quality'].get(name), 3)}"
+            for name in QUALITY
+            if row["quality"].get(name)
+        )
+        parity = ", ".join(f"{name}: {text}" for name, text in row["parity"].items())
+        cells = (
+            *(row["method"], row["rule"], "" if row["k"] in (0, None) else str(row["k"])),
+            *(_interval(row["tau"], 2), _interval(row["alpha"], 3)),
+            *(_interval(row["ms"], 1), _interval(row["speedup"], 2) + "*" * row["under_load"]),
+            *(quality, parity, row["guarantee"]),
+        )
+        lines.append(f"|{'|'.join(cells)}|")
+    if any(row["under_load"] for row in rows):
+        lines += ["", "\\* timed while other work had the processors."]
+    return "\n".join(lines) + "\n"
+
+
+def _method(cell: Cell) -> str:
+    if cell.k == 0:
+        return "plain"
+    draft, drafter = cell.draft, str(cell.drafter)
+    if draft is None or drafter != "model":
+        return drafter if cell.k is not None else f"{drafter} {cell.schedule}"
+    return f"self:{draft.weights}" if draft.id == cell.target.id else "draft model"
+
+
+def _setting(cell: Cell) -> str:
+    return f"T {cell.temperature:g}, top-p {cell.top_p:g}" if cell.temperature else "greedy"
+
+
+def _plain(estimate: Estimate | None) -> list[float | None] | None:
+    return None if estimate is None else [estimate.mean, estimate.low, estimate.high]
+
+
+def _interval(values: Sequence[float | None] | None, digits: int) -> str:
+    if values is None or values[0] is None:
+        return "-"
+    value, low, high = values
+    if low is None or high is None:
+        return f"{value:.{digits}f}"
+    return f"{value:.{digits}f} ({low:.{digits}f} .. {high:.{digits}f})"
+
+
+def main() -> None:
+    """Estimate, run, print and write."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("config", type=Path)
+    options.add_argument("--tasks", nargs="+", default=TASKS)
+    options.add_argument("--limit", type=int, help="prompts of each task")
+    options.add_argument("--samples", type=int, help="texts a prompt")
+    options.add_argument("--tokens", type=int, help="maximum tokens of a text")
+    options.add_argument("--threads", type=int)
+    options.add_argument("--out", type=Path, help="run, .json and .md; default: work/CONFIG")
+    options.add_argument("--estimate", action="store_true", help="how long it takes, and no more")
+    options.add_argument("--no-score", action="store_true", help="programs are not run")
+    flags = options.parse_args()
+    out: Path = flags.out or Path("work") / flags.config.stem
+    out.parent.mkdir(parents=True, exist_ok=True)
+    copies = out.with_name(f"{out.name}-{COPYING}.jsonl")
+    copies.write_text("".join(json.dumps(row) + "\n" for row in copying()))
+
+    access = Access(threads=flags.threads, offline=True)
+    names = {"limit": flags.limit, "samples": flags.samples, "max_new_tokens": flags.tokens}
+    changes = {name: value for name, value in names.items() if value is not None}
+    tasks = [f"jsonl:path={copies}" if task == COPYING else task for task in flags.tasks]
+    wholes, tables = zip(
+        *(read(flags.config, changes | {"task": task}) for task in tasks), strict=True
+    )
+    experiment = merged(planned([table for part in tables for table in part], access, wholes[0]))
+    place = OutputFolder(out=out, resume=True, score=not flags.no_score)
+    benchmark = conduct(flags.config.stem, place, access)
+    for line in benchmark.estimate(experiment):
+        if "generations of up to" not in line:  # a line a cell
+            print(line, flush=True)
+    if flags.estimate:
+        return
+    result = benchmark.run(experiment)
+    if result.report is None:
+        print("stopped: the same command resumes it")
+        return
+    report: Report = result.report
+    rows = [row for table in report.tables for row in rows_of(table)]
+    rows.sort(key=lambda row: (row["task"], row["setting"] != "greedy"))
+    asked = {name: str(value) for name, value in vars(flags).items() if value is not None}
+    out.with_suffix(".json").write_text(json.dumps({"asked": asked, "rows": rows}, indent=1) + "\n")
+    out.with_suffix(".md").write_text(shown(rows))
+    print(shown(rows))
+
+
+if __name__ == "__main__":
+    with lines_to(print):
+        main()

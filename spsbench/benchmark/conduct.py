@@ -109,7 +109,7 @@ class Benchmark(Conductor):
             if self.stop():
                 return Run(folder, writer.count)
             if conditions.memory and conditions.memory.loaded:
-                log.info("note: memory was measured under load: it is measured again")
+                log.info("note: memory was measured on a busy machine: it is measured again")
                 writer.note(memory=measured_again(conditions.memory, experiment.threads))
         scored = self._judge(experiment, folder)
         if experiment.no_texts:
@@ -171,7 +171,7 @@ class Benchmark(Conductor):
         if self.workers.kind != HERE and any(cell.elsewhere for cell in experiment.cells):
             raise UsageError(
                 "`workers` with a decoder whose engine is elsewhere: expected one process, since "
-                "others would be timed beside it. Leave `workers` out"
+                "others would disturb its times. Leave `workers` out"
             )
         for part in experiment.parts:
             check_traceable(part)

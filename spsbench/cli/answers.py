@@ -153,7 +153,7 @@ def acceptance(text: Text) -> str:
     """Format the acceptance rate, or the reason why there is none."""
     alpha, drafted = text.metrics.alpha, text.metrics.drafted
     if alpha is not None:
-        return f"{alpha:.3f}{' (over tested drafts by rule)' if text.by_rule else ''}"
+        return f"{alpha:.3f}{' (over tested deterministic drafts)' if text.by_rule else ''}"
     if not drafted:
         return f"{NA} (nothing drafted)"
     rule = text.cell.verifier.name  # block and trees are not tested token by token

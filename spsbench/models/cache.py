@@ -382,7 +382,7 @@ def pair_warnings(loaded: Loaded, *, chat: bool) -> Iterator[str]:
     if stops := hidden.pop("stop_strings", None):
         yield f"{_ignored({'stop_strings': stops})} (`stop` ends a text)"
     if penalties := {name: value for name, value in hidden.items() if name not in WARP}:
-        yield f"{_ignored(penalties)} (the law that is kept exactly has none of these)"
+        yield f"{_ignored(penalties)} (the distribution that is preserved has none of these)"
     if not chat and (sampling := {name: hidden[name] for name in WARP if name in hidden}):
         yield f"{_ignored(sampling)} (a chat takes these)"
     if not loaded.eos:

@@ -123,5 +123,5 @@ class Tensors(dict[str, Tensor]):
     def __missing__(self, name: str) -> Tensor:
         some = ", ".join(sorted(self)[:FEW]) + (", ..." if len(self) > FEW else "")
         raise DataError(
-            f"no tensor {name} ({self._folder}): expected it beside {some or 'none'}. Check `draft`"
+            f"no tensor {name} ({self._folder}): expected it with {some or 'none'}. Check `draft`"
         )

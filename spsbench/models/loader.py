@@ -89,7 +89,7 @@ def check_transformers_reads(files: list[Path]) -> None:
     whole, first = files[0].parent / WHOLE, files[0]
     if whole.is_file() and first != whole:
         raise DataError(
-            f"{WHOLE} beside shards ({whole.parent}): expected one of them. Remove what is stale"
+            f"{WHOLE} next to shards ({whole.parent}): expected one of them. Remove what is stale"
         )
     for path in files:
         with safe_open(path, framework="pt") as file:

@@ -103,7 +103,7 @@ def export(
     if engine == "vllm" and name is None and stated in (*BUNDLED, *FETCHED, None):
         log.info(
             f"note: the head names its target {stated}, which vLLM cannot load: name the target "
-            "beside it, or export with `verifier`"
+            "to vLLM, or export with `verifier`"
         )
     chosen = None
     if engine == "vllm":

@@ -141,8 +141,8 @@ class Comparison(NamedTuple):
                 f"SpS {spent[1]:.2f} ms)"
             )
             return (
-                "speed-up over ArS: not decided: measured under load. Processor time (not elapsed "
-                f"time) a token: {ratio}"
+                "speed-up over ArS: not decided: measured on a busy machine. Processor time "
+                f"(not elapsed time) a token: {ratio}"
             )
         slower = ", slower" if gained.mean < 1 else ""
         return (
@@ -263,7 +263,7 @@ def token_count(text: Text) -> int:
 def divergence_of(comparison: Comparison) -> str:
     """State whether the two texts are equal, and interpret a difference."""
     if comparison.identical is None:
-        return "tokens: texts differ by design (same law)"
+        return "tokens: texts differ by design (same distribution)"
     if comparison.identical:
         return "tokens: identical to ArS"
     found = comparison.divergence

@@ -244,7 +244,7 @@ def rounds(costs: Costs) -> TextTable:
     parts_of_round = [*PARTS[:-1], "not explained", "a round, ms"]
     remarks = [
         "c is what one of K drafted tokens costs, in passes of the target over one token. Medians "
-        f"of {costs.turns} turns with 95 % intervals; each turn measures everything once."
+        f"of {costs.turns} repetitions with 95 % intervals; each measures everything once."
     ]
     headings = ["drafter", "K", "drafted", *parts_of_round, "c"]
     return TextTable(f"A round by part, after {at} tokens, ms", headings, rows, remarks)

@@ -131,9 +131,7 @@ def counted(summary: Summary, planned: int | None = None, *, terse: bool = False
     notes = [f"{summary.failures} failed"] * bool(summary.failures)
     if summary.loaded:
         timed = summary.timed + summary.loaded
-        notes.append(
-            f"{summary.loaded}{MARK}" if terse else f"{summary.loaded} of {timed} under load"
-        )
+        notes.append(f"{summary.loaded}{MARK}" if terse else f"{summary.loaded} of {timed} busy")
     of = "" if planned is None else f" of {planned}"
     return f"{summary.n}{of}" + (f" ({', '.join(notes)})" if notes else "")
 

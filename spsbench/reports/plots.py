@@ -12,7 +12,7 @@ from spsbench.reports.reporter import Curve, Figure, Level, Panel
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 MARKERS = "osD^vPX"
 MUTED, PAPER, INK, GRID = "#555555", "#ffffff", "#1c2127", "#b0b0b0"
-OPEN = " (open marks: under load)"
+OPEN = " (open marks: busy machine)"
 SHORT = 40  # characters of labels that fit three in a row
 LABEL_WIDTH = 70  # characters of a label line that fit two in a row
 TITLE_WIDTH = 130  # characters that fit above several panels
@@ -224,7 +224,7 @@ def _level(axes: Any, level: Level) -> None:
     """Draw a baseline dashed or a bound dotted."""
     colour = MUTED if level.line is None else COLOURS[level.line % len(COLOURS)]
     style = ":" if level.line is None else "--"
-    name = f"{level.name} (under load)" if level.loaded else level.name
+    name = f"{level.name} (busy machine)" if level.loaded else level.name
     axes.axhline(level.y, color=colour, linestyle=style, label=_plain(name))
 
 

@@ -76,7 +76,7 @@ def seed_lines(seed_rows: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[
 def under_load(loaded: int, timed: int) -> list[str]:
     """Explain timings under load and recommend a repetition."""
     return [
-        f"{loaded} of {timed} timings were taken under load: other programs used more than "
+        f"{loaded} of {timed} timings were taken on a busy machine: other programs used more than "
         f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} have no other timings; "
         f"their speed-up over fewer than {FEWEST} samples is not decided. For times to quote, stop "
         "the other programs (top lists them) and run again with `overwrite`."

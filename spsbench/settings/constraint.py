@@ -117,8 +117,8 @@ def check_ends(sampling: Any, where: str) -> None:
         if getattr(sampling, name):
             source = ", which the task may bring" if name == "stop" else ""
             raise UsageError(
-                f"{where} with `{name}`{source}: expected none beside a constraint, which "
-                "says itself where a text ends. Leave one out"
+                f"{where} with `{name}`{source}: expected none with a constraint, which "
+                "decides where a text ends. Leave one out"
             )
 
 

@@ -242,7 +242,7 @@ class Record:
             return "more measurements than rounds"
         laws_fit = laws is None or len(laws) == len(rounds)
         if not laws_fit or not all(part.is_consistent for part in (*rounds, *(laws or ()))):
-            return "counts or laws of a round that contradict"
+            return "counts or probabilities of a round that contradict"
         return ""
 
 

@@ -224,7 +224,7 @@ def described(settings: Settings) -> str:
     return (
         f"sandbox {settings['sandbox']} ({settings['held']}), {limits['timeout']:g} s and "
         f"{limits['memory']} MiB a program, Python {settings['interpreter']}, "
-        f"programs by rule {settings['rule']}"
+        f"programs extracted by {settings['rule']}"
     )
 
 

@@ -74,7 +74,7 @@ def test_alpha_is_labelled_with_what_it_stands_on(generate, sps, pair):
     looked_up = sps(
         "generate", "the cat sat on the cat sat on", "-n", "40", "--target", pair.target
     )
-    assert "(over tested drafts by rule)" in looked_up.err
+    assert "(over tested deterministic drafts)" in looked_up.err
 
 
 def test_advice_is_the_last_line_or_a_field(sps, pair):

@@ -107,8 +107,8 @@ def test_few_stretches_under_load_decide_nothing():
     ars, sps = busy(arm(*[1] * 40, seconds=1.0), 0.3), busy(arm(*[4] * 10, seconds=8.0), 0.8)
     found = Comparison(ars, sps, gain(ars, sps), None, None, loaded=True)
     assert found.speed == (
-        "speed-up over ArS: not decided: measured under load. Processor time (not elapsed time) a "
-        "token: 1.50 times as much with ArS (300.00 ms, with SpS 200.00 ms)"
+        "speed-up over ArS: not decided: measured on a busy machine. Processor time (not elapsed "
+        "time) a token: 1.50 times as much with ArS (300.00 ms, with SpS 200.00 ms)"
     )
     assert "0.50x, slower" in found._replace(loaded=False).speed
     unknown = found._replace(sps=arm(*[4] * 10, seconds=8.0))

@@ -37,7 +37,7 @@ class AuditVerdict(StrEnum):
     HELD = "held"
     BIAS = "bias found"
     NOT_VALID = "not valid"  # of a pair: a control failed, or there were too few tokens
-    UNKNOWN = "cannot be told"  # of a server: what it gives does not decide
+    UNKNOWN = "cannot be decided"  # of a server: what it gives does not decide
     NOT_AUDITED = "not audited"  # by the choice of the user
 
 
@@ -45,7 +45,7 @@ LEADS = {
     AuditVerdict.HELD: "",
     AuditVerdict.BIAS: "BIAS FOUND: ",
     AuditVerdict.NOT_VALID: "not valid: ",
-    AuditVerdict.UNKNOWN: "cannot be told: ",
+    AuditVerdict.UNKNOWN: "cannot be decided: ",
 }
 """Beginning of the line of a verdict."""
 

@@ -60,7 +60,7 @@ class EngineConfig:
         why = f" ({cause})" if (cause := self.reason or unpacked) else ""
         threads = "" if self.threads is None else f", threads {self.threads}"
         if self.threads is not None and self.beside:
-            threads += f" beside {self.beside} at work"
+            threads += f", {self.beside} busy elsewhere"
         return f"fast: {packed}{why}{threads}"
 
 

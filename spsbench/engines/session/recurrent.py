@@ -209,8 +209,8 @@ def register(model: PreTrainedModel) -> Stateful | None:
     for layer in stock_cache(model).layers:
         if type(layer) not in LAYERS:
             raise UnsupportedModelError(
-                f"{name} keeps states beside layers of kind {type(layer).__name__}, which cannot "
-                "be taken back"
+                f"{name} keeps states together with layers of kind {type(layer).__name__}, "
+                "which cannot be rolled back"
             )
     try:
         mixers = find_mixers(model)
@@ -290,8 +290,8 @@ def _try_blocks(model: PreTrainedModel) -> Stateful:
     reads = not (far and ignored) and (gap <= rounding(alone) or half)
     if reads and far and not half:
         log.info(
-            f"note: {type(model).__name__} has another law in passes over several tokens (logits "
-            f"{gap / float(alone.std()):.2g} deviations apart): what counts is the law of K = 0, "
+            f"note: {type(model).__name__} has another distribution in passes over several tokens "
+            f"(logits {gap / float(alone.std()):.2g} deviations apart): what counts is K = 0, "
             "the prompt as prefill and each later token alone"
         )
     size = sum(map(bytes_of, states.values()))

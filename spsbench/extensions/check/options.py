@@ -91,7 +91,7 @@ class CheckOptions:
         level: Probability of a false alarm.
         max_tokens: Maximum number of sampled tokens.
         seed: Random seed of the first text.
-        concurrency: Numbers of concurrent requests, each timed in turn.
+        concurrency: Numbers of concurrent requests, each timed apart.
         requests: Requests per timed block; each server gets two blocks.
         keep: File that keeps each answer. Default: named by server and time.
         resume: Resume a check from its file of answers; without URL, compute its results anew, of

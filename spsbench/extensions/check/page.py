@@ -34,7 +34,7 @@ def sentence(checked: Checked) -> str:
     if checked.law is not None:
         parts.append(f"{BY_MODE[checked.law.mode]}: {checked.law.line}")
     elif "law" in checked.plan.parts:
-        parts.append("the law of its text cannot be told from what it gives")
+        parts.append("the distribution of its text cannot be decided from what it gives")
     if checked.greedy is not None:
         parts.append(f"greedy text {checked.greedy.line}")
     parts += [f"{part} {mode.line}" for part, mode in checked.modes.items()]
@@ -42,7 +42,7 @@ def sentence(checked: Checked) -> str:
     for best in checked.against_baseline[:1]:
         parts.append(f"speed-up {estimated(best.tpot)} at {best.concurrency} request(s) at a time")
     if checked.verdict is AuditVerdict.NOT_AUDITED:
-        parts.append("speed alone was measured, which says nothing of the text's law")
+        parts.append("speed alone was measured, which says nothing of the text's distribution")
     sentences = ". ".join(part[:1].upper() + part[1:] for part in parts)
     line = f"{checked.verdict.upper()}: {checked.url} ({server(checked)}). {sentences}."
     return cut(line, LONGEST_LINE)

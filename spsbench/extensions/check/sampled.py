@@ -62,7 +62,7 @@ class Sampled:
         mode = self.mode()
         if mode is None:
             self.texts.remark(
-                "the server gives no logprobs, or no ids: its distribution cannot be told. Name "
+                "the server gives no logprobs, or no ids: its distribution cannot be decided. Name "
                 "the model with `weights`, for which either is enough (llama-cpp-python: "
                 "--logits_all true), or take an engine that gives both"
             )

@@ -78,7 +78,7 @@ def verdicts(words=200):
             text = f"{own.__name__}: {error}"[:words]
             return word, " ".join(text.split()).removesuffix(":")
         except exact:
-            return word, "an exception that cannot be told"
+            return word, "an exception without a text"
 
     return verdict
 

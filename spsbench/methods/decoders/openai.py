@@ -251,7 +251,7 @@ class OpenAiDecoder(Decoder):
             raise RefusedPromptError(f"the API key in an answer ({where}): expected none in a text")
         if not _holds(decoded, answer):
             raise DataError(
-                f"ids that say {decoded.strip()[:40]!r} beside the text {answer.text[:40]!r} "
+                f"ids that spell {decoded.strip()[:40]!r} next to the text {answer.text[:40]!r} "
                 f"({where}): expected one text. Is `target` the model that is served?"
             )
 

@@ -38,7 +38,7 @@ class Hybrid:
         first, then = drafter.first, drafter.then
         plans = [plan_of(part(text)) for text in (first, then)]
         if plans[0].drawn is not Drawn.POINT:
-            raise ValueError(f"{first} draws from laws: expected first one that drafts by rule")
+            raise ValueError(f"{first} samples its drafts: expected a deterministic one first")
         asking = [plan.weights for plan in plans if plan.weights is not Weights.NONE]
         if len(asking) > 1:
             raise ValueError(f"{first} and {then} both take `draft`: expected one that does")
@@ -143,7 +143,7 @@ class Silence:
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
         """Refuse to return a uniform."""
         if n > 0:
-            raise UsageError(f"{HYBRID}: its first drafter draws at random: expected one by rule")
+            raise UsageError(f"{HYBRID}: its first drafter samples: expected a deterministic one")
         return torch.empty(0, dtype=torch.float64)
 
 

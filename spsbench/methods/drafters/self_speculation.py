@@ -53,7 +53,9 @@ class Self(Arguments):
             raise ValueError("sinks or first without window: expected one, as self:window=256")
         plan = None if self.first is None else plan_of(part(self.first))
         if plan not in (None, Plan(Drawn.POINT)):
-            raise ValueError(f"{self.first} drafts no chains by rule: expected as ngram or suffix")
+            raise ValueError(
+                f"{self.first} drafts no deterministic chains: expected one such as ngram or suffix"
+            )
         if self.window is not None and self.skip != "":
             raise ValueError(
                 "window with layers left out: expected one of the two, as self:window=256"

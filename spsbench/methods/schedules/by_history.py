@@ -249,7 +249,7 @@ def measured(costs: str, arm: str, batch: int) -> tuple[Costs, str]:
     arms = [name for name in table.arms if name != PLAIN]
     if arm not in arms and (arm or len(arms) != 1):
         raise ValueError(
-            f"arm is {arm!r}: expected one of {', '.join(arms) or 'none'}, the drafters in {costs}"
+            f"`arm` is {arm!r}: expected a drafter of {costs}: {', '.join(arms) or 'none'}"
         )
     name, batches = arm or arms[0], table.batches
     largest = 1 if batches is None or name not in batches.rest else batches.sizes[-1]

@@ -21,7 +21,7 @@ Accepted = frozenset[tuple[Drawn, bool]]
 ALL: Accepted = frozenset((drawn, tree) for drawn in Drawn for tree in (False, True))
 CHAINS: Accepted = frozenset((drawn, False) for drawn in Drawn)
 SAMPLED_CHAINS: Accepted = frozenset({(Drawn.IID, False)})
-WHENCE = {Drawn.POINT: "by rule and have none", Drawn.DISTINCT: "without replacement"}
+WHENCE = {Drawn.POINT: "deterministically and have none", Drawn.DISTINCT: "without replacement"}
 
 Row = Tensor | int
 """A row of q: a [] tensor, or a number where that costs no wait."""
@@ -49,7 +49,7 @@ class Accepting(Verifier):
             )
         exact = "traversal" if tree and drawn is not Drawn.POINT else "match"
         return (
-            f"verifier {name} divides by the law each token was drawn from, but the drafter's "
+            f"verifier {name} divides by the distribution of each token, but the drafter's "
             f"tokens come {WHENCE[drawn]}: use verifier {exact}, which is exact for them"
         )
 

@@ -162,7 +162,7 @@ def _rope(
     factor = 1.0 if kind in ("none", "longrope") else factor
     if factors:
         if kind == "yarn" and factor != 1:
-            _refuse(f"{name}.rope.scaling.type", f"yarn beside {min(factors)}", file)
+            _refuse(f"{name}.rope.scaling.type", f"yarn and {min(factors)}", file)
         for key, tensor in factors.items():
             if tensor.shape != (rotated // 2,):
                 raise DataError(

@@ -208,7 +208,7 @@ def _write(file: Path, head: Header, folder: Path) -> None:
 
 def _card(file: Path, head: Header) -> str:
     name = head.values.get("general.name", file.stem)
-    licence = head.values.get("general.license", "not told in the file")
+    licence = head.values.get("general.license", "not named in the file")
     return (
         f"# {name}\n\nMade by spsbench from `{file.name}`. The weights are the dequantised "
         f"{head.packing} in float32: not those of the model before it was quantised. `{KEPT}` has "

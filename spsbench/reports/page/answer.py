@@ -68,7 +68,7 @@ def _answer(
     cell, gained = best.cell, best.speedup
     figure, interval = "n/a", ""
     if gained is not None and gained.undecided:
-        figure, interval = "not decided", "measured under load"
+        figure, interval = "not decided", "measured on a busy machine"
     elif gained is not None:
         figure, interval = f"{gained.mean:.2f}x", _interval(gained)
     return Answer(
@@ -92,9 +92,9 @@ def _speed(row: Summary, method: str, among: int) -> Statement:
     if gained is None:
         return Statement("open", "Speed-up unknown: no timed ArS to compare with.")
     if gained.undecided:
-        text = "Speed-up not decided: measured under load, over too few samples for an interval."
+        text = "Speed-up not decided: a busy machine, and too few samples for an interval."
         return Statement("open", text)
-    busy = ", timed under load" if token_time.loaded else ""
+    busy = ", measured on a busy machine" if token_time.loaded else ""
     over = (
         f" over {gained.n} shared generation{'s' * (gained.n != 1)}"
         if gained.n != token_time.n

@@ -16,7 +16,7 @@ from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Sectio
 from spsbench.reports.text import labels
 from spsbench.settings.labels import Names
 
-BARS = "Bars are 95 % intervals over samples; open marks were timed under load."
+BARS = "Bars are 95 % intervals over samples; open marks were measured on a busy machine."
 HEADLINES = (
     ("speedup", "Speed-up over ArS"),
     ("predicted_speedup", "Predicted speed-up over ArS"),

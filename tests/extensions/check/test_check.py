@@ -127,7 +127,7 @@ def test_a_bias_of_the_baseline_is_no_bias_of_the_server():
 )
 def test_without_ids_the_law_cannot_be_told(logprobs, kind):
     found = of_stub(Stub(Engine(), "openai", logprobs=logprobs))
-    assert "CANNOT BE TOLD" in page.sentence(found)
+    assert "CANNOT BE DECIDED" in page.sentence(found)
     assert (found.verdict, found.law) == (AuditVerdict.UNKNOWN, None)
     assert any("no ids" in line and "`weights`" in line for line in found.notes)
     assert found.greedy.counts == {kind: 8}

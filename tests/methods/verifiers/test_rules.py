@@ -55,7 +55,7 @@ def test_what_each_rule_refuses():
         assert rule.refuses(Drawn.IID, False) is None
         assert "use verifier traversal" in rule.refuses(Drawn.IID, True)
         assert "use verifier match" in rule.refuses(Drawn.POINT, True)
-        assert "by rule" in rule.refuses(Drawn.POINT, False)
+        assert "deterministically" in rule.refuses(Drawn.POINT, False)
         assert "without replacement" in rule.refuses(Drawn.DISTINCT, False)
     for rule in Match(), Traversal(), Recursive():
         assert {rule.refuses(drawn, tree) for drawn in Drawn for tree in (False, True)} == {None}

@@ -1,0 +1,111 @@
+"""Documents, help, `sps list` and errors speak the field's words, and none of an older dialect."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from spsbench.cli.main import app
+from spsbench.registry import KINDS, entries
+
+ROOT = Path(__file__).parents[1]
+DIALECT = re.compile(
+    "|".join(
+        (
+            r"\bby rule\b",  # deterministic
+            r"\blaws? of\b",  # distribution
+            r"\b(?:the|a|another|its|same|dense|raw|joint) laws?\b",
+            r"\w's laws?\b",
+            r"\bthe text's own\b",
+            r"\bwhat the text (?:already )?says\b",
+            r"\bby how often\b",
+            r"\ba line (?:says|said|tells|has|counts|for each)\b",  # printed
+            r"\b(?:is|are|was|were|be) (?:told|said)\b",
+            r"\btold\b",
+            r"\bbeside\b",  # compared with, next to
+            r"\bfore(?:told|tell|tells|seen)\b",  # predicted
+            r"\bhoped\b",
+            r"(?-i:\barms?\b)",  # method, baseline; Arm is a processor
+            r"\bcoins?\b",  # acceptance probability
+            r"\bin turns?\b",  # interleaved
+            r"\b(?:takes?|each) turns?\b",
+            r"\bturns in which\b",
+            r"\bloudest\b",
+            r"\bwealth\b",
+            r"\bsuspects?\b",  # alternative
+            r"\blessons?\b",
+            r"\bteach(?:es)?\b",
+            r"\btaught\b",
+            r"\bkept whole\b",  # fully accepted
+            r"\bunder load\b",  # on a busy machine
+            r"\breckons?\b",
+            r"\bnone beyond\b",
+        )
+    ),
+    re.IGNORECASE,
+)
+
+
+def found_in(text):
+    """Dialect in a text, with the words around it; code and addresses keep names."""
+    text = re.sub(r"\s+", " ", re.sub(r"`[^`\n]+`|\]\([^)\n]+\)", "``", text))
+    return [text[max(0, m.start() - 40) : m.end() + 30] for m in DIALECT.finditer(text)]
+
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: str(page.relative_to(ROOT)))
+def test_documents_have_no_dialect(page):
+    assert found_in(page.read_text()) == []
+
+
+def commands():
+    pending = [("sps", typer.main.get_command(app))]
+    while pending:
+        name, command = pending.pop()
+        context = command.make_context(name, [], resilient_parsing=True)
+        for part in command.list_commands(context) if hasattr(command, "list_commands") else ():
+            pending.append((f"{name} {part}", command.resolve_command(context, [part])[1]))
+        yield name, command
+
+
+def test_help_has_no_dialect():
+    texts = {
+        name: " ".join(
+            [command.help or "", *(getattr(o, "help", "") or "" for o in command.params)]
+        )
+        for name, command in commands()
+    }
+    assert len(texts) > 12
+    assert {name: found_in(text) for name, text in texts.items() if found_in(text)} == {}
+
+
+def test_summaries_of_plug_ins_have_no_dialect():
+    summaries = {entry.name: entry.summary for kind in KINDS for entry in entries(kind)}
+    assert {name: found_in(text) for name, text in summaries.items() if found_in(text)} == {}
+
+
+NAMES = {"hoped", "loudest", "beside/", "lesson.js", "Coins"}  # keys, files, types
+
+
+def strings(source):
+    """String literals of a module but its docstrings: errors, lines, tables."""
+    tree = ast.parse(source)
+    prose = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and id(node) not in prose and text not in NAMES:
+            yield text
+
+
+def test_messages_have_no_dialect():
+    found = {
+        (str(path.relative_to(ROOT)), words)
+        for path in (ROOT / "spsbench").rglob("*.py")
+        for text in strings(path.read_text())
+        for words in found_in(text)
+    }
+    assert found == set()

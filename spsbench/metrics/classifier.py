@@ -2,14 +2,9 @@
 
 Features are known before the slot's token is sampled: the entropy of the draft's distribution, its
 greatest probability, and the slot's place in the draft. The label of a position is its acceptance
-chance between 0 and 1 (sum_x min(p, q) for `sps`), so sampling adds no noise to the labels; counted
-tokens give the same fit with more noise.
-
-A trace follows the generated text, so its labels are chances *given that all earlier slots were
-kept*, which is the factor that a product over slots needs. A trace does not hold the draft's path
-after a rejection, and need not: nothing behind a rejected token is ever kept. Which position is
-which slot depends on where rounds begin: each pair counts with its chance under rounds of many
-tokens (`planning.plan.slots_of`), so that a late slot is behind tokens that were likely accepted.
+probability, sum_x min(p, q) for `sps`, given that all earlier slots were accepted. Which position
+is which slot depends on where rounds begin: each pair counts with its chance under rounds of many
+tokens (`planning.plan.slots_of`).
 """
 
 import json

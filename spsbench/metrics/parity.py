@@ -1,13 +1,8 @@
 """Parity of quality between SpS and ArS: paired differences and an equivalence test (TOST).
 
-A missing difference does not prove equality; two one-sided tests (Schuirmann 1987) against a margin
-stated beforehand do. Pairing by sample removes the difficulty of the samples (Miller 2024, arXiv
-2411.00640).
-
-Samples are the unit, however many texts each sample has: the samples vary, too. Their bounds
-(`intervals.upper`) hold where few samples carry the difference, as with a rare yes or no, whose
-observed spread may be 0: only the number of samples rules out a difference of the margin in unseen
-samples.
+Two one-sided tests (Schuirmann 1987) against a margin stated beforehand, paired by sample (Miller
+2024, arXiv 2411.00640), however many texts each sample has. Bounds (`intervals.upper`) hold for
+rare differences too, whose observed spread may be 0.
 """
 
 import math

@@ -12,16 +12,6 @@ from spsbench.metrics.sums import AT, TIMES, Tally, Totals, paired, totals
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import MEASURES, Measure, RoundRecord
 
-__all__ = [
-    "MS",
-    "Estimate",
-    "Metrics",
-    "metrics",
-    "ratio",
-    "segments",
-    "speedup",
-]
-
 MS = 1e3
 WHOLE = frozenset({"seconds", "round_seconds", "processor", "horizon", "first", "answer"})
 """The times that are more than 0 where they were measured; a part of a round may cost nothing."""

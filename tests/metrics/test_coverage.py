@@ -117,11 +117,3 @@ def test_coverage_of_means_of_yes_and_no(rate):
     assert len(known) > 950
     assert held >= PROMISED * len(known)
     assert all(0 <= e.low < e.high <= 1 for e in known)
-
-
-def test_coverage_of_means_of_scores():
-    """ROUGE-2 of documents: skewed, on a scale of its own."""
-    draw = np.random.default_rng(0)
-    for size in SIZES:
-        found = [of_means(100 * draw.beta(1, 8, size)) for _ in range(1_000)]
-        assert sum(e.low <= 100 / 9 <= e.high for e in found) >= PROMISED * len(found)

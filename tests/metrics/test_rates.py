@@ -2,8 +2,11 @@
 
 import pytest
 
-from spsbench.metrics.rates import metrics, segments, speedup
+from spsbench.metrics.rates import SHOWN, metrics, segments, speedup
+from spsbench.metrics.summaries import summaries
 from spsbench.settings.records import RoundRecord
+from tests.simulation import PREFILL, cell
+from tests.simulation import record as generation
 
 
 def record(
@@ -21,36 +24,15 @@ def record(
     )
 
 
-TWO = [record(), record(tested=4, accepted=4, emitted=5, overlap=3.2, seconds=0.030)]
-
-
-def test_the_figures_of_two_rounds():
-    m = metrics(TWO, prefill_seconds=0.1)
-    assert (m.tokens, m.rounds, m.drafted, m.accepted) == (8, 2, 8, 6)
-    assert m.alpha == pytest.approx((2.4 + 3.2) / 7)
-    assert m.draft_acceptance == pytest.approx(6 / 8)
-    assert m.block_efficiency == pytest.approx(4)
-    assert m.mean_token_time_ms == pytest.approx(40 / 8)
-    assert m.loop_time_ms == pytest.approx(20)
-    assert m.prefill_ms == pytest.approx(100)
-    assert m.ttft_ms == pytest.approx(110)
-    assert m.draft_share == pytest.approx(8 / 40)
-    assert m.target_share == pytest.approx(10 / 40)
-    assert m.verify_share == pytest.approx(1 - 18 / 40)
-
-
-def test_nothing_generated():
-    m = metrics([], prefill_seconds=0.0)
-    assert (m.tokens, m.rounds, m.prefill_ms) == (0, 0, 0.0)
-    assert m.alpha is m.block_efficiency is m.mean_token_time_ms is m.ttft_ms is None
-    assert m.draft_share is m.target_share is m.verify_share is None
-
-
-def test_rounds_that_do_not_test_one_by_one_have_no_alpha():
-    assert metrics([record(tested=-1, overlap=None)], 0.0).alpha is None
-    assert metrics([record(drafted=0, tested=0, overlap=0.0)], 0.0).alpha is None
-    mixed = [record(tested=-1, overlap=None), record(tested=2, overlap=1.0)]
-    assert metrics(mixed, 0.0).alpha == 0.5
+@pytest.mark.parametrize("rounds", [[record(), record(tested=-1, overlap=None)], []])
+def test_figures_of_a_generation_are_those_of_a_table_of_it_alone(rounds):
+    own = metrics(rounds, PREFILL)
+    (row,) = summaries([cell(4)], [generation(cell(4), "a", 0, rounds)])
+    assert (own.tokens, own.rounds) == (sum(r.emitted for r in rounds), len(rounds))
+    assert own.alpha == (pytest.approx(0.8) if rounds else None)
+    for name in SHOWN & row.figures.keys():
+        estimate = row.figures[name]
+        assert getattr(own, name) == (None if estimate is None else pytest.approx(estimate.mean))
 
 
 def test_segments_leave_no_round_out_but_the_last():

@@ -4,16 +4,12 @@ import statistics
 
 import pytest
 
-from spsbench.errors import UsageError
 from spsbench.metrics.compare import over_seeds
 from spsbench.metrics.intervals import around_mean
 from spsbench.metrics.summaries import summaries
 from spsbench.reports.reporter import Title
 from spsbench.reports.run_tables import table_of
 from spsbench.reports.text import body
-from spsbench.settings.experiment import plan
-from spsbench.settings.grid import Sweep
-from spsbench.settings.options import parse
 from tests.simulation import cell, run
 
 
@@ -44,12 +40,3 @@ def test_two_seeds_tell_little():
     two = around_mean([1.0, 1.1])
     assert two.low == pytest.approx(1.05 - 12.7062 * 0.05, abs=1e-4)
     assert around_mean([1.0])[1:4] == (None, None, 1)
-
-
-def test_seeds_multiply_the_cells():
-    made = plan([parse({"task": "latency", "target": "T", "seed": "0..2", "k": "2"}, Sweep)[0]])
-    assert [(c.seed, c.k) for c in made.cells] == [
-        (0, 0), (0, 2), (1, 0), (1, 2), (2, 0), (2, 2),
-    ]  # fmt: skip
-    with pytest.raises(UsageError):
-        plan([parse({"task": "latency", "seed": "4..0"}, Sweep)[0]])

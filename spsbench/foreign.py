@@ -18,6 +18,7 @@ from typing import IO, Any, NoReturn
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError, first_line
 from spsbench.hardware.files import in_words, open_file
+from spsbench.messages import visible
 
 MAX_JSON = 32 * 2**20  # bytes of one JSON value
 MAX_VALUES = 4 * 2**20  # values in one JSON value: each takes up to 72 bytes
@@ -214,8 +215,5 @@ def cut(value: object, most: int = SHOWN) -> str:
         words = value[: 4 * most] if isinstance(value, str) else repr(value)
     except (RecursionError, ValueError):  # nested too deeply; a number of too many digits
         words = f"a {type(value).__name__}"
-    text = "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii")
-        for c in " ".join(words.split())
-    )
+    text = visible(" ".join(words.split()))
     return text if len(text) <= most else f"{text[:most]}..."

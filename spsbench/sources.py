@@ -6,6 +6,7 @@ self. What the file imports is not in its hash.
 
 import errno
 import hashlib
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -109,7 +110,7 @@ def read(file: str) -> bytes:
     Raises:
         MissingError, DataError: no such file, or one that cannot be read.
     """
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise OSError(errno.EINVAL, "neither a file nor a folder")  # it may have no end

@@ -240,25 +240,6 @@ def test_random_weights_need_a_shape_only(sps, pair, tmp_path):
     assert any(counts[2] for record in records for counts in record["rounds"])
 
 
-@pytest.mark.slow
-def test_transformers_own_generate_is_a_peer(sps, arguments, tmp_path):
-    out = tmp_path / "run"
-    more = "--decoder", "native", "--decoder", "hf", "--temperature", "0", "--limit", "3"
-    ran = sps(*arguments, *more, "--out", str(out))
-    assert ran.code == 0, ran.err
-    assert "transformers' own generate" in ran.out
-    texts = {}
-    for record in measured(out):
-        texts.setdefault(record["sample"], set()).add(record["text"])
-    assert len(texts) == 3
-    assert all(len(found) == 1 for found in texts.values())
-    refused = sps(
-        *arguments, "--decoder", "hf", "--verifier", "block", "--out", str(tmp_path / "x")
-    )
-    assert refused.code == Exit.USAGE
-    assert "that decoder has rules of its own" in refused.err
-
-
 def test_a_file_with_flags_that_win(sps, arguments, prompts, pair, tmp_path):
     file = tmp_path / "mine.toml"
     lines = ['title = "Mine"', 'task = "jsonl"', f'data = "{prompts}"', f'target = "{pair.target}"']

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -130,17 +129,3 @@ def test_readers_that_have_gone(readers):
     os.close(writing)
     assert done.returncode == 141
     assert not done.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        ("generate hi --format html --out /nonexistent/page.html", Exit.CANNOT_WRITE),
-        ("bench nosuch --on ray", Exit.UNAVAILABLE),
-        ("bench latency --seeds 0..999999999999 --dry-run", Exit.USAGE),
-    ],
-)
-def test_what_cannot_end_well_is_told_before_anything_is_read(line, code, sps, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
-    assert sps(*line.split()).code == code

@@ -182,8 +182,3 @@ def test_a_page_to_step_through(generate, tmp_path):
     assert all(len(step["laws"]) == step["drafted"] for step in drafted)
     assert all(step["laws"] == [] for step in ars["steps"])
     assert generate(*asked).out.startswith("<!doctype html>")
-
-
-def test_a_page_is_asked_for_rightly(generate, tmp_path):
-    assert "--out" in generate("the cat", "--out", str(tmp_path / "x")).err
-    assert "conversation" in generate("--chat", "--format", "html").err

@@ -111,7 +111,3 @@ def test_rules(sps, one_core):
     first = json.loads(ran.out)["rows"][0]
     assert first["verdict"] == "BIASED"
     assert "2 tokens, K = 1; after every text q = (1/3, 2/3)" in first["smallest"][0]
-    assert sps("verify", "rules", "--verifier", "beam").code == Exit.USAGE
-    assert sps("verify", "rules", "--schedule", "beam").code == Exit.USAGE
-    assert sps("verify", "rules", "--drafter", "beam").code == Exit.USAGE
-    assert sps("verify", "rules", "--drafter", "./none.py:Mine").code == Exit.MISSING

@@ -31,13 +31,11 @@ OWN_LOOP = "native"
 CONSTANT = "constant"  # the schedule that `k` stands for
 ENGINES_OWN = Spec("own")
 """Drafter, and schedule, of a decoder that loads nothing: the engine drafts as it is set up."""
-WAITING = ("timeout", "retries")  # arguments of decoders that change no text
 ELSEWHERE = frozenset(
     entry.name for entry in BUILT_IN if entry.kind == "decoders" and not entry.loads
 )
 """Decoders whose engine has the models, so that nothing is loaded here."""
 SEED_MAX = 2**64 - 1
-ID_DIGITS = 12
 
 
 def constant(k: int) -> Spec:
@@ -174,7 +172,7 @@ class Cell(WarpSettings):
         """Return the decoder without arguments that change no text of another engine."""
         if not self.elsewhere:
             return self.decoder
-        args = (pair for pair in self.decoder.args if pair[0] not in WAITING)
+        args = (pair for pair in self.decoder.args if pair[0] not in ("timeout", "retries"))
         return replace(self.decoder, args=tuple(args))
 
     @property
@@ -233,7 +231,7 @@ class Cell(WarpSettings):
             if changed.get(name) is not None:
                 model = usual["target"]
                 changed[name] = {n: v for n, v in changed[name].items() if v != model[n]}
-        return short_hash(changed, ID_DIGITS)
+        return short_hash(changed, 12)
 
     def to_json(self) -> dict[str, Any]:
         """Return every field by name, as plain values.

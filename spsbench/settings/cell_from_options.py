@@ -5,7 +5,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from spsbench.errors import UsageError
@@ -101,8 +101,6 @@ OF_CELL: Mapping[str, Setting] = {
 }
 """Name -> setting, of all options of a cell."""
 
-CELL_FIELDS = tuple(field.name for field in fields(Cell))
-
 
 def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING, *, chat: bool = False) -> Cell:
     """Make the cell that these typed options describe; what is left out gets its default.
@@ -131,7 +129,7 @@ def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING, *, chat: bool = 
             "schedule": schedule or constant(lookahead(drafter) if k is None else k),
         }
     sampling = chat_sampling(target, facts, values) if chat else {}
-    others = {name: value for name, value in values.items() if name in CELL_FIELDS}
+    others = {name: value for name, value in values.items() if name in Cell.__dataclass_fields__}
     return Cell(**sampling | others | method | {"target": target})
 
 
@@ -216,8 +214,7 @@ def _own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
             f"`draft` {values['draft']} with `drafter` {copy}: expected one of the two, since the "
             "target's own weights draft. Leave one out"
         )
-    others = {name: value for name, value in values.items() if name != "drafter"}
-    return {**others, "draft": copy}
+    return {n: value for n, value in values.items() if n != "drafter"} | {"draft": copy}
 
 
 def _with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
@@ -281,10 +278,9 @@ def takes_model(drafter: Spec) -> bool:
 
 def lookahead(drafter: Spec) -> int:
     """Return the default K: the depth of trees that the drafter's arguments imply, else 4."""
-    said = dict(drafter.args)
-    if "shape" in said:
-        return str(said["shape"]).count("x") + 1
-    depth = said.get("depth")
+    depth, shape = (dict(drafter.args).get(name) for name in ("depth", "shape"))
+    if shape is not None:
+        return str(shape).count("x") + 1
     return depth if isinstance(depth, int) and depth > 0 else DEFAULT_K
 
 

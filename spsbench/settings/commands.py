@@ -27,10 +27,9 @@ from spsbench.settings.options import (
 )
 from spsbench.spec import K_MAX
 
-MAX_TEXTS = 10**9
 BIAS = Check(lambda bias: 0 < bias < 1, "above 0 and below 1")
 LEVEL = Check(lambda level: 0 < level <= 0.1, "above 0, at most 0.1")
-AUDIT_COUNT = between(1, MAX_TEXTS, "1 or more")
+AUDIT_COUNT = between(1, 10**9, "1 or more")
 Level = Annotated[
     float, Option(AUDIT, LEVEL, help="Probability of a false alarm over the whole audit.")
 ]
@@ -89,9 +88,7 @@ class Replay:
 
 
 TASK = "xsum:data=mini"  # where nobody names prompts: what the bundled pair was trained for
-KS = "1..8,10,12,16"
 FACTOR = between(1e-6, 1e6, "a number above 0")
-MAX_BATCH = 256  # texts of a batch whose costs are measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +113,8 @@ class Planning:
 
     prompts: Annotated[Path | None, Option(WORK)] = None
     k: Annotated[
-        tuple[int, ...], Option(METHOD, flags=("k",), default_text=KS, parse=numbers(1, K_MAX))
+        tuple[int, ...],
+        Option(METHOD, flags=("k",), default_text="1..8,10,12,16", parse=numbers(1, K_MAX)),
     ] = (*range(1, 9), 10, 12, 16)
     limit: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 64
     held_back: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 24
@@ -127,7 +125,7 @@ class Planning:
     costs: CostsFile = None
     draft_cost: Annotated[float | None, Option(MACHINE, FACTOR)] = None
     target_cost: Annotated[float | None, Option(MACHINE, FACTOR)] = None
-    batch: Annotated[tuple[int, ...], Option(MACHINE, parse=numbers(1, MAX_BATCH))] = ()
+    batch: Annotated[tuple[int, ...], Option(MACHINE, parse=numbers(1, 256))] = ()
     chat: Chat = "auto"
     system: Annotated[str | None, Option(WORK)] = None
     every: Annotated[bool, Option(RUN)] = False

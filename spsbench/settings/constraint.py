@@ -323,9 +323,8 @@ def _problem_of_part(schema: Mapping[str, Any]) -> str | None:
 
 def loose_bound(schema: Mapping[str, Any]) -> str | None:
     """Return a bound that a number may not have, and that llguidance 1.9 allows; None: none."""
-    numbers: dict[str, float] = {
-        name: schema[name] for name in BOUNDS if is_number(schema.get(name))
-    }
+    values: dict[str, Any] = {name: schema.get(name) for name in BOUNDS}
+    numbers = {n: x for n, x in values.items() if type(x) in (int, float) and abs(x) < 1e300}
     low = [x for name, x in numbers.items() if name.endswith("inimum")]
     high = [x for name, x in numbers.items() if name.endswith("aximum")]
     if not low or not high or min(high) - max(low) >= 1:
@@ -342,11 +341,6 @@ def without_equal_enums(schema: Mapping[str, Any]) -> None:
     for part in parts_of(schema):
         if "const" in part and part.get("enum") == [part["const"]] and isinstance(part, dict):
             del part["enum"]
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a JSON value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def pointed(root: Any, reference: Any) -> Any:

@@ -7,16 +7,23 @@ import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.settings.options import MACHINE, MODELS, RUN, Option, between, number_or
+from spsbench.settings.options import MACHINE, MODELS, RUN, Option, between
 
 THREADS_MAX = 1024
 HERE, PROCESSES, RAY = "here", "processes", "ray"
 WORKERS = re.compile(r"here|ray(:.+)?|processes:[1-9]\d{0,3}", re.ASCII)
 SHARD = re.compile(r"\d{1,9}/\d{1,9}", re.ASCII)
 NO_RAY = "no Ray (`on` ray): expected it. Run pip install ray, or give `on` processes:N"
+
+
+def _count(value: Any, name: str) -> Any:
+    """Read a number as a word of a command line; auto is as not given."""
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+        return int(value)
+    return None if value == "auto" else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +45,7 @@ class Access:
             between(1, THREADS_MAX),
             default_text="auto",
             metavar="N|auto",
-            parse=number_or("auto"),
+            parse=_count,
         ),
     ] = None
 

@@ -49,8 +49,8 @@ class Part:
     def from_described(cls, described: Mapping[str, Any], cells: Mapping[str, Cell]) -> "Part":
         """Restore a part from the values of `described`; the task is made from its data again."""
         part_cells = tuple(cells[name] for name in described["cells"] if name in cells)
-        specs = (cell.task for cell in part_cells)
-        spec = next(filter(None, specs), None) or Spec.parse(described["task"])
+        specs = [cell.task for cell in part_cells if cell.task is not None]
+        spec = specs[0] if specs else Spec.parse(described["task"])
         task = make("tasks", spec)
         if any(cell.chat for cell in part_cells):
             task = task.instruct() or _without_instructions(spec)

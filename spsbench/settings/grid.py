@@ -74,8 +74,7 @@ class Grid:
         """Yield the options of each cell: sampling first, then models, work, and ways to draft."""
         drafting = {n: self.axes[n] for n in ("k", *DRAFTING) if n in self.axes}
         others = [name for name in self.axes if name not in drafting]
-        order = sorted(others, key=_place)
-        for point in combinations({name: self.axes[name] for name in order}):
+        for point in combinations({name: self.axes[name] for name in sorted(others, key=_place)}):
             for arm in self._arms(drafting):
                 yield self._drafting_here(point, arm)
 

@@ -33,15 +33,13 @@ def method(cell: Cell) -> str:
     """Return the label of a cell's method: drafter, verifier and K."""
     if cell.k == 0:
         return "ArS"
-    usual = (Spec("model"), ENGINES_OWN)
-    how = "" if cell.drafter in usual else f" {cell.drafter}"
+    how = "" if cell.drafter in (Spec("model"), ENGINES_OWN) else f" {cell.drafter}"
     target, draft = cell.target, cell.draft
     if draft is not None and draft.id == target.id and draft.weights != target.weights:
         how = f" self:{draft.weights}"  # as it is asked for
     rule = "" if cell.verifier in USUAL else f" {cell.verifier}{' (lossy)' * lossy(cell)}"
     depth = f" {cell.schedule}" if cell.k is None else f" K={cell.k}"
-    if cell.schedule == ENGINES_OWN:
-        depth = ""
+    depth = "" if cell.schedule == ENGINES_OWN else depth
     return f"SpS{how}{rule}{depth}"
 
 
@@ -119,14 +117,10 @@ class Names:
 
     def option_text(self, cell: Cell) -> str:
         """Return the values of `options` in `cell`: `decoder hf, dtype bfloat16`."""
-        values_by_name = unnamed(cell)
-        decoder = values_by_name["decoder"]
-        values_by_name["decoder"] = self._decoders.get(str(decoder), decoder)
-        values = {name: values_by_name.get(name, "") for name in self.options}
-        parts = (
-            name if value is True else f"{name} {value}" for name, value in values.items() if value
-        )
-        return ", ".join(parts)
+        values = unnamed(cell)
+        values["decoder"] = self._decoders.get(str(cell.decoder), str(cell.decoder))
+        named = {name: value for name in self.options if (value := values.get(name))}
+        return ", ".join(n if value is True else f"{n} {value}" for n, value in named.items())
 
     def _joined(self, cell: Cell, *names: str) -> str:
         always = ("setting", "method")

@@ -183,19 +183,6 @@ def _bare(kind: Any) -> Any:
     return tuple if kind == tuple[str, ...] else kind
 
 
-def number_or(word: str) -> Callable[[Any, str], Any]:
-    """Return what reads a number, also as a word of a command line; `word` is as not given."""
-
-    def read(value: Any, name: str) -> Any:
-        if not isinstance(value, str) or value == word:
-            return None if value == word else value
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
-            raise UsageError(f"{name} is {value!r}: expected a number, or {word}")
-        return int(value)
-
-    return read
-
-
 def _typed(value: Any, kind: Any, where: str) -> Any:
     if kind is Spec:
         try:

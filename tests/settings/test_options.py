@@ -129,58 +129,40 @@ def test_types_are_checked_in_the_library():
     assert make_cell(target=Path("x")).target.id == "x"
 
 
+FILLED = [  # options -> draft, drafter, K
+    ({}, "nano-draft", "model", 4),
+    ({"target": "folder"}, None, "ngram", 4),
+    ({"drafter": "ngram:n=3"}, None, "ngram:n=3", 4),
+    ({"drafter": "model", "k": 7}, "nano-draft", "model", 7),
+    ({"drafter": "tree:shape=3x2x1"}, "nano-draft", "tree:shape=3x2x1", 3),
+    ({"drafter": "topk:depth=6"}, "nano-draft", "topk:depth=6", 6),
+    ({"drafter": "topk:depth=6", "k": 2}, "nano-draft", "topk:depth=6", 2),
+    ({"drafter": "tree", "schedule": "constant:lookahead=7"}, "nano-draft", "tree", 7),
+    ({"schedule": "other:a=1"}, "nano-draft", "model", None),
+    ({"k": 0, "draft": "folder"}, None, "none", 0),
+]
+
+
 @pytest.mark.needs_fast
-def test_a_bundled_target_brings_its_draft():
-    cell = make_cell()
-    assert (cell.target, cell.draft) == (ModelSpec("nano"), ModelSpec("nano-draft"))
-    assert (cell.drafter, cell.verifier) == (Spec("model"), Spec("auto"))
-    assert cell.schedule == Spec("constant", (("lookahead", 4),))
+@pytest.mark.parametrize(("options", "draft", "drafter", "k"), FILLED, ids=str)
+def test_what_is_left_out_is_filled_in(options, draft, drafter, k):
+    cell = make_cell(**options)
+    assert (cell.draft, str(cell.drafter), cell.k) == (draft and ModelSpec(draft), drafter, k)
+    assert str(cell.verifier) == "auto"
 
 
-def test_another_target_without_a_draft_looks_up():
-    cell = make_cell(target="folder")
-    assert (cell.draft, cell.drafter) == (None, Spec("ngram"))
-
-
-@pytest.mark.needs_fast
-def test_a_named_drafter_leaves_the_bundled_draft_out():
-    cell = make_cell(drafter="ngram:n=3")
-    assert (cell.draft, cell.drafter) == (None, Spec("ngram", (("n", 3),)))
-    assert make_cell(drafter="model").draft == ModelSpec("nano-draft")
-
-
-def test_k_is_the_constant_schedule():
-    assert make_cell(k=7).schedule == Spec("constant", (("lookahead", 7),))
-    assert make_cell(schedule="other:a=1").schedule == Spec("other", (("a", 1),))
+def test_k_and_a_schedule_are_one_too_many():
     with pytest.raises(UsageError):
         make_cell(schedule="other", k=7)
 
 
 @pytest.mark.needs_fast
-def test_a_tree_is_as_deep_as_its_arguments_say_where_nobody_says_k():
-    for drafter, k in (
-        ("tree:shape=3x2x1", 3),
-        ("tree:shape=5", 1),
-        ("topk:depth=6", 6),
-        ("topk", 4),
-    ):
-        cell = make_cell(drafter=drafter)
-        assert cell.k == k
-        assert cell.draft == ModelSpec("nano-draft")
-        assert make_cell(drafter=drafter, k=2).k == 2
-    assert make_cell(drafter="tree", schedule="constant:lookahead=7").k == 7
-
-
-def test_k_zero_is_auto_regressive():
-    cell = make_cell(k=0, draft="folder")
-    assert (cell.draft, cell.drafter) == (None, Spec("none"))
-    assert cell.schedule == Spec("constant", (("lookahead", 0),))
-
-
-@pytest.mark.needs_fast
-def test_revisions_go_with_their_models():
-    cell = make_cell(target="a/b", revision="r", draft="c/d", draft_revision="s")
-    assert (cell.target, cell.draft) == (ModelSpec("a/b", "r"), ModelSpec("c/d", "s"))
+def test_revisions_and_the_trust_in_them_go_with_their_models():
+    trusted = {"target": "a/b", "revision": "r", "trust_remote_code": True, "draft": "c/d"}
+    pinned = make_cell(**trusted, draft_revision="s")
+    assert pinned.target == ModelSpec("a/b", "r", trust_remote_code=True)
+    assert pinned.draft == ModelSpec("c/d", "s", trust_remote_code=True)
+    assert make_cell(**trusted).draft == ModelSpec("c/d")
 
 
 OUTSIDE = {

@@ -6,8 +6,7 @@ model's own code as well, and must agree bit for bit; else, and where an operato
 that code stays in use.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from spsbench.engines.session.cache import PreallocatedCache, doubled
 from spsbench.engines.session.masks import FULL, SLIDING, PassInputs, windows_of
 from spsbench.extensions.cpu.kernels.steps import RefusedError, mask_record
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation
-from spsbench.extensions.cpu.replay.program import Bound, Draws, Program, Scratch, Size, Weights
+from spsbench.extensions.cpu.replay.program import Draws, Program, Scratch, Size, Weights
 from spsbench.extensions.cpu.replay.record import (
     Recorder,
     Recording,
@@ -55,6 +54,7 @@ class ModelPass:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model: Any = model
+        self._dtype = model.dtype
         self.refused: str | None = None
         self.counts = [0, 0]
         self._one = Lock()  # pass at a time
@@ -79,26 +79,20 @@ class ModelPass:
         Nobody else may use the programs meanwhile: another pass, of a thread or of a hook, runs the
         model's own code.
         """
-        with self._alone() as alone:
-            if alone and self._recordings is not None and self._outside.same():
-                try:
-                    return self._run(request, end, self._recordings or self._record())
-                except RefusedError as error:
-                    self._recordings, self.refused = None, str(error)
+        if self._recordings is None or not self._one.acquire(blocking=False):
+            return self._own(request)
+        try:
+            if self._outside.same():
+                return self._run(request, end, self._recordings or self._record())
+        except RefusedError as error:
+            self._recordings, self.refused = None, str(error)
+        finally:
+            self._one.release()
         return self._own(request)
 
     def _own(self, request: PassInputs) -> Any:
         self.counts[0] += 1
         return request.of(self.model)
-
-    @contextmanager
-    def _alone(self) -> Iterator[bool]:
-        alone = self._one.acquire(blocking=False)
-        try:
-            yield alone
-        finally:
-            if alone:
-                self._one.release()
 
     def _run(self, request: PassInputs, end: int, recordings: list[Recording]) -> Any:
         size = Size(len(request.ids), request.keep)
@@ -110,17 +104,19 @@ class ModelPass:
         outputs = *request.layers, *([] if checked and request.unread else [LOGITS])
         if outputs not in self._programs:
             self._programs[outputs] = Program(SIZES, recordings, outputs)
-        output = self._by_program(self._programs[outputs], size, request, end)
-        if output is None:
+        made = self._by_program(self._programs[outputs], size, request, end)
+        if made is None:
             return self._own(request)
         if checked:
             self.counts[1] += 1
             self._lengthen(request.cache, end)
-            return output
+            logits = made.pop(LOGITS, None)
+            if logits is None:
+                logits = torch.empty(1, 0, rows_of(self.model), dtype=self._dtype)
+            return PassOutput(logits, made)
         out = self._own(request)  # last: its keys and values stay
-        pairs = [(output.logits, out.logits)]
-        pairs += [(x, out.hidden_states[n]) for n, x in output.hidden_states.items()]
-        self._agrees[kind] = all(torch.equal(*pair) for pair in pairs)
+        own = {n: out.logits if n == LOGITS else out.hidden_states[n] for n in made}
+        self._agrees[kind] = all(torch.equal(made[n], own[n]) for n in made)
         if not self._agrees[kind]:
             self.refused = "a program of a pass differs from the model's own code"
         return out
@@ -129,67 +125,49 @@ class ModelPass:
         for number in self._forms:
             cache.layers[number].length = end
 
-    def _by_program(
-        self, program: Program, size: Size, request: PassInputs, end: int
-    ) -> PassOutput | None:
-        """Return the output, and leave the cache's length; None: the request does not fit."""
-        rooms = self._rooms(request.cache, end)
-        texts = None if rooms is None else self._texts(program, rooms, request, size.tokens, end)
-        if rooms is None or texts is None:
-            return None
-        bound = program.at(size)
-        outputs = self._filled(program, bound, request, rooms, texts, ())
-        if outputs is None:
-            return None
-        return PassOutput(self._logits_of(outputs), outputs)
-
-    def _logits_of(self, outputs: dict[int, Tensor]) -> Tensor:
-        """Take the logits out of the outputs; they are none where nobody reads them."""
-        logits = outputs.pop(LOGITS, None)
-        empty = 1, 0, rows_of(self.model)
-        return torch.empty(empty, dtype=self.model.dtype) if logits is None else logits
-
     def roll_out(self, request: PassInputs, end: int, rolled: RollOut) -> Tensor | None:
         """Return the logits [n, V'] of a roll-out, whose tokens are left in `request.ids`.
 
         The cache has room for n more than `end` - 1 tokens. None: there is no checked program.
         """
-        program, size, n = self._programs.get((LOGITS,)), Size(1, 1), len(request.ids)
-        kind = type(request.cache), (), True, size
-        if program is None or not self._agrees.get(kind):
+        program, size = self._programs.get((LOGITS,)), Size(1, 1)
+        agrees = self._agrees.get((type(request.cache), (), True, size))
+        if program is None or not agrees or not self._one.acquire(blocking=False):
             return None
-        with self._alone() as alone:
-            if not alone or not self._outside.same():
+        try:
+            if not self._outside.same():
                 return None
-            rooms = self._rooms(request.cache, end + n - 1)
-            texts = None if rooms is None else self._texts(program, rooms, request, 1, end)
-            if rooms is None or texts is None:
-                return None
-            bound = program.at(size)
-            outputs = self._filled(program, bound, request, rooms, texts, (n,), rolled)
-            if outputs is None:
-                return None
-            self._lengthen(request.cache, end + n - 1)
-            return outputs[LOGITS].flatten(0, 2)
+            outputs = self._by_program(program, size, request, end, rolled)
+        finally:
+            self._one.release()
+        if outputs is None:
+            return None
+        self._lengthen(request.cache, end + len(request.ids) - 1)
+        return outputs[LOGITS].flatten(0, 2)
 
-    def _filled(
+    def _by_program(
         self,
         program: Program,
-        bound: Bound,
+        size: Size,
         request: PassInputs,
-        rooms: Sequence[Any],
-        texts: Sequence[int],
-        passes: tuple[int, ...],
+        end: int,
         rolled: RollOut | None = None,
     ) -> dict[int, Tensor] | None:
-        """Run `program`, and return its outputs, of all passes of a roll-out; None: it cannot."""
+        """Return the outputs, of all passes of a roll-out; None: the request does not fit.
+
+        The cache is not lengthened.
+        """
         ids, weights = request.ids, self._weights.places()
         if weights is None or ids.dtype != torch.int64 or not ids.is_contiguous():
             return None
-        shapes = zip(bound.shapes.items(), program.dtypes, strict=True)
+        rooms = self._rooms(request.cache, end if rolled is None else end + len(ids) - 1)
+        texts = None if rooms is None else self._texts(program, rooms, request, size.tokens, end)
+        if rooms is None or texts is None:
+            return None
+        bound, passes = program.at(size), () if rolled is None else (len(ids),)
         outputs = {
             name: torch.empty((*passes, *shape), dtype=dtype, device="cpu")
-            for (name, shape), dtype in shapes
+            for (name, shape), dtype in zip(bound.shapes.items(), program.dtypes, strict=True)
         }
         tensors = [*outputs.values(), ids, *self._tables.rows(request)]
         addresses = list(map(Tensor.data_ptr, tensors))
@@ -234,7 +212,7 @@ class ModelPass:
             seen = end - room.first
             if mask is not None:
                 whole = mask.shape == (1, 1, m, seen) and mask.stride(3) == 1
-                if not whole or mask.dtype != self.model.dtype:
+                if not whole or mask.dtype != self._dtype:
                     return None
             elif self._windows is not None and m > 1:  # own code has another kernel for its mask
                 return None
@@ -283,7 +261,7 @@ class ModelPass:
     ) -> Recording:
         m, end = len(positions), int(positions[-1]) + 1
         ids, cache = ids[:m].clone(), RecordingCache(past, end - m)
-        masks = [torch.zeros(1, 1, m, end, dtype=self.model.dtype) for _ in self._kinds]
+        masks = [torch.zeros(1, 1, m, end, dtype=self._dtype) for _ in self._kinds]
         given: Any = masks[0] if len(masks) == 1 else dict(zip(self._kinds, masks, strict=True))
 
         def body() -> dict[int, Tensor]:

@@ -92,6 +92,7 @@ class Bound(NamedTuple):
     """The steps for one size."""
 
     steps: np.ndarray
+    address: int  # of the steps
     scratch: int  # bytes
     shapes: Mapping[Any, tuple[int, ...]]  # of outputs
 
@@ -214,7 +215,8 @@ class Program:
             steps[rows, columns] += np.concatenate([[0], ends[:-1]])[slots]
             total = int(ends[-1])
         shapes = zip(self._outputs, self._shapes.at(size), self._axes, strict=True)
-        return Bound(steps, total, {name: tuple(map(int, x[:axes])) for name, x, axes in shapes})
+        result_shapes = {name: tuple(map(int, x[:axes])) for name, x, axes in shapes}
+        return Bound(steps, steps.ctypes.data, total, result_shapes)
 
     def run(
         self,
@@ -255,7 +257,7 @@ class Program:
             *(addressof(self._bases), addressof(text_array), addressof(self._room_array)),
             *(len(texts) // TEXT // len(self.layers), torch.get_num_threads()),
         )
-        steps = bound.steps.ctypes.data, len(bound.steps), addressof(in_pass)
+        steps = bound.address, len(bound.steps), addressof(in_pass)
         if draws is None:
             check(in_c().run_steps(*steps))
             return

@@ -13,7 +13,7 @@ from spsbench.metrics.summaries import Summary
 from spsbench.metrics.surfaces import digits, ms
 from spsbench.planning.candidates import candidate_of
 from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches, row_of
-from spsbench.planning.forecast.forecasts import Forecasts, best_of, group, grouped_by
+from spsbench.planning.forecast.forecasts import Forecasts, best_of, grouped_by
 from spsbench.planning.forecast.predictions import Prediction
 from spsbench.planning.forecast.recommendation import Answer, Measured, Verdict
 from spsbench.planning.plan_folder import PlanRecord
@@ -223,7 +223,7 @@ def row(
     values["terms"] = {
         "predicted_tau": forecast.tau,
         "predicted_ms": forecast.ms,
-        "ceiling_speedup": alone(forecasts.ceilings[str(group(forecast.candidate))]),
+        "ceiling_speedup": alone(forecasts.ceilings[forecast.candidate.group]),
         **{f"{name}_percent": None if hides else alone(part) for name, part in parts.items()},
         "work": alone(forecast.work),
     }
@@ -264,9 +264,8 @@ def figure(
     """
     taus: list[Curve | Level] = []
     gains: list[Curve | Level] = []
-    groups = grouped_by(predictions, lambda forecast: group(forecast.candidate))
-    for line, (key, members) in enumerate(groups.items()):
-        name = ", ".join(key)
+    groups = grouped_by(predictions, lambda candidate: candidate.group)
+    for line, (name, members) in enumerate(groups.items()):
         by_k = sorted((f for f in members if f.candidate.k), key=lambda f: f.candidate.k or 0)
         if by_k:
             best, predicted = best_of(by_k), tuple(point(f, f.speedup) for f in by_k)
@@ -281,8 +280,8 @@ def figure(
                 taus.append(Curve(name=label, points=(at,), line=other))
                 if not figures.doubt:
                     gains.append(Curve(name=label, points=(gained,), line=other))
-        if str(key) in ceilings:
-            gains.append(Level(name=f"{name}, ceiling", y=ceilings[str(key)], line=line))
+        if name in ceilings:
+            gains.append(Level(name=f"{name}, ceiling", y=ceilings[name], line=line))
     gains.append(Level(name="ArS", y=1.0))
     panels = (
         Panel(title="Tokens a round", x="K", y="tau", items=tuple(taus), whole=True),

@@ -1,9 +1,9 @@
 """The forecasts of all candidates of a plan, with the ceilings, the answer and the remarks."""
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from spsbench.planning.forecast.recommendation import (
 from spsbench.planning.forecast.rounds import coins_of, least_cost, room_along
 from spsbench.store.traces import Along, DraftOf, Written
 
-Key = TypeVar("Key", bound=Hashable)
 Traced = Mapping[str, tuple[DraftOf, Sequence[tuple[Written, Along]]]]
 """Traced texts: name of the draft -> identity of the draft, and its texts with traces."""
 
@@ -53,12 +52,12 @@ class Forecasts:
     @property
     def by_method(self) -> list[Prediction]:
         """Return the best K of each draft, rule and schedule, the best first."""
-        methods = grouped_by(self.all, lambda f: f.candidate.method)
+        methods = grouped_by(self.all, lambda c: c.method)
         return sorted(map(best_of, methods.values()), key=lambda f: -f.speedup.mean)
 
     def needs(self, of: Prediction) -> BreakEven:
         """Return the break-even values of this draft and rule."""
-        same = [f for f in self.all if group(f.candidate) == group(of.candidate)]
+        same = [f for f in self.all if f.candidate.group == of.candidate.group]
         return break_even(same, self.costs.target(1, self.context).value)
 
     def answer(self, measured: Mapping[str, Measured]) -> Answer:
@@ -136,18 +135,13 @@ def best_of(forecasts: Sequence[Prediction]) -> Prediction:
 
 
 def grouped_by(
-    predictions: Iterable[Prediction], key: Callable[[Prediction], Key]
-) -> dict[Key, list[Prediction]]:
-    """Return predictions by a key, in their order."""
-    groups: dict[Key, list[Prediction]] = {}
+    predictions: Iterable[Prediction], key: Callable[[Candidate], str]
+) -> dict[str, list[Prediction]]:
+    """Return predictions by a name of their candidates, in their order."""
+    groups: dict[str, list[Prediction]] = {}
     for prediction in predictions:
-        groups.setdefault(key(prediction), []).append(prediction)
+        groups.setdefault(key(prediction.candidate), []).append(prediction)
     return groups
-
-
-def group(candidate: Candidate) -> tuple[str, str]:
-    """Return the key of candidates that differ in K or schedule alone."""
-    return candidate.draft, candidate.verifier
 
 
 def forecast_all(
@@ -182,18 +176,18 @@ def forecast_all(
         )
         plain[keys] = predictions[-1].baseline or predictions[-1]
     notify(total, total)
-    for members in grouped_by(predictions, lambda f: f.candidate.method).values():
+    for members in grouped_by(predictions, lambda c: c.method).values():
         factor = selection_factor(np.stack([prediction.by_prompt() for prediction in members]))
         for prediction in members:
             prediction.factor = factor
     ceilings = {}
-    for key, members in grouped_by(predictions, lambda f: group(f.candidate)).items():
-        draft, texts = traced[key[0]]
+    for key, members in grouped_by(predictions, lambda c: c.group).items():
+        draft, texts = traced[members[0].candidate.draft]
         most = max(f.candidate.k or 0 for f in members) or draft.most or 16
         seconds = least_seconds(members[0].candidate, draft, texts, costs, most)
         baseline = members[0].baseline or members[0]
         reached = [f.speedup.mean for f in members]  # noise, or costs that fall with K, are above
-        ceilings[str(key)] = max(baseline.sums.seconds / seconds, *reached)
+        ceilings[key] = max(baseline.sums.seconds / seconds, *reached)
     written = {text.key: text for _, pairs in traced.values() for text, _ in pairs}.values()
     middles = [text.prompt_tokens + len(text.q) / 2 for text in written]
     return Forecasts(

@@ -52,10 +52,14 @@ class Candidate:
     schedule: tuple[str, Callable[[Coins, Ints, int], Rounds]] | None = None
 
     @property
+    def group(self) -> str:
+        """Return the draft and the rule: a name of candidates that differ in K or schedule."""
+        return f"{self.draft}, {self.verifier}"
+
+    @property
     def method(self) -> str:
         """Return a name of the method: all fields but K."""
-        depth = "" if self.schedule is None else f", {self.schedule[0]}"
-        return f"{self.draft}, {self.verifier}{depth}"
+        return self.group if self.schedule is None else f"{self.group}, {self.schedule[0]}"
 
     def __str__(self) -> str:
         depth = f"K = {self.k}" if self.schedule is None else self.schedule[0]
@@ -257,7 +261,7 @@ def predict(
         plain: the prediction of ArS over these texts, if it was made before.
     """
     samples = dict.fromkeys(text.key[1] for text, _ in traced)
-    numbers = {sample: number for number, sample in enumerate(samples)}
+    numbers = dict(zip(samples, range(len(samples)), strict=True))
     context = float(np.mean([text.prompt_tokens + len(text.q) / 2 for text, _ in traced]))
     baseline = plain or Prediction(candidate=ARS, costs=costs, new_prompts=new_prompts)
     predictions = [

@@ -12,11 +12,10 @@ that starts at position t drafts slots t, t + 1, ..., and keeps slots up to the 
   docs/explanation/planning.md has the proof);
 - a draft by rule is kept while it equals the text.
 
-The noise of each round is fresh, so the rounds of a text are a Markov chain over positions, and
-their expected number at each position fills the `Totals` that measured rounds fill: all figures
-come from `metrics.rates`. Edge cases follow `loop.decode`: K is clamped to the tokens left less one
-and to the draft's context. Acceptance beyond the end of a text is unknown: such slots count as
-drafted, not as tested.
+The noise of each round is fresh, so the rounds of a text are a Markov chain over positions. Their
+expected numbers fill the `Totals` of measured rounds. As in `loop.decode`, K is clamped to the
+tokens left less one and to the draft's context. Slots beyond the end of a text count as drafted,
+not as tested.
 """
 
 import random

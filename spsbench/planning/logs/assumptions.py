@@ -53,7 +53,6 @@ FIELDS: Mapping[str, float] = {  # with their defaults; NaN: the field is needed
     "kv_bytes": 0.0,  # of keys and values of a cached token
     "draft_params": 0.0,  # weights of the draft model; a drafted token is a pass of it
     "context": math.nan,  # tokens cached of each text; else as logged
-    "efficiency": 1.0,  # share of both peaks that is reached
 }
 LONGEST = 1 << 22  # tokens of context
 
@@ -139,7 +138,6 @@ def parse_roofline(text: str) -> dict[str, float]:
                 f"roofline without {name}: expected a number above 0. Add {name}=..., or name a "
                 f"device: {', '.join(DEVICES)}"
             )
-    fields["efficiency"] = fields["efficiency"] or 1.0
     return fields
 
 
@@ -175,7 +173,7 @@ def seconds(
     cached = context if math.isnan(fields["context"]) else fields["context"]
     read = params * fields["weight_bytes"] + batch * cached * fields["kv_bytes"]
     operations = 2.0 * params * rows * batch
-    return max(read / fields["bandwidth"], operations / fields["flops"]) / fields["efficiency"]
+    return max(read / fields["bandwidth"], operations / fields["flops"])
 
 
 def passes(fields: Mapping[str, float], batch: int, most: int) -> Surface:

@@ -101,21 +101,18 @@ class LogReader:
                     if self.total:
                         self.done = before + raw.tell()
                     for place, entry in enumerate(items_of(value)):
-                        yield from self._of_entry(entry, number + place)
+                        try:
+                            yield from self._of(entry, number + place)
+                        except LeftOutError as reason:
+                            self.leave_out(reason, fields_of(entry))
+                        except RecursionError:
+                            self.leave_out("JSON nested too deeply")
             before = self.done
         for custom_id, answer in self._held:
             try:
                 yield self._joined(custom_id, answer)
             except LeftOutError as reason:
                 self.leave_out(reason, answer.fields)
-
-    def _of_entry(self, entry: object, number: int) -> Iterator[Request]:
-        try:
-            yield from self._of(entry, number)
-        except LeftOutError as reason:
-            self.leave_out(reason, fields_of(entry))
-        except RecursionError:
-            self.leave_out("JSON nested too deeply")
 
     def _of(self, entry: object, number: int) -> Iterator[Request]:
         if isinstance(entry, list):

@@ -1,13 +1,13 @@
-"""How well a plan foretells tokens a round: held-back prompts against the interval that it prints.
+"""How well a plan predicts tokens per round: measured on held-back prompts against its interval.
 
-    .venv/bin/python benchmarks/foretold.py --work /tmp/foretold
+    .venv/bin/python benchmarks/plan_accuracy.py --work /tmp/accuracy
 
 Makes texts of the bundled pair with traces, and real rounds of drafts by model and by rule at two
 K, on prompts drawn from each task at each temperature: 30 cells. Prompts are then parted again and
 again as a plan parts them, some to trace and some held back, and what a plan predicts from the
 first is compared with what the real rounds on the others measured. Besides, every K is replayed,
 the best of each method is chosen on the traced prompts and replayed on the others. Tokens a round
-are no times: a busy machine changes none of them. Writes benchmarks/results/foretold.json and .md.
+are no times: a busy machine changes none of them. Writes results/plan_accuracy.json and .md.
 """
 
 import argparse
@@ -170,7 +170,7 @@ def table(found: Sequence[dict[str, Any]], flags: argparse.Namespace) -> Iterato
     held = sum(row["held"] for *_, row in rows) / len(rows)
     before = sum(row["held by the interval of the mean"] for *_, row in rows) / len(rows)
     bias = sum(row["bias"] for *_, row in rows) / len(rows)
-    yield f"`python benchmarks/foretold.py --work {flags.work}`"
+    yield f"`python benchmarks/plan_accuracy.py --work {flags.work}`"
     yield ""
     yield (
         f"{flags.traced} traced and {flags.held_back} held-back prompts of {flags.prompts}, drawn "
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=400)
     parser.add_argument("--few", type=int, nargs="+", default=[12, 64])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS / "foretold")
+    parser.add_argument("--out", type=Path, default=RESULTS / "plan_accuracy")
     flags = parser.parse_args()
     found = [setting(task, temperature, flags) for task, temperature in SETTINGS]
     flags.out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")

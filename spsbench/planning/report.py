@@ -7,10 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from spsbench.metrics.costs import PARTS, Costs
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.metrics.surfaces import digits, ms
 from spsbench.planning.candidates import candidate_of
 from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches, row_of
 from spsbench.planning.forecast.forecasts import Forecasts, best_of, grouped_by
@@ -29,7 +27,6 @@ from spsbench.reports.reporter import (
     Section,
     Status,
     Table,
-    TextTable,
     Title,
 )
 from spsbench.settings.cell import WARP, Cell, WarpSettings
@@ -143,7 +140,6 @@ class Planned:
             "rounds on prompts held back from the choice. A dashed line is the ceiling: the best "
             "K of every round in hindsight.",
             figures=(table.figure,),
-            tables=(rounds(self.forecasts.costs),),
             answers=True,
         )
         return Report(name, [table], sections=[section])
@@ -228,26 +224,6 @@ def row(
         "work": alone(forecast.work),
     }
     return row_of(cell, forecast.texts, **values)
-
-
-def rounds(costs: Costs) -> TextTable:
-    """Return a table of the parts of a round by drafter and K, at the middle context."""
-    at = costs.passes.contexts[len(costs.passes.contexts) // 2]
-    rows = []
-    for name, arm in costs.arms.items():
-        for k in arm.draft.tokens:
-            drafted = costs.drafted(name, k, at)
-            *parts, total = costs.parts(name, k, at, drafted)
-            share = "" if k == 0 else digits(costs.relative(name, k, at).value)
-            seconds = [*map(ms, parts), ms(total, interval=True)]
-            rows.append([name, str(k), digits(drafted), *seconds, share])
-    parts_of_round = [*PARTS[:-1], "not explained", "a round, ms"]
-    remarks = [
-        "c is what one of K drafted tokens costs, in passes of the target over one token. Medians "
-        f"of {costs.turns} repetitions with 95 % intervals; each measures everything once."
-    ]
-    headings = ["drafter", "K", "drafted", *parts_of_round, "c"]
-    return TextTable(f"A round by part, after {at} tokens, ms", headings, rows, remarks)
 
 
 def figure(

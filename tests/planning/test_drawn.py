@@ -4,11 +4,10 @@ from dataclasses import replace
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.planning.forecast.recommendation import BreakEven, Measured, Verdict, answer
-from spsbench.planning.report import command, rounds
+from spsbench.planning.report import command
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
-from tests.planning.forecast.made import costs
 
 
 def measured(value):
@@ -55,11 +54,3 @@ def test_the_command_has_what_is_not_usual():
     quantised = cell.but(draft=ModelSpec("my model", dtype="bfloat16", weights="int4"))
     assert "--draft 'my model' --draft-weights int4" in command(quantised, answer)
     assert "--temperature" not in command(rule.but(temperature=1.0, top_p=1.0), answer)
-
-
-def test_the_page_has_a_round_by_part():
-    by_part = rounds(costs())
-    assert len(by_part.rows) == 6
-    row = dict(zip(by_part.headings, by_part.rows[4], strict=True))
-    assert (row["drafter"], row["K"], row["c"]) == ("model small", "4", "0.18")
-    assert row["not explained"] == "500"

@@ -301,11 +301,7 @@ def rounds_of(
     texts: int,
     known: Coins | None = None,
 ) -> Rounds:
-    """Return the expected rounds of a candidate along one of some traced texts.
-
-    Args:
-        known: acceptance probabilities of its rule for K or more slots.
-    """
+    """Return the rounds of a candidate along a text; `known` are probabilities of its rule."""
     room, rule = room_along(text, trace), rule_of(candidate, draft)
     if candidate.schedule is None:
         k = candidate.k or 0
@@ -317,8 +313,7 @@ def rounds_of(
 
 def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:
     """Return the block efficiency alone, which needs no costs."""
-    count = len(traced)
-    expected = [rounds_of(candidate, draft, text, trace, count) for text, trace in traced]
+    expected = [rounds_of(candidate, draft, text, trace, len(traced)) for text, trace in traced]
     return sum(len(text.q) for text, _ in traced) / sum(float(r.weights.sum()) for r in expected)
 
 
@@ -396,10 +391,10 @@ def _with_errors(
 def clamp_to_tau(speedup: Estimate, tau: Estimate) -> Estimate:
     """Return a speed-up bounded by tau: a round takes at least as long as a plain round.
 
-    Noisy costs by context and turn may otherwise exceed the bound.
+    Noisy costs may otherwise exceed the bound.
     """
     mean, low, high = min(speedup.mean, tau.mean), speedup.low, speedup.high
-    if low is None or high is None:
-        return Estimate(mean, None, None, speedup.n)
-    most = tau.mean if tau.high is None else tau.high
-    return Estimate(mean, min(low, mean), max(mean, min(high, most)), speedup.n)
+    if low is not None and high is not None:
+        most = tau.mean if tau.high is None else tau.high
+        low, high = min(low, mean), max(mean, min(high, most))
+    return Estimate(mean, low, high, speedup.n)

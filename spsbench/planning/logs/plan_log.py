@@ -62,7 +62,7 @@ def plan_log(
     log_options, planning, grid, access = parse(remaining, LogOptions, Planning, Candidates, Access)
     given, ks = grid.given, sorted(planning.k)
     warp = WarpSettings(**{name: value for name, value in given.items() if name in WARP})
-    rules = tuple(map(str, grid.axes.get("verifier", RULES)))
+    rules = tuple(map(str, grid.axes.get("verifier", ("sps", "block", "match"))))
     for rule in rules:
         if rule not in RULES:
             raise UsageError(

@@ -1,14 +1,12 @@
 """Documents, help, `sps list` and errors speak the field's words, and none of an older dialect."""
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
-import typer
 
-from spsbench.cli.main import app
 from spsbench.registry import KINDS, entries
+from tests.parsed import commands, strings
 
 ROOT = Path(__file__).parents[1]
 DIALECT = re.compile(
@@ -62,16 +60,6 @@ def test_documents_have_no_dialect(page):
     assert found_in(page.read_text()) == []
 
 
-def commands():
-    pending = [("sps", typer.main.get_command(app))]
-    while pending:
-        name, command = pending.pop()
-        context = command.make_context(name, [], resilient_parsing=True)
-        for part in command.list_commands(context) if hasattr(command, "list_commands") else ():
-            pending.append((f"{name} {part}", command.resolve_command(context, [part])[1]))
-        yield name, command
-
-
 def test_help_has_no_dialect():
     texts = {
         name: " ".join(
@@ -91,21 +79,12 @@ def test_summaries_of_plug_ins_have_no_dialect():
 NAMES = {"hoped", "loudest", "beside/", "lesson.js", "Coins"}  # keys, files, types
 
 
-def strings(source):
-    """String literals of a module but its docstrings: errors, lines, tables."""
-    tree = ast.parse(source)
-    prose = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-    for node in ast.walk(tree):
-        text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and id(node) not in prose and text not in NAMES:
-            yield text
-
-
 def test_messages_have_no_dialect():
     found = {
         (str(path.relative_to(ROOT)), words)
         for path in (ROOT / "spsbench").rglob("*.py")
-        for text in strings(path.read_text())
+        for _, text in strings(path)
+        if text not in NAMES
         for words in found_in(text)
     }
     assert found == set()

@@ -1,13 +1,10 @@
 """Rooms name the fields of options; flags are the command line's."""
 
-import ast
 import re
 from pathlib import Path
 
-import typer
-
-from spsbench.cli.main import app
 from spsbench.cli.terminal import with_flags
+from tests.parsed import commands, strings
 
 ROOT = Path(__file__).parents[1] / "spsbench"
 FLAG = re.compile(r"--[a-z][a-z_-]*")
@@ -28,12 +25,6 @@ OF_OTHERS = {  # flags of other programs, in messages
     ),
     "--i-understand-this-runs-untrusted-code",  # long on purpose, and the same everywhere
 }
-
-
-def strings(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
 
 
 def flags_in(text):
@@ -59,20 +50,10 @@ def test_the_command_line_shows_flags():
     assert with_flags("`draft_dtype`: see `ray status`") == "--draft-dtype: see `ray status`"
 
 
-def commands_of(group, name="sps"):
-    """Each command by its name, imported as its help would be."""
-    context = typer.Context(group)
-    if not hasattr(group, "list_commands"):
-        yield name, group
-        return
-    for inner in group.list_commands(context):
-        yield from commands_of(group.get_command(context, inner), f"{name} {inner}")
-
-
 def test_help_of_every_command_names_flags_and_no_fields():
     named = {
         f"{name} {parameter.name}": parameter.help
-        for name, command in commands_of(typer.main.get_command(app))
+        for name, command in commands()
         for parameter in command.params
         if re.search(r"`[a-z_]+`", getattr(parameter, "help", None) or "")
     }

@@ -1,0 +1,31 @@
+"""What users read, taken from the package: its commands, and the strings of its modules."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from spsbench.cli.main import app
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Yield each command by its name, groups too, imported as its help would be."""
+    pending: list[tuple[str, Any]] = [("sps", typer.main.get_command(app))]
+    while pending:
+        name, command = pending.pop()
+        context = typer.Context(command)
+        for part in command.list_commands(context) if hasattr(command, "list_commands") else ():
+            pending.append((f"{name} {part}", command.get_command(context, part)))
+        yield name, command
+
+
+def strings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of each string of a module but its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and id(node) not in prose:
+            yield node.lineno, text

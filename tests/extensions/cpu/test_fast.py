@@ -15,6 +15,7 @@ from spsbench.engines.session.engine_config import (
 )
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
+from spsbench.extensions.cpu import fast as fast_module
 from spsbench.extensions.cpu.fast import Fast, with_threads
 from spsbench.extensions.cpu.packing.layouts import LAYOUTS
 from spsbench.hardware import contention
@@ -190,3 +191,13 @@ def test_a_thousand_generations_take_no_more_memory():
     some(1000)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 8 * 1024  # KiB
+
+
+@pytest.mark.parametrize(
+    ("library", "words"), [(object(), "compiled"), ("no C compiler", "none: no C")]
+)
+def test_report_says_whether_kernels_are_compiled(library, words, monkeypatch):
+    monkeypatch.setattr(fast_module, "library", lambda: library)
+    (name, told), *weights = Fast.report()
+    assert (name, words in told) == ("kernels", True)
+    assert [name for name, _ in weights] == ([] if isinstance(library, str) else ["weights"] * 2)

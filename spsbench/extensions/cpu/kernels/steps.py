@@ -19,7 +19,7 @@ from torch import Tensor
 from spsbench.extensions.cpu.kernels.native import KINDS, library
 
 PLACES, NUMBERS, REALS, AXES, MANY = 10, 16, 2, 4, 3  # as in program.h and products.h
-NO_BASE, SCRATCH, KEYS, VALUES, FIRST = range(5)  # bases of places, as in program.h
+SCRATCH, KEYS, VALUES, FIRST = range(1, 5)  # bases of places, as in program.h; 0: none
 NO_MEMORY, NO_ROW = 1, 2  # as in program.h
 TEXT, ROOM = 6, 3  # numbers of a text, and of its part of a layer's cache
 PANEL = 32  # outputs side by side, as in reading.h

@@ -181,7 +181,6 @@ def why(verdict: Verdict, best: Prediction | None, needs: BreakEven) -> str:
             "Nothing that was measured is faster than plain sampling by a margin that matters.",
         )
     price = "next to nothing" if needs.c < FREE else f"{needs.c:.2g} of a target step each"
-    finds_nothing = best.drafted < HALF and best.tau.mean < 1 + HALF / 2
     reasons = (
         (
             verdict is Verdict.SPECULATE,
@@ -197,7 +196,7 @@ def why(verdict: Verdict, best: Prediction | None, needs: BreakEven) -> str:
             "The draft is slower than the target itself, so it can never save time.",
         ),
         (
-            finds_nothing,
+            best.drafted < HALF and best.tau.mean < 1 + HALF / 2,
             "The draft hardly ever finds anything to propose, and looking for it costs time.",
         ),
         (

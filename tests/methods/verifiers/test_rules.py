@@ -48,6 +48,7 @@ def test_a_draft_from_the_target_s_own_law_is_kept_whole(rule):
     q = torch.tensor([[0.25, 0.5, 0.25]] * 3)
     verdict = rule(Draft(torch.tensor([2, 1]), q[:2]), q, Fixed(1 - 2**-53))
     assert path(verdict) == [0, 1]
+    assert int(verdict.tested) == (-1 if rule == Block() else 2)  # block tests no single token
 
 
 def test_what_each_rule_refuses():

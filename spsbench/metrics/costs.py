@@ -119,8 +119,7 @@ class Costs:
         arms: drafters by name (`none` is ArS).
         rules: by verifier.
         setting: conditions of the times: machine, versions, threads, models, dtype, engine, warp.
-        others: share of the processors used by other work during the measurement; None = unknown.
-        busy: whether `others` was high enough to widen the intervals.
+        busy: whether other work during the measurement widens the intervals.
         weights: bytes that a pass of the target reads; None = unknown.
         changed: hypothetical factors by part.
         batches: of common rounds of several texts; None = not measured.
@@ -130,7 +129,6 @@ class Costs:
     arms: Mapping[str, Arm]
     rules: Mapping[str, Rule]
     setting: Mapping[str, Any] = field(default_factory=dict)
-    others: float | None = None
     busy: bool = False
     weights: int | None = None
     changed: Mapping[str, float] = field(default_factory=dict)
@@ -221,7 +219,7 @@ class Costs:
         """Return [parts, turns] seconds as they were measured."""
         if batch == 1 or self.batches is None:
             costs = self.arm(arm)
-            by_rule = self.rules.get(rule or "") or self.rule(costs.verifier)
+            by_rule = self.rules.get(rule or "") or _entry("verifier", costs.verifier, self.rules)
             return np.stack(
                 [
                     costs.draft.at(k, context),
@@ -278,22 +276,6 @@ class Costs:
                 contradictions.append(worst)
         return contradictions
 
-    def parts(
-        self, name: str, k: float, context: float, drafted: float, verifier: str | None = None
-    ) -> list[Typical]:
-        """Return the parts of a round as measured, in the order of `PARTS`, and their sum.
-
-        Args:
-            name: of an arm; `none` with k = 0 is a step of ArS.
-            k: tokens requested from the drafter.
-            drafted: tokens that it returns.
-            verifier: a rule other than the arm's own.
-        """
-        if verifier is not None:
-            self.rule(verifier)
-        parts = self._parts(name, k, drafted, context, 1, verifier)
-        return [typical(seconds, self.busy) for seconds in (*parts, parts.sum(0))]
-
     def scaled(self, **factors: float) -> "Costs":
         """Return hypothetical costs: `scaled(draft=0.5)`, `target`, `sampling`, `verify`, `host`.
 
@@ -331,14 +313,6 @@ class Costs:
             DataError: the drafter was not measured.
         """
         return _entry("drafter", name, self.arms)
-
-    def rule(self, name: str) -> Rule:
-        """Return the costs of a verifier.
-
-        Raises:
-            DataError: the verifier was not measured.
-        """
-        return _entry("verifier", name, self.rules)
 
 
 def line(of_one: float, further: float) -> Surface:

@@ -65,7 +65,7 @@ def read_costs(path: Path) -> Costs:
 def to_json(costs: Costs) -> dict[str, Any]:
     """Return plain values; seconds to the nanosecond."""
     values: dict[str, Any] = to_builtins(costs, enc_hook=_plain)
-    return {name: value for name, value in values.items() if value is not None or name != "batches"}
+    return {name: v for name, v in values.items() if v is not None and not name.startswith("_")}
 
 
 def from_json(values: Mapping[str, Any]) -> Costs:

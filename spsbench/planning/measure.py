@@ -15,7 +15,7 @@ from spsbench.benchmark.generation import check_cache
 from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.errors import UsageError
-from spsbench.hardware.contention import Reading, loaded, others, read_clocks
+from spsbench.hardware.contention import Reading, loaded, read_clocks
 from spsbench.hardware.files import clock
 from spsbench.loop.types import LM, Engine, Verifier
 from spsbench.messages import ignore
@@ -169,7 +169,6 @@ def measure(
         },
         rules=rules,
         setting=setting_of([plain, *pairs]),
-        others=others(readings[0], readings[-1]),
         busy=busy,
         weights=weight_bytes(models.target),
     )

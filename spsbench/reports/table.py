@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from itertools import accumulate
-from typing import NamedTuple
 
 from spsbench.messages import visible
 from spsbench.metrics.intervals import Estimate
@@ -159,47 +158,19 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
     if len({(row.cell.noise_key, row.cell.decoder) for row, _ in gains}) < 2:
         return ""
     names = Names(row.cell for row, _ in gains)
-    return bars(
-        [
-            Bar(
-                f"speed-up over plain sampling: {names.work(row.cell)}",
-                names.how(row.cell),
-                gain,
-                " predicted" if row.speedup is None else slower(gain),
-                "x",
-            )
-            for row, gain in gains
-        ],
-        width,
-        plain=plain,
-    )
-
-
-class Bar(NamedTuple):
-    """A bar of a chart in the terminal."""
-
-    heading: str  # printed where it differs from that of the bar before
-    label: str
-    value: Estimate
-    note: str = ""  # behind the number
-    unit: str = ""
-
-
-def bars(entries: Sequence[Bar], width: int, *, plain: bool = False) -> str:
-    """Return a chart with a line for each bar; labels may be user input."""
-    labels = [visible(entry.label) for entry in entries]
+    labels = [visible(names.how(row.cell)) for row, _ in gains]
     wide = min(LABEL, max(map(len, labels)))
     room = max(10, min(BAR, width - wide - 38))
-    scale = max(1.0, *(entry.value.high or entry.value.mean for entry in entries)) / room
+    scale = max(1.0, *(gain.high or gain.mean for _, gain in gains)) / room
 
     def lines() -> Iterator[str]:
         heading = None
-        for entry, label in zip(entries, labels, strict=True):
-            if heading != (heading := entry.heading):
-                yield visible(heading)
-            drawn = bar(entry.value, scale, room, PLAIN_SHADES if plain else SHADES)
-            number = full(entry.value, 2, entry.unit)
-            yield f"  {label[:wide]:<{wide}}  {drawn}  {number}{entry.note}"
+        for (row, gain), label in zip(gains, labels, strict=True):
+            if heading != (heading := names.work(row.cell)):
+                yield visible(f"speed-up over plain sampling: {heading}")
+            drawn = bar(gain, scale, room, PLAIN_SHADES if plain else SHADES)
+            note = " predicted" if row.speedup is None else slower(gain)
+            yield f"  {label[:wide]:<{wide}}  {drawn}  {full(gain, 2, 'x')}{note}"
 
     return "\n".join(lines()) + "\n"
 

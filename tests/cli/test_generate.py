@@ -133,25 +133,12 @@ def test_names_of_special_tokens_are_text(generate):
     assert made["prompt_tokens"] > 1
 
 
-def test_nul_is_refused(generate):
-    ran = generate("-", stdin=b"a\0b")
-    assert (ran.code, ran.out) == (Exit.DATA, "")
-    assert ran.err.splitlines()[-1].startswith("error: a NUL")
-
-
 def test_a_chat_of_one_turn(generate):
     plain = json.loads(generate("user: hi\nassistant: ", "-n", "8", "--json").out)
     chat = json.loads(generate("hi", "--chat", "-n", "8", "--json").out)
     assert chat["tokens"] == plain["tokens"]
     system = json.loads(generate("hi", "--chat", "--system", "x", "-n", "8", "--json").out)
     assert system["prompt_tokens"] > chat["prompt_tokens"]
-
-
-def test_a_chat_needs_a_template(sps, tmp_path):
-    folder = save(tmp_path / "base", random_model(), byte_tokenizer())
-    ran = sps("generate", "hi", "--chat", "--target", str(folder))
-    assert (ran.code, ran.out) == (Exit.DATA, "")
-    assert "error: no chat template" in ran.err
 
 
 def test_no_path_is_asked_for_on_the_network(sps, pair, monkeypatch):

@@ -49,24 +49,15 @@ def test_every_kind_is_listed(sps):
 
 
 def test_a_text_by_drafter_verifier_schedule_and_engine(sps, pair):
-    method = (
-        "--drafter",
-        "repeat:times=2",
-        "--verifier",
-        "cautious:most=2",
-        "--schedule",
-        "streak",
-    )
-    models = ("--engine", "counting", "--target", pair.target)
-    ran = sps("generate", "1 + 1 =", "-n", "24", "--temperature", "0", *method, *models, "--json")
+    method = "--drafter", "repeat:times=2", "--verifier", "cautious:most=2"
+    plain = "generate", "1 + 1 =", "-n", "24", "--temperature", "0", "--json"
+    plain += "--engine", "counting", "--target", pair.target
+    ran = sps(*plain, *method, "--schedule", "streak")
     assert ran.code == 0, ran.err
     made = json.loads(ran.out)
     assert {r["drafted"] for r in made["rounds"]} <= {0, 1, 2}
     assert sys.modules["mypackage.counting"].passes > len(made["rounds"])
-    plain = sps(
-        "generate", "1 + 1 =", "-n", "24", "--temperature", "0", "-k", "0", *models, "--json"
-    )
-    assert json.loads(plain.out)["tokens"] == made["tokens"]
+    assert json.loads(sps(*plain, "-k", "0").out)["tokens"] == made["tokens"]
 
 
 @pytest.mark.needs_fast
@@ -95,9 +86,3 @@ def test_a_run_by_task_decoder_and_reporter(sps, pair, tmp_path):
     assert header[:4] == ["run", "K", "right", "speed-up"]
     assert [row[1] for row in rows] == ["0", "4"]
     assert re.search(r"^accepted \d of [1-4]$", ran.err, re.MULTILINE)
-
-
-def test_a_drafter_by_its_file(sps, pair):
-    drafter = f"{PACKAGE}/mypackage/repeat.py:Repeat"
-    ran = sps("generate", "1 + 1 =", "-n", "8", "--target", pair.target, "--drafter", drafter)
-    assert ran.code == 0, ran.err

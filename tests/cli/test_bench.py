@@ -19,7 +19,7 @@ TIMINGS = {"prefill_seconds", "peak_memory_mib", "flags", "crc", "n"}
 
 @pytest.fixture(scope="session")
 def prompts(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
+    path = tmp_path_factory.mktemp("data") / "own, prompts.jsonl"
     rows = [
         {"id": f"p{i}", "prompt": f"the cat sat {i}", "reference": "the dog ran the cat"}
         for i in range(8)

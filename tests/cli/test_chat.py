@@ -63,13 +63,6 @@ def test_every_turn_draws_noise_of_its_own(chat, seen):
     assert len(set(answers)) == 2
 
 
-def test_the_end_of_input_ends_it(chat, seen):
-    ran = chat(b"")
-    assert (ran.code, seen) == (0, [])
-    assert ran.out == "you> \n"
-    assert "/reset starts anew" in ran.err
-
-
 def test_an_interrupt_at_the_prompt_ends_it(chat, monkeypatch):
     def interrupt(prompt):
         raise KeyboardInterrupt

@@ -12,6 +12,7 @@ import pytest
 from spsbench.errors import Exit
 from spsbench.store.provenance import digest, hash_files
 from tests.folders import byte_tokenizer, random_model, save
+from tests.oracles.models import tiny
 
 QUIET = ("--no-stats", "-n", "24", "--ignore-eos")
 
@@ -22,10 +23,7 @@ def test_plain_text_on_stdout_and_figures_on_stderr(generate):
     assert ran.out.endswith("\n")
     assert "the cat" not in ran.out
     assert not any(unicodedata.category(c) == "Cc" for c in ran.out if c not in "\n\t")
-    for label in (
-        *("tokens", "rounds", "acceptance rate α", "block efficiency τ", "mean token time"),
-        *("loop time", "draft / target / verify", "prefill", "time to first token", "finish"),
-    ):
+    for label in ("acceptance rate α", "block efficiency τ", "mean token time", "prefill"):
         assert label in ran.err
 
 
@@ -99,17 +97,13 @@ def test_notes_are_lines_on_stderr(generate, sps, pair):
     assert err == f"{line} with --draft\n"
 
 
-def test_hidden_settings_and_padding_are_told(sps, tmp_path):
+def test_logits_of_no_tokens_are_noted_and_not_drawn(sps, tmp_path):
     vocab = len(byte_tokenizer())
     folder = save(tmp_path / "padded", random_model())
-    from tests.oracles.models import tiny
-
     save(folder, tiny("llama", vocab=vocab + 6, dtype=random_model().dtype))
-    (folder / "generation_config.json").write_text('{"top_k": 20, "temperature": 0.6}')
     ran = sps("generate", "the cat", *QUIET, "--target", str(folder), "--json")
     assert ran.code == 0
     assert f"note: 6 of the target's {vocab + 6} logits are no tokens" in ran.err
-    assert "ignored from the target's generation_config: temperature=0.6, top_k=20" in ran.err
     assert max(json.loads(ran.out)["tokens"]) < vocab
 
 

@@ -32,19 +32,6 @@ def pair_audit(sps, pair, prompts):
     return run
 
 
-@pytest.fixture
-def run(sps, pair, prompts, tmp_path):
-    def make(*arguments):
-        out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        models = ("--target", pair.target, "--draft", pair.draft)
-        where = ("--data", prompts, "--out", str(out), "--warmup", "0", "-n", "24")
-        ran = sps("bench", "jsonl", "--chat", "off", *where, *models, *arguments)
-        assert ran.code == 0, ran.err
-        return out
-
-    return make
-
-
 def test_a_planted_bias_exits_7_and_a_short_audit_6(pair_audit):
     with patch(SPS + "Sps", partial(Lenient, 0.5)):
         ran = pair_audit("--bias", "0.05")
@@ -64,8 +51,11 @@ def test_greedy(pair_audit):
     assert json.loads(ran.out)["audits"][0]["counts"] == {"identical": 4}
 
 
-def test_a_run_is_audited_from_its_records(sps, run, tmp_path):
-    folder = run("--samples", "2", "--temperature", "1", "--k", "3")
+def test_a_run_is_audited_from_its_records(sps, pair, prompts, tmp_path):
+    folder = tmp_path / "run"
+    models = ("--target", pair.target, "--draft", pair.draft, "--k", "3", "--temperature", "1")
+    few = ("--data", prompts, "--chat", "off", "--warmup", "0", "-n", "24", "--samples", "2")
+    assert sps("bench", "jsonl", *few, *models, "--out", str(folder)).code == 0
     ran = sps("verify", "run", str(folder), "--format", "json")
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)["audits"][0]
@@ -73,14 +63,13 @@ def test_a_run_is_audited_from_its_records(sps, run, tmp_path):
     assert found["sps"]["tokens"] > 100
     ran = sps("verify", "run", str(folder), "--bias", "0.001")
     assert ran.code == Exit.NOT_VALID
-    page = tmp_path / "page.html"
-    ran = sps("verify", "run", str(folder), "--keep", "--format", "html", "--out", str(page))
-    assert ran.code == 0, ran.err
+    page = sps("verify", "run", str(folder), "--keep", "--format", "html")
+    assert page.code == 0, page.err
     kept = json.loads((folder / "audit.json").read_text())["audits"][0]
     assert kept["sps"] == found["sps"]
     assert kept["settings"] == found["settings"]
     assert kept["settings"]["records"] == 8
-    for text in (page.read_text(), sps("report", str(folder), "--format", "html").out):
+    for text in (page.out, sps("report", str(folder), "--format", "html").out):
         assert "Audit of these records: " in text
         assert "E-process against the target" in text or "log10 of the e-value" in text
 

@@ -69,13 +69,6 @@ def test_markup_in_a_text_stays_text(pair):
     assert "&lt;script&gt;" in hostile._repr_html_()
 
 
-def test_greedy_texts_are_identical_beside_each_other(pair):
-    both = pair.compare("the cat", temperature=0.0)
-    assert both.identical
-    assert both.sps.record.tokens == both.ars.record.tokens
-    assert "identical" in str(both)
-
-
 def test_the_same_options_give_the_same_text_as_the_command(pair, folders, capsys):
     import json
 

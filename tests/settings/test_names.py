@@ -21,24 +21,18 @@ from tests.simulation import cell, run
 
 SCHEMA = '{"type": "object", "properties": {"a_long_name_of_a_field": {"type": "%s"}}}'
 LONG = "a-target-in-a-folder-with-a-long-name-"
+
+
+def targets(*changes):
+    return [{"target": ModelSpec(**{"id": "large", **change})} for change in changes]
+
+
 PAIRS = {
     "decoder": ({"decoder": Spec("native")}, {"decoder": Spec("hf")}),
-    "dtype": (
-        {"target": ModelSpec("large", dtype="float32")},
-        {"target": ModelSpec("large", dtype="bfloat16")},
-    ),
-    "engine": (
-        {"target": ModelSpec("large", engine=Spec("fast"))},
-        {"target": ModelSpec("large", engine=Spec("eager"))},
-    ),
-    "random weights": (
-        {"target": ModelSpec("large")},
-        {"target": ModelSpec("large", weights="random")},
-    ),
-    "revision": (
-        {"target": ModelSpec("large", revision="one")},
-        {"target": ModelSpec("large", revision="two")},
-    ),
+    "dtype": targets({"dtype": "float32"}, {"dtype": "bfloat16"}),
+    "engine": targets({"engine": Spec("fast")}, {"engine": Spec("eager")}),
+    "random weights": targets({}, {"weights": "random"}),
+    "revision": targets({"revision": "one"}, {"revision": "two"}),
     "length": ({"max_new_tokens": 24}, {"max_new_tokens": 32}),
     "end": ({"ignore_eos": False}, {"ignore_eos": True}),
     "regex": ({"regex": "a+"}, {"regex": "b+"}),
@@ -48,10 +42,7 @@ PAIRS = {
     "stop": ({"stop": ("a",)}, {"stop": ("a", "b")}),
     "system": ({"chat": True, "system": "Be brief."}, {"chat": True, "system": "Be kind."}),
     "seed": ({"seed": 1}, {"seed": 2}),
-    "long target": (
-        {"target": ModelSpec(LONG * 5 + "one")},
-        {"target": ModelSpec(LONG * 5 + "two")},
-    ),
+    "long target": targets({"id": LONG * 5 + "one"}, {"id": LONG * 5 + "two"}),
 }
 
 
@@ -93,9 +84,8 @@ def test_the_terminal_cuts_no_name(width):
 
 
 def test_what_is_told_by_a_name_is_no_option():
-    assert Names(of("engine")).options == ()
-    assert Names(of("seed")).options == ()
-    assert Names(of("decoder")).options == ("decoder",)
+    for name, options in ("engine", ()), ("seed", ()), ("decoder", ("decoder",)):
+        assert Names(of(name)).options == options
     greedy = [cell(k, temperature=t) for t in (0.0, 1.0) for k in (0, 4)]
     usual = [c.but(verifier=Spec("match" if not c.temperature else "sps")) for c in greedy]
     assert Names(usual).options == ()  # the usual rule goes by the temperature
@@ -132,8 +122,7 @@ def test_labels_are_cut_only_where_they_stay_distinct():
     alike = labels(["a" * 30 + "one", "a" * 30 + "two"], 10)
     assert alike[0].endswith("one")
     assert alike[1].endswith("two")
-    three = labels(["a" * 30 + "b" * 30 + x for x in "xyz"] + ["other"], 10)
-    assert len(set(three)) == 4
+    assert len(set(labels(["a" * 30 + "b" * 30 + x for x in "xyz"] + ["other"], 10))) == 4
 
 
 def test_a_target_that_drafts_for_itself_is_called_as_it_is_asked_for():

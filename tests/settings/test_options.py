@@ -9,8 +9,6 @@ import typer
 
 from spsbench.cli.bench import bench
 from spsbench.cli.generate import generate
-from spsbench.cli.main import app
-from spsbench.cli.terminal import with_flags
 from spsbench.cli.verify import EXCLUDED, pair
 from spsbench.errors import UsageError
 from spsbench.settings.cell_from_options import OF_CELL
@@ -18,7 +16,7 @@ from spsbench.settings.commands import Audit
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid, Sweep, make_cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import flag_of, numbers, options_of, parse
+from spsbench.settings.options import numbers, options_of, parse
 from spsbench.spec import Spec
 
 GIVEN = {
@@ -106,24 +104,10 @@ def test_an_option_that_two_records_have_is_the_first_ones():
     assert (table.seed, table.axes, grid.axes) == ((1, 2, 3), {"top_p": (0.5,)}, {})
 
 
-@pytest.mark.parametrize(("name", "value"), [("temperature", -1.0), ("draft_engine", ":")])
-def test_a_value_is_refused_by_its_flag_or_its_key(name, value):
-    flag = flag_of(name)
-    for command in (["generate", "x"], ["verify", "pair"], ["bench", "xsum"]):
-        with pytest.raises(UsageError) as line:
-            app([*command, flag, str(value)], standalone_mode=False)
-        assert with_flags(str(line.value)).startswith(flag)
-    with pytest.raises(UsageError) as file:
-        parse({"task": "xsum", name: value}, Sweep, where="e.toml")
-    assert str(file.value).startswith(f"e.toml: {name} ")
-
-
 def test_types_are_checked_in_the_library():
-    for name, value in (("k", "4"), ("k", True), ("temperature", "0"), ("ignore_eos", 1)):
+    for name, value in (("k", "4"), ("k", True), ("temperature", "0"), ("tempeature", 1.0)):
         with pytest.raises(UsageError):
             make_cell(**{name: value})
-    with pytest.raises(UsageError):
-        make_cell(tempeature=1.0)
     assert make_cell(drafter=Spec("ngram")).drafter == Spec("ngram")
     assert make_cell(temperature=1).temperature == 1.0
     assert make_cell(target=Path("x")).target.id == "x"
@@ -149,11 +133,6 @@ def test_what_is_left_out_is_filled_in(options, draft, drafter, k):
     cell = make_cell(**options)
     assert (cell.draft, str(cell.drafter), cell.k) == (draft and ModelSpec(draft), drafter, k)
     assert str(cell.verifier) == "auto"
-
-
-def test_k_and_a_schedule_are_one_too_many():
-    with pytest.raises(UsageError):
-        make_cell(schedule="other", k=7)
 
 
 @pytest.mark.needs_fast
@@ -190,6 +169,10 @@ def test_a_value_out_of_range_is_refused_by_the_name_of_its_option(name):
         with pytest.raises(UsageError) as refused:
             make_cell(**{name: value})
         assert str(refused.value).startswith(f"`{name}`")
+        if name in ("temperature", "engine"):
+            with pytest.raises(UsageError) as file:
+                parse({"task": "xsum", name: value}, Sweep, where="e.toml")
+            assert str(file.value).startswith(f"e.toml: {name} ")
 
 
 def test_the_edges_are_allowed():
@@ -215,17 +198,14 @@ def test_what_is_meant(text, expected):
     assert numbers(0, 64)(text, "k") == tuple(expected)
 
 
-@pytest.mark.parametrize("text", ["0..999999999999", "0..9999,0", ",".join(["0..4000"] * 3)])
-def test_more_numbers_than_anybody_means_are_refused_at_once(text):
-    with pytest.raises(UsageError):
-        numbers(0, 10**12)(text, "k")
-    assert len(numbers(0, 10**12)("0..9999", "k")) == 10_000
-
-
 @pytest.mark.parametrize(
-    "text", ["8..2", "1..8..0", "3-", "a,b", "", "1,,2", "-1", "1..65", "1000000000", "1.5", "8:2"]
+    "text",
+    [
+        *("8..2", "1..8..0", "3-", "a,b", "", "1,,2", "-1", "1..10001", "1000000000", "1.5", "8:2"),
+        *("0..9999,0", ",".join(["0..4000"] * 3)),  # more than anybody means
+    ],
 )
 def test_what_cannot_be_meant_is_refused_of_ranges(text):
     with pytest.raises(UsageError) as refused:
-        numbers(0, 64)(text, "k")
+        numbers(0, 10_000)(text, "k")
     assert repr(text) in str(refused.value)

@@ -118,12 +118,6 @@ def test_a_field_more_changes_no_id():
     assert grown.id == plain != grown.but(typical_p=0.5).id
 
 
-def test_the_id_is_twelve_hex_digits_and_stable():
-    assert CELL.id == Cell(target=ModelSpec("t")).id
-    assert len(CELL.id) == 12
-    assert int(CELL.id, 16) >= 0
-
-
 def test_the_method_keys_the_noise_and_the_budget_does_not():
     assert CELL.noise_key == "model/auto/constant:lookahead=4"
     assert CELL.but(max_new_tokens=1).noise_key == CELL.noise_key

@@ -9,7 +9,6 @@ tokens (`planning.plan.slots_of`).
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -47,8 +46,8 @@ class Classifier:
 
     def chances(self, entropies: Floats, peaks: Floats, slots: Floats | int = 0) -> Floats:
         """Return [L] chances for distributions of these entropies and greatest probabilities."""
-        by_law = self.bias + self.entropy * entropies + self.peak * peaks
-        return _logistic(by_law + self.slot * slots)
+        logits = self.bias + self.entropy * entropies + self.peak * peaks + self.slot * slots
+        return _logistic(logits)
 
 
 class Fitted(NamedTuple):
@@ -67,10 +66,10 @@ class Fitted(NamedTuple):
 
 
 def fit(
-    entropies: Sequence[float] | Floats,
-    peaks: Sequence[float] | Floats,
-    kept: Sequence[float] | Floats,
-    drafted: Slots | None = None,
+    entropies: Floats,
+    peaks: Floats,
+    kept: Floats,
+    drafted: Slots,
 ) -> Fitted:
     """Fit the logistic regression of `kept` [L] on entropies [L] in nats, peaks [L] and slots.
 
@@ -80,25 +79,23 @@ def fit(
         entropies: of the draft's distributions along all texts.
         peaks: their greatest probabilities.
         kept: acceptance chances.
-        drafted: the slots that positions are; None: each is the first.
+        drafted: the slots that positions are.
 
     Raises:
         UsageError: too few positions, or NaN or infinity; names the input.
     """
-    by_law = np.stack([np.asarray(entropies, float), np.asarray(peaks, float)], 1)  # [L, 2]
-    labels = np.asarray(kept, dtype=float)
+    at_positions, labels = np.stack([entropies, peaks], 1).astype(float), kept.astype(float)
     if len(labels) < FEWEST:
         raise UsageError(
             f"{len(labels)} positions to fit on: expected {FEWEST} or more. Record more text"
         )
-    if not (np.isfinite(by_law).all() and ((labels >= 0) & (labels <= 1)).all()):
+    if not (np.isfinite(at_positions).all() and ((labels >= 0) & (labels <= 1)).all()):
         raise UsageError(
             "the trace holds an entropy that is no number, or a chance outside 0 to 1: expected a "
             "trace of these models. Record it again"
         )
-    first = np.arange(len(labels)), np.zeros(len(labels), np.int64), np.ones(len(labels))
-    positions, slots, weights = drafted or first
-    features = np.column_stack([by_law[positions], slots])  # [R, 3]
+    positions, slots, weights = drafted
+    features = np.column_stack([at_positions[positions], slots])  # [R, 3]
     middle = np.average(features, 0, weights)
     spread = np.sqrt(np.average((features - middle) ** 2, 0, weights))
     spread = np.where(spread > 0, spread, 1.0)
@@ -110,7 +107,7 @@ def fit(
     classifier = Classifier(bias, entropy, peak, slot)
     loss = _loss(labels, classifier.chances(*features.T), weights)
     mean = np.full_like(labels, np.average(labels, weights=weights))
-    return Fitted(classifier, len(by_law), loss, _loss(labels, mean, weights))
+    return Fitted(classifier, len(kept), loss, _loss(labels, mean, weights))
 
 
 def write_classifier(path: Path, fitted: Fitted) -> None:

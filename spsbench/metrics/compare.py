@@ -112,7 +112,7 @@ class Difference(NamedTuple):
     change: Estimate  # relative: 0.1 = a tenth more than before
     margin: float
     verdict: Change
-    pairs: int = 0  # generations that both runs have; 0: an unpaired comparison
+    pairs: int  # generations that both runs have; 0: an unpaired comparison
 
 
 class RunComparison(NamedTuple):
@@ -146,15 +146,16 @@ def compare(
     for key, summary in later.items():
         for figure, margin in margins.items():
             before, after = (of and of.figures.get(figure) for of in (earlier.get(key), summary))
-            change = runs and before and paired_change(figure, summary.cell, *runs)
-            if change and before and after:
-                relative, same = change
-                verdict = _verdict(relative, margin, lower_is_better=figure in LOWER_IS_BETTER)
-                verdict = Change.EQUAL if same else verdict
-                values = summary.cell, figure, before, after, relative, margin, verdict
-                differences.append(Difference(*values, relative.n))
-            elif before and after and before.mean > 0 and after.mean > 0:
-                differences.append(_difference(summary.cell, figure, before, after, margin))
+            if not (before and after):
+                continue
+            pairs = runs and paired_change(figure, summary.cell, *runs)
+            if not pairs and min(before.mean, after.mean) <= 0:
+                continue
+            change, same = pairs or (_unpaired(before, after), False)
+            verdict = _verdict(change, margin, lower_is_better=figure in LOWER_IS_BETTER)
+            verdict = Change.EQUAL if same else verdict
+            values = summary.cell, figure, before, after, change, margin, verdict
+            differences.append(Difference(*values, change.n if pairs else 0))
     return RunComparison(
         differences,
         added=[s.cell for key, s in later.items() if key not in earlier],
@@ -162,30 +163,19 @@ def compare(
     )
 
 
-def _difference(
-    cell: Cell, figure: str, before: Estimate, after: Estimate, margin: float
-) -> Difference:
-    logarithm = math.log(after.mean / before.mean)
-    bounds = _bounds(before, after)
-    low = high = None
-    if bounds is not None:
-        low, high = (math.exp(logarithm + bound) - 1 for bound in bounds)
-    change = Estimate(math.exp(logarithm) - 1, low, high, min(before.n, after.n))
-    verdict = _verdict(change, margin, lower_is_better=figure in LOWER_IS_BETTER)
-    return Difference(cell, figure, before, after, change, margin, verdict)
-
-
-def _bounds(before: Estimate, after: Estimate) -> tuple[float, float] | None:
-    """Return the errors of the log ratio below and above: errors of both runs add in squares."""
+def _unpaired(before: Estimate, after: Estimate) -> Estimate:
+    """Return after / before - 1 of independent runs, whose relative errors add in squares."""
+    ratio, n = after.mean / before.mean, min(before.n, after.n)
     sides = [
         (math.log(e.mean / e.low), math.log(e.high / e.mean))
         for e in (before, after)
         if e.low is not None and e.high is not None and e.low > 0
     ]
     if len(sides) < 2:
-        return None
+        return Estimate(ratio - 1, None, None, n)
     (old_down, old_up), (down, up) = sides
-    return -math.hypot(down, old_up), math.hypot(up, old_down)
+    low, high = -math.hypot(down, old_up), math.hypot(up, old_down)
+    return Estimate(ratio - 1, ratio * math.exp(low) - 1, ratio * math.exp(high) - 1, n)
 
 
 def _verdict(change: Estimate, margin: float, *, lower_is_better: bool) -> Change:

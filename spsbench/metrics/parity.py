@@ -197,7 +197,7 @@ def parity(
     Args:
         ars, sps: sample -> value, from `qualities`.
         margin: the largest negligible difference, stated beforehand.
-            identical: whether the texts of these samples are the same in both arms, which decides
+        identical: whether the texts of these samples are the same in both arms, which decides
             without a test unless equal texts have different scores.
 
     Raises:

@@ -1,14 +1,14 @@
 """Figures of one generation from its rounds, by the glossary (docs/design.md), and gains."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from spsbench.metrics.intervals import CHANCE, POSITIVE, SHARE, Estimate, Floats, Jackknife, Scale
-from spsbench.metrics.sums import AT, TIMES, Tally, Totals, paired, totals
+from spsbench.metrics.sums import AT, TIMES, Tally, paired, totals
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import MEASURES, Measure, RoundRecord
 
@@ -58,11 +58,6 @@ class Rate:
         values = self.factor * sums[..., AT[self.numerator]] / sums[..., AT[self.denominator]]
         return np.where(values > 0, values, np.nan) if self.numerator in WHOLE else values
 
-    def of(self, sums: Totals) -> float | None:
-        """Return the figure of one generation."""
-        value = ratio(self.factor * getattr(sums, self.numerator), getattr(sums, self.denominator))
-        return None if self.numerator in WHOLE and not value else value
-
 
 def _sums_of(measure: Measure) -> tuple[str, str]:
     """Return the names of the sums whose ratio is the figure of a measure."""
@@ -109,7 +104,9 @@ OF_TIME = tuple(
 def metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:
     """Return the figures of one generation."""
     sums = totals(rounds, prefill_seconds, horizon=1)
-    figures = {name: rate.of(sums) for name, rate in RATES.items() if name in SHOWN}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = {name: float(RATES[name](np.array(sums))) for name in RATES.keys() & SHOWN}
+    figures = {name: value if math.isfinite(value) else None for name, value in values.items()}
     draft, target = figures["draft_share"], figures["target_share"]
     return Metrics(
         tokens=int(sums.tokens),
@@ -119,11 +116,6 @@ def metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:
         verify_share=None if draft is None or target is None else 1 - draft - target,
         **figures,
     )
-
-
-def ratio(numerator: float, denominator: float) -> float | None:
-    """Return `numerator / denominator`, None for a denominator of 0."""
-    return numerator / denominator if denominator else None
 
 
 def speedup(baseline: Sequence[tuple[float, int]], other: Sequence[tuple[float, int]]) -> Estimate:
@@ -139,7 +131,9 @@ def speedup(baseline: Sequence[tuple[float, int]], other: Sequence[tuple[float, 
     rows = np.array(pairs, dtype=np.float64)  # [pairs, 4]
     if not pairs or not (rows > 0).all():
         raise ValueError("speed-up needs pairs of generations, each with time and tokens")
-    gained = Jackknife(rows, np.arange(len(rows))).estimate(_gain, counted=0)
+    gained = Jackknife(rows, np.arange(len(rows))).estimate(
+        lambda sums: sums[..., 0] / sums[..., 1] / (sums[..., 2] / sums[..., 3]), counted=0
+    )
     if gained is None:
         raise ValueError("speed-up needs times and tokens that are finite")
     return gained
@@ -160,31 +154,16 @@ def segments(rounds: Sequence[RoundRecord], size: int) -> list[tuple[float, int]
     return groups
 
 
-def _gain(sums: Floats) -> Floats:
-    """Return the [...] speed-up of [..., 4] sums of seconds, tokens, seconds, tokens."""
-    return (sums[..., 0] / sums[..., 1]) / (sums[..., 2] / sums[..., 3])
-
-
-class Gains(NamedTuple):
-    """Gains of a cell over its K = 0 baseline, from the generations timed in both.
-
-    Generations are matched by (sample, repeat). The predicted speed-up follows from the costs.
-    """
-
-    speedup: Estimate | None = None  # mean token time of the baseline over the cell's
-    answer_speedup: Estimate | None = None  # the same with the prefill in both times
-    cost_ratio: Estimate | None = None  # c: draft pass over the target's pass at K = 0
-    verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
-    predicted_speedup: Estimate | None = None  # from alpha, drafted tokens and costs
-
-
 def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
     """Return the first K = 0 cell that differs from `cell` only in drafting; None without one."""
     return next((other for other in cells if other.k == 0 and other.same_work(cell)), None)
 
 
-def gains(base: Tally, cell_tally: Tally, k: int | None) -> Gains:
-    """Return ratios of paired totals, so that a prompt weighs the same under both methods.
+def gains(base: Tally, cell_tally: Tally, k: int | None) -> dict[str, Estimate | None]:
+    """Return gains over the K = 0 baseline by their names in `Summary`; none without pairs.
+
+    They are ratios of totals that are paired by sample and repeat, so that a prompt weighs the same
+    under both methods.
 
     The prediction is Leviathan et al. 2023, theorem 3.8, over the rounds as drafted. A round of N
     drafted tokens is expected to emit sum_{i=0..N} alpha^i, which takes acceptances as independent.
@@ -197,7 +176,7 @@ def gains(base: Tally, cell_tally: Tally, k: int | None) -> Gains:
     """
     pairs = paired([base, cell_tally], "started")
     if pairs is None:
-        return Gains()
+        return {}
     token_time, of_answer = RATES["mean_token_time_ms"], RATES["token_time_with_prefill_ms"]
     alpha, tau = RATES["alpha"], RATES["block_efficiency"]
     target_pass, draft_pass = RATES["target_pass_ms"], RATES["draft_pass_ms"]
@@ -217,24 +196,17 @@ def gains(base: Tally, cell_tally: Tally, k: int | None) -> Gains:
         tokens = np.minimum((depths * by_depth).sum(-1), tau(sums))
         return np.asarray(tokens / np.maximum(drafting + verify_ratio(plain, sums), 1.0))
 
-    defined = [
-        pairs.estimate(ratio, "started")
-        for ratio in (
-            lambda plain, sums: token_time(plain) / token_time(sums),
-            lambda plain, sums: of_answer(plain) / of_answer(sums),
-            verify_ratio,
-        )
-    ]
+    ratios: dict[str, Callable[[Floats, Floats], Floats]] = {
+        "speedup": lambda plain, sums: token_time(plain) / token_time(sums),
+        "answer_speedup": lambda plain, sums: of_answer(plain) / of_answer(sums),
+        "verify_ratio": verify_ratio,
+    }
+    figures = {name: pairs.estimate(ratio, "started") for name, ratio in ratios.items()}
     if base is cell_tally:  # 1 by definition
-        defined = [estimate and estimate.certain for estimate in defined]
-    gained, of_answers, grown = defined
-    return Gains(
-        gained,
-        of_answers,
-        pairs.estimate(cost_ratio, "timed_depth"),
-        grown,
-        pairs.estimate(predicted, "overlap_tested") if k else None,
-    )
+        figures = {name: estimate and estimate.certain for name, estimate in figures.items()}
+    figures["cost_ratio"] = pairs.estimate(cost_ratio, "timed_depth")
+    figures["predicted_speedup"] = pairs.estimate(predicted, "overlap_tested") if k else None
+    return figures
 
 
 def expected_tokens(alpha: ArrayLike, k: ArrayLike) -> Floats:

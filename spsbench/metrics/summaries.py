@@ -5,25 +5,16 @@ The glossary in docs/design.md defines the figures of a summary, one row of a ta
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from spsbench.metrics.intervals import CHANCE, SHARE, Estimate, Floats, Jackknife, of_means, over
 from spsbench.metrics.parity import Combine, Qualities, average, greatest, qualities
-from spsbench.metrics.rates import MS, OF_TIME, RATES, Gains, baseline, gains
+from spsbench.metrics.rates import MS, OF_TIME, RATES, baseline, gains
 from spsbench.metrics.sums import AT, SIBLINGS, SLOTS, Tally, quietly
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import MEASURES, Record, Score
-
-
-class Spread(NamedTuple):
-    """The variation of the time to the horizon over generations, in ms."""
-
-    sd: float | None  # None with fewer than two
-    p50: float
-    p90: float | None  # None with fewer than 10 generations
-    p99: float | None  # None with fewer than 100 generations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +51,7 @@ class Summary:
     processor_token_time_ms: Estimate | None = None  # of all threads, at any load
     loop_time_ms: Estimate | None = None  # time of a round
     horizon_time_ms: Estimate | None = None  # decode time of generations that reached the horizon
-    spread: Spread | None = None
+    spread: Mapping[str, float | None] | None = None  # of the time to the horizon
     ttft_ms: Estimate | None = None  # prefill and first round
     answer_ms: Estimate | None = None  # prefill and all rounds: until the last token
     prefill_ms: Estimate | None = None
@@ -96,14 +87,15 @@ FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None
 """The fields that hold one estimate."""
 
 
-def spread(times: Floats) -> Spread | None:
-    """Return the spread of one time a generation; None for no times."""
-    n = len(times)
-    if n == 0:
+def spread(times: Floats) -> dict[str, float | None] | None:
+    """Return deviation and quantiles of one time a generation; None where there are too few."""
+    if not len(times):
         return None
-    p50, p90, p99 = (float(p) for p in np.percentile(times, [50, 90, 99]))
-    sd = float(times.std(ddof=1)) if n > 1 else None
-    return Spread(sd, p50, p90 if n >= 10 else None, p99 if n >= 100 else None)
+    known: dict[str, float | None] = {
+        f"p{p}": float(np.percentile(times, p)) if len(times) >= fewest else None
+        for p, fewest in ((50, 1), (90, 10), (99, 100))
+    }
+    return {"sd": float(times.std(ddof=1)) if len(times) > 1 else None} | known
 
 
 HORIZON = 128
@@ -164,7 +156,7 @@ def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
     return {
         cell.id: Tally(
             SLOTS if cell.k is None else min(cell.k, SLOTS),
-            _horizon(cell, horizon),
+            min(horizon, cell.max_new_tokens) if cell.max_new_tokens else horizon,
             cell.k or 0,
             beside_batches=batched,
         )
@@ -182,7 +174,7 @@ def _rows(
     for cell in cells:
         base = baseline(cell, cells)
         tally = tallies[cell.id]
-        gained = Gains() if base is None else gains(tallies[base.id], tally, cell.k)
+        gained = {} if base is None else gains(tallies[base.id], tally, cell.k)
         yield _summary(cell, group, tally, gained, qualities(scores[cell.id], combine(cell)))
 
 
@@ -190,7 +182,7 @@ def _summary(
     cell: Cell,
     group: str | None,
     tally: Tally,
-    gained: Gains,
+    gained: Mapping[str, Estimate | None],
     quality: Qualities,
 ) -> Summary:
     rows = tally.rows
@@ -248,7 +240,7 @@ def _summary(
         ),
         spread=spread(MS * quiet[quiet[:, AT["reached"]] > 0, AT["horizon"]]),
         **figures,
-        **gained._asdict(),
+        **gained,
         measured=measured,
         quality={
             name: of_means(np.array(list(v.values())), greatest(name))
@@ -278,10 +270,6 @@ def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
     return figures | {
         "verify_share": jackknife.estimate(verify_share, AT["parted"], SHARE),
     }
-
-
-def _horizon(cell: Cell, horizon: int) -> int:
-    return min(horizon, cell.max_new_tokens) if cell.max_new_tokens else horizon
 
 
 def tally_of(cell: str, of: Mapping[str, Of]) -> Of:

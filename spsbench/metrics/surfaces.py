@@ -21,9 +21,6 @@ class Typical(NamedTuple):
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
-
 
 def typical(values: Floats, busy: bool = False) -> Typical:
     """Return the median of [T] turns, and the order statistics of its 95 % interval.
@@ -112,15 +109,3 @@ def along(axis: Sequence[int], values: Floats, at: float, least: float) -> Float
     elif share < 0:
         interpolated = np.clip(interpolated, 0.0, before)
     return np.asarray(interpolated)
-
-
-def ms(time: Typical, interval: bool = False) -> str:
-    """Format seconds in milliseconds: `5.21`, or `5.21 (5.02 to 5.40)`."""
-    value, low, high = (digits(1e3 * seconds) for seconds in time)
-    return f"{value} ({low} to {high})" if interval else value
-
-
-def digits(value: float) -> str:
-    """Format a number to three digits, at most two of them decimals: `123`, `12.3`, `0.12`."""
-    size = abs(value)
-    return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"

@@ -137,7 +137,7 @@ def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Le
     points = []
     for s, time in timed:
         if s.cell.k:
-            sd = s.spread.sd if s.spread and measured else None
+            sd = s.spread["sd"] if s.spread and measured else None
             sides = (None, None) if sd is None else (time.mean - sd / 1e3, time.mean + sd / 1e3)
             points.append(Point(s.cell.k, time.mean, sides[0], sides[1], time.loaded))
     curves: list[Curve | Level] = []

@@ -342,7 +342,7 @@ def _json_row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
         "timed": summary.timed,
         "loaded": summary.loaded,
         "horizon": summary.horizon,
-        "spread_ms": summary.spread._asdict() if summary.spread else None,
+        "spread_ms": summary.spread,
         "metrics": {
             name: estimate.to_json() if estimate else None
             for name, estimate in summary.figures.items()

@@ -22,14 +22,18 @@ def made(positions=4000):
     return entropies, peaks, Classifier(0.4, -1.3, 2.2).chances(entropies, peaks)
 
 
+def first_slots(positions):
+    return np.arange(positions), np.zeros(positions, np.int64), np.ones(positions)
+
+
 def test_a_fit_finds_what_made_the_trace(tmp_path):
-    found = fit(*made())
+    found = fit(*made(), first_slots(4000))
     values = found.classifier
     assert (values.bias, values.entropy, values.peak) == pytest.approx((0.4, -1.3, 2.2), abs=1e-3)
     assert values.slot == pytest.approx(0, abs=1e-3)
     assert found.loss < found.plain
     coins = np.random.default_rng(1).random(4000) < made()[2]
-    noisy = fit(*made()[:2], coins).classifier
+    noisy = fit(*made()[:2], coins, first_slots(4000)).classifier
     assert noisy.entropy == pytest.approx(-1.3, abs=0.25)
     write_classifier(tmp_path / "c.json", found)
     assert read_classifier(tmp_path / "c.json") == values
@@ -48,11 +52,13 @@ def test_what_cannot_be_fitted_read_or_written_is_refused(tmp_path):
         (entropies, peaks, kept + 1),
     ):
         with pytest.raises(UsageError):
-            fit(*wrong)
+            fit(*wrong, first_slots(len(wrong[0])))
     for number, text in enumerate(("", "[]", "{}", json.dumps({"kind": "spsbench costs"}))):
         file = tmp_path / f"{number}.json"
         file.write_text(text)
         with pytest.raises(DataError):
             read_classifier(file)
     with pytest.raises(MissingError):
-        write_classifier(tmp_path / "none" / "c.json", fit(entropies, peaks, kept))
+        write_classifier(
+            tmp_path / "none" / "c.json", fit(entropies, peaks, kept, first_slots(200))
+        )

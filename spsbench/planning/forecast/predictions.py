@@ -204,7 +204,7 @@ class Prediction:
         by_texts = self.tau
         if batch == self.batch:
             baseline = (self.baseline or self).tally
-            by_texts = self._predicted(gains(baseline, self.tally, self.candidate.k).speedup)
+            by_texts = self._predicted(gains(baseline, self.tally, self.candidate.k).get("speedup"))
         ratios = (self.baseline or self).seconds_in(batch) / self.seconds_in(batch)
         gained = widened(by_texts, typical(ratios, self.costs.busy))
         return clamp_to_tau(times(gained, self._left), self.tau)

@@ -5,7 +5,7 @@ import pytest
 
 from spsbench.metrics.costs import PLAIN, Costs
 from spsbench.metrics.sums import AT, Tally, Totals
-from tests.planning.forecast.made import costs
+from tests.planning.forecast.made import arm, costs
 
 
 def test_ratios_price_drafted_tokens_and_further_rows_in_plain_passes() -> None:
@@ -17,9 +17,10 @@ def test_ratios_price_drafted_tokens_and_further_rows_in_plain_passes() -> None:
 
 
 def test_a_round_with_a_draft_takes_as_long_as_a_plain_one_at_least() -> None:
-    measured = costs()
+    arms = {PLAIN: arm(0.0, verifier="match"), "model small": arm(2.0, fixed=-6.0)}
+    measured = costs(arms=arms)
     plain = np.median(measured.round(PLAIN, 0, 0, 150).sum(0))
-    cheap = costs(passes=measured.passes.times(1e-3))
+    cheap = costs(arms=arms, passes=measured.passes.times(1e-3))
     assert np.median(cheap.round("model small", 1, 1, 150).sum(0)) >= np.median(
         cheap.round(PLAIN, 0, 0, 150).sum(0)
     )

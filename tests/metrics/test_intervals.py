@@ -17,15 +17,6 @@ from spsbench.metrics.intervals import (
 )
 
 
-def test_repeats_of_a_sample_stay_together():
-    values = np.repeat(np.random.default_rng(3).random(40), 25)
-    rows = np.stack([values, np.ones_like(values)], axis=1)
-    clustered = Jackknife(rows, np.repeat(np.arange(40), 25)).estimate(over(0, 1), 1, PLAIN)
-    alone = of_means(values[::25])
-    assert clustered.n == 1000
-    assert clustered[:3] == pytest.approx(alone[:3])
-
-
 @pytest.mark.parametrize(("samples", "known"), [(1, False), (FEWEST - 1, False), (FEWEST, True)])
 def test_few_samples_have_no_interval(samples, known):
     clusters = np.arange(20) % samples

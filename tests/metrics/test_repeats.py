@@ -31,12 +31,6 @@ def test_repeats_that_add_nothing_narrow_no_interval():
         assert (once[name].n, often[name].n) == (12, 60)
 
 
-def test_repeats_of_few_samples_make_no_interval():
-    figures = summary(4, 5).figures
-    for name in GAINS + RATES:
-        assert figures[name][1:4] == (None, None, 20)
-
-
 def test_repeats_narrow_no_change_between_two_runs():
     def changes(repeats):
         runs = [repeated(12, repeats, alpha) for alpha in (0.7, 0.75)]

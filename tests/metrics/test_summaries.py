@@ -193,20 +193,6 @@ def test_only_failures_and_nothing_at_all():
     assert summaries([], []) == []
 
 
-def test_a_single_record_has_figures_without_intervals(records):
-    made = summaries([SPS], of(records, SPS)[:1])[0]
-    known = [e for e in made.figures.values() if e is not None]
-    assert len(known) > 15
-    assert all(e.low is e.high is None and e.n == 1 for e in known)
-
-
-def test_a_generation_without_rounds():
-    made = summaries([SPS], [record(SPS, "a", 0, [])])[0]
-    assert (made.n, made.timed) == (1, 1)
-    assert mean(made, "prefill_ms") == pytest.approx(1e3 * PREFILL)
-    assert made.ttft_ms is made.block_efficiency is made.mean_token_time_ms is None
-
-
 def test_rounds_that_do_not_test_one_by_one():
     block = RoundRecord(4, -1, 2, 3, None, 0.02, 0.008, 0.01)
     plain = RoundRecord(4, 3, 2, 3, None, 0.02, 0.008, 0.01)

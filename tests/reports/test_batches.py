@@ -8,7 +8,6 @@ from spsbench.metrics.summaries import Summary
 from spsbench.reports.batch_figures import (
     batch_figure,
     envelope,
-    lines,
     panels,
     remarks,
     with_batch_figures,
@@ -59,17 +58,6 @@ def test_a_line_for_each_k_and_one_for_the_best():
     assert list(by_name) == ["SpS K=2", "SpS K=4", "the best K, 0 among them", "no gain"]
     assert [(p.x, p.y) for p in by_name["SpS K=4"].points] == [(1, 1.8), (4, 0.9), (8, 0.5)]
     assert [(p.x, p.y) for p in pareto.items[0].points] == [(500, 400), (125, 400), (62.5, 400)]
-
-
-def test_continuous_batches_have_lines_of_their_own():
-    both = [row(2, 1), row(2, 4), row(2, 4, continuous=True)]
-    assert list(lines(both)) == ["SpS K=2", "SpS K=2, continuous"]
-
-
-def test_tau_that_depends_on_the_batch_is_named():
-    apart = [row(2, 1, tau=2.0), row(2, 4, tau=2.5)]
-    assert any("tau of SpS K=2 depends on the batch (2.00 to 2.50)" in x for x in remarks(apart))
-    assert not any("depends" in line for line in remarks(ROWS))
 
 
 def test_a_run_without_batches_stays_as_it_was():

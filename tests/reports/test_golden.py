@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.metrics.summaries import Summary
+from spsbench.reports.audits import audit_section
 from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.html import html
 from spsbench.reports.other_benchmarks import read_results, tables
@@ -18,18 +19,25 @@ from spsbench.reports.run_tables import table_of
 from spsbench.reports.table import chart, table
 from spsbench.reports.text import csv, json, latex, markdown
 from spsbench.spec import Spec
-from tests.reports.rows import ARS, BASE, EATEN, LOADED, MIXED, OPEN, PAPER, SLOWER, SPS, TITLE
-from tests.reports.test_batches import ROWS
+from tests.reports.pages import AUDIT, GREEDY, HOSTILE
+from tests.reports.rows import ARS, BASE, EATEN, FEW, LOADED, MIXED, OPEN, PAPER, SLOWER, SPS, TITLE
+from tests.reports.test_batches import ROWS, row
 from tests.simulation import cell
 
 HERE = Path(__file__).parent
 FORMS = {"md": markdown, "txt": table}
+IMPOSSIBLE = [{"text": HOSTILE[0], "position": 3, "token": 7, "reason": "q is 0"}] * 30
+BIASED = AUDIT | {
+    "verdict": "bias found",
+    "sps": AUDIT["sps"] | {"impossible": IMPOSSIBLE, "impossible_count": 99},
+}
 ALL_FORMS = FORMS | {"csv": csv, "json": json, "tex": latex}
 
 
 def in_batches() -> Table:
     """Rows of three K in batches of three sizes."""
-    return with_batch_figures(table_of(ROWS, Title("run")), ROWS)
+    rows = [*ROWS, row(2, 8, tau=2.5, continuous=True), row(2, 16, tau=2.9, continuous=True)]
+    return with_batch_figures(table_of(rows, Title("run")), rows)
 
 
 def long_names() -> list[Summary]:
@@ -54,6 +62,7 @@ def reports() -> Iterator[tuple[str, Report]]:
     loaded = table_of([BASE, OPEN, replace(MIXED, cell=cell(3)), SLOWER], Title("run"), paper=True)
     yield "load", Report("run", [loaded])
     others = {"eaten": [BASE, EATEN], "open": [BASE, OPEN], "loaded": [LOADED]}
+    others["unpaired"] = [BASE, replace(MIXED, speedup=FEW._replace(mean=1.2, loaded=False))]
     runs = [table_of(rows, Title(name)) for name, rows in others.items()]
     yield "runs", Report(", ".join(others), runs)
     yield "batches", Report("run", [in_batches()])
@@ -69,6 +78,9 @@ def rendered() -> Iterator[tuple[str, str]]:
         bars = chart([row for each in made.tables for row in each.rows], 100)
         yield f"{name}.answer.html", card.replace("><", ">\n<") + "\n"
         yield f"{name}.chart.txt", bars + "\n"
+    for name, audit in {"bernoulli": AUDIT, "greedy": GREEDY, "biased": BIASED}.items():
+        card = html(Report("audit", [], sections=[audit_section(audit)])).partition("<main")[2]
+        yield f"audit.{name}.html", card.partition("</main>")[0].replace("><", ">\n<") + "\n"
     for file in sorted((HERE / "results_of_others").iterdir()):
         lines = [
             "\n".join([title, *map(" | ".join, rows), *notes])

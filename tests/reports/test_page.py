@@ -17,7 +17,6 @@ from spsbench.reports.page.answer import answers, lossless
 from spsbench.reports.page.data import aggregated, compared, paired_runs
 from spsbench.reports.page.exhibits import exhibits, numbers
 from spsbench.reports.page.token_origins import origins, pieces, tokenizer_of, trace
-from spsbench.reports.reporter import Report
 from spsbench.reports.text import shown
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import RoundRecord
@@ -25,8 +24,6 @@ from spsbench.spec import Spec
 from spsbench.store.run_folder import AUDITS, read_audits, write_audits
 from tests.reports.pages import (
     AUDIT,
-    GREEDY,
-    HOSTILE,
     cells,
     hostile,
     report_of,
@@ -231,36 +228,6 @@ def test_lossless_is_not_said_of_what_is_not():
     greedy = cell(4, temperature=0.0)
     assert lossless(greedy, Same(5, 5)).status == "good"
     assert lossless(greedy, Same(4, 5)).status == "open"
-
-
-def test_an_audit_is_drawn_with_its_numbers():
-    section = audit_section(AUDIT)
-    assert section.status == "good"
-    page = html(Report("audit", [], sections=[section]))
-    assert {"SpS", "ArS", "alarm"} <= set(texts_of_plots(page)["sheet-0-0"])
-    for told in ("draft", "+0.0100", "caught in 20 of 20", "10^0.25", "found none"):
-        assert told in page
-
-
-def test_a_bias_is_bad_and_its_tokens_are_listed():
-    arm = AUDIT["sps"]
-    impossible = [{"text": HOSTILE[0], "position": 3, "token": 7, "reason": "q is 0"}] * 30
-    biased = {
-        **AUDIT,
-        "verdict": "bias found",
-        "sps": {**arm, "impossible": impossible, "impossible_count": 99},
-    }
-    section = audit_section(biased)
-    assert section.status == "bad"
-    assert section.tables[1].title == "Impossible tokens of SpS: 99, the first 20"
-    assert len(Reader(html(Report("audit", [], sections=[section]))).scripts) == 2
-
-
-def test_greedy_texts_that_part_are_listed():
-    section = audit_section(GREEDY)
-    assert section.tables[0].rows == (("p1", "tie", "5", "3 / 9", "1.5000 / 1.5000", "0", "1e-06"),)
-    assert not section.figures
-    assert "p1" in html(Report("audit", [], sections=[section]))
 
 
 def test_an_audit_kept_with_a_run_is_in_its_answer(tmp_path):

@@ -18,16 +18,6 @@ def test_parts_add_up():
     assert parts == pytest.approx([8, 9 + 5 + 0.52, 0.5, 0.2, 0.3, 0.5])
 
 
-def test_fewer_may_be_drafted_than_were_asked_for():
-    draft, target, *_ = np.median(costs().round("model small", 4, 0, 96), 1)
-    assert (draft, target) == pytest.approx((8, 10.04))
-
-
-def test_letters_of_the_papers():
-    made = costs()
-    assert made.relative("model small", 4, 100).value == 0.2
-
-
 @pytest.mark.parametrize(
     ("tokens", "context", "seconds"),
     [

@@ -114,15 +114,6 @@ def told(of, measured):
     return of.answer({best: real(measured)})
 
 
-def test_it_says_speculate_where_it_pays():
-    own = found(0.9)
-    assert own.best.candidate.k == 4
-    answer = told(own, 1.7)
-    assert "Speculate with model small, K = 4, sps: 1.70x (1.68 to 1.72) measured" in str(answer)
-    assert f"{own.best.speedup.mean:.2f}x predicted" in str(answer)
-    assert str(answer).index("right about 90%") < str(answer).index("1.70x")  # the reason first
-
-
 @pytest.mark.parametrize(
     ("value", "half", "verdict"),
     [
@@ -207,13 +198,6 @@ def test_no_prediction_exceeds_its_ceiling_or_tau(fixed):
         assert each.speedup.mean <= high + 1e-9 <= 1.5
 
 
-def test_a_round_that_drafted_nothing_is_a_plain_round():
-    """What is not explained of rounds with a draft is none of its business."""
-    own = flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=-6.0)})
-    plain, vain = own.round("none", 0, 0, 100).sum(0), own.round("ngram", 4, 0, 100).sum(0)
-    assert vain == pytest.approx(plain + 0.04)
-
-
 def test_costs_that_contradict_each_other_decide_nothing():
     own = flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=-6.0)})
     (worst,) = own.contradictions()
@@ -283,20 +267,17 @@ def test_the_best_k_is_predicted_for_prompts_that_did_not_choose_it():
     # either K gains 20 / 12 on both; each text counted with the K that the other chooses: 20 / 20
     assert selection_factor(seconds) == pytest.approx((12 / 20) ** 0.5)
     assert selection_factor(seconds[:1]) == selection_factor(seconds[[0, 0]]) == 1
-    given = candidate(4), DRAFT, texts(0.8), flat()
-    first, less, least = (forecast(*given) for _ in range(3))
-    less.factor, least.factor = 0.9, 0.01
-    assert less.speedup.mean == pytest.approx(0.9 * first.speedup.mean)
-    assert less.tau.mean == pytest.approx(0.9 * first.tau.mean)
-    assert less.ms.mean == pytest.approx(first.ms.mean / 0.9)
-    assert least.tau.mean == 1  # no round emits less
 
 
 def test_every_method_is_corrected_for_the_choice_of_its_k():
-    ks, traced = [candidate(k) for k in (1, 4, 8)], each_once(0.4, 0.9)
+    ks, traced = [candidate(k) for k in (1, 4, 8)], each_once(0.05, 0.98)
     alone = predict(ks, DRAFT, traced, flat())
     factor = selection_factor(np.stack([each.by_prompt() for each in alone]))
     assert 0.5 < factor < 1
     together = forecast_all(ks, {SMALL: (DRAFT, traced)}, flat()).all
     for one, other in zip(alone, together, strict=True):
-        assert other.speedup.mean == pytest.approx(factor * one.speedup.mean)
+        times = max(factor, 1 / one.tau.mean)  # no round emits less than a token
+        assert other.speedup.mean == pytest.approx(times * one.speedup.mean)
+        assert other.tau.mean == pytest.approx(times * one.tau.mean)
+        assert other.ms.mean == pytest.approx(one.ms.mean / times)
+    assert together[0].tau.mean == pytest.approx(1)

@@ -138,13 +138,6 @@ def test_greedy_texts_an_eos_in_a_draft_and_a_full_draft_context(rule: str) -> N
     check(short, 2, lambda text: along(short, text, rule), reach=2)
 
 
-def test_the_chances_of_one_rule_do_not_pass_for_those_of_another() -> None:
-    for name, rule, tokens in (("block", Block(), 4), ("match", Match(), 3)):
-        one = case(name, rule, Pair(2, 1, ("plain",)), tokens=tokens, schedule=Constant(3))
-        with pytest.raises(AssertionError):
-            check(one, 3, lambda text, one=one: along(one, text, "sps"))
-
-
 @pytest.mark.parametrize(
     "drafter", [lambda lm: NgramDrafter(2, 1), ArgmaxDrafter], ids=["ngram", "argmax"]
 )
@@ -176,19 +169,6 @@ def coins(length: int = 40, rule: Any = "sps", seed: int = 0) -> Coins:
     draw = np.random.default_rng(seed).random
     q, p, overlap = draw(length), draw(length), draw(length)
     return Coins.sampled(p, q, rule, 20, overlap)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_simulated_constant_agrees_with_the_exact_pass(rule: str) -> None:
-    room = room_of(40, 60)
-    exact, simulation = (
-        rounds(coins(rule=rule), 4, room),
-        simulated(Constant(4), Round, coins(rule=rule), room, 400),
-    )
-    assert (exact.simulations, simulation.simulations) == (None, 400)
-    error = 4 * np.sqrt(exact.variance / 400)
-    assert simulation.weights.sum() == pytest.approx(exact.weights.sum(), abs=error)
-    assert totals(simulation).drafted == pytest.approx(totals(exact).drafted, rel=0.05)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import spsbench
-from spsbench.errors import DataError, UsageError
+from spsbench.errors import DataError
 from spsbench.metrics.costs_file import dumps
 from spsbench.planning.forecast.predictions import predict
 from spsbench.planning.forecast.rounds import Coins, room_of, rounds
@@ -99,24 +99,6 @@ def test_a_run_is_a_log(run, tmp_path):
     assert mine.plan.written == tokens
 
 
-CONTRARY = {"batch": "1,8", "roofline": "h100,params=1e9"}  # to a ratio
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"drafter": [name]} for name in ("recycling", "model", "suffix:nodes=8")),
-        *({"verifier": ["spectr"]}, {"k": "0"}, {"held_back": 4}),
-        *({name: value, "row_ratio": 0.1} for name, value in CONTRARY.items()),
-    ],
-)
-def test_options_that_say_nothing_of_a_log(tmp_path, options):
-    path = tmp_path / "log"
-    path.write_text('{"prompt_token_ids": [1], "token_ids": [1, 2]}\n')
-    with pytest.raises(UsageError):
-        plan_log(path, **options)
-
-
 def test_what_the_command_prints(tmp_path, monkeypatch, capsys):
     from spsbench.cli.main import main
 
@@ -164,14 +146,6 @@ def test_what_the_command_prints(tmp_path, monkeypatch, capsys):
     assert values["speedup"] == [[1.5 / 1.25, 1.75 / 1.5], [2 / 1.25, 3 / 1.5], [1 / 1.25, 1 / 1.5]]
     assert values["work"] == [[2.25 / 1.5, 3.5 / 1.75], [2.25 / 2, 3.5 / 3], [2.25, 3.5]]
     assert values["best_k"] == [1, 2, None]
-    for arguments in (
-        *(("--alpha", "2"), ("--alpha", ""), ("--alpha", "0.8", "--draft-ratio", "-1")),
-        *(("--alpha", "0.8", "--row-ratio", "nan"), ("--alpha", "0.8", "--log", str(path))),
-        *(("--alpha", "0.8", "--temperature", "0"), ("--draft-ratio", "0")),
-        *(("xsum", "--row-ratio", "0.1"), ("--roofline", "h100,params=8e9")),
-        ("--tokenizer", "nano"),
-    ):
-        assert sps("plan", *arguments)[0] == 2
 
 
 def test_earlier_answers_are_looked_up_where_they_are_shared(tmp_path):

@@ -1,15 +1,9 @@
 """Costs of rounds by rooflines, and the closed forms."""
 
-from fractions import Fraction
-
-import numpy as np
 import pytest
 
-from spsbench.errors import UsageError
 from spsbench.planning.logs.assumptions import (
-    formula_values,
     parse_roofline,
-    rates_of,
     roofline_costs,
     seconds,
 )
@@ -38,27 +32,3 @@ def test_rounds_of_a_roofline_take_its_seconds_at_every_context(batch):
             by_hand += 8 * seconds(fields, 5e8, 1, 0, batch)
             round_seconds = costs.round("model", 8, drafted, context, batch=batch).sum()
             assert round_seconds == pytest.approx(by_hand, rel=1e-9)
-
-
-@pytest.mark.parametrize("text", ["h100", "params=8e9", "h101,params=8e9", "h100,params=x"])
-def test_rooflines_that_are_none(text):
-    with pytest.raises(UsageError):
-        parse_roofline(text)
-
-
-@pytest.mark.parametrize("k", [1, 3, 7])
-def test_closed_forms_against_fractions(k):
-    alpha, draft = Fraction(7, 10), Fraction(1, 20)
-    expected = sum(alpha**i for i in range(k + 1))
-    values = formula_values([0.7, 1.0], [k], 0.05, 0.0)
-    assert values["expected_tokens"] == pytest.approx(np.array([[float(expected)], [k + 1]]))
-    assert values["speedup"][0] == pytest.approx([float(expected / (1 + k * draft))])
-    theorem = (1 - alpha) * (k * draft + k + 1) / (1 - alpha ** (k + 1))
-    assert values["work"][0] == pytest.approx([float(theorem)])
-
-
-def test_rates():
-    assert rates_of("0.5,1") == [0.5, 1.0]
-    for text in ("", "1.1", "x", "nan"):
-        with pytest.raises(UsageError):
-            rates_of(text)

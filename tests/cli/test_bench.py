@@ -172,9 +172,7 @@ def test_a_dry_run_writes_nothing(sps, arguments, tmp_path):
 
 
 @pytest.mark.slow
-def test_shards_unite_to_the_single_run(sps, arguments, tmp_path):
-    single = tmp_path / "single"
-    assert sps(*arguments, "--out", str(single)).code == 0
+def test_shards_unite_to_the_single_run(sps, arguments, whole, tmp_path):
     shards = [tmp_path / f"shard{i}" for i in range(2)]
     for i, folder in enumerate(shards):
         assert sps(*arguments, "--out", str(folder), "--shard", f"{i}/2").code == 0
@@ -185,13 +183,7 @@ def test_shards_unite_to_the_single_run(sps, arguments, tmp_path):
     def sorted_records(folder):
         return sorted(measured(folder), key=lambda r: (r["cell"], r["sample"], r["repeat"]))
 
-    assert sorted_records(merged) == sorted_records(single)
-    summaries = [json.loads((f / "summary.json").read_text()) for f in (single, merged)]
-    for one, other in zip(*(summary["rows"] for summary in summaries), strict=True):
-        assert one["metrics"]["quality.rouge2"] == other["metrics"]["quality.rouge2"]
-        if one["k"]:
-            alphas = [row["metrics"]["alpha"]["mean"] for row in (one, other)]
-            assert alphas[0] == pytest.approx(alphas[1])
+    assert sorted_records(merged) == sorted_records(whole)
 
 
 def test_random_weights_need_a_shape_only(sps, pair, tmp_path):

@@ -9,9 +9,6 @@ import spsbench
 from spsbench.audit.exact.pairings import Pairing
 from spsbench.audit.exact.rules import Enumeration
 from spsbench.cli.rules import table_of
-from spsbench.errors import UsageError
-from spsbench.methods.resolve import resolve
-from spsbench.settings.grid import make_cell
 from spsbench.sources import fixed
 from spsbench.spec import Spec
 
@@ -182,18 +179,15 @@ def test_equal_errors_of_a_rule_are_told_once_with_their_line(mine):
     assert "error 1, in 2 of 2 pairings: PlugInError" in said
 
 
-def test_a_drafter_over_a_model_gets_the_bundled_one(sps, mine):
+def test_a_drafter_over_a_model_gets_the_bundled_one(sps, pair, mine):
     above = "from spsbench.methods.drafters.model import ModelDrafter\n"
     Path("own.py").write_text(f"{above}class Own(ModelDrafter):\n    pass\n")
     ran = sps("generate", "def f(", "-n", "4", "--drafter", "own.py:Own", "--json")
     assert ran.code == 0, ran.err
     settings = json.loads(ran.out)["settings"]
     assert settings["draft"]["id"] == "nano-draft"
-    asked = {"drafter": "own.py:Own", "dtype": "bfloat16"}
-    draft = resolve(make_cell(**asked)).draft
-    assert draft == make_cell(dtype="bfloat16").draft
-    with pytest.raises(UsageError):
-        resolve(make_cell(target="other/model", **asked))
+    other = sps("generate", "x", "--drafter", "own.py:Own", "--target", pair.target)
+    assert other.code == 2
 
 
 def test_a_worker_reads_the_file_and_shows_a_counterexample(mine):

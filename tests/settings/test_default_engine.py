@@ -30,12 +30,3 @@ def test_an_engine_of_an_absent_extension_is_refused_and_not_listed(monkeypatch)
     assert "fast" not in registry.built_in("engines")
     with pytest.raises(UsageError):
         make("engines", Spec("fast"))
-
-
-def test_a_module_of_no_extension_at_all_is_not_installed(monkeypatch):
-    def find_spec(name, package):
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(registry, "find_spec", find_spec)
-    assert not registry.is_installed(f"{registry.EXTENSIONS}some.engine:Engine")
-    assert registry.is_installed(".engines.eager:Eager")

@@ -155,9 +155,6 @@ def test_an_engine_elsewhere_has_a_short_name_and_its_arguments_once():
     assert [line.startswith(told) for line in lines if line.startswith("Decoder l")] == [True]
     assert "/long/folder" not in table(made)
     assert "/long/folder" in csv(made)
-
-
-def test_two_of_one_engine_are_told_apart_without_their_folders():
     cells = [engine("llamacpp", path=f"/folder/{name}.gguf") for name in ("one", "two")]
     names = Names(cells)
     assert [names.option_text(one) for one in cells] == [

@@ -1,15 +1,12 @@
 """Specs and cells: what is written is read back, and any change has another id."""
 
 import json
-from dataclasses import dataclass, fields, replace
-from typing import Annotated
+from dataclasses import fields, replace
 
 import pytest
 
 from spsbench.settings.cell import Cell
-from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import Option, at_least, options_of
 from spsbench.settings.records import DraftLaws, Record, RoundRecord
 from spsbench.spec import Spec
 
@@ -98,24 +95,6 @@ def test_every_field_of_a_model_is_in_the_id(model):
     changed = [replace(ModelSpec("t"), **{name: value}) for name, value in MODEL.items()]
     ids = {CELL.but(**{model: each}).id for each in (ModelSpec("t"), *changed)}
     assert len(ids) == len(MODEL) + 1
-
-
-def test_a_field_more_changes_no_id():
-    """An option that is declared in one record is in the table at once, and no cell is another."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class More(Cell):
-        typical_p: Annotated[float, Option("Sampling", at_least(0))] = 0.0
-
-    plain = CELL.id
-    before = {name: CELL.but(**{name: value}).id for name, value in CHANGES.items()}
-    kept = json.loads(json.dumps(CELL.to_json()))
-    assert options_of(More).keys() - set(OF_CELL) == {"typical_p"}
-    grown = More.from_json(kept)
-    assert grown.typical_p == 0.0
-    for name, value in CHANGES.items():
-        assert grown.but(**{name: value}).id == before[name]
-    assert grown.id == plain != grown.but(typical_p=0.5).id
 
 
 def test_the_method_keys_the_noise_and_the_budget_does_not():

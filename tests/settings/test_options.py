@@ -82,11 +82,9 @@ def test_the_commands_have_the_same_options_with_the_same_defaults():
 
 @pytest.mark.needs_fast
 @pytest.mark.parametrize("name", GIVEN)
-def test_a_file_and_the_library_have_each_option_and_it_changes_the_cell(name):
+def test_a_file_has_each_option(name):
     table, _ = parse({"task": "xsum", name.replace("_", "-"): GIVEN[name]}, Sweep, Access)
     assert len(table.axes.get(name, getattr(table, name, ()))) == 1
-    asked = {"target": "t", "draft": "d", "revision": "r", "draft_revision": "s"}
-    assert make_cell(**asked | {name: GIVEN[name]}).id != make_cell(**asked).id
 
 
 def test_access_is_no_part_of_a_cell():

@@ -6,9 +6,11 @@ from dataclasses import fields, replace
 import pytest
 
 from spsbench.settings.cell import Cell
+from spsbench.settings.grid import make_cell
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import DraftLaws, Record, RoundRecord
 from spsbench.spec import Spec
+from tests.settings.test_options import GIVEN
 
 
 @pytest.mark.parametrize(
@@ -47,46 +49,32 @@ MODEL = {
     "parallel": "tp:2",
 }
 CELL = Cell(target=ModelSpec("t"))
-CHANGES = {
-    "target": ModelSpec("t", "main"),
-    "draft": ModelSpec("d"),
-    "drafter": Spec("ngram"),
-    "verifier": Spec("match"),
-    "schedule": Spec("constant", (("lookahead", 5),)),
-    "decoder": Spec("other"),
+USUAL = {"target": "t", "draft": "d", "revision": "r", "draft_revision": "s"}
+BASE = make_cell(**USUAL)
+NO_OPTIONS = {
     "batch": 2,
     "continuous": True,
-    "temperature": 0.5,
-    "top_k": 1,
-    "top_p": 0.5,
-    "min_p": 0.5,
-    "max_new_tokens": 1,
-    "stop": ("x",),
-    "ignore_eos": True,
-    "json_schema": "{}",
-    "leave_open": True,
-    "regex": "a",
-    "grammar": 'start: "a"',
-    "seed": 1,
     "task": Spec("xsum", (("data", "mini"),)),
     "prompt_version": "2",
     "chat": True,
     "system": "Be brief.",
 }
+CHANGED = {name: make_cell(**USUAL | {name: value}) for name, value in GIVEN.items()}
+CHANGED |= {name: BASE.but(**{name: value}) for name, value in NO_OPTIONS.items()}
 
 
 def test_a_cell_comes_back_from_json_as_it_was():
-    for name, value in CHANGES.items():
-        cell = CELL.but(**{name: value})
+    for cell in CHANGED.values():
         again = Cell.from_json(json.loads(json.dumps(cell.to_json())))
         assert again == cell
         assert again.id == cell.id
 
 
 def test_every_field_is_in_the_id():
-    assert set(CHANGES) == {field.name for field in fields(Cell)}
-    ids = {CELL.but(**{name: value}).id for name, value in CHANGES.items()}
-    assert len(ids | {CELL.id}) == len(CHANGES) + 1
+    names = {field.name for field in fields(Cell)}
+    cells = CHANGED.values()
+    assert names == {n for n in names for c in cells if getattr(c, n) != getattr(BASE, n)}
+    assert len({cell.id for cell in cells} | {BASE.id}) == len(CHANGED) + 1
 
 
 @pytest.mark.parametrize("model", ["target", "draft"])
@@ -101,7 +89,7 @@ def test_the_method_keys_the_noise_and_the_budget_does_not():
     assert CELL.noise_key == "model/auto/constant:lookahead=4"
     assert CELL.but(max_new_tokens=1).noise_key == CELL.noise_key
     for name in ("drafter", "verifier", "schedule"):
-        assert CELL.but(**{name: CHANGES[name]}).noise_key != CELL.noise_key
+        assert CHANGED[name].noise_key != BASE.noise_key
 
 
 @pytest.mark.parametrize(

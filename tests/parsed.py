@@ -17,7 +17,7 @@ def commands() -> Iterator[tuple[str, Any]]:
         name, command = pending.pop()
         context = typer.Context(command)
         for part in command.list_commands(context) if hasattr(command, "list_commands") else ():
-            pending.append((f"{name} {part}", command.get_command(context, part)))
+            pending.append((f"{name} {part}", command.resolve_command(context, [part])[1]))
         yield name, command
 
 

@@ -26,9 +26,8 @@ from spsbench.loop.types import (
     Verifier,
     always,
 )
-from spsbench.plugins import arguments, in_name_of, named, plug_in
+from spsbench.plugins import arguments, file_of, in_name_of, named, place_in, plug_in
 from spsbench.registry import Kind, entries
-from spsbench.sources import file_of, place_in
 from spsbench.spec import Spec
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from spsbench.errors import MismatchError, UsageError
 from spsbench.foreign import read_toml
-from spsbench.plugins import make, plug_in
+from spsbench.plugins import fixed, make, plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import chat_sampling, describe_defaults
@@ -19,7 +19,6 @@ from spsbench.settings.grid import MAX_SAMPLES, Sweep
 from spsbench.settings.models import NOTHING, ModelFacts, ModelSpec
 from spsbench.settings.options import RUN, SIZE, Option, between, located
 from spsbench.settings.task import Task
-from spsbench.sources import fixed
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)

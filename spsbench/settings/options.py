@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from spsbench.errors import UsageError, did_you_mean, replace_fields
-from spsbench.sources import fixed
+from spsbench.plugins import fixed
 from spsbench.spec import Spec
 
 MODELS, METHOD, SAMPLING = "Models", "Method", "Sampling"

@@ -1,6 +1,7 @@
 """Plug-ins that are named by their files: of every kind, and what is wrong with them in a line."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import spsbench
 from spsbench.audit.exact.pairings import Pairing
 from spsbench.audit.exact.rules import Enumeration
 from spsbench.cli.rules import table_of
-from spsbench.sources import fixed
+from spsbench.plugins import fixed, make
 from spsbench.spec import Spec
 
 MINE = """
@@ -201,10 +202,6 @@ def test_a_worker_reads_the_file_and_shows_a_counterexample(mine):
 
 
 def test_a_file_that_keeps_its_size_and_time_is_read_anew(mine):
-    import os
-
-    from spsbench.plugins import make
-
     spec = Spec(f"{mine}:Repeat")
     when = mine.stat().st_mtime
     assert make("drafters", spec).times == 2

@@ -3,13 +3,12 @@
 import json
 
 import pytest
-import typer
 
-from spsbench.cli.main import app
 from spsbench.errors import Exit
 from spsbench.store.manifest import RUN_SCHEMA
 from tests.golden.make import GOLDEN
 from tests.installed import install
+from tests.parsed import commands
 
 RUN = str(GOLDEN / str(RUN_SCHEMA))
 THEIRS = """
@@ -37,23 +36,11 @@ def theirs(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(install(tmp_path / "site", {"their_reports.py": THEIRS}, POINTS))
 
 
-def commands(of, path=()):
-    """Every command with the names of its options."""
-    for name in getattr(of, "commands", {}):
-        _, command, _ = of.resolve_command(of.make_context("sps", [name]), [name])
-        yield from commands(command, (*path, name))
-    if not hasattr(of, "commands"):
-        yield " ".join(path), {opt for p in of.params for opt in p.opts}
-
-
 def test_every_command_names_its_format_alike():
-    found = dict(commands(typer.main.get_command(app)))
-    assert {"generate", "bench", "report", "merge", "list", "doctor"} < set(found)
-    assert {"verify rules", "verify pair", "verify run"} < set(found)
-    found.pop("lm-eval", None)  # hands all that it is given to another command line
-    assert not {
-        name for name, options in found.items() if not {"--format", "-f", "--json"} <= options
-    }
+    for name, command in commands():
+        options = {option for parameter in command.params for option in parameter.opts}
+        if not hasattr(command, "list_commands") and name != "sps lm-eval":  # of another program
+            assert {"--format", "-f", "--json"} <= options, name
 
 
 def test_the_short_form_is_the_long_one(sps):

@@ -8,17 +8,13 @@ import pytest
 
 from spsbench.metrics.compare import MARGINS, Change, compare, tally_run
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import Summary, summaries
+from spsbench.metrics.summaries import summaries
+from tests.reports.rows import summary
 from tests.simulation import cell, run
 
-BASE = Summary(
-    cell=cell(4),
-    samples=50,
-    n=50,
-    failures=0,
-    cut=0,
-    timed=50,
-    horizon=128,
+BASE = summary(
+    cell(4),
+    50,
     mean_token_time_ms=Estimate(10.0, 9.9, 10.1, 50),
     alpha=Estimate(0.70, 0.69, 0.71, 50),
 )

@@ -134,18 +134,6 @@ def test_rounds_without_a_draft_are_predicted_as_plain_rounds():
     assert mean(made, "predicted_speedup") == pytest.approx(tokens / 1.05)
 
 
-def test_a_prediction_does_not_exceed_tau():
-    """Acceptances that come in runs, and passes that were timed as shorter than plain ones."""
-    plain = RoundRecord(0, 0, 0, 1, None, 1.0, 0.0, 1.0)
-    good = RoundRecord(4, 4, 4, 5, 4.0, 0.8, 0.0, 0.8)
-    bad = RoundRecord(4, 1, 0, 1, 0.0, 0.8, 0.0, 0.8)
-    every = [record(ARS, f"s{i}", 0, [plain] * 30) for i in range(N)]
-    every += [record(SPS, f"s{i}", 0, [good] * (1 + i % 3) + [bad] * 3) for i in range(N)]
-    made = summaries([ARS, SPS], every)[1]
-    predicted, tau = made.predicted_speedup, made.block_efficiency
-    assert predicted.mean <= tau.mean
-
-
 def test_speedup_is_over_the_pairs_that_both_have(records):
     lost = {("s0", 0), ("s1", 1)}
     kept = [r for r in records if r.cell == SPS.id or (r.sample, r.repeat) not in lost]

@@ -42,6 +42,22 @@ SIZES, REQUESTED = (1, 2, 5, 9), (1, 4)
 NGRAM = resolve(Cell(target=TARGET, drafter=Spec("ngram"), temperature=0.5))
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """Stands for `time.perf_counter`; its `work` lets time pass."""
+    passed = [0.0]
+
+    def made():
+        return passed[0]
+
+    def work(seconds):
+        passed[0] += seconds
+
+    made.work = work
+    monkeypatch.setattr(time, "perf_counter", made)
+    return made
+
+
 @pytest.fixture(scope="module")
 def models():
     tokenizer = byte_tokenizer()
@@ -215,24 +231,3 @@ def test_contradictory_costs_are_measured_once_more(fixed, kept, notes, said, tm
     assert len(said) == notes
     assert all("contradict" in line and "ngram with K = 1" in line for line in said)
     assert read_costs(path).arms["ngram"].unexplained.seconds.max() == kept
-
-
-class Clock:
-    """Stands for `time.perf_counter`."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def work(self, seconds: float) -> None:
-        """Let time pass."""
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(time, "perf_counter", made)
-    return made

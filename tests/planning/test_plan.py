@@ -81,7 +81,7 @@ def test_a_plan_predicts_and_measures(made):
     assert [panel.y for panel in panels] == ["tau", "over ArS"]
 
 
-def test_it_is_drawn_again_without_models(made, monkeypatch):
+def test_it_is_drawn_again_without_models(made, monkeypatch, tmp_path):
     monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
     same = open_plan(made.folder)
     assert str(same.answer) == str(made.answer)
@@ -94,6 +94,11 @@ def test_it_is_drawn_again_without_models(made, monkeypatch):
     )
     with pytest.raises(UsageError):
         open_plan(made.folder, temperature=1.0)
+    with pytest.raises(MissingError):
+        open_plan(tmp_path)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(DataError):
+        open_plan(tmp_path)
 
 
 def test_it_goes_on_where_it_stopped(made, pair, tmp_path):
@@ -166,34 +171,6 @@ def test_the_lost_end_of_a_finished_plan_is_missed_and_made_again(made, pair, tm
         plan(trace=[str(cut)], costs=cut / "costs.json")
     plan(out=cut, resume=True, **pair, **SMALL, drafter=["model", "ngram"], confirm=1)
     assert recorded(cut) == whole
-
-
-def test_what_cannot_be_read_is_refused_before_models_are_loaded(pair, tmp_path, monkeypatch):
-    monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "text").write_text("no trace")
-    for trace, error in (
-        ("/dev/zero", DataError),
-        (str(tmp_path / "empty"), MissingError),
-        (str(tmp_path / "text"), DataError),
-        (str(tmp_path / "none"), MissingError),
-    ):
-        for more in ({}, {"costs": tmp_path / "costs.json"}):
-            with pytest.raises(error):
-                plan(trace=[trace], out=tmp_path / "x", **{**pair, **more})
-    for fit, error in (
-        (f"disco:out={tmp_path / 'none' / 'file'}", MissingError),
-        (f"disco:out={tmp_path}", MissingError),
-        (f"disco:out={tmp_path / 'file'},draft=b", UsageError),
-    ):
-        with pytest.raises(error):
-            plan(fit=Spec.parse(fit), out=tmp_path / "x", **pair, **SMALL)
-    assert not (tmp_path / "x").exists()
-    with pytest.raises(MissingError):
-        open_plan(tmp_path)
-    (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(DataError):
-        open_plan(tmp_path)
 
 
 @pytest.mark.needs_fast

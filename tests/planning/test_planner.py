@@ -1,7 +1,7 @@
 """How prompts are split into those to trace and those to measure on; one bar over all phases."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -11,16 +11,22 @@ from spsbench.planning.planner import PHASES, PlanProgress
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
 
+KINDS = ("summary", "code", "json", "translation", "retrieval", "chat")
 
-class Few(Task):
-    name = title = "few"
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+class Sorted(Task):
+    """A file of six kinds, one after the other."""
+
+    name = title = "sorted"
+
+    def __init__(self, of_each: int, kinds: Sequence[str | None] = KINDS) -> None:
+        self._of_each, self.kinds = of_each, kinds
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
-        for number in range(self._count):
-            yield Sample(str(number), "x")
+        for kind in self.kinds:
+            for number in range(self._of_each):
+                yield Sample(f"{kind} {number}", "x", group=kind)
+                yield Sample(f"{kind} {number}+2", "x", group=kind, after=f"{kind} {number}")
 
 
 @pytest.mark.parametrize(
@@ -37,29 +43,14 @@ class Few(Task):
     ],
 )
 def test_enough_prompts_are_held_back(there, traced, held_back, said):
-    first, back = prompts_of(Spec("few"), Few(there), lambda prompt: True, 64, 24)
+    few = Sorted(there, kinds=(None,))
+    first, back = prompts_of(Spec("few"), few, lambda prompt: True, 64, 24)
     assert (len(first), len(back)) == (traced, held_back)
     if there > 1:
         assert not {s.id for s in first} & {s.id for s in back}
     assert bool(said) is (there < 64 + 24)
-    _, few = prompts_of(Spec("few"), Few(there), lambda prompt: True, 64, 1)
-    assert len(few) == 1  # no more than was asked for
-
-
-class Sorted(Task):
-    """A file of six kinds, one after the other."""
-
-    name = title = "sorted"
-    kinds = ("summary", "code", "json", "translation", "retrieval", "chat")
-
-    def __init__(self, of_each: int) -> None:
-        self._of_each = of_each
-
-    def samples(self, fits: Fits) -> Iterator[Sample]:
-        for kind in self.kinds:
-            for number in range(self._of_each):
-                yield Sample(f"{kind} {number}", "x", group=kind)
-                yield Sample(f"{kind} {number}+2", "x", group=kind, after=f"{kind} {number}")
+    _, least = prompts_of(Spec("few"), few, lambda prompt: True, 64, 1)
+    assert len(least) == 1  # no more than was asked for
 
 
 @pytest.mark.parametrize(("of_each", "limit", "back"), [(2, 64, 24), (4, 12, 6), (50, 60, 24)])
@@ -68,13 +59,13 @@ def test_both_halves_have_every_kind_of_a_sorted_file(of_each, limit, back, said
         parted = prompts_of(Spec("sorted"), Sorted(of_each), lambda prompt: True, limit, back, seed)
         for half in parted:
             counts = Counter(sample.group for sample in half)
-            assert counts.keys() == set(Sorted.kinds)
+            assert counts.keys() == set(KINDS)
             assert max(counts.values()) == min(counts.values())
             assert all(sample.after is None for sample in half)
     line = said[-1]
     traced, _, held_back = line.partition("; held back: ")
     assert traced.startswith("traced: ")
-    for kind in Sorted.kinds:
+    for kind in KINDS:
         assert kind in traced
         assert kind in held_back
 

@@ -1,20 +1,26 @@
 """Rows of reports by hand: a run, and timings under load."""
 
 from dataclasses import replace
+from typing import Any
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.reporter import Title
+from spsbench.settings.cell import Cell
 from tests.simulation import cell
 
-ARS = Summary(
-    cell=cell(0),
-    samples=50,
-    n=50,
-    failures=0,
+
+def summary(of: Cell, n: int, horizon: int = 128, **more: Any) -> Summary:
+    """A row of `n` samples, all of them timed, of which only `more` is known."""
+    counts = {"samples": n, "n": n, "failures": 0, "cut": 0, "timed": n}
+    return Summary(cell=of, horizon=horizon, **(counts | more))
+
+
+ARS = summary(
+    cell(0),
+    50,
     cut=3,
     timed=49,
-    horizon=128,
     block_efficiency=Estimate(1.0, 1.0, 1.0, 50),
     mean_token_time_ms=Estimate(14.1, 14.0, 14.2, 49),
     speedup=Estimate(1.0, 1.0, 1.0, 49),
@@ -39,15 +45,11 @@ TITLE = Title("run-1", "XSum test, 50 documents", ("Chinchilla's figures are the
 # Timings under load: all of them, some of them, and a speed-up of two pairs.
 QUIET, BUSY = Estimate(7.0, 6.9, 7.1, 6), Estimate(21.0, 18.0, 26.0, 18, loaded=True)
 GAINED, FEW = Estimate(1.8, 1.2, 2.7, 18, loaded=True), Estimate(0.7, None, None, 2, loaded=True)
-MIXED = Summary(
-    cell=cell(4),
-    samples=18,
-    n=18,
-    failures=0,
-    cut=0,
+MIXED = summary(
+    cell(4),
+    18,
     timed=6,
     loaded=12,
-    horizon=128,
     efficiency=Estimate(0.5, 0.4, 0.6, 18),
     mean_token_time_ms=QUIET,
     loop_time_ms=QUIET,

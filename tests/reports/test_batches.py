@@ -4,7 +4,6 @@ from dataclasses import replace
 from itertools import product
 
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import Summary
 from spsbench.reports.batch_figures import (
     batch_figure,
     envelope,
@@ -14,6 +13,7 @@ from spsbench.reports.batch_figures import (
 )
 from spsbench.reports.reporter import Title
 from spsbench.reports.run_tables import table_of
+from tests.reports.rows import summary
 from tests.simulation import cell
 
 GAINS = {(2, 1): 1.5, (4, 1): 1.8, (2, 4): 1.1, (4, 4): 0.9, (2, 8): 0.8, (4, 8): 0.5}
@@ -24,14 +24,10 @@ def alone(value):
 
 
 def row(k, batch, tau=2.0, **more):
-    return Summary(
-        cell=cell(k).but(batch=batch, **more),
-        samples=9,
-        n=9,
-        failures=0,
-        cut=0,
-        timed=9,
-        horizon=8,
+    return summary(
+        cell(k).but(batch=batch, **more),
+        9,
+        8,
         block_efficiency=Estimate(tau, tau - 0.1, tau + 0.1, 9),
         mean_token_time_ms=alone(2.0 * batch),
         speedup=alone(GAINS.get((k, batch), 1.0)),

@@ -13,7 +13,7 @@ import pytest
 
 from spsbench.errors import UsageError
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import Summary, summaries
+from spsbench.metrics.summaries import summaries
 from spsbench.reports.columns import chosen, paper_row
 from spsbench.reports.figure1 import figure1, horizon_times
 from spsbench.reports.parquet import parquet
@@ -35,7 +35,7 @@ from spsbench.store.manifest import RUN_SCHEMA
 from spsbench.store.starts import Memory
 from tests.golden.make import GOLDEN
 from tests.reports import pages
-from tests.reports.rows import ARS, LOADED, SPS, TITLE
+from tests.reports.rows import ARS, LOADED, SPS, TITLE, summary
 from tests.simulation import cell, failure, run
 
 REPORTERS = {
@@ -130,20 +130,14 @@ def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there():
         assert {"(mean token time x 128)" in label for label in labels} == {marked}
 
 
-def test_the_papers_figures_stand_beside_measured_ones_by_name():
-    nucleus = replace(SPS, cell=cell(4, top_p=0.8))
-    found = paper_row(nucleus)
-    assert (found.result, found.mean_token_time_ms, found.speedup) == (0.114, 7.52, 1.92)
-    assert paper_row(SPS) is None
-    assert paper_row(replace(nucleus, cell=cell(3, top_p=0.8))) is None
-    assert paper_row(replace(nucleus, group="writing")) is None
-
-
 def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path):
     folder = Path(shutil.copytree(GOLDEN / str(RUN_SCHEMA), tmp_path / "run"))
     asked, unasked = (report_on([folder], paper=paper).tables[0].paper for paper in (True, False))
     assert [row is not None for row in asked] == [True, True]
     assert unasked == [None, None]
+    row = report_on([folder]).tables[0].rows[0]
+    assert paper_row(row) == asked[0]
+    assert paper_row(replace(row, group="writing")) is None
     manifest = decoder.loads((folder / "manifest.json").read_text())
     manifest["experiment"]["paper"] = True
     (folder / "manifest.json").write_text(decoder.dumps(manifest))
@@ -243,19 +237,14 @@ def test_columns_are_chosen_by_heading_or_by_field():
         chosen([LOADED], ["speed"])
 
 
-ROW = Summary(
-    cell=cell(0), samples=9, n=9, failures=0, cut=0, timed=9, horizon=9,
-    mean_token_time_ms=Estimate(10.0, 9.0, 11.0, 9),
-)  # fmt: skip
-
-
 def test_a_bound_of_memory_that_was_measured_under_load_is_left_out():
+    row = summary(cell(0), 9, mean_token_time_ms=Estimate(10.0, 9.0, 11.0, 9))
     memory = Memory(1e10, weights={"large": 10**7})
-    (line,) = ceilings([ROW], memory)
+    (line,) = ceilings([row], memory)
     assert "10.0 GB/s, measured" in line
-    drafting = replace(ROW, cell=cell(4), mean_token_time_ms=Estimate(0.8, 0.7, 0.9, 9))
-    _, above = ceilings([ROW, drafting], memory)
+    drafting = replace(row, cell=cell(4), mean_token_time_ms=Estimate(0.8, 0.7, 0.9, 9))
+    _, above = ceilings([row, drafting], memory)
     assert above.endswith("limit of 1.00 ms/token, which no ArS exceeds: xsum, T 1, SpS K=4: 125%.")
-    assert ceilings([ROW], Memory(1e10, True, memory.weights)) == ceilings([ROW], None) == []
-    slow = replace(ROW, mean_token_time_ms=ROW.mean_token_time_ms._replace(loaded=True))
+    assert ceilings([row], Memory(1e10, True, memory.weights)) == ceilings([row], None) == []
+    slow = replace(row, mean_token_time_ms=row.mean_token_time_ms._replace(loaded=True))
     assert ceilings([slow], memory) == []

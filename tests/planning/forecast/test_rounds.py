@@ -216,28 +216,6 @@ def test_the_ceiling_of_a_certain_text_is_its_cheapest_path() -> None:
     assert ceiling == pytest.approx(3 * 1.6)
 
 
-def test_a_draft_that_a_schedule_stops_computes_one_distribution_more() -> None:
-    stopped = Coins.sampled(np.full(8, 0.5), None, "match", 20, None, [2, 1, 0, 5, 4, 3, 2, 1])
-    expected = rounds(stopped, 4, room_of(8, 60))
-    first = {
-        start: (n, size)
-        for start, n, size in zip(
-            expected.starts.tolist(),
-            expected.drafted.tolist(),
-            expected.requested.tolist(),
-            strict=True,
-        )
-    }
-    assert first[0] == (2, 4)
-    assert {tuple(size[:2]) for size in expected.sizes(0)[0].tolist()} == {
-        (3, 2),
-        (2, 1),
-        (1, 0),
-        (4, 4),
-        (4, 3),
-    }
-
-
 def test_slots_beyond_the_end_of_a_text_are_drafted_and_not_tested() -> None:
     sums = totals(rounds(Coins.sampled(np.ones(5), None, "match", 4), 4, room_of(5)))
     assert (sums.rounds, sums.tokens) == (1, 5)

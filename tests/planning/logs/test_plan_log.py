@@ -18,8 +18,6 @@ from spsbench.planning.logs.plan_log import plan_log, tokenizer_of
 from spsbench.planning.logs.texts import target_chances
 from spsbench.settings.cell import WarpSettings
 from spsbench.settings.execution import Access
-from spsbench.store.manifest import Manifest
-from spsbench.store.records import records
 from spsbench.store.traces import read_traces
 from tests.oracles.servers import PROMPTS
 from tests.oracles.stub import Engine, Stub, serving
@@ -69,7 +67,10 @@ def test_a_run_as_a_log_is_predicted_as_its_traces_are(run, tmp_path):
     path = tmp_path / "costs.json"
     path.write_text(dumps(table))
     of_log = plan_log(run, draft=["nano-draft"], k="1..4", costs=path).plan.rows
-    served = taus(plan_log(as_lines(run, tmp_path), draft=["nano-draft"], k="1..4"))
+    as_log = plan_log(as_lines(run, tmp_path), draft=["nano-draft"], k="1..4")
+    served, plain = taus(as_log), traces.of(name)
+    assert as_log.plan.written == sum(len(text.q) for text, _ in plain)
+    assert as_log.plan.of_servers == as_log.plan.requests == len(plain)
     for candidate, row in of_log.items():
         traced = replace(candidate, draft=name)
         (of_trace,) = predict([traced], draft, traces.of(name), table)
@@ -88,26 +89,7 @@ def test_a_run_as_a_log_is_predicted_as_its_traces_are(run, tmp_path):
         assert served[key] == pytest.approx(tokens / expected, rel=1e-5)
 
 
-def test_a_run_is_a_log(run, tmp_path):
-    mine = plan_log(run, k="1..4")
-    other = plan_log(as_lines(run, tmp_path), k="1..4")
-    assert mine.plan.written == other.plan.written
-    assert (mine.plan.of_servers, other.plan.of_servers) == (0, other.plan.requests)
-    manifest = Manifest.load(run)
-    plain = [c.id for c in manifest.configurations(run).values() if c.k == 0]
-    tokens = sum(len(r.tokens) for r in records(run) if r.cell in plain)
-    assert mine.plan.written == tokens
-
-
-def test_what_the_command_prints(tmp_path, monkeypatch, capsys):
-    from spsbench.cli.main import main
-
-    def sps(*arguments):
-        monkeypatch.setattr("sys.argv", ["sps", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
+def test_what_the_command_prints(tmp_path, sps):
     text = [1, 2, 3, 4] * 12
     lines = [
         {"id": "secret/1", "prompt_token_ids": text[:8], "token_ids": text, "group": "code"},
@@ -116,32 +98,26 @@ def test_what_the_command_prints(tmp_path, monkeypatch, capsys):
     ]
     path = tmp_path / "log.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)) + '\n{"torn')
-    code, out, err = sps("plan", "--log", str(path), "-k", "4", "--row-ratio", "0.01")
-    assert code == 0
-    assert "2 requests, 88 tokens" in out
-    assert "1 left out: texts without token ids, and no tokenizer; the line has: id," in out
-    assert "1 left out: no JSON (the last line, cut off)." in out
-    assert '"prompt_lookup_max": 4' in out or '"method": "suffix"' in out
-    assert "predicted" in out
-    assert "secret" not in out
-    code, out, _ = sps("plan", "--log", str(path), "-k", "4", "--json", "--drafter", "ngram")
-    (row,) = json.loads(out)["rows"]
+    ran = sps("plan", "--log", str(path), "-k", "4", "--row-ratio", "0.01")
+    assert ran.code == 0
+    assert "2 requests, 88 tokens" in ran.out
+    assert "1 left out: texts without token ids, and no tokenizer; the line has: id," in ran.out
+    assert "1 left out: no JSON (the last line, cut off)." in ran.out
+    assert '"prompt_lookup_max": 4' in ran.out or '"method": "suffix"' in ran.out
+    assert "predicted" in ran.out
+    assert "secret" not in ran.out
+    ran = sps("plan", "--log", str(path), "-k", "4", "--json", "--drafter", "ngram")
+    (row,) = json.loads(ran.out)["rows"]
     rounds = -(-47 // 5) + 39  # all of one text is right, nothing of the other
     assert row["tau"]["mean"] == pytest.approx(86 / rounds)
     assert row["groups"]["chat"] == 1.0
-    code, out, _ = sps("plan", "--log", str(path), "-k", "4", "--format", "html")
-    assert code == 0
-    assert "Plan from logs" in out
-    path.write_text("")
-    code, out, err = sps("plan", "--log", str(path))
-    assert code == 65
-    assert "no usable request" in err
-    code, out, err = sps("plan", "--alpha", "0.8", "--draft-ratio", "0.05", "-k", "1..3")
-    assert "2.44" in out
-    code, out, _ = sps(
-        "plan", "--alpha", "0.5,1,0", "--draft-ratio", "0.25", "-k", "1..2", "--json"
-    )
-    values = json.loads(out)
+    ran = sps("plan", "--log", str(path), "-k", "4", "--format", "html")
+    assert ran.code == 0
+    assert "Plan from logs" in ran.out
+    ran = sps("plan", "--alpha", "0.8", "--draft-ratio", "0.05", "-k", "1..3")
+    assert "2.44" in ran.out
+    ran = sps("plan", "--alpha", "0.5,1,0", "--draft-ratio", "0.25", "-k", "1..2", "--json")
+    values = json.loads(ran.out)
     assert values["expected_tokens"] == [[1.5, 1.75], [2, 3], [1, 1]]
     assert values["speedup"] == [[1.5 / 1.25, 1.75 / 1.5], [2 / 1.25, 3 / 1.5], [1 / 1.25, 1 / 1.5]]
     assert values["work"] == [[2.25 / 1.5, 3.5 / 1.75], [2.25 / 2, 3.5 / 3], [2.25, 3.5]]

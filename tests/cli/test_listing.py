@@ -10,10 +10,15 @@ from spsbench.settings.models import BUNDLED, FETCHED
 
 
 @pytest.mark.needs_fast
-def test_every_plug_in_is_a_line(sps):
+@pytest.mark.parametrize("width", [40, 80, 400, None])
+def test_every_plug_in_is_shown_once_in_lines_of_the_terminal(sps, monkeypatch, width):
+    monkeypatch.setattr("spsbench.cli.terminal.is_terminal", lambda stream: bool(width))
+    monkeypatch.setenv("COLUMNS", str(width))
     ran = sps("list")
     assert (ran.code, ran.err) == (0, "")
-    shown = [tuple(line.split()[:2]) for line in ran.out.splitlines()[1:]]
+    _, *lines = ran.out.splitlines()
+    assert not width or max(map(len, lines)) <= width
+    shown = [tuple(line.split()[:2]) for line in lines if not line.startswith(" ")]
     assert {(entry.kind, entry.name) for entry in BUILT_IN} <= set(shown)
     assert len(shown) == len(set(shown))
 
@@ -53,17 +58,6 @@ def test_a_foreign_verifier_is_asked_what_it_promises(sps, registered):
     assert rows["broken"]["guarantee"].startswith("cannot be loaded: ModuleNotFoundError")
     assert rows["silent"]["guarantee"].startswith("cannot be loaded: AttributeError")
     assert "\x1b" not in sps("list", "verifiers").out
-
-
-@pytest.mark.needs_fast
-@pytest.mark.parametrize("width", [40, 80, 400])
-def test_no_line_is_wider_than_the_terminal(sps, monkeypatch, width):
-    monkeypatch.setattr("spsbench.cli.terminal.is_terminal", lambda stream: True)
-    monkeypatch.setenv("COLUMNS", str(width))
-    lines = sps("list").out.splitlines()
-    assert max(map(len, lines)) <= width
-    shown = {tuple(line.split()[:2]) for line in lines if not line.startswith(" ")}
-    assert {(entry.kind, entry.name) for entry in BUILT_IN} <= shown
 
 
 def test_models_without_a_command_lists_which_are_bundled(sps):

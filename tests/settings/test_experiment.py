@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.errors import UsageError
 from spsbench.settings.commands import Planning
 from spsbench.settings.experiment import Experiment, Part, plan, read_tables
 from spsbench.settings.grid import Sweep
@@ -93,24 +93,13 @@ def test_latency_verifies_at_a_given_rate_and_says_so():
         *({"method": ("beam",)}, {"setting": ("hot",)}, {"limit": 4}, {"record": "all"}),
         *({"samples": 0}, {"repeats": 0}, {"max_new_tokens": 0}, {"task": "xsum:data=mini"}),
         *({"task": "xsum:size=3"}, {"record": "laws", "decoder": ("native", "hf")}),
-        {"drafter": "self:int4", "draft": "nano-draft"},
+        *({"drafter": "self:int4", "draft": "nano-draft"}, {"kk": "4"}, {"samples": "many"}),
+        *({"target": [1.5]}, {"ignore_eos": 1}, {"k": True}, {"k": [2, 1.5]}, {"seed": []}),
     ],
 )
 def test_what_cannot_be_meant_is_refused(changes):
     with pytest.raises(UsageError):
         cells(**changes)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        *({"kk": "4"}, {"samples": "many"}, {"target": [1.5]}, {"ignore_eos": 1}),
-        *({"k": True}, {"k": [2, 1.5]}, {"seed": []}),
-    ],
-)
-def test_keys_and_types_of_a_file_are_checked(values):
-    with pytest.raises(UsageError):
-        parse({"task": "xsum"} | values, Sweep, where="e.toml")
 
 
 @pytest.mark.parametrize("k", ["2,4", [2, 4], ["2", 4], range(2, 5, 2)])
@@ -138,14 +127,10 @@ def test_the_example_of_the_page_is_an_experiment(tmp_path):
 
 
 def test_a_file_that_is_no_experiment_is_refused(tmp_path):
-    with pytest.raises(MissingError):
-        read_tables(tmp_path / "absent.toml")
-    for content in ("k = ", "k = 1\nk = 2\n", "part = 3\n", "k = " + "[" * 100_000):
+    for content in ("k = ", "k = 1\nk = 2\n", "part = 3\n"):
         (tmp_path / "e.toml").write_text(content)
         with pytest.raises(UsageError):
             read_tables(tmp_path / "e.toml")
-    with pytest.raises(DataError):
-        read_tables(tmp_path)
 
 
 @pytest.mark.parametrize(

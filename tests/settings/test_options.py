@@ -1,17 +1,21 @@
 """One option is one line: the commands, the experiment file and the library have the same set."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, get_args, get_origin
 
 import pytest
 import typer
 
+from spsbench import registry
 from spsbench.cli.bench import bench
 from spsbench.cli.generate import generate
 from spsbench.cli.verify import EXCLUDED, pair
 from spsbench.errors import UsageError
-from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.plugins import make
+from spsbench.settings import cell_from_options
+from spsbench.settings.cell_from_options import OF_CELL, TARGET, USUAL_ENGINE
 from spsbench.settings.commands import Audit
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid, Sweep, make_cell
@@ -155,7 +159,7 @@ OUTSIDE = {
     "draft_revision": ("r",),
     "drafter": ("ngram:", "ngram:n"),
     "verifier": (":x=1", "sps:x"),
-    "schedule": ("x:a=1,a=2",),
+    "schedule": ("x:a=1,a=2", "x:a=", "x:=1", "x:a=1,", ""),
     "engine": (":",),
     "weights": ("int3",),
 }
@@ -207,3 +211,22 @@ def test_what_cannot_be_meant_is_refused_of_ranges(text):
     with pytest.raises(UsageError) as refused:
         numbers(0, 10_000)(text, "k")
     assert repr(text) in str(refused.value)
+
+
+def test_a_cell_without_the_extension_runs_in_eager_and_a_line_says_so(monkeypatch, said):
+    eager = Spec("eager")
+    monkeypatch.setattr(cell_from_options, "DEFAULT_ENGINE", eager)
+    monkeypatch.setitem(TARGET, "engine", replace(TARGET["engine"], default=eager))
+    cell = make_cell(target="nano")
+    assert (cell.target.engine, cell.draft.engine) == (eager, eager)
+    assert said == ["note: engine fast is not installed: eager runs, slower"]
+    assert cell.id == make_cell(target="nano", engine="eager").id
+    assert make_cell(target="nano", engine="fast").target.engine == USUAL_ENGINE
+
+
+def test_an_engine_of_an_absent_extension_is_refused_and_not_listed(monkeypatch):
+    monkeypatch.setattr(registry, "is_installed", lambda path: not path.startswith(".extensions."))
+    assert "fast" not in {entry.name for entry in registry.entries("engines")}
+    assert "fast" not in registry.built_in("engines")
+    with pytest.raises(UsageError):
+        make("engines", Spec("fast"))

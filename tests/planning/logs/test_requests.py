@@ -33,18 +33,9 @@ def test_plain_lines(tmp_path):
         "temperature": 0.7,
         "group": "code",
     }
-    (one, two, three), _ = read(
-        tmp_path,
-        lines(
-            entry,
-            {"prompt": "x", "completion": "y"},
-            {"messages": [{"role": "user", "content": "hi"}], "response": "z"},
-        ),
-    )
+    (one, two), _ = read(tmp_path, lines(entry, {"prompt": "x", "completion": "y"}))
     assert (one.prompt, one.answer, one.logprobs) == ([1, 2], [3, 4], [-0.5, 0.0])
-    assert (one.temperature, one.group) == (0.7, "code")
-    assert (two.id, two.prompt, two.answer) == ("1", "x", "y")
-    assert three.prompt == "user: hi\nassistant: "
+    assert (one.temperature, one.group, two.id) == (0.7, "code", "1")
 
 
 def test_openai_batch_files(tmp_path):

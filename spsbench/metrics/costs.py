@@ -290,10 +290,11 @@ class Costs:
                     f"{part} times {factor}: expected one of {', '.join(SCALED)} and a number "
                     "above 0. Change the factor"
                 )
-        changed = dict(self.changed)
-        for part, factor in factors.items():
-            if part in changed or factor != 1:
-                changed[part] = changed.get(part, 1.0) * factor
+        changed = {
+            part: self.changed.get(part, 1.0) * factors.get(part, 1.0)
+            for part in SCALED
+            if part in self.changed or factors.get(part, 1.0) != 1
+        }
         draft, target, *of_rule = (factors.get(part, 1.0) for part in SCALED)
         arms = {n: replace(arm, draft=arm.draft.times(draft)) for n, arm in self.arms.items()}
         rules = {
@@ -302,7 +303,6 @@ class Costs:
             )
             for name, rule in self.rules.items()
         }
-        changed = {part: changed[part] for part in SCALED if part in changed}
         passes = self.passes.times(target)
         return replace(self, passes=passes, arms=arms, rules=rules, changed=changed)
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +74,11 @@ def from_json(values: Mapping[str, Any]) -> Costs:
         TypeError, ValueError: a field is missing or invalid.
     """
     costs = convert(values, Costs, dec_hook=_seconds)
-    rounds = _surfaces(*costs.arms.values(), *costs.rules.values())
-    if any(len(part.seconds) != costs.turns for part in [costs.passes, *rounds]):
+    parts = [
+        part for by in (costs.arms, costs.rules) for of in by.values() for part in vars(of).values()
+    ]
+    rounds = [part for part in parts if isinstance(part, Surface)]
+    if any(len(part.seconds) != costs.turns for part in rounds):
         raise ValueError("parts were measured in unlike numbers of turns")
     if not (costs.passes.seconds > 0).all():
         raise ValueError("a pass of the target takes no time")
@@ -88,11 +90,6 @@ def from_json(values: Mapping[str, Any]) -> Costs:
                 "batches: expected as many turns of each part, and passes that take time"
             )
     return costs
-
-
-def _surfaces(*records: Any) -> list[Surface]:
-    values = [getattr(record, field.name) for record in records for field in fields(record)]
-    return [value for value in values if isinstance(value, Surface)]
 
 
 def _plain(value: Any) -> Any:

@@ -205,11 +205,10 @@ def _summary(
         figures |= {name: e and e.certain for name, e in figures.items() if name in DEFINED}
     measured = {measure.figure: figures.pop(measure.figure, None) for measure in MEASURES}
     measured |= {
-        measure.figure: _greatest(
-            rows[rows[:, AT[f"of.{measure.field}"]] > 0, AT[f"sum.{measure.field}"]]
-        )
+        measure.figure: Estimate(float(values.max()), None, None, len(values))
         for measure in MEASURES
         if measure.per == "process"
+        and len(values := rows[rows[:, AT[f"of.{measure.field}"]] > 0, AT[f"sum.{measure.field}"]])
     }
     times = _times(tally.jackknife(quiet), quiet)
     timed, undisturbed = int(rows[:, AT["timed"]].sum()), int(quiet[:, AT["timed"]].sum())
@@ -250,11 +249,6 @@ def _summary(
     )
 
 
-def _greatest(values: Floats) -> Estimate | None:
-    """Return the greatest value, without an interval; None for no values."""
-    return Estimate(float(values.max()), None, None, len(values)) if len(values) else None
-
-
 def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
     """Return the figures of time, of all rows or of the quiet rows."""
     figures = {
@@ -267,9 +261,7 @@ def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
     def verify_share(sums: Floats) -> Floats:
         return 1 - (sums[..., AT["draft"]] + sums[..., AT["target"]]) / sums[..., AT["parted"]]
 
-    return figures | {
-        "verify_share": jackknife.estimate(verify_share, AT["parted"], SHARE),
-    }
+    return figures | {"verify_share": jackknife.estimate(verify_share, AT["parted"], SHARE)}
 
 
 def tally_of(cell: str, of: Mapping[str, Of]) -> Of:

@@ -85,10 +85,6 @@ class Surface:
         """Return a surface with all seconds multiplied by `factor`."""
         return Surface(self.tokens, self.contexts, self.seconds * factor)
 
-    def of_turns(self, turns: Sequence[int]) -> "Surface":
-        """Return a surface of some of the turns."""
-        return Surface(self.tokens, self.contexts, self.seconds[list(turns)])
-
 
 def along(axis: Sequence[int], values: Floats, at: float, least: float) -> Floats:
     """Interpolate [..., A] values at the points of `axis` -> [...] at one point.

@@ -85,14 +85,15 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
             usual = [Spec.parse(DEFAULT_DRAFTER[target][0])]
             yield base  # as sps drafts for it where nothing is named
         model = DEFAULT_DRAFT.get(target)
-        needs_model = not named or any(needs(spec) is Weights.MODEL for spec in named)
+        needs_model = not named or any(plan_of(spec).weights is Weights.MODEL for spec in named)
         parts = [part.name for spec in named or usual for part in parts_of(spec)]
         bundled = {DEFAULT_HEAD.get((target, name), ""): name for name in parts}
         heads = {head: family for head, family in bundled.items() if head}
         drafts = [*([model] if model and needs_model else []), *heads]
     models = [draft for draft in drafts if draft not in heads]
     drafters = named or [Spec(name) for name in FIRST if models or name != "model"]
-    if models and not any(needs(spec) in (Weights.MODEL, Weights.OWN) for spec in drafters):
+    loaded = {plan_of(spec).weights for spec in drafters}
+    if models and not loaded & {Weights.MODEL, Weights.OWN}:
         drafters.insert(0, Spec("model"))
     drafter_names = {spec.name for spec in drafters}
     drafters += [Spec(name) for name in dict.fromkeys(heads.values()) if name not in drafter_names]
@@ -100,13 +101,15 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
     for spec in drafters:
         plan = plan_of(spec)
         plain = {n: v for n, v in base.items() if n not in of_draft}
-        taken: list[str | None] = [draft for draft in drafts if goes(spec, draft, heads)]
+        names, reads = [p.name for p in parts_of(spec)], plan.weights is not Weights.HEAD
+        taken: list[str | None] = [
+            draft for draft in drafts if (heads[draft] in names if draft in heads else reads)
+        ]
         taken = [None] if plan.weights is Weights.NONE else taken
         if not taken:
             raise UsageError(f"`drafter` {spec}: expected a draft model. Name it with `draft`")
         chain = plan.drawn is Drawn.IID and not plan.tree
-        rules = options.get("verifier") or (map(Spec, SAMPLED) if chain else [AUTO])
-        rules = list(rules)
+        rules = options.get("verifier") or ([*map(Spec, SAMPLED)] if chain else [AUTO])
         for draft in taken:
             for rule in rules:
                 if rule != AUTO and plug_in("verifiers", rule).guarantee is Guarantee.LOSSY:
@@ -116,18 +119,6 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
                     )
                 way_options = plain if draft is None else {**base, "draft": draft}
                 yield {**way_options, "drafter": spec, "verifier": rule}
-
-
-def goes(spec: Spec, draft: str, heads: Mapping[str, str]) -> bool:
-    """Return whether a drafter accepts a draft; `heads` names the drafter of each draft head."""
-    if draft in heads:
-        return heads[draft] in [part.name for part in parts_of(spec)]
-    return needs(spec) is not Weights.HEAD
-
-
-def needs(spec: Spec) -> Weights:
-    """Return which weights a drafter expects in `draft`."""
-    return plan_of(spec).weights
 
 
 def candidate_of(cell: Cell) -> Candidate:

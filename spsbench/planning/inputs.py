@@ -107,8 +107,7 @@ def real_rounds(
             )
             figures[str(candidate)] = Measured(gained, tau, ms, expected)
         elif not row.n:
-            failed = f"{row.failures} of its generations failed, and none succeeded"
-            reasons[str(candidate)] = failed
+            reasons[str(candidate)] = f"all of its {row.failures} generations failed"
         elif not row.timed + row.loaded:
             reasons[str(candidate)] = "all of its timings are of first calls"
         elif gained is None:

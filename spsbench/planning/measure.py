@@ -1,11 +1,11 @@
-"""Measure the costs of a machine: every part once a turn, many turns, medians at the end."""
+"""Measure costs on this machine: every part once a turn, many turns, medians at the end."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,14 +17,15 @@ from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.errors import UsageError
 from spsbench.hardware.contention import Reading, loaded, read_clocks
 from spsbench.hardware.files import clock
-from spsbench.loop.types import LM, Engine, Verifier
+from spsbench.loop.types import LM, Engine
 from spsbench.messages import ignore
 from spsbench.methods.measured_costs import RoundMeter, turn_tokens
-from spsbench.methods.resolve import plan_of, resolve, warp
+from spsbench.methods.resolve import check_weights, plan_of, resolve, warp
 from spsbench.metrics.costs import Arm, BatchCosts, Costs, Rule
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
 from spsbench.models.folder import local_folder
+from spsbench.models.prompts import Prompt, ids_of
 from spsbench.planning.forecast.batch_gains import FEW
 from spsbench.planning.meters import LoopMeter, PassMeter
 from spsbench.plugins import make
@@ -39,6 +40,7 @@ IN_BATCH = (1, 2, 3, 5, 9, 17)  # tokens of each text, in a common pass
 CONTEXTS = (64, 256, 1024)
 PLAIN_TIMES = 3  # rounds of ArS in a turn; every speed-up uses them
 MOST_TURNS = 25
+ANY_TEXT = 4096  # random tokens, where no prompt is named
 SECONDS = 20.0
 LIBRARIES = ("spsbench", "torch", "transformers")
 
@@ -103,10 +105,7 @@ def setting_of(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def described(spec: ModelSpec, model: Any) -> dict[str, str]:
-    """Return the fields of a model that affect its times, with a digest of the files in a folder.
-
-    A model of the hub has its revision.
-    """
+    """Return the fields of a model that affect its times, with a digest of a folder's files."""
     values = {field.name: str(getattr(spec, field.name)) for field in fields(spec)}
     folder = None if spec.random else local_folder(spec.id)
     if folder is not None:
@@ -115,6 +114,34 @@ def described(spec: ModelSpec, model: Any) -> dict[str, str]:
         values["dtype"] = str(model.dtype).removeprefix("torch.")
         values["chosen"] = str(engine_config_of(model))
     return values
+
+
+def measure_costs(
+    pair: Any,
+    *methods: Mapping[str, Any],
+    prompt: Prompt | None = None,
+    contexts: Sequence[int] = CONTEXTS,
+    seconds: float = SECONDS,
+    watch: Watch = ignore,
+) -> Costs:
+    """Measure the costs of the pair's own method, or of `methods`, each as options of a call.
+
+    `measure_costs(pair, {"verifier": "block"}, {"drafter": "ngram"})`.
+
+    Args:
+        prompt: input of the models; None: random tokens, which hold no repetitions.
+        contexts, seconds, watch: as for `measure`.
+
+    Raises:
+        SpsError: methods that have no costs of their own, or models that cannot be loaded.
+    """
+    pairs = [pair.configured(**method) for method in methods or ({},)]
+    if prompt is None:
+        text = Random(0).choices(range(pair.loaded.vocab_size), k=ANY_TEXT)
+    else:
+        check_weights(pair.cell, "costs")
+        text = cast("list[int]", ids_of(pair.loaded, prompt, chat=False, system=None))
+    return measure(pairs, text, contexts=contexts, seconds=seconds, watch=watch)
 
 
 def measure(
@@ -150,13 +177,11 @@ def measure(
     text = enough(text, fitting[-1] + room)
     passes_of = pass_meters(pairs[0], text, (1,), sizes, fitting, draw)
     loops = loop_meters([plain, *pairs], text, sizes, draw)
-    arms: dict[str, tuple[Cell, list[RoundMeter]]] = {}
-    for cell, loads in (plain, *pairs):
+    arms, rounds_of = first_by(drafting, [plain, *pairs]), {}
+    for name, (cell, loads) in arms.items():
         ks, times = (requested, 1) if cell.k != 0 else ((0,), PLAIN_TIMES)
-        if drafting(cell) not in arms:
-            round_meters = [RoundMeter(cell, loads, text, at, ks, draw, times) for at in fitting]
-            arms[drafting(cell)] = cell, round_meters
-    meters = [*passes_of, *loops.values(), *(m for _, of_arm in arms.values() for m in of_arm)]
+        rounds_of[name] = [RoundMeter(cell, loads, text, at, ks, draw, times) for at in fitting]
+    meters = [*passes_of, *loops.values(), *(m for of_arm in rounds_of.values() for m in of_arm)]
     readings = take_turns(meters, seconds, watch, draw)
     turns, busy = quiet(readings)
     (passes,) = surfaces(passes_of, turns, sizes, fitting)
@@ -164,8 +189,8 @@ def measure(
     return Costs(
         passes=passes,
         arms={
-            name: arm_of(cell, round_meters, turns, passes, rules)
-            for name, (cell, round_meters) in arms.items()
+            name: arm_of(cell, rounds_of[name], turns, passes, rules)
+            for name, (cell, _) in arms.items()
         },
         rules=rules,
         setting=setting_of([plain, *pairs]),
@@ -199,11 +224,10 @@ def measure_batches(
     text = enough(text, fitting[-1] + tokens[-1] + 1)
     middle, draw = fitting[len(fitting) // 2], Random(0)
     check_cache(first, models, [fitting[-1]] * sizes[-1], sizes[-1])
-    arms: dict[str, RoundMeter] = {}
-    for cell, loads in (plain, *pairs):
-        if drafting(cell) not in arms:
-            of_arm = (0,) if cell.k == 0 else ks
-            arms[drafting(cell)] = RoundMeter(cell, loads, text, middle, of_arm, draw, sizes=sizes)
+    arms = {
+        name: RoundMeter(*arm, text, middle, ks if arm[0].k != 0 else (0,), draw, sizes=sizes)
+        for name, arm in first_by(drafting, [plain, *pairs]).items()
+    }
     passes_of = pass_meters(pairs[0], text, sizes, tokens, fitting, draw)
     turns, _ = quiet(take_turns([*passes_of, *arms.values()], seconds, watch, draw))
     passes = surfaces(passes_of, turns, tokens, fitting)
@@ -216,13 +240,17 @@ def measure_batches(
 
 
 def measured_sizes(requested: Sequence[int]) -> tuple[int, ...]:
-    """Return the sizes to measure, from 1: those requested, or of many the powers of two.
-
-    >>> measured_sizes(range(1, 25))
-    (1, 2, 4, 8, 16, 24)
-    """
+    """Return the sizes to measure, from 1: those requested, or of many the powers of two."""
     powers = [2**i for i in range(max(requested).bit_length())]
     return tuple(sorted({1, max(requested), *(requested if len(requested) <= FEW else powers)}))
+
+
+def first_by(name_of: Callable[[Cell], str], pairs: Sequence[Pair]) -> dict[str, Pair]:
+    """Return the first of the cells with each name, in their order."""
+    firsts: dict[str, Pair] = {}
+    for pair in pairs:
+        firsts.setdefault(name_of(pair[0]), pair)
+    return firsts
 
 
 def reached(values: Sequence[int], most: int) -> tuple[int, ...]:
@@ -291,14 +319,13 @@ def loop_meters(
     """Return the loop over precomputed models by verifier, with the target's real logits."""
     most, lm = sizes[-1], target_session(pairs[0])
     logits = lm.append(torch.tensor(text[:most]), keep=most).logits.clone()
-    by_rule: dict[str, LoopMeter] = {}
-    for cell, _ in pairs:
-        name = str(cell.verifier)
-        if name not in by_rule:
-            rule: Verifier = make("verifiers", cell.verifier)
-            plan = plan_of(cell.drafter)
-            by_rule[name] = LoopMeter(logits, warp(cell), rule, plan, sizes, draw)
-    return by_rule
+    by_rule = first_by(lambda cell: str(cell.verifier), pairs)
+    return {
+        name: LoopMeter(
+            logits, warp(cell), make("verifiers", cell.verifier), plan_of(cell.drafter), sizes, draw
+        )
+        for name, (cell, _) in by_rule.items()
+    }
 
 
 def take_turns(meters: Sequence[Any], seconds: float, watch: Watch, draw: Random) -> list[Reading]:
@@ -319,10 +346,7 @@ def take_turns(meters: Sequence[Any], seconds: float, watch: Watch, draw: Random
 
 
 def quiet(readings: Sequence[Reading]) -> tuple[list[int], bool]:
-    """Return the turns to use, and whether other work disturbed the turns.
-
-    Undisturbed turns, if there are enough of them; otherwise all turns.
-    """
+    """Return the undisturbed turns, or all where these are too few, and whether all are used."""
     count = len(readings) - 1
     good = [i for i in range(count) if not loaded(readings[i], readings[i + 1])]
     kept = good if len(good) >= FEWEST_TURNS else list(range(count))
@@ -356,8 +380,7 @@ def arm_of(
     unexplained = rest - draft
     for turn, k, c in np.ndindex(*rest.shape):
         tokens, at = float(drafted[turn, k, c]) + 1, contexts[c]
-        known = (part.of_turns([turn]).at(tokens, at)[0] for part in alone)
-        unexplained[turn, k, c] -= sum(known)
+        unexplained[turn, k, c] -= sum(part.at(tokens, at)[turn] for part in alone)
     surface = partial(Surface, meters[0].ks, contexts)
     return Arm(verifier, surface(drafted), surface(draft), surface(unexplained))
 
@@ -370,7 +393,7 @@ def beside_passes(
     remainder = seconds.copy()
     for turn, size, k in np.ndindex(*seconds.shape):
         n, at = drafted[turn, size, k] + 1, contexts[turn, size, k]
-        remainder[turn, size, k] -= passes[size].of_turns([turn]).at(n, at)[0]
+        remainder[turn, size, k] -= passes[size].at(n, at)[turn]
     return tuple(
         Surface(meter.ks, (context,), remainder[:, i, :, None]) for i in range(len(meter.sizes))
     )

@@ -60,9 +60,8 @@ class PassMeter:
         self._watch, self._draw = Stopwatch(device), draw
         self._sizes, self._tokens, self._context = tuple(sizes), tuple(tokens), context
         self._text = torch.tensor(text[: context + tokens[-1]], dtype=torch.int64)
-        self._batch = batch_of(sizes)
-        batched = self._batch
-        self._lms = [lm if batched is None else BatchedLM(lm, batched, TARGET) for lm in sessions]
+        batch = self._batch = batch_of(sizes)
+        self._lms = [lm if batch is None else BatchedLM(lm, batch, TARGET) for lm in sessions]
         self._turns: list[Floats] = []
         for number, lm in enumerate(self._lms):
             lm.append(self._text[:context].roll(number), keep=0)

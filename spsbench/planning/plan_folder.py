@@ -1,14 +1,16 @@
-"""The folder of a plan: one record of its inputs, its prompts, and what is missing."""
+"""The folder of a plan: one record of its inputs, its prompts, its costs, and what is missing."""
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MismatchError
 from spsbench.foreign import read_json
+from spsbench.metrics.costs import Costs
+from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.metrics.intervals import FEWEST
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import OutputFolder
@@ -194,3 +196,31 @@ def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
     task = Jsonl(path=str(path))
     task.title = f"{home / path.name}{task.title.removeprefix(str(path))}"
     return task
+
+
+def measured_costs(
+    path: Path, setting: Mapping[str, Any], drafts: Iterable[str], measure: Callable[[], Costs]
+) -> Costs:
+    """Return the costs in the file of a plan, measured if the file lacks them.
+
+    Costs that contradict each other are measured once more.
+
+    Args:
+        setting: of the machine and the models now; costs of another setting are measured again.
+        drafts: names of the drafts that must have costs.
+    """
+    if path.exists():
+        costs = read_costs(path)
+        changed = [name for name in setting if setting[name] != costs.setting.get(name)]
+        changed += [name for name in drafts if name not in costs.arms]
+        if not changed:
+            return costs
+        log.info(f"note: costs are measured again, of another setting ({', '.join(changed)})")
+    costs = measure()
+    if contradictions := costs.contradictions():
+        log.info(
+            f"note: the costs contradict each other, and are measured again: {contradictions[0]}"
+        )
+        costs = min(measure(), costs, key=lambda costs: len(costs.contradictions()))
+    replace_file(path, dumps(costs).encode("ascii"))
+    return read_costs(path)

@@ -32,13 +32,13 @@ from spsbench.planning.inputs import (
     real_rounds,
 )
 from spsbench.planning.measure import MOST_TURNS, Count, measure, measure_batches, setting_of
-from spsbench.planning.pair_costs import measured_costs
 from spsbench.planning.plan_folder import (
     COSTS,
     HELD_BACK,
     PROMPTS,
     TEXTS,
     begin_plan,
+    measured_costs,
     prompts_of,
     write_prompts,
 )

@@ -83,7 +83,7 @@ class Planned:
         """Return predictions for several texts at a time (`batch`)."""
         return forecast_batches(sorted(self.planning.batch), self.forecasts, self.cells)
 
-    @property
+    @cached_property
     def answer(self) -> Answer:
         """Return whether to speculate, with which candidate, and why."""
         return self.forecasts.answer(self.measured)
@@ -91,8 +91,7 @@ class Planned:
     @property
     def command(self) -> str:
         """Return the command line that applies the plan."""
-        answer = self.answer
-        return command(self.cells[answer.best], answer)
+        return command(self.cells[self.answer.best], self.answer)
 
     @property
     def report(self) -> Report:
@@ -108,14 +107,7 @@ class Planned:
             for name in names
         ]
         name = "plan" if self.folder is None else self.folder.name
-        pasted = command(self.cells[answer.best], answer)
-        identity = {
-            "verdict": answer.verdict.value,
-            "candidate": answer.best,
-            "answer": str(answer),
-            "command": pasted,
-        }
-        lines = [str(answer), *filter(None, [self.incomplete]), f"To paste: {pasted}"]
+        lines = [str(answer), *filter(None, [self.incomplete]), f"To paste: {self.command}"]
         table = Table(
             title=Title(name, self.record.title),
             rows=rows,
@@ -124,7 +116,10 @@ class Planned:
             remarks=[*lines, *(by_batch.remarks if by_batch else ()), *self._remarks()],
             figure=figure(str(answer), self.forecasts.all, self.measured, self.forecasts.ceilings),
             identity={
-                **identity,
+                "verdict": answer.verdict.value,
+                "candidate": answer.best,
+                "answer": str(answer),
+                "command": self.command,
                 **({"incomplete": self.incomplete} if self.incomplete else {}),
                 **({"batches": by_batch.values} if by_batch else {}),
             },

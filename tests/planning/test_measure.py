@@ -26,7 +26,7 @@ from spsbench.planning.measure import (
     take_turns,
     within,
 )
-from spsbench.planning.pair_costs import measured_costs
+from spsbench.planning.plan_folder import measured_costs
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec

@@ -65,7 +65,7 @@ from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
 from spsbench.models.tokenizers import eos_ids, token_count
 from spsbench.pair.load import load
-from spsbench.planning.pair_costs import measure_costs
+from spsbench.planning.measure import measure_costs
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file

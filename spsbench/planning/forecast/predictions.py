@@ -21,7 +21,6 @@ from spsbench.planning.forecast.rounds import (
     price,
     room_along,
     rounds,
-    work,
 )
 from spsbench.spec import K_MAX
 from spsbench.store.traces import Along, DraftOf, Written
@@ -162,8 +161,9 @@ class Prediction:
 
     @property
     def work(self) -> float:
-        """Return operations over those of plain sampling."""
-        return work(self.sums, self.operations) / self._left
+        """Return operations over those of plain sampling (Leviathan et al. 2023, Theorem 3.11)."""
+        sums = self.sums
+        return (sums.rounds + sums.drafted * (1 + self.operations)) / sums.tokens / self._left
 
     @property
     def plain_ms(self) -> float:
@@ -206,9 +206,14 @@ class Prediction:
             baseline = (self.baseline or self).tally
             by_texts = self._predicted(gains(baseline, self.tally, self.candidate.k).get("speedup"))
         ratios = (self.baseline or self).seconds_in(batch) / self.seconds_in(batch)
-        gained = widened(by_texts, typical(ratios, self.costs.busy))
-        return clamp_to_tau(times(gained, self._left), self.tau)
+        gained = times(widened(by_texts, typical(ratios, self.costs.busy)), self._left)
+        # a round takes at least as long as a plain one, which noisy costs may deny
+        mean, low, high = min(gained.mean, self.tau.mean), gained.low, gained.high
+        if low is not None and high is not None:
+            low, high = min(low, mean), max(mean, min(high, self.tau.high or self.tau.mean))
+        return Estimate(mean, low, high, gained.n)
 
+    @property
     def gain(self) -> float:
         """Return the mean speed-up over these texts."""
         plain, sums = (self.baseline or self).sums, self.sums
@@ -386,15 +391,3 @@ def _with_errors(
     low = np.hypot(wider * np.log(by_texts.mean / by_texts.low), below)
     high = np.hypot(wider * np.log(by_texts.high / by_texts.mean), above)
     return Estimate(mean, float(mean * np.exp(-low)), float(mean * np.exp(high)), by_texts.n)
-
-
-def clamp_to_tau(speedup: Estimate, tau: Estimate) -> Estimate:
-    """Return a speed-up bounded by tau: a round takes at least as long as a plain round.
-
-    Noisy costs may otherwise exceed the bound.
-    """
-    mean, low, high = min(speedup.mean, tau.mean), speedup.low, speedup.high
-    if low is not None and high is not None:
-        most = tau.mean if tau.high is None else tau.high
-        low, high = min(low, mean), max(mean, min(high, most))
-    return Estimate(mean, low, high, speedup.n)

@@ -129,10 +129,9 @@ def answer(
             reason, fate = UNSURE, f"; what was measured does not count: {measured.doubt}."
         elif doubt:
             reason = f"The costs contradict each other: {doubt}."
-        numbers = (
-            f"Not decided: {among} predicted to be {spread(best.speedup)} ({name}){fate}"
-            f"{_lacks(best, needs, expected)}"
-        )
+        numbers = f"Not decided: {among} predicted to be {spread(best.speedup)} ({name}){fate}"
+        if expected in NO_GAIN:
+            numbers += f" {lacks(best, needs)}"
         return Answer(verdict=Verdict.UNDECIDED, best=name, reason=reason, numbers=numbers)
     if measured is None:
         raise ValueError(f"{name}: expected a prediction or a measurement")
@@ -148,7 +147,8 @@ def answer(
         Verdict.SPECULATE: f"Speculate with {name}: {figures}.",
         Verdict.UNDECIDED: f"Not decided: {name} is {figures}.",
     }.get(verdict, f"Do not speculate: {among} {figures} ({name}).")
-    numbers += _lacks(best, needs, verdict)
+    if best is not None and verdict in NO_GAIN:
+        numbers += f" {lacks(best, needs)}"
     return Answer(verdict=verdict, best=name, reason=why(verdict, best, needs), numbers=numbers)
 
 
@@ -213,10 +213,6 @@ def why(verdict: Verdict, best: Prediction | None, needs: BreakEven) -> str:
         "Checking several tokens at once takes this machine almost as long as making them one by "
         "one, so even a draft that is always right would gain nothing.",
     )
-
-
-def _lacks(best: Prediction | None, needs: BreakEven, verdict: Verdict) -> str:
-    return f" {lacks(best, needs)}" if best is not None and verdict in NO_GAIN else ""
 
 
 def lacks(best: Prediction, needs: BreakEven) -> str:

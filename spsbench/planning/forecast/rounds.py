@@ -140,11 +140,6 @@ class Rounds:
         """Return [S] drafted tokens."""
         return np.minimum(self.requested, self.coins.longest[self.starts])
 
-    def between(self, first: int, end: int) -> "Rounds":
-        """Return the rounds that start at some positions of the text; their number is certain."""
-        inside = (self.starts >= first) & (self.starts < end)
-        return Rounds(self.coins, self.starts[inside], self.requested[inside], self.weights[inside])
-
     def sizes(self, context: int, *, alike: bool = False) -> tuple[Ints, Floats]:
         """Return the distinct [U, 3] (requested, drafted, steps of context), and [U] their weights.
 
@@ -197,12 +192,9 @@ class Rounds:
             seconds: [parts, turns] of all rounds (`price`).
         """
         accepted, drafted = float(self.slots[0].sum()), float(self.weights @ self.drafted)
-        slotwise, count, tokens = (
-            self.coins.slot_by_slot,
-            float(self.weights.sum()),
-            float(self.emitted.sum()),
-        )
+        count, tokens = float(self.weights.sum()), float(self.emitted.sum())
         agreed, looked_at = self.acceptance()
+        slotwise = self.coins.slot_by_slot
         sampled = slotwise and self.coins.overlap is not None
         by_turn = seconds.sum(0)
         whole, shares = float(median(by_turn)), median(seconds / by_turn)
@@ -317,15 +309,6 @@ def simulated(
     keys = np.array(sorted(counts), np.int64).reshape(-1, 2)
     weights = np.array([counts[start, k] for start, k in keys.tolist()]) / simulations
     return Rounds(coins, keys[:, 0], keys[:, 1], weights, float(np.var(numbers)), simulations)
-
-
-def work(sums: Totals, operations: float) -> float:
-    """Return operations over those of plain sampling (Leviathan et al. 2023, Theorem 3.11).
-
-    Args:
-        operations: of a drafted token over those of a row of the target; 0 for drafts by rule.
-    """
-    return (sums.rounds + sums.drafted * (1 + operations)) / sums.tokens
 
 
 def least_cost(coins: Coins, room: Ints, cost: Floats, simulations: int) -> float:

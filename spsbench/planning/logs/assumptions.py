@@ -99,15 +99,11 @@ def costs_of(
         look_up = replace(table.arm(PLAIN), draft=line(0.0, 0.0))
         costs = replace(table, arms={LOOK_UP: look_up, **table.arms})
         return costs, "Rounds are priced by the measured table of costs."
-    about = ""
-    if by_ratios:
-        draft, row = draft or 0.0, row or 0.0
-        by_model = f"a drafted token of a model costs {draft:g}, " if models else ""
-        about = f"In passes of plain sampling {by_model}a further row {row:g}; a look-up is free."
-    else:
-        draft, row = ASSUMED_DRAFT, ASSUMED_ROW
-    drafts = {LOOK_UP: 0.0, **dict.fromkeys(map(MODEL_ARM.format, models), draft or 0.0)}
-    return Costs.of_ratios(row or 0.0, drafts), about
+    draft, row = (draft or 0.0, row or 0.0) if by_ratios else (ASSUMED_DRAFT, ASSUMED_ROW)
+    by_model = f"a drafted token of a model costs {draft:g}, " if models else ""
+    about = f"In passes of plain sampling {by_model}a further row {row:g}; a look-up is free."
+    drafts = {LOOK_UP: 0.0, **dict.fromkeys(map(MODEL_ARM.format, models), draft)}
+    return Costs.of_ratios(row, drafts), about if by_ratios else ""
 
 
 def parse_roofline(text: str) -> dict[str, float]:

@@ -94,13 +94,13 @@ class LogReader:
                 self.formats["run of sps bench"] += 1
                 yield from self.folders(path)
                 continue
-            stdin = sys.stdin.buffer
-            standard = nullcontext((stdin, stdin))
+            standard = nullcontext((sys.stdin.buffer, sys.stdin.buffer))
             with standard if str(path) == "-" else open_foreign(path, WHAT) as (file, raw):
                 for number, value in self._objects(file, path):
                     if self.total:
                         self.done = before + raw.tell()
-                    for place, entry in enumerate(items_of(value)):
+                    data = value.get("data") if isinstance(value, dict) else None  # of an API
+                    for place, entry in enumerate(data if isinstance(data, list) else [value]):
                         try:
                             yield from self._of(entry, number + place)
                         except LeftOutError as reason:
@@ -240,12 +240,6 @@ def document(first: bytes, file: IO[bytes], path: Path) -> Iterator[object]:
             f"no JSON ({cut(str(path))}: {first_line(error)}): expected a list of requests, or "
             "one a line, as jq -c '.[]' writes it"
         ) from error
-
-
-def items_of(value: object) -> list[Any]:
-    """Return the objects of a list under `data`, as APIs export them, or the value itself."""
-    data = value.get("data") if isinstance(value, dict) else None
-    return data if isinstance(data, list) else [value]
 
 
 class Tokens(NamedTuple):

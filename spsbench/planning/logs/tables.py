@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 from spsbench.methods.drafters.ngram import NgramDrafter
-from spsbench.metrics.intervals import Estimate
 from spsbench.planning.forecast.predictions import Candidate
 from spsbench.planning.forecast.recommendation import NOTICED, spread
 from spsbench.planning.logs.assumptions import ASSUMPTION
@@ -42,12 +41,12 @@ class LogAnswer:
         methods: dict[str, list[LogRow]] = {}
         for candidate, row in self.plan.rows.items():
             methods.setdefault(candidate.method, []).append(row)
-        return sorted(methods.values(), key=lambda rows: -max(map(gain, rows)))
+        return sorted(methods.values(), key=lambda rows: -max(row.prediction.gain for row in rows))
 
     @cached_property
     def rows(self) -> list[LogRow]:
         """Return every method at its best K, the best first."""
-        return [max(rows, key=gain) for rows in self.methods]
+        return [max(rows, key=lambda row: row.prediction.gain) for rows in self.methods]
 
     @property
     def detailed(self) -> list[list[LogRow]]:
@@ -62,7 +61,7 @@ class LogAnswer:
     def sentence(self) -> str:
         """Return what to do, in a sentence or two."""
         row = self.rows[0]
-        candidate, value = row.prediction.candidate, tau(row)
+        candidate, value = row.prediction.candidate, row.prediction.tau
         start = (
             f"{candidate.draft}, K = {candidate.k}, would have made "
             f"{spread(value, '')} tokens a round on these {row.prediction.texts:,} requests."
@@ -95,7 +94,7 @@ class LogAnswer:
                 [
                     *name(row),
                     str(row.prediction.candidate.k),
-                    spread(tau(row), ""),
+                    spread(row.prediction.tau, ""),
                     "n/a" if length is None else f"{length:.2f}",
                     "n/a" if kept is None else f"{100 * kept:.0f} %",
                     f"{row.prediction.work:.2f}",
@@ -112,7 +111,8 @@ class LogAnswer:
 
     def _by_k(self) -> TextTable:
         cells = [
-            [*name(rows[0]), *(f"{tau(row).mean:.2f}" for row in rows)] for rows in self.detailed
+            [*name(rows[0]), *(f"{row.prediction.tau.mean:.2f}" for row in rows)]
+            for rows in self.detailed
         ]
         heads = ["drafter", "rule", *(f"K = {k}" for k in self.plan.ks)]
         return TextTable("Tokens a round by K", heads, cells, names=2)
@@ -139,7 +139,7 @@ class LogAnswer:
                 *name(rows[-1]),
                 *(
                     f"{100 * kept / tested:.0f} %" if tested else "n/a"
-                    for kept, tested in rows[-1].by_slot.T
+                    for kept, tested in rows[-1].prediction.tally.by_position.reshape(2, -1).T
                 ),
             ]
             for rows in self.detailed
@@ -202,7 +202,7 @@ class LogAnswer:
         """Return the answer for a page."""
         return Section(
             title=TITLE,
-            status="good" if gain(self.rows[0]) >= NOTICED else "open",
+            status="good" if self.rows[0].prediction.gain >= NOTICED else "open",
             line=self.sentence(),
             notes=tuple(self.pasted()),
             figures=(self.figure(),),
@@ -227,7 +227,7 @@ class LogAnswer:
             "drafter": candidate.draft,
             "rule": candidate.verifier,
             "k": candidate.k,
-            "tau": dict(zip(LIMITS, tau(row), strict=False)),
+            "tau": dict(zip(LIMITS, row.prediction.tau, strict=False)),
             "acceptance_length": row.acceptance_length,
             "kept": row.kept_share,
             "work": row.prediction.work,
@@ -237,16 +237,6 @@ class LogAnswer:
             },
             "groups": dict(row.groups),
         }
-
-
-def gain(row: LogRow) -> float:
-    """Return the mean speed-up, by the costs or by the assumption."""
-    return row.prediction.gain()
-
-
-def tau(row: LogRow) -> Estimate:
-    """Return the tokens a round, with an interval over requests."""
-    return row.prediction.tau
 
 
 def name(row: LogRow) -> tuple[str, str]:

@@ -107,12 +107,6 @@ class LogRow:
             self.by_group[group] = self.by_group.get(group, np.zeros(2)) + sums
 
     @property
-    def by_slot(self) -> Floats:
-        """Return [2, K] accepted and tested tokens by place in the draft."""
-        tally, k = self.prediction.tally, self.prediction.candidate.k or 0
-        return np.asarray(tally.by_position.reshape(2, k))
-
-    @property
     def kept_share(self) -> float | None:
         """Return the share of drafted tokens within the texts that were accepted."""
         return self.prediction.sums.accepted / self.within if self.within else None
@@ -216,7 +210,9 @@ class LogPlan:
             proposed, hits = look_ups(drafter.proposals, [*text.prompt, *text.answer], at, self.ks)
             by_k = map(Coins.by_rule, hits, proposed, self.ks)
             self._add_rows(name, ANY_RULE, list(by_k), text, baseline)
-        warp = self._warp_of(text.request)
+        temperature = text.request.temperature
+        self.assumed += temperature is None
+        warp = self.warp if temperature is None else replace(self.warp, temperature=temperature)
         for model in self.models:
             self._add_model(model, text, warp)
 
@@ -267,12 +263,6 @@ class LogPlan:
             batch=self.batches[0],
             new_prompts=math.inf,
         )
-
-    def _warp_of(self, request: Request) -> WarpSettings:
-        if request.temperature is None:
-            self.assumed += 1
-            return self.warp
-        return replace(self.warp, temperature=request.temperature)
 
     def _add_model(self, model: Any, text: LogText, warp: WarpSettings) -> None:
         request, prompt, answer = text

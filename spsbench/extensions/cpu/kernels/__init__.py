@@ -1,5 +1,5 @@
 """The C kernels, and how they are compiled and called.
 
-Depends on no other folder of `engines`. Read `native`, then `operators`; the C files begin at
-`panels.c`.
+Depends on no other folder of the engine. Read `native`, then `steps` (each operator once); the C
+files begin at `program.c`.
 """

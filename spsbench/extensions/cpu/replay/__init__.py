@@ -1,5 +1,5 @@
-"""Decoder layers captured once and replayed by C, without their Python.
+"""Passes recorded once as steps and run by C, without their Python.
 
-Depends on `packing`, `quantization` and `kernels`. Read `layer_replay`, then `graph_capture`,
-then `layer_program` and `whole_pass`.
+Depends on `packing`, `quantization` and `kernels`. Read `record`, then `program`, then `model_pass`
+and `network_pass`.
 """

@@ -33,6 +33,13 @@ def test_pages_that_are_linked_are_there(page):
     assert not missing, f"{page.name} links {missing}"
 
 
+@pytest.mark.parametrize("room", ROOMS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_is_read_in_an_order_that_is_there(room):
+    order = " ".join((room / "__init__.py").read_text().split()).partition("Read ")[2]
+    names = re.findall(r"`(\w+)`", order.partition(".")[0].partition(";")[0])
+    assert not [name for name in names if not [*room.glob(name), *room.glob(f"{name}.py")]]
+
+
 @pytest.mark.needs_fast
 def test_ci_runs_the_commands_that_contributing_names():
     lead = (ROOT / "CONTRIBUTING.md").read_text().split("must pass", 1)[0]

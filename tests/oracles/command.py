@@ -63,14 +63,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Costs of the fewest turns."""
-    from spsbench.planning import measure
-
-    monkeypatch.setattr(measure, "MOST_TURNS", measure.FEWEST_TURNS)
-
-
-@pytest.fixture
 def sps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """`sps(*arguments, stdin=bytes)`, or `typed=bytes` at a terminal, in this process."""
     # The suite has imported these libraries already; the command must decide before it does.

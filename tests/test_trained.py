@@ -35,11 +35,7 @@ def pair(folders):
 )
 def test_greedy_text_is_that_of_transformers(folders, engine, chat):
     pair = spsbench.load(
-        target=folders[0],
-        draft=folders[1],
-        engine=engine,
-        temperature=0.0,
-        max_new_tokens=40,
+        target=folders[0], draft=folders[1], engine=engine, temperature=0.0, max_new_tokens=40
     )
     done = pair.generate(ASK if chat else "the cat sat on")
     tokenizer = pair.loaded.tokenizer

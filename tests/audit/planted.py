@@ -136,11 +136,7 @@ def positions(defect: Defect) -> Positions:
         pull.append(((p - q) * draft).sum())
         code = draft * 1 + likeliest * 2 + tail * 4
         patterns.append(np.bincount(code, out, 8))
-    return Positions(
-        np.clip(np.array(mass), 0, 1),
-        np.array(pull),
-        np.array(patterns),
-    )
+    return Positions(np.clip(np.array(mass), 0, 1), np.array(pull), np.array(patterns))
 
 
 def bits(codes: Row) -> Row:

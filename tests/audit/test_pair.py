@@ -125,10 +125,7 @@ DEFECTS = {
         lambda q, p: q,
     ),
     "an EOS is passed over": ("spsbench.loop.decode.cut", never_ends),
-    "the cache keeps what was rejected": (
-        "spsbench.engines.eager.EagerLM.commit",
-        keeps_rejected,
-    ),
+    "the cache keeps what was rejected": ("spsbench.engines.eager.EagerLM.commit", keeps_rejected),
 }
 
 
@@ -288,10 +285,7 @@ def test_a_greedy_bug_is_found(loaded, prompts):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16])
 def test_half_precision_holds_within_its_band(audit, loaded, dtype):
-    narrow = {
-        "target": random_model().to(dtype),
-        "draft": random_model(noise=0.3).to(dtype),
-    }
+    narrow = {"target": random_model().to(dtype), "draft": random_model(noise=0.3).to(dtype)}
     found = audit(bias=0.25, most=2_500, **narrow)
     assert found.verdict is AuditVerdict.HELD, found.line
     assert (found.audited.bands[0][:2] > 1e-5).all()

@@ -8,13 +8,7 @@ from io import StringIO
 import pytest
 
 from spsbench.cli.answers import Paint, Screen, paint
-from spsbench.cli.terminal import (
-    BOLD,
-    is_terminal,
-    safe_text,
-    say,
-    show_what_can_be_shown,
-)
+from spsbench.cli.terminal import BOLD, is_terminal, safe_text, say, show_what_can_be_shown
 from spsbench.loop.text import Origin, Piece
 
 PIECES = [

@@ -77,8 +77,7 @@ def test_a_model_without_a_list_of_layers_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
-    [(3, {3}), ("2+4", {2, 4}), ("8-11", {8, 9, 10, 11}), ("1+3-4", {1, 3, 4})],
+    ("given", "found"), [(3, {3}), ("2+4", {2, 4}), ("8-11", {8, 9, 10, 11}), ("1+3-4", {1, 3, 4})]
 )
 def test_layers_are_read(given, found):
     assert numbers(given) == found

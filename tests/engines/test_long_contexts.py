@@ -10,13 +10,7 @@ import torch
 
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.session import FastLM
-from tests.oracles.long_contexts import (
-    LENGTHS,
-    SHAPES,
-    WITHIN,
-    greatest_error,
-    model,
-)
+from tests.oracles.long_contexts import LENGTHS, SHAPES, WITHIN, greatest_error, model
 
 KINDS = {"eager": EagerLM, "fast": FastLM}
 

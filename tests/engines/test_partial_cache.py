@@ -6,20 +6,13 @@ import pytest
 import torch
 
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
-from spsbench.engines.session.partial_cache import (
-    PartialFastLM,
-    PartialLM,
-    partial_session,
-)
+from spsbench.engines.session.partial_cache import PartialFastLM, PartialLM, partial_session
 from spsbench.engines.session.session import FastLM
 from spsbench.loop.batch import Fed
 from spsbench.loop.drafter_context import CachePart
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.types import Context, Draft, Drafter
-from spsbench.methods.drafters.self_speculation import (
-    PartialDrafter,
-    TwoLevelDrafter,
-)
+from spsbench.methods.drafters.self_speculation import PartialDrafter, TwoLevelDrafter
 from tests.oracles.models import WINDOWED, laws, tiny
 from tests.variants import first
 

@@ -140,10 +140,7 @@ def words(most):
 
 
 @settings(max_examples=200, derandomize=True, database=None, deadline=None)
-@given(
-    st.lists(words(3), min_size=1, max_size=12),
-    st.lists(words(5), max_size=3),
-)
+@given(st.lists(words(3), min_size=1, max_size=12), st.lists(words(5), max_size=3))
 def test_token_by_token_is_the_whole_text_cut_at_the_earliest_stop(texts, stops):
     shown, transcript = written(texts, *stops)
 

@@ -8,12 +8,7 @@ import torch
 
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.methods.schedules.by_distribution import Disco
-from spsbench.metrics.classifier import (
-    Classifier,
-    fit,
-    read_classifier,
-    write_classifier,
-)
+from spsbench.metrics.classifier import Classifier, fit, read_classifier, write_classifier
 
 
 def made(positions=4000):

@@ -50,8 +50,7 @@ def test_a_configuration_without_a_width_is_refused():
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "256", "256x", "x4", "0x4", "256x0", "-8x2", "12x2", "99999x2", "8x257", "8x2x2"],
+    "text", ["", "256", "256x", "x4", "0x4", "256x0", "-8x2", "12x2", "99999x2", "8x257", "8x2x2"]
 )
 def test_what_is_no_shape_is_refused(text):
     with pytest.raises(UsageError):

@@ -609,11 +609,7 @@ DEFECTS = (
     Defect("lenience 0.9", {"verifier": Lenient()}, ("sps",), "model", slow=("verify",)),
     Defect(
         "greedy: soft laws and the argmax of the residual",
-        {
-            "package_warp": Warp(),
-            "warp": GREEDY,
-            WALK_DOWN + "sample": likeliest,
-        }
+        {"package_warp": Warp(), "warp": GREEDY, WALK_DOWN + "sample": likeliest}
         | {"spsbench.methods.drafters.model.sample": likeliest},
         ("sps",),
     ),

@@ -55,11 +55,7 @@ def texts(alpha, count=10, length=L):
                     entropy=ones,
                 ),
                 Drawn(
-                    p=alpha * ones,
-                    overlap=alpha * ones,
-                    entropy=ones,
-                    peak=ones,
-                    agrees=ones > 0,
+                    p=alpha * ones, overlap=alpha * ones, entropy=ones, peak=ones, agrees=ones > 0
                 ),
             )
         )

@@ -18,14 +18,7 @@ from spsbench.methods.verifiers.sps import Sps
 from spsbench.metrics.costs_file import dumps, loads, read_costs
 from spsbench.models.cache import Loaded
 from spsbench.planning import measure as measuring
-from spsbench.planning.measure import (
-    enough,
-    measure,
-    measured_sizes,
-    quiet,
-    take_turns,
-    within,
-)
+from spsbench.planning.measure import enough, measure, measured_sizes, quiet, take_turns, within
 from spsbench.planning.plan_folder import measured_costs
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import drafting

@@ -281,7 +281,4 @@ def test_a_head_drafts_by_its_own_drafter_alone():
     with pytest.raises(UsageError):
         cells_of({"draft": ["small"], "drafter": [one]}, (2,))
     found = cells_of({"drafter": [Spec("eagle3"), MODEL]}, (2,))  # of the bundled target
-    assert {cell.draft and cell.draft.id for cell in found} == {
-        "nano-eagle3",
-        "nano-draft",
-    }
+    assert {cell.draft and cell.draft.id for cell in found} == {"nano-eagle3", "nano-draft"}

@@ -102,11 +102,7 @@ def report_of(
 ) -> Report:
     rows = summaries(of, records, by_group=by_group)
     made = table_of(
-        rows,
-        Title(run, "made up"),
-        records=lambda: iter(records),
-        paper=True,
-        parities=parities,
+        rows, Title(run, "made up"), records=lambda: iter(records), paper=True, parities=parities
     )
     return Report(run, [made])
 

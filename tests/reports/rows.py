@@ -58,13 +58,7 @@ MIXED = summary(
 LOADED = replace(MIXED, timed=0, loaded=18, mean_token_time_ms=BUSY, loop_time_ms=BUSY)
 BASE = replace(LOADED, cell=cell(0), speedup=Estimate(1.0, 1.0, 1.0, 18))
 OPEN = replace(LOADED, speedup=FEW)
-SLOWER = replace(
-    MIXED,
-    cell=cell(2),
-    timed=18,
-    loaded=0,
-    speedup=Estimate(0.85, 0.8, 0.9, 18),
-)
+SLOWER = replace(MIXED, cell=cell(2), timed=18, loaded=0, speedup=Estimate(0.85, 0.8, 0.9, 18))
 EATEN = replace(  # faster by token, slower by answer
     SLOWER, speedup=Estimate(1.2, 1.1, 1.3, 18), answer_speedup=LOST, ttft_ms=BUSY, answer_ms=BUSY
 )

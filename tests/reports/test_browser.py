@@ -12,11 +12,7 @@ from spsbench.reports.html import html, trace_page
 from spsbench.reports.page.token_origins import trace
 from spsbench.reports.run_tables import report_on
 from spsbench.settings.records import DraftLaws, TreeRound
-from tests.reports.pages import (
-    HOSTILE,
-    Spelled,
-    simulated,
-)
+from tests.reports.pages import HOSTILE, Spelled, simulated
 
 pytestmark = pytest.mark.browser
 RESULTS = Path(__file__).parents[2] / "results"
@@ -116,11 +112,7 @@ def walked(record):
     """The record with trees of seven nodes, whose laws are known."""
     tree = TreeRound(2, (1, 4), (1, 1), (3, 2, 0))
     laws = DraftLaws(
-        list(range(7)),
-        [0.5] * 7,
-        [0.25] * 7,
-        [-1, -1, -1, 1, 1, 0, 0],
-        [[3, 0.5, 4, 0.25]] * 8,
+        list(range(7)), [0.5] * 7, [0.25] * 7, [-1, -1, -1, 1, 1, 0, 0], [[3, 0.5, 4, 0.25]] * 8
     )
     rounds = [
         r._replace(drafted=7, tested=2, accepted=2, emitted=3, overlap=None, tree=tree)

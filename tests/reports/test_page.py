@@ -22,13 +22,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import RoundRecord
 from spsbench.spec import Spec
 from spsbench.store.run_folder import AUDITS, read_audits, write_audits
-from tests.reports.pages import (
-    AUDIT,
-    cells,
-    hostile,
-    report_of,
-    simulated,
-)
+from tests.reports.pages import AUDIT, cells, hostile, report_of, simulated
 from tests.simulation import cell, record
 
 

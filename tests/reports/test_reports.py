@@ -22,14 +22,7 @@ from spsbench.reports.remarks import ceilings
 from spsbench.reports.reporter import Curve, Figure, Panel, Point, Report, Title
 from spsbench.reports.run_tables import report_on, table_of
 from spsbench.reports.table import table
-from spsbench.reports.text import (
-    body,
-    csv,
-    csv_text,
-    json,
-    latex,
-    markdown,
-)
+from spsbench.reports.text import body, csv, csv_text, json, latex, markdown
 from spsbench.settings.models import ModelSpec
 from spsbench.store.manifest import RUN_SCHEMA
 from spsbench.store.starts import Memory

@@ -36,8 +36,7 @@ def test_numbers_that_are_none_are_not_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", '{"schema": "1"}', '{"schema": 8}', f'{{"schema": {RUN_SCHEMA}}}'],
+    "text", ["", "[]", '{"schema": "1"}', '{"schema": 8}', f'{{"schema": {RUN_SCHEMA}}}']
 )
 def test_a_broken_one_is_refused_and_none_is_no_run(tmp_path, text):
     with pytest.raises(MissingError):

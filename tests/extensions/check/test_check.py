@@ -13,16 +13,7 @@ from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.laws import Mode
-from tests.extensions.check.stubs import (
-    SEEN,
-    TEXT,
-    UNSEEN,
-    Plan,
-    check,
-    encode,
-    of_stub,
-    weights,
-)
+from tests.extensions.check.stubs import SEEN, TEXT, UNSEEN, Plan, check, encode, of_stub, weights
 from tests.oracles.stub import DEFECTS, DRAFT, SIZE, TARGET, Engine, Stub, serving, table
 
 
@@ -180,12 +171,7 @@ def whole(tmp_path_factory):
     near = 0.9 * TARGET + 0.2 * table(1)
     with serving(Stub(Engine(draft=near))) as url, serving(Stub(Engine(k=0))) as base:
         plan = Plan(
-            url,
-            baseline=base,
-            parts=("greedy", "speed"),
-            length=16,
-            concurrency=(1, 4),
-            retries=1,
+            url, baseline=base, parts=("greedy", "speed"), length=16, concurrency=(1, 4), retries=1
         )
         return examine(plan, None, Journal(kept)), kept
 

@@ -10,13 +10,7 @@ from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check import modes, page
 from spsbench.extensions.check.check import run_check
 from spsbench.extensions.check.journal import Journal
-from spsbench.extensions.check.modes import (
-    JSON_PROMPTS,
-    LONG,
-    SCHEMAS,
-    cached,
-    long_prompt,
-)
+from spsbench.extensions.check.modes import JSON_PROMPTS, LONG, SCHEMAS, cached, long_prompt
 from spsbench.extensions.check.options import MODES, PROMPTS
 from tests.extensions.check.stubs import check, of_stub, weights
 from tests.oracles.stub import TARGET, Engine, Stub, serving
@@ -38,10 +32,7 @@ def test_all_modes_hold_on_an_honest_server():
 
 @pytest.mark.parametrize(
     ("defect", "part"),
-    [
-        ({"draws_greedy_beside_sampled": True}, "mixed"),
-        ({"second_differs": True}, "cache"),
-    ],
+    [({"draws_greedy_beside_sampled": True}, "mixed"), ({"second_differs": True}, "cache")],
 )
 def test_a_planted_defect_is_found_by_its_mode(defect, part):
     result, mode = of_mode(Stub(Engine(), **defect), part)

@@ -7,10 +7,7 @@ from torch import nn
 from spsbench.engines.quantization.codes import FORMATS, Codes
 from spsbench.engines.quantization.layers import QuantisedLinear
 from spsbench.extensions.cpu.kernels.native import missing
-from spsbench.extensions.cpu.packing.coded_panels import (
-    QuantisedDots,
-    pack_codes,
-)
+from spsbench.extensions.cpu.packing.coded_panels import QuantisedDots, pack_codes
 
 HALF = torch.bfloat16
 NO_DOTS = QuantisedDots.refuses(HALF)

@@ -9,10 +9,7 @@ import torch
 
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
 from spsbench.engines.linear_layers import Packed, slots
-from spsbench.engines.session.engine_config import (
-    EngineConfig,
-    engine_config_of,
-)
+from spsbench.engines.session.engine_config import EngineConfig, engine_config_of
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
 from spsbench.extensions.cpu import fast as fast_module

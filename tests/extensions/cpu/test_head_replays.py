@@ -19,10 +19,7 @@ from tests.heads import writers
 from tests.heads.stage import HeadSite
 from tests.oracles.models import tiny
 
-pytestmark = [
-    pytest.mark.numeric,
-    pytest.mark.skipif(not available(), reason="needs a C compiler"),
-]
+pytestmark = [pytest.mark.numeric, pytest.mark.skipif(not available(), reason="needs a C compiler")]
 K, TOKENS, PROMPT = 4, 14, [1, 5, 3, 7]
 WIDTHS = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 FAMILIES = {

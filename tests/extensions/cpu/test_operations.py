@@ -15,18 +15,12 @@ from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.kernels.steps import RefusedError, available, run
 from spsbench.extensions.cpu.packing.coded_panels import QuantisedPanels
 from spsbench.extensions.cpu.packing.panels import PanelLinear
-from spsbench.extensions.cpu.replay.fused_modules import (
-    Activation,
-    exchange_activations,
-)
+from spsbench.extensions.cpu.replay.fused_modules import Activation, exchange_activations
 from spsbench.extensions.cpu.replay.record import RecordingCache
 from tests.extensions.cpu.laid_out import random
 from tests.extensions.cpu.programs import computed, recorded
 
-pytestmark = [
-    pytest.mark.numeric,
-    pytest.mark.skipif(not available(), reason="needs a C compiler"),
-]
+pytestmark = [pytest.mark.numeric, pytest.mark.skipif(not available(), reason="needs a C compiler")]
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
 

@@ -14,10 +14,7 @@ from spsbench.extensions.cpu.replay.record import RecordingCache
 from tests.extensions.cpu.programs import MODELS, ready
 from tests.oracles.models import laws
 
-pytestmark = [
-    pytest.mark.numeric,
-    pytest.mark.skipif(not available(), reason="needs a C compiler"),
-]
+pytestmark = [pytest.mark.numeric, pytest.mark.skipif(not available(), reason="needs a C compiler")]
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 
 SIZES = [1, 5, 1, 5, 1, 5, 1, 5, 2, 2, 2, 2, 9, 9, 9, 1]

@@ -12,10 +12,7 @@ from spsbench.loop.types import Context, always
 from spsbench.methods.drafters.model import ModelDrafter
 from tests.extensions.cpu.programs import MODELS, ready
 
-pytestmark = [
-    pytest.mark.numeric,
-    pytest.mark.skipif(not available(), reason="needs a C compiler"),
-]
+pytestmark = [pytest.mark.numeric, pytest.mark.skipif(not available(), reason="needs a C compiler")]
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
 PROMPT = [5, 3, 60, 2, 44]
 WARPS = (

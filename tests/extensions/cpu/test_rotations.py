@@ -14,10 +14,7 @@ from spsbench.extensions.cpu.replay.fused_modules import one_rotation, rotated, 
 from tests.extensions.cpu.programs import ready
 from tests.oracles.models import laws, tiny
 
-pytestmark = [
-    pytest.mark.numeric,
-    pytest.mark.skipif(not available(), reason="needs a C compiler"),
-]
+pytestmark = [pytest.mark.numeric, pytest.mark.skipif(not available(), reason="needs a C compiler")]
 LLAMA = modeling_llama.apply_rotary_pos_emb
 
 

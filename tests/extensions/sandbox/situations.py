@@ -103,11 +103,7 @@ def run_trial(
         timeout=600,
         check=False,
         cwd="/",
-        env={
-            "PYTHONPATH": str(ROOT),
-            "PATH": path,
-            "TMPDIR": str(temporary),
-        },
+        env={"PYTHONPATH": str(ROOT), "PATH": path, "TMPDIR": str(temporary)},
     )
     assert done.returncode == 0, done.stderr
     assert list(temporary.iterdir()) == [], "files were left behind"

@@ -7,11 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spsbench.extensions.sandbox import isolation, judging
-from spsbench.extensions.sandbox.levels import (
-    BrokenError,
-    ProgramLimits,
-    interpreter,
-)
+from spsbench.extensions.sandbox.levels import BrokenError, ProgramLimits, interpreter
 from spsbench.tasks.program_texts import Program
 from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 

@@ -1,9 +1,6 @@
 """The automaton against a search through all texts; growth of drafts; what is remembered."""
 
-from spsbench.methods.drafters.text_index import (
-    ROOT,
-    EarlierTexts,
-)
+from spsbench.methods.drafters.text_index import ROOT, EarlierTexts
 
 
 def outputs(earlier):

@@ -21,14 +21,7 @@ from spsbench.plugins import make
 from spsbench.registry import entries
 from spsbench.spec import Spec
 
-RULES = [
-    Lenient(0.3),
-    Lenient(0.9),
-    Ensemble(0.4),
-    Typical(),
-    Typical(0.35, 1.0),
-    TopK(2),
-]
+RULES = [Lenient(0.3), Lenient(0.9), Ensemble(0.4), Typical(), Typical(0.35, 1.0), TopK(2)]
 every = pytest.mark.parametrize("rule", RULES, ids=str)
 PROMPT = (0, 1)
 

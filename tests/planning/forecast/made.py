@@ -24,10 +24,7 @@ def surface(
 
 
 def arm(
-    draft: float,
-    fixed: float = 0.5,
-    verifier: str = "sps",
-    slow: Sequence[float] = (1.0,) * TURNS,
+    draft: float, fixed: float = 0.5, verifier: str = "sps", slow: Sequence[float] = (1.0,) * TURNS
 ) -> Arm:
     """A drafter that takes `draft` a token, of rounds that take `fixed` more than their parts."""
     k = (1, 4, 8)

@@ -10,12 +10,7 @@ from spsbench.loop.types import Round
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.metrics.intervals import Estimate
 from spsbench.planning.forecast.forecasts import forecast_all
-from spsbench.planning.forecast.predictions import (
-    Candidate,
-    predict,
-    predicted,
-    selection_factor,
-)
+from spsbench.planning.forecast.predictions import Candidate, predict, predicted, selection_factor
 from spsbench.planning.forecast.recommendation import Measured, Verdict
 from spsbench.planning.forecast.rounds import simulated
 from spsbench.planning.report import row

@@ -49,9 +49,7 @@ def test_openai_batch_files(tmp_path):
     answer = {
         "custom_id": "r1",
         "response": {
-            "body": {
-                "choices": [{"message": {"content": "yes"}, "logprobs": {"content": content}}],
-            }
+            "body": {"choices": [{"message": {"content": "yes"}, "logprobs": {"content": content}}]}
         },
     }
     (one,), reader = read(tmp_path, lines(asked, answer))

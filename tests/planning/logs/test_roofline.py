@@ -2,11 +2,7 @@
 
 import pytest
 
-from spsbench.planning.logs.assumptions import (
-    parse_roofline,
-    roofline_costs,
-    seconds,
-)
+from spsbench.planning.logs.assumptions import parse_roofline, roofline_costs, seconds
 
 
 def test_a_roofline_is_flat_until_it_computes():

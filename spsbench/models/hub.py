@@ -74,7 +74,7 @@ def _cached(ref: ModelSpec, access: Access, offline: bool) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
     config_path = try_to_load_from_cache(ref.id, "config.json", revision=ref.revision)
-    unreached = not offline or endpoint() in _silent
+    unreached = not access.offline and (not offline or endpoint() in _silent)
     why = f"the hub cannot be reached ({endpoint()})" if unreached else "offline mode is on"
     named = ref.id if ref.revision is None else f"{ref.id} at {ref.revision}"
     what = "is not cached"

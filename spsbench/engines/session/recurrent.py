@@ -77,6 +77,10 @@ class Stateful:
     reads_blocks: bool  # whether a pass over several tokens goes on from the states before it
     masked: bool  # whether the model takes masks and positions
 
+    def __str__(self) -> str:
+        keep = "1 layer keeps" if self.layers == 1 else f"{self.layers} layers keep"
+        return f"{keep} states ({in_words(self.row_bytes)} a row)"
+
 
 _STATEFUL: WeakKeyDictionary[PreTrainedModel, Stateful] = WeakKeyDictionary()
 

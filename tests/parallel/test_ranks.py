@@ -140,6 +140,7 @@ def test_a_rank_that_stands_still_is_noticed_by_the_timeout():
     assert team(2, work)[0].startswith("a rank has not answered for 5 s")
 
 
+@pytest.mark.needs_fast
 def test_what_cannot_be_shared_is_refused(tmp_path, monkeypatch):
     two = make_cell().but(target=ModelSpec("nano", parallel="tp:2"))
     with pytest.raises(UsageError) as caught:

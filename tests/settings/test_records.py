@@ -62,6 +62,7 @@ def test_a_cell_comes_back_from_json_as_it_was():
         assert again.id == cell.id
 
 
+@pytest.mark.needs_fast
 def test_every_field_is_in_the_id():
     names = {field.name for field in fields(Cell)}
     cells = CHANGED.values()

@@ -19,7 +19,7 @@ SHARE = Check(lambda share: 0 < share < 1, "above 0 and below 1")
 
 @dataclass(frozen=True, kw_only=True)
 class Selected:
-    """What `sps report` shows of runs.
+    """Options of `sps report` for runs.
 
     Args:
         plot: Plot Figure 1 of the paper to PATH.png and PATH.svg, or to one of them.

@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a call of an operator does, for tensors of given forms."""
+    """The step of an operator's call, for tensors of given forms."""
 
     shape: tuple[int, ...]  # of the result
     stride: tuple[int, ...]
@@ -223,39 +223,21 @@ def _coded_product(kernel: str) -> Operator:
     """Return the operator of products over codes in panels `[out / 32, bytes]`."""
 
     def result(
-        x: Tensor,
-        panels: Tensor,
-        bias: Tensor | None,
-        out: int,
-        width: int,
-        room: int,
-        group: int,
-        bits: int,
-        least: bool,
-        *how: int,
+        x: Tensor, panels: Tensor, bias: Tensor | None, out: int, width: int, *layout: Any
     ) -> Tensor:
+        room, group, bits, least, *_ = layout
         size = bytes_of_codes(room, group, bits, least)
         _expect(panels.dtype == torch.uint8 and panels.shape[1:] == (size,), "codes")
         _expect_product(x, panels, bias, out, width)
         return x.new_empty((*x.shape[:-1], out))
 
     def steps(
-        made: Tensor,
-        x: Tensor,
-        panels: Tensor,
-        bias: Tensor | None,
-        out: int,
-        width: int,
-        room: int,
-        group: int,
-        bits: int,
-        least: bool,
-        *how: int,
+        made: Tensor, x: Tensor, panels: Tensor, bias: Any, out: int, width: int, *layout: Any
     ) -> list[Step]:
+        room, group, bits, least, *how = layout
         name = f"{kernel_of(kernel, bits, least)}_{KINDS[x.dtype]}"
-        return [
-            _product_step(name, made, x, panels, bias, (out, 0, 0, *how, room, group, ZERO[bits]))
-        ]
+        more = out, 0, 0, *how, room, group, ZERO[bits]
+        return [_product_step(name, made, x, panels, bias, more)]
 
     return Operator(result, steps)
 
@@ -335,15 +317,13 @@ def _written(cached: Tensor, rows: Tensor, end: int) -> None:
 def _put(out: None, cached: Tensor, rows: Tensor, end: int) -> list[Step]:
     _, heads, count, width = rows.shape
     n = heads, count, width, *rows.stride()[1:3], rows.itemsize
-    past = 0, count, end, end, 0, 0, 0, cached.data_ptr(), cached.shape[2]
+    past = *text_record(count, end, end), 0, cached.data_ptr(), cached.shape[2]
     return [Step("put", (cached, rows), n, (), past)]
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *more: Any) -> Tensor:
     _, heads, tokens, width = query.shape
-    of_keys = 1, 1, tokens, key.shape[2]
-    whole = mask is None or (mask.shape == of_keys and mask.stride(3) == 1)
-    _expect(whole and (mask is None or mask.dtype == query.dtype), "a mask")
+    _expect(mask is None or is_read(mask, tokens, key.shape[2], query.dtype), "a mask")
     return query.new_empty((1, tokens, heads, width))
 
 
@@ -363,14 +343,22 @@ def _attend(
         value = value.new_empty(1, key.shape[1], capacity, width)[:, :, :seen].copy_(value)
     n = heads, heads // key.shape[1], tokens, width, *query.stride()[1:3]
     room = key.data_ptr(), value.data_ptr(), capacity
-    past = 0, tokens, seen, seen, *mask_record(mask), *room
+    past = *text_record(tokens, seen, seen, mask), *room
     at = query, key, value, mask, sinks, out
     return [Step(f"attend_{KINDS[query.dtype]}", at, n, (scale, cap), past)]
 
 
-def mask_record(mask: Tensor | None) -> tuple[int, int]:
-    """Return the numbers of a text's record that say where its mask lies."""
-    return (0, 0) if mask is None else (mask.data_ptr(), mask.stride(2))
+def is_read(mask: Tensor, tokens: int, seen: int, dtype: torch.dtype) -> bool:
+    """Return whether kernels read a mask as it lies: [1, 1, tokens, seen], rows in one piece."""
+    return mask.shape == (1, 1, tokens, seen) and mask.stride(3) == 1 and mask.dtype == dtype
+
+
+def text_record(
+    tokens: int, end: int, seen: int, mask: Tensor | None = None
+) -> tuple[int, int, int, int, int, int]:
+    """Return a text's record: its rows, its end, how much of it the cache holds, its mask."""
+    at = (0, 0) if mask is None else (mask.data_ptr(), mask.stride(2))
+    return 0, tokens, end, seen, *at
 
 
 OPERATORS: dict[str, Operator] = {

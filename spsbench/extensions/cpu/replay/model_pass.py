@@ -19,7 +19,7 @@ from spsbench.engines.experts import watch_experts
 from spsbench.engines.replay import MAX_ROWS, RollOut
 from spsbench.engines.session.cache import PreallocatedCache, doubled
 from spsbench.engines.session.masks import FULL, SLIDING, PassInputs, windows_of
-from spsbench.extensions.cpu.kernels.steps import RefusedError, mask_record
+from spsbench.extensions.cpu.kernels.steps import RefusedError, is_read, text_record
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation
 from spsbench.extensions.cpu.replay.program import Draws, Program, Scratch, Size, Weights
 from spsbench.extensions.cpu.replay.record import (
@@ -211,12 +211,11 @@ class ModelPass:
             room, mask = rooms[max(layer, 0)], masks.get(name)
             seen = end - room.first
             if mask is not None:
-                whole = mask.shape == (1, 1, m, seen) and mask.stride(3) == 1
-                if not whole or mask.dtype != self._dtype:
+                if not is_read(mask, m, seen, self._dtype):
                     return None
             elif self._windows is not None and m > 1:  # own code has another kernel for its mask
                 return None
-            numbers += 0, m, end, seen, *mask_record(mask)
+            numbers += text_record(m, end, seen, mask)
         return numbers
 
     def _record(self) -> list[Recording]:

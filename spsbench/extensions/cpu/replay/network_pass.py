@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.engines.replay import MAX_ROWS, NetworkPass, NetworkRollOut
-from spsbench.extensions.cpu.kernels.steps import RefusedError, mask_record
+from spsbench.extensions.cpu.kernels.steps import RefusedError, is_read, text_record
 from spsbench.extensions.cpu.replay.model_pass import tensors_of
 from spsbench.extensions.cpu.replay.program import Draws, Program, Scratch, Size, Weights
 from spsbench.extensions.cpu.replay.record import Recorder, Recording, RecordingCache, record
@@ -92,17 +92,15 @@ class NetworkReplay:
         end = rooms[0].length + m if rooms else 0
         if program_and_weights is None or not all(x.is_contiguous() for x in tensors):
             return None
-        if mask is not None:
-            whole = mask.shape == (1, 1, m, end) and mask.stride(3) == 1
-            if not whole or mask.dtype != rooms[0].keys.dtype:
-                return None
+        if mask is not None and not (rooms and is_read(mask, m, end, rooms[0].keys.dtype)):
+            return None
         program, weights = program_and_weights
         if (places := weights.places()) is None:
             return None
         bound = program.at(Size(m, m))
         result = torch.empty(bound.shapes[RESULT], dtype=program.dtypes[0], device="cpu")
         addresses = list(map(Tensor.data_ptr, (result, *tensors)))[: 1 + program.inputs]
-        texts = [0, m, end, end, *mask_record(mask)] if rooms else []
+        texts = text_record(m, end, end, mask) if rooms else ()
         past = [number for room in rooms for number in room.addresses]
         scratch = self._scratch.address(bound.scratch)
         program.run(bound, scratch, addresses, places, texts, past)
@@ -154,7 +152,7 @@ class NetworkReplay:
             *(len(draws.ids), draws.tokens, size, rows.dtype == torch.bfloat16),
             WarpInC.of(draws.warp),
         )
-        texts = [0, 1, end, end, 0, 0] if rooms else []
+        texts = text_record(1, end, end) if rooms else ()
         past = [number for room in rooms for number in room.addresses]
         scratch = self._scratch.address(bound.scratch)
         program.run(bound, scratch, addresses, places, texts, past, in_c, strides)

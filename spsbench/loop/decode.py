@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from spsbench.hardware.contention import processor_seconds
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.guards import (
     blame,
@@ -26,7 +27,7 @@ from spsbench.loop.guards import (
 from spsbench.loop.noise import on_device
 from spsbench.loop.sampling import on_host, send
 from spsbench.loop.text import PromptError, token_ids
-from spsbench.loop.timing import Stopwatch, processor_seconds
+from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import (
     LM,
     Context,

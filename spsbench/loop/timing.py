@@ -1,21 +1,10 @@
 """Stopwatches for the parts of the loop."""
 
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-
-
-def processor_seconds() -> float:
-    """Return the processor seconds of all threads so far.
-
-    From one count of the kernel: `time.process_time` asks each thread, which costs a small model's
-    round up to a tenth under gVisor.
-    """
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 class Stopwatch:

@@ -94,18 +94,24 @@ docs: $(READY)  ## the site of docs/, into site/; a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 RELEASE := build/release
+CLEAN_PIP := $(RELEASE)/venv/bin/python -m pip install --quiet --constraint constraints.txt
+IN_EMPTY_FOLDER := cd $(RELEASE)/empty && ../venv/bin/sps
 
-release:  ## wheel and sdist in dist/, built, installed and tested in a clean environment
+release:  ## wheel and sdist in dist/, built, then installed and tested in a clean environment (about half an hour)
 	rm -rf dist $(RELEASE)
 	$(PYTHON) -m venv $(RELEASE)/venv
-	$(RELEASE)/venv/bin/python -m pip install --quiet build
+	mkdir $(RELEASE)/empty
+	$(CLEAN_PIP) build
 	$(RELEASE)/venv/bin/python -m build --outdir dist .
-	$(RELEASE)/venv/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) --constraint constraints.txt torch
-	$(RELEASE)/venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[gguf]"
-	cd $(RELEASE) && venv/bin/sps generate "def fibonacci(n):" --max-new-tokens 16
-	$(RELEASE)/venv/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[dev]"
+	$(CLEAN_PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(CLEAN_PIP) dist/*.whl
+	$(IN_EMPTY_FOLDER) generate "def fibonacci(n):" --max-new-tokens 16
+	$(CLEAN_PIP) "$$(echo dist/*.whl)[gguf]"
+	$(IN_EMPTY_FOLDER) models fetch smollm2
+	$(IN_EMPTY_FOLDER) generate "What is a prime number?" --target smollm2 --chat --max-new-tokens 16
+	$(CLEAN_PIP) "$$(echo dist/*.whl)[dev]"
 	tar -xzf dist/*.tar.gz -C $(RELEASE)
-	cd $(RELEASE)/spsbench-* && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest --numprocesses auto --maxprocesses 8
+	cd $(RELEASE)/spsbench-* && OMP_WAIT_POLICY=passive ../venv/bin/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache

@@ -45,7 +45,7 @@ class Shown:
     color: Annotated[str, Option(o.OUTPUT, one_of(*COLORS), metavar="|".join(COLORS))] = COLORS[0]
 
 
-@o.takes(Grid, Access, Shown, often=["prompt_file", "system", "compare", "stats", "color"])
+@o.takes(Grid, Access, Shown, often=["prompt_file", "chat", "compare", "stats"])
 def generate(
     prompt: Annotated[
         str | None,

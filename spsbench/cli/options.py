@@ -18,8 +18,8 @@ from spsbench.store.atomic import check_replaceable
 PROMPT, OUTPUT = "Prompt", "Output"
 FEW = 14  # options of records that a help shows in full
 OFTEN = """
-    target draft drafter verifier k method temperature max_new_tokens seed engine threads
-    only task prompts data limit samples batch chat out resume trace log bias workers baseline
+    target draft drafter verifier k temperature max_new_tokens seed threads
+    only task prompts data limit batch out resume log bias workers baseline
     minutes steps loss kind layers
 """
 """Options of records that the help of a long command shows; `--help-all` shows the others."""

@@ -44,7 +44,7 @@ def constant(k: int) -> Spec:
 
 
 def _in_a_chat(default: str, check: Check) -> Option:
-    text = f"{default}, in a chat what the model's generation_config says"
+    text = f"{default}, in a chat the model's own"
     return Option(SAMPLING, check, default_text=text)
 
 
@@ -80,8 +80,8 @@ class Cell(WarpSettings):
     """Models, method, sampling and work.
 
     Args:
-        drafter: Drafter, which proposes tokens: NAME[:key=value,...]; see sps list drafters.
-        verifier: Rule that accepts or rejects drafted tokens; see sps list verifiers.
+        drafter: What proposes tokens: NAME[:key=value,...]; see sps list drafters.
+        verifier: Acceptance rule; see sps list verifiers.
         schedule: How K is chosen in each round; see sps list schedules.
         decoder: Decoding loop: native, hf (transformers' generate), or another engine:
             openai:url=..., sglang:url=..., llamacpp:path=... or openvino:path=....
@@ -101,14 +101,13 @@ class Cell(WarpSettings):
         Spec,
         Option(
             METHOD,
-            default_text="model with a draft model, else the target's own if it is bundled, "
-            "else ngram",
+            default_text="model, or without a draft the target's bundled head or ngram",
         ),
     ] = Spec("model")
     verifier: Annotated[
         Spec,
         Option(
-            METHOD, default_text="sps for sampled chains, traversal for sampled trees, else match"
+            METHOD, default_text="sps; traversal for sampled trees; match for deterministic drafts"
         ),
     ] = AUTO
     schedule: Annotated[

@@ -49,7 +49,7 @@ SELF = "self:"  # before a format: the target's own copy, quantised, as a draft 
 USUAL_ENGINE = ModelSpec("").engine
 DEFAULT_ENGINE = USUAL_ENGINE if USUAL_ENGINE.name in built_in("engines") else Spec("eager")
 """Engine where none is named: the usual one is of an extension, which may have been taken away."""
-SPECIAL_DRAFTS = " self:int8: the target quantised; shape:512x8: random weights of that shape."
+SPECIAL_DRAFTS = " self:int8 is the target quantised."
 ALWAYS_THE_TARGETS = ("trust_remote_code", "attention")
 """Fields for which a draft model has no option of its own."""
 

@@ -33,7 +33,7 @@ class Access:
     Args:
         offline: Never contact the Hugging Face Hub.
         allow_pickle: Allow weights in pickle files, which can run code when they are loaded.
-        threads: CPU threads; auto leaves room for other work on the machine.
+        threads: CPU threads; auto leaves room for other programs.
     """
 
     offline: Annotated[bool, Option(MODELS)] = False

@@ -148,10 +148,9 @@ class Sweep:
 
     Args:
         data: Data of the task: auto, hub, mini (bundled) or a path.
-        k: Tokens drafted per round: 4, 1..8, 1..9..2 or 2,4,6.
+        k: Tokens drafted per round: 4, 1..8 or 2,4,6.
         method: Methods: ars (auto-regressive), sps (speculative sampling).
-        batch: Batch size: texts in the same passes, or concurrent requests to a server: 8, or
-            1,2,4,8.
+        batch: Texts at a time, in the same passes or as requests to a server: 1,2,4,8.
         continuous: Continuous batching: a finished text makes room for the next.
         setting: Sampling settings of the paper: nucleus,greedy.
         limit: Number of prompts.

@@ -67,7 +67,7 @@ class ModelSpec:
     either of them quantised: another model, with a law of its own; or the blocks of a GGUF file.
 
     Args:
-        id: Bundled name, folder or Hugging Face id of {model}.
+        id: Name, folder or Hugging Face id of {model}.
         revision: Branch, tag or commit of {model} on the hub.
         weights: Weights of {model}: checkpoint; int8, int4 or int4-64 (quantised); blocks (as
             stored in a GGUF file); served (another engine has them); or random.

@@ -38,7 +38,7 @@ def plan(
     ] = None,
     plot: Annotated[
         Path | None,
-        o.option(o.OUTPUT, "--plot", help="Plot tau and speed-up by K to PATH.png and PATH.svg."),
+        o.option(o.OUTPUT, "--plot", hidden=True, help="Plot tau and speed-up by K: PATH.png/svg."),
     ] = None,
     temperature: Annotated[
         str | None,
@@ -50,7 +50,7 @@ def plan(
     ] = None,
     fit: Annotated[
         str | None,
-        o.option(METHOD, "--fit", help="Also fit a schedule on the traces: disco:out=FILE."),
+        o.option(METHOD, "--fit", hidden=True, help="Fit a schedule on traces: disco:out=FILE."),
     ] = None,
     dry_run: Annotated[
         bool,

@@ -17,7 +17,7 @@ from spsbench.version import __version__
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
 
 
-@o.takes(CheckOptions, often=["weights"])
+@o.takes(CheckOptions, often=["weights", "chat"])
 def check(
     url: Annotated[
         str | None,

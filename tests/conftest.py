@@ -35,8 +35,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add what rewrites `tests/refusals.toml`."""
-    parser.addoption("--approve", action="store_true", help="rewrite the lines of refusals")
+    """Add what rewrites `tests/refusals.toml` and the golden files of reports."""
+    parser.addoption("--approve", action="store_true", help="rewrite what is held")
 
 
 def pytest_collection_finish() -> None:

@@ -1,14 +1,18 @@
-"""Two runs: what is the same, better, worse for certain, and beyond the margin."""
+"""Two runs: the same, better, worse for certain, beyond the margin; repeats, and seeds."""
 
 import math
 import random
+import statistics
 from dataclasses import replace
 
 import pytest
 
-from spsbench.metrics.compare import MARGINS, Change, compare, tally_run
-from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.compare import MARGINS, Change, compare, over_seeds, tally_run
+from spsbench.metrics.intervals import Estimate, around_mean
 from spsbench.metrics.summaries import summaries
+from spsbench.reports.reporter import Title
+from spsbench.reports.run_tables import table_of
+from spsbench.reports.text import body
 from tests.reports.rows import summary
 from tests.simulation import cell, run
 
@@ -64,16 +68,19 @@ def test_figures_without_an_interval_decide_nothing():
     assert not compare([BASE], [BASE], {"ttft_ms": 0.1}).differences
 
 
+CELLS = cell(0), cell(4)
+
+
 def against(then, now):
-    cells, numbers = [cell(0), cell(4)], {}
-    sides = tuple(tally_run(cells, rows, numbers) for rows in (then, now))
-    made = (summaries(cells, rows) for rows in (then, now))
+    numbers = {}
+    sides = tuple(tally_run(CELLS, rows, numbers) for rows in (then, now))
+    made = (summaries(CELLS, rows) for rows in (then, now))
     return compare(*made, runs=sides).differences
 
 
 @pytest.fixture(scope="module")
 def records():
-    return [r for c in (cell(0), cell(4)) for r in run(c, 0.7, 12, spread=0.2)]
+    return [r for c in CELLS for r in run(c, 0.7, 12, spread=0.2)]
 
 
 def slower(record, factor):
@@ -104,7 +111,7 @@ def test_pairs_see_what_the_spread_of_samples_hides(records):
     assert found[4, "speedup"].verdict is Change.REGRESSION
     assert found[4, "alpha"].verdict is Change.EQUAL
     assert found[0, "mean_token_time_ms"].verdict is Change.EQUAL
-    rows = [summaries([cell(0), cell(4)], each) for each in (records, now)]
+    rows = [summaries(CELLS, each) for each in (records, now)]
     alone = {(d.cell.k, d.figure): d for d in compare(*rows).differences}
     assert alone[4, "mean_token_time_ms"].verdict is Change.UNDECIDED
 
@@ -114,3 +121,54 @@ def test_runs_of_other_samples_have_no_pairs(records):
     found = against(records, others)
     assert {d.pairs for d in found} == {0}
     assert Change.EQUAL not in {d.verdict for d in found}
+
+
+def repeated(repeats, alpha=0.7):
+    """Records of twelve samples, each of which came out the same in every repeat."""
+    once = [r for c in CELLS for r in run(c, alpha, 12, spread=0.1)]
+    return [replace(r, repeat=repeat) for repeat in range(repeats) for r in once]
+
+
+def test_repeats_that_add_nothing_narrow_no_interval():
+    once, often = (summaries(CELLS, repeated(repeats))[1].figures for repeats in (1, 5))
+    known = [name for name, figure in once.items() if figure and figure.low != figure.high]
+    assert {"speedup", "cost_ratio", "predicted_speedup", "alpha", "ttft_ms"} <= {*known}
+    for name in known:
+        assert often[name][:3] == pytest.approx(once[name][:3], rel=1e-9)
+        assert (once[name].n, often[name].n) == (12, 60)
+
+
+def test_repeats_narrow_no_change_between_two_runs():
+    once, often = (against(repeated(repeats), repeated(repeats, 0.75)) for repeats in (1, 5))
+    assert len(once) > 3
+    for one, other in zip(once, often, strict=True):
+        assert other.change[:3] == pytest.approx(one.change[:3], rel=1e-9, abs=1e-12)
+
+
+def test_each_seed_gives_one_value():
+    cells = [cell(k, seed=seed) for seed in range(5) for k in (0, 4)]
+    records = [r for c in cells for r in run(c, 0.7, 9, seed=c.seed + 10 * (c.k or 0))]
+    rows = summaries(cells, records)
+    found = {each.cell.k: each for each in over_seeds(rows)}
+    assert found[4].seeds == [0, 1, 2, 3, 4]
+    values = [row.alpha.mean for row in rows if row.alpha]
+    alpha = found[4].figures["alpha"]
+    side = 2.7764 * statistics.stdev(values) / 5**0.5
+    assert alpha[:4] == pytest.approx(
+        (statistics.mean(values), alpha.mean - side, alpha.mean + side, 5)
+    )
+    assert found[0].figures["block_efficiency"][:3] == (1.0, None, None)  # by definition
+    table = table_of(rows, Title("run"))
+    line = next(
+        line for line in table.remarks if line.startswith("Over 5 seeds, xsum, T 1, SpS K=4")
+    )
+    assert f"alpha {alpha.mean:.3f} [" in line
+    assert "over seeds" in line
+    assert body(table).headings[:3] == ["method", "setting", "seed"]
+    assert over_seeds(rows[:2]) == []
+
+
+def test_two_seeds_tell_little():
+    two = around_mean([1.0, 1.1])
+    assert two.low == pytest.approx(1.05 - 12.7062 * 0.05, abs=1e-4)
+    assert around_mean([1.0])[1:4] == (None, None, 1)

@@ -1,4 +1,6 @@
-"""Intervals: the same every time, none where nothing is known, and true about as often as said."""
+"""Intervals by hand, and bounds of means against exact binomials and Dirichlet draws."""
+
+import math
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from spsbench.metrics.intervals import (
     PLAIN,
     SHARE,
     Jackknife,
+    fewest,
     interval,
     of_means,
     over,
@@ -61,7 +64,6 @@ def test_where_none_or_all_succeed_the_bound_is_clopper_and_pearsons(count):
     assert of_means(np.zeros(count), 1.0)[:4] == pytest.approx((0, 0, beyond, count))
     assert of_means(np.ones(count), 1.0)[:4] == pytest.approx((1, 1 - beyond, 1, count))
     assert of_means(np.zeros(count), 100.0)[:4] == pytest.approx((0, 0, 100 * beyond, count))
-    assert upper(np.zeros(count), 1.0, 0.025) == pytest.approx(beyond)
 
 
 def test_a_rate_of_which_nothing_was_seen_is_not_certain():
@@ -77,3 +79,35 @@ def test_values_that_are_all_alike_have_no_interval():
     assert of_means(np.ones(40), 100.0)[:4] == (1.0, None, None, 40)
     varied = of_means(np.array([0.0] * 9 + [1.0]))
     assert varied.low is not None
+
+
+def at_most(k, n, p):
+    """The chance of k or fewer of n."""
+    return sum(
+        math.comb(n, i) * math.exp(i * math.log(p) + (n - i) * math.log1p(-p)) for i in range(k + 1)
+    )
+
+
+@pytest.mark.parametrize("miss", [0.05, 0.025])
+@pytest.mark.parametrize("n", [8, 40, 164, 900])
+def test_of_yes_and_no_it_is_the_exact_one(n, miss):
+    for k in sorted({0, 1, 2, 5, 7, n // 3, n // 2, n - 2, n - 1}):
+        bound = upper(np.repeat([1.0, 0.0], [k, n - k]), 1.0, miss)
+        assert at_most(k, n, bound) == pytest.approx(miss, rel=0.03)
+    assert upper(np.ones(n), 1.0, miss) == 1
+
+
+@pytest.mark.parametrize("n", [10, 200])
+def test_it_is_the_quantile_of_dirichlet_weights(n):
+    draw = np.random.default_rng(n)
+    values = draw.normal(0, 0.1, n)
+    weights = draw.exponential(size=(20_000, n + 1))
+    means = weights @ np.append(values, 1.0) / weights.sum(1)
+    assert upper(values, 1.0, 0.05) == pytest.approx(np.quantile(means, 0.95), rel=0.02, abs=3e-4)
+
+
+@pytest.mark.parametrize(("margin", "count"), [(0.012, 249), (0.003, 998), (0.5, 5), (1.0, 1)])
+def test_the_fewest_values_that_can_show_a_margin(margin, count):
+    assert fewest(margin, 0.05) == count
+    assert upper(np.zeros(count), 1.0, 0.05) < margin or margin == 1
+    assert upper(np.zeros(count - 1), 1.0, 0.05) >= margin if count > 1 else True

@@ -1,13 +1,15 @@
-"""`--fit disco:out=FILE` on traces in files."""
+"""`--fit disco:out=FILE` on traces in files, and the classifier that it writes."""
 
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from spsbench.errors import UsageError
-from spsbench.metrics.classifier import Classifier, fit, read_classifier
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.methods.schedules.by_distribution import Disco
+from spsbench.metrics.classifier import Classifier, fit, read_classifier, write_classifier
 from spsbench.planning.plan import fit_schedule, slots_of
 from spsbench.spec import Spec
 from spsbench.store.traces import DraftOf, Drawn, Head, Proposed, TraceWriter, Written
@@ -51,6 +53,28 @@ def test_it_finds_what_made_the_trace(trace, tmp_path):
     assert found.positions == 750
     expected = TRUE.bias, TRUE.entropy, TRUE.peak
     assert (made.bias, made.entropy, made.peak) == pytest.approx(expected, abs=1e-3)
+    assert found.loss < found.plain
+    disco, p = Disco(path=str(out), t=0.3), torch.tensor([0.7, 0.3])
+    disco.k([])
+    entropy = float(torch.special.entr(p).sum())
+    assert bool(disco.go_on(p)) == bool(made.chances(np.array([entropy]), np.array([0.7])) > 0.3)
+
+
+def one_slot(positions):
+    return np.arange(positions), np.zeros(positions, np.int64), np.ones(positions)
+
+
+def test_what_cannot_be_fitted_read_or_written_is_refused(tmp_path):
+    columns = np.full((3, 200), 0.5)
+    for wrong in (columns[:, :99], columns * [[np.nan], [1], [1]], columns * [[1], [1], [4]]):
+        with pytest.raises(UsageError):
+            fit(*wrong, one_slot(wrong.shape[1]))
+    for text in ("", "[]", "{}", '{"kind": "spsbench costs"}'):
+        (tmp_path / "c.json").write_text(text)
+        with pytest.raises(DataError):
+            read_classifier(tmp_path / "c.json")
+    with pytest.raises(MissingError):
+        write_classifier(tmp_path / "none" / "c.json", fit(*columns, one_slot(200)))
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
-from tests.planning.forecast.made import arm
-from tests.planning.forecast.made import costs as table
+from tests.oracles.forecasts import arm
+from tests.oracles.forecasts import costs as table
 
 EAGER = Spec("eager")
 TARGET = ModelSpec("t", engine=EAGER)

@@ -99,7 +99,7 @@ def test_what_is_missing_is_told(tmp_path, name):
     assert whole.done == whole.total == int(expected.split()[2])
 
 
-def test_every_format_tells_it_first(tmp_path):
+def test_every_format_tells_it_first(tmp_path, undrawn):
     run = begun(tmp_path / "run", SWEEP, [part(SWEEP, repeats=2)], 7)
     made = report_on([run])
     lead = "Incomplete: 7 of 72 generations."
@@ -119,8 +119,8 @@ def test_every_format_tells_it_first(tmp_path):
     assert both.title == "run (incomplete: 7 of 72 generations), whole"
 
 
-@pytest.mark.parametrize("cells", [SWEEP, IN_BATCHES], ids=["alone", "batches"])
-def test_rounds_without_a_time_are_shown_without_one(tmp_path, cells):
+def test_rounds_without_a_time_are_shown_without_one(tmp_path, undrawn):
+    cells = [*SWEEP, *IN_BATCHES]
     still, timed = (
         begun(tmp_path / name, cells, [part(cells)], 1000, still=name == "still")
         for name in ("still", "timed")

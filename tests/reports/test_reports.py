@@ -145,6 +145,7 @@ def test_a_figure_is_numbers_before_it_is_a_picture():
     assert (curve.points, curve.best) == ((Point(4, 0.9),), Point(4, 0.9))
     assert (baseline.y, baseline.line, bound.y, bound.line) == (0.9, curve.line, 0.64, None)
     assert efficiency.items == ()
+    assert svg(replace(figure, panels=(times,))) == svg(replace(figure, panels=(times,)))
     assert loop.items[0].points == (Point(4, 9.0, 8.0, 11.0),)
 
 

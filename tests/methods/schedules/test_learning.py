@@ -22,8 +22,7 @@ from spsbench.methods.schedules.by_utility import Utility
 from spsbench.metrics.costs_file import dumps
 from spsbench.plugins import make
 from spsbench.spec import Spec
-from tests.oracles.forecasts import in_batches
-from tests.planning.forecast.made import arm, costs, surface
+from tests.oracles.forecasts import arm, costs, in_batches, surface
 
 LEARNING = [Constant, Heuristic, Ema, Goodput, Entropy, Payoff, Utility]
 

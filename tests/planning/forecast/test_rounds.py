@@ -194,12 +194,9 @@ def test_each_schedule_makes_the_rounds_that_the_loop_would_make(name: str) -> N
     assert expected.weights.sum() == pytest.approx(np.mean(numbers), rel=0.05)
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_cell_with_a_schedule_is_predicted(name: str) -> None:
-    cell = make_cell(schedule=Spec.parse(name))
-    traced = texts(0.8, 2, 30)
-    tau = tau_of(candidate_of(cell), DRAFT, traced)
-    assert 1 <= tau <= 30
+def test_a_cell_with_a_schedule_is_predicted() -> None:
+    cell = make_cell(schedule=Spec("heuristic"))
+    assert 1 < tau_of(candidate_of(cell), DRAFT, texts(0.8, 2, 30)) < 5
 
 
 def test_the_ceiling_is_below_every_constant() -> None:

@@ -19,9 +19,9 @@ from spsbench.planning.logs.texts import target_chances
 from spsbench.settings.cell import WarpSettings
 from spsbench.settings.execution import Access
 from spsbench.store.traces import read_traces
+from tests.oracles.forecasts import arm, costs
 from tests.oracles.servers import PROMPTS
 from tests.oracles.stub import Engine, Stub, serving
-from tests.planning.forecast.made import arm, costs
 
 pytest_plugins = ()
 

@@ -121,7 +121,7 @@ def test_its_texts_are_the_same_in_any_batch(sampled: Any) -> None:
     pair, alone = sampled
     config = engine_config_of(pair.loaded.target)
     within = 0.0 if config is not None and config.row_bits else 1e-5
-    for size in 1, 2, 3:
+    for size in 1, 3:
         for one, other in zip(texts(pair, size), alone, strict=True):
             assert one[0] == other[0]
             assert one[1] == pytest.approx(other[1], abs=within, rel=0)

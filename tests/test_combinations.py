@@ -163,7 +163,7 @@ def tried(row: Row, another: str) -> str:
     return "the same"
 
 
-@pytest.mark.parametrize("seed", first(4, range(10)))
+@pytest.mark.parametrize("seed", first(1, range(10)))
 def test_a_combination_drawn_at_random_generates(seed, another):
     """The first of a stream of random rows that is not refused beforehand."""
     draw = random.Random(seed)

@@ -51,5 +51,6 @@ def test_greedy_text_is_that_of_transformers(folders, engine, chat):
     assert sum(r.accepted for r in done.rounds) > 0
 
 
+@pytest.mark.slow
 def test_a_greedy_audit_holds(pair):
     assert pair.verify(prompts=3, temperature=0.0, max_new_tokens=24, task=("xsum:data=mini",))

@@ -84,9 +84,9 @@ def test_look_ups_hold(audit):
 
 
 def test_too_few_tokens_for_what_was_asked_are_not_valid(audit):
-    found = audit(most=300, bias=0.01)
+    found = audit(most=150, bias=0.05)
     assert found.verdict is AuditVerdict.NOT_VALID
-    assert "too few tokens for a bias of 0.01, enough for" in found.line
+    assert "too few tokens for a bias of 0.05, enough for" in found.line
 
 
 def never_ends(block, output, limits, *rest):
@@ -161,7 +161,7 @@ def test_a_defect_that_both_methods_share_is_told_as_such(audit):
 
 class Sharp(OverStock):
     def forward(self, hidden):
-        return 1.6 * self._stock[0](hidden)
+        return 3.0 * self._stock[0](hidden)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def packed(loaded):
 
 
 def test_an_engine_that_breaks_the_target_in_place_is_biased(audit, packed):
-    found = audit(most=3_000, target=packed.target)
+    found = audit(target=packed.target)
     assert found.verdict is AuditVerdict.BIAS, found.line
 
 
@@ -182,7 +182,7 @@ def test_the_referee_scores_a_packed_target_in_its_stock_layers(packed, loaded, 
     rows = stock.scorer.logits(text.prompt, text.tokens)
     assert (referee_of(CELL, packed).scorer.logits(text.prompt, text.tokens) == rows).all()
     sharp = packed.target(torch.tensor([text.prompt])).logits[0, -1].detach().numpy()
-    assert sharp == pytest.approx(1.6 * rows[0], abs=1e-4)
+    assert sharp == pytest.approx(3.0 * rows[0], abs=1e-4)
 
 
 def test_an_impossible_token_is_shown_with_its_context(loaded):

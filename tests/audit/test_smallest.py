@@ -14,6 +14,7 @@ from spsbench.audit.exact.tables import Pair
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.sps import Sps
 from spsbench.plugins import make
 from spsbench.spec import Spec
 
@@ -72,7 +73,7 @@ def test_a_draw_from_q_in_place_of_the_residual_is_refused():
 
 
 def test_an_exact_rule_has_no_counterexample():
-    assert lines(Block()) == []
+    assert lines(Sps()) == []
 
 
 def test_numbers_are_simple_fractions_where_they_are():

@@ -171,6 +171,7 @@ def over_states(family, kind=RecurrentLM):
             target if is_target else draft
         ),
         schedule=Constant(1),
+        tokens=2,
     )
 
 

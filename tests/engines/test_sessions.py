@@ -39,10 +39,11 @@ pytestmark = pytest.mark.numeric
 VOCAB = 12
 
 architectures = pytest.mark.parametrize("architecture", first(2, ARCHITECTURES))
-kernels = pytest.mark.parametrize("attention", ["sdpa", "eager"])
+ENGINES = [entry.name for entry in entries("engines")]
+QUICK = {("llama", "sdpa"), ("gpt2", "eager")}
 
 
-@pytest.fixture(params=[entry.name for entry in entries("engines")])
+@pytest.fixture(params=ENGINES)
 def session(request):
     """Opens sessions of one engine over prepared copies of models."""
     engine = next(e for e in entries("engines") if e.name == request.param).load()()
@@ -66,23 +67,21 @@ def ancestry(node, parents):
     return [] if node < 0 else [*ancestry(parents[node], parents), node]
 
 
-@architectures
-@kernels
+@pytest.mark.parametrize(
+    ("architecture", "attention"),
+    first(2, sorted(product(ARCHITECTURES, ("sdpa", "eager")), key=lambda row: row not in QUICK)),
+)
 def test_any_script_equals_passes_without_a_cache(model, session, architecture, attention):
     target = model(architecture, attention=attention)
     within = 1e-9 if attention == "sdpa" else 1e-5  # "eager" takes its softmax in float32
     any_script(target, session, within)
 
 
-QUICK = ("mistral", 4), ("gemma2", 4)
-WINDOWS = [*QUICK, *(pair for pair in product(WINDOWED, (1, 4, 9)) if pair not in QUICK)]
+WINDOWS = sorted(product(WINDOWED, (4, 1, 9)), key=lambda row: row[1] != 4)
 
 
 @pytest.mark.needs_fast
-@pytest.mark.parametrize(
-    ("architecture", "window"),
-    [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in WINDOWS],
-)
+@pytest.mark.parametrize(("architecture", "window"), first(2, WINDOWS))
 def test_any_script_with_windows_equals_passes_without_a_cache(
     model, session, architecture, window
 ):
@@ -226,6 +225,7 @@ def test_half_precision_loses_no_more_than_a_plain_pass(model, session, architec
         pytest.param("sps", Sps(), "llama", frozenset(), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.parametrize("session", first(1, ENGINES), indirect=True)
 def test_the_law_over_real_caches(session, name, verifier, architecture, eos):
     proof = prove(
         over_caches(name, verifier, architecture, session, session, eos=eos, schedule=Constant(2))
@@ -263,8 +263,9 @@ def goes_back(kind, window, fed):
     return lm, held, right
 
 
-@pytest.mark.parametrize("window", [1, 9, 40])
-@pytest.mark.parametrize("fed", [1, 100])
+@pytest.mark.parametrize(
+    ("window", "fed"), first(3, [(9, 1), (1, 100), (40, 100), (1, 1), (40, 1), (9, 100)])
+)
 def test_a_cache_of_windows_forgets_and_goes_back(window, fed):
     lm, held, right = goes_back(FastLM, window, fed)
     assert held <= lm.windows.held(LONG) + fed

@@ -26,7 +26,9 @@ CELLS = [cell(defect, walk) for defect in DEFECTS for walk in defect.seen_by]
 AUDITED = [cell(defect, "verify") for defect in DEFECTS if defect.kind]
 
 
-PROVED = {"sps", "late sps", "late block", "late match"}  # silent by tests/test_exactness.py too
+LATE = {"late sps", "late block", "late match"}
+PROVED = LATE | {"sps", "block", "match", "recursive", "traversal", "spectr", "match trees"}
+"""Silent by tests/test_exactness.py and tests/test_trees_exactness.py too."""
 
 
 @pytest.mark.parametrize(

@@ -43,21 +43,22 @@ def always(p):
     return torch.tensor(True)
 
 
-SLOW = pytest.mark.slow
 DISTINCT = {"rule": Recursive(), **TREE}
 IID = DISTINCT | {"siblings": "iid"}
-QUICK = ("eagle", "eagle3", "mtp", "3.1", "falcon", "mlp", "dspark")
-CHAINS = [(head, {"sampled": True} if head in PARALLEL else {}) for head in FAMILIES]
-TREES = [*((head, DISTINCT) for head in FAMILIES), ("eagle", IID), ("3.1", IID)]
+QUICK = {f"chain-{head}" for head in ("eagle", "eagle3", "mtp", "3.1", "falcon", "mlp", "dspark")}
+QUICK |= {"tree-eagle3", "tree-mlp"}
+HOW = {
+    **{f"chain-{h}": (h, {"sampled": True} if h in PARALLEL else {}) for h in FAMILIES},
+    **{f"tree-{head}": (head, DISTINCT) for head in FAMILIES},
+    **{f"i.i.d. tree-{head}": (head, IID) for head in ("eagle", "3.1")},
+}
 
 
 @pytest.mark.parametrize(
     ("head", "how"),
     [
-        pytest.param(
-            head, how, marks=[] if head in QUICK and how is not IID else SLOW, id=f"{i}-{head}"
-        )
-        for i, (head, how) in enumerate(CHAINS + TREES)
+        pytest.param(*row, marks=[] if name in QUICK else pytest.mark.slow, id=name)
+        for name, row in HOW.items()
     ],
 )
 def test_every_law_is_as_from_scratch(sites, target, head, how):

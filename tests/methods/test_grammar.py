@@ -68,7 +68,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", first(4, WAYS))
+@pytest.mark.parametrize("way", first(3, sorted(WAYS, key=lambda way: way == "alone")))
 def test_texts_follow_their_schema(pair, way):
     for seed, schema in enumerate((PERSON, LIST)):
         text = pair.generate("the cat", json_schema=schema, **HOW | {"seed": seed} | WAYS[way])
@@ -91,7 +91,7 @@ def test_expressions_and_grammars(pair):
 
 
 def test_a_text_without_a_constraint_is_unchanged(pair):
-    free = pair.generate("the cat", **HOW)
+    free = pair.generate("the cat", max_new_tokens=8)
     assert free.record.masks is None
     assert "masks" not in free.record.to_json()
     assert free.cell.to_json().keys().isdisjoint(options.KINDS)
@@ -253,7 +253,7 @@ def test_a_json_text_ends_within_its_budget(pair, temperature):
     assert alone.finish == "eos"
     assert alone.record.closed > 0
     assert len(alone.tokens) <= 40
-    for way in ("sps", "tree", "forced, then model"):
+    for way in ("tree", "forced, then model"):
         text = pair.generate("the cat", **WAYS[way], **how)
         assert text.finish == "eos"
         made = json.loads(text.text)

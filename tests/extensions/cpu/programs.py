@@ -11,9 +11,10 @@ from tests.oracles.models import UNTIED, tiny
 WIDE = {"hidden_size": 64, "head_dim": 16, "num_hidden_layers": 3}
 MODELS = {
     "llama": WIDE,
+    "mistral": {**WIDE, "sliding_window": 9},
+    "gpt2": {"n_embd": 64, "n_layer": 3},
     "qwen2": WIDE,
     "qwen3": WIDE,
-    "mistral": {**WIDE, "sliding_window": 9},
     "phi3": {**WIDE, "sliding_window": None},
     "gemma3": {
         **WIDE,
@@ -22,7 +23,6 @@ MODELS = {
         "query_pre_attn_scalar": 16,
         "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
     },
-    "gpt2": {"n_embd": 64, "n_layer": 3},
 }
 
 

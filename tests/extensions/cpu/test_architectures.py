@@ -18,7 +18,7 @@ from tests.extensions.cpu.laid_out import laid_out
 EAGER = {"bloom"}  # a cache of another form
 OF_THEIR_OWN = {"codegen", "falcon", "gptj", "mpt"}  # attention of their own, never replayed
 WITH_EXPERTS = {"gpt_oss", "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"}
-QUICK = {"bloom", "falcon", "gemma2", "gpt_oss", "opt"}
+QUICK = {"falcon", "gemma2"}
 QUICK_FIRST = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS
 ]

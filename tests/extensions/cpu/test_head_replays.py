@@ -1,6 +1,7 @@
 """Passes of a head as programs, and drafts in one call: as by the network's own code."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -39,6 +40,7 @@ PASSES = {  # each a program
     "mlp": {("step", 0), ("step", 1)},
     "mlp, untied": {("step", 0), ("step", 1), ("step", 2)},
 }
+QUICK = {("3.1", torch.float32), ("mlp", torch.bfloat16)}
 AT_ONCE = ("medusa", "blockwise")  # laws that do not depend on what is drawn
 WARPS = (Warp(0.0), Warp(1.0), Warp(0.6), Warp(1.0, top_p=0.7))
 
@@ -130,15 +132,7 @@ class Misdrawn(Counted):
 
 @pytest.mark.parametrize(
     ("family", "target"),
-    [
-        *((family, torch.bfloat16) for family in ("3.1", "mlp")),
-        *variants.first(3, ((family, torch.float32) for family in FAMILIES)),
-        *(
-            pytest.param(family, torch.bfloat16, marks=pytest.mark.slow)
-            for family in FAMILIES
-            if family not in ("3.1", "mlp")
-        ),
-    ],
+    variants.first(2, sorted(product(FAMILIES, KINDS), key=QUICK.__contains__, reverse=True)),
     indirect=["target"],
 )
 def test_drafts_by_programs_are_those_of_the_network_s_own_code(family, target, tmp_path):
@@ -207,7 +201,7 @@ def test_a_program_that_differs_is_given_up(target, tmp_path):
     assert "differs" in replay(site).refused
 
 
-@pytest.mark.parametrize("family", ["eagle", "eagle3"])
+@pytest.mark.parametrize("family", variants.first(1, ("eagle3", "eagle")))
 def test_a_head_in_other_numbers_than_the_target_s_runs_its_own_code(family, tmp_path):
     """Features stay in the head's; with the target's output layer logits are in the target's."""
     target = tiny("llama", vocab=96, dtype=torch.float32, num_hidden_layers=8, **WIDTHS)

@@ -13,6 +13,7 @@ from spsbench.extensions.cpu.kernels.steps import OF_TORCH, available
 from spsbench.extensions.cpu.replay.record import RecordingCache
 from tests.extensions.cpu.programs import MODELS, ready
 from tests.oracles.models import laws
+from tests.variants import first
 
 pytestmark = [pytest.mark.numeric, pytest.mark.skipif(not available(), reason="needs a C compiler")]
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
@@ -44,7 +45,7 @@ def plain(architecture, sizes=SIZES, **more):
 
 
 @dtypes
-@pytest.mark.parametrize("architecture", MODELS)
+@pytest.mark.parametrize("architecture", first(3, MODELS))
 def test_programs_are_what_the_model_computes(architecture, dtype):
     """Bit for bit, at every length, and it is programs that ran: all passes but the first ones."""
     model, tape = ready(architecture, dtype)
@@ -68,7 +69,7 @@ def test_programs_over_codes(weights, dtype):
     assert all(map(torch.equal, found, plain("llama", dtype=dtype, spoil=spoil)))
 
 
-@pytest.mark.parametrize("context", [100, 300])
+@pytest.mark.parametrize("context", first(1, (100, 300)))
 def test_learned_positions_end_with_the_context(context):
     """Room is doubled, but a model has a row for each position of its context, and no more."""
     model, tape = ready("gpt2", n_positions=context)

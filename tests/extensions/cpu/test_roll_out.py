@@ -11,6 +11,7 @@ from spsbench.loop.sampling import Warp, sample
 from spsbench.loop.types import Context, always
 from spsbench.methods.drafters.model import ModelDrafter
 from tests.extensions.cpu.programs import MODELS, ready
+from tests.variants import first
 
 pytestmark = [pytest.mark.numeric, pytest.mark.skipif(not available(), reason="needs a C compiler")]
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
@@ -54,7 +55,7 @@ def uniforms(n, seed=0):
 
 @dtypes
 @pytest.mark.parametrize(
-    "architecture", [name for name, more in MODELS.items() if not more.get("sliding_window")]
+    "architecture", first(2, [n for n, more in MODELS.items() if not more.get("sliding_window")])
 )
 def test_a_roll_out_is_its_passes_one_by_one(architecture, dtype):
     """The same tokens, logits bit for bit, and the cache for what follows."""
@@ -133,7 +134,7 @@ class Misdrawn(Counted):
         return self._lm.roll_out(logits, torch.cat([u[:2], 1 - u[2:]]), warp)
 
 
-@pytest.mark.parametrize("warp", WARPS, ids=str)
+@pytest.mark.parametrize("warp", first(6, WARPS), ids=str)
 def test_drafts_by_roll_outs_are_drafts_by_single_passes(warp):
     model = warmed(dtype=torch.bfloat16)
     wanted = drafted(Fast().session(model), warp, lambda p: always(p))

@@ -2,8 +2,6 @@
 
 Over every registered engine. In float64 and to rounding, on four architectures (GQA, learned and
 rotary positions, biases, norms of q and k) under both attention kernels, for chains and for trees.
-Then the whole loop over real caches: its law over a three-token vocabulary is enumerated and is the
-law of the model's cacheless passes.
 """
 
 import copy
@@ -22,16 +20,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.session.cache import FIRST
 from spsbench.engines.session.masks import SPARE
 from spsbench.engines.session.session import FastLM
-from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.block import Block
-from spsbench.methods.verifiers.sps import Sps
 from spsbench.registry import entries
 from tests.oracles.models import ARCHITECTURES, WINDOWED, laws, tiny
-from tests.oracles.sessions import over_caches
 from tests.variants import first
 
 pytestmark = pytest.mark.numeric
@@ -216,24 +209,6 @@ def test_half_precision_loses_no_more_than_a_plain_pass(model, session, architec
     ours = lm.append(torch.tensor(ids[16:]), keep=8).logits.float()
     plain = laws(half, ids)[-8:].float()
     assert (ours - truth[-8:]).abs().max() <= 2 * (plain - truth[-8:]).abs().max() + 1e-3
-
-
-@pytest.mark.parametrize(
-    ("name", "verifier", "architecture", "eos"),
-    [
-        ("block", Block(), "gpt2", frozenset({1})),
-        pytest.param("sps", Sps(), "llama", frozenset(), marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("session", first(1, ENGINES), indirect=True)
-def test_the_law_over_real_caches(session, name, verifier, architecture, eos):
-    proof = prove(
-        over_caches(name, verifier, architecture, session, session, eos=eos, schedule=Constant(2))
-    )
-    assert proof.constant
-    assert proof.mass == pytest.approx(1, abs=1e-12)
-    assert proof.distance < 1e-9
-    assert {"none", "some", "all"} <= proof.kinds
 
 
 LONG = 300  # tokens: several times what a cache that forgets holds

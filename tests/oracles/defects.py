@@ -10,7 +10,7 @@ that is used twice is cut into cells twice.
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import FunctionType
@@ -58,13 +58,12 @@ Parts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Defect:
-    """What is planted, the walks that see it, and the drafter kind with which the audit does."""
+    """What is planted, the walk that sees it, and the drafter kind with which the audit does."""
 
     name: str
     planted: Mapping[str, Any]
-    seen_by: tuple[str, ...]
+    seen_by: str
     kind: str = ""
-    slow: tuple[str, ...] = field(default=(), kw_only=True)
 
     @contextmanager
     def plant(self) -> Iterator[Parts]:
@@ -239,10 +238,7 @@ WALKS: dict[str, Callable[[Parts], float]] = {
         one_round=False,
     ),
     "traversal": trees(
-        "traversal",
-        (ONE * 2, (0, 1), WIDE),
-        ((-1, 0), IID, PLAIN),
-        ((-1, -1, 0), IID, PLAIN),
+        "traversal", (ONE * 2, (0, 1), WIDE), ((-1, 0), IID, PLAIN), ((-1, -1, 0), IID, PLAIN)
     ),
     "spectr": trees("spectr", (ONE * 2, IID, PLAIN), (ONE * 3, IID, WIDE)),
     "match trees": trees(
@@ -266,12 +262,11 @@ CUT, RESIDUAL, REFUSE = decode.cut, sampling.residual, TreeRejection._refuse
 SETTLE, TRIES = TreeRejection.settle, spectr.tries
 LAW, LAW_OF, ROW = TreeRejection._law, sps_rule.law_of, sampling.row
 KNOWN_IDS = network.known_ids
-TREES, OFFSETS = ("head trees",), ("head offsets",)
 
 
-def rule(base: Any, name: str, call: Callable[..., Any]) -> Any:
+def rule(base: Any, call: Callable[..., Any]) -> Any:
     """A rule of its own: `call(base, draft, q, noise)`."""
-    kind = type(name, (type(base),), {"__call__": lambda self, *a: call(base, *a)})
+    kind = type(call.__name__, (type(base),), {"__call__": lambda self, *a: call(base, *a)})
     return dataclass(frozen=True)(kind)()
 
 
@@ -288,9 +283,9 @@ class Altered:
         return self.change(u) if purpose is self.purpose else u
 
 
-def by_noise(base: Any, name: str, purpose: Purpose, change: Callable[..., Any]) -> Any:
+def by_noise(base: Any, purpose: Purpose, change: Callable[..., Any]) -> Any:
     """A rule that hears other uniforms of one purpose."""
-    return rule(base, name, lambda b, d, q, noise: b(d, q, Altered(noise, purpose, change)))
+    return rule(base, lambda b, d, q, noise: b(d, q, Altered(noise, purpose, change)))
 
 
 class RowBefore(Sps):
@@ -530,282 +525,163 @@ def likeliest(law, u):
 low = torch.tensor(-1.0, dtype=torch.float64)
 A, F, P = Purpose.ACCEPT, Purpose.FINAL, Purpose.PLAIN
 weak = Confidence(0.5, most=2)
-DEFECTS = (
-    Defect(
-        "on a device the residual is of the next slot",
-        {SPS + "law_of": lambda d, a: LAW_OF(d, (a + 1).clamp(max=len(d.tokens)))},
-        ("sps on a device",),
-    ),
-    Defect(
-        "on a device match takes the row before",
-        {MATCH + "row_at": lambda q, a: ROW(q, (a - 1).clamp(min=0))},
-        ("match on a device",),
-    ),
-    Defect("the recovered token is drawn from q", {SPS + "residual": lambda q, p: q}, ("sps",)),
-    Defect(
-        "the recovered token is drawn from |q - p|",
-        {SPS + "residual": lambda q, p: q if p is None else (q - p).abs()},
-        ("sps",),
-    ),
-    Defect(
-        "p is raw, but the tokens are drawn from its top k", {"drafter": UnwarpedLaws}, ("sps",)
-    ),
-    Defect(
-        "one uniform for all slots",
-        {"address": lambda i, n, purpose, slot: (i, purpose)},
-        ("sps",),
-    ),
-    Defect(
-        "noise keyed by position",
-        {"address": lambda i, n, purpose, slot: (purpose, n + slot)},
-        ("block",),
-    ),
-    Defect(
-        "the draft's uniforms are used again for acceptance",
-        {"address": lambda i, n, purpose, slot: (i, min(purpose + 1, 2), slot)},
-        ("sps",),
-    ),
-    Defect(
-        "the draft's first uniform draws the last token too",
-        {"address": lambda i, n, purpose, slot: (i, purpose % 2, slot)},
-        ("sps",),
-    ),
-    Defect("one uniform for the whole prompt", {"address": lambda *_: 0}, ("sps", "match")),
-    Defect(
-        "the same noise in every round",
-        {"address": lambda i, n, purpose, slot: (purpose, slot)},
-        ("sps", "match"),
-    ),
-    Defect("a token is dropped after its value was seen", {"drafter": DropsWeak}, ("sps",)),
-    Defect(
-        "a schedule looks at the drawn token",
-        {"drafter": ShowsTheToken, "schedule": weak},
-        ("sps",),
-    ),
-    Defect("the length is chosen after the draw", {"drafter": ChoosesLengthLate}, ("sps",)),
-    Defect("the bonus token is not warped", {"package_warp": raw_bonus, "warp": TOP_K}, ("sps",)),
-    Defect(
-        "the last token comes from the row before",
-        {"verifier": RowBefore()},
-        ("sps",),
-        "model",
-        slow=("verify",),
-    ),
-    Defect(
-        "u <= q / p",
-        {"verifier": by_noise(Sps(), "AcceptsZero", A, lambda u: u.nextafter(low))},
-        ("sps",),
-    ),
-    Defect("an argmax draft is declared as drawn from p", {"drafter": SoftArgmax}, ("sps",)),
-    Defect(
-        "block verification with the token-wise residual",
-        {BLOCK + "residual": lambda q, p: RESIDUAL(q / q.sum(-1), p)},
-        ("block",),
-    ),
-    Defect(
-        "an EOS inside a block is passed over", {"spsbench.loop.decode.cut": last_only}, ("sps",)
-    ),
-    Defect(
-        "a text is one token longer than its budget",
-        {"spsbench.loop.decode.token_budget": one_more},
-        ("sps",),
-    ),
-    Defect("lenience 0.9", {"verifier": Lenient()}, ("sps",), "model", slow=("verify",)),
-    Defect(
-        "greedy: soft laws and the argmax of the residual",
-        {"package_warp": Warp(), "warp": GREEDY, WALK_DOWN + "sample": likeliest}
-        | {"spsbench.methods.drafters.model.sample": likeliest},
-        ("sps",),
-    ),
-    Defect(
-        "match draws again on a mismatch",
-        {"verifier": rule(Match(), "Redraws", redraws)},
-        ("match",),
-    ),
-    Defect(
-        "block verification ends at the first failure",
-        {"verifier": rule(Block(), "StopsEarly", stops_early)},
-        ("block",),
-        "model",
-        slow=("verify",),
-    ),
-    Defect(
-        "a tree is cut by what was drawn",
-        {"spsbench.loop.types.Draft.within": cut_by_value},
-        ("recursive, cut",),
-    ),
-    Defect(
-        "a sibling by rule leaves its mass to the next",
-        {"verifier": rule(Recursive(), "SecondByRuleKept", second_by_rule_kept)},
-        ("recursive",),
-        "(fixed siblings)",
-    ),
-    Defect("the cache keeps what was rejected", {"lm": stale}, ("sps",)),
-    Defect(
-        "a prefix may weigh more than 1",
-        {BLOCK + "prefix_weights": lambda ratio: torch.cat([ratio.new_ones(1), ratio.cumprod(0)])},
-        ("block",),
-        "model",
-        slow=("verify",),
-    ),
-    Defect(
-        "what is left is less the law of the next slot",
-        {"verifier": rule(Sps(), "NextResidual", next_residual)},
-        ("sps",),
-        "model",
-        slow=("verify",),
-    ),
-    Defect(
-        "the last test draws the last token too",
-        {"verifier": rule(Sps(), "LastTestDrawsToo", again_from_accept)},
-        ("sps",),
-        "model",
-    ),
-    Defect(
-        "the uniform of the row before draws after a whole draft",
-        {
-            "verifier": by_noise(
-                Match(),
-                "SharedDraw",
-                P,
-                lambda u: torch.cat([u[:-1], u[-2:-1]]) if len(u) > 1 else u,
-            )
+SEEN = {  # by walk and drafter kind
+    ("sps on a device", ""): {
+        "on a device the residual is of the next slot": {
+            SPS + "law_of": lambda d, a: LAW_OF(d, (a + 1).clamp(max=len(d.tokens)))
+        }
+    },
+    ("match on a device", ""): {
+        "on a device match takes the row before": {
+            MATCH + "row_at": lambda q, a: ROW(q, (a - 1).clamp(min=0))
+        }
+    },
+    ("sps", ""): {
+        "the recovered token is drawn from q": {SPS + "residual": lambda q, p: q},
+        "the recovered token is drawn from |q - p|": {
+            SPS + "residual": lambda q, p: q if p is None else (q - p).abs()
         },
-        ("match",),
-        "model",
-        slow=("verify",),
-    ),
-    Defect(
-        "the bonus comes from row 2 at most",
-        {"verifier": rule(Sps(), "ClampedBonus", clamped_bonus)},
-        ("late sps",),
-        "model",
-    ),
-    Defect(
-        "uniforms come again after 3 slots",
-        {"verifier": by_noise(Sps(), "Period3", A, lambda u: u[torch.arange(len(u)) % 3])},
-        ("late sps",),
-        "model",
-        slow=("verify",),
-    ),
-    Defect(
-        "block's weights go up to 1.05 from the third slot",
-        {BLOCK + "prefix_weights": late_weights},
-        ("late block",),
-        "model",
-        slow=("verify",),
-    ),
-    Defect(
-        "uniforms come again after 4 rows",
-        {"verifier": by_noise(Match(), "Period4", P, lambda u: u[torch.arange(len(u)) % 4])},
-        ("late match",),
-        "model",
-        slow=("verify",),
-    ),
-    Defect(
-        "independent siblings taken for distinct ones",
-        {"verifier": rule(Recursive(), "WrongSiblings", other_siblings)},
-        ("recursive",),
-        "(i.i.d. siblings)",
-        slow=("verify",),
-    ),
-    Defect(
-        "siblings in the order of their ids",
-        {"verifier": rule(Recursive(), "LosesTheOrder", order_of_ids)},
-        ("recursive",),
-        "(distinct siblings)",
-    ),
-    Defect(
-        "the bonus comes from the first node's row",
-        {"verifier": rule(Recursive(), "BonusOfAnother", bonus_of_another)},
-        ("recursive",),
-        "(i.i.d. siblings)",
-        slow=("verify",),
-    ),
-    Defect(
-        "siblings tested against the target's own law",
-        {TREE + "_refuse": own_law},
-        ("recursive",),
-        "(i.i.d. siblings)",
-        slow=("verify",),
-    ),
-    Defect(
-        "a third distinct sibling still holds the first",
-        {TREE + "_law": first_given_back},
-        ("recursive",),
-        "(distinct three siblings)",
-        slow=("verify",),
-    ),
-    Defect(
-        "a refused subtree leaves its parent's weight",
-        {TREE + "_refuse": kept_weight},
-        ("traversal",),
-        "(i.i.d. tree)",
-        slow=("verify",),
-    ),
-    Defect(
-        "a subtree begins with weight 1",
-        {
+        "p is raw, but the tokens are drawn from its top k": {"drafter": UnwarpedLaws},
+        "one uniform for all slots": {"address": lambda i, n, purpose, slot: (i, purpose)},
+        "the draft's uniforms are used again for acceptance": {
+            "address": lambda i, n, purpose, slot: (i, min(purpose + 1, 2), slot)
+        },
+        "the draft's first uniform draws the last token too": {
+            "address": lambda i, n, purpose, slot: (i, purpose % 2, slot)
+        },
+        "one uniform for the whole prompt": {"address": lambda *_: 0},
+        "the same noise in every round": {"address": lambda i, n, purpose, slot: (purpose, slot)},
+        "a token is dropped after its value was seen": {"drafter": DropsWeak},
+        "a schedule looks at the drawn token": {"drafter": ShowsTheToken, "schedule": weak},
+        "the length is chosen after the draw": {"drafter": ChoosesLengthLate},
+        "the bonus token is not warped": {"package_warp": raw_bonus, "warp": TOP_K},
+        "u <= q / p": {"verifier": by_noise(Sps(), A, lambda u: u.nextafter(low))},
+        "an argmax draft is declared as drawn from p": {"drafter": SoftArgmax},
+        "an EOS inside a block is passed over": {"spsbench.loop.decode.cut": last_only},
+        "a text is one token longer than its budget": {
+            "spsbench.loop.decode.token_budget": one_more
+        },
+        "greedy: soft laws and the argmax of the residual": {
+            "package_warp": Warp(),
+            "warp": GREEDY,
+            WALK_DOWN + "sample": likeliest,
+            "spsbench.methods.drafters.model.sample": likeliest,
+        },
+        "the cache keeps what was rejected": {"lm": stale},
+    },
+    ("block", ""): {
+        "noise keyed by position": {"address": lambda i, n, purpose, slot: (purpose, n + slot)},
+        "block verification with the token-wise residual": {
+            BLOCK + "residual": lambda q, p: RESIDUAL(q / q.sum(-1), p)
+        },
+        "a prefix's bound taken for its chance": {
+            BLOCK + "keep_chances": lambda draft, q, weight: weight[1:]
+        },
+    },
+    ("sps", "model"): {
+        "the last token comes from the row before": {"verifier": RowBefore()},
+        "lenience 0.9": {"verifier": Lenient()},
+        "what is left is less the law of the next slot": {"verifier": rule(Sps(), next_residual)},
+        "the last test draws the last token too": {"verifier": rule(Sps(), again_from_accept)},
+    },
+    ("match", ""): {"match draws again on a mismatch": {"verifier": rule(Match(), redraws)}},
+    ("block", "model"): {
+        "block verification ends at the first failure": {"verifier": rule(Block(), stops_early)},
+        "a prefix may weigh more than 1": {
+            BLOCK + "prefix_weights": lambda ratio: torch.cat([ratio.new_ones(1), ratio.cumprod(0)])
+        },
+    },
+    ("recursive, cut", ""): {
+        "a tree is cut by what was drawn": {"spsbench.loop.types.Draft.within": cut_by_value}
+    },
+    ("recursive", "(fixed siblings)"): {
+        "a sibling by rule leaves its mass to the next": {
+            "verifier": rule(Recursive(), second_by_rule_kept)
+        }
+    },
+    ("match", "model"): {
+        "the uniform of the row before draws after a whole draft": {
+            "verifier": by_noise(
+                Match(), P, lambda u: torch.cat([u[:-1], u[-2:-1]]) if len(u) > 1 else u
+            )
+        }
+    },
+    ("late sps", "model"): {
+        "the bonus comes from row 2 at most": {"verifier": rule(Sps(), clamped_bonus)},
+        "uniforms come again after 3 slots": {
+            "verifier": by_noise(Sps(), A, lambda u: u[torch.arange(len(u)) % 3])
+        },
+    },
+    ("late block", "model"): {
+        "block's weights go up to 1.05 from the third slot": {
+            BLOCK + "prefix_weights": late_weights
+        }
+    },
+    ("late match", "model"): {
+        "uniforms come again after 4 rows": {
+            "verifier": by_noise(Match(), P, lambda u: u[torch.arange(len(u)) % 4])
+        }
+    },
+    ("recursive", "(i.i.d. siblings)"): {
+        "independent siblings taken for distinct ones": {
+            "verifier": rule(Recursive(), other_siblings)
+        },
+        "the bonus comes from the first node's row": {
+            "verifier": rule(Recursive(), bonus_of_another)
+        },
+        "siblings tested against the target's own law": {TREE + "_refuse": own_law},
+    },
+    ("recursive", "(distinct siblings)"): {
+        "siblings in the order of their ids": {"verifier": rule(Recursive(), order_of_ids)}
+    },
+    ("recursive", "(distinct three siblings)"): {
+        "a third distinct sibling still holds the first": {TREE + "_law": first_given_back}
+    },
+    ("traversal", "(i.i.d. tree)"): {
+        "a refused subtree leaves its parent's weight": {TREE + "_refuse": kept_weight},
+        "a subtree begins with weight 1": {
             TREE + "settle": lambda self, first, rows, weights: SETTLE(
                 self, first, rows, torch.ones_like(weights)
             )
         },
-        ("traversal",),
-        "(i.i.d. tree)",
-        slow=("verify",),
-    ),
-    Defect(
-        "tokens by rule taken for drawn ones",
-        {"verifier": rule(Traversal(), "TakesALaw", takes_a_law)},
-        ("traversal",),
-    ),
-    Defect(
-        "each sibling tested as if it were alone",
-        {SPECTR + "rhos": lambda draft, q, k: torch.ones_like(q[:, 0])},
-        ("spectr",),
-        "(i.i.d. siblings)",
-    ),
-    Defect(
-        "what is left counts two tries",
-        {
+    },
+    ("traversal", ""): {
+        "tokens by rule taken for drawn ones": {"verifier": rule(Traversal(), takes_a_law)}
+    },
+    ("spectr", "(i.i.d. siblings)"): {
+        "each sibling tested as if it were alone": {
+            SPECTR + "rhos": lambda draft, q, k: torch.ones_like(q[:, 0])
+        }
+    },
+    ("spectr", "(i.i.d. three siblings)"): {
+        "what is left counts two tries": {
             SPECTR + "rhos": copied_with(spectr.rhos, tries=TRIES),
             SPECTR + "tries": lambda beta, k: TRIES(beta, k.clamp(max=2)),
-        },
-        ("spectr",),
-        "(i.i.d. three siblings)",
-        slow=("verify",),
-    ),
-    Defect(
-        "a prefix's bound taken for its chance",
-        {BLOCK + "keep_chances": lambda draft, q, weight: weight[1:]},
-        ("block",),
-    ),
-    Defect(
-        "one draw for a path",
-        {"verifier": rule(Match(), "OneDrawPerPath", one_draw_per_path)},
-        ("match trees",),
-        "(fixed tree)",
-    ),
-    *(
-        Defect(f"head: {f.__name__}", {"frontier": f}, ("head chains",))
-        for f in (head_faults.GuessesKept,)
-    ),
-    *(
-        Defect(f"head: {f.__name__}", {"frontier": f}, ("head chains", "head trees"), slow=TREES)
+        }
+    },
+    ("match trees", "(fixed tree)"): {
+        "one draw for a path": {"verifier": rule(Match(), one_draw_per_path)}
+    },
+    ("head chains", ""): {
+        f"head: {f.__name__}": {"frontier": f}
         for f in (
+            head_faults.GuessesKept,
             head_faults.AnotherLayer,
             head_faults.NotShifted,
             head_faults.RejectedKept,
             head_faults.RowOfAnother,
             head_faults.PlaceStandsStill,
         )
-    ),
-    *(
-        Defect(f"head: {f.__name__}", {"frontier": f}, ("head trees",))
+    },
+    ("head trees", ""): {
+        f"head: {f.__name__}": {"frontier": f}
         for f in (head_faults.NextParent, head_faults.SeesAll)
-    ),
-    *(
-        Defect(f"head: offsets are {how}", {f"{network.__name__}.known_ids": misread}, OFFSETS)
+    },
+    ("head offsets", ""): {
+        f"head: offsets are {how}": {f"{network.__name__}.known_ids": misread}
         for how, misread in (("ids", absolute), ("subtracted", backwards))
-    ),
+    },
+}
+DEFECTS = tuple(
+    Defect(name, planted, *seen) for seen, rows in SEEN.items() for name, planted in rows.items()
 )

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
+from spsbench.reports.page.data import aggregated, to_read
+from spsbench.reports.run_tables import tables
 from tests.cli.forked import Forked
 from tests.oracles.command import PATIENCE, environment
+from tests.variants import first
 from tests.waiting import wait_until
 
 LOG = "records-00-of-01.jsonl"
@@ -123,9 +126,7 @@ def test_a_run_without_texts_keeps_counts_scores_and_what_is_equal(sps, argument
     before = (bare / LOG).read_bytes()
     assert sps(*arguments, *few, "--no-texts", "--out", str(bare), "--resume").code == 0
     assert (bare / LOG).read_bytes() == before
-    page = sps("report", str(bare), "--format", "html")
-    assert page.code == 0
-    assert "sha256:" not in page.out.partition("0 of 0 generations can be read here")[2]
+    assert to_read(aggregated(tables(bare)), [""]) == ([], "0 of 0 generations can be read here.")
 
 
 @pytest.mark.parametrize("kills", [(3,), pytest.param((9, 17), marks=pytest.mark.slow)], ids=str)
@@ -146,7 +147,7 @@ def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
 
 
 @pytest.mark.parametrize(
-    ("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+    ("sent", "code"), first(2, [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 )
 def test_a_signal_ends_it_after_the_sample_in_hand(arguments, tmp_path, sent, code):
     out = tmp_path / "run"

@@ -59,10 +59,11 @@ def test_model_with_a_file_that_cannot_be_read(name, kind, sps):
 @pytest.mark.parametrize(
     "out", ["/", "", "folder", "pipe", "loop/page", "/dev/full", "/proc/none", "a\nb/c"]
 )
-def test_output_that_cannot_be_written(out, sps):
+def test_output_that_cannot_be_written(out, sps, pair):
     Path("folder").mkdir()
     Path("loop").symlink_to("loop")
     os.mkfifo("pipe")
-    refused(sps("generate", "hi", "-n", "1", "--format", "html", "--out", out))
+    models = ("--target", pair.target, "--drafter", "ngram", "--engine", "eager")
+    refused(sps("generate", "hi", "-n", "1", *models, "--format", "html", "--out", out))
     assert Path("pipe").is_fifo()
     assert Path("/dev/full").is_char_device()

@@ -11,6 +11,7 @@ from spsbench.errors import Exit
 from spsbench.reports.run_tables import conclude
 from spsbench.store.log import encode, iterate
 
+BY_GROUP = ("--by", "group")
 RESULTS = Path(__file__).parents[1] / "reports" / "results_of_others"
 
 
@@ -73,13 +74,13 @@ def test_every_format(sps, run):
 
 
 def test_by_category(sps, run, tmp_path):
-    shown = sps("report", str(run), "--by", "group", "--format", "json")
+    shown = sps("report", str(run), *BY_GROUP, "--format", "json")
     rows = json.loads(shown.out)["rows"]
     whole = json.loads((run / "summary.json").read_text())["rows"]
     assert [row["group"] for row in rows] == [*["writing"] * 4, *["math"] * 4, *[None] * 4]
     assert rows[8:] == whole
     assert {row["n"] for row in rows[:8]} == {4}
-    drawn = sps("report", str(run), "--by", "group", "--plot", str(tmp_path / "figure.svg"))
+    drawn = sps("report", str(run), *BY_GROUP, "--plot", str(tmp_path / "figure.svg"))
     assert drawn.code == 0
     assert b"<svg" in (tmp_path / "figure.svg").read_bytes()
 
@@ -133,9 +134,9 @@ def test_what_is_no_run_is_refused(sps, run, tmp_path):
 
 
 def test_a_page_and_parquet_go_to_files(sps, run, tmp_path):
-    for form, start in (("html", b"<!doctype html>"), ("parquet", b"PAR1")):
+    for form, start, more in (("html", b"<!doctype html>", ()), ("parquet", b"PAR1", BY_GROUP)):
         out = tmp_path / f"run.{form}"
-        ran = sps("report", str(run), "--format", form, "--by", "group", "--out", str(out))
+        ran = sps("report", str(run), "--format", form, *more, "--out", str(out))
         assert ran.code == 0, ran.err
         assert out.read_bytes().startswith(start)
         assert "Traceback" not in ran.err

@@ -2,8 +2,9 @@
 
 import time
 
+from tests.cli.forked import Forked
 from tests.folders import random_model, save
-from tests.oracles.command import Pair, apart
+from tests.oracles.command import Pair, environment
 
 
 def arguments(pair, *more):
@@ -49,7 +50,9 @@ def test_an_interrupt_while_loading_and_while_generating(terminal, pair, tmp_pat
 
 
 def test_a_pipe_gets_the_text_alone_with_any_encoding(pair):
-    ran = apart(*arguments(pair, "-n", "24"), stdin=b"the cat", PYTHONIOENCODING="cp1252")
-    assert ran.code == 0
-    assert "\x1b" not in ran.out + ran.err
-    assert ran.out.endswith("\n")
+    coded = environment(PYTHONIOENCODING="cp1252")
+    process = Forked(*arguments(pair, "-n", "24"), env=coded, stdin=b"the cat")
+    out, err = process.communicate()
+    assert process.returncode == 0
+    assert b"\x1b" not in out + err
+    assert out.endswith(b"\n")

@@ -56,22 +56,18 @@ def test_a_run_is_audited_from_its_records(sps, pair, prompts, tmp_path):
     models = ("--target", pair.target, "--draft", pair.draft, "--k", "3", "--temperature", "1")
     few = ("--data", prompts, "--chat", "off", "--warmup", "0", "-n", "24", "--samples", "2")
     assert sps("bench", "jsonl", *few, *models, "--out", str(folder)).code == 0
-    ran = sps("verify", "run", str(folder), "--format", "json")
+    ran = sps("verify", "run", str(folder), "--keep", "--format", "json")
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)["audits"][0]
     assert found["settings"]["ars"] == "of the run"
     assert found["sps"]["tokens"] > 100
-    ran = sps("verify", "run", str(folder), "--bias", "0.001")
-    assert ran.code == Exit.NOT_VALID
-    page = sps("verify", "run", str(folder), "--keep", "--format", "html")
-    assert page.code == 0, page.err
     kept = json.loads((folder / "audit.json").read_text())["audits"][0]
     assert kept["sps"] == found["sps"]
     assert kept["settings"] == found["settings"]
     assert kept["settings"]["records"] == 8
-    for text in (page.out, sps("report", str(folder), "--format", "html").out):
-        assert "Audit of these records: " in text
-        assert "E-process against the target" in text or "log10 of the e-value" in text
+    page = sps("report", str(folder), "--format", "html").out
+    assert "Audit of these records: " in page
+    assert "E-process against the target" in page or "log10 of the e-value" in page
 
 
 @pytest.fixture

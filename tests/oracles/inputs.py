@@ -14,7 +14,7 @@ CODES = {Exit.USAGE, Exit.DATA, Exit.MISSING, Exit.CANNOT_CREATE, Exit.CANNOT_WR
 
 def put(path, kind):
     """A bad input of a kind at `path`."""
-    content = "[" * 100_000 if kind == "nested" else '{"id": "a", "prompt": [1'
+    content = "[" * 20_000 if kind == "nested" else '{"id": "a", "prompt": [1'
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "endless":

@@ -27,6 +27,7 @@ def team(size: int, work: Callable[[], Any]) -> list[Any]:
     finally:
         for process in ranks:
             process.kill()
+            process.join()
 
 
 def _be(rank: int, size: int, port: int, work: Callable[[], Any], answer: Any) -> None:

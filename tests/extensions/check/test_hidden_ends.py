@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from spsbench.extensions.check.laws import Columns, ServerArm
+from tests.variants import first
 
 END, STOP = 0, 1  # the end of a text; the token after which it mostly comes
 LENGTH = 64
@@ -98,7 +99,7 @@ def peak(kind, size, seed, tokens, **more):
     return math.exp(arm.peak)
 
 
-@pytest.mark.parametrize(("seed", "masks_end"), [(0, False), (1, False), (0, True)])
+@pytest.mark.parametrize(("seed", "masks_end"), first(2, [(0, False), (0, True), (1, False)]))
 def test_an_honest_server_with_concentrated_hidden_ends_is_not_accused(seed, masks_end):
     assert peak("branch .3", 24, seed, 6000, masks_end=masks_end) < 20
 

@@ -15,13 +15,20 @@ from spsbench.extensions.check.options import MODES, PROMPTS
 from tests.extensions.check.stubs import check, of_stub, weights
 from tests.oracles.stub import TARGET, Engine, Stub, serving
 
+FEW = 3  # JSON prompts, one of each schema
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(modes, "JSON_PROMPTS", JSON_PROMPTS[:FEW])
+
 
 def of_mode(stub, part, **more):
     result = of_stub(stub, parts=(part,), length=16, **more)
     return result, result.modes.get(part)
 
 
-def test_all_modes_hold_on_an_honest_server():
+def test_all_modes_hold_on_an_honest_server(few):
     result = of_stub(Stub(Engine()), parts=MODES, length=16)
     assert result.verdict is AuditVerdict.HELD, page.notes(result)
     assert [*result.modes] == list(MODES)
@@ -64,13 +71,6 @@ def test_tokens_from_a_cache_are_read_from_metrics():
 
 
 # JSON under schemas.
-
-FEW = 6
-
-
-@pytest.fixture
-def few(monkeypatch):
-    monkeypatch.setattr(modes, "JSON_PROMPTS", JSON_PROMPTS[:FEW])
 
 
 def test_the_same_greedy_json_holds_and_another_is_a_bias(few):

@@ -20,7 +20,7 @@ from spsbench.errors import DataError
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import Surface, Typical, along, typical
 
-PLAIN = "none"  # the arm without a drafter: ArS
+PLAIN = "none"  # no drafter: ArS
 STEP = 16  # tokens of context that are priced alike
 LEAST = 0.5  # least part of the known costs that a round takes
 FREE = "free"  # the rule of costs that no machine measured: verifying takes no time
@@ -48,7 +48,7 @@ class Contradiction(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Arm:
+class DrafterCosts:
     """Costs of a drafter in real rounds of the decoding loop, by K and context."""
 
     verifier: str  # rule of the rounds
@@ -73,7 +73,7 @@ class BatchCosts:
     Attributes:
         sizes: texts of a batch, rising from 1.
         passes: of each size, common passes of the target, by tokens of each text and context.
-        rest: arm -> of each size, seconds of a round of all texts less the target's pass, by K.
+        rest: drafter -> of each size, seconds of a round of all texts less the target's pass, by K.
         cached: bytes of a token's keys and values in the target.
     """
 
@@ -96,7 +96,7 @@ class BatchCosts:
         """Return [T] seconds of a common round of `size` texts that request `k` tokens each.
 
         Args:
-            name: of an arm; `none` with k = 0 is ArS.
+            name: of a drafter; `none` with k = 0 is ArS.
             drafted: tokens that each text has on average.
 
         Raises:
@@ -126,7 +126,7 @@ class Costs:
     """
 
     passes: Surface
-    arms: Mapping[str, Arm]
+    arms: Mapping[str, DrafterCosts]
     rules: Mapping[str, Rule]
     setting: Mapping[str, Any] = field(default_factory=dict)
     busy: bool = False
@@ -151,7 +151,7 @@ class Costs:
         nothing = line(0.0, 0.0)
         rule = Rule(nothing, nothing, nothing)
         arms = {
-            name: Arm(FREE, nothing, of[1], nothing)
+            name: DrafterCosts(FREE, nothing, of[1], nothing)
             for name, of in {PLAIN: dict.fromkeys(passes, nothing), **drafts}.items()
         }
         rest = {name: tuple(of[size] for size in passes) for name, of in drafts.items()}
@@ -176,7 +176,7 @@ class Costs:
 
     def round(
         self,
-        arm: str,
+        drafter: str,
         k: float,
         drafted: float,
         context: float,
@@ -190,22 +190,22 @@ class Costs:
         plain one at least: a plain one does a part of its work (`contradictions`).
 
         Args:
-            arm: drafter; `none` with k = 0 is a step of ArS.
+            drafter: its name; `none` with k = 0 is a step of ArS.
             k: tokens requested from it.
             drafted: tokens that it returns.
             batch: texts that make the round together; the seconds are of all of them.
-            rule: verifier; one that was not measured costs as much as that of the arm.
+            rule: verifier; one that was not measured costs as much as the drafter's.
         """
-        key = arm, k, drafted, int(context // STEP), batch, rule
+        key = drafter, k, drafted, int(context // STEP), batch, rule
         if key in self._known:
             return self._known[key]
         middle = (int(context // STEP) + 0.5) * STEP
         spent = self._parts(PLAIN, 0, 0, middle, batch, None)
         if drafted == 0 and k > 0:  # the drafter found nothing
-            spent[0] = spent[0] + self.arm(arm).draft.at(k, middle)
+            spent[0] = spent[0] + self.drafter(drafter).draft.at(k, middle)
         elif drafted > 0:
             plain = np.median(spent.sum(0))
-            spent = self._parts(arm, k, drafted, middle, batch, rule)
+            spent = self._parts(drafter, k, drafted, middle, batch, rule)
             explained = spent[:-1].sum(0)
             # a larger negative remainder would exceed the parts it corrects
             spent[-1] = np.maximum(spent[-1], -LEAST * explained)
@@ -214,11 +214,11 @@ class Costs:
         return spent
 
     def _parts(
-        self, arm: str, k: float, n: float, context: float, batch: int, rule: str | None
+        self, drafter: str, k: float, n: float, context: float, batch: int, rule: str | None
     ) -> Floats:
         """Return [parts, turns] seconds as they were measured."""
         if batch == 1 or self.batches is None:
-            costs = self.arm(arm)
+            costs = self.drafter(drafter)
             by_rule = self.rules.get(rule or "") or _entry("verifier", costs.verifier, self.rules)
             return np.stack(
                 [
@@ -230,7 +230,7 @@ class Costs:
             )
         target = self.batches.target(batch, n + 1, context)
         nothing = np.zeros_like(target)
-        rest = self.batches.round(arm, k, n, batch, context) - target
+        rest = self.batches.round(drafter, k, n, batch, context) - target
         return np.stack([rest, target, nothing, nothing, nothing, nothing])
 
     @property
@@ -244,12 +244,12 @@ class Costs:
 
     def relative(self, name: str, n: float, context: float) -> Typical:
         """Return c: the time of one of `n` drafted tokens, in passes of the target over one."""
-        token_seconds = self.arm(name).draft.at(n, context) / n
+        token_seconds = self.drafter(name).draft.at(n, context) / n
         return typical(token_seconds / self.passes.at(1, context), self.busy)
 
     def drafted(self, name: str, k: float, context: float) -> float:
         """Return the mean number of drafted tokens for a request of `k`, in the measured rounds."""
-        return float(self.arm(name).drafted.held(k, context).mean())
+        return float(self.drafter(name).drafted.held(k, context).mean())
 
     def contradictions(self) -> list[Contradiction]:
         """Return the rounds measured as faster than a plain round, which does a part of their work.
@@ -260,11 +260,11 @@ class Costs:
         contradictions: list[Contradiction] = []
         if self.changed:
             return contradictions
-        for name, arm in self.arms.items():
+        for name, costs in self.arms.items():
             if name == PLAIN:
                 continue
             rounds = []
-            for k, context in product(arm.draft.tokens, arm.draft.contexts):
+            for k, context in product(costs.draft.tokens, costs.draft.contexts):
                 drafted = self.drafted(name, k, context)
                 took = self._parts(name, k, drafted, context, 1, None).sum(0)
                 plain = self._parts(PLAIN, 0, 0, context, 1, None).sum(0)
@@ -296,7 +296,7 @@ class Costs:
             if part in self.changed or factors.get(part, 1.0) != 1
         }
         draft, target, *of_rule = (factors.get(part, 1.0) for part in SCALED)
-        arms = {n: replace(arm, draft=arm.draft.times(draft)) for n, arm in self.arms.items()}
+        arms = {n: replace(c, draft=c.draft.times(draft)) for n, c in self.arms.items()}
         rules = {
             name: Rule(
                 *(getattr(rule, p).times(by) for p, by in zip(SCALED[2:], of_rule, strict=True))
@@ -306,7 +306,7 @@ class Costs:
         passes = self.passes.times(target)
         return replace(self, passes=passes, arms=arms, rules=rules, changed=changed)
 
-    def arm(self, name: str) -> Arm:
+    def drafter(self, name: str) -> DrafterCosts:
         """Return the costs of a drafter.
 
         Raises:

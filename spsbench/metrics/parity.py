@@ -92,7 +92,7 @@ def qualities(scores: Iterable[Score], combine: Combine = average) -> Qualities:
     return {name: dict(zip(samples, v, strict=True)) for name, v in combined.items()}
 
 
-BOUNDS = 0.0, 1.0  # of a score: arms near the same end would pass without evidence
+BOUNDS = 0.0, 1.0  # of a score: methods near the same end would pass without evidence
 MISS = 0.05  # most chance of "equivalent" where the true difference is the margin
 MISSED = 0.2  # chance of missing equivalence at the recommended number of samples
 
@@ -115,7 +115,7 @@ class Parity(NamedTuple):
     """The parity of SpS and ArS on one metric, all numbers on 0 .. 1; in words on its own scale."""
 
     metric: str
-    ars: float  # mean over the samples that both arms have
+    ars: float  # mean over the samples that both methods have
     sps: float
     difference: Estimate  # SpS - ArS, by sample, with the bound that the verdict rests on
     margin: float
@@ -192,12 +192,12 @@ def parity(
     *,
     identical: bool = False,
 ) -> Parity | None:
-    """Return the verdict over the samples that both arms have; None without common samples.
+    """Return the verdict over the samples that both methods have; None without common samples.
 
     Args:
         ars, sps: sample -> value, from `qualities`.
         margin: the largest negligible difference, stated beforehand.
-        identical: whether the texts of these samples are the same in both arms, which decides
+        identical: whether the texts of these samples are the same in both methods, which decides
             without a test unless equal texts have different scores.
 
     Raises:
@@ -208,7 +208,7 @@ def parity(
     shared = [sample for sample in ars if sample in sps]
     if not shared:
         return None
-    old, new = (np.array([arm[sample] for sample in shared]) for arm in (ars, sps))
+    old, new = (np.array([scores[sample] for sample in shared]) for scores in (ars, sps))
     means = float(old.mean()), float(new.mean())
     n, differences = len(shared), new - old
     if identical and not differences.any():
@@ -242,7 +242,7 @@ def _within(differences: Floats, reach: float, miss: float) -> tuple[float, floa
 
 
 def _needed(differences: Floats, margin: float) -> int:
-    """Return the samples of this spread at which equal arms pass with chance 1 - `MISSED`.
+    """Return the samples of this spread at which equal methods pass with chance 1 - `MISSED`.
 
     At least the number that equal samples need.
     """

@@ -153,13 +153,13 @@ def head_fields(traces: Traces) -> dict[str, Any]:
 
 def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Planning) -> None:
     """Check requested options against the contents of a trace, without loading a model."""
-    asked = {field: options.get(name) for name, field in OF_HEAD.items()}
-    asked["work.chat"] = None if planning.chat == "auto" else planning.chat == "on"
-    asked["work.system"] = planning.system
+    requested = {field: options.get(name) for name, field in OF_HEAD.items()}
+    requested["work.chat"] = None if planning.chat == "auto" else planning.chat == "on"
+    requested["work.system"] = planning.system
     recorded = head_fields(traces)
     lines = [
         f"{field}: {value!r}, there {recorded.get(field)!r}"
-        for field, value in asked.items()
+        for field, value in requested.items()
         if value is not None and value != recorded.get(field)
     ]
     if lines:

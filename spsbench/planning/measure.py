@@ -21,7 +21,7 @@ from spsbench.loop.types import LM, Engine
 from spsbench.messages import ignore
 from spsbench.methods.measured_costs import RoundMeter, turn_tokens
 from spsbench.methods.resolve import check_weights, plan_of, resolve, warp
-from spsbench.metrics.costs import Arm, BatchCosts, Costs, Rule
+from spsbench.metrics.costs import BatchCosts, Costs, DrafterCosts, Rule
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
 from spsbench.models.folder import local_folder
@@ -177,8 +177,8 @@ def measure(
     text = enough(text, fitting[-1] + room)
     passes_of = pass_meters(pairs[0], text, (1,), sizes, fitting, draw)
     loops = loop_meters([plain, *pairs], text, sizes, draw)
-    arms, rounds_of = first_by(drafting, [plain, *pairs]), {}
-    for name, (cell, loads) in arms.items():
+    drafters, rounds_of = first_by(drafting, [plain, *pairs]), {}
+    for name, (cell, loads) in drafters.items():
         ks, times = (requested, 1) if cell.k != 0 else ((0,), PLAIN_TIMES)
         rounds_of[name] = [RoundMeter(cell, loads, text, at, ks, draw, times) for at in fitting]
     meters = [*passes_of, *loops.values(), *(m for of_arm in rounds_of.values() for m in of_arm)]
@@ -189,8 +189,8 @@ def measure(
     return Costs(
         passes=passes,
         arms={
-            name: arm_of(cell, rounds_of[name], turns, passes, rules)
-            for name, (cell, _) in arms.items()
+            name: drafter_costs(cell, rounds_of[name], turns, passes, rules)
+            for name, (cell, _) in drafters.items()
         },
         rules=rules,
         setting=setting_of([plain, *pairs]),
@@ -224,17 +224,17 @@ def measure_batches(
     text = enough(text, fitting[-1] + tokens[-1] + 1)
     middle, draw = fitting[len(fitting) // 2], Random(0)
     check_cache(first, models, [fitting[-1]] * sizes[-1], sizes[-1])
-    arms = {
-        name: RoundMeter(*arm, text, middle, ks if arm[0].k != 0 else (0,), draw, sizes=sizes)
-        for name, arm in first_by(drafting, [plain, *pairs]).items()
+    meters = {
+        name: RoundMeter(cell, loads, text, middle, ks if cell.k != 0 else (0,), draw, sizes=sizes)
+        for name, (cell, loads) in first_by(drafting, [plain, *pairs]).items()
     }
     passes_of = pass_meters(pairs[0], text, sizes, tokens, fitting, draw)
-    turns, _ = quiet(take_turns([*passes_of, *arms.values()], seconds, watch, draw))
+    turns, _ = quiet(take_turns([*passes_of, *meters.values()], seconds, watch, draw))
     passes = surfaces(passes_of, turns, tokens, fitting)
     return BatchCosts(
         sizes=sizes,
         passes=passes,
-        rest={name: beside_passes(meter, turns, passes, middle) for name, meter in arms.items()},
+        rest={name: beside_passes(meter, turns, passes, middle) for name, meter in meters.items()},
         cached=token_bytes(models.target),
     )
 
@@ -364,13 +364,13 @@ def surfaces(
     return tuple(Surface(tuple(tokens), tuple(contexts), of) for of in seconds.swapaxes(0, 1))
 
 
-def arm_of(
+def drafter_costs(
     cell: Cell,
     meters: Sequence[RoundMeter],
     turns: Sequence[int],
     passes: Surface,
     rules: Mapping[str, Rule],
-) -> Arm:
+) -> DrafterCosts:
     """Return the costs of rounds at some contexts, less the costs of the parts alone."""
     verifier = str(cell.verifier)
     rule, contexts = rules[verifier], tuple(meter.context for meter in meters)
@@ -382,7 +382,7 @@ def arm_of(
         tokens, at = float(drafted[turn, k, c]) + 1, contexts[c]
         unexplained[turn, k, c] -= sum(part.at(tokens, at)[turn] for part in alone)
     surface = partial(Surface, meters[0].ks, contexts)
-    return Arm(verifier, surface(drafted), surface(draft), surface(unexplained))
+    return DrafterCosts(verifier, surface(drafted), surface(draft), surface(unexplained))
 
 
 def beside_passes(

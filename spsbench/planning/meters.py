@@ -89,7 +89,7 @@ PROMPT = 16  # tokens, of arbitrary content
 FLATTER = 0.8  # share of the target's logits in the draft's, for a high but imperfect acceptance
 ENDLESS = 1 << 20
 
-Law = Callable[[Tensor], Tensor]
+ToProbs = Callable[[Tensor], Tensor]
 
 
 class PrecomputedLM(LM):
@@ -155,13 +155,13 @@ class TimedVerifier(Verifier):
             return self._verifier(draft, q, noise)
 
 
-def sample_draft(logits: Tensor, warp: Law, drawn: Drawn) -> Draft:
+def sample_draft(logits: Tensor, warp: ToProbs, drawn: Drawn) -> Draft:
     """Return a draft of N tokens from [N, V] logits, sampled from close distributions."""
     if drawn is Drawn.POINT:
         return Draft(logits.argmax(-1), None)
-    laws = warp(logits * FLATTER)
-    uniforms = PhiloxStream(0, "canned").round(0).uniform(Purpose.DRAFT, len(laws))
-    return Draft(sample(laws, uniforms), laws)
+    probs = warp(logits * FLATTER)
+    uniforms = PhiloxStream(0, "canned").round(0).uniform(Purpose.DRAFT, len(probs))
+    return Draft(sample(probs, uniforms), probs)
 
 
 class LoopMeter:
@@ -176,7 +176,7 @@ class LoopMeter:
     def __init__(
         self,
         logits: Tensor,
-        warp: Law,
+        warp: ToProbs,
         verifier: Verifier,
         plan: Plan,
         sizes: Sequence[int],
@@ -192,7 +192,7 @@ class LoopMeter:
             drafter=PrecomputedDrafter(sample_draft(logits[:-1], warp, plan.drawn), plan),
             verifier=TimedVerifier(verifier, self._verify),
             schedule=self._schedule,
-            warp=self._law(warp),
+            warp=self._timed(warp),
             noise=PhiloxStream(0, "free"),
             limits=Limits(ENDLESS),
         )
@@ -216,7 +216,7 @@ class LoopMeter:
         sampling, verify = self._sampling.lap(), self._verify.lap()
         return sampling, verify, max(whole - sampling - verify, 0.0)
 
-    def _law(self, warp: Law) -> Law:
+    def _timed(self, warp: ToProbs) -> ToProbs:
         def timed(logits: Tensor) -> Tensor:
             with self._sampling.running():
                 return warp(logits)

@@ -16,7 +16,7 @@ from spsbench.messages import ignore, takes_say
 from spsbench.metrics.classifier import Fitted, Slots, fit, write_classifier
 from spsbench.metrics.intervals import Floats
 from spsbench.models.prepare import facts_of, heads_in, note_default_drafters, prepare_cells
-from spsbench.planning.forecast.rounds import Coins, room_of, rounds
+from spsbench.planning.forecast.rounds import Acceptances, room_of, rounds
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import chat_sampling, describe_defaults, fill
@@ -70,7 +70,7 @@ def slots_of(texts: Sequence[Floats]) -> Slots:
     """
     parts, first = list[Slots](), 0
     for kept in texts:
-        expected = rounds(Coins.sampled(kept, None, "sps", SLOTS), SLOTS, room_of(len(kept)))
+        expected = rounds(Acceptances.sampled(kept, None, "sps", SLOTS), SLOTS, room_of(len(kept)))
         _, tested = expected.slots
         rows, slots = np.nonzero(tested > RARE)
         parts.append((first + expected.starts[rows] + slots, slots, tested[rows, slots]))

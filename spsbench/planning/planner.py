@@ -236,8 +236,8 @@ class Planner(Conductor):
 
     def _traces(self, samples: Sequence[Sample]) -> Traces | None:
         """Generate texts of ArS and trace all drafts; None: stopped."""
-        made = self._run(TEXTS, samples, PROMPTS, [self._plain], self.cells, self.workers)
-        return read_traces([self.folder / TEXTS]) if made else None
+        complete = self._run(TEXTS, samples, PROMPTS, [self._plain], self.cells, self.workers)
+        return read_traces([self.folder / TEXTS]) if complete else None
 
     def _run(
         self,
@@ -284,17 +284,17 @@ class Planner(Conductor):
         if path is None:
             pairs, file = self._pairs(traces), self.folder / COSTS
             drafts = {drafting(cell) for cell, _ in pairs}
-            given = pairs, self._text(samples, pairs[0][1])
+            sources = pairs, self._text(samples, pairs[0][1])
             how: dict[str, Any] = {"contexts": contexts_of(traces)}
             how |= {"seconds": self.planning.cost_seconds, "watch": partial(self._show, "costs")}
             setting = setting_of([(self._plain, pairs[0][1]), *pairs])
-            costs = measured_costs(file, setting, sorted(drafts), partial(measure, *given, **how))
+            costs = measured_costs(file, setting, sorted(drafts), partial(measure, *sources, **how))
             batches = costs.batches
             if sizes and not (
                 batches and batches.sizes[-1] >= sizes[-1] and drafts <= batches.rest.keys()
             ):
                 most_k = max(cell.k or 0 for cell in self.cells)
-                batches = measure_batches(*given, sizes, most_k=most_k, **how)
+                batches = measure_batches(*sources, sizes, most_k=most_k, **how)
                 costs = replace(costs, batches=batches)
                 replace_file(file, dumps(costs).encode("ascii"))
         else:

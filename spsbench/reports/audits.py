@@ -12,7 +12,7 @@ EProcess = Sequence[tuple[int, float]]
 
 
 def e_process_figure(curves: Mapping[str, EProcess], alarm: float, title: str) -> Figure:
-    """Draw the e-process of each arm; `alarm` is log10 of the e-value that rejects losslessness."""
+    """Draw the e-process by method; `alarm` is log10 of the e-value that rejects losslessness."""
     items = [
         Curve(
             name=name,
@@ -75,12 +75,12 @@ Parts = tuple[list[str], tuple[Figure, ...], tuple[TextTable, ...]]
 
 
 def _sampled(audit: Values) -> Parts:
-    arms = audit["sps"], audit["controls"]["ars"]
+    methods = audit["sps"], audit["controls"]["ars"]
     alarm = audit["alarm_log10"]
     notes = [
-        f"{arm['name']}: {arm['tokens']:,} tokens of {arm['texts']:,} texts, largest e-value "
-        f"10^{arm['e_value_log10']:.2f} (alarm at 10^{alarm:.2f})."
-        for arm in arms
+        f"{method['name']}: {method['tokens']:,} tokens of {method['texts']:,} texts, largest "
+        f"e-value 10^{method['e_value_log10']:.2f} (alarm at 10^{alarm:.2f})."
+        for method in methods
     ]
     injected = audit["controls"]["injected"]
     if injected is not None:
@@ -88,12 +88,12 @@ def _sampled(audit: Values) -> Parts:
             f"Control: an injected bias of {injected['bias']:.3g} was caught in "
             f"{injected['caught']} of {injected['repeats']} repeats."
         )
-    curves = {arm["name"]: arm["curve"] for arm in arms}
+    curves = {method["name"]: method["curve"] for method in methods}
     figure = e_process_figure(curves, alarm, "E-process against the target's distribution")
-    return notes, (figure,), tuple(table for arm in arms for table in _arm(arm))
+    return notes, (figure,), tuple(table for method in methods for table in _of_method(method))
 
 
-def _arm(arm: Values) -> list[TextTable]:
+def _of_method(method: Values) -> list[TextTable]:
     rows = tuple(
         (
             test["direction"],
@@ -104,19 +104,19 @@ def _arm(arm: Values) -> list[TextTable]:
             f"{test['bias']:+.4f}",
             f"{test['z']:+.2f}",
         )
-        for test in arm["tests"]
+        for test in method["tests"]
     )
     headings = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z")
     tables = [
-        TextTable(title=f"Tokens of {arm['name']}", headings=headings, rows=rows, names=2)
+        TextTable(title=f"Tokens of {method['name']}", headings=headings, rows=rows, names=2)
     ] * bool(rows)
     wrong = tuple(
         (str(token["text"]), str(token["position"]), str(token["token"]), str(token["reason"]))
-        for token in arm["impossible"][:SHOWN]
+        for token in method["impossible"][:SHOWN]
     )
     if wrong:
-        caption = f"Impossible tokens of {arm['name']}: {arm['impossible_count']:,}"
-        if arm["impossible_count"] > len(wrong):
+        caption = f"Impossible tokens of {method['name']}: {method['impossible_count']:,}"
+        if method["impossible_count"] > len(wrong):
             caption += f", the first {len(wrong)}"
         tables.append(TextTable(caption, ("text", "position", "token", "why"), wrong))
     return tables

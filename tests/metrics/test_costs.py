@@ -12,7 +12,7 @@ from spsbench.metrics.costs import PLAIN, Costs
 from spsbench.metrics.costs_file import dumps, loads, read_costs, to_json
 from spsbench.metrics.sums import AT, Tally, Totals
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface, typical
-from tests.oracles.forecasts import arm, costs, surface
+from tests.oracles.forecasts import costs, drafts, surface
 
 
 def test_parts_add_up():
@@ -50,7 +50,7 @@ def test_drift_cancels_in_ratios_but_not_in_seconds():
     slow = [1.0, 1.1, 1.3, 1.2, 1.6, 1.5, 1.9, 2.0]
     made = costs(passes=surface(lambda n, context: 9.0 + n, slow=slow))
     ratio = made.relative("model small", 4, 100)
-    drifting = costs(passes=made.passes, arms={"model small": arm(2.0, slow=slow)})
+    drifting = costs(passes=made.passes, arms={"model small": drafts(2.0, slow=slow)})
     same = drifting.relative("model small", 4, 100)
     assert same.low == pytest.approx(same.high) == pytest.approx(0.2)
     assert ratio.high / ratio.low > 1.5
@@ -156,7 +156,7 @@ def test_ratios_price_drafted_tokens_and_further_rows_in_plain_passes():
 
 
 def test_a_round_with_a_draft_takes_as_long_as_a_plain_one_at_least():
-    arms = {PLAIN: arm(0.0, verifier="match"), "model small": arm(2.0, fixed=-6.0)}
+    arms = {PLAIN: drafts(0.0, verifier="match"), "model small": drafts(2.0, fixed=-6.0)}
     measured = costs(arms=arms)
     plain = np.median(measured.round(PLAIN, 0, 0, 150).sum(0))
     cheap = costs(arms=arms, passes=measured.passes.times(1e-3))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from spsbench.metrics.costs import Arm, BatchCosts, Costs, Rule
+from spsbench.metrics.costs import BatchCosts, Costs, DrafterCosts, Rule
 from spsbench.metrics.surfaces import Surface
 from spsbench.planning.forecast.forecasts import forecast_all
 from spsbench.planning.forecast.predictions import Candidate, predict
@@ -27,12 +27,12 @@ def surface(
     )
 
 
-def arm(
+def drafts(
     draft: float, fixed: float = 0.5, verifier: str = "sps", slow: Sequence[float] = (1.0,) * TURNS
-) -> Arm:
+) -> DrafterCosts:
     """A drafter that takes `draft` a token, of rounds that take `fixed` more than their parts."""
     k = (1, 4, 8)
-    return Arm(
+    return DrafterCosts(
         verifier=verifier,
         drafted=surface(lambda n, _: n, k),
         draft=surface(lambda n, _: draft * n, k, slow=slow),
@@ -52,7 +52,7 @@ def costs(**more: object) -> Costs:
     """A target of 10 seconds and one more for each token more; drafts of 2 seconds a token."""
     values: dict[str, object] = {
         "passes": surface(lambda n, context: 9.0 + n + (context - 100) / 100),
-        "arms": {"none": arm(0.0, verifier="match"), "model small": arm(2.0)},
+        "arms": {"none": drafts(0.0, verifier="match"), "model small": drafts(2.0)},
         "rules": {"sps": rule(), "match": rule()},
         "setting": {"machine": {"cpu": "made up"}, "threads": 2},
     }
@@ -89,7 +89,7 @@ def flat(**more):
 
 
 def texts(alpha, count=10, length=L):
-    """Texts whose every coin is `alpha`: exactly what Leviathan et al. assume."""
+    """Texts of one acceptance probability, which is what Leviathan et al. assume."""
     found = []
     for number in range(count):
         ones = np.ones(length)

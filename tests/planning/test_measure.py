@@ -25,8 +25,8 @@ from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
-from tests.oracles.forecasts import arm
 from tests.oracles.forecasts import costs as table
+from tests.oracles.forecasts import drafts
 
 EAGER = Spec("eager")
 TARGET = ModelSpec("t", engine=EAGER)
@@ -215,7 +215,7 @@ def test_few_sizes_are_measured_of_many():
     ("fixed", "kept", "notes"), [([-6.0, 0.5], 0.5, 1), ([-6.0, -7.0], -7.0, 1), ([0.5], 0.5, 0)]
 )
 def test_contradictory_costs_are_measured_once_more(fixed, kept, notes, said, tmp_path):
-    tables = [table(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=one)}) for one in fixed]
+    tables = [table(arms={"none": drafts(0.0), "ngram": drafts(0.01, fixed=one)}) for one in fixed]
     path = tmp_path / "costs.json"
     setting = {"threads": 2}
     measured_costs(path, setting, [], lambda: tables.pop(0))

@@ -16,6 +16,8 @@ from spsbench.planning.report import Planned, command
 from spsbench.reports.html import html
 from spsbench.reports.text import json as as_json
 from spsbench.reports.text import markdown
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.records import records
 from spsbench.store.traces import TraceWriter, read_traces
@@ -282,3 +284,32 @@ def test_a_head_drafts_by_its_own_drafter_alone():
         cells_of({"draft": ["small"], "drafter": [one]}, (2,))
     found = cells_of({"drafter": [Spec("eagle3"), MODEL]}, (2,))  # of the bundled target
     assert {cell.draft and cell.draft.id for cell in found} == {"nano-eagle3", "nano-draft"}
+
+
+def test_the_command_has_what_is_not_usual():
+    cell = Cell(
+        target=ModelSpec("my model", dtype="bfloat16"),
+        draft=ModelSpec("small", "abc", dtype="bfloat16", engine=Spec("eager")),
+        verifier=Spec("block"),
+        schedule=Spec("ema"),
+        temperature=0.7,
+        top_p=0.9,
+    )
+    speculate, undecided, do_not = (
+        SimpleNamespace(verdict=verdict)
+        for verdict in (Verdict.SPECULATE, Verdict.UNDECIDED, Verdict.DO_NOT)
+    )
+    assert command(cell, speculate) == (
+        "sps generate --target 'my model' --dtype bfloat16 --draft small --draft-revision abc "
+        "--draft-engine eager "
+        "--verifier block --schedule ema --temperature 0.7 --top-p 0.9 PROMPT"
+    )
+    rule = cell.but(draft=None, drafter=Spec("ngram"), schedule=Spec.parse("constant:lookahead=3"))
+    assert "--drafter ngram --verifier block --k 3" in command(rule, speculate)
+    assert "--k 0 " in command(rule, do_not)
+    asked = rule.but(chat=True, system="Be brief.")
+    assert command(asked, speculate).endswith("--chat --system 'Be brief.' PROMPT")
+    assert command(asked, undecided).endswith("--compare PROMPT")
+    quantised = cell.but(draft=ModelSpec("my model", dtype="bfloat16", weights="int4"))
+    assert "--draft 'my model' --draft-weights int4" in command(quantised, speculate)
+    assert "--temperature" not in command(rule.but(temperature=1.0, top_p=1.0), speculate)

@@ -24,7 +24,7 @@ from spsbench.planning.forecast.recommendation import (
     break_even,
     lacks,
 )
-from spsbench.planning.forecast.rounds import coins_of, least_cost, room_along
+from spsbench.planning.forecast.rounds import acceptances_of, least_cost, room_along
 from spsbench.store.traces import Along, DraftOf, Written
 
 Traced = Mapping[str, tuple[DraftOf, Sequence[tuple[Written, Along]]]]
@@ -151,7 +151,7 @@ def forecast_all(
     notify: Callable[[int, int], None] = lambda done, total: None,
     new_prompts: int | None = None,
 ) -> Forecasts:
-    """Return the forecast of every candidate that was traced, a draft by rule with its K or more.
+    """Return the forecast of every candidate that was traced, with as large a K.
 
     Args:
         notify: is called with the texts done and all of them, each along each draft.
@@ -212,15 +212,15 @@ def least_seconds(
     The choice knows all acceptances, which no real schedule does.
     """
     simulations = max(FEWEST_CEILING, ALL_CEILING // len(traced))
-    arm, rule = candidate.draft, candidate.verifier
+    drafter, rule = candidate.draft, candidate.verifier
     by_step: dict[int, list[float]] = {}
     total = 0.0
     for text, trace in traced:
         steps = [(text.prompt_tokens + t) // STEP for t in range(len(text.q))]
         for step in set(steps) - by_step.keys():
-            priced = (costs.round(arm, n, n, step * STEP, rule=rule) for n in range(most + 1))
+            priced = (costs.round(drafter, n, n, step * STEP, rule=rule) for n in range(most + 1))
             by_step[step] = [float(np.median(seconds.sum(0))) for seconds in priced]
-        coins = coins_of(text, trace, rule_of(candidate, draft), most)
+        acceptances = acceptances_of(text, trace, rule_of(candidate, draft), most)
         cost = np.array([by_step[step] for step in steps])
-        total += least_cost(coins, room_along(text, trace), cost, simulations)
+        total += least_cost(acceptances, room_along(text, trace), cost, simulations)
     return total

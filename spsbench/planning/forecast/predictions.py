@@ -13,11 +13,11 @@ from spsbench.metrics.rates import RATES, gains
 from spsbench.metrics.sums import AT, Tally, Totals, numbered
 from spsbench.metrics.surfaces import Typical, typical
 from spsbench.planning.forecast.rounds import (
-    Coins,
+    Acceptances,
     Ints,
     Rounds,
     VerifierRule,
-    coins_of,
+    acceptances_of,
     price,
     room_along,
     rounds,
@@ -48,7 +48,7 @@ class Candidate:
     draft: str
     verifier: str
     k: int | None = None
-    schedule: tuple[str, Callable[[Coins, Ints, int], Rounds]] | None = None
+    schedule: tuple[str, Callable[[Acceptances, Ints, int], Rounds]] | None = None
 
     @property
     def group(self) -> str:
@@ -78,19 +78,19 @@ class Prediction:
 
     Args:
         baseline: the prediction of ArS over the same texts, added before; None: this one is.
-        arm: drafter in the costs; the default is that of the candidate.
+        drafter: its name in the costs; the default is that of the candidate.
         batch: texts that make their rounds together.
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced;
             infinity: the intervals are those of the mean.
         exact: whether counts are exact for these texts, so that only times are estimates.
-        operations: of a drafted token over those of a row of the target; 0 for drafts by rule.
+        operations: of a drafted token over those of a row of the target; 0: it is looked up.
         factor: part of the gain that is left to prompts that did not choose this K.
     """
 
     candidate: Candidate
     costs: Costs
     baseline: "Prediction | None" = None
-    arm: str = ""
+    drafter: str = ""
     batch: int = 1
     new_prompts: float | None = None
     exact: bool = True
@@ -99,7 +99,7 @@ class Prediction:
 
     def __post_init__(self) -> None:
         k = self.candidate.k or 0
-        self.arm = self.arm or self.candidate.draft
+        self.drafter = self.drafter or self.candidate.draft
         self.tally = Tally(k, 0, k)
         self.simulated, self.variance, self.texts = False, 0.0, 0
         self._acceptance = np.zeros(2)
@@ -115,7 +115,7 @@ class Prediction:
         """
         sizes, weights = expected.sizes(context, alike=len(self.costs.passes.contexts) == 1)
         rule = self.candidate.verifier
-        seconds = price(sizes, weights, self.costs, self.arm, rule, self.batch)
+        seconds = price(sizes, weights, self.costs, self.drafter, rule, self.batch)
         for size, weight in zip(map(tuple, sizes.tolist()), weights.tolist(), strict=True):
             self._sizes[size] = self._sizes.get(size, 0.0) + weight
         self._parts = self._parts + seconds
@@ -130,7 +130,7 @@ class Prediction:
 
     def add_plain(self, length: int, context: int, key: tuple[int, int]) -> None:
         """Add the rounds of ArS: one a token."""
-        nothing = Coins(np.zeros((length, 0), np.bool_), np.zeros(length, np.int64))
+        nothing = Acceptances(np.zeros((length, 0), np.bool_), np.zeros(length, np.int64))
         self.add(rounds(nothing, 0, nothing.longest), context, key)
 
     @cached_property
@@ -234,7 +234,7 @@ class Prediction:
         sizes = np.array(list(self._sizes), np.int64).reshape(-1, 3)
         weights = np.array(list(self._sizes.values()))
         rule = self.candidate.verifier
-        return np.asarray(price(sizes, weights, self.costs, self.arm, rule, batch).sum(0))
+        return np.asarray(price(sizes, weights, self.costs, self.drafter, rule, batch).sum(0))
 
     @property
     def _left(self) -> float:
@@ -289,11 +289,13 @@ def predict(
         key = numbers[text.key[1]], text.key[2]
         if plain is None:
             baseline.add_plain(len(text.q), text.prompt_tokens, key)
-        coins = {name: coins_of(text, trace, rule, most) for name, rule in rules.items()}
+        acceptances = {
+            name: acceptances_of(text, trace, rule, most) for name, rule in rules.items()
+        }
         for prediction in predictions:
             candidate = prediction.candidate
-            known = coins[candidate.verifier]
-            expected = rounds_of(candidate, draft, text, trace, len(traced), known)
+            of_rule = acceptances[candidate.verifier]
+            expected = rounds_of(candidate, draft, text, trace, len(traced), of_rule)
             prediction.add(expected, text.prompt_tokens, key)
     return predictions
 
@@ -304,16 +306,16 @@ def rounds_of(
     text: Written,
     trace: Along,
     texts: int,
-    known: Coins | None = None,
+    of_rule: Acceptances | None = None,
 ) -> Rounds:
-    """Return the rounds of a candidate along a text; `known` are probabilities of its rule."""
+    """Return the rounds of a candidate along a text; `of_rule`: probabilities under its rule."""
     room, rule = room_along(text, trace), rule_of(candidate, draft)
     if candidate.schedule is None:
         k = candidate.k or 0
-        return rounds(known or coins_of(text, trace, rule, k), k, room)
+        return rounds(of_rule or acceptances_of(text, trace, rule, k), k, room)
     name, simulate = candidate.schedule
-    coins = coins_of(text, trace, rule, draft.most or K_MAX, name)
-    return simulate(coins, room, max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // texts))
+    acceptances = acceptances_of(text, trace, rule, draft.most or K_MAX, name)
+    return simulate(acceptances, room, max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // texts))
 
 
 def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:

@@ -10,7 +10,7 @@ that starts at position t drafts slots t, t + 1, ..., and keeps slots up to the 
 - `block` keeps i slots or more with the least of 1 and the products p / q over the first 1, ..., i
   of them: not slot by slot, yet by the text alone (Sun et al. 2024;
   docs/explanation/planning.md has the proof);
-- a draft by rule is kept while it equals the text.
+- a deterministic draft is kept while it equals the text.
 
 The noise of each round is fresh, so the rounds of a text are a Markov chain over positions. Their
 expected numbers fill the `Totals` of measured rounds. As in `loop.decode`, K is clamped to the
@@ -42,7 +42,7 @@ UNLIMITED = 1 << 40  # tokens of a budget that is not recorded
 
 
 @dataclass(frozen=True, eq=False)
-class Coins:
+class Acceptances:
     """Acceptance chances along one text of L tokens, for drafts of up to M tokens.
 
     Args:
@@ -69,7 +69,7 @@ class Coins:
         most: int,
         overlap: Floats | None = None,
         stops: Counts | None = None,
-    ) -> "Coins":
+    ) -> "Acceptances":
         """Return the chances of a draft whose distribution depends on the text alone.
 
         Args:
@@ -91,8 +91,8 @@ class Coins:
         return cls(kept, longest, overlap, rule != "block", longest + 1)
 
     @classmethod
-    def by_rule(cls, hits: Counts, proposed: Counts, most: int) -> "Coins":
-        """Return the chances, 0 and 1, of a draft by rule.
+    def deterministic(cls, hits: Counts, proposed: Counts, most: int) -> "Acceptances":
+        """Return the chances, 0 and 1, of a deterministic draft.
 
         Args:
             hits: [L] first tokens of the proposal at each position that the text has too.
@@ -102,15 +102,15 @@ class Coins:
         return cls(np.arange(most) < matching, np.asarray(proposed, np.int64))
 
 
-def coins_of(
+def acceptances_of(
     text: Written, trace: Along, rule: VerifierRule, most: int, schedule: str = ""
-) -> Coins:
+) -> Acceptances:
     """Return the acceptance chances of a traced draft, with the stops of a schedule."""
     if isinstance(trace, Proposed):
         proposed, hits = trace.of(most)
-        return Coins.by_rule(hits, proposed, most)
+        return Acceptances.deterministic(hits, proposed, most)
     stops = trace.stops.get(schedule)
-    return Coins.sampled(trace.p, text.q, rule, most, trace.overlap, stops)
+    return Acceptances.sampled(trace.p, text.q, rule, most, trace.overlap, stops)
 
 
 def room_of(length: int, budget: int = UNLIMITED, reach: int | None = None) -> Ints:
@@ -128,7 +128,7 @@ def room_along(text: Written, trace: Along) -> Ints:
 class Rounds:
     """The rounds of one text in expectation over acceptances, given the text."""
 
-    coins: Coins
+    acceptances: Acceptances
     starts: Ints  # [S] positions, from the first generated token, at which a round may start
     requested: Ints  # [S] tokens requested from the drafter: K, clamped
     weights: Floats  # [S] expected number of such rounds
@@ -138,7 +138,7 @@ class Rounds:
     @cached_property
     def drafted(self) -> Ints:
         """Return [S] drafted tokens."""
-        return np.minimum(self.requested, self.coins.longest[self.starts])
+        return np.minimum(self.requested, self.acceptances.longest[self.starts])
 
     def sizes(self, context: int, *, alike: bool = False) -> tuple[Ints, Floats]:
         """Return the distinct [U, 3] (requested, drafted, steps of context), and [U] their weights.
@@ -147,7 +147,7 @@ class Rounds:
             context: tokens of the prompt.
             alike: all contexts are priced alike.
         """
-        passes, drafted = self.coins.passes, self.drafted
+        passes, drafted = self.acceptances.passes, self.drafted
         computed = self.requested
         if passes is not None:
             computed = np.minimum(computed, passes[self.starts])
@@ -164,25 +164,25 @@ class Rounds:
         """Return [S, N] expected times that each slot is kept, and tested within the text."""
         drafted, weights = self.drafted[:, None], self.weights[:, None]
         places = np.arange(int(drafted.max(initial=0)))
-        kept = weights * (self.coins.kept[self.starts, : len(places)] * (places < drafted))
+        kept = weights * (self.acceptances.kept[self.starts, : len(places)] * (places < drafted))
         before = np.concatenate([weights, kept], axis=1)[:, : len(places)]
-        rest = len(self.coins.longest) - self.starts[:, None]
+        rest = len(self.acceptances.longest) - self.starts[:, None]
         return kept, before * (places < np.minimum(drafted, rest))
 
     @cached_property
     def emitted(self) -> Floats:
         """Return [S] expected tokens: one a round, and what is kept before the text's end."""
         kept, _ = self.slots
-        rest = len(self.coins.longest) - 1 - self.starts[:, None]
+        rest = len(self.acceptances.longest) - 1 - self.starts[:, None]
         return np.asarray(self.weights + (kept * (np.arange(kept.shape[1]) < rest)).sum(1))
 
     def acceptance(self) -> tuple[float, float]:
         """Return expected acceptances and tests: of a sampled draft its overlap, under any rule."""
         kept, tested = self.slots
-        if self.coins.overlap is None:
+        if self.acceptances.overlap is None:
             return float(kept.sum()), float(tested.sum())
         places = self.starts[:, None] + np.arange(tested.shape[1])
-        overlap = self.coins.overlap[np.minimum(places, len(self.coins.longest) - 1)]
+        overlap = self.acceptances.overlap[np.minimum(places, len(self.acceptances.longest) - 1)]
         return float((tested * overlap).sum()), float(tested.sum())
 
     def totals(self, seconds: Floats) -> Totals:
@@ -194,8 +194,8 @@ class Rounds:
         accepted, drafted = float(self.slots[0].sum()), float(self.weights @ self.drafted)
         count, tokens = float(self.weights.sum()), float(self.emitted.sum())
         agreed, looked_at = self.acceptance()
-        slotwise = self.coins.slot_by_slot
-        sampled = slotwise and self.coins.overlap is not None
+        slotwise = self.acceptances.slot_by_slot
+        sampled = slotwise and self.acceptances.overlap is not None
         by_turn = seconds.sum(0)
         whole, shares = float(median(by_turn)), median(seconds / by_turn)
         return Totals(
@@ -226,7 +226,7 @@ class Rounds:
         sums = np.zeros((2, slots))
         for row, tokens in zip(sums, self.slots, strict=True):
             row[: tokens.shape[1]] = tokens.sum(0)[:slots]
-        return [float(n) for n in (sums * self.coins.slot_by_slot).flat]
+        return [float(n) for n in (sums * self.acceptances.slot_by_slot).flat]
 
     def by_depth(self, most: int) -> list[float]:
         """Return the rounds that drafted at least 1, 2, ... `most` tokens."""
@@ -239,27 +239,27 @@ def median(turns: Floats) -> Floats:
 
 
 def price(
-    sizes: Ints, weights: Floats, costs: Costs, arm: str, rule: str | None, batch: int = 1
+    sizes: Ints, weights: Floats, costs: Costs, drafter: str, rule: str | None, batch: int = 1
 ) -> Floats:
     """Return [parts, turns] expected seconds of rounds of some sizes (`Rounds.sizes`)."""
-    total = np.zeros_like(costs.round(arm, 0, 0, 0, batch=batch))
+    total = np.zeros_like(costs.round(drafter, 0, 0, 0, batch=batch))
     for (requested, drafted, step), weight in zip(sizes.tolist(), weights.tolist(), strict=True):
-        seconds = costs.round(arm, requested, drafted, step * STEP, batch=batch, rule=rule)
+        seconds = costs.round(drafter, requested, drafted, step * STEP, batch=batch, rule=rule)
         total += weight * seconds
     return total
 
 
-def rounds(coins: Coins, k: int, room: Ints) -> Rounds:
+def rounds(acceptances: Acceptances, k: int, room: Ints) -> Rounds:
     """Return the rounds under a constant K, exactly."""
-    length, requested = len(coins.longest), np.minimum(k, room)
-    drafted = np.minimum(requested, coins.longest)[:, None]
-    kept = coins.kept[:, :k] * (np.arange(k) < drafted)
+    length, requested = len(acceptances.longest), np.minimum(k, room)
+    drafted = np.minimum(requested, acceptances.longest)[:, None]
+    kept = acceptances.kept[:, :k] * (np.arange(k) < drafted)
     if kept.dtype == np.bool_:
         advances, walk, position = (kept.sum(1) + 1).tolist(), [], 0
         while position < length:
             walk.append(position)
             position += advances[position]
-        return Rounds(coins, np.array(walk, np.int64), requested[walk], np.ones(len(walk)))
+        return Rounds(acceptances, np.array(walk, np.int64), requested[walk], np.ones(len(walk)))
     reached = np.concatenate([np.ones((length, 1)), kept], axis=1)
     outcomes = reached - np.concatenate([kept, np.zeros((length, 1))], axis=1)  # [L, K + 1]
     weights, variance = np.zeros(length + k + 1), 0.0
@@ -275,11 +275,11 @@ def rounds(coins: Coins, k: int, room: Ints) -> Rounds:
             square[t] = 1 + 2 * ahead + outcomes[t] @ square[t + 1 : t + k + 2]
         variance = float(square[0] - mean[0] ** 2)
     starts = np.flatnonzero(weights[:length] > 0)
-    return Rounds(coins, starts, requested[starts], weights[starts], variance)
+    return Rounds(acceptances, starts, requested[starts], weights[starts], variance)
 
 
 def simulated(
-    schedule: Any, round_type: Callable[..., Any], coins: Coins, room: Ints, simulations: int
+    schedule: Any, round_type: Callable[..., Any], along: Acceptances, room: Ints, simulations: int
 ) -> Rounds:
     """Return the rounds under a schedule that looks back, from simulated generations.
 
@@ -289,7 +289,7 @@ def simulated(
         round_type: `loop.types.Round`, of which the histories are that a schedule reads.
     """
     counts, numbers = Counter[tuple[int, int]](), []
-    chances, longest, limits = coins.kept.tolist(), coins.longest.tolist(), room.tolist()
+    chances, longest, limits = along.kept.tolist(), along.longest.tolist(), room.tolist()
     for seed in range(simulations):
         noise, history, position = random.Random(f"replay/{seed}"), list[Any](), 0
         while position < len(longest):
@@ -298,9 +298,9 @@ def simulated(
             u, accepted = noise.random(), 0
             while accepted < drafted and u < chances[position][accepted]:
                 accepted += 1
-            tested, overlap = min(accepted + 1, drafted) if coins.slot_by_slot else -1, None
-            if coins.overlap is not None and tested >= 0:
-                overlap = float(coins.overlap[position : position + tested].sum())
+            tested, overlap = min(accepted + 1, drafted) if along.slot_by_slot else -1, None
+            if along.overlap is not None and tested >= 0:
+                overlap = float(along.overlap[position : position + tested].sum())
             tokens = [0] * (accepted + 1)  # their number is right, the ids are unknown
             history.append(round_type(drafted, tested, accepted, tokens, overlap, 0.0, None))
             counts[position, requested] += 1
@@ -308,10 +308,10 @@ def simulated(
         numbers.append(len(history))
     keys = np.array(sorted(counts), np.int64).reshape(-1, 2)
     weights = np.array([counts[start, k] for start, k in keys.tolist()]) / simulations
-    return Rounds(coins, keys[:, 0], keys[:, 1], weights, float(np.var(numbers)), simulations)
+    return Rounds(along, keys[:, 0], keys[:, 1], weights, float(np.var(numbers)), simulations)
 
 
-def least_cost(coins: Coins, room: Ints, cost: Floats, simulations: int) -> float:
+def least_cost(acceptances: Acceptances, room: Ints, cost: Floats, simulations: int) -> float:
     """Return the least cost of a text under any choice of each round's K, acceptances known.
 
     Each position is sampled once a simulation, since the target fills a rejected one; a rule that
@@ -320,14 +320,14 @@ def least_cost(coins: Coins, room: Ints, cost: Floats, simulations: int) -> floa
     Args:
         cost: [L, M + 1] of a round from each position, by drafted tokens.
     """
-    length, most = len(coins.longest), cost.shape[1] - 1
+    length, most = len(acceptances.longest), cost.shape[1] - 1
     noise = np.random.default_rng(0).random((simulations, length + 1))
     ahead = np.zeros((simulations, length + 1))
     for t in reversed(range(length)):
-        n = int(min(most, room[t], coins.longest[t]))
-        kept = coins.kept[t, :n]
+        n = int(min(most, room[t], acceptances.longest[t]))
+        kept = acceptances.kept[t, :n]
         after = ahead[:, np.minimum(t + 1 + np.arange(n + 1), length)]  # [simulations, N + 1]
-        if coins.slot_by_slot:
+        if acceptances.slot_by_slot:
             before = np.concatenate([[1.0], kept[:-1]])[:n]
             slots = np.divide(kept, before, out=np.zeros(n), where=before > 0)
             draws = noise[:, t : t + n]

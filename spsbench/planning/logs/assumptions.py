@@ -23,7 +23,7 @@ from spsbench.metrics.costs import PLAIN, Costs, line
 from spsbench.metrics.costs_file import read_costs
 from spsbench.metrics.rates import expected_tokens
 from spsbench.metrics.surfaces import Surface
-from spsbench.planning.logs.texts import LOOK_UP, MODEL_ARM
+from spsbench.planning.logs.texts import LOOK_UP, MODEL_DRAFT
 from spsbench.reports.reporter import TextTable
 from spsbench.settings.commands import LogOptions
 
@@ -78,7 +78,8 @@ def costs_of(
     by_ratios = draft is not None or row is not None
     if (path is not None) + by_ratios + (roofline is not None) > 1:
         raise UsageError(
-            "costs, roofline and ratios: expected one of them to price rounds. Leave the others out"
+            "`costs`, `roofline` and ratios (`draft_ratio`, `row_ratio`): expected one source of "
+            "the costs of rounds. Leave the others out"
         )
     if roofline is not None:
         fields = parse_roofline(roofline)
@@ -87,22 +88,22 @@ def costs_of(
             f"{fields['weight_bytes']:g} bytes at {fields['bandwidth']:.3g} B/s and "
             f"{fields['flops']:.3g} operations/s."
         )
-        runs_model = {LOOK_UP: False, **dict.fromkeys(map(MODEL_ARM.format, models), True)}
+        runs_model = {LOOK_UP: False, **dict.fromkeys(map(MODEL_DRAFT.format, models), True)}
         return roofline_costs(fields, runs_model, batches, most), about
     if list(batches) != [1]:
         raise UsageError(
-            "batch with a log: expected a roofline, which knows what a batch costs. Name one, as "
-            "h100,params=8e9, or leave batch out"
+            "`batch` with a log: expected costs of batches, which a roofline gives. Add `roofline` "
+            "h100,params=8e9, or leave `batch` out"
         )
     if path is not None:
         table = read_costs(path)
-        look_up = replace(table.arm(PLAIN), draft=line(0.0, 0.0))
+        look_up = replace(table.drafter(PLAIN), draft=line(0.0, 0.0))
         costs = replace(table, arms={LOOK_UP: look_up, **table.arms})
         return costs, "Rounds are priced by the measured table of costs."
     draft, row = (draft or 0.0, row or 0.0) if by_ratios else (ASSUMED_DRAFT, ASSUMED_ROW)
     by_model = f"a drafted token of a model costs {draft:g}, " if models else ""
     about = f"In passes of plain sampling {by_model}a further row {row:g}; a look-up is free."
-    drafts = {LOOK_UP: 0.0, **dict.fromkeys(map(MODEL_ARM.format, models), draft)}
+    drafts = {LOOK_UP: 0.0, **dict.fromkeys(map(MODEL_DRAFT.format, models), draft)}
     return Costs.of_ratios(row, drafts), about if by_ratios else ""
 
 
@@ -124,14 +125,14 @@ def parse_roofline(text: str) -> dict[str, float]:
             value = math.nan
         if name not in FIELDS or not 0 <= value < math.inf:
             raise UsageError(
-                f"roofline {part!r}: expected a device ({', '.join(DEVICES)}) or one of "
+                f"`roofline` {part!r}: expected a device ({', '.join(DEVICES)}) or one of "
                 f"{', '.join(FIELDS)} with a number. Change it"
             )
         fields[name] = value
     for name in ("bandwidth", "flops", "params"):
         if not fields[name] > 0:
             raise UsageError(
-                f"roofline without {name}: expected a number above 0. Add {name}=..., or name a "
+                f"`roofline` without {name}: expected a number above 0. Add {name}=..., or name a "
                 f"device: {', '.join(DEVICES)}"
             )
     return fields
@@ -199,7 +200,7 @@ def rates_of(text: str) -> list[float]:
     except ValueError:
         rates = [math.nan]
     if not all(0 <= rate <= 1 for rate in rates):
-        raise UsageError(f"alpha {text!r}: expected numbers from 0 to 1, as 0.5,0.7,0.9")
+        raise UsageError(f"`alpha` {text!r}: expected numbers from 0 to 1, as 0.5,0.7,0.9")
     return rates
 
 

@@ -203,19 +203,12 @@ def name(entry: Mapping[str, Any], index: int, *keys: str) -> str:
     return next(names, str(index))
 
 
-def of_line(entry: Mapping[str, Any], index: int, request: object = None) -> Iterator[Request]:
-    """Yield the answers of a line.
-
-    Args:
-        entry: the line; it holds the answer.
-        index: its number.
-        request: what was asked, where another line holds it.
-    """
-    asked = next((entry[key] for key in REQUESTS if entry.get(key)), None)
-    asked = unpacked(asked if request is None else request)
-    if isinstance(asked, dict) and isinstance(asked.get("body"), dict):
-        asked = asked["body"]
-    halves = (asked, entry) if isinstance(asked, dict) else (entry, asked)
+def of_line(entry: Mapping[str, Any], index: int) -> Iterator[Request]:
+    """Yield the answers of a line with its number."""
+    sent = unpacked(next((entry[key] for key in REQUESTS if entry.get(key)), None))
+    if isinstance(sent, dict) and isinstance(sent.get("body"), dict):
+        sent = sent["body"]
+    halves = (sent, entry) if isinstance(sent, dict) else (entry, sent)
     prompt = next((prompt for half in halves if (prompt := prompt_of(half))), None)
     answer = next((entry[key] for key in ANSWERS if entry.get(key) is not None), None)
     if answer is None and prompt is not None:
@@ -231,7 +224,7 @@ def of_line(entry: Mapping[str, Any], index: int, request: object = None) -> Ite
     if not choices:
         raise LeftOutError("an answer without choices")
     body = answer.get("body", answer) if isinstance(answer, dict) else {}
-    holders = [half for half in (body, asked, entry) if isinstance(half, dict)]
+    holders = [half for half in (body, sent, entry) if isinstance(half, dict)]
     for place, choice in enumerate(choices):
         yield _request(
             choice,

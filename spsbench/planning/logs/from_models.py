@@ -49,7 +49,7 @@ class DraftModel:
         cell = make_cell(**{**options, "target": name, "draft": None, "drafter": "none", "k": 0})
         loaded = ModelCache(access).load(cell)
         if loaded.target is None:
-            raise UsageError(f"draft {name}: expected a model that is loaded here. Name another")
+            raise UsageError(f"`draft` {name}: expected a model that is loaded here. Name another")
         engine = make("engines", cell.target.engine)
         session = engine.session(loaded.target, vocab_size=loaded.vocab_size)
         return cls(name, session, loaded.vocab_size, loaded.tokenizer)

@@ -56,17 +56,17 @@ def plan_log(
     refused = sorted(remaining.keys() - TAKEN)
     if refused:
         raise UsageError(
-            f"{refused[0]} with a log: expected options of drafters, sampling, tokenizer and "
-            f"costs. Leave {refused[0]} out"
+            f"`{refused[0]}` with a log: expected an option of drafters, sampling, tokenizer or "
+            "costs. Leave it out"
         )
     log_options, planning, grid, access = parse(remaining, LogOptions, Planning, Candidates, Access)
-    given, ks = grid.given, sorted(planning.k)
-    warp = WarpSettings(**{name: value for name, value in given.items() if name in WARP})
+    named, ks = grid.given, sorted(planning.k)
+    warp = WarpSettings(**{name: value for name, value in named.items() if name in WARP})
     rules = tuple(map(str, grid.axes.get("verifier", ("sps", "block", "match"))))
     for rule in rules:
         if rule not in RULES:
             raise UsageError(
-                f"verifier {rule} with a log: expected {', '.join(RULES)}. Leave it out"
+                f"`verifier` {rule} with a log: expected {', '.join(RULES)}. Leave it out"
             )
     models, batches = grid.axes.get("draft", ()), sorted(planning.batch) or [1]
     costs, about = costs_of(log_options, planning.costs, batches, models, max(ks))
@@ -83,7 +83,7 @@ def plan_log(
             from spsbench.planning.logs.from_models import DraftModel, run_requests
 
         of_draft = {
-            name.removeprefix("draft_"): value for name, value in given.items() if name in OF_MODELS
+            name.removeprefix("draft_"): value for name, value in named.items() if name in OF_MODELS
         }
         loaded = [DraftModel.load(name, of_draft, access) for name in models]
         folders = partial(run_requests, access=access)

@@ -62,9 +62,9 @@ class LogReader:
     formats: Counter[str] = field(default_factory=Counter)
     total: int = 0  # bytes of all files; 0 where they are pipes
     done: int = 0  # bytes read so far
-    _asked: dict[str, Any] = field(default_factory=dict)  # custom_id -> request; None = two
+    _sent: dict[str, Any] = field(default_factory=dict)  # custom_id -> request; None = two
     _answered: set[str] = field(default_factory=set)  # custom_ids of answers with a request
-    _held: list[tuple[str, Request]] = field(default_factory=list)  # custom_id, answer
+    _waiting: list[tuple[str, Request]] = field(default_factory=list)  # custom_id, answer
 
     def __post_init__(self) -> None:
         files = [path for path in self.paths if path.is_file()]
@@ -108,7 +108,7 @@ class LogReader:
                         except RecursionError:
                             self.leave_out("JSON nested too deeply")
             before = self.done
-        for custom_id, answer in self._held:
+        for custom_id, answer in self._waiting:
             try:
                 yield self._joined(custom_id, answer)
             except LeftOutError as reason:
@@ -128,15 +128,15 @@ class LogReader:
         elif "custom_id" not in entry or ("body" in entry and "response" in entry):
             yield from self._counted(LINES, of_line(entry, number))
         elif "body" in entry:
-            self._ask(str(entry["custom_id"]), entry["body"])
+            self._keep(str(entry["custom_id"]), entry["body"])
         elif isinstance(entry.get("response"), dict) and "body" in entry["response"]:
             for answer in self._counted(BATCH, of_line(entry, number)):
                 custom_id = str(entry["custom_id"])
-                if custom_id in self._asked and not self._held:
+                if custom_id in self._sent and not self._waiting:
                     self._answered.add(custom_id)
                     yield self._joined(custom_id, answer)
                 else:
-                    self._held.append((custom_id, answer))
+                    self._waiting.append((custom_id, answer))
         else:
             yield from self._counted(LINES, of_line(entry, number))
 
@@ -145,16 +145,16 @@ class LogReader:
             self.formats[form] += not place
             yield answer
 
-    def _ask(self, custom_id: str, body: object) -> None:
+    def _keep(self, custom_id: str, body: object) -> None:
         """Keep the prompt of a batch's request until its answer comes.
 
         An id that names another request is that of a later batch if the first was answered.
         """
         temperature = temperature_of(body) if isinstance(body, dict) else None
-        asked = prompt_of(body), temperature
-        if custom_id in self._asked and custom_id not in self._answered:
-            asked = asked if asked == self._asked[custom_id] else None  # type: ignore[assignment]
-        self._asked[custom_id] = asked
+        sent = prompt_of(body), temperature
+        if custom_id in self._sent and custom_id not in self._answered:
+            sent = sent if sent == self._sent[custom_id] else None  # type: ignore[assignment]
+        self._sent[custom_id] = sent
         self._answered.discard(custom_id)
 
     def _joined(self, custom_id: str, answer: Request) -> Request:
@@ -163,10 +163,10 @@ class LogReader:
         Raises:
             LeftOutError: two requests have the id.
         """
-        asked = self._asked.get(custom_id, (None, None))
-        if asked is None:
+        sent = self._sent.get(custom_id, (None, None))
+        if sent is None:
             raise LeftOutError("a custom_id that two requests have")
-        prompt, temperature = asked
+        prompt, temperature = sent
         return replace(
             answer,
             prompt=answer.prompt if prompt is None else prompt,

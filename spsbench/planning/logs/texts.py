@@ -21,7 +21,7 @@ from spsbench.planning.forecast.predictions import ARS, RULES, Candidate, Predic
 from spsbench.planning.forecast.rounds import (
     LEAST,
     UNLIMITED,
-    Coins,
+    Acceptances,
     Rounds,
     VerifierRule,
     room_of,
@@ -38,8 +38,8 @@ NO_PREFILL = Scores(torch.empty(0, 0), {})  # no drafter that reads the text alo
 MOST_GROUPS = 64
 OTHER_GROUPS = "(others)"
 ANY_RULE = "any exact"  # of deterministic drafts, which every exact rule accepts alike
-LOOK_UP = "look-up"  # the arm of drafters whose look-ups no costs hold: free
-MODEL_ARM = "model {}"  # the arm of a draft model, as in tables of costs
+LOOK_UP = "look-up"  # drafters whose look-ups no costs hold: free
+MODEL_DRAFT = "model {}"  # a draft model, as tables of costs name it
 
 
 class LogContext:
@@ -60,8 +60,8 @@ class LogContext:
 
     def __getattr__(self, name: str) -> Any:
         raise UsageError(
-            f"a drafter that asks for {name}: expected one that reads the text alone, such as "
-            f"{', '.join(USUAL)}. Run sps plan with the target for others"
+            f"a `drafter` that needs the target's {name}: expected one that reads the text alone "
+            f"({', '.join(USUAL)}). Run sps plan with the target for others"
         )
 
 
@@ -69,18 +69,13 @@ def open_drafter(spec: Spec, vocab_size: int = 0) -> RuleDrafter | HybridDrafter
     """Open a drafter that reads the text alone.
 
     Raises:
-        UsageError: one that a log cannot replay, with the reason.
+        UsageError: one that a log cannot replay.
     """
-    if spec.name == "recycling":
-        raise UsageError(
-            "drafter recycling with a log: expected a drafter that reads texts alone. This one "
-            "keeps the target's own candidates, which no log holds"
-        )
     drafter: Drafter = make("drafters", spec, LogContext(vocab_size))
     if not drafter.tree and looks_up(drafter):
         return drafter  # type: ignore[return-value]
     raise UsageError(
-        f"drafter {spec} with a log: expected deterministic chains ({', '.join(USUAL)}), or a "
+        f"`drafter` {spec} with a log: expected deterministic chains ({', '.join(USUAL)}), or a "
         "draft model. Run sps plan with the target for others"
     )
 
@@ -96,13 +91,13 @@ class LogRow:
     def add(self, expected: Rounds, context: int, group: str | None) -> None:
         """Add the rounds of a request."""
         self.prediction.add(expected, context, (self.prediction.texts, 0))
-        length = len(expected.coins.longest)
+        length = len(expected.acceptances.longest)
         self.within += float(
             expected.weights @ np.minimum(expected.drafted, length - expected.starts)
         )
         if group is not None:
-            known = group in self.by_group or len(self.by_group) < MOST_GROUPS
-            group = group if known else OTHER_GROUPS
+            if group not in self.by_group and len(self.by_group) >= MOST_GROUPS:
+                group = OTHER_GROUPS
             sums = np.array([length, expected.weights.sum()])
             self.by_group[group] = self.by_group.get(group, np.zeros(2)) + sums
 
@@ -198,7 +193,7 @@ class LogPlan:
         context = self.cached / self.requests
         for candidate, row in self.rows.items():
             if candidate.verifier != ANY_RULE:
-                c = self.costs.relative(row.prediction.arm, candidate.k or 1, context)
+                c = self.costs.relative(row.prediction.drafter, candidate.k or 1, context)
                 row.prediction.operations = c.value
         return self
 
@@ -208,7 +203,7 @@ class LogPlan:
             drafter.begin(text.prompt, NO_PREFILL)
             at = len(text.prompt) + text.request.first
             proposed, hits = look_ups(drafter.proposals, [*text.prompt, *text.answer], at, self.ks)
-            by_k = map(Coins.by_rule, hits, proposed, self.ks)
+            by_k = map(Acceptances.deterministic, hits, proposed, self.ks)
             self._add_rows(name, ANY_RULE, list(by_k), text, baseline)
         temperature = text.request.temperature
         self.assumed += temperature is None
@@ -228,7 +223,7 @@ class LogPlan:
         self,
         draft: str,
         rule: str,
-        by_k: Sequence[Coins],
+        by_k: Sequence[Acceptances],
         text: LogText,
         baseline: Prediction,
         reach: int | None = None,
@@ -237,29 +232,29 @@ class LogPlan:
         request, tokens = text.request, len(text.answer)
         budget = tokens if request.ended_by_limit else request.budget or UNLIMITED
         room = room_of(tokens - request.first, budget - request.first, reach)
-        for k, coins in zip(self.ks, by_k, strict=True):
+        for k, acceptances in zip(self.ks, by_k, strict=True):
             candidate = Candidate(draft=draft, verifier=rule, k=k)
             if candidate not in self.rows:
-                prediction = self._prediction(candidate, baseline, self._arm(draft, rule))
+                prediction = self._prediction(candidate, baseline, self._priced_as(draft, rule))
                 self.rows[candidate] = LogRow(prediction=prediction)
-            expected = rounds(coins, k, room)
+            expected = rounds(acceptances, k, room)
             self.rows[candidate].add(expected, len(text.prompt) + request.first, request.group)
 
-    def _arm(self, draft: str, rule: str) -> str:
+    def _priced_as(self, draft: str, rule: str) -> str:
         """Return the name that a draft has in the costs; a look-up that they lack is free."""
         if rule == ANY_RULE:
             return draft if draft in self.costs.arms else LOOK_UP
-        arm = MODEL_ARM.format(draft)
-        return next((name for name in self.costs.arms if f"{name} ".startswith(f"{arm} ")), arm)
+        model = MODEL_DRAFT.format(draft)
+        return next((name for name in self.costs.arms if f"{name} ".startswith(f"{model} ")), model)
 
     def _prediction(
-        self, candidate: Candidate, baseline: Prediction | None, arm: str
+        self, candidate: Candidate, baseline: Prediction | None, drafter: str
     ) -> Prediction:
         return Prediction(
             candidate=candidate,
             costs=self.costs,
             baseline=baseline,
-            arm=arm,
+            drafter=drafter,
             batch=self.batches[0],
             new_prompts=math.inf,
         )
@@ -278,9 +273,13 @@ class LogPlan:
         for rule in self.rules:
             if rule == "match" or warp.temperature == 0 or q is not None:
                 chances = p if warp.temperature else agrees.astype(np.float64)
-                coins = Coins.sampled(chances, None if q is None else q[first:], rule, most)
+                acceptances = Acceptances.sampled(
+                    chances, None if q is None else q[first:], rule, most
+                )
                 baseline = self._baseline((model.name, rule), text)
-                self._add_rows(model.name, rule, [coins] * len(self.ks), text, baseline, reach)
+                self._add_rows(
+                    model.name, rule, [acceptances] * len(self.ks), text, baseline, reach
+                )
 
 
 def target_chances(

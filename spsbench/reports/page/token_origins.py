@@ -126,12 +126,12 @@ def _columns(record: Record, tokenizer: Tokenizer | None) -> dict[str, list[Any]
     columns: dict[str, list[Any]] = {
         name: [getattr(r, field) for r in record.rounds] for name, field in ROUND.items()
     }
-    laws = record.laws or []
-    columns["laws"] = [[*zip(words(of.tokens), of.p, of.q, strict=True)] for of in laws]
-    columns["parents"] = [of.parents or [] for of in laws]
+    distributions = record.laws or []
+    columns["laws"] = [[*zip(words(of.tokens), of.p, of.q, strict=True)] for of in distributions]
+    columns["parents"] = [of.parents or [] for of in distributions]
     columns["likeliest"] = [
         [[*zip(words(row[::2]), row[1::2], strict=True)] for row in of.likeliest or []]
-        for of in laws
+        for of in distributions
     ]
     empty: tuple[Any, ...] = None, []
     return {name: column for name, column in columns.items() if any(v not in empty for v in column)}

@@ -22,7 +22,7 @@ from spsbench.methods.schedules.by_utility import Utility
 from spsbench.metrics.costs_file import dumps
 from spsbench.plugins import make
 from spsbench.spec import Spec
-from tests.oracles.forecasts import arm, costs, in_batches, surface
+from tests.oracles.forecasts import costs, drafts, in_batches, surface
 
 LEARNING = [Constant, Heuristic, Ema, Goodput, Entropy, Payoff, Utility]
 
@@ -121,7 +121,7 @@ def test_goodput_takes_the_costs_of_a_file(tmp_path):
     seconds = [np.median(table.round(name, k, k, 100).sum(0)) for k, name in enumerate(arms)]
     rates = [sum(0.7**i for i in range(k + 1)) / seconds[k] for k in range(7)]
     assert schedule.k([]) == rates.index(max(rates))
-    two = costs(arms={"none": arm(0.0), "a": arm(1.0), "b": arm(2.0)})
+    two = costs(arms={"none": drafts(0.0), "a": drafts(1.0), "b": drafts(2.0)})
     file.write_text(dumps(two))
     assert Goodput(costs=str(file), arm="b").k([]) <= Goodput(costs=str(file), arm="a").k([])
     with pytest.raises(ValueError):

@@ -11,7 +11,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.metrics.intervals import Estimate
 from spsbench.planning.forecast.forecasts import forecast_all
 from spsbench.planning.forecast.predictions import Candidate, predict, predicted, selection_factor
-from spsbench.planning.forecast.recommendation import Measured, Verdict
+from spsbench.planning.forecast.recommendation import BreakEven, Measured, Verdict, answer
 from spsbench.planning.forecast.rounds import simulated
 from spsbench.planning.report import row
 from spsbench.reports.table import speedup as speedup_shown
@@ -21,8 +21,8 @@ from tests.oracles.forecasts import (
     DRAFT,
     SMALL,
     L,
-    arm,
     candidate,
+    drafts,
     flat,
     forecast,
     found,
@@ -71,7 +71,7 @@ def test_a_look_up_pays_for_what_it_finds():
     nothing = np.zeros(L, np.uint8)
     there = np.where(np.arange(L) % 2 == 0, 4, 0).astype(np.uint8)
     written = [text for text, _ in texts(0.5)]
-    own = flat(arms={"none": arm(0.0), "ngram": arm(0.01)})
+    own = flat(arms={"none": drafts(0.0), "ngram": drafts(0.01)})
     given = Candidate(draft="ngram", verifier="match", k=4)
     for proposed, hits, tau in ((nothing, nothing, 1.0), (there, nothing, 1.0)):
         along = [(text, Proposed(proposed=proposed, hits=hits)) for text in written]
@@ -93,7 +93,7 @@ def test_intervals_have_both_reasons_to_doubt():
     alike = texts(0.8)
     unlike = each_once(*np.linspace(0.5, 0.95, 10))
     shaky = np.linspace(0.8, 1.2, 8)
-    steady, noisy = flat(), flat(arms={"none": arm(0.0), SMALL: noisy_arm(shaky)})
+    steady, noisy = flat(), flat(arms={"none": drafts(0.0), SMALL: noisy_arm(shaky)})
 
     def width(traced, own):
         found = forecast(candidate(4), DRAFT, traced, own).speedup
@@ -106,7 +106,7 @@ def test_intervals_have_both_reasons_to_doubt():
 
 
 def noisy_arm(slow):
-    return replace(arm(2.0), draft=surface(lambda n, _: 2.0 * n, (1, 4, 8), slow=slow))
+    return replace(drafts(2.0), draft=surface(lambda n, _: 2.0 * n, (1, 4, 8), slow=slow))
 
 
 def real(value, half=0.02):
@@ -182,6 +182,19 @@ def test_a_measurement_without_an_interval_needs_the_prediction():
     assert verdict(found(0.2), 0.9) is Verdict.DO_NOT
 
 
+def test_a_method_that_no_text_predicts_is_decided_by_its_measurement():
+    def unpredicted(measured):
+        return answer("tree d, K = 4, match", None, measured, BreakEven(), 3)
+
+    best = str(unpredicted(real(1.5, 0.05)))
+    assert "Speculate with tree d, K = 4, match: 1.50x (1.45 to 1.55) measured" in best
+    assert "Do not speculate" in str(unpredicted(real(0.9)))
+    alone = Estimate(1.5, None, None, 3)
+    few = unpredicted(Measured(alone, alone, alone))
+    assert few.verdict is Verdict.UNDECIDED
+    assert "Not decided: tree d" in str(few)
+
+
 LOOKUP = DraftOf(name="ngram", sampled=False, most=16)
 
 
@@ -196,7 +209,7 @@ def looked_up(own):
 @pytest.mark.parametrize("fixed", [-6.0, -2.0, 0.5, 3.0])
 def test_no_prediction_exceeds_its_ceiling_or_tau(fixed):
     """Also where rounds with a draft were measured as faster than rounds without one."""
-    own = looked_up(flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=fixed)}))
+    own = looked_up(flat(arms={"none": drafts(0.0), "ngram": drafts(0.01, fixed=fixed)}))
     (high,) = own.ceilings.values()
     for each in own.all:
         assert each.speedup.mean <= each.tau.mean
@@ -204,7 +217,7 @@ def test_no_prediction_exceeds_its_ceiling_or_tau(fixed):
 
 
 def test_costs_that_contradict_each_other_decide_nothing():
-    own = flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=-6.0)})
+    own = flat(arms={"none": drafts(0.0), "ngram": drafts(0.01, fixed=-6.0)})
     (worst,) = own.contradictions()
     assert (worst.draft, worst.k) == ("ngram", 1)
     assert worst.seconds < worst.plain == pytest.approx(11.1)
@@ -217,7 +230,7 @@ def test_costs_that_contradict_each_other_decide_nothing():
     best = str(told_by.best.candidate)
     assert told_by.answer({best: Measured(alone, alone, alone)}).verdict is Verdict.UNDECIDED
     assert told_by.answer({best: real(1.3)}).verdict is Verdict.SPECULATE  # with an interval
-    assert not flat(arms={"none": arm(0.0), "ngram": arm(0.01)}).contradictions()
+    assert not flat(arms={"none": drafts(0.0), "ngram": drafts(0.01)}).contradictions()
     assert not own.scaled(draft=0.5).contradictions()  # nobody measured these
 
 
@@ -246,7 +259,7 @@ def test_a_short_trace_says_how_much_is_missing():
 
 def test_each_draft_of_a_shape_is_told_the_alpha_from_which_it_pays():
     slow, fast = "model shape:64x8 (random)", "model shape:64x2 (random)"
-    arms = {"none": arm(0.0), slow: arm(4.0), fast: arm(1.0)}
+    arms = {"none": drafts(0.0), slow: drafts(4.0), fast: drafts(1.0)}
     every = [Candidate(draft=name, verifier="sps", k=k) for name in (slow, fast) for k in (1, 4)]
     traced = {name: (replace(DRAFT, name=name), texts(0.05)) for name in (slow, fast)}
     own = forecast_all(every, traced, flat(arms=arms))
@@ -257,7 +270,7 @@ def test_each_draft_of_a_shape_is_told_the_alpha_from_which_it_pays():
 
 
 def test_an_interval_adds_the_texts_that_follow_and_the_chance_along_them():
-    """Of 9 texts 3 follow: three times their variance beside that of the mean, and of the coins."""
+    """Of 9 texts 3 follow: three times their variance, and those of the mean and of acceptances."""
     found = predicted(Estimate(2.0, 1.9, 2.2, 9), 9, 3, variance=4.0, rounds=50.0)
     by_chance = 1.96 * np.sqrt(4.0 * 3 / 9) / (50.0 * 3 / 9)
     assert np.log(2 / found.low) == pytest.approx(np.hypot(2 * np.log(2 / 1.9), by_chance), 1e-3)

@@ -24,7 +24,7 @@ from spsbench.metrics.costs import Costs
 from spsbench.planning.candidates import candidate_of
 from spsbench.planning.forecast.predictions import tau_of
 from spsbench.planning.forecast.rounds import (
-    Coins,
+    Acceptances,
     Rounds,
     least_cost,
     price,
@@ -54,13 +54,13 @@ def paths(case: Case) -> dict[Outcome, dict[History, float]]:
     return histories
 
 
-def along(case: Case, text: tuple[int, ...], rule: Any, most: int = 8) -> Coins:
+def along(case: Case, text: tuple[int, ...], rule: Any, most: int = 8) -> Acceptances:
     q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
     before = [case.prompt + text[:t] for t in range(len(text))]
     of_target, of_draft = (
         np.array([law(x)[token] for x, token in zip(before, text, strict=True)]) for law in (q, p)
     )
-    return Coins.sampled(of_draft, of_target, rule, most)
+    return Acceptances.sampled(of_draft, of_target, rule, most)
 
 
 def totals(expected: Rounds) -> Any:
@@ -69,13 +69,16 @@ def totals(expected: Rounds) -> Any:
 
 
 def check(
-    case: Case, k: int, coins_of: Callable[[tuple[int, ...]], Coins], reach: int | None = None
+    case: Case,
+    k: int,
+    acceptances_of: Callable[[tuple[int, ...]], Acceptances],
+    reach: int | None = None,
 ) -> int:
     """Compare every text with the loop's own rounds; how many there were."""
     histories = paths(case)
     for (text, finish), joint in histories.items():
-        coins, total = coins_of(text), sum(joint.values())
-        expected = rounds(coins, k, room_of(len(text), case.tokens, reach))
+        acceptances, total = acceptances_of(text), sum(joint.values())
+        expected = rounds(acceptances, k, room_of(len(text), case.tokens, reach))
         starts, drafted, accepted, tested, square = defaultdict(float), 0.0, 0.0, 0.0, 0.0
         for history, weight in joint.items():
             share, position = weight / total, 0
@@ -95,7 +98,7 @@ def check(
         assert sums.tokens == pytest.approx(len(text))
         if finish == "length":
             assert sums.accepted == pytest.approx(accepted, abs=1e-9)
-            assert sums.tested == pytest.approx(tested * coins.slot_by_slot, abs=1e-9)
+            assert sums.tested == pytest.approx(tested * acceptances.slot_by_slot, abs=1e-9)
     return len(histories)
 
 
@@ -145,7 +148,7 @@ def test_drafts_by_rule_are_kept_while_they_equal_the_text(drafter: Any) -> None
     tables, k = Pair(2, 4), 3
     one = case("match", Match(), tables, tokens=5, schedule=Constant(k), drafter=drafter)
 
-    def looked_up(text: tuple[int, ...]) -> Coins:
+    def looked_up(text: tuple[int, ...]) -> Acceptances:
         proposed, hits = [], []
         proposer = drafter(TableLM(one.p, one.vocab))
         proposer.begin(list(one.prompt), Scores(torch.empty(0, 2), {}))
@@ -156,7 +159,7 @@ def test_drafts_by_rule_are_kept_while_they_equal_the_text(drafter: Any) -> None
             proposed.append(len(tokens))
             pairs = list(zip(tokens, text[t:], strict=False))
             hits.append(next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs)))
-        return Coins.by_rule(hits, proposed, k)
+        return Acceptances.deterministic(hits, proposed, k)
 
     check(one, k, looked_up)
 
@@ -165,17 +168,17 @@ BY_FILE = {"disco"}
 SCHEDULES = [e.name for e in entries("schedules") if e.name not in BY_FILE]
 
 
-def coins(length: int = 40, rule: Any = "sps", seed: int = 0) -> Coins:
+def acceptances(length: int = 40, rule: Any = "sps", seed: int = 0) -> Acceptances:
     draw = np.random.default_rng(seed).random
     q, p, overlap = draw(length), draw(length), draw(length)
-    return Coins.sampled(p, q, rule, 20, overlap)
+    return Acceptances.sampled(p, q, rule, 20, overlap)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_each_schedule_makes_the_rounds_that_the_loop_would_make(name: str) -> None:
     schedule, chances, room, repeats = (
         make("schedules", Spec.parse(name)),
-        coins(30, seed=4),
+        acceptances(30, seed=4),
         room_of(30, 30),
         300,
     )
@@ -200,7 +203,7 @@ def test_a_cell_with_a_schedule_is_predicted() -> None:
 
 
 def test_the_ceiling_is_below_every_constant() -> None:
-    chances, room, ks = coins(60), room_of(60, 60), np.arange(7)
+    chances, room, ks = acceptances(60), room_of(60, 60), np.arange(7)
     ceiling = least_cost(chances, room, np.tile(1 + 0.2 * ks, (60, 1)), 200)
     constants = [rounds(chances, int(k), room) for k in ks]
     assert ceiling < min(float(r.weights @ (1 + 0.2 * r.drafted)) for r in constants)
@@ -208,14 +211,14 @@ def test_the_ceiling_is_below_every_constant() -> None:
 
 def test_the_ceiling_of_a_certain_text_is_its_cheapest_path() -> None:
     """Three tokens drafted and one of the target's own, three times."""
-    looked_up = Coins.by_rule([h for _ in range(3) for h in (3, 2, 1, 0)], [4] * 12, 4)
+    looked_up = Acceptances.deterministic([h for _ in range(3) for h in (3, 2, 1, 0)], [4] * 12, 4)
     ceiling = least_cost(looked_up, room_of(12, 12), np.tile(1 + 0.2 * np.arange(5), (12, 1)), 9)
     assert ceiling == pytest.approx(3 * 1.6)
 
 
 def test_slots_beyond_the_end_of_a_text_are_drafted_and_not_tested() -> None:
-    sums = totals(rounds(Coins.sampled(np.ones(5), None, "match", 4), 4, room_of(5)))
+    sums = totals(rounds(Acceptances.sampled(np.ones(5), None, "match", 4), 4, room_of(5)))
     assert (sums.rounds, sums.tokens) == (1, 5)
     assert sums.drafted == sums.tested == 4
-    sums = totals(rounds(Coins.sampled(np.ones(3), None, "match", 4), 4, room_of(3)))
+    sums = totals(rounds(Acceptances.sampled(np.ones(3), None, "match", 4), 4, room_of(3)))
     assert (sums.drafted, sums.tested) == (4, 3)

@@ -12,14 +12,14 @@ import spsbench
 from spsbench.errors import DataError
 from spsbench.metrics.costs_file import dumps
 from spsbench.planning.forecast.predictions import predict
-from spsbench.planning.forecast.rounds import Coins, room_of, rounds
+from spsbench.planning.forecast.rounds import Acceptances, room_of, rounds
 from spsbench.planning.logs.formats import Request
 from spsbench.planning.logs.plan_log import plan_log, tokenizer_of
 from spsbench.planning.logs.texts import target_chances
 from spsbench.settings.cell import WarpSettings
 from spsbench.settings.execution import Access
 from spsbench.store.traces import read_traces
-from tests.oracles.forecasts import arm, costs
+from tests.oracles.forecasts import costs, drafts
 from tests.oracles.servers import PROMPTS
 from tests.oracles.stub import Engine, Stub, serving
 
@@ -63,7 +63,7 @@ def test_a_run_as_a_log_is_predicted_as_its_traces_are(run, tmp_path):
     """A draft model that reads the texts anew: the same rounds, drafts and speed-ups."""
     traces = read_traces([run])
     ((name, draft),) = traces.drafts.items()
-    table = costs(arms={"none": arm(0.0), name: arm(2.0)})
+    table = costs(arms={"none": drafts(0.0), name: drafts(2.0)})
     path = tmp_path / "costs.json"
     path.write_text(dumps(table))
     of_log = plan_log(run, draft=["nano-draft"], k="1..4", costs=path).plan.rows
@@ -82,9 +82,11 @@ def test_a_run_as_a_log_is_predicted_as_its_traces_are(run, tmp_path):
             assert mine == pytest.approx(other, rel=1e-5), (candidate, figure)
         expected = tokens = 0.0  # of a server, whose pass over the prompt gives the first token
         for text, trace in traces.of(name):
-            coins = Coins.sampled(trace.p[1:], text.q[1:], candidate.verifier, candidate.k)
+            acceptances = Acceptances.sampled(
+                trace.p[1:], text.q[1:], candidate.verifier, candidate.k
+            )
             tokens += len(text.q) - 1
-            expected += rounds(coins, candidate.k, room_of(len(text.q) - 1)).weights.sum()
+            expected += rounds(acceptances, candidate.k, room_of(len(text.q) - 1)).weights.sum()
         key = "nano-draft", candidate.verifier, candidate.k
         assert served[key] == pytest.approx(tokens / expected, rel=1e-5)
 

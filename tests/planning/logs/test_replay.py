@@ -13,7 +13,7 @@ from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter, look_ups
 from spsbench.methods.drafters.suffix import SuffixDrafter
 from spsbench.methods.verifiers.match import Match
-from spsbench.planning.forecast.rounds import Coins, room_of, rounds
+from spsbench.planning.forecast.rounds import Acceptances, room_of, rounds
 from spsbench.planning.logs.texts import NO_PREFILL
 from tests.decoding import output, rounds_of
 
@@ -60,8 +60,8 @@ def test_rounds_of_a_rule_are_those_that_the_loop_makes(name, temperature):
             drafter = DRAFTERS[name]()
             drafter.begin(prompt, NO_PREFILL)
             proposed, hits = look_ups(drafter.proposals, [*prompt, *text], len(prompt), KS)
-            coins = Coins.by_rule(hits[KS.index(k)], proposed[KS.index(k)], k)
-            found = rounds(coins, k, room_of(len(text), 40))
+            acceptances = Acceptances.deterministic(hits[KS.index(k)], proposed[KS.index(k)], k)
+            found = rounds(acceptances, k, room_of(len(text), 40))
             assert found.starts.tolist() == [0, *np.cumsum([len(d.tokens) for d in made])[:-1]]
             assert found.drafted.tolist() == [done.drafted for done in made]
             assert found.slots[0].sum(1).tolist() == [done.accepted for done in made]

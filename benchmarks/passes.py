@@ -1,7 +1,7 @@
 """What a pass costs by weights, rows, batch, and shape of the draft.
 
     .venv/bin/python benchmarks/passes.py --targets smollm2 gpt2-large --rows 1 5
-    .venv/bin/python benchmarks/passes.py --targets nano --dtype auto --rows 9 17 33 65 129 --trees
+    .venv/bin/python benchmarks/passes.py --targets nano --weights checkpoint --rows 9 129 --trees
     .venv/bin/python benchmarks/passes.py --targets smollm2 --weights bfloat16 --batches 1 2 4 8
 
 A target is a bundled or fetched model, a folder, or a named shape of random weights. All passes of

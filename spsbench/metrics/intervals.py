@@ -200,8 +200,8 @@ def of_means(values: Floats, greatest: float | None = None) -> Estimate | None:
     """Return the mean of one value a sample, with its interval; None for no values.
 
     Equal values have no interval, since they show no spread, unless all are at a known end, 0 or
-    `greatest`: the number of values then gives a bound. Intervals are clipped to 0 and a known
-    `greatest`.
+    `greatest`: the number of values then gives a bound. Intervals are clipped to 0 and
+    `greatest`, or to 1 where it is unknown and no value is above 1.
     """
     if not len(values):
         return None
@@ -213,7 +213,7 @@ def of_means(values: Floats, greatest: float | None = None) -> Estimate | None:
     low, high = interval(mean, (values.sum() - values) / (n - 1), PLAIN)
     if low is not None and high is not None:
         low = max(low, 0.0) if values.min() >= 0 else low
-        high = min(high, 1.0) if values.max() <= 1 else high
+        high = min(high, greatest or (1.0 if values.max() <= 1 else high))
     return Estimate(mean, low, high, n)
 
 

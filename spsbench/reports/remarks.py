@@ -6,11 +6,7 @@ from pathlib import Path
 from spsbench.hardware.contention import OTHERS_AT_MOST
 from spsbench.metrics.compare import OverSeeds
 from spsbench.metrics.intervals import FEWEST
-from spsbench.metrics.parity import (
-    OF_QUALITY,
-    Parity,
-    ParityVerdict,
-)
+from spsbench.metrics.parity import OF_QUALITY, Parity, ParityVerdict
 from spsbench.metrics.rates import baseline
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import GreedyTexts, Repetition
@@ -138,7 +134,7 @@ def findings(
     """
     names = Names(row.cell for row in rows)
     lines = [*_warnings([row.cell for row in rows]), *_parities(paired, names)]
-    return [*lines, *_paper(rows)] if paper else lines
+    return lines + [f"{SOURCE}."] * (paper and any(map(paper_row, rows)))
 
 
 def ceilings(rows: Sequence[Summary], memory: Memory | None) -> list[str]:
@@ -263,10 +259,6 @@ def _parities(paired: Sequence[tuple[Cell, Parity]], names: Names) -> Iterator[s
             yield f"Quality, {names.full(cell)}: {parity.sentence}."
     if any(parity.bounded for _, parity in paired):
         yield f"{OF_QUALITY}."
-
-
-def _paper(rows: Sequence[Summary]) -> list[str]:
-    return [f"{SOURCE}."] if any(paper_row(row) is not None for row in rows) else []
 
 
 def counter_notes(rows: Sequence[Summary], starts: Sequence[Start]) -> list[str]:

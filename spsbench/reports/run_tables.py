@@ -22,7 +22,7 @@ from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.plugins import plug_in
 from spsbench.reports.audits import audit_section
 from spsbench.reports.batch_figures import with_batch_figures
-from spsbench.reports.columns import Column, chosen, columns, paper_row
+from spsbench.reports.columns import chosen, columns, paper_row
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.remarks import (
     basis,
@@ -56,10 +56,10 @@ class Source(NamedTuple):
     cells: list[Cell]
     scores: list[Score]
     by_group: bool
-    paper: bool = False  # show the paper's rows even if the run did not request them
+    paper: bool  # show the paper's rows: requested by the run or by this report
 
     @classmethod
-    def open(cls, folder: Path, by_group: bool = False) -> "Source":
+    def open(cls, folder: Path, by_group: bool = False, paper: bool = False) -> "Source":
         """Read the files of a run other than its records.
 
         Raises:
@@ -68,17 +68,13 @@ class Source(NamedTuple):
         manifest = Manifest.load(folder)
         cells = list(manifest.configurations(folder).values())
         scores = list(read_scores(folder))
-        return cls(folder, manifest, cells, scores, by_group)
+        paper = paper or bool(manifest.experiment.get("paper"))
+        return cls(folder, manifest, cells, scores, by_group, paper)
 
     @property
     def name(self) -> str:
         """Return the name of the run."""
         return self.manifest.experiment.get("title") or self.folder.absolute().name
-
-    @property
-    def with_paper(self) -> bool:
-        """Return whether to show the paper's rows: requested by the run or by this report."""
-        return self.paper or bool(self.manifest.experiment.get("paper"))
 
     def title(self, part: str, notes: Sequence[str], *, timed: bool = True) -> Title:
         """Return the heading of one table."""
@@ -91,10 +87,8 @@ class Source(NamedTuple):
         cell_parts = [part for part in parts if cell.id in part.get("cells", ())]
         if not cell_parts or any(part.get("limit") is not None for part in cell_parts):
             return None
-        return (
-            len(self.manifest.experiment.get("samples", {}).get(cell_parts[0].get("task"), ()))
-            or None
-        )
+        samples = self.manifest.experiment.get("samples", {})
+        return len(samples.get(cell_parts[0].get("task"), ())) or None
 
     def machines(self) -> list[Machine]:
         """Return the kinds of machines that made records."""
@@ -131,11 +125,7 @@ class Source(NamedTuple):
         scores = (score for score in self.scores if seen and score.key in seen)
         try:
             return summaries(
-                self.cells,
-                tapped(),
-                scores,
-                combine=combine_of,
-                by_group=self.by_group,
+                self.cells, tapped(), scores, combine=combine_of, by_group=self.by_group
             )
         except (ValueError, KeyError) as error:
             raise DataError(
@@ -169,7 +159,7 @@ def report_on(
     Raises:
         SpsError: no run, a damaged run, or an unknown column.
     """
-    sources = [Source.open(folder, by_group)._replace(paper=paper) for folder in folders]
+    sources = [Source.open(folder, by_group, paper) for folder in folders]
     by_source = [list(_tables(source)) for source in sources]
     tables = [table for run in by_source for table in run]
     if selected:
@@ -179,19 +169,13 @@ def report_on(
     return Report(", ".join(dict.fromkeys(names)), tables, sections=sections)
 
 
-def tables(
-    folder: Path,
-    *,
-    by_group: bool = False,
-) -> list[Table]:
+def tables(folder: Path) -> list[Table]:
     """Return the tables of a run: one; records of unlike machines have no times.
-
-    With `by_group`, rows of each group of the task precede those of all.
 
     Raises:
         SpsError: no run, or a damaged run.
     """
-    return list(_tables(Source.open(folder, by_group)))
+    return list(_tables(Source.open(folder)))
 
 
 def compared(
@@ -287,7 +271,7 @@ def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
         ceiling_ms=_lowest(memory),
         starts=[start for machine in machines for start in machine.starts],
         records=source.records,
-        paper=source.with_paper,
+        paper=source.paper,
         parities=paired,
         qualities=quality,
         greedy=greedy,
@@ -312,7 +296,7 @@ def _notes(
     paired: Sequence[tuple[Cell, Parity]],
     memory: Memory | None,
 ) -> list[str]:
-    notes = findings(whole, paired, paper=source.with_paper)
+    notes = findings(whole, paired, paper=source.paper)
     notes += counter_notes(whole, [start for machine in machines for start in machine.starts])
     notes += ceilings(whole, memory) + judged_notes(source.folder, source.cells)
     if missing := unbegun(record_logs(source.folder)):
@@ -347,7 +331,6 @@ def table_of(
     rows: Sequence[Summary],
     title: Title,
     *,
-    selected: Sequence[Column] | None = None,
     ceiling_ms: float | None = None,
     paper: bool = False,
     **about: Any,
@@ -356,7 +339,6 @@ def table_of(
 
     Args:
         rows: one per cell, and one per group if there are groups.
-        selected: columns that replace the default; the paper's rows are omitted then.
         paper: whether to add the paper's rows of Table 1.
         ceiling_ms: memory-bound minimum of an ArS token's time in ms; None = unknown.
         about: further fields of the table, such as `starts` and `records`.
@@ -366,8 +348,8 @@ def table_of(
     return Table(
         title=title,
         rows=rows,
-        columns=columns(rows) if selected is None else selected,
-        paper=[paper_row(row) if paper and selected is None else None for row in rows],
+        columns=columns(rows),
+        paper=[paper_row(row) if paper else None for row in rows],
         remarks=[*basis(whole, title.timed), *title.notes, *seed_lines(seeds, whole)],
         seeds=seeds,
         figure=figure1(whole, str(title), ceiling_ms),

@@ -22,7 +22,7 @@ def table(report: Report) -> str:
     If the figures do not fit, the least important columns are omitted, and a line names them.
     """
     return "\n".join(
-        drawn(text_table, report.width, plain=report.plain, fit=True)
+        render(text_table, report.width, plain=report.plain, fit=True)
         for table in report.tables
         for text_table in (
             without_shared(body(table, brief, terse=True)),
@@ -60,7 +60,7 @@ def without_shared(table: TextTable) -> TextTable:
     )
 
 
-def drawn(table: TextTable, width: int | None, *, plain: bool = False, fit: bool = False) -> str:
+def render(table: TextTable, width: int | None, *, plain: bool = False, fit: bool = False) -> str:
     """Return a table with its remarks, without colours.
 
     Args:
@@ -168,9 +168,9 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
         for (row, gain), label in zip(gains, labels, strict=True):
             if heading != (heading := names.work(row.cell)):
                 yield visible(f"speed-up over plain sampling: {heading}")
-            drawn = bar(gain, scale, room, PLAIN_SHADES if plain else SHADES)
+            text = bar(gain, scale, room, PLAIN_SHADES if plain else SHADES)
             note = " predicted" if row.speedup is None else slower(gain)
-            yield f"  {label[:wide]:<{wide}}  {drawn}  {full(gain, 2, 'x')}{note}"
+            yield f"  {label[:wide]:<{wide}}  {text}  {full(gain, 2, 'x')}{note}"
 
     return "\n".join(lines()) + "\n"
 

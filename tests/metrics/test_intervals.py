@@ -77,8 +77,12 @@ def test_values_that_are_all_alike_have_no_interval():
     assert of_means(np.array([0.25]))[:4] == (0.25, None, None, 1)
     assert of_means(np.array([])) is None
     assert of_means(np.ones(40), 100.0)[:4] == (1.0, None, None, 40)
-    varied = of_means(np.array([0.0] * 9 + [1.0]))
-    assert varied.low is not None
+
+
+def test_an_interval_ends_at_the_greatest_score():
+    values = np.array([1.0] * 7 + [0.2])
+    assert of_means(values, 1.0).high == of_means(values).high == 1.0
+    assert of_means(values, 100.0).high > 1.1
 
 
 def at_most(k, n, p):

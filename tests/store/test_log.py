@@ -148,22 +148,23 @@ def fill(path, count):
 
 
 EDITS = {
-    "deleted": lambda x: x[1:],
-    "swapped": lambda x: [x[0], x[2], x[1], *x[3:]],
-    "written": lambda x: [*x[:2], b'{"n": 2, "by": "hand"}\n', *x[3:]],
-    "zeros": lambda x: [x[0], bytes(20) + x[1][20:], *x[2:]],
-    "one zero": lambda x: [*x[:4], x[4].replace(b" ", b"\0", 1)],
-    "a flipped bit": lambda x: [*x[:4], re.sub(rb'"prompt_tokens":\d', b'"prompt_tokens":9', x[4])],
-    "a flipped end": lambda x: [x[0][:-1] + b"\x0b", *x[1:]],
+    "deleted": (1, lambda x: x[1:]),
+    "swapped": (2, lambda x: [x[0], x[2], x[1], *x[3:]]),
+    "written": (3, lambda x: [*x[:2], b'{"n": 2, "by": "hand"}\n', *x[3:]]),
+    "zeros": (2, lambda x: [x[0], bytes(20) + x[1][20:], *x[2:]]),
+    "one zero": (5, lambda x: [*x[:4], x[4].replace(b" ", b"\0", 1)]),
+    "a flipped bit": (5, lambda x: [*x[:4], re.sub(rb'_tokens":\d', b'_tokens":9', x[4])]),
+    "a flipped end": (1, lambda x: [x[0][:-1] + b"\x0b", *x[1:]]),
 }
 
 
-@pytest.mark.parametrize("edit", EDITS)
-def test_edited_lines_are_refused(path, edit):
+@pytest.mark.parametrize(("line", "edited"), EDITS.values(), ids=EDITS)
+def test_edited_lines_are_refused(path, line, edited):
     fill(path, 5)
-    path.write_bytes(b"".join(EDITS[edit](path.read_bytes().splitlines(keepends=True))))
-    with pytest.raises(DataError):
+    path.write_bytes(b"".join(edited(path.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(DataError) as refused:
         list(iterate(path))
+    assert f"line {line}," in str(refused.value)
 
 
 @pytest.mark.parametrize("body", [b"[0]", b'{"n":"0"}', b"{", b"[" * 100_000, b'{"n":0,"a":\xff}'])

@@ -32,7 +32,7 @@ def path(verdict):
     return kept
 
 
-@pytest.mark.parametrize("rule", [Sps(), Rejection(), Block()], ids=str)
+@pytest.mark.parametrize("rule", [Sps(), Rejection(), Block(), Traversal()], ids=str)
 @pytest.mark.parametrize("final", [0.0, 1 - 2**-53])
 def test_a_token_that_the_target_rules_out_is_never_kept(rule, final):
     """Even at u = 0, and the token in its place has a probability."""

@@ -95,8 +95,8 @@ def test_a_path_is_taken_where_a_task_is(text, spec):
 def test_limits_and_stop_strings_are_arguments(tmp_path):
     path = written(tmp_path, {"id": 1, "prompt": "a"})
     assert (Jsonl(path).max_new_tokens, Jsonl(path).stop) == (128, ())
-    task = Jsonl(path, max_new_tokens=7, stop=r"\n\n|END")
-    assert (task.max_new_tokens, task.stop) == (7, ("\n\n", "END"))
+    task = Jsonl(path, max_new_tokens=1, stop=r"\n\n|END")
+    assert (task.max_new_tokens, task.stop) == (1, ("\n\n", "END"))
     with pytest.raises(ValueError):
         Jsonl()
     with pytest.raises(ValueError):

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,10 @@ def commands() -> Iterator[tuple[str, Any]]:
         yield name, command
 
 
-def strings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and text of each string of a module but its docstrings."""
+@cache
+def strings(path: Path) -> list[tuple[int, str]]:
+    """The line and text of each string of a module but its docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and id(node) not in prose:
-            yield node.lineno, text
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in prose]
+    return [(node.lineno, node.value) for node in nodes if isinstance(node.value, str)]

@@ -17,6 +17,7 @@ from tests.variants import first
 from tests.waiting import wait_until
 
 LOG = "records-00-of-01.jsonl"
+COUNT = 5  # prompts
 TIMINGS = {"prefill_seconds", "peak_memory_mib", "flags", "crc", "n"}
 
 
@@ -25,7 +26,7 @@ def prompts(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "own, prompts.jsonl"
     rows = [
         {"id": f"p{i}", "prompt": f"the cat sat {i}", "reference": "the dog ran the cat"}
-        for i in range(8)
+        for i in range(COUNT)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -75,16 +76,15 @@ def wait_for(path, lines, process):
 
 
 def test_a_run_from_prompts_to_a_table(sps, arguments, whole, tmp_path):
-    told = whole.with_name("told").read_text()
-    for text in ("K: 2, 3", "8 prompts, 8 references", "ArS", "SpS K=2", "SpS K=3", "rouge2"):
+    told = " ".join(whole.with_name("told").read_text().split())
+    for text in ("K: 2, 3", "5 prompts, 5 references", "ArS", "T 1, SpS K=2 ", "SpS K=3", "rouge2"):
         assert text in told
-    assert "Quality, jsonl, T 1, SpS K=2" in told
     out = Path(shutil.copytree(whole, tmp_path / "run"))
     records = measured(out)
-    assert len(records) == 8 * 3
+    assert len(records) == COUNT * 3
     assert {len(record["tokens"]) for record in records} <= set(range(1, 13))
     scores = (out / "scores-00-of-01.jsonl").read_text().splitlines()
-    assert len(scores) == 8 * 3
+    assert len(scores) == COUNT * 3
     summary = json.loads((out / "summary.json").read_text())
     assert [row["k"] for row in summary["rows"]] == [0, 2, 3]
     manifest = json.loads((out / "manifest.json").read_text())
@@ -103,7 +103,7 @@ def test_a_run_from_prompts_to_a_table(sps, arguments, whole, tmp_path):
     moved = sps(*arguments, "--out", str(out), "--overwrite", "--limit", "1", "--k", "3,2,3")
     assert moved.code == 0
     assert len(measured(out)) == 3
-    assert len(measured(tmp_path / "run.old-1")) == 24
+    assert len(measured(tmp_path / "run.old-1")) == COUNT * 3
 
 
 def test_a_run_without_texts_keeps_counts_scores_and_what_is_equal(sps, arguments, tmp_path):
@@ -129,7 +129,7 @@ def test_a_run_without_texts_keeps_counts_scores_and_what_is_equal(sps, argument
     assert to_read(aggregated(tables(bare)), [""]) == ([], "0 of 0 generations can be read here.")
 
 
-@pytest.mark.parametrize("kills", [(3,), pytest.param((9, 17), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("kills", [(3,), pytest.param((5, 10), marks=pytest.mark.slow)], ids=str)
 def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
     kills, whole, sps, arguments, tmp_path
 ):
@@ -139,7 +139,7 @@ def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
         wait_for(out / LOG, lines, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        assert lines <= lines_in(out / LOG) <= 24
+        assert lines <= lines_in(out / LOG) <= COUNT * 3
     assert sps(*arguments, "--out", str(out), "--resume").code == 0
     assert measured(out) == measured(whole)
     scores = [(folder / "scores-00-of-01.jsonl").read_bytes() for folder in (whole, out)]
@@ -157,16 +157,16 @@ def test_a_signal_ends_it_after_the_sample_in_hand(arguments, tmp_path, sent, co
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, err.decode()
     last = err.decode().splitlines()[-2 if code == 130 else -1]
-    assert re.match(r"stopped after \d+ of 1200 generations\. Continue with: sps bench jsonl", last)
+    assert re.match(r"stopped after \d+ of 750 generations\. Continue with: sps bench jsonl", last)
     assert last.endswith(f"--out {out} --samples 50 --resume")
-    assert 2 <= lines_in(out / LOG) < 1200
+    assert 2 <= lines_in(out / LOG) < 750
 
 
 def test_a_dry_run_writes_nothing(sps, arguments, tmp_path):
     out = tmp_path / "run"
     ran = sps(*arguments, "--out", str(out), "--dry-run")
     assert ran.code == 0, ran.err
-    assert ran.out.count("8 generations of up to 12 tokens, about 0:0") == 3
+    assert ran.out.count("5 generations of up to 12 tokens, about 0:0") == 3
     assert "in all about 0:0" in ran.out
     assert "from 3 generations of 8 tokens" in ran.out
     assert not out.exists()

@@ -35,7 +35,7 @@ def make_run(folder, sps, pair):
     rows = [row | {"category": ("writing", "math")[i % 2]} for i, row in enumerate(rows)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     models = ("--target", pair.target, "--draft", pair.draft)
-    lengths = ("-n", "10", "--k", "1..3", "--warmup", "0")
+    lengths = ("-n", "6", "--k", "1..3", "--warmup", "0")
     out = ("--out", str(folder / "run"))
     ran = sps("bench", "jsonl", "--chat", "off", "--data", str(data), *models, *lengths, *out)
     assert ran.code == 0, ran.err

@@ -15,6 +15,7 @@ from spsbench.store.manifest import Manifest
 from spsbench.store.records import placed_records, records
 from tests.oracles.servers import PROMPTS, QUICK, TOKENS
 from tests.oracles.stub import Engine, K, Stub, serving
+from tests.variants import first
 
 PATIENCE = 60.0
 
@@ -123,13 +124,11 @@ def test_texts_that_a_stop_string_ends_have_sums_or_nothing(
 # Troubles.
 
 
-@pytest.mark.parametrize(
-    ("kind", "wait", "batch"),
-    [
-        *(("429", "0.01", "1"), ("500", "nan", "1"), ("503", "soon", "2"), ("half", "", "1")),
-        *(("half", "", "2"), ("open", "", "1"), ("error", "", "2")),
-    ],
-)
+TROUBLES = "429 0.01 1, 503 soon 2, open - 1, error - 2, 500 nan 1, half - 1, half - 2"
+FORMS = [tuple(form.split()) for form in TROUBLES.split(", ")]
+
+
+@pytest.mark.parametrize(("kind", "wait", "batch"), first(4, FORMS))
 def test_a_lasting_trouble_names_the_prompt_and_resume_goes_on(
     bench: Any, kind: str, wait: str, batch: str
 ) -> None:

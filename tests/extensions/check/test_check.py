@@ -38,7 +38,7 @@ def test_a_defect_is_found_by_logprobs_alone(defect):
 )
 def test_all_tokens_are_bet_on_where_a_server_lists_its_ends(more, hides):
     stub = Stub(**{"schema": "llama-server", "ends": 3, **more})
-    law = of_stub(stub, parts=("law",), bias=0.3).law
+    law = of_stub(stub, parts=("law",), bias=0.3, length=16).law
     assert (law.mode, law.verdict) == (Mode.STATED, AuditVerdict.HELD)
     assert law.finding.audited.hides is hides
 
@@ -46,7 +46,7 @@ def test_all_tokens_are_bet_on_where_a_server_lists_its_ends(more, hides):
 @pytest.mark.parametrize("scored", first(1, [False, True]))
 def test_a_server_that_lists_fewer_tokens_than_it_counts_cannot_be_told(scored):
     stub = Stub(schema="llama-server", ends=3, says_more=1)
-    law = of_stub(stub, weights() if scored else None, parts=("law",), bias=0.3).law
+    law = of_stub(stub, weights() if scored else None, parts=("law",), bias=0.3, length=16).law
     assert law.verdict is AuditVerdict.UNKNOWN
     assert law.finding.audited.broken
 
@@ -249,9 +249,9 @@ def test_a_request_that_fails_is_counted_and_not_timed():
 )
 def test_texts_that_are_cut_hold_by_the_cut_law(cut):
     stub = Stub(Engine())
-    found = of_stub(stub, weights(), parts=("law",), bias=0.3, **cut)
+    found = of_stub(stub, weights(), parts=("law",), bias=0.3, length=16, **cut)
     assert found.verdict is AuditVerdict.HELD, found.law.line
-    sampled = [a for a in stub.asked if a["max_tokens"] == 32 and a["temperature"] > 0]
+    sampled = [a for a in stub.asked if a["max_tokens"] == 16 and a["temperature"] > 0]
     assert all(asked[name] == value for asked in sampled for name, value in cut.items())
 
 

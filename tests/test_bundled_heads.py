@@ -72,27 +72,27 @@ def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():
 
 @pytest.mark.parametrize("kind", FIRST)
 def test_its_text_is_the_targets_and_more_than_chance_is_kept(kind):
-    pair = spsbench.load(drafter=kind, k=3, temperature=0.0, max_new_tokens=48, offline=True)
+    told: list[str] = []
+    how = {"temperature": 0.0, "max_new_tokens": 48, "offline": True, "say": told.append}
+    pair = spsbench.load(drafter=kind, k=3, **how)
     made = pair.generate(TEXT)
+    assert not any("other weights" in line for line in told)
     plain = pair.generate(TEXT, k=0)
     assert made.text == plain.text
     assert sum(each.accepted for each in made.rounds) > 3
-    told = json.loads((BUNDLED[f"nano-{kind}"] / "training.json").read_text())
-    assert told["alpha"][0][0] > 0.3
+    card = json.loads((BUNDLED[f"nano-{kind}"] / "training.json").read_text())
+    assert card["alpha"][0][0] > 0.3
 
 
-@pytest.mark.parametrize("changed", [False, True])
-def test_a_head_for_other_weights_of_its_target_is_said(changed, tmp_path):
+def test_a_head_for_other_weights_of_its_target_is_said(tmp_path):
     told: list[str] = []
-    folder = BUNDLED["nano"]
-    if changed:
-        folder = Path(shutil.copytree(folder, tmp_path / "mine"))
-        tensors = load_file(folder / "model.safetensors")
-        tensors["model.norm.weight"] = tensors["model.norm.weight"] * 1.5
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    folder = Path(shutil.copytree(BUNDLED["nano"], tmp_path / "mine"))
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"] * 1.5
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     pair = spsbench.load(target=str(folder), draft="nano-mlp", k=2, offline=True, say=told.append)
     pair.generate(TEXT, max_new_tokens=4)
-    assert any("trained for other weights" in line for line in told) == changed
+    assert any("trained for other weights" in line for line in told)
 
 
 PROMPTS = [TEXT, "import os\n\nclass Reader:\n    def read(self):\n", "x = "]

@@ -73,10 +73,6 @@ def exact(proof):
     assert proof.distance < 1e-12
 
 
-def test_every_exact_verifier_has_its_thresholds():
-    assert EXACT.keys() <= RULES.keys()
-
-
 @cache
 def sampled(name, k, seed):
     return prove(case(name, EXACT[name](), Pair(3, seed), schedule=Constant(k)))

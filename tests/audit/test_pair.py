@@ -267,16 +267,16 @@ GREEDY = resolve(CELL.but(temperature=0.0))
 
 
 def test_greedy_texts_are_identical(loaded, prompts):
-    found = greedy_pair(GREEDY, loaded, prompts)
+    found = greedy_pair(GREEDY, loaded, prompts[:2])
     assert found.verdict is AuditVerdict.HELD, found.line
-    assert found.counts == {GreedyKind.IDENTICAL: 4}
+    assert found.counts == {GreedyKind.IDENTICAL: 2}
     assert found.planted
     assert found.repeated
 
 
 def test_a_greedy_bug_is_found(loaded, prompts):
     with patch(RULE, RowBefore):
-        found = greedy_pair(GREEDY, loaded, prompts)
+        found = greedy_pair(GREEDY, loaded, prompts[:2])
     assert found.verdict is AuditVerdict.BIAS
     bug = next(each for each in found.compared if each.kind is GreedyKind.BUG)
     assert bug.logits[0] - bug.logits[1] == pytest.approx(bug.gap, abs=1e-4)

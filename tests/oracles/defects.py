@@ -50,6 +50,7 @@ from tests.oracles.models import tiny
 from tests.oracles.written_rules import case
 
 PLAIN, WIDE, ZEROS = Pair(2, 3, ("plain",)), Pair(3, 2, ("plain",)), Pair(3, 4, ("plain", "zeros"))
+SPARSE = Pair(3, 6, ("zeros",))  # drafts of two tokens, and what is left of a third
 WIDER = Pair(4, 4, ("plain",))  # of three tokens the third distinct one would be certain
 TOP_K, GREEDY = {"top_k": 2}, {"temperature": 0.0}
 IID, DISTINCT = Drawn.IID, Drawn.DISTINCT
@@ -240,7 +241,7 @@ WALKS: dict[str, Callable[[Parts], float]] = {
     "traversal": trees(
         "traversal", (ONE * 2, (0, 1), WIDE), ((-1, 0), IID, PLAIN), ((-1, -1, 0), IID, PLAIN)
     ),
-    "spectr": trees("spectr", (ONE * 2, IID, PLAIN), (ONE * 3, IID, WIDE)),
+    "spectr": trees("spectr", (ONE * 2, IID, PLAIN), (ONE * 3, IID, SPARSE)),
     "match trees": trees(
         "match", ((-1, -1, 0, 0, 1), (2, 1, 0, 1, 2), WIDE), ((-1, 0, 0), (2, 1, 0), WIDE)
     ),

@@ -53,7 +53,7 @@ def greatest_error(lm, architecture, width, length):
     return float(torch.stack(parts).max() / exact.abs().max())
 
 
-SHAPES = [("llama", 24), ("gpt2", 40), ("qwen3", 48), ("llama", 80), ("mistral", 48)]
+SHAPES = [("llama", 80), ("mistral", 48), ("gpt2", 40), ("llama", 24), ("qwen3", 48)]
 
 
 def repeats_at_the_border(kind):

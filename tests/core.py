@@ -29,18 +29,9 @@ def main() -> int:
         copy = Path(folder, "tree")
         shutil.copytree(ROOT, copy, ignore=IGNORED)
         path = os.pathsep.join(filter(None, [str(copy), os.environ.get("PYTHONPATH")]))
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            *PARALLEL,
-            "-m",
-            MARKS,
-            "-p",
-            "tests.share",
-            *words,
-        ]
-        return subprocess.run(command, cwd=copy, env=os.environ | {"PYTHONPATH": path}).returncode
+        command = [sys.executable, "-m", "pytest", *PARALLEL, "-m", MARKS, "-p", "tests.share"]
+        environment = os.environ | {"PYTHONPATH": path}
+        return subprocess.run([*command, *words], cwd=copy, env=environment).returncode
 
 
 if __name__ == "__main__":

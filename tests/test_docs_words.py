@@ -10,38 +10,20 @@ from tests.parsed import commands, strings
 
 ROOT = Path(__file__).parents[1]
 DIALECT = re.compile(
-    "|".join(
-        (
-            r"\bby rule\b",  # deterministic
-            r"\blaws? of\b",  # distribution
-            r"\b(?:the|a|another|its|same|dense|raw|joint) laws?\b",
-            r"\w's laws?\b",
-            r"\bthe text's own\b",
-            r"\bwhat the text (?:already )?says\b",
-            r"\bby how often\b",
-            r"\ba line (?:says|said|tells|has|counts|for each)\b",  # printed
-            r"\b(?:is|are|was|were|be) (?:told|said)\b",
-            r"\btold\b",
-            r"\bbeside\b",  # compared with, next to
-            r"\bfore(?:told|tell|tells|seen)\b",  # predicted
-            r"\bhoped\b",
-            r"(?-i:\barms?\b)",  # method, baseline; Arm is a processor
-            r"\bcoins?\b",  # acceptance probability
-            r"\bin turns?\b",  # interleaved
-            r"\b(?:takes?|each) turns?\b",
-            r"\bturns in which\b",
-            r"\bloudest\b",
-            r"\bwealth\b",
-            r"\bsuspects?\b",  # alternative
-            r"\blessons?\b",
-            r"\bteach(?:es)?\b",
-            r"\btaught\b",
-            r"\bkept whole\b",  # fully accepted
-            r"\bunder load\b",  # on a busy machine
-            r"\breckons?\b",
-            r"\bnone beyond\b",
-        )
-    ),
+    r"\bby rule\b"  # deterministic
+    r"|\blaws? of\b|\w's laws?\b"  # distribution
+    r"|\b(?:the|a|another|its|same|dense|raw|joint) laws?\b"
+    r"|\bthe text's own\b|\bwhat the text (?:already )?says\b|\bby how often\b"
+    r"|\ba line (?:says|said|tells|has|counts|for each)\b"  # printed
+    r"|\b(?:is|are|was|were|be) (?:told|said)\b|\btold\b"
+    r"|\bbeside\b"  # compared with, next to
+    r"|\bfore(?:told|tell|tells|seen)\b|\breckons?\b|\bhoped\b"  # predicted
+    r"|(?-i:\barms?\b)"  # method, baseline; Arm is a processor
+    r"|\bcoins?\b|\bloudest\b|\bwealth\b|\bsuspects?\b"  # acceptance probability, alternative
+    r"|\bin turns?\b|\b(?:takes?|each) turns?\b|\bturns in which\b"  # interleaved
+    r"|\blessons?\b|\bteach(?:es)?\b|\btaught\b"
+    r"|\bkept whole\b|\bnone beyond\b"  # fully accepted
+    r"|\bunder load\b",  # on a busy machine
     re.IGNORECASE,
 )
 

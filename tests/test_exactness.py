@@ -6,7 +6,6 @@ and every way to end. Equal means within 1e-12 in total variation, at both ends 
 """
 
 from functools import cache, partial
-from itertools import product
 
 import pytest
 
@@ -15,7 +14,6 @@ from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.pairings import STOPPING, made_schedule, schedules
 from spsbench.audit.exact.tables import KINDS, Pair
-from spsbench.loop.types import Drawn
 from spsbench.methods.drafters.copy import CopyDrafter
 from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.lookahead import LookaheadDrafter
@@ -26,13 +24,14 @@ from spsbench.methods.drafters.suffix import SuffixDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.registry import BUILT_IN
 from tests.oracles.written_rules import RULES, case
-from tests.parts import ByHistory, ByLaw, ends_with
+from tests.parts import ends_with
 from tests.variants import first
 
 # A new exact verifier needs its thresholds in `written_rules.RULES`, and is then proved here.
 EXACT = {e.name: e.load() for e in BUILT_IN if (e.kind, e.guarantee) == ("verifiers", "exact")}
-MODEL_FREE = {"ngram": lambda lm: NgramDrafter(2, 1), "argmax": ArgmaxDrafter}
 BY_RULE = {
+    "argmax": ArgmaxDrafter,
+    "ngram": lambda lm: NgramDrafter(2, 1),
     "frequent": lambda lm: NgramDrafter(2, 1, "frequent"),
     "recent, of the prompt": lambda lm: NgramDrafter(2, 1, "recent", "prompt"),
     "suffix": lambda lm: SuffixDrafter(),
@@ -136,13 +135,6 @@ def test_context_limits(name, target, draft):
     proved(name, Pair(3, 4), **limits)
 
 
-@every_rule
-@pytest.mark.parametrize("schedule", [ByHistory(3), ByLaw(3, 0.55)], ids=str)
-def test_lengths_from_the_past_or_from_the_law(name, schedule):
-    proved(name, Pair(2, 3, ("plain",)), tokens=3, schedule=schedule)
-    proved(name, Pair(2, 1), schedule=schedule)
-
-
 OURS = {name: partial(made_schedule, name) for name in schedules() if name != "constant"}
 
 
@@ -169,23 +161,6 @@ def test_one_round_of_larger_k(name, k):
         proved(name, Pair(2, 3), eos=frozenset({1}), **alone)
     if k == 3:
         proved(name, Pair(3, 8, ("plain", "ties")), warp={"top_k": 2}, **alone)
-
-
-@pytest.mark.parametrize("k", first(1, (3, 6)))
-def test_match_is_exact_for_each_chain_in_one_round(k):
-    alone = {"tokens": k + 1, "schedule": Constant(k), "one_round": True}
-    for chain in product(range(2), repeat=k):
-        drafter = FixedDrafter(chain)
-        proved("match", Pair(2, k, ("plain",)), drafter=lambda lm, d=drafter: d, **alone)
-
-
-@pytest.mark.parametrize("drafter", MODEL_FREE)
-@pytest.mark.parametrize("prompt", [(0,), (1, 0, 2, 1), (0, 0)], ids=str)
-def test_match_is_exact_for_drafts_by_rule(drafter, prompt):
-    make = MODEL_FREE[drafter]
-    assert make(type("LM", (), {"limit": None})).drawn is Drawn.POINT
-    proved("match", Pair(3, 4), drafter=make, prompt=prompt, schedule=Constant(2))
-    proved("match", Pair(3, 2, ("plain",)), drafter=make, prompt=prompt, eos=frozenset({1}))
 
 
 @pytest.mark.parametrize("drafter", BY_RULE)

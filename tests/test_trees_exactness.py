@@ -39,17 +39,16 @@ def proof(rule, parents, drawn, pair, **more):
     return prove(tree_round(rule, parents, drawn, pair, **more))
 
 
+SAMPLE = (
+    ("stem", Drawn.DISTINCT, PLAIN),
+    ("fork", Drawn.IID, PLAIN),
+    ("siblings", Drawn.DISTINCT, WIDE),
+    ("three siblings", Drawn.IID, PLAIN),
+)
 QUICK = (
-    (Traversal(), "stem", Drawn.DISTINCT, PLAIN),
-    (Traversal(), "fork", Drawn.IID, PLAIN),
-    (Traversal(), "siblings", Drawn.DISTINCT, WIDE),
-    (Recursive(), "stem", Drawn.DISTINCT, PLAIN),
-    (Recursive(), "fork", Drawn.IID, PLAIN),
-    (Recursive(), "siblings", Drawn.DISTINCT, WIDE),
-    (SpecTr(), "siblings", Drawn.IID, PLAIN),
+    *((rule, *row) for rule in RULES[:2] for row in SAMPLE),
     (Traversal(), "three siblings", Drawn.DISTINCT, WIDER),
-    (Traversal(), "three siblings", Drawn.IID, PLAIN),
-    (Recursive(), "three siblings", Drawn.IID, PLAIN),
+    (SpecTr(), "siblings", Drawn.IID, PLAIN),
     (SpecTr(), "three siblings", Drawn.IID, WIDE),
     (SpecTr(), "two chains", Drawn.IID, PLAIN),
 )

@@ -133,12 +133,3 @@ def test_a_tree_that_grows_has_the_likeliest_paths(sites, target):
         chances |= {(a, b): float(first[a] * p) for b, p in enumerate(laws(text, (a,)))}
     wanted = sorted(chances, key=chances.__getitem__)[-9:]
     assert sorted(paths) == sorted(wanted)
-
-
-def offsets_as_ids(drafter):
-    frontier = drafter._frontier
-    frontier.known_ids = frontier.known_ids - torch.arange(len(frontier.known_ids))
-
-
-def test_offsets_taken_for_ids_are_seen(sites, target):
-    assert compared(sites["eagle3"], target, offsets_as_ids).worst > 1e-6

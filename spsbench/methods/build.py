@@ -79,8 +79,8 @@ def _limit_threads(model: PreTrainedModel) -> None:
     if choice.threads < torch.get_num_threads():
         torch.set_num_threads(choice.threads)
         log.info(
-            f"note: other programs keep {choice.beside} threads busy: "
-            f"this process uses {choice.threads} threads"
+            f"note: threads busy with other programs: {choice.beside}; "
+            f"threads of this process: {choice.threads}"
         )
 
 

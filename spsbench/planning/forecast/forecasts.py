@@ -86,9 +86,9 @@ class Forecasts:
         rows = (
             (
                 True,
-                f"Predicted from {best.texts} texts of {self.tokens} tokens and a table of costs "
-                f"of {costs.turns} turns; intervals: 95 %, for {self.new_prompts or best.texts} "
-                "other prompts and other timings.",
+                f"Predicted from {best.texts} texts, {self.tokens} tokens in all, and costs that "
+                f"were measured {costs.turns} times; intervals: 95 %, for "
+                f"{self.new_prompts or best.texts} other prompts and other timings.",
             ),
             (
                 few > 0,

@@ -23,7 +23,7 @@ from spsbench.engines.session.engine_config import threads
 from spsbench.extensions.cpu.kernels.native import KINDS, missing
 from spsbench.extensions.cpu.packing.coded_panels import QuantisedDots, QuantisedPanels
 from spsbench.extensions.cpu.packing.panels import PanelLinear, TileLinear
-from spsbench.extensions.cpu.replay.fused_modules import Activation, LayerNorm, RmsNorm
+from spsbench.extensions.cpu.replay.fused_modules import Activation, Norm
 from tests.extensions.cpu.laid_out import random
 
 pytestmark = pytest.mark.skipif(missing(torch.float32) is not None, reason="needs a C compiler")
@@ -84,13 +84,13 @@ def codes(name, kind):
     return make
 
 
-def norm(kind, own):
+def norm(kind):
     def make(out, width, dtype):
         stock = kind(width, eps=1e-3).to(dtype).requires_grad_(False)
         stock.weight.copy_(random(width))
         double = kind(width, eps=1e-3).double().requires_grad_(False)
         double.load_state_dict(stock.state_dict())
-        return Kernel(own(stock), lambda x: double(x.double()).double(), stock)
+        return Kernel(Norm(stock), lambda x: double(x.double()).double(), stock)
 
     return make
 
@@ -113,10 +113,10 @@ OVER_CODES = {
     for name in (*FORMATS, "over minima")
 }
 OTHERS = {
-    "rms norm": (norm(LlamaRMSNorm, RmsNorm), KINDS, ODD),
-    "rms norm, late": (norm(Olmo2RMSNorm, RmsNorm), KINDS, ODD),
-    "rms norm, plus": (norm(GemmaRMSNorm, RmsNorm), KINDS, ODD),
-    "layer norm": (norm(nn.LayerNorm, LayerNorm), KINDS, ODD),
+    "rms norm": (norm(LlamaRMSNorm), KINDS, ODD),
+    "rms norm, late": (norm(Olmo2RMSNorm), KINDS, ODD),
+    "rms norm, plus": (norm(GemmaRMSNorm), KINDS, ODD),
+    "layer norm": (norm(nn.LayerNorm), KINDS, ODD),
     "silu": (activation(SiLUActivation), KINDS, ODD),
     "gelu": (activation(GELUTanh), KINDS, ODD),
 }

@@ -15,7 +15,7 @@ from spsbench.extensions.cpu.replay.fused_modules import (
     EARLY,
     LATE,
     PLUS,
-    RmsNorm,
+    Norm,
     exchange_norms,
     way_of,
 )
@@ -65,8 +65,8 @@ def test_only_what_is_the_usual_norm_is_exchanged():
     model = nn.Sequential(inner, OddRMSNorm(4), LlamaRMSNorm(4).double(), watched, half)
     before = list(model.state_dict())
     exchange_norms(model)
-    assert [type(module) for module in inner] == [RmsNorm, RmsNorm]
-    assert not any(isinstance(module, RmsNorm) for module in list(model)[1:])
+    assert [type(module) for module in inner] == [Norm, Norm]
+    assert not any(isinstance(module, Norm) for module in list(model)[1:])
     assert list(model.state_dict()) == before
     again = deepcopy(model)
     assert [type(module) for module in again[0]] == [LlamaRMSNorm, Qwen3RMSNorm]

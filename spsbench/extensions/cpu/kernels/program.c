@@ -19,7 +19,7 @@ int run_steps(const struct step *steps, long count, const struct pass *pass) {
 }
 
 /* A step by itself. `numbers`: of a text and its room, then bases. Returns as `run_steps`. */
-int run_step(const struct step *step, const int64_t *numbers, long threads) {
+int run_step(const struct step *step, const int64_t *numbers, int threads) {
     struct text text;
     struct room room;
     memcpy(&text, numbers, sizeof text);

@@ -56,7 +56,7 @@ struct draws { /* of a roll-out */
     struct warp warp;
 };
 
-int run_step(const struct step *, const int64_t *, long);
+int run_step(const struct step *, const int64_t *, int);
 int run_steps(const struct step *, long, const struct pass *);
 int roll_out(const struct step *, long, struct pass *, long, const int64_t *, long, const struct draws *);
 

@@ -7,10 +7,10 @@ steps as well. `OF_TORCH` has the steps of torch's own operators, which a record
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from ctypes import c_int64, c_void_p, cast, create_string_buffer
 from functools import cache, lru_cache
 from struct import Struct
-from threading import local
 from typing import Any, NamedTuple
 
 import torch
@@ -27,12 +27,10 @@ SCALES = 2 * PANEL  # bytes of a group's scales in a panel of codes, and of its 
 ZERO = {8: 0, 4: 8}  # what a code of so many bits is in memory where its number is 0
 HALVES = torch.int16  # bfloat16 that stand for float32: no other dtype in a model of float32
 ACTIVATIONS = "silu", "relu", "gelu", "gelu_tanh"  # as in activations.h
-OVER_CACHES = "put", "attend"  # operators whose steps differ from call to call
-MOST = 4096  # plans that are kept
+MOST = 256  # plans that are kept of an operator with its fixed arguments
 BY_NUMBER = {"mul": "scale", "div": "divide"}  # operators with a number -> their kernels
 
 _RECORD = Struct(f"={1 + 2 * PLACES + NUMBERS}q{REALS}d")
-_thread = local()  # `recorder`: at work in this thread
 
 
 class RefusedError(Exception):
@@ -49,17 +47,8 @@ class Step(NamedTuple):
     past: tuple[int, ...] | None = None  # of a step over a cache: its text and its room
 
 
-class Plan(NamedTuple):
-    """The step of an operator's call, for tensors of given forms."""
-
-    shape: tuple[int, ...]  # of the result
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    record: Any  # of the step; place i of it is the base of a tensor
-    pack: Callable[..., bytes]  # of the addresses of all tensors, the result last
-
-
-_plans: dict[Any, Plan] = {}  # by operator, forms of tensors, and the other arguments
+_plans: dict[Any, dict[Any, Any]] = {}  # by operator and fixed arguments; then by the others
+_recorder: ContextVar[Any] = ContextVar("recorder", default=None)  # at work in this thread
 
 
 class Operator(NamedTuple):
@@ -69,6 +58,86 @@ class Operator(NamedTuple):
     steps: Callable[..., list[Step]]  # of the result and the arguments
 
 
+class Weights:
+    """Tensors of modules, whose memory may be moved: it is looked up in every pass.
+
+    Raises:
+        RefusedError: C cannot read one of them.
+    """
+
+    def __init__(self, state: Sequence[Tensor]) -> None:
+        self._state = list(state)
+        if any(x.layout != torch.strided for x in self._state):
+            raise RefusedError("weights in a layout of another library")
+        self._forms, self._places = list(map(_form_of, self._state)), list[int]()
+
+    def places(self) -> list[int] | None:
+        """Return the addresses; None: a weight has another form than before."""
+        now = list(map(Tensor.data_ptr, self._state))
+        if now != self._places:
+            if list(map(_form_of, self._state)) != self._forms:
+                return None
+            self._places = now
+        return self._places
+
+
+def _form_of(weight: Tensor) -> tuple[Any, ...]:
+    return weight.shape, weight.stride(), weight.dtype, weight.device
+
+
+class BoundOperator:
+    """An operator with its last arguments; what it does for inputs of a form is planned once.
+
+    Args:
+        name: of the operator.
+        fixed: its last arguments.
+    """
+
+    def __init__(self, name: str, *fixed: Any) -> None:
+        self.name, self.fixed = name, fixed
+        self._tensors = [x for x in fixed if isinstance(x, Tensor)]
+        self._weights = Weights(self._tensors)
+        forms = [_form_of(x) if isinstance(x, Tensor) else x for x in fixed]
+        self._plans = _plans.setdefault((name, *forms), {})
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run the operator as `run` does; return its result."""
+        if _recorder.get() is not None:
+            return run(self.name, *inputs, *self.fixed)
+        key: list[Any] = []
+        pointers = []
+        for x in inputs:
+            if isinstance(x, Tensor):
+                key += x.shape, x.stride(), x.dtype, x.is_cpu
+                pointers.append(x.data_ptr())
+            else:
+                key.append(x)
+        plan, places = self._plans.get(tuple(key)), self._weights.places()
+        if plan is None or places is None:
+            result, steps = run_now(self.name, *inputs, *self.fixed)
+            if inputs[0].numel() and places is not None:
+                self._keep_plan(tuple(key), result, steps[0], inputs)
+            return result
+        shape, stride, dtype, record, pack = plan
+        result = inputs[0].new_empty_strided(shape, stride, dtype=dtype)
+        numbers = pack(*pointers, *places, result.data_ptr())
+        if failed := in_c().run_step(record, numbers, torch.get_num_threads()):
+            check(failed)
+        return result
+
+    def _keep_plan(self, key: Any, result: Tensor, step: Step, inputs: Sequence[Any]) -> None:
+        tensors = [*(x for x in inputs if isinstance(x, Tensor)), *self._tensors, result]
+        places = {id(x): n for n, x in enumerate(tensors)}
+        if len(places) < len(tensors):  # one was given twice: which is which cannot be told
+            return
+        if len(self._plans) >= MOST:
+            self._plans.clear()
+        bases = tuple(0 if x is None else 1 + places[id(x)] for x in step.at)
+        record = _record(step.name, bases, step.n, step.real)
+        pack = Struct(f"={8 * (TEXT + ROOM + 1)}x{len(tensors)}q").pack
+        self._plans[key] = result.shape, result.stride(), result.dtype, record, pack
+
+
 def run(name: str, *arguments: Any) -> Any:
     """Run the operator of this name; return its result.
 
@@ -76,28 +145,8 @@ def run(name: str, *arguments: Any) -> Any:
         RuntimeError: inputs that its kernel does not read.
         MemoryError, IndexError: as `check`.
     """
-    if (recorder := getattr(_thread, "recorder", None)) is not None:
-        return recorder.run(name, *arguments)
-    if name in OVER_CACHES:
-        return run_now(name, *arguments)[0]
-    key: list[Any] = [name]
-    pointers = []
-    for x in arguments:
-        if isinstance(x, Tensor):
-            key += x.shape, x.stride(), x.dtype, x.is_cpu
-            pointers.append(x.data_ptr())
-        else:
-            key.append(x)
-    plan = _plans.get(tuple(key))
-    if plan is None:
-        result, steps = run_now(name, *arguments)
-        if arguments[0].numel():
-            _keep_plan(tuple(key), result, steps[0], arguments)
-        return result
-    result = torch.empty_strided(plan.shape, plan.stride, dtype=plan.dtype)
-    numbers = plan.pack(*pointers, result.data_ptr())
-    check(in_c().run_step(plan.record, numbers, torch.get_num_threads()))
-    return result
+    recorder = _recorder.get()
+    return run_now(name, *arguments)[0] if recorder is None else recorder.run(name, *arguments)
 
 
 def run_now(name: str, *arguments: Any) -> tuple[Any, list[Step]]:
@@ -114,11 +163,11 @@ def run_now(name: str, *arguments: Any) -> tuple[Any, list[Step]]:
 @contextmanager
 def recording(recorder: Any) -> Iterator[None]:
     """Have `recorder.run` run the operators of this thread within the context."""
-    _thread.recorder = recorder
+    token = _recorder.set(recorder)
     try:
         yield
     finally:
-        _thread.recorder = None
+        _recorder.reset(token)
 
 
 def available() -> bool:
@@ -127,26 +176,13 @@ def available() -> bool:
 
 
 def _run_step(step: Step) -> None:
+    record = _record(step.name, tuple(range(1, 1 + len(step.at))), step.n, step.real)
     pointers = [0 if x is None else x.data_ptr() for x in step.at]
-    record = _record(step.name, tuple(range(1, 1 + len(pointers))), step.n, step.real)
-    past = step.past or [0] * (TEXT + ROOM)
-    numbers = array("q", (*past, 0, *pointers)).tobytes()
+    numbers = array("q", (*(step.past or [0] * (TEXT + ROOM)), 0, *pointers)).tobytes()
     check(in_c().run_step(record, numbers, torch.get_num_threads()))
 
 
-def _keep_plan(key: Any, result: Tensor, step: Step, arguments: Sequence[Any]) -> None:
-    tensors = [*(x for x in arguments if isinstance(x, Tensor)), result]
-    bases = {id(x): 1 + n for n, x in enumerate(tensors)}
-    if len(bases) < len(tensors):  # one was given twice: which is which cannot be told
-        return
-    if len(_plans) >= MOST:
-        _plans.clear()
-    record = _record(step.name, tuple(bases.get(id(x), 0) for x in step.at), step.n, step.real)
-    pack = Struct(f"={8 * (TEXT + ROOM + 1)}x{len(tensors)}q").pack
-    _plans[key] = Plan(result.shape, result.stride(), result.dtype, record, pack)
-
-
-@lru_cache(MOST)
+@lru_cache(4096)
 def _record(name: str, bases: tuple[int, ...], n: tuple[int, ...], real: tuple[float, ...]) -> Any:
     """Return the record of a step whose places are these bases."""
     at = [number for base in bases for number in (base, 0)]
@@ -172,7 +208,6 @@ def check(failed: int) -> None:
 def in_c() -> Any:
     """Return the library, with the types of the arguments of its entries for passes."""
     kernels: Any = library()
-    kernels.run_step.argtypes = c_void_p, c_void_p, c_int64
     kernels.run_steps.argtypes = c_void_p, c_int64, c_void_p
     kernels.roll_out.argtypes = c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int64, c_void_p
     return kernels

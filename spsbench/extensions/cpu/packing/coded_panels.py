@@ -10,7 +10,14 @@ from spsbench.engines.linear_layers import StandIn
 from spsbench.engines.quantization.codes import Codes
 from spsbench.engines.quantization.layers import OverCodes, QuantisedLinear, quantised_layers
 from spsbench.extensions.cpu.kernels.native import kernel, missing
-from spsbench.extensions.cpu.kernels.steps import PANEL, ZERO, bytes_of_codes, kernel_of, run
+from spsbench.extensions.cpu.kernels.steps import (
+    PANEL,
+    ZERO,
+    BoundOperator,
+    bytes_of_codes,
+    kernel_of,
+    run,
+)
 from spsbench.extensions.cpu.packing.memory import ALIGNED, empty
 from spsbench.extensions.cpu.packing.tuning import (
     FEW,
@@ -34,12 +41,19 @@ class QuantisedPanels(OverCodes, StandIn):
     kernels = "product"
     side = 1  # inputs of an output side by side, in codes of 8 bits
 
-    def __init__(self, layer: OverCodes) -> None:
+    def __init__(self, layer: OverCodes, dtype: torch.dtype = torch.bfloat16) -> None:
+        """Lay out `layer`; how it prefetches is chosen for inputs of `dtype`."""
         super().__init__()
         self.out_features, self.in_features = layer.out_features, layer.in_features
         self.group, self.bits, self.least = layer.group, layer.bits, layer.least
         self.bias = layer.bias
         self.weight = nn.Parameter(to_panels(layer, self.side), requires_grad=False)
+        prefetch = prefetch_of(dtype, kernel_of(self.kernels, self.bits, self.least))
+        self._product = BoundOperator(
+            *(self.operator, self.weight, self.bias, self.out_features, self.in_features),
+            *(*filled(self.in_features, self.group), self.bits, self.least),
+            *prefetch_arguments(prefetch),
+        )
 
     @classmethod
     def refuses(cls, dtype: torch.dtype) -> str | None:
@@ -48,13 +62,7 @@ class QuantisedPanels(OverCodes, StandIn):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., out] of [..., in]."""
-        prefetch = prefetch_of(x.dtype, kernel_of(self.kernels, self.bits, self.least))
-        return run(  # type: ignore[no-any-return]
-            self.operator,
-            *(x.contiguous(), self.weight, self.bias, self.out_features, self.in_features),
-            *(*filled(self.in_features, self.group), self.bits, self.least),
-            *prefetch_arguments(prefetch),
-        )
+        return self._product(x.contiguous())  # type: ignore[no-any-return]
 
     @property
     def codes(self) -> Codes:
@@ -231,7 +239,7 @@ def pack_codes(
         name, layout = usable[0]
         packed.append((coded_shape(layer), name))
         measure_prefetch(dtype, layout, layer.bits, layer.least)
-        setattr(parent, attribute, layout(layer))
+        setattr(parent, attribute, layout(layer, dtype))
     return packed
 
 

@@ -5,6 +5,7 @@ numbers do not depend on the other tokens of the pass.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -14,34 +15,10 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.experts import COUNTED, STOCK, count_experts, expert_modules
 from spsbench.engines.linear_layers import Slot, StandIn, stock_linear
+from spsbench.extensions.cpu.kernels.steps import BoundOperator
 from spsbench.extensions.cpu.packing.memory import huge_pages
-from spsbench.extensions.cpu.packing.panels import (
-    PanelLinear,
-    blocks_of_panels,
-    most_bytes,
-    product,
-)
-
-
-def route(x: Tensor, ids: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
-    """Return the product of row i of `x` [S, in] with expert `ids[i]`, [S, out].
-
-    `panels` is [E, ...].
-
-    An expert's panels are read once, whatever the number of its rows.
-    """
-    order = ids.argsort(stable=True)
-    counted = Counter(ids.tolist())
-    parts, start = [], 0
-    x = x[order]
-    for expert in sorted(counted):
-        end = start + counted[expert]
-        expert_bias = None if bias is None else bias[expert]
-        parts.append(product(x[start:end], panels[expert], expert_bias, out))
-        start = end
-    result = x.new_empty(len(x), out)
-    result[order] = torch.cat(parts)
-    return result
+from spsbench.extensions.cpu.packing.panels import PanelLinear, blocks_of_panels, most_bytes
+from spsbench.extensions.cpu.packing.tuning import prefetch_arguments, prefetch_of
 
 
 class PackedExperts(StandIn):
@@ -52,24 +29,35 @@ class PackedExperts(StandIn):
         super().__init__()
         self.stock = stock
         self.outputs: dict[str, int] = {}
+        self._products: dict[str, list[BoundOperator]] = {}  # of each expert
         for name in names_of(stock):
             weight = by_output(stock, name)
             self.outputs[name] = weight.shape[1]
-            setattr(self, name, nn.Parameter(blocks_of_panels(weight), requires_grad=False))
+            panels = nn.Parameter(blocks_of_panels(weight), requires_grad=False)
+            biases = getattr(stock, f"{name}_bias") if stock.has_bias else [None] * len(panels)
+            how = weight.shape[1], *prefetch_arguments(prefetch_of(weight.dtype))
+            pairs = zip(panels, biases, strict=True)
+            self._products[name] = [BoundOperator("product", *pair, *how) for pair in pairs]
+            setattr(self, name, panels)
             setattr(stock, name, None)
 
     def forward(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """Return [m, D] of experts `ids` [m, k], weighted by `weights` [m, k]."""
         stock, (first, last) = self.stock, names_of(self.stock)
         chosen = count_experts(ids).flatten()
-        x = self._product(first, hidden.repeat_interleave(ids.shape[1], 0), chosen)  # [m k, ...]
+        order = chosen.argsort(stable=True)
+        counts = sorted(Counter(chosen.tolist()).items())
+        x = self._product(first, hidden[order // ids.shape[1]], counts)  # [m k, ...]
         x = stock._apply_gate(x) if stock.has_gate else stock.act_fn(x)
-        x = self._product(last, x, chosen) * weights.reshape(-1, 1)
-        return x.view(*ids.shape, -1).sum(1).to(hidden.dtype)
+        x = self._product(last, x.contiguous(), counts)
+        products = torch.empty_like(x).index_copy_(0, order, x) * weights.reshape(-1, 1)
+        return products.view(*ids.shape, -1).sum(1).to(hidden.dtype)
 
-    def _product(self, name: str, x: Tensor, chosen: Tensor) -> Tensor:
-        bias = getattr(self.stock, f"{name}_bias") if self.stock.has_bias else None
-        return route(x, chosen, getattr(self, name), bias, self.outputs[name])
+    def _product(self, name: str, x: Tensor, counts: Sequence[tuple[int, int]]) -> Tensor:
+        """Return the products of rows with experts; `counts`: of rows of each, in order."""
+        parts = torch.split(x, [count for _, count in counts])
+        pairs = zip(counts, parts, strict=True)
+        return torch.cat([self._products[name][expert](rows) for (expert, _), rows in pairs])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         copied = deepcopy(self.stock, memo)

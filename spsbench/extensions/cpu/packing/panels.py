@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from spsbench.engines.linear_layers import Packed
 from spsbench.extensions.cpu.kernels.native import kernel, missing
-from spsbench.extensions.cpu.kernels.steps import HALVES, PANEL, run
+from spsbench.extensions.cpu.kernels.steps import HALVES, PANEL, BoundOperator
 from spsbench.extensions.cpu.packing.memory import ALIGNED, empty
 from spsbench.extensions.cpu.packing.tuning import prefetch_arguments, prefetch_of
 
@@ -34,6 +34,10 @@ class PanelLinear(Packed):
         else:
             panels = to_panels(weight)
         self.weight = nn.Parameter(panels, requires_grad=False)
+        how = prefetch_arguments(prefetch_of(weight.dtype))
+        arguments = self.weight, self.bias, self.out_features, *how
+        self._product = BoundOperator(self.operator, *arguments)
+        self._rows = BoundOperator("rows", self.weight)
 
     @classmethod
     def refuses(cls, weight: Tensor) -> str | None:
@@ -44,10 +48,7 @@ class PanelLinear(Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., out] of [..., in]."""
-        arguments = x.contiguous(), self.weight, self.bias, self.out_features
-        return run(  # type: ignore[no-any-return]
-            self.operator, *arguments, *prefetch_arguments(prefetch_of(x.dtype))
-        )
+        return self._product(x.contiguous())  # type: ignore[no-any-return]
 
     def dense(self) -> Tensor:
         """Return W [out, in]."""
@@ -57,7 +58,7 @@ class PanelLinear(Packed):
     def rows(self, ids: Tensor) -> Tensor:
         """Return rows [n] of W, [n, in]."""
         if ids.dtype == torch.int64 and len(ids) <= FEW:
-            return run("rows", ids.contiguous(), self.weight)  # type: ignore[no-any-return]
+            return self._rows(ids.contiguous())  # type: ignore[no-any-return]
         return widened(self.weight[ids // PANEL, :, ids % PANEL].flatten(1))
 
 
@@ -117,12 +118,6 @@ def _pack(weight: Tensor, panels: Tensor) -> None:
         weight.stride(1),
         torch.get_num_threads(),
     )
-
-
-def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
-    """Return [..., out] of [..., in] by panels; raises as `steps.run`."""
-    how = prefetch_arguments(prefetch_of(x.dtype))
-    return run("product", x.contiguous(), panels, bias, out, *how)  # type: ignore[no-any-return]
 
 
 DEEP = 32  # inputs of a tile, as in tiles.c

@@ -17,7 +17,7 @@ from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation
 
 from spsbench.engines.linear_layers import OverStock, exchange_each
 from spsbench.extensions.cpu.kernels.native import KINDS
-from spsbench.extensions.cpu.kernels.steps import available, run
+from spsbench.extensions.cpu.kernels.steps import BoundOperator, available
 
 EARLY, LATE, PLUS = 1, 0, 2  # narrowed before the weight too, only after it, and over 1 + weight
 
@@ -29,38 +29,21 @@ class Norm(OverStock):
     """
 
     def __init__(self, stock: Any) -> None:
+        """Replace a layer norm, or an RMS norm, whose rounding `way_of` gives."""
         super().__init__(stock)
-        self.weight = stock.weight
-
-
-class RmsNorm(Norm):
-    """RMS norm by one kernel; `way_of` gives the rounding of `stock`."""
-
-    def __init__(self, stock: Any) -> None:
-        super().__init__(stock)
-        self.eps, self.way = eps_of(stock), way_of(stock)
-        self.bias = getattr(stock, "bias", None)
+        self.weight, self.bias = stock.weight, getattr(stock, "bias", None)
+        self._dtype, centred = stock.weight.dtype, module_is_layer_norm(stock)
+        self._adds_bias = self.bias is not None and not centred
+        how = (self.bias, float(stock.eps)) if centred else (eps_of(stock), way_of(stock))
+        name = "layer_norm" if centred else "norm"
+        self._normalise = BoundOperator(name, self.weight, *how)
 
     def forward(self, x: Tensor) -> Any:
         """Return [..., width] normalised."""
-        if x.dtype != self.weight.dtype:
+        if x.dtype != self._dtype:
             return self._stock[0](x)
-        normalised = run("norm", x.contiguous(), self.weight, self.eps, self.way)
-        return normalised if self.bias is None else normalised + self.bias
-
-
-class LayerNorm(Norm):
-    """Layer norm by one kernel, for a `stock` that `module_is_layer_norm` accepts."""
-
-    def __init__(self, stock: Any) -> None:
-        super().__init__(stock)
-        self.bias, self.eps = stock.bias, float(stock.eps)
-
-    def forward(self, x: Tensor) -> Any:
-        """Return [..., width] normalised."""
-        if x.dtype != self.weight.dtype:
-            return self._stock[0](x)
-        return run("layer_norm", x.contiguous(), self.weight, self.bias, self.eps)
+        normalised = self._normalise(x.contiguous())
+        return normalised + self.bias if self._adds_bias else normalised
 
 
 def exchange_norms(model: nn.Module) -> None:
@@ -73,11 +56,8 @@ def _kind_for(module: nn.Module) -> type[Norm] | None:
     weight = getattr(module, "weight", None)
     if weight is None or weight.device.type != "cpu" or weight.dtype not in KINDS:
         return None
-    centred = module_is_layer_norm(module)
-    is_norm = centred or way_of(module) is not None
-    if not is_norm or not available():  # which may have to be compiled
-        return None
-    return LayerNorm if centred else RmsNorm
+    is_norm = module_is_layer_norm(module) or way_of(module) is not None
+    return Norm if is_norm and available() else None  # kernels may have to be compiled
 
 
 def module_is_layer_norm(module: nn.Module) -> bool:
@@ -144,12 +124,12 @@ class Activation(OverStock):
     def __init__(self, stock: nn.Module) -> None:
         """Replace `stock`, whose class is in `OPERATORS`."""
         super().__init__(stock)
-        self.operator = OPERATORS[type(stock)]
+        self._activate = BoundOperator(OPERATORS[type(stock)])
 
     def forward(self, x: Tensor) -> Any:
         """Return the activation of [...]."""
         if x.dtype in KINDS and x.device.type == "cpu" and available():
-            return run(self.operator, x.contiguous())
+            return self._activate(x.contiguous())
         if type(self._stock[0]) is NewGELUActivation:
             return gelu(x, approximate="tanh")  # one operator where there are eight
         return self._stock[0](x)
@@ -163,6 +143,8 @@ def exchange_activations(model: nn.Module) -> None:
 NAME = "apply_rotary_pos_emb"  # as modules of transformers call it
 
 Rotation = Callable[..., tuple[Tensor, Tensor]]
+
+_rotate = BoundOperator("rotate")
 
 
 @contextmanager
@@ -188,7 +170,7 @@ def rotated(
     """
     if args or kwargs or not (_fits(q, cos, sin) and _fits(k, cos, sin)):
         return stock(q, k, cos, sin, *args, **kwargs)
-    return run("rotate", q, cos, sin), run("rotate", k, cos, sin)
+    return _rotate(q, cos, sin), _rotate(k, cos, sin)
 
 
 def _fits(x: Tensor, cos: Tensor, sin: Tensor) -> bool:

@@ -19,9 +19,9 @@ from spsbench.engines.experts import watch_experts
 from spsbench.engines.replay import MAX_ROWS, RollOut
 from spsbench.engines.session.cache import PreallocatedCache, doubled
 from spsbench.engines.session.masks import FULL, SLIDING, PassInputs, windows_of
-from spsbench.extensions.cpu.kernels.steps import RefusedError, is_read, text_record
+from spsbench.extensions.cpu.kernels.steps import RefusedError, Weights, is_read, text_record
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation
-from spsbench.extensions.cpu.replay.program import Draws, Program, Scratch, Size, Weights
+from spsbench.extensions.cpu.replay.program import Draws, Program, Scratch, Size
 from spsbench.extensions.cpu.replay.record import (
     Recorder,
     Recording,

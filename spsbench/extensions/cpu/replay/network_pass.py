@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.engines.replay import MAX_ROWS, NetworkPass, NetworkRollOut
-from spsbench.extensions.cpu.kernels.steps import RefusedError, is_read, text_record
+from spsbench.extensions.cpu.kernels.steps import RefusedError, Weights, is_read, text_record
 from spsbench.extensions.cpu.replay.model_pass import tensors_of
-from spsbench.extensions.cpu.replay.program import Draws, Program, Scratch, Size, Weights
+from spsbench.extensions.cpu.replay.program import Draws, Program, Scratch, Size
 from spsbench.extensions.cpu.replay.record import Recorder, Recording, RecordingCache, record
 from spsbench.extensions.cpu.warp import WarpInC
 

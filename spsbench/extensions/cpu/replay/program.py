@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from spsbench.extensions.cpu.kernels.steps import (
     FIRST,
@@ -305,30 +304,3 @@ class Scratch:
             self._memory = torch.empty(size + ALIGNED, dtype=torch.uint8, device="cpu")
         start = self._memory.data_ptr()
         return start + -start % ALIGNED
-
-
-class Weights:
-    """Tensors of modules, whose memory may be moved: it is looked up in every pass.
-
-    Raises:
-        RefusedError: C cannot read one of them.
-    """
-
-    def __init__(self, state: Sequence[Tensor]) -> None:
-        self._state = list(state)
-        if any(x.layout != torch.strided for x in self._state):
-            raise RefusedError("weights in a layout of another library")
-        self._forms, self._places = list(map(_form_of, self._state)), list[int]()
-
-    def places(self) -> list[int] | None:
-        """Return the addresses; None: a weight has another form than before."""
-        now = list(map(Tensor.data_ptr, self._state))
-        if now != self._places:
-            if list(map(_form_of, self._state)) != self._forms:
-                return None
-            self._places = now
-        return self._places
-
-
-def _form_of(weight: Tensor) -> tuple[Any, ...]:
-    return weight.shape, weight.stride(), weight.dtype, weight.device

@@ -17,7 +17,7 @@ from tests.variants import first
 from tests.waiting import wait_until
 
 LOG = "records-00-of-01.jsonl"
-COUNT = 5  # prompts
+COUNT = 6  # prompts
 TIMINGS = {"prefill_seconds", "peak_memory_mib", "flags", "crc", "n"}
 
 
@@ -77,7 +77,7 @@ def wait_for(path, lines, process):
 
 def test_a_run_from_prompts_to_a_table(sps, arguments, whole, tmp_path):
     told = " ".join(whole.with_name("told").read_text().split())
-    for text in ("K: 2, 3", "5 prompts, 5 references", "ArS", "T 1, SpS K=2 ", "SpS K=3", "rouge2"):
+    for text in ("K: 2, 3", "6 prompts, 6 references", "ArS", "T 1, SpS K=2 ", "SpS K=3", "rouge2"):
         assert text in told
     out = Path(shutil.copytree(whole, tmp_path / "run"))
     records = measured(out)
@@ -157,16 +157,16 @@ def test_a_signal_ends_it_after_the_sample_in_hand(arguments, tmp_path, sent, co
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, err.decode()
     last = err.decode().splitlines()[-2 if code == 130 else -1]
-    assert re.match(r"stopped after \d+ of 750 generations\. Continue with: sps bench jsonl", last)
+    assert re.match(r"stopped after \d+ of 900 generations\. Continue with: sps bench jsonl", last)
     assert last.endswith(f"--out {out} --samples 50 --resume")
-    assert 2 <= lines_in(out / LOG) < 750
+    assert 2 <= lines_in(out / LOG) < 900
 
 
 def test_a_dry_run_writes_nothing(sps, arguments, tmp_path):
     out = tmp_path / "run"
     ran = sps(*arguments, "--out", str(out), "--dry-run")
     assert ran.code == 0, ran.err
-    assert ran.out.count("5 generations of up to 12 tokens, about 0:0") == 3
+    assert ran.out.count("6 generations of up to 12 tokens, about 0:0") == 3
     assert "in all about 0:0" in ran.out
     assert "from 3 generations of 8 tokens" in ran.out
     assert not out.exists()

@@ -183,11 +183,12 @@ def test_equal_errors_of_a_rule_are_told_once_with_their_line(mine):
 def test_a_drafter_over_a_model_gets_the_bundled_one(sps, pair, mine):
     above = "from spsbench.methods.drafters.model import ModelDrafter\n"
     Path("own.py").write_text(f"{above}class Own(ModelDrafter):\n    pass\n")
-    ran = sps("generate", "def f(", "-n", "4", "--drafter", "own.py:Own", "--json")
+    own = ("--drafter", "own.py:Own")
+    ran = sps("generate", "def f(", "-n", "4", "--engine", "eager", *own, "--json")
     assert ran.code == 0, ran.err
     settings = json.loads(ran.out)["settings"]
     assert settings["draft"]["id"] == "nano-draft"
-    other = sps("generate", "x", "--drafter", "own.py:Own", "--target", pair.target)
+    other = sps("generate", "x", *own, "--target", pair.target)
     assert other.code == 2
 
 

@@ -42,7 +42,7 @@ def Plan(url, **options):  # noqa: N802
 
 
 def check(url, scored=None, draft=None, journal=None, **more):
-    given = {"parts": TEXT, "bias": 0.15, "length": 32, "retries": 1, **more}
+    given = {"parts": TEXT, "bias": 0.15, "length": 16, "retries": 1, **more}
     names = {"weights": scored and scored.name, "draft": draft and draft.name}
     return examine(Plan(url, **names, **given), scored, journal, draft=draft)
 

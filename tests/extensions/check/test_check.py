@@ -38,7 +38,7 @@ def test_a_defect_is_found_by_logprobs_alone(defect):
 )
 def test_all_tokens_are_bet_on_where_a_server_lists_its_ends(more, hides):
     stub = Stub(**{"schema": "llama-server", "ends": 3, **more})
-    law = of_stub(stub, parts=("law",), bias=0.3, length=16).law
+    law = of_stub(stub, parts=("law",), bias=0.3).law
     assert (law.mode, law.verdict) == (Mode.STATED, AuditVerdict.HELD)
     assert law.finding.audited.hides is hides
 
@@ -46,7 +46,7 @@ def test_all_tokens_are_bet_on_where_a_server_lists_its_ends(more, hides):
 @pytest.mark.parametrize("scored", first(1, [False, True]))
 def test_a_server_that_lists_fewer_tokens_than_it_counts_cannot_be_told(scored):
     stub = Stub(schema="llama-server", ends=3, says_more=1)
-    law = of_stub(stub, weights() if scored else None, parts=("law",), bias=0.3, length=16).law
+    law = of_stub(stub, weights() if scored else None, parts=("law",), bias=0.3).law
     assert law.verdict is AuditVerdict.UNKNOWN
     assert law.finding.audited.broken
 
@@ -213,7 +213,7 @@ def test_a_server_that_stops_costs_nothing_but_time(tmp_path):
     kept = tmp_path / "kept.jsonl"
     stub = Stub(Engine(), ends_after=20)
     with serving(stub) as url:
-        plan = Plan(url, parts=TEXT, bias=0.15, retries=1)
+        plan = Plan(url, parts=TEXT, bias=0.15, length=16, retries=1)
         with pytest.raises(UnavailableError):
             examine(plan, None, Journal(kept))
         before = len(kept.read_text().splitlines())
@@ -249,7 +249,7 @@ def test_a_request_that_fails_is_counted_and_not_timed():
 )
 def test_texts_that_are_cut_hold_by_the_cut_law(cut):
     stub = Stub(Engine())
-    found = of_stub(stub, weights(), parts=("law",), bias=0.3, length=16, **cut)
+    found = of_stub(stub, weights(), parts=("law",), bias=0.3, **cut)
     assert found.verdict is AuditVerdict.HELD, found.law.line
     sampled = [a for a in stub.asked if a["max_tokens"] == 16 and a["temperature"] > 0]
     assert all(asked[name] == value for asked in sampled for name, value in cut.items())
@@ -266,9 +266,9 @@ def test_greedy_texts_share_the_batch_and_are_not_bet_on():
     found = of_stub(stub, parts=("law",), temperatures=(1.0, 0.0), bias=0.3)
     assert found.verdict is AuditVerdict.HELD, found.law.line
     greedy = [
-        asked for asked in stub.asked if asked["temperature"] == 0 and asked["max_tokens"] == 32
+        asked for asked in stub.asked if asked["temperature"] == 0 and asked["max_tokens"] == 16
     ]
-    assert 32 * len(greedy) == found.law.finding.audited.tokens
+    assert 16 * len(greedy) == found.law.finding.audited.tokens
 
 
 def test_as_many_requests_run_at_a_time_as_are_asked_for():

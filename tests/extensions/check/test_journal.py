@@ -141,7 +141,7 @@ APART = ("seconds", "acceptance")  # of the run; counters of /metrics are not ke
 
 def kept(path, scored=None, **more):
     with serving(Stub(Engine())) as url:
-        chosen = {"parts": ("law", "greedy"), "bias": 0.3, "length": 16, **more}
+        chosen = {"parts": ("law", "greedy"), "bias": 0.3, **more}
         return check(url, scored, journal=Journal(path), **chosen)
 
 

@@ -24,12 +24,12 @@ def few(monkeypatch):
 
 
 def of_mode(stub, part, **more):
-    result = of_stub(stub, parts=(part,), length=16, **more)
+    result = of_stub(stub, parts=(part,), **more)
     return result, result.modes.get(part)
 
 
 def test_all_modes_hold_on_an_honest_server(few):
-    result = of_stub(Stub(Engine()), parts=MODES, length=16)
+    result = of_stub(Stub(Engine()), parts=MODES)
     assert result.verdict is AuditVerdict.HELD, page.notes(result)
     assert [*result.modes] == list(MODES)
     assert all({*mode.counts} == {GreedyKind.IDENTICAL} for mode in result.modes.values())
@@ -52,7 +52,7 @@ def test_the_law_of_long_prompts_is_that_of_prompts_asked_again():
     stub = Stub(Engine())
     found = of_stub(stub, weights(), parts=("law", "cache"), bias=0.3)
     assert found.verdict is AuditVerdict.HELD, found.law.line
-    sampled = [body["prompt"] for body in stub.asked if body["max_tokens"] == 32]
+    sampled = [body["prompt"] for body in stub.asked if body["max_tokens"] == 16]
     drawn = [tuple(prompt) for prompt in sampled if len(prompt) > 100]
     assert len(set(drawn)) == 4 < len(drawn)
 

@@ -122,20 +122,20 @@ def test_a_damaged_file_is_refused(tmp_path):
     assert read_costs(path).turns == 8
 
 
-@pytest.mark.parametrize("what", ["passes", "turns", "none", "fields", "types"])
-def test_a_table_that_cannot_be_is_refused(what):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda costs: costs["passes"]["seconds"][0][0].__setitem__(0, 0.0),
+        lambda costs: costs["passes"]["seconds"][0][0].__setitem__(0, None),
+        lambda costs: costs["arms"]["none"]["draft"]["seconds"].pop(),
+        lambda costs: costs["arms"]["none"].pop("draft"),
+        lambda costs: costs.update(busy="x"),
+    ],
+    ids=["no time", "no number", "turns", "fields", "types"],
+)
+def test_a_table_that_cannot_be_is_refused(damage):
     values = json.loads(dumps(costs()))
-    inside = values["costs"]
-    if what == "passes":
-        inside["passes"]["seconds"][0][0][0] = 0.0
-    elif what == "turns":
-        inside["arms"]["none"]["draft"]["seconds"].pop()
-    elif what == "none":
-        inside["passes"]["seconds"][0][0][0] = None
-    elif what == "types":
-        inside["busy"] = "x"
-    else:
-        del inside["arms"]["none"]["draft"]
+    damage(values["costs"])
     with pytest.raises(DataError):
         loads(json.dumps(values), "here")
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from spsbench.metrics.summaries import summaries
-from spsbench.settings.records import Record
 from tests.simulation import cell, run
 
 ARS, SPS = cell(0), cell(4)
@@ -68,8 +67,6 @@ def test_uneven_load_widens_the_interval_of_the_speedup(quiet):
     widths = []
     for rows in (quiet, [replace(r, flags=("loaded",)) for r in uneven]):
         gained = summaries([ARS, SPS], rows)[1].speedup
-        assert gained.low is not None
-        assert gained.high is not None
         widths.append(gained.high - gained.low)
     assert widths[1] > 2 * widths[0]
 
@@ -79,11 +76,3 @@ def test_first_calls_are_in_no_time_even_under_load(quiet):
     made = summaries([ARS, SPS], first)[1]
     assert (made.n, made.timed, made.loaded) == (N, 0, 0)
     assert made.speedup is made.mean_token_time_ms is None
-
-
-def test_rounds_without_processor_time_are_read(quiet):
-    written = quiet[0].to_json()
-    assert Record.from_json(written).to_json() == written
-    old = written | {"rounds": [row[:8] for row in written["rounds"]]}
-    assert {r.processor_seconds for r in Record.from_json(old).rounds} == {None}
-    assert summaries([ARS], [Record.from_json(old)])[0].processor_token_time_ms is None

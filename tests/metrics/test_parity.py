@@ -23,12 +23,7 @@ def arms(difference, noise, n, seed=0, level=0.4):
     ("difference", "noise", "n", "verdict"),
     [
         (0.0, 0.02, 2000, ParityVerdict.EQUIVALENT),
-        (
-            0.001,
-            0.002,
-            2000,
-            ParityVerdict.EQUIVALENT,
-        ),  # there for certain, and too small to matter
+        (0.001, 0.002, 2000, ParityVerdict.EQUIVALENT),  # certain, and too small to matter
         (0.02, 0.02, 400, ParityVerdict.DIFFERENT),
         (0.0, 0.2, 50, ParityVerdict.UNDECIDED),
         (0.0, 0.0, 5, ParityVerdict.UNDECIDED),  # too few to say
@@ -84,21 +79,12 @@ def test_a_margin_must_be_one(margin):
         parity("rouge2", {}, {}, margin)
 
 
-def test_at_the_margin_it_says_equivalent_at_most_one_time_in_twenty():
-    margin = 0.01
-    verdicts = [parity("x", *arms(margin, 0.02, 1000, seed), margin) for seed in range(120)]
-    wrong = sum(v is not None and v.verdict is ParityVerdict.EQUIVALENT for v in verdicts)
-    assert wrong <= 0.08 * len(verdicts)
-
-
 def of_counts(n, gained, lost):
     """One program a problem: `gained` pass by SpS alone, `lost` by ArS alone, half the rest."""
     sps, ars = np.arange(n) % 2.0, np.arange(n) % 2.0
     ars[:gained], sps[:gained] = 0, 1
     ars[gained : gained + lost], sps[gained : gained + lost] = 1, 0
-    found = parity("pass@1", dict(enumerate(ars)), dict(enumerate(sps)), parity_margins()["pass@1"])
-    assert found is not None
-    return found
+    return parity("pass@1", dict(enumerate(ars)), dict(enumerate(sps)), parity_margins()["pass@1"])
 
 
 @pytest.mark.parametrize("lost", [0.0, 0.004])

@@ -5,29 +5,15 @@ import pytest
 from spsbench.metrics.rates import SHOWN, metrics, segments, speedup
 from spsbench.metrics.summaries import summaries
 from spsbench.settings.records import RoundRecord
-from tests.simulation import PREFILL, cell
-from tests.simulation import record as generation
+from tests.simulation import PREFILL, cell, record
+
+ROUND = RoundRecord(4, 3, 2, 3, 2.4, 0.010, 0.004, 0.005)
 
 
-def record(
-    drafted=4,
-    tested=3,
-    accepted=2,
-    emitted=3,
-    overlap=2.4,
-    seconds=0.010,
-    draft_seconds=0.004,
-    target_seconds=0.005,
-):
-    return RoundRecord(
-        drafted, tested, accepted, emitted, overlap, seconds, draft_seconds, target_seconds
-    )
-
-
-@pytest.mark.parametrize("rounds", [[record(), record(tested=-1, overlap=None)], []])
+@pytest.mark.parametrize("rounds", [[ROUND, ROUND._replace(tested=-1, overlap=None)], []])
 def test_figures_of_a_generation_are_those_of_a_table_of_it_alone(rounds):
     own = metrics(rounds, PREFILL)
-    (row,) = summaries([cell(4)], [generation(cell(4), "a", 0, rounds)])
+    (row,) = summaries([cell(4)], [record(cell(4), "a", 0, rounds)])
     assert (own.tokens, own.rounds) == (sum(r.emitted for r in rounds), len(rounds))
     assert own.alpha == (pytest.approx(0.8) if rounds else None)
     for name in SHOWN & row.figures.keys():
@@ -36,7 +22,7 @@ def test_figures_of_a_generation_are_those_of_a_table_of_it_alone(rounds):
 
 
 def test_segments_leave_no_round_out_but_the_last():
-    rounds = [record(emitted=n, seconds=n / 10) for n in (3, 3, 3, 8, 1, 1)]
+    rounds = [ROUND._replace(emitted=n, seconds=n / 10) for n in (3, 3, 3, 8, 1, 1)]
     assert segments(rounds, 8) == [(pytest.approx(0.9), 9), (pytest.approx(0.8), 8)]
     assert segments([], 8) == []
 

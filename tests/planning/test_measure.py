@@ -67,50 +67,37 @@ def pairs(models):
 @pytest.fixture
 def parts(clock, models, monkeypatch):
     """What each part takes, to be changed by a test."""
-    takes = {"pass": 10.0, "token": 1.0, "context": 0.01, "draft": 2.0, "rule": 0.25, "law": 0.125}
+    takes = {"pass": 10.0, "token": 1.0, "context": 0.01, "draft": 2.0, "rule": 0.25, "warp": 0.125}
     takes |= {"noise": 0.5, "cold": 0.0}
-    append, last = EagerLM.append, [models.target]
+    last = [models.target]
 
-    def timed(lm, tokens, keep, parents=None):
-        if lm.model is models.target:
-            clock.work(takes["pass"] + takes["token"] * len(tokens) + takes["context"] * lm.length)
-            clock.work(takes["cold"] * (last[0] is not models.target))
-        else:
-            clock.work(takes["draft"])
-        last[0] = lm.model
-        return append(lm, tokens, keep, parents)
+    def slow(owner, name, seconds):
+        inner = getattr(owner, name)
 
-    def ruled(rule, *given):
-        clock.work(takes["rule"])
-        return judged(rule, *given)
+        def timed(*args, **options):
+            clock.work(seconds(*args))
+            return inner(*args, **options)
 
-    def drawn(noise, *given):
-        clock.work(takes["noise"])
-        return uniform(noise, *given)
+        monkeypatch.setattr(owner, name, timed)
 
-    def lawful(warp, logits):
-        clock.work(takes["law"] * len(logits))
-        return law(warp, logits)
+    def pass_seconds(lm, tokens, *_):
+        before, last[0] = last[0], lm.model
+        if lm.model is not models.target:
+            return takes["draft"]
+        cold = takes["cold"] * (before is not models.target)
+        return takes["pass"] + takes["token"] * len(tokens) + takes["context"] * lm.length + cold
 
-    judged, uniform, law = Sps.__call__, PhiloxRound.uniform, Warp.__call__
-    monkeypatch.setattr(EagerLM, "append", timed)
-    monkeypatch.setattr(Sps, "__call__", ruled)
-    monkeypatch.setattr(PhiloxRound, "uniform", drawn)
-    monkeypatch.setattr(Warp, "__call__", lawful)
+    slow(EagerLM, "append", pass_seconds)
+    slow(Sps, "__call__", lambda *_: takes["rule"])
+    slow(PhiloxRound, "uniform", lambda *_: takes["noise"])
+    slow(Warp, "__call__", lambda warp, logits: takes["warp"] * len(logits))
     monkeypatch.setattr(measuring, "loaded", lambda *readings: False)
     return takes
 
 
-def costs(models, **options):
-    text = list(range(1, 100))
-    options = {
-        "contexts": [50, 150],
-        "sizes": SIZES,
-        "requested": REQUESTED,
-        "seconds": 0.0,
-        **options,
-    }
-    return measure(pairs(models), text, **options)
+def costs(models):
+    options = {"contexts": [50, 150], "sizes": SIZES, "requested": REQUESTED, "seconds": 0.0}
+    return measure(pairs(models), [*range(1, 100)], **options)
 
 
 def test_every_part_is_what_it_takes(parts, models):

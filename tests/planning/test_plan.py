@@ -12,7 +12,7 @@ from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.planning.candidates import cells_of
 from spsbench.planning.forecast.recommendation import Verdict
 from spsbench.planning.plan import open_plan, plan
-from spsbench.planning.report import Planned, command
+from spsbench.planning.report import command
 from spsbench.reports.html import html
 from spsbench.reports.text import json as as_json
 from spsbench.reports.text import markdown
@@ -59,9 +59,7 @@ def made(pair, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spsbench.planning.measure.SIZES", (1, 2, 5))
         patch.setattr("spsbench.planning.measure.REQUESTED", (1, 4))
-        done = plan(out=out, drafter=["model", "ngram"], confirm=1, **pair, **SMALL)
-    assert isinstance(done, Planned)
-    return done
+        return plan(out=out, drafter=["model", "ngram"], confirm=1, **pair, **SMALL)
 
 
 def test_a_plan_predicts_and_measures(made):
@@ -91,9 +89,7 @@ def test_it_is_drawn_again_without_models(made, monkeypatch, tmp_path):
     free = open_plan(made.folder, draft_cost=0.001)
     assert free.forecasts.best.speedup.mean > same.forecasts.best.speedup.mean
     assert not free.measured  # what is as if cannot have been measured
-    assert any(
-        "Nothing was measured: the costs are as if" in r for r in free.report.tables[0].remarks
-    )
+    assert "Nothing was measured: the costs are as if" in str(free.report.tables[0].remarks)
     with pytest.raises(UsageError):
         open_plan(made.folder, temperature=1.0)
     with pytest.raises(MissingError):
@@ -197,19 +193,11 @@ def test_files_alone(made, pair):
 
 @pytest.mark.needs_fast
 @pytest.mark.parametrize(
-    ("head", "asked", "words"),
-    [
-        ({}, {}, []),
-        ({"chat": True}, {}, ["--chat"]),
-        (
-            {"chat": True, "system": "Be brief."},
-            {"chat": "on"},
-            ["--chat", "--system", "Be brief."],
-        ),
-    ],
-    ids=["plain", "chat", "system"],
+    ("head", "words"),
+    [({}, []), ({"chat": True, "system": "Be brief."}, ["--chat", "--system", "Be brief."])],
+    ids=["plain", "chat"],
 )
-def test_a_trace_of_a_chat_is_pasted_with_its_template(head, asked, words, made, tmp_path):
+def test_a_trace_of_a_chat_is_pasted_with_its_template(head, words, made, tmp_path):
     """Other prompts than those that were planned would follow without it."""
     traces, file = read_traces([made.folder / "texts"]), tmp_path / "trace.jsonl"
     assert traces.head.chat is False
@@ -220,7 +208,7 @@ def test_a_trace_of_a_chat_is_pasted_with_its_template(head, asked, words, made,
                 writer.add_text(text)
                 writer.add(text.key, draft.name, along)
     given = {"trace": [str(file)], "costs": made.folder / "costs.json", "k": "1,3"}
-    pasted = shlex.split(plan(**given, **asked).command)
+    pasted = shlex.split(plan(**given, **({"chat": "on"} if head else {})).command)
     assert [w for w in pasted if w in ("--chat", "--system", "Be brief.")] == words
     assert "--temperature" in pasted
     for other in ({"chat": "off" if head else "on"}, {"system": "Go on."}):
@@ -259,9 +247,6 @@ def test_self_int4_is_a_candidate_beside_others():
     assert made == {("model", "nano int4"), ("ngram", "None")}
     both = cells_of({**asked, "draft": ["nano-draft"]}, (2,))
     assert {str(c.draft) for c in both} == {"nano int4", "nano-draft", "None"}
-    (cell, *_) = cells_of({"target": "nano", "drafter": [Spec.parse("self:int4")]}, (2,))
-    speculate = SimpleNamespace(verdict=Verdict.SPECULATE)
-    assert "--draft nano --draft-weights int4" in command(cell, speculate)
 
 
 def test_a_head_drafts_by_its_own_drafter_alone():

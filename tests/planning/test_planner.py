@@ -31,16 +31,7 @@ class Sorted(Task):
 
 @pytest.mark.parametrize(
     ("there", "traced", "held_back"),
-    [
-        (1, 1, 1),
-        (2, 1, 1),
-        (3, 2, 1),
-        (7, 4, 3),
-        (12, 6, 6),
-        (16, 8, 8),
-        (30, 20, 10),
-        (99, 64, 24),
-    ],
+    [(1, 1, 1), (2, 1, 1), (3, 2, 1), (7, 4, 3), (16, 8, 8), (30, 20, 10), (99, 64, 24)],
 )
 def test_enough_prompts_are_held_back(there, traced, held_back, said):
     few = Sorted(there, kinds=(None,))

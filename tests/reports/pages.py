@@ -26,22 +26,14 @@ HOSTILE = (
 )
 
 
-TEST = {
-    "direction": "draft",
-    "stratum": "all",
-    "tokens": 90,
-    "observed": 0.51,
-    "expected": 0.5,
-    "bias": 0.01,
-    "z": 0.4,
-}
+TEST = {"direction": "draft", "stratum": "all", "tokens": 90, "observed": 0.51, "expected": 0.5}
 ARM: dict[str, Any] = {
     "name": "SpS",
     "texts": 3,
     "tokens": 90,
     "alarmed": False,
     "e_value_log10": 0.25,
-    "tests": [TEST],
+    "tests": [TEST | {"bias": 0.01, "z": 0.4}],
     "impossible": [],
     "impossible_count": 0,
     "curve": [[0, 0.0], [40, -0.5], [90, 0.25]],
@@ -50,8 +42,8 @@ AUDIT: dict[str, Any] = {
     "name": "xsum, sps",
     "settings": {},
     "verdict": "held",
-    "line": "would have caught a bias of 0.1 or more with probability 0.99; found none",
     "alarm_log10": 3.0,
+    "line": "would have caught a bias of 0.1 or more with probability 0.99; found none",
     "controls": {
         "ars": {**ARM, "name": "ArS"},
         "injected": {"bias": 0.1, "caught": 20, "repeats": 20},

@@ -15,6 +15,7 @@ from spsbench.reports.text import csv, json, latex, markdown
 from spsbench.store.manifest import Manifest
 from spsbench.store.progress import progress_of
 from spsbench.store.run import merge, open_run
+from tests.golden.make import PART
 from tests.simulation import cell, failure, record, rounds
 
 SAMPLES = [f"s{number}" for number in range(12)]
@@ -23,17 +24,8 @@ GREEDY = [cell(k, temperature=0.0) for k in (0, 4)]
 IN_BATCHES = [cell(k, batch=8) for k in (0, 4)]
 
 
-def part(cells, *, limit=None, samples=1, repeats=1):
-    return {
-        "task": "xsum",
-        "title": "12 prompts",
-        "prompt_version": "1",
-        "metrics": [],
-        "cells": [of.id for of in cells],
-        "limit": limit,
-        "samples": samples,
-        "repeats": repeats,
-    }
+def part(cells, **sizes):
+    return {**PART, "title": "12 prompts", "cells": [of.id for of in cells], **sizes}
 
 
 def begun(folder, cells, parts, count, *, fails=(), shard=(0, 1), still=False):
@@ -70,33 +62,24 @@ def planned(key, parts):
     )
 
 
+SAMPLED = [part(cells, samples=3, limit=4) for cells in (SWEEP, GREEDY)]
+TWO_PARTS = [part(SWEEP, limit=2), part(SWEEP[:2], limit=4)]
 CASES = {
-    "repeats": (SWEEP, [part(SWEEP, repeats=2)], 7, (), "7 of 72 generations"),
-    "samples of sampled texts": (
-        [*SWEEP, *GREEDY],
-        [part(SWEEP, samples=3, limit=4), part(GREEDY, samples=3, limit=4)],
-        11,
-        (),
-        "11 of 44 generations",
-    ),
-    "a cell in two parts": (
-        SWEEP,
-        [part(SWEEP, limit=2), part(SWEEP[:2], limit=4)],
-        3,
-        (),
-        "3 of 10 generations",
-    ),
-    "failures are made": (SWEEP, [part(SWEEP)], 7, (0, 1), "7 of 36 generations"),
+    "repeats": (SWEEP, [part(SWEEP, repeats=2)], (), "7 of 72 generations"),
+    "samples of sampled texts": ([*SWEEP, *GREEDY], SAMPLED, (), "11 of 44 generations"),
+    "a cell in two parts": (SWEEP, TWO_PARTS, (), "3 of 10 generations"),
+    "failures are made": (SWEEP, [part(SWEEP)], (0, 1), "7 of 36 generations"),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_missing_is_told(tmp_path, name):
-    cells, parts, count, fails, expected = CASES[name]
-    run = begun(tmp_path / "run", cells, parts, count, fails=fails)
+    cells, parts, fails, expected = CASES[name]
+    done, _, planned, _ = expected.split()
+    run = begun(tmp_path / "run", cells, parts, int(done), fails=fails)
     assert str(progress_of(run)) == expected
     whole = progress_of(begun(tmp_path / "whole", cells, parts, 1000, fails=fails))
-    assert whole.done == whole.total == int(expected.split()[2])
+    assert whole.done == whole.total == int(planned)
 
 
 def test_every_format_tells_it_first(tmp_path, undrawn):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -27,28 +28,16 @@ from tests.simulation import cell, record
 
 
 class Reader(HTMLParser):
-    """What a page consists of, as a browser would part it."""
+    """The tags and the attributes of a page, as a browser would read it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags: dict[str, int] = {}
-        self.attributes: set[str] = set()
-        self.scripts: list[str] = []
-        self._in: str | None = None
+        self.tags, self.attributes = Counter[str](), set[str]()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] = self.tags.get(tag, 0) + 1
+        self.tags[tag] += 1
         self.attributes |= {name for name, _ in attrs}
-        if tag == "script":
-            self._in, self.scripts = tag, [*self.scripts, ""]
-
-    def handle_endtag(self, tag: str) -> None:
-        self._in = None if tag == "script" else self._in
-
-    def handle_data(self, data: str) -> None:
-        if self._in:
-            self.scripts[-1] += data
 
 
 HIDDEN = re.compile(r"[\u200b\u202e\u2028\u2029\u2066\ud800-\udfff\x1b\x00]")
@@ -59,15 +48,14 @@ def strings(value):
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for each in (*value.keys(), *value.values()):
-            yield from strings(each)
+        yield from strings([*value, *value.values()])
     elif isinstance(value, list):
-        for each in value:
-            yield from strings(each)
+        for item in value:
+            yield from strings(item)
 
 
 def data_of(page):
-    return json.loads(Reader(page).scripts[0])
+    return json.loads(re.findall("<script[^>]*>(.*?)</script>", page, re.DOTALL)[0])
 
 
 @pytest.fixture(scope="module")
@@ -138,13 +126,11 @@ def test_hostile_text_is_never_markup(page):
     calm = Reader(page)
     page = html(hostile())
     found = Reader(page)
-    assert len(found.scripts) == 2
+    assert found.tags["script"] == 2
     assert found.attributes == calm.attributes
     assert not found.tags.keys() - calm.tags.keys()
-    assert "onerror" not in found.attributes
-    assert "img" not in found.tags
     assert not re.search(r"[\u202e\u2028\u2029\ud800-\udfff\x1b\x00]", page)
-    assert not any(HIDDEN.search(text) for text in strings(json.loads(found.scripts[0])))
+    assert not any(HIDDEN.search(text) for text in strings(data_of(page)))
     assert "30 generations over up to 10 samples" in page
     page.encode("utf-8")
 

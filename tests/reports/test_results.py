@@ -28,24 +28,16 @@ SPECULATED = {
     "spec_decode_accepted_tokens": 12,
 }
 STATISTICS = {"successful": {"mean": 9.0}}
+SGLANG = {"total_output_tokens_retokenized": 899, "accept_length": 2.7}
+GUIDELLM = {"benchmarks": [{"metrics": {"time_to_first_token_ms": STATISTICS}}]}
 
 
 @pytest.mark.parametrize(
     ("value", "tool", "figure", "number"),
     [
         (SUMS | SPECULATED, "vllm bench serve", "tokens a pass, accepted + 1", 2.2),
-        (
-            SUMS | {"total_output_tokens_retokenized": 899, "accept_length": 2.7},
-            "SGLang bench_serving",
-            "tokens / rounds, with the prefill's token",
-            2.7,
-        ),
-        (
-            {"benchmarks": [{"metrics": {"time_to_first_token_ms": STATISTICS}}]},
-            "GuideLLM",
-            "TTFT, mean",
-            9.0,
-        ),
+        (SUMS | SGLANG, "SGLang bench_serving", "tokens / rounds, with the prefill's token", 2.7),
+        (GUIDELLM, "GuideLLM", "TTFT, mean", 9.0),
     ],
 )
 def test_files_of_other_versions_and_percentiles_are_read(tmp_path, value, tool, figure, number):

@@ -100,15 +100,12 @@ def test_files_of_every_form_give_the_same_requests(tmp_path, form):
 
 
 def test_ids_are_read_wherever_they_stand(tmp_path):
+    ids = {"token_ids": [7, 8]}
     for line in (
-        {"prompt": [5, 6], "token_ids": [7, 8]},
+        {"prompt": [5, 6]} | ids,
         {"request": {"prompt": [5, 6]}, "response": {"choices": [{"token_ids": [7, 8]}]}},
         {"prompt": Q, "choices": [{"text": A, "prompt_token_ids": [5, 6], "token_ids": [7, 8]}]},
-        {
-            "messages": MESSAGES,
-            "response": {**CHAT, "prompt_token_ids": [5, 6]},
-            "token_ids": [7, 8],
-        },
+        {"messages": MESSAGES, "response": {**CHAT, "prompt_token_ids": [5, 6]}} | ids,
     ):
         ((request,), _) = read(tmp_path, json.dumps(line))
         assert (request.prompt, request.answer) == ([5, 6], [7, 8])
@@ -174,34 +171,20 @@ def test_requests_without_prompts_are_answered_and_counted(tmp_path, line):
 
 
 def test_plain_lines(tmp_path):
-    entry = {
-        "id": "a",
-        "prompt_token_ids": [1, 2],
-        "token_ids": [3, 4],
-        "logprobs": [-0.5, 0.0001],
-        "temperature": 0.7,
-        "group": "code",
-    }
+    entry = {"id": "a", "prompt_token_ids": [1, 2], "token_ids": [3, 4], "logprobs": [-0.5, 0.0001]}
+    entry |= {"temperature": 0.7, "group": "code"}
     (one, two), _ = read(tmp_path, lines(entry, {"prompt": "x", "completion": "y"}))
     assert (one.prompt, one.answer, one.logprobs) == ([1, 2], [3, 4], [-0.5, 0.0])
     assert (one.temperature, one.group, two.id) == (0.7, "code", "1")
 
 
 def test_openai_batch_files(tmp_path):
-    asked = {
-        "custom_id": "r1",
-        "method": "POST",
-        "url": "/v1/chat/completions",
-        "body": {"messages": [{"role": "user", "content": "hi"}], "temperature": 0},
-    }
+    chat = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0}
+    sent = {"custom_id": "r1", "method": "POST", "url": "/v1/chat/completions", "body": chat}
     content = [{"token": "y", "logprob": -0.1, "top_logprobs": [{"logprob": -0.1}]}]
-    answer = {
-        "custom_id": "r1",
-        "response": {
-            "body": {"choices": [{"message": {"content": "yes"}, "logprobs": {"content": content}}]}
-        },
-    }
-    (one,), reader = read(tmp_path, lines(asked, answer))
+    choice = {"message": {"content": "yes"}, "logprobs": {"content": content}}
+    answer = {"custom_id": "r1", "response": {"body": {"choices": [choice]}}}
+    (one,), reader = read(tmp_path, lines(sent, answer))
     assert (one.id, one.prompt, one.answer) == ("r1", "user: hi\nassistant: ", "yes")
     assert (one.temperature, one.logprobs) == (0.0, [-0.1])
     assert dict(reader.formats) == {"OpenAI batch output": 1}
@@ -213,17 +196,16 @@ def batch(custom_id, question="", answer=""):
     return {"custom_id": custom_id, "response": {"body": {"choices": [{"text": answer}]}}}
 
 
+ASKED_X = [batch("a", "q"), batch("a", answer="x")]
+
+
 @pytest.mark.parametrize(
     ("order", "pairs", "left_out"),
     [
-        ([batch("a", "q"), batch("a", answer="x")], [("q", "x")], 0),
+        (ASKED_X, [("q", "x")], 0),
         ([batch("a", answer="x"), batch("a", "q")], [("q", "x")], 0),
-        ([batch("a", "q"), batch("a", answer="x"), batch("a", answer="x")], [("q", "x")] * 2, 0),
-        (
-            [batch("a", "q"), batch("a", answer="x"), batch("a", "r"), batch("a", answer="y")],
-            [("q", "x"), ("r", "y")],
-            0,
-        ),
+        ([*ASKED_X, ASKED_X[1]], [("q", "x")] * 2, 0),
+        ([*ASKED_X, batch("a", "r"), batch("a", answer="y")], [("q", "x"), ("r", "y")], 0),
         ([batch("a", "q"), batch("a", "r"), batch("a", answer="x")], [], 1),
         ([batch("a", answer="x"), batch("a", "q"), batch("a", answer="y"), batch("a", "r")], [], 2),
         ([batch("a", answer="x")], [(None, "x")], 0),
@@ -236,12 +218,7 @@ def test_answers_of_a_batch_find_their_requests(tmp_path, order, pairs, left_out
 
 
 def test_conversations_and_benchmarks(tmp_path):
-    talk = [
-        {"from": "human", "value": "a"},
-        {"from": "gpt", "value": "b"},
-        {"from": "human", "value": "c"},
-        {"from": "gpt", "value": "d"},
-    ]
+    talk = [{"from": ("human", "gpt")[n % 2], "value": "abcd"[n]} for n in range(4)]
     found, _ = read(tmp_path, json.dumps([{"id": "t", "conversations": talk}]))
     assert [(r.id, r.answer) for r in found] == [("t/1", "b"), ("t/3", "d")]
     bench = {"generated_texts": ["x", "y"], "input_lens": [1, 1]}

@@ -57,7 +57,7 @@ class UnwatchedRound(CellNoise):
         return u
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", first(1, (1, 2)))
 @pytest.mark.parametrize("k", [0, 1, 2, 3])
 def test_the_algorithms_have_the_target_s_law(seed, k):
     """Three tokens after one. K = 0 is Algorithm 1 here."""

@@ -159,7 +159,7 @@ def test_drafts_by_programs_are_those_of_the_network_s_own_code(family, target, 
     assert names == PASSES.get(family, {"read", "scores", "feed"})
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("weights", variants.first(1, ("int4", "int8")))
 @pytest.mark.parametrize("family", variants.first(1, ("eagle3", "medusa", "mlp")))
 def test_heads_over_codes_draft_by_programs_too(family, weights, target, tmp_path):
     site = site_of(family, target, tmp_path, weights)

@@ -40,7 +40,7 @@ def loaded():
 
 
 TARGET, DRAFT = (ModelSpec(name, engine=Spec("eager")) for name in "td")
-CELL = resolve(Cell(target=TARGET, draft=DRAFT, max_new_tokens=40, ignore_eos=True))
+CELL = resolve(Cell(target=TARGET, draft=DRAFT, max_new_tokens=24, ignore_eos=True))
 ARS = resolve(
     CELL.but(draft=None, drafter=Spec("none"), schedule=Spec("constant", (("lookahead", 0),)))
 )
@@ -63,7 +63,7 @@ def test_a_record_holds_what_the_updates_brought(loaded):
     assert record.rounds == [update.record for update in updates]
     assert record.text == "".join(piece.text for update in updates for piece in update.pieces)
     assert record.text == loaded.tokenizer.decode([*ids(loaded), *record.tokens])[len(PROMPT) :]
-    assert (len(record.tokens), record.finish) == (40, "length")
+    assert (len(record.tokens), record.finish) == (24, "length")
     assert record.prefill_seconds > 0
 
 
@@ -172,11 +172,11 @@ def test_side_by_side_is_the_same_as_alone(loaded):
     pair = [Generation(cell, loaded, ids(loaded)) for cell in (ARS, CELL)]
     emitted, order = [0, 0], []
     for index, update in interleave(*pair):
-        assert emitted[index] == min(n for n in emitted if n < 40)
+        assert emitted[index] == min(n for n in emitted if n < 24)
         emitted[index] += len(update.tokens)
         order.append(index)
     assert [generation.record.tokens for generation in pair] == alone
-    assert emitted == [40, 40]
+    assert emitted == [24, 24]
     assert any(a != b for a, b in pairwise(order))
 
 

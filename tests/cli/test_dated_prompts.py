@@ -78,9 +78,10 @@ def test_a_run_is_verified_and_resumed_on_another_day(sps, bench, tmp_path, monk
     assert texts(bench(tmp_path / "another")) != before
 
 
-@pytest.mark.parametrize(
-    "template", first(1, [TEMPLATE.replace("%d", "%H"), "{{ messages[0].content }}!"])
-)
+OTHERS = first(1, [TEMPLATE.replace("%d", "%H"), "{{ messages[0].content }}!"])
+
+
+@pytest.mark.parametrize("template", OTHERS)
 def test_another_template_is_said_in_place_of_a_verdict(sps, bench, dated, tmp_path, template):
     run = bench(tmp_path / "run")
     byte_tokenizer(template).save_pretrained(dated)

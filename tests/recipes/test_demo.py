@@ -33,7 +33,7 @@ def test_a_failed_fetch_leads_to_the_bundled_pair(monkeypatch, capsys, error):
 
 def test_the_prompt_of_the_bundled_pair_shows_the_same_text_as_plain_sampling():
     name, prompt = demo.NANO[1:]
-    comparison = spsbench.load(target=name, temperature=0.0).compare(prompt, max_new_tokens=24)
+    comparison = spsbench.load(target=name, temperature=0.0).compare(prompt, max_new_tokens=8)
     assert comparison.identical
     assert comparison.sps.record.text.startswith(" create")
 

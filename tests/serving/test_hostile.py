@@ -20,7 +20,7 @@ from tests.oracles.stub import Stub, serving
 
 MOST = 2  # tokens that are asked for
 ONCE = Limits(timeout=60, retries=0)
-EVERY = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 29])
+EVERY = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 23])
 
 
 def check_line(error: SpsError, *place: str) -> None:

@@ -65,12 +65,7 @@ class Fitted(NamedTuple):
         )
 
 
-def fit(
-    entropies: Floats,
-    peaks: Floats,
-    kept: Floats,
-    drafted: Slots,
-) -> Fitted:
+def fit(entropies: Floats, peaks: Floats, kept: Floats, drafted: Slots) -> Fitted:
     """Fit the logistic regression of `kept` [L] on entropies [L] in nats, peaks [L] and slots.
 
     Newton's method with a small ridge on standardised features; exact to rounding.

@@ -9,6 +9,7 @@ by tokens and context are measured in turns; figures are medians with intervals.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -90,7 +91,7 @@ class BatchCosts:
 
     def target(self, size: float, n: float, context: float) -> Floats:
         """Return [T] seconds of a common pass over `n` tokens of each of `size` texts."""
-        return self._between([surface.at(n, context) for surface in self.passes], size)
+        return self._between(self.passes, n, context, size)
 
     def round(self, name: str, k: float, drafted: float, size: float, context: float) -> Floats:
         """Return [T] seconds of a common round of `size` texts that request `k` tokens each.
@@ -103,11 +104,15 @@ class BatchCosts:
             DataError: the drafter was not measured in batches.
         """
         surfaces = _entry("drafter in batches", name, self.rest)
-        spent = self._between([surface.at(k, context) for surface in surfaces], size)
+        spent = self._between(surfaces, k, context, size)
         return self.target(size, drafted + 1, context) + np.maximum(spent, 0.0)
 
-    def _between(self, seconds: Sequence[Floats], size: float) -> Floats:
-        return along(self.sizes, np.stack(seconds, -1), size, -math.inf)
+    def _between(self, by_size: Sequence[Surface], n: float, context: float, size: float) -> Floats:
+        """Return [T] seconds by the two measured sizes next to `size`."""
+        right = min(max(bisect_left(self.sizes, size), 1), len(self.sizes) - 1)
+        near = slice(max(right - 1, 0), right + 1)
+        seconds = np.stack([surface.at(n, context) for surface in by_size[near]], -1)
+        return along(self.sizes[near], seconds, size, -math.inf)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -92,7 +92,6 @@ def qualities(scores: Iterable[Score], combine: Combine = average) -> Qualities:
     return {name: dict(zip(samples, v, strict=True)) for name, v in combined.items()}
 
 
-BOUNDS = 0.0, 1.0  # of a score: methods near the same end would pass without evidence
 MISS = 0.05  # most chance of "equivalent" where the true difference is the margin
 MISSED = 0.2  # chance of missing equivalence at the recommended number of samples
 
@@ -214,8 +213,7 @@ def parity(
     if identical and not differences.any():
         none = Estimate(0.0, 0.0, 0.0, n)
         return Parity(metric, *means, none, margin, 0, ParityVerdict.IDENTICAL)
-    floor, ceiling = BOUNDS
-    reach = max(ceiling - floor, float(np.abs(differences).max()))
+    reach = max(1.0, float(np.abs(differences).max()))  # scores are on 0 .. 1
     needed = _needed(differences / reach, margin / reach)
     difference = Estimate(float(differences.mean()), None, None, n)
     if n < FEWEST:
@@ -225,7 +223,7 @@ def parity(
 
     least, greatest = _within(differences, reach, MISS)
     alike = min(old.min(), new.min()) == max(old.max(), new.max())
-    if alike or max(means) <= floor + margin or min(means) >= ceiling - margin:
+    if alike or max(means) <= margin or min(means) >= 1 - margin:  # no evidence at an end
         verdict = ParityVerdict.NOT_INFORMATIVE
     elif n >= needed and -margin < least and greatest < margin:  # both one-sided tests
         verdict = ParityVerdict.EQUIVALENT

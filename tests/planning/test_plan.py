@@ -73,10 +73,9 @@ def test_a_plan_predicts_and_measures(made):
     assert "--temperature 0.7" in made.command
     for form in (as_json, markdown):
         assert str(made.answer) in form(made.report).replace("\\", "")
-    told = json.loads(as_json(made.report))
-    assert told["verdict"] == made.answer.verdict.value
-    assert (told["candidate"], told["command"]) == (best, made.command)
-    assert told["answer"] == str(made.answer)
+    values = json.loads(as_json(made.report))
+    assert (values["verdict"], values["answer"]) == (made.answer.verdict.value, str(made.answer))
+    assert (values["candidate"], values["command"]) == (best, made.command)
     panels = made.report.tables[0].figure.panels
     assert [panel.y for panel in panels] == ["tau", "over ArS"]
 

@@ -102,8 +102,8 @@ def report_of(
 def hostile() -> Report:
     """Names, groups, samples, texts and errors that would all like to be something else."""
     task = Spec("jsonl", (("path", HOSTILE[0] + HOSTILE[3]),))
-    of = cells(task=task)
-    named = {old.id: new for old, new in zip(cells(), of, strict=True)}
+    of = cells(task=task)[::2]  # too few K for the figure against K
+    named = {old.id: new for old, new in zip(cells()[::2], of, strict=True)}
     records = [
         replace(
             record,
@@ -117,5 +117,6 @@ def hostile() -> Report:
             ],
         )
         for record in simulated()
+        if record.cell in named
     ]
     return report_of(records, of, run=HOSTILE[0] + HOSTILE[4], by_group=True)

@@ -131,7 +131,7 @@ def test_hostile_text_is_never_markup(page):
     assert not found.tags.keys() - calm.tags.keys()
     assert not re.search(r"[\u202e\u2028\u2029\ud800-\udfff\x1b\x00]", page)
     assert not any(HIDDEN.search(text) for text in strings(data_of(page)))
-    assert "30 generations over up to 10 samples" in page
+    assert "20 generations over up to 10 samples" in page
     page.encode("utf-8")
 
 

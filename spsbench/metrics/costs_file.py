@@ -83,8 +83,8 @@ def from_json(values: Mapping[str, Any]) -> Costs:
     if not (costs.passes.seconds > 0).all():
         raise ValueError("a pass of the target takes no time")
     if costs.batches is not None:
-        passes, beside_passes = costs.batches.passes, costs.batches.rest.values()
-        turns = {len(part.seconds) for by_size in (passes, *beside_passes) for part in by_size}
+        passes, rest = costs.batches.passes, costs.batches.rest.values()
+        turns = {len(part.seconds) for by_size in (passes, *rest) for part in by_size}
         if len(turns) != 1 or any((part.seconds <= 0).any() for part in passes):
             raise ValueError(
                 "batches: expected as many turns of each part, and passes that take time"

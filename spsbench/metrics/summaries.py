@@ -12,7 +12,7 @@ import numpy as np
 from spsbench.metrics.intervals import CHANCE, SHARE, Estimate, Floats, Jackknife, of_means, over
 from spsbench.metrics.parity import Combine, Qualities, average, greatest, qualities
 from spsbench.metrics.rates import MS, OF_TIME, RATES, baseline, gains
-from spsbench.metrics.sums import AT, SIBLINGS, SLOTS, Tally, quietly
+from spsbench.metrics.sums import AT, SIBLINGS, SLOTS, Tally, without_loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import MEASURES, Record, Score
 
@@ -158,7 +158,7 @@ def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
             SLOTS if cell.k is None else min(cell.k, SLOTS),
             min(horizon, cell.max_new_tokens) if cell.max_new_tokens else horizon,
             cell.k or 0,
-            beside_batches=batched,
+            batched_run=batched,
         )
         for cell in cells
     }
@@ -186,7 +186,7 @@ def _summary(
     quality: Qualities,
 ) -> Summary:
     rows = tally.rows
-    jackknife, quiet = tally.jackknife(rows), quietly(rows)
+    jackknife, quiet = tally.jackknife(rows), without_loaded(rows)
     figures = {
         name: jackknife.estimate(rate, AT[rate.denominator], rate.scale)
         for name, rate in RATES.items()
@@ -217,7 +217,7 @@ def _summary(
             times[name] = times[name] or (estimate and estimate._replace(loaded=True))
     figures |= times
     first = len(AT)
-    beside = first + 2 * tally.slots
+    siblings = first + 2 * tally.slots
     return Summary(
         cell=cell,
         group=group,
@@ -234,7 +234,7 @@ def _summary(
         ),
         sibling_at=tuple(
             jackknife.estimate(over(kept, kept + SIBLINGS), kept + SIBLINGS, CHANCE)
-            for kept in range(beside, beside + SIBLINGS)
+            for kept in range(siblings, siblings + SIBLINGS)
             if rows[:, kept + SIBLINGS].any()
         ),
         spread=spread(MS * quiet[quiet[:, AT["reached"]] > 0, AT["horizon"]]),

@@ -40,7 +40,7 @@ class Totals(NamedTuple):
     depth: float = 0.0  # tokens of the longest drafted paths; in chains, all drafted tokens
     trees: float = 0.0  # rounds whose draft may branch
     tree_depth: float = 0.0  # the part of `depth` in trees
-    round_tokens: float = 0.0  # emitted in `rounds`: without those of passes that are not told
+    round_tokens: float = 0.0  # emitted in `rounds`: without those of unreported passes
     texts: float = 1.0
     processor: float = 0.0  # processor seconds of the rounds that record them
     processor_tokens: float = 0.0
@@ -88,7 +88,7 @@ def totals(
     of = columns(rounds)
     drafted, tested, accepted, overlaps = of["drafted"], of["tested"], of["accepted"], of["overlap"]
     one_by_one = [(t, a) for t, a in zip(tested, accepted, strict=True) if t >= 0]
-    looked_at, kept = (sum(column) for column in zip((0, 0), *one_by_one, strict=True))
+    tests, kept = (sum(column) for column in zip((0, 0), *one_by_one, strict=True))
     by_overlap = [(t, o) for t, o in zip(tested, overlaps, strict=True) if o is not None]
     overlap_tested, overlap = (sum(column) for column in zip((0, 0.0), *by_overlap, strict=True))
 
@@ -104,7 +104,7 @@ def totals(
         overlap=overlap,
         overlap_tested=overlap_tested,
         kept=kept,
-        tested=looked_at,
+        tested=tests,
         depth=sum(drafted) - nodes + tree_depth if counted else 0,
         trees=len(branched),
         tree_depth=tree_depth,
@@ -156,10 +156,10 @@ def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
     # triples of small numbers repeat: count in C, then loop in Python over the few distinct ones
     triples = Counter(map(COUNTS, rounds))
     kept, tested = [0] * slots, [0] * slots
-    for (looked_at, accepted, passes), times in triples.items():
+    for (tests, accepted, passes), times in triples.items():
         if passes > 1:  # the sum of rounds that accepted nothing; of other sums `tested` is -1
-            times, looked_at = times * max(looked_at, 0), 1
-        for i in range(min(looked_at, slots)):
+            times, tests = times * max(tests, 0), 1
+        for i in range(min(tests, slots)):
             tested[i] += times
             kept[i] += times * (accepted > i)
     return kept + tested
@@ -171,17 +171,17 @@ def by_sibling(rounds: Sequence[RoundRecord], most: int) -> list[int]:
     A child is tested where no earlier child was kept: the ratio is Sequoia's acceptance vector
     (Chen et al. 2024, arXiv 2402.12374, section 3.1).
     """
-    kept, met = [0] * most, [0] * most
+    kept, tested = [0] * most, [0] * most
     for r in rounds:
         if r.tree is None:
             continue
         for offered, chosen in zip_longest(r.tree.offered, r.tree.siblings):
             last = offered - 1 if chosen is None else chosen
             for i in range(min(last + 1, most)):
-                met[i] += 1
+                tested[i] += 1
             if chosen is not None and chosen < most:
                 kept[chosen] += 1
-    return kept + met
+    return kept + tested
 
 
 def by_depth(rounds: Sequence[RoundRecord], most: int) -> list[int]:
@@ -200,14 +200,12 @@ class Tally:
         slots: positions in a round with separate acceptance.
         horizon: number of tokens to time.
         k: the constant K of the cell, to count rounds by depth; 0 = no counts.
-        beside_batches: other cells make batches; a text alone had the machine to itself.
+        batched_run: other cells make batches; a text alone had the machine to itself.
     """
 
-    def __init__(
-        self, slots: int, horizon: int, k: int = 0, *, beside_batches: bool = False
-    ) -> None:
+    def __init__(self, slots: int, horizon: int, k: int = 0, *, batched_run: bool = False) -> None:
         self.slots, self.horizon, self.k = slots, horizon, k
-        self._beside_batches = beside_batches
+        self._batched_run = batched_run
         self.failures = 0
         self.cut: set[int] = set()  # samples whose prompt was cut
         self.keys: dict[tuple[int, int], int] = {}  # (sample, repeat) -> row
@@ -220,7 +218,7 @@ class Tally:
         if record.error is not None:
             self.failures += 1
             return
-        if self._beside_batches and record.machine_seconds is None:
+        if self._batched_run and record.machine_seconds is None:
             spent = record.prefill_seconds + sum(r.seconds for r in record.rounds)
             record = replace(record, machine_seconds=spent, empty_seconds=0.0)
         self.keys[sample, record.repeat] = len(self.keys)
@@ -266,7 +264,7 @@ class Tally:
         return np.asarray(self.rows[:, self.rows.shape[1] - self.k :].sum(0))
 
     def jackknife(self, rows: Floats) -> Jackknife:
-        """Return sums by sample, of `rows` or of `quietly(rows)`."""
+        """Return sums by sample, of `rows` or of `without_loaded(rows)`."""
         return Jackknife(rows, numbered([sample for sample, _ in self.keys]))
 
 
@@ -299,7 +297,7 @@ def paired(tallies: Sequence[Tally], counted: str) -> Pairs | None:
     Undisturbed timings where all tallies have some, otherwise all. None: the tallies share none.
     """
     for loaded in (False, True):
-        rows = [tally.rows if loaded else quietly(tally.rows) for tally in tallies]
+        rows = [tally.rows if loaded else without_loaded(tally.rows) for tally in tallies]
         with_sum = [
             {key for key, row in tally.keys.items() if sums[row, AT[counted]] > 0}
             for tally, sums in zip(tallies, rows, strict=True)
@@ -315,7 +313,7 @@ def paired(tallies: Sequence[Tally], counted: str) -> Pairs | None:
     return None
 
 
-def quietly(rows: Floats) -> Floats:
+def without_loaded(rows: Floats) -> Floats:
     """Return [R, F] rows without the times under load."""
     kept = rows.copy()
     kept[:, TIMES] *= kept[:, AT["quiet"], None]

@@ -31,7 +31,7 @@ def cells_of(
     options: Mapping[str, Any],
     ks: Iterable[int],
     *,
-    settle: Callable[[Cell], Cell] = resolve,
+    resolve_cell: Callable[[Cell], Cell] = resolve,
     heads: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Cell]:
     """Return a resolved cell for each candidate, without the combinations that are invalid.
@@ -39,20 +39,20 @@ def cells_of(
     Args:
         options: options of cells; those of `LISTS` are lists.
         ks: the K to compare.
-        settle: resolves a cell; one that may look at tokenizers chooses its drafter as well.
+        resolve_cell: resolves a cell; one that may look at tokenizers chooses its drafter as well.
         heads: the drafter of each draft that is a head.
     """
     cells: dict[str, Cell] = {}
     refused: dict[str, list[str]] = {}
-    for way in ways(options, heads):
+    for base in methods_of(options, heads):
         depths: list[dict[str, Any]] = [{"k": k} for k in ks]
         depths += [{"schedule": schedule} for schedule in options.get("schedule") or ()]
-        if "drafter" not in way:
+        if "drafter" not in base:
             depths = [{}]
         for depth in depths:
-            cell = make_cell(**way, **depth)
+            cell = make_cell(**base, **depth)
             try:
-                cell = settle(cell)
+                cell = resolve_cell(cell)
             except UsageError as error:
                 refused.setdefault(str(error), []).append(method(cell))
                 continue
@@ -64,8 +64,8 @@ def cells_of(
     return list(cells.values())
 
 
-def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield the options of each way to draft and verify, without K and schedule.
+def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield the options of each method to draft and verify, without K and schedule.
 
     A draft in `heads` is combined with its own drafter only; so is a copy of the target.
     """
@@ -73,8 +73,8 @@ def ways(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[
     if copies := [copy for spec in named if (copy := own_copy(spec))]:
         other_specs = [spec for spec in named if not own_copy(spec)]
         if other_specs or options.get("draft"):
-            yield from ways({**options, "drafter": other_specs or [Spec("model")]}, heads)
-        yield from ways({**options, "draft": copies, "drafter": [Spec("model")]}, {})
+            yield from methods_of({**options, "drafter": other_specs or [Spec("model")]}, heads)
+        yield from methods_of({**options, "draft": copies, "drafter": [Spec("model")]}, {})
         return
     base = {n: v for n, v in options.items() if n not in LISTS and v is not None}
     drafts = list(options.get("draft") or ())

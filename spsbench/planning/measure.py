@@ -77,7 +77,7 @@ Watch = Callable[[Count], Any]
 def weight_bytes(model: PreTrainedModel) -> int:
     """Return the bytes of weights that a pass over one token reads.
 
-    Input embeddings beside a head of their own are read one row a token. A mixture of experts reads
+    Input embeddings that are not the output's are read one row a token. A mixture of experts reads
     less than the count.
     """
     read = sum(weight.nbytes for weight in model.parameters())
@@ -234,7 +234,7 @@ def measure_batches(
     return BatchCosts(
         sizes=sizes,
         passes=passes,
-        rest={name: beside_passes(meter, turns, passes, middle) for name, meter in meters.items()},
+        rest={name: rest_of_rounds(meter, turns, passes, middle) for name, meter in meters.items()},
         cached=token_bytes(models.target),
     )
 
@@ -385,7 +385,7 @@ def drafter_costs(
     return DrafterCosts(verifier, surface(drafted), surface(draft), surface(unexplained))
 
 
-def beside_passes(
+def rest_of_rounds(
     meter: RoundMeter, turns: Sequence[int], passes: Sequence[Surface], context: int
 ) -> tuple[Surface, ...]:
     """Return the seconds of rounds less those of the target's pass, of each size."""

@@ -192,7 +192,7 @@ def plan(
     cells = cells_of(
         chosen,
         planning.k,
-        settle=lambda cell: settled(cell, model_cache.vocabularies),
+        resolve_cell=lambda cell: settled(cell, model_cache.vocabularies),
         heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), facts),
     )
     note_default_drafters(cells, chosen)

@@ -39,7 +39,7 @@ def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
     named = [
         (heading, read)
         for heading, read in names(table.rows).items()
-        if heading in ("method", "setting") or _tells(heading, {read(s) for s in table.rows})
+        if heading in ("method", "setting") or _differs(heading, {read(s) for s in table.rows})
     ]
     headings = [heading for heading, _ in named]
     rows: list[list[str]] = []
@@ -60,7 +60,7 @@ def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
     return TextTable(str(table.title), columns, rows, table.remarks, names_of, paper_rows)
 
 
-def _tells(heading: str, texts: set[str]) -> bool:
+def _differs(heading: str, texts: set[str]) -> bool:
     """Return whether to show a column of names; `options` is empty unless rows differ."""
     return len(texts) > 1 if heading == OPTIONS else len(texts - {""}) > 1
 

@@ -35,7 +35,7 @@ MOST_ROWS = 2048  # texts beyond it share the rows of earlier ones
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A way to speculate that could be run.
+    """A method to speculate that could be run.
 
     Args:
         draft: name of the draft in trace and costs.

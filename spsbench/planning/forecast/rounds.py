@@ -193,7 +193,7 @@ class Rounds:
         """
         accepted, drafted = float(self.slots[0].sum()), float(self.weights @ self.drafted)
         count, tokens = float(self.weights.sum()), float(self.emitted.sum())
-        agreed, looked_at = self.acceptance()
+        overlap, tests = self.acceptance()
         slotwise = self.acceptances.slot_by_slot
         sampled = slotwise and self.acceptances.overlap is not None
         by_turn = seconds.sum(0)
@@ -203,10 +203,10 @@ class Rounds:
             rounds=count,
             drafted=drafted,
             accepted=accepted,
-            overlap=agreed * sampled,
-            overlap_tested=looked_at * sampled,
+            overlap=overlap * sampled,
+            overlap_tested=tests * sampled,
             kept=accepted * slotwise,
-            tested=looked_at * slotwise,
+            tested=tests * slotwise,
             depth=drafted,
             round_tokens=tokens,
             quiet=1.0,  # `timed` and prefill stay 0: nothing was timed

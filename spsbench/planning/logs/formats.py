@@ -1,4 +1,4 @@
-"""Formats of logs of served requests, told from each other by the fields of a line.
+"""Formats of logs of served requests, recognised by the fields of a line.
 
 What stands for a prompt or an answer is read by its form, wherever it stands: a text, a message, a
 list of either or of content parts, or an object of an API that holds them, also as JSON text. What

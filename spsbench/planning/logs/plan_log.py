@@ -36,7 +36,7 @@ def plan_log(
     """Say from logs of served requests what speculation would have gained.
 
     Args:
-        log: files of requests, `-` for standard input; told from each other by content.
+        log: files of requests, `-` for standard input; recognised by content.
         watch: is called with the reader after each request.
         stop: polled; true ends the reading, and the answer is of what was read.
         options: options of `sps plan --log`: `drafter`, `draft`, `verifier` (lists), `k`,

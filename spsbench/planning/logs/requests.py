@@ -46,13 +46,13 @@ class LogReader:
     Answers of an OpenAI batch that come before their requests wait for them.
 
     Args:
-        paths: files, `-` for standard input, or pipes; gzip is told by its first bytes.
+        paths: files, `-` for standard input, or pipes; gzip is recognised by its first bytes.
         prompts: prompts by id or by number, for logs that hold none.
         folders: reads a folder; None: folders are refused.
 
     Attributes:
         left_out: how many lines were left out, by reason.
-        formats: names of the formats that were met.
+        formats: names of the formats that were read.
     """
 
     paths: Sequence[Path]

@@ -36,8 +36,8 @@ UNBOUND: dict[str, Any] = {"tie_word_embeddings": False}
 UNTIED = {"layer_types": KINDS, "tie_word_embeddings": False}  # tied, they repeat a token for ever
 WINDOWED: dict[str, dict[str, Any]] = {
     "mistral": {},
-    "phi3": {"original_max_position_embeddings": 512},
     "gemma2": {**UNTIED, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0},
+    "phi3": {"original_max_position_embeddings": 512},
     "gemma3": {**UNTIED, "query_pre_attn_scalar": 8},
     "gpt_oss": {"layer_types": KINDS, "num_local_experts": 4, "num_experts_per_tok": 2},
 }

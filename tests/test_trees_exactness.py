@@ -86,7 +86,7 @@ def test_whole_texts_of_siblings(rule):
         assert proof(rule, FORK, drawn, PLAIN, eos=frozenset({1}), target_limit=4, **more).exact
 
 
-@pytest.mark.parametrize("rule", [Traversal(), Recursive(), Match()], **by_name)
+@pytest.mark.parametrize("rule", RULES[:2], **by_name)
 @pytest.mark.parametrize(
     ("tokens", "parents"),
     [((0, 1, 2, 0), (-1, -1, 0, 1)), ((0, 0, 1, 2), (-1, -1, 0, 1)), ((2, 1, 0), (-1, 0, 0))],

@@ -143,7 +143,8 @@ class Maker(Work):
             models = self._load(job.cell)
             record = make(job, models, answers=answers)
             if number == 0 and record.error is None:
-                warm_depths(job.cell, models, prompt_of(models, job.cell, job.sample.prompt))
+                cell = job.cell.but(json_schema=job.sample.json_schema or job.cell.json_schema)
+                warm_depths(cell, models, prompt_of(models, cell, job.sample.prompt))
             if size > 1:
                 batch = batch_of(job.cell)
                 few = [j._replace(cell=j.cell.but(max_new_tokens=WARM_UP_TOKENS)) for j in group]

@@ -225,6 +225,8 @@ def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
     assert record.cell == pair.cell.id
     assert 2 <= len(json.loads(record.text)) <= 3
     assert make(Job(pair.cell, free, 0), pair.loaded).masks is None
+    run = pair.bench(f"jsonl:path={path}", drafter="grammar", limit=1, out=tmp_path / "run")
+    assert [row.failures for row in run.summary] == [0, 0]
     plain = tmp_path / "plain.jsonl"
     plain.write_text("".join(json.dumps({**row, "json_schema": None}) + "\n" for row in rows))
     assert Jsonl(str(plain)).prompt_version != task.prompt_version

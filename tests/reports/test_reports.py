@@ -62,7 +62,7 @@ def test_what_matters_most_stands_first():
 
 def test_json_refuses_what_is_no_number():
     bad = replace(ARS, ttft_ms=Estimate(float("nan"), None, None, 1))
-    with pytest.raises(ValueError, match=r"[Nn]a[Nn]|JSON"):
+    with pytest.raises(ValueError):
         json(report([bad]))
 
 

@@ -53,7 +53,7 @@ def test_one_json_object(generate, pair):
 
 
 def test_greedy_compared_is_identical(generate):
-    arguments = ("the cat", "-n", "40", "--ignore-eos", "--temperature", "0", "--compare")
+    arguments = ("the cat", "-n", "80", "--ignore-eos", "--temperature", "0", "--compare")
     ran = generate(*arguments)
     assert "tokens: identical to ArS" in ran.err
     assert "speed-up over ArS: " in ran.err

@@ -104,6 +104,11 @@ class Benchmark(Conductor):
             followed(writer)
             with self._of_run(writer):
                 samples = self._records(experiment, writer)
+                if not writer.count and not self.stop():
+                    raise UsageError(
+                        f"`shard` {place.shard} gets no sample: expected at most as many shards as "
+                        "samples. Leave this one out"
+                    )
                 self._traces(experiment, writer)
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():

@@ -172,6 +172,14 @@ def test_a_dry_run_writes_nothing(sps, arguments, tmp_path):
     assert not out.exists()
 
 
+def test_shards_beyond_the_samples_are_refused(sps, arguments, tmp_path):
+    shards = [(*arguments, "--limit", "1", "--shard", f"{i}/20") for i in range(20)]
+    ran = [sps(*shards[i], "--out", str(tmp_path / str(i))) for i in (0, 1, 2)]
+    assert Exit.USAGE in {one.code for one in ran}
+    refused = [i for i, one in enumerate(ran) if one.code == Exit.USAGE]
+    assert not any((tmp_path / str(i)).exists() for i in refused)
+
+
 @pytest.mark.slow
 def test_shards_unite_to_the_single_run(sps, arguments, whole, tmp_path):
     shards = [tmp_path / f"shard{i}" for i in range(2)]

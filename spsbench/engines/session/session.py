@@ -125,10 +125,8 @@ class FastLM(EagerLM):
         self._cache.look(first)
         if past == 0 or m > MAX_ROWS:
             return None
-        crossed = past + m > self.windows.size
-        return self.windows.masks(
-            full, self._window_masks.mask(past - first, m) if crossed else full
-        )
+        bound = past + m >= self.windows.size  # at it, transformers makes a mask, of another kind
+        return self.windows.masks(full, self._window_masks.mask(past - first, m) if bound else full)
 
     def _branched(self, parents: Tensor, m: int, past: int) -> Masks:
         full = self._full_masks.branched(past, m, parents)

@@ -55,6 +55,15 @@ def test_programs_are_what_the_model_computes(architecture, dtype):
     assert tape.counts[1] >= len(SIZES) - 5  # one a size, and another as a window begins to hide
 
 
+@dtypes
+@pytest.mark.parametrize("sizes", [[1] * 8, [4, 1, 1, 1]], ids=["checked before", "checked there"])
+def test_the_token_that_fills_a_window_is_computed_as_any_other(sizes, dtype):
+    """Own code attends to nine keys of a window of nine by the kernel that the program calls."""
+    model, tape = ready("mistral", dtype)
+    assert all(map(torch.equal, grown(model, sizes), plain("mistral", sizes, dtype=dtype)))
+    assert tape.refused is None
+
+
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 @dtypes
 def test_programs_over_codes(weights, dtype):

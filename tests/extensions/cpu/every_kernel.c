@@ -449,7 +449,7 @@ static int falls_on(const double *weights, long tokens, const struct warp *warp,
         for (long i = 0; i < tokens; i++) names[i] = 5 + 2 * i;                                    \
         struct draws draws = {ids, u, (char *)logits, (char *)(logits + tokens), names, 3, tokens, \
                               tokens * (long)sizeof *logits, NARROW, warp};                        \
-        struct step none[1];                                                                       \
+        struct step none[1] = {0};                                                                 \
         struct pass pass = {0};                                                                    \
         int wrong = roll_out(none, 0, &pass, 0, NULL, 0, &draws);                                  \
         void laws_##KIND(const NUMBER *, float *, long, long, long, const struct warp *, int);     \

@@ -38,6 +38,7 @@ from spsbench.models.third_party import silent, translated
 from spsbench.models.tokenizers import check_same, load_tokenizer
 
 MAX_DRAFT = 8
+MLP = "gate", "up", "down"
 SIZES = (
     *("num_hidden_layers", "hidden_size", "n_layer", "n_embd", "sliding_window"),
     *("intermediate_size", "num_attention_heads", "num_key_value_heads"),
@@ -134,54 +135,42 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
 def pruned(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of `model` with half of each layer's heads and MLP channels.
 
-    Heads go with those that share their keys and values. Such a group counts as the norm of what it
-    can write, O V; a channel as the product of the norms of its weights in gate, up and down. The
-    width of hidden states stays. Source: pruned initialisation (SPIRe, arXiv 2504.06419).
+    Heads that share keys and values go together, by the norm of what they can write, O V; channels
+    by the product of their weights' norms. Hidden states keep their width. Source: pruned
+    initialisation (SPIRe, arXiv 2504.06419).
     """
     config, state = copy.deepcopy(model.config), model.state_dict()
     sizes = config.get_text_config()
     try:
-        groups, queries = sizes.num_key_value_heads, sizes.num_attention_heads
-        shared, wide = queries // groups, getattr(sizes, "head_dim", None)
-        sizes.head_dim = wide = wide or sizes.hidden_size // queries
-        sizes.num_key_value_heads, channels = -(-groups // 2), -(-sizes.intermediate_size // 2)
-        sizes.num_attention_heads = sizes.num_key_value_heads * shared
-        sizes.intermediate_size = channels
-        for layer in [
+        groups, channels = sizes.num_key_value_heads, sizes.intermediate_size
+        queries = sizes.num_attention_heads
+        width = getattr(sizes, "head_dim", None) or sizes.hidden_size // queries
+        sizes.head_dim, sizes.num_key_value_heads = width, -(-groups // 2)
+        sizes.num_attention_heads = sizes.num_key_value_heads * (queries // groups)
+        sizes.intermediate_size = -(-channels // 2)
+        for layer in (
             name for name, _ in model.named_modules() if f"{name}.mlp.up_proj.weight" in state
-        ]:
-            o = state[f"{layer}.self_attn.o_proj.weight"].view(-1, groups, shared, wide)
-            v = state[f"{layer}.self_attn.v_proj.weight"].view(groups, 1, wide, -1)
-            maps = o.permute(1, 2, 0, 3) @ v  # [G, shared, D, D]
-            kept = _largest(maps.flatten(1).norm(dim=1), sizes.num_key_value_heads)[:, None]
-            keys, query_rows = (
-                (kept * n + torch.arange(n, device=kept.device)).flatten()
-                for n in (wide, shared * wide)
-            )
-            gate, up, down = (state[f"{layer}.mlp.{n}_proj.weight"] for n in ("gate", "up", "down"))
-            inner = _largest(gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0), channels)
-            for name, rows in (("q", query_rows), ("k", keys), ("v", keys)):
-                _take(state, f"{layer}.self_attn.{name}_proj", 0, rows)
-            _take(state, f"{layer}.self_attn.o_proj", 1, query_rows)
-            for name, dim in (("gate", 0), ("up", 0), ("down", 1)):
-                _take(state, f"{layer}.mlp.{name}_proj", dim, inner)
+        ):
+            v = state[f"{layer}.self_attn.v_proj.weight"].view(groups, 1, width, -1)
+            o = state[f"{layer}.self_attn.o_proj.weight"].view(-1, groups, queries // groups, width)
+            maps = (o.permute(1, 2, 0, 3) @ v).flatten(1).norm(dim=1)  # of [G, shared * D * D]
+            gate, up, down = (state[f"{layer}.mlp.{n}_proj.weight"] for n in MLP)
+            norms = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
+            heads, inner = (n.topk(-(-len(n) // 2)).indices.sort().values for n in (maps, norms))
+            for name, index, count, dim in (
+                *((f"self_attn.{n}_proj", heads, groups, int(n == "o")) for n in "qkvo"),
+                *((f"mlp.{n}_proj", inner, channels, int(n == "down")) for n in MLP),
+            ):
+                for key in (f"{layer}.{name}.weight", f"{layer}.{name}.bias")[: 2 - dim]:
+                    if key in state:
+                        parts = state[key].unflatten(dim, (count, -1)).index_select(dim, index)
+                        state[key] = parts.flatten(dim, dim + 1)
         return _rebuilt(model, config, state)
     except (AttributeError, KeyError, RuntimeError) as error:
         raise UsageError(
             f"`pruned` with a target of type {config.model_type} ({first_line(error)}): expected "
             "the sizes and projections of a Llama. Leave it out"
         ) from error
-
-
-def _largest(values: Tensor, count: int) -> Tensor:
-    return values.topk(count).indices.sort().values
-
-
-def _take(state: dict[str, Tensor], name: str, dim: int, rows: Tensor) -> None:
-    """Keep `rows` of a projection's outputs (dim 0) or inputs (dim 1)."""
-    state[f"{name}.weight"] = state[f"{name}.weight"].index_select(dim, rows)
-    if dim == 0 and f"{name}.bias" in state:
-        state[f"{name}.bias"] = state[f"{name}.bias"][rows]
 
 
 def windowed(model: PreTrainedModel, window: int) -> PreTrainedModel:

@@ -38,7 +38,7 @@ LOSSY = (
 )
 TASK = "xsum:data=mini"
 ALONG = ("total variation", "kept")
-FIGURES = "block_efficiency"
+FIGURE = "block_efficiency"
 QUALITY = "quality.rouge2"
 
 
@@ -89,8 +89,8 @@ def figures(flags: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for summary, values in zip(run.summary, run.rows(), strict=True):
         rule = "ArS" if summary.cell.k == 0 else str(summary.cell.verifier)
-        told = {n: v for n, v in values.items() if n.startswith((FIGURES, QUALITY))}
-        rows.append({"rule": rule, **along.get(rule, {}), **told})
+        shown = {n: v for n, v in values.items() if n.startswith((FIGURE, QUALITY))}
+        rows.append({"rule": rule, **along.get(rule, {}), **shown})
     return rows
 
 
@@ -109,8 +109,8 @@ def main() -> None:
     values = {"setting": setting, "rows": rows}
     flags.out.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n")
     for row in rows:
-        told = {n: round(v, 4) for n, v in row.items() if isinstance(v, float)}
-        print(row["rule"], told)
+        shown = {n: round(v, 4) for n, v in row.items() if isinstance(v, float)}
+        print(row["rule"], shown)
 
 
 if __name__ == "__main__":

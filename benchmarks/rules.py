@@ -162,7 +162,7 @@ def pair_drafts(
     for index, text in enumerate(texts):
         noise = PhiloxStream(3).round(index)
         drafter.begin(text, Scores(torch.empty(0), {}))
-        tree = drafter.draft(Context(text, warp, None), len(parents), noise, lambda law: True)
+        tree = drafter.draft(Context(text, warp, None), len(parents), noise, lambda probs: True)
         draft = draft_of(tree.tokens.tolist(), tree.probs, parents, drawn)
         target.commit(0)
         target.append(torch.tensor(text[:-1]), keep=0)

@@ -166,15 +166,15 @@ class Rounds:
         places = np.arange(int(drafted.max(initial=0)))
         kept = weights * (self.acceptances.kept[self.starts, : len(places)] * (places < drafted))
         before = np.concatenate([weights, kept], axis=1)[:, : len(places)]
-        rest = len(self.acceptances.longest) - self.starts[:, None]
-        return kept, before * (places < np.minimum(drafted, rest))
+        tokens_left = len(self.acceptances.longest) - self.starts[:, None]
+        return kept, before * (places < np.minimum(drafted, tokens_left))
 
     @cached_property
     def emitted(self) -> Floats:
         """Return [S] expected tokens: one a round, and what is kept before the text's end."""
         kept, _ = self.slots
-        rest = len(self.acceptances.longest) - 1 - self.starts[:, None]
-        return np.asarray(self.weights + (kept * (np.arange(kept.shape[1]) < rest)).sum(1))
+        later_tokens = len(self.acceptances.longest) - 1 - self.starts[:, None]
+        return np.asarray(self.weights + (kept * (np.arange(kept.shape[1]) < later_tokens)).sum(1))
 
     def acceptance(self) -> tuple[float, float]:
         """Return expected acceptances and tests: of a sampled draft its overlap, under any rule."""

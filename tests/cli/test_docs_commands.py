@@ -21,7 +21,7 @@ INLINE = re.compile(r"`(sps [^`]+)`")
 ENDS = {"|", "||", "&&", ">", ";", "2>"}
 OF_PLUGINS = {"repeat", "cautious", "streak"}  # what docs/examples/plugins installs
 ABSENT = {name for name, (path, _) in COMMANDS.items() if not is_installed(path)}
-KINDS = {"drafter": "drafters", "verifier": "verifiers", "schedule": "schedules"}
+KINDS = {name: f"{name}s" for name in ("drafter", "verifier", "schedule", "engine", "decoder")}
 
 
 def commands(lines):

@@ -84,6 +84,7 @@ def test_a_model_whose_static_sessions_are_wrong_runs_in_eager(monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:::torch")  # of its compiler
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_compiled_passes_are_those_of_eager():
     model = copy.deepcopy(tiny("llama", dtype=torch.float32)).cuda()

@@ -33,7 +33,7 @@ class CausalMasks:
 
     def mask(self, past: int, m: int) -> Tensor:
         """Return the mask of `m` tokens after `past`."""
-        return self._end(self._widest, past, m)
+        return self._aligned(self._end(self._widest, past, m))
 
     def branched(self, past: int, m: int, parents: Tensor) -> Tensor:
         """Return the mask of a pass whose last N tokens, cached ones included, are nodes of a tree.
@@ -47,13 +47,17 @@ class CausalMasks:
         mask[:, :, :, past + m - sees.shape[1] :].masked_fill_(
             ~sees.to(self._device), torch.finfo(self._dtype).min
         )
-        return mask
+        return self._aligned(mask)
 
     def _end(self, widest: dict[int, Tensor], past: int, m: int) -> Tensor:
         masks = widest.get(m)
         if masks is None or masks.shape[-1] < past + m:
             masks = widest[m] = self._make(2 * past + m, m)
         return masks[:, :, :, masks.shape[-1] - past - m :]
+
+    def _aligned(self, mask: Tensor) -> Tensor:
+        """Return `mask`, on a GPU a copy of it: cuDNN's attention fails on a view at any place."""
+        return mask.clone() if self._device.type == "cuda" else mask
 
     def _make(self, width: int, m: int) -> Tensor:
         lowest = torch.finfo(self._dtype).min

@@ -1,7 +1,7 @@
 """A draft model: a smaller causal model over the same tokens.
 
-It may begin as a part of the target: some layers (`cut`), half of their heads and channels
-(`pruned`), attention to the newest tokens only (`windowed`).
+It may begin as a part of the target: some layers (`cut`), half of their heads and channels,
+attention to the newest tokens only (`reshaped`).
 """
 
 import copy
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -38,7 +38,8 @@ from spsbench.models.third_party import silent, translated
 from spsbench.models.tokenizers import check_same, load_tokenizer
 
 MAX_DRAFT = 8
-MLP = "gate", "up", "down"
+PROJECTIONS = (*(f"self_attn.{n}" for n in "qkvo"), *(f"mlp.{n}" for n in ("gate", "up", "down")))
+UP = "mlp.up_proj.weight"
 SIZES = (
     *("num_hidden_layers", "hidden_size", "n_layer", "n_embd", "sliding_window"),
     *("intermediate_size", "num_attention_heads", "num_key_value_heads"),
@@ -132,83 +133,65 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
     return draft.float()
 
 
-def pruned(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of `model` with half of each layer's heads and MLP channels.
+def reshaped(model: PreTrainedModel, prune: bool, window: int | None) -> PreTrainedModel:
+    """Return a copy of `model` that is fast on long texts (SPIRe, arXiv 2504.06419).
 
-    Heads that share keys and values go together, by the norm of what they can write, O V; channels
-    by the product of their weights' norms. Hidden states keep their width. Source: pruned
-    initialisation (SPIRe, arXiv 2504.06419).
+    Its layers attend to the newest `window` tokens: a Llama without biases becomes a Mistral, its
+    twin with a window. `prune` halves heads and MLP channels; hidden states keep their width.
     """
     config, state = copy.deepcopy(model.config), model.state_dict()
+    if window and config.model_type == "llama" and not (config.attention_bias or config.mlp_bias):
+        settings = config.to_dict()
+        names = signature(MistralConfig).parameters.keys() & settings.keys() - {"architectures"}
+        config = MistralConfig(**{name: settings[name] for name in names})
     sizes = config.get_text_config()
+    options: dict[str, Any] = {"sliding_window": window, "use_sliding_window": True}
+    options["layer_types"] = [SLIDING] * sizes.num_hidden_layers
+    options = {name: options[name] for name in options.keys() & signature(type(sizes)).parameters}
+    if window and "sliding_window" not in options:
+        raise UsageError(
+            f"`window` with a model of type {config.model_type}: expected an architecture with a "
+            "window, such as Llama without biases, Mistral, Qwen or Gemma. Leave it out"
+        )
     try:
-        groups, channels = sizes.num_key_value_heads, sizes.intermediate_size
-        queries = sizes.num_attention_heads
-        width = getattr(sizes, "head_dim", None) or sizes.hidden_size // queries
-        sizes.head_dim, sizes.num_key_value_heads = width, -(-groups // 2)
-        sizes.num_attention_heads = sizes.num_key_value_heads * (queries // groups)
-        sizes.intermediate_size = -(-channels // 2)
-        for layer in (
-            name for name, _ in model.named_modules() if f"{name}.mlp.up_proj.weight" in state
-        ):
-            v = state[f"{layer}.self_attn.v_proj.weight"].view(groups, 1, width, -1)
-            o = state[f"{layer}.self_attn.o_proj.weight"].view(-1, groups, queries // groups, width)
-            maps = (o.permute(1, 2, 0, 3) @ v).flatten(1).norm(dim=1)  # of [G, shared * D * D]
-            gate, up, down = (state[f"{layer}.mlp.{n}_proj.weight"] for n in MLP)
-            norms = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
-            heads, inner = (n.topk(-(-len(n) // 2)).indices.sort().values for n in (maps, norms))
-            for name, index, count, dim in (
-                *((f"self_attn.{n}_proj", heads, groups, int(n == "o")) for n in "qkvo"),
-                *((f"mlp.{n}_proj", inner, channels, int(n == "down")) for n in MLP),
-            ):
-                for key in (f"{layer}.{name}.weight", f"{layer}.{name}.bias")[: 2 - dim]:
-                    if key in state:
-                        parts = state[key].unflatten(dim, (count, -1)).index_select(dim, index)
-                        state[key] = parts.flatten(dim, dim + 1)
-        return _rebuilt(model, config, state)
+        sizes.update(options if window else {})
+        if prune:
+            _halve(sizes, state)
+        with silent(), torch.random.fork_rng():
+            draft: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, attn_implementation=model.config._attn_implementation
+            )
+        draft.load_state_dict(state)
     except (AttributeError, KeyError, RuntimeError) as error:
         raise UsageError(
             f"`pruned` with a target of type {config.model_type} ({first_line(error)}): expected "
             "the sizes and projections of a Llama. Leave it out"
         ) from error
+    draft.generation_config = model.generation_config
+    return draft.float().eval()
 
 
-def windowed(model: PreTrainedModel, window: int) -> PreTrainedModel:
-    """Return a copy of `model` whose layers attend to the newest `window` tokens only.
-
-    It is of an architecture that transformers has: a Llama without biases becomes a Mistral, its
-    twin with a window.
-    """
-    config = copy.deepcopy(model.config)
-    if config.model_type == "llama" and not (config.attention_bias or config.mlp_bias):
-        settings = config.to_dict()
-        names = signature(MistralConfig).parameters.keys() & settings.keys() - {"architectures"}
-        config = MistralConfig(**{name: settings[name] for name in names})
-    sizes = config.get_text_config()
-    if "sliding_window" not in signature(type(sizes)).parameters:
-        raise UsageError(
-            f"`window` with a model of type {config.model_type}: expected an architecture with a "
-            "window, such as those of Llama without biases, Mistral, Qwen or Gemma. Leave it out"
-        )
-    sizes.sliding_window = window
-    if getattr(sizes, "use_sliding_window", None) is not None:
-        sizes.use_sliding_window = True
-    if getattr(sizes, "layer_types", None):
-        sizes.layer_types = [SLIDING] * sizes.num_hidden_layers
-    return _rebuilt(model, config, model.state_dict())
-
-
-def _rebuilt(
-    model: PreTrainedModel, config: PreTrainedConfig, state: dict[str, Tensor]
-) -> PreTrainedModel:
-    """Return a model of another configuration with the weights `state`."""
-    with silent(), torch.random.fork_rng():
-        rebuilt: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, attn_implementation=model.config._attn_implementation
-        )
-    rebuilt.load_state_dict(state)
-    rebuilt.generation_config = model.generation_config
-    return rebuilt.float().eval()
+def _halve(sizes: PreTrainedConfig, state: dict[str, Any]) -> None:
+    """Keep half of the heads (by the norm of O V, a group as one) and of the channels (by norm)."""
+    groups, queries = sizes.num_key_value_heads, sizes.num_attention_heads
+    shared = queries // groups
+    sizes.head_dim = getattr(sizes, "head_dim", None) or sizes.hidden_size // queries
+    sizes.num_key_value_heads = -(-groups // 2)
+    sizes.num_attention_heads = sizes.num_key_value_heads * shared
+    sizes.intermediate_size = -(-sizes.intermediate_size // 2)
+    for layer in [name.removesuffix(UP) for name in state if name.endswith(UP)]:
+        _, _, v, o, gate, up, down = (state[f"{layer}{name}_proj.weight"] for name in PROJECTIONS)
+        v, o = v.unflatten(0, (groups, 1, -1)), o.unflatten(1, (groups, shared, -1))
+        writes = (o.permute(1, 2, 0, 3) @ v).flatten(1).norm(dim=1)
+        widths = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
+        for name in PROJECTIONS:
+            norms = widths if "mlp" in name else writes
+            kept = norms.topk(-(-len(norms) // 2)).indices.sort().values
+            dim = int(name.endswith(("o", "down")))
+            for key in (f"{layer}{name}_proj.weight", f"{layer}{name}_proj.bias")[: 2 - dim]:
+                if key in state:
+                    parts = state[key].unflatten(dim, (len(norms), -1)).index_select(dim, kept)
+                    state[key] = parts.flatten(dim, dim + 1)
 
 
 def started(

@@ -12,9 +12,8 @@ from spsbench.extensions.training.options import STUDENTS, DraftTraining, HeadTr
 from spsbench.extensions.training.students.draft import (
     DraftStudent,
     cut,
-    pruned,
+    reshaped,
     started,
-    windowed,
 )
 from spsbench.extensions.training.students.student import HeadTarget, Student
 from spsbench.models.drafter_weights import load_head
@@ -46,10 +45,8 @@ def build_student(
             model = cut(teacher.model, options.layers)
         else:
             model = started(options.start, options.seed, tokenizer, teacher.vocab, load)
-        if options.pruned:
-            model = pruned(model)
-        if options.window is not None:
-            model = windowed(model, options.window)
+        if options.pruned or options.window:
+            model = reshaped(model, options.pruned, options.window)
         return DraftStudent(model.to(teacher.parts.device), tokenizer, teacher.vocab)
     head = teacher.model.get_output_embeddings()
     if head is None:

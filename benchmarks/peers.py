@@ -1,12 +1,13 @@
-"""Our engines beside transformers, OpenVINO GenAI and llama.cpp, on one pair, by `sps bench`.
+"""Our engine, transformers, OpenVINO GenAI and llama.cpp on one pair, by one `sps bench`.
 
     .venv/bin/python benchmarks/peers.py --pair gpt2-large --dtype bfloat16 \
         --peers-python PEERS/bin/python
 
-makes the pair and its forms for the other engines, runs one `sps bench` over all of them as
-decoders, and prints its table and the ratios of ours to each (docs/reference/engines.md).
-The draft is the target's first layers; later ones are scaled until tau at K = 4 is 3.5. The peers
-have an environment of their own, for `--peers-python` (without it ours and transformers' run):
+makes the pair and its forms for the other engines, and runs them as decoders. Results are kept by
+processor in results/peers.json and peers.md; `native over it` is the ratio of our time to theirs on
+the same prompt, of a plain token and of a speculative round. The draft is the target's first
+layers; later ones are scaled until tau at K = 4 is 3.5. The peers have an environment of their own,
+for `--peers-python` (without it ours and transformers' run):
 
     python3 -m venv peers-venv && . peers-venv/bin/activate
     pip install "optimum-intel[openvino]" openvino-genai openvino-tokenizers gguf safetensors
@@ -20,23 +21,19 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from corpora import stdlib
 from pairs.random_pairs import SHAPES
-from spsbench.metrics.rates import speedup
-from spsbench.metrics.surfaces import typical
-from spsbench.settings.cell import Cell
 from spsbench.settings.models import BUNDLED, DEFAULT_DRAFT
-from spsbench.settings.records import Record
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
+from timing import RESULTS, keep, milliseconds, ratio
 
 BENCHMARKS = Path(__file__).parent
 WORK = Path("~/.cache/spsbench/peers").expanduser()
@@ -52,27 +49,30 @@ class Pair:
     target: Path
     draft: Path
     work: Path  # where its converted forms are kept
-    made: bool  # random weights, made here
+    random: bool  # its weights
 
 
-def find_pair(given: str, layers: int, work: Path) -> Pair:
-    """A bundled pair, TARGET:DRAFT folders, a named shape or a config.json; made if need be."""
-    if given in DEFAULT_DRAFT:
-        draft = BUNDLED[DEFAULT_DRAFT[given]]
-        return Pair(given, BUNDLED[given], draft, work / given, made=False)
-    if ":" in given:
-        target, draft = (Path(part).resolve() for part in given.split(":", 1))
+def find_pair(text: str, layers: int, work: Path) -> Pair:
+    """Return a bundled pair, TARGET:DRAFT folders, or one of a named shape or a config.json.
+
+    The last two are made if need be, with a draft of `layers` layers (0: the shape's own number).
+    """
+    if text in DEFAULT_DRAFT:
+        draft = BUNDLED[DEFAULT_DRAFT[text]]
+        return Pair(text, BUNDLED[text], draft, work / text, random=False)
+    if ":" in text:
+        target, draft = (Path(part).resolve() for part in text.split(":", 1))
         name = f"{target.name}-{draft.name}"
-        return Pair(name, target, draft, work / name, made=False)
-    name, path = given, Path(given).resolve()
+        return Pair(name, target, draft, work / name, random=False)
+    shape, name, path = text, text, Path(text).resolve()
     if path.is_dir():
         path = path / "config.json"
     if path.is_file():
-        given, name = str(path), path.parent.name
+        shape, name = str(path), path.parent.name
     folder = work / (name if layers == 0 else f"{name}-{layers}")
     if not (folder / "pair.json").exists():
-        run(sys.executable, "-m", "pairs.random_pairs", str(folder), given, str(layers))
-    return Pair(name, folder / "target", folder / "draft", folder, made=True)
+        run(sys.executable, "-m", "pairs.random_pairs", str(folder), shape, str(layers))
+    return Pair(name, folder / "target", folder / "draft", folder, random=True)
 
 
 def run(*command: str, **variables: str) -> None:
@@ -86,14 +86,18 @@ def run(*command: str, **variables: str) -> None:
 
 
 def make_prompts(pair: Pair, count: int, length: int) -> list[str]:
-    """Random characters for random weights, which have a token each; else held-out functions."""
-    if pair.made:
+    """Return random characters for random weights, a token each, else held-out functions.
+
+    Raises:
+        ValueError: there are fewer functions than `count`.
+    """
+    if pair.random:
         source = random.Random(length)
         return ["".join(map(chr, source.choices(range(33, 127), k=length))) for _ in range(count)]
-    found = [text[: 4 * length] for text in islice(functions(), count)]
-    if len(found) < count:
-        raise ValueError(f"{len(found)} prompts: expected {count}")
-    return found
+    prompts = [text[: 4 * length] for text in islice(functions(), count)]
+    if len(prompts) < count:
+        raise ValueError(f"{len(prompts)} prompts: expected {count}")
+    return prompts
 
 
 def write_prompts(path: Path, texts: Sequence[str]) -> None:
@@ -103,37 +107,35 @@ def write_prompts(path: Path, texts: Sequence[str]) -> None:
 
 
 def functions() -> Iterator[str]:
-    """The first function of each held-out module of the standard library."""
+    """Yield each held-out module of the standard library from its first function on."""
     for module in stdlib.load(pinned=False):
         start = module.text.find("\ndef ") + 1
         if module.split == "heldout" and start:
             yield module.text[start:]
 
 
-def convert(pair: Pair, name: str, dtype: str, python: str) -> str:
-    """The decoder of a peer over both models in its own form."""
-    folders = {"target": pair.target, "draft": pair.draft}
-    forms = [
-        converted(each, pair.work / FORMS[name] / dtype / part, name, dtype, python)
-        for part, each in folders.items()
-    ]
-    return f"{name}:path={forms[0]},draft={forms[1]}"
+def decoder_of(pair: Pair, engine: str, dtype: str, python: str) -> str:
+    """Return a peer's decoder over both models in its own form."""
+    out = pair.work / FORMS[engine] / dtype
+    target = converted(pair.target, out / "target", engine, dtype, python)
+    draft = converted(pair.draft, out / "draft", engine, dtype, python)
+    return f"{engine}:path={target},draft={draft}"
 
 
-def converted(folder: Path, out: Path, name: str, dtype: str, python: str) -> Path:
-    """A model in the form that a peer reads, made once."""
-    if name == "llamacpp":
+def converted(folder: Path, out: Path, engine: str, dtype: str, python: str) -> Path:
+    """Return a model in the form that a peer reads, made once."""
+    if engine == "llamacpp":
         out = out.with_suffix(".gguf")
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         unfinished = out.with_name(f"unfinished-{out.name}")
-        run(python, "-m", "pairs.exports", FORMS[name], str(folder), str(unfinished), dtype)
+        run(python, "-m", "pairs.exports", FORMS[engine], str(folder), str(unfinished), dtype)
         unfinished.rename(out)
     return out
 
 
-def flags(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options; `words` instead of the command line's."""
+def parse_flags() -> argparse.Namespace:
+    """Read the command line."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument(
         "--pair",
@@ -157,100 +159,79 @@ def flags(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     options.add_argument("--work", type=Path, default=WORK, help="made and converted models")
     options.add_argument("--out", type=Path, help="folder of the run")
-    return options.parse_args(words)
+    return options.parse_args()
 
 
-def command(given: argparse.Namespace, pair: Pair, prompts: Path) -> list[str]:
-    """The `sps bench` over all engines."""
-    python = given.peers_python
-    engines = given.engines or [*OURS, *(PEERS if python else ())]
-    threads = f",threads={given.threads}" if given.threads else ""
-    made = [sys.executable, "-m", "spsbench", "bench", f"jsonl:path={prompts}"]
-    for name in engines:
-        if name in PEERS and not python:
-            raise SystemExit(f"{name}: expected --peers-python, an interpreter that has it")
-        peer = name in PEERS and convert(pair, name, given.quantised or given.dtype, python)
-        made += ["--decoder", peer + threads if peer else name]
-    made += ["--target", str(pair.target), "--draft", str(pair.draft), "--dtype", given.dtype]
-    made += ["--weights", given.quantised] if given.quantised else []
-    made += ["--threads", str(given.threads)] if given.threads else []
-    made += ["-k", str(given.k), "--temperature", str(given.temperature), "-n", str(given.tokens)]
-    made += ["--ignore-eos", "--offline", "--out", str(given.out or pair.work / "run")]
-    return [*made, "--overwrite", "--format", "md"]
+def command(flags: argparse.Namespace, pair: Pair, prompts: Path, out: Path) -> list[str]:
+    """Return the `sps bench` over all engines."""
+    python = flags.peers_python
+    engines = flags.engines or [*OURS, *(PEERS if python else ())]
+    threads = f",threads={flags.threads}" if flags.threads else ""
+    words = [sys.executable, "-m", "spsbench", "bench", f"jsonl:path={prompts}"]
+    for engine in engines:
+        if engine not in PEERS:
+            words += ["--decoder", engine]
+            continue
+        if not python:
+            raise SystemExit(f"{engine}: expected --peers-python, an interpreter that has it")
+        decoder = decoder_of(pair, engine, flags.quantised or flags.dtype, python)
+        words += ["--decoder", decoder + threads]
+    words += ["--target", str(pair.target), "--draft", str(pair.draft), "--dtype", flags.dtype]
+    words += ["--weights", flags.quantised] if flags.quantised else []
+    words += ["--threads", str(flags.threads)] if flags.threads else []
+    words += ["-k", str(flags.k), "--temperature", str(flags.temperature), "-n", str(flags.tokens)]
+    return [*words, "--ignore-eos", "--offline", "--out", str(out), "--overwrite", "--format", "md"]
 
 
 class Times(NamedTuple):
-    """Of a text: seconds without its prefill, and until its last token, with it."""
+    """Of a text, without its prefill."""
 
     seconds: float
     tokens: int
     rounds: int
-    answer: float = 0.0
 
 
-Arm = Mapping[tuple[str, int], Times]  # by sample and repeat
-
-
-def times(made: Record) -> Times:
-    """The sums over a record's rounds."""
-    seconds, tokens = (
-        sum(getattr(each, n) for each in made.rounds) for n in ("seconds", "emitted")
-    )
-    return Times(seconds, tokens, len(made.rounds), made.prefill_seconds + seconds)
-
-
-def arms(folder: Path) -> list[tuple[Cell, Arm]]:
-    """The times of each cell of a run."""
+def times_of(folder: Path) -> dict[tuple[str, bool], dict[tuple[str, int], Times]]:
+    """Return the times of a run by decoder and whether it drafts, then by prompt and repeat."""
     cells = Manifest.load(folder).configurations(folder)
-    found: dict[str, dict[tuple[str, int], Times]] = {name: {} for name in cells}
-    for made in records(folder):
-        if made.error is None and made.rounds and "first" not in made.flags:
-            found[made.cell][made.sample, made.repeat] = times(made)
-    return [(cells[name], arm) for name, arm in found.items()]
+    times: dict[tuple[str, bool], dict[tuple[str, int], Times]] = defaultdict(dict)
+    for record in records(folder):
+        if record.error is None and record.rounds and "first" not in record.flags:
+            cell, rounds = cells[record.cell], record.rounds
+            seconds, tokens = sum(r.seconds for r in rounds), sum(r.emitted for r in rounds)
+            key = record.sample, record.repeat
+            times[cell.decoder.name, bool(cell.k)][key] = Times(seconds, tokens, len(rounds))
+    return times
 
 
-def ratio(
-    one: Arm, other: Arm, per: str = "tokens", time: str = "seconds"
-) -> dict[str, list[float | None]]:
-    """Time of `one` over that of `other`, a token or round: median over prompts, and of totals."""
-    keys = [key for key in one if key in other]
-    ours, theirs = (
-        [(getattr(a[key], time), getattr(a[key], per)) for key in keys] for a in (one, other)
-    )
-    each = np.array([(s / n) / (t / m) for (s, n), (t, m) in zip(ours, theirs, strict=True)])
-    return {"median": list(typical(each)), "totals": list(speedup(ours, theirs)[:3])}
-
-
-def ratios(folder: Path) -> dict[str, dict[str, Any]]:
-    """Ours over each other engine of a run: plain token time, and time of a speculative round."""
-    found = {(str(cell.decoder.name), bool(cell.k)): arm for cell, arm in arms(folder)}
-    return {
-        name: {
-            "plain": ratio(found["native", False], found[name, False]),
-            "pass": ratio(found["native", True], found[name, True], "rounds"),
-        }
-        for name in dict.fromkeys(name for name, _ in found)
-        if name != "native"
-    }
+def compare(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row of results for each engine of a run."""
+    times = times_of(folder)
+    for engine in dict.fromkeys(name for name, _ in times):
+        row: dict[str, Any] = {"engine": engine}
+        for drafts, method, unit in ((False, "plain", "tokens"), (True, "speculative", "rounds")):
+            ours, theirs = times["native", drafts], times[engine, drafts]
+            row[f"{method}, ms a token"] = milliseconds(
+                [t.seconds / t.tokens for t in theirs.values()]
+            )
+            seconds = (
+                [texts[key].seconds / getattr(texts[key], unit) for key in theirs if key in ours]
+                for texts in (ours, theirs)
+            )
+            row[f"native over it, {method}"] = ratio(*seconds)
+        yield row
 
 
 def main() -> None:
-    """Make what is missing, run, and print the ratios."""
-    given = flags()
-    pair = find_pair(given.pair, given.draft_layers, given.work.resolve())
+    """Make what is missing, run, and keep the results."""
+    flags = parse_flags()
+    pair = find_pair(flags.pair, flags.draft_layers, flags.work.resolve())
     pair.work.mkdir(parents=True, exist_ok=True)
-    prompts = pair.work / "prompts.jsonl"
-    write_prompts(prompts, make_prompts(pair, given.repeats, given.prompt_tokens))
-    peers = {"SPS_ENGINES_PYTHON": given.peers_python} if given.peers_python else {}
-    run(*command(given, pair, prompts), **peers)
-    print("\nOurs over theirs, median over prompts with its interval: below 1 ours is faster.\n")
-    for name, found in ratios(given.out or pair.work / "run").items():
-        shown = (
-            f"{what} {middle:.2f} ({low:.2f} to {high:.2f})"
-            for what, each in found.items()
-            for middle, low, high in [each["median"]]
-        )
-        print(f"- {name}: {', '.join(shown)}")
+    prompts, out = pair.work / "prompts.jsonl", flags.out or pair.work / "run"
+    write_prompts(prompts, make_prompts(pair, flags.repeats, flags.prompt_tokens))
+    peers = {"SPS_ENGINES_PYTHON": flags.peers_python} if flags.peers_python else {}
+    run(*command(flags, pair, prompts, out), **peers)
+    keep(RESULTS / "peers", f"{pair.name}, {flags.quantised or flags.dtype}", list(compare(out)))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,6 @@ def sections(pages: str) -> Iterator[str]:
         text = page
         while (without := re.sub(r"\{\{[^{}]*\}\}", "", text)) != text:
             text = without
-        for mark, kept in MARKS:
-            text = mark.sub(kept, text)
+        for mark, replacement in MARKS:
+            text = mark.sub(replacement, text)
         yield from SECTION.split(text.replace("&quot;", '"').replace("&amp;nbsp;", " "))

@@ -2,12 +2,12 @@
 
     .venv/bin/python benchmarks/plan_accuracy.py --work /tmp/accuracy
 
-Makes texts of the bundled pair with traces, and real rounds of drafts by model and by rule at two
-K, on prompts drawn from each task at each temperature: 30 cells. Prompts are then parted again and
-again as a plan parts them, some to trace and some held back, and what a plan predicts from the
-first is compared with what the real rounds on the others measured. Besides, every K is replayed,
-the best of each method is chosen on the traced prompts and replayed on the others. Tokens a round
-are no times: a busy machine changes none of them. Writes results/plan_accuracy.json and .md.
+Writes texts of the bundled pair with traces, and real rounds of three drafters at two K, on prompts
+drawn from each task at each temperature: 30 configurations. Prompts are then split again and again
+as a plan splits them, some to trace and some held back, and what a plan predicts from the first is
+compared with what the real rounds on the others measured. Also, every K is replayed, the best of
+each method is chosen on the traced prompts and replayed on the others. A busy machine changes no
+tokens a round. Writes results/plan_accuracy.json and .md.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from spsbench.settings.labels import drafting
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from spsbench.store.traces import Traces, read_traces
+from timing import RESULTS, table
 
-RESULTS = Path(__file__).parent / "results"
 SETTINGS = (
     ("xsum:data=mini", 1.0),
     ("xsum:data=mini", 0.0),
@@ -44,12 +44,12 @@ EMITTED, ROUNDS, VARIANCE, SECONDS = range(4)
 
 
 def passes(draft: str, drafted: Any) -> Any:
-    """Return made-up costs of rounds, in plain passes, by which the best K is chosen."""
+    """Return assumed costs of rounds, in plain passes, by which the best K is chosen."""
     return 1.1 + (0.18 if draft.startswith("model") else 0.07) * drafted
 
 
 def replayed(candidate: Candidate, traces: Traces) -> dict[str, Floats]:
-    """Return prompt -> emitted tokens, expected rounds, their variance, and made-up seconds."""
+    """Return prompt -> emitted tokens, expected rounds, their variance, and assumed seconds."""
     sums, draft = {}, traces.drafts[candidate.draft]
     for text, trace in traces.of(candidate.draft):
         expected = rounds_of(candidate, draft, text, trace, ALL // SIMULATIONS)
@@ -65,7 +65,7 @@ def tau(rows: Floats) -> float:
 
 
 def splits(prompts: int, traced: int, held_back: int, times: int) -> Iterator[tuple[Any, Any]]:
-    """Yield the places of traced prompts and of held-back ones, drawn anew each time."""
+    """Yield the indices of traced prompts and of held-back ones, drawn anew each time."""
     draw = np.random.default_rng(0)
     for _ in range(times):
         order = draw.permutation(prompts)
@@ -75,26 +75,25 @@ def splits(prompts: int, traced: int, held_back: int, times: int) -> Iterator[tu
 def against_real_rounds(
     replay: Floats, real: Floats, flags: argparse.Namespace
 ) -> dict[str, float]:
-    """Compare predictions of one cell with real rounds on the prompts that were held back."""
-    held, of_mean, errors, widths = 0, 0, [], []
-    for traced, back in splits(len(replay), flags.traced, flags.held_back, flags.splits):
-        rows, measured = replay[traced], tau(real[back])
+    """Compare predictions of one configuration with real rounds on the held-back prompts."""
+    covered, covered_by_mean, errors, widths = 0, 0, [], []
+    for traced, held_back in splits(len(replay), flags.traced, flags.held_back, flags.splits):
+        rows, measured = replay[traced], tau(real[held_back])
         sums = Jackknife(rows[:, [EMITTED, ROUNDS]], np.arange(len(rows)))
         mean = sums.estimate(over(0, 1), 1)
         if mean is None or mean.low is None or mean.high is None:
             continue
         chances = float(rows[:, VARIANCE].sum()), float(rows[:, ROUNDS].sum())
-        wide = predicted(mean, len(rows), flags.held_back, *chances)
-        held += (wide.low or 0) <= measured <= (wide.high or 0)
-        of_mean += mean.low <= measured <= mean.high
+        interval = predicted(mean, len(rows), flags.held_back, *chances)
+        covered += (interval.low or 0) <= measured <= (interval.high or 0)
+        covered_by_mean += mean.low <= measured <= mean.high
         errors.append(np.log(measured / mean.mean))
-        widths.append(np.log((wide.high or 1) / (wide.low or 1)) / 2)
-    whole = tau(replay), tau(real)
+        widths.append(np.log((interval.high or 1) / (interval.low or 1)) / 2)
     return {
-        "replayed": whole[0],
-        "measured": whole[1],
-        "held": held / len(errors),
-        "held by the interval of the mean": of_mean / len(errors),
+        "replayed": tau(replay),
+        "measured": tau(real),
+        "held": covered / len(errors),
+        "held by the interval of the mean": covered_by_mean / len(errors),
         "bias": float(np.mean(errors)),
         "half width": float(np.mean(widths)),
     }
@@ -107,8 +106,8 @@ def of_the_best(every: Floats, traced: int, flags: argparse.Namespace) -> dict[s
         every: [K, prompts, 4] as `replayed`.
     """
     raw, corrected = [], []
-    for chosen_by, others in splits(every.shape[1], traced, every.shape[1], flags.splits):
-        rows = every[:, chosen_by]
+    for chosen, others in splits(every.shape[1], traced, every.shape[1], flags.splits):
+        rows = every[:, chosen]
         total = rows.sum(1)
         gains = total[:, EMITTED] / total[:, SECONDS]
         best = int(gains.argmax())
@@ -119,7 +118,7 @@ def of_the_best(every: Floats, traced: int, flags: argparse.Namespace) -> dict[s
     return {"bias": float(np.mean(corrected)), "bias uncorrected": float(np.mean(raw))}
 
 
-def setting(task: str, temperature: float, flags: argparse.Namespace) -> dict[str, Any]:
+def measure(task: str, temperature: float, flags: argparse.Namespace) -> dict[str, Any]:
     """Measure one task at one temperature."""
     name = f"{task.partition(':')[0]}-{temperature:g}"
     out = flags.work / name
@@ -136,6 +135,7 @@ def setting(task: str, temperature: float, flags: argparse.Namespace) -> dict[st
         temperature=temperature,
         top_p=1.0,
         record="trace",
+        score=False,
         threads=flags.threads,
     )
     traces = read_traces([out])
@@ -144,73 +144,81 @@ def setting(task: str, temperature: float, flags: argparse.Namespace) -> dict[st
         if record.error is None:
             counts = sum(r.emitted for r in record.rounds), len(record.rounds)
             real.setdefault(record.cell, {})[record.sample] = np.array(counts, np.float64)
-    cells = [Cell.from_json(values) for values in Manifest.load(out).cells.values()]
+    cells = [
+        cell for values in Manifest.load(out).cells.values() if (cell := Cell.from_json(values)).k
+    ]
     rows = {}
-    for cell in (each for each in cells if each.k):
+    for cell in cells:
         by_prompt = replayed(candidate_of(cell), traces)
         both = [prompt for prompt in by_prompt if prompt in real[cell.id]]
         replay = np.stack([by_prompt[prompt] for prompt in both])
         measured = np.stack([real[cell.id][prompt] for prompt in both])
         rows[str(candidate_of(cell))] = against_real_rounds(replay, measured, flags)
     best = {}
-    drafting_cells = sorted((c for c in cells if c.k), key=drafting)
-    for draft, group in groupby(drafting_cells, key=drafting):
+    for draft, group in groupby(sorted(cells, key=drafting), key=drafting):
         rule = str(next(group).verifier)
         candidates = [Candidate(draft=draft, verifier=rule, k=k) for k in EVERY_K]
-        by_k = [replayed(each, traces) for each in candidates]
-        every = np.stack([np.stack(list(each.values())) for each in by_k])
+        every = np.stack([[*replayed(candidate, traces).values()] for candidate in candidates])
         for traced in flags.few:
             best[f"{draft}, {rule}, by {traced} prompts"] = of_the_best(every, traced, flags)
     return {"task": task, "temperature": temperature, "cells": rows, "best": best}
 
 
-def table(found: Sequence[dict[str, Any]], flags: argparse.Namespace) -> Iterator[str]:
+def page(settings: Sequence[dict[str, Any]], flags: argparse.Namespace) -> Iterator[str]:
     """Yield the lines of the page."""
-    rows = [(each, name, row) for each in found for name, row in each["cells"].items()]
-    held = sum(row["held"] for *_, row in rows) / len(rows)
-    before = sum(row["held by the interval of the mean"] for *_, row in rows) / len(rows)
-    bias = sum(row["bias"] for *_, row in rows) / len(rows)
+    rows = [row for setting in settings for row in setting["cells"].values()]
+    held, by_mean, bias = (
+        sum(row[name] for row in rows) / len(rows)
+        for name in ("held", "held by the interval of the mean", "bias")
+    )
     yield f"`python benchmarks/plan_accuracy.py --work {flags.work}`"
     yield ""
     yield (
         f"{flags.traced} traced and {flags.held_back} held-back prompts of {flags.prompts}, drawn "
         f"{flags.splits} times in each of {len(rows)} cells. The interval holds the measured tau "
-        f"in {held:.1%}, that of the mean alone in {before:.1%}; the mean of ln(measured / "
+        f"in {held:.1%}, that of the mean alone in {by_mean:.1%}; the mean of ln(measured / "
         f"predicted) is {bias:+.2%}."
     )
     yield ""
-    yield "| task | T | candidate | tau replayed | measured | held | of the mean | bias |"
-    yield "| :-- | --: | :-- | --: | --: | --: | --: | --: |"
-    for each, name, row in rows:
-        yield (
-            f"| {each['task']} | {each['temperature']:g} | {name} | {row['replayed']:.2f} | "
-            f"{row['measured']:.2f} | {row['held']:.0%} | "
-            f"{row['held by the interval of the mean']:.0%} | {row['bias']:+.1%} |"
-        )
-    yield ""
+    yield table(
+        {
+            "task": setting["task"],
+            "T": f"{setting['temperature']:g}",
+            "candidate": candidate,
+            "tau replayed": f"{row['replayed']:.2f}",
+            "measured": f"{row['measured']:.2f}",
+            "held": f"{row['held']:.0%}",
+            "of the mean": f"{row['held by the interval of the mean']:.0%}",
+            "bias": f"{row['bias']:+.1%}",
+        }
+        for setting in settings
+        for candidate, row in setting["cells"].items()
+    )
     yield "The best K of a method by few prompts, on all others (replayed):"
     yield ""
     for traced in flags.few:
         best = [
             row
-            for each in found
-            for name, row in each["best"].items()
-            if name.endswith(f"by {traced} prompts")
+            for setting in settings
+            for method, row in setting["best"].items()
+            if method.endswith(f"by {traced} prompts")
         ]
-        means = {name: sum(row[name] for row in best) / len(best) for name in best[0]}
-        yield (
-            f"- by {traced} prompts {means['bias']:+.1%} on the mean, uncorrected "
-            f"{means['bias uncorrected']:+.1%}."
+        corrected, raw = (
+            sum(row[name] for row in best) / len(best) for name in ("bias", "bias uncorrected")
         )
+        yield f"- by {traced} prompts {corrected:+.1%} on the mean, uncorrected {raw:+.1%}."
     yield ""
-    yield "| task | T | method | bias | uncorrected |"
-    yield "| :-- | --: | :-- | --: | --: |"
-    for each in found:
-        for name, row in each["best"].items():
-            yield (
-                f"| {each['task']} | {each['temperature']:g} | {name} | {row['bias']:+.1%} | "
-                f"{row['bias uncorrected']:+.1%} |"
-            )
+    yield table(
+        {
+            "task": setting["task"],
+            "T": f"{setting['temperature']:g}",
+            "method": method,
+            "bias": f"{row['bias']:+.1%}",
+            "uncorrected": f"{row['bias uncorrected']:+.1%}",
+        }
+        for setting in settings
+        for method, row in setting["best"].items()
+    )
 
 
 def main() -> None:
@@ -227,9 +235,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS / "plan_accuracy")
     flags = parser.parse_args()
-    found = [setting(task, temperature, flags) for task, temperature in SETTINGS]
-    flags.out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-    flags.out.with_suffix(".md").write_text("\n".join(table(found, flags)) + "\n")
+    settings = [measure(task, temperature, flags) for task, temperature in SETTINGS]
+    flags.out.with_suffix(".json").write_text(json.dumps(settings, indent=1) + "\n")
+    flags.out.with_suffix(".md").write_text("\n".join(page(settings, flags)))
 
 
 if __name__ == "__main__":

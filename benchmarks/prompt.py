@@ -39,7 +39,7 @@ Read = Callable[[list[int]], Any]  # reads a prompt from an empty cache, to its 
 
 
 def native(path: str, dtype: str, threads: int) -> Read:
-    """Our engine `fast`."""
+    """Return a reader by our engine `fast`."""
     import torch
 
     from spsbench.engines.session.engine_config import engine_config_of
@@ -69,7 +69,7 @@ def native(path: str, dtype: str, threads: int) -> Read:
 
 
 def transformers(path: str, dtype: str, threads: int) -> Read:
-    """A plain pass of transformers' own model."""
+    """Return a reader by a plain pass of transformers' model."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -84,7 +84,7 @@ def transformers(path: str, dtype: str, threads: int) -> Read:
 
 
 def llamacpp(path: str, dtype: str, threads: int) -> Read:
-    """llama-cpp-python over a GGUF file."""
+    """Return a reader by llama-cpp-python over a GGUF file."""
     import llama_cpp
 
     model = llama_cpp.Llama(
@@ -100,7 +100,7 @@ def llamacpp(path: str, dtype: str, threads: int) -> Read:
 
 
 def openvino(path: str, dtype: str, threads: int) -> Read:
-    """OpenVINO GenAI's pipeline, asked for one token."""
+    """Return a reader by OpenVINO GenAI's pipeline, which writes one token."""
     import numpy as np
     import openvino
     import openvino_genai as genai
@@ -162,20 +162,20 @@ class Engine:
 
 
 def forms(work: Path, dtype: str, python: str | None) -> dict[str, tuple[str, str]]:
-    """Return the interpreter and the model of each engine here; convert what is missing."""
+    """Return each engine's interpreter and model; convert what is missing."""
     from spsbench.settings.models import fetched_folder
 
     stock = work / "stock"
     if not stock.exists():
         save_narrow(fetched_folder("smollm2"), stock)
-    here = {"native": (sys.executable, "smollm2"), "transformers": (sys.executable, str(stock))}
+    models = {"native": (sys.executable, "smollm2"), "transformers": (sys.executable, str(stock))}
     if dtype in CODES:
-        here.pop("transformers")  # whose layers over these codes are those of bfloat16
+        models.pop("transformers")  # whose layers over these codes are those of bfloat16
     if python is None:
-        return here
+        return models
     import peers
 
-    return here | {
+    return models | {
         name: (python, str(peers.converted(stock, work / form / dtype, name, dtype, python)))
         for name, form in PEERS.items()
     }
@@ -235,7 +235,7 @@ def main() -> None:
         models = {name: models[name] for name in flags.engines if name in models}
         if flags.convert:
             continue
-        engines = {name: Engine(name, *how, dtype, flags.threads) for name, how in models.items()}
+        engines = {name: Engine(name, *pair, dtype, flags.threads) for name, pair in models.items()}
         rows = measure(engines, flags.lengths, flags.repeats)
         for engine in engines.values():
             engine.close()

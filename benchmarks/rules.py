@@ -2,10 +2,11 @@
 
     .venv/bin/python benchmarks/rules.py
 
-writes results/rules.json and prints its rows. All rules that accept a kind of draft judge the same
-drafts; what a rule keeps of one is a mean over 64 settings of its uniforms, so that two rules never
-differ by the luck of a draw. Distributions are random ones over 20 tokens, or those of the bundled
-pair along held-out articles. Ceilings: of one step, the greatest acceptance of any exact rule
+writes results/rules.json and prints its rows. All rules that take a kind of draft see the same
+drafts; how many tokens of one a rule accepts is a mean over 64 settings of its uniforms, so that
+two rules never differ by the luck of a draw. Distributions are random ones over 20 tokens, or those
+of the bundled pair along held-out articles. Ceilings: of one step, the greatest acceptance of any
+exact rule
 (optimal transport, by its dual: 1 + min over sets H of q(H) minus the chance that all candidates
 are in H); of deterministic trees with P nodes, arXiv 2512.11718 without its constant. Times are
 processor time of one thread, of 4 drafts with `--repeats` settings of the uniforms each.
@@ -80,19 +81,19 @@ def is_chain(parents: Sequence[int]) -> bool:
     return list(parents) == list(range(-1, len(parents) - 1))
 
 
-def ways(parents: Sequence[int]) -> tuple[Drawn, ...]:
-    """Return how the nodes of a shape may be drawn."""
+def kinds_of_draws(parents: Sequence[int]) -> tuple[Drawn, ...]:
+    """Return how siblings of a shape may be sampled."""
     return (Drawn.IID,) if is_chain(parents) else (Drawn.IID, Drawn.DISTINCT)
 
 
-def fitting(parents: Sequence[int], drawn: Drawn) -> dict[str, Verifier]:
+def rules_for(parents: Sequence[int], drawn: Drawn) -> dict[str, Verifier]:
     """Return the rules that take such drafts."""
     tree = not is_chain(parents)
     return {name: rule for name, rule in rules().items() if rule.refuses(drawn, tree) is None}
 
 
-def kept(rule: Verifier, draft: Draft, q: Tensor, values: Tensor) -> float:
-    """Return how many tokens a rule keeps, on the mean over `values` [settings, purposes, n]."""
+def accepted(rule: Verifier, draft: Draft, q: Tensor, values: Tensor) -> float:
+    """Return the mean of accepted tokens over uniforms `values` [settings, purposes, n]."""
 
     def count(u: Tensor) -> Tensor:
         return (rule(draft, q, Given(u)).path >= 0).sum()
@@ -101,25 +102,25 @@ def kept(rule: Verifier, draft: Draft, q: Tensor, values: Tensor) -> float:
         return float(torch.func.vmap(count)(values).double().mean())
 
 
-def judged(drafts: Drafts, verifiers: dict[str, Verifier]) -> dict[str, list[float]]:
-    """Return what each rule keeps of each draft."""
+def accepted_by_rule(drafts: Drafts, verifiers: dict[str, Verifier]) -> dict[str, list[float]]:
+    """Return the accepted tokens of each rule, draft by draft."""
     counts: dict[str, list[float]] = {name: [] for name in verifiers}
     generator = torch.Generator().manual_seed(7)
     for draft, q in drafts:
         size = SETTINGS, len(Purpose), len(draft.tokens) + 2
         values = torch.rand(size, generator=generator, dtype=torch.float64)
         for name, rule in verifiers.items():
-            counts[name].append(kept(rule, draft, q, values))
+            counts[name].append(accepted(rule, draft, q, values))
     return counts
 
 
 def random_drafts(parents: Sequence[int], drawn: Drawn, noise: float, count: int) -> Drafts:
-    """Yield drafts of random laws: logits 2 z for the target, the draft's `noise` beside them."""
+    """Yield random drafts: the target's logits are 2 z, the draft's have `noise` added."""
     generator = torch.Generator().manual_seed(len(parents))
     for _ in range(count):
 
         @cache
-        def laws(text: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        def q_and_p(text: tuple[int, ...]) -> tuple[Tensor, Tensor]:
             z, other = torch.randn(2, VOCAB, generator=generator, dtype=torch.float64)
             return (2 * z).softmax(-1), (2 * z + noise * other).softmax(-1)
 
@@ -127,22 +128,22 @@ def random_drafts(parents: Sequence[int], drawn: Drawn, noise: float, count: int
         probs: list[Tensor] = []
         paths: list[tuple[int, ...]] = [()]
         for node, parent in enumerate(parents):
-            law = laws(paths[parent + 1])[1]
-            remaining = without_siblings(law, tokens, parents[:node], parent, drawn)
+            p = q_and_p(paths[parent + 1])[1]
+            remaining = without_siblings(p, tokens, parents[:node], parent, drawn)
             tokens.append(int(sample(remaining, torch.rand((), generator=generator).double())))
             paths.append((*paths[parent + 1], tokens[node]))
-            probs.append(law)
-        rows = [laws(path)[0] for path in paths]
+            probs.append(p)
+        rows = [q_and_p(path)[0] for path in paths]
         yield draft_of(tokens, torch.stack(probs), parents, drawn), torch.stack(rows)
 
 
 def without_siblings(
-    law: Tensor, tokens: Sequence[int], above: Sequence[int], parent: int, drawn: Drawn
+    p: Tensor, tokens: Sequence[int], parents: Sequence[int], parent: int, drawn: Drawn
 ) -> Tensor:
-    """Return what a node is drawn from: of distinct siblings, without those before it."""
-    remaining = law.clone()
+    """Return the weights a node is sampled by: of distinct siblings, without those before it."""
+    remaining = p.clone()
     if drawn is Drawn.DISTINCT:
-        siblings = [x for x, node in zip(tokens, above, strict=True) if node == parent]
+        siblings = [x for x, node in zip(tokens, parents, strict=True) if node == parent]
         remaining[siblings] = 0.0
     return remaining
 
@@ -171,7 +172,7 @@ def pair_drafts(
 
 
 def transport(q: Tensor, p: Tensor, k: int) -> float:
-    """Return the greatest chance that one of k independent tokens of `p` is kept.
+    """Return the greatest chance that one of k independent tokens of `p` is accepted.
 
     The best set is one of the smallest q / p first: a set grows while what it adds to q is less
     than what it adds to p(H)^k, which is convex in p(H).
@@ -182,7 +183,7 @@ def transport(q: Tensor, p: Tensor, k: int) -> float:
 
 
 def ceiling(drafts: Drafts, k: int) -> float:
-    """Return the mean of `transport` over the laws of drafts of one step."""
+    """Return the mean of `transport` over drafts of one step."""
     return fmean(transport(q[0], draft.probs[0], k) for draft, q in drafts)
 
 
@@ -192,11 +193,11 @@ def mean(values: Sequence[float]) -> dict[str, float]:
 
 
 def table(drafts_of: Callable[[Sequence[int], Drawn], Drafts]) -> list[dict[str, Any]]:
-    """Return what the rules keep, for every shape and way to draw."""
+    """Return the accepted tokens of the rules, for every shape and kind of draw."""
     rows = []
     for shape, parents in SHAPES.items():
-        for drawn in ways(parents):
-            counts = judged(drafts_of(parents, drawn), fitting(parents, drawn))
+        for drawn in kinds_of_draws(parents):
+            counts = accepted_by_rule(drafts_of(parents, drawn), rules_for(parents, drawn))
             base = counts["sps" if is_chain(parents) else "recursive"]
             ranked = {
                 name: mean(values)
@@ -222,11 +223,11 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['shape']} ({row['drawn']}): {figures}{top}"
 
 
-def entropy_bound(laws: Sequence[Tensor], nodes: int) -> dict[str, float]:
+def entropy_bound(probs: Sequence[Tensor], nodes: int) -> dict[str, float]:
     """Return (mu + mu2) log P / mu^2 of arXiv 2512.11718, without its constant."""
-    logs = [-(q.double().clamp(min=1e-300).log()) for q in laws]
-    mu = fmean(float((q * x).sum()) for q, x in zip(laws, logs, strict=True))
-    second = fmean(float((q * x * x).sum()) for q, x in zip(laws, logs, strict=True))
+    logs = [-(q.double().clamp(min=1e-300).log()) for q in probs]
+    mu = fmean(float((q * x).sum()) for q, x in zip(probs, logs, strict=True))
+    second = fmean(float((q * x * x).sum()) for q, x in zip(probs, logs, strict=True))
     return {"mu": mu, "mu2": second, "bound": (mu + second) * math.log(nodes + 1) / mu**2}
 
 
@@ -239,7 +240,7 @@ PASS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def costs(vocab: int, repeats: int) -> list[dict[str, Any]]:
-    """Return the processor time of each rule, beside the warp and the layers of a small model."""
+    """Return the processor time of each rule, of its cuts, and of a small model's layers."""
     print("processor time of one thread, ms")
     generator = torch.Generator().manual_seed(0)
     passes = {name: linear_layers(vocab, dtype) for name, dtype in PASS.items()}
@@ -250,11 +251,11 @@ def costs(vocab: int, repeats: int) -> list[dict[str, Any]]:
         q = (3 * torch.randn(len(parents) + 1, vocab, generator=generator)).softmax(-1)
         p = 0.5 * q + 0.5 * (3 * torch.randn(q.shape, generator=generator)).softmax(-1)
         warp = processor_ms(partial(Warp(), p.log()), repeats)
-        for drawn in ways(parents):
+        for drawn in kinds_of_draws(parents):
             probs = p[[parent + 1 for parent in parents]]
-            drafts = [drawn_tree(parents, probs, drawn, generator) for _ in range(4)]
+            drafts = [random_tree(parents, probs, drawn, generator) for _ in range(4)]
             ms = {}
-            for name, rule in fitting(parents, drawn).items():
+            for name, rule in rules_for(parents, drawn).items():
                 calls = [
                     processor_ms(partial(rule, draft, q, PhiloxStream(0).round(turn)), 1)
                     for draft in drafts
@@ -267,14 +268,14 @@ def costs(vocab: int, repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-def drawn_tree(
+def random_tree(
     parents: Sequence[int], probs: Tensor, drawn: Drawn, generator: torch.Generator
 ) -> Draft:
-    """Return a draft of the laws `probs` [N, V]."""
+    """Return a draft sampled by `probs` [N, V]."""
     tokens: list[int] = []
     for node, parent in enumerate(parents):
-        law = without_siblings(probs[node], tokens, parents[:node], parent, drawn)
-        tokens.append(int(torch.multinomial(law, 1, generator=generator)))
+        remaining = without_siblings(probs[node], tokens, parents[:node], parent, drawn)
+        tokens.append(int(torch.multinomial(remaining, 1, generator=generator)))
     return draft_of(tokens, probs, parents, drawn)
 
 
@@ -284,14 +285,14 @@ def linear_layers(vocab: int, dtype: torch.dtype) -> float:
     layer = [torch.randn(n, 896).to(dtype) for n in (896, 128, 128, 896, 4864, 4864)]
     down, head = (torch.randn(n).to(dtype) for n in ((896, 4864), (vocab, 896)))
 
-    def once() -> None:
+    def products() -> None:
         for _ in range(24):
             for weights in layer:
                 x @ weights.T
             wide @ down.T
         x @ head.T
 
-    return processor_ms(once, 2)
+    return processor_ms(products, 2)
 
 
 def processor_ms(run: Callable[[], Any], repeats: int) -> float:
@@ -305,24 +306,24 @@ def processor_ms(run: Callable[[], Any], repeats: int) -> float:
     return min(times)
 
 
-def of_random_laws(noise: float, count: int) -> dict[str, Any]:
-    """Return what the rules keep of drafts of random laws."""
+def random_part(noise: float, count: int) -> dict[str, Any]:
+    """Return the accepted tokens of drafts of random distributions."""
     print(f"random laws, {noise} apart")
     return {f"random laws, {noise} apart": table(partial(random_drafts, noise=noise, count=count))}
 
 
-def of_bundled_pair(positions: int) -> dict[str, Any]:
-    """Return what the rules keep of the bundled pair's drafts, and bounds of its laws."""
+def pair_part(positions: int) -> dict[str, Any]:
+    """Return the accepted tokens of the bundled pair's drafts, and bounds by its entropy."""
     print("bundled pair")
     loaded = load(k=4, engine="eager", offline=True).loaded
     documents = [item.document for item in articles("mini", positions).items]
-    whole = [encode(loaded.tokenizer, layout([], document)) for document in documents]
-    texts = [text[: 40 + 7 * i % 80] for i, text in enumerate(whole)]
+    prompts = [encode(loaded.tokenizer, layout([], document)) for document in documents]
+    texts = [prompt[: 40 + 7 * i % 80] for i, prompt in enumerate(prompts)]
     models = loaded.target, loaded.draft
-    laws = [q[0] for _, q in pair_drafts(levels(1), Drawn.IID, texts, models)]
+    probs = [q[0] for _, q in pair_drafts(levels(1), Drawn.IID, texts, models)]
     return {
         "bundled pair": table(partial(pair_drafts, texts=texts, models=models)),
-        "entropy bound": {str(n): entropy_bound(laws, n) for n in (4, 12)},
+        "entropy bound": {str(n): entropy_bound(probs, n) for n in (4, 12)},
     }
 
 
@@ -333,16 +334,16 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=60)
     parser.add_argument("--vocab", type=int, default=150_000)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", choices=PARTS, help="measure this part, and keep the others")
+    parser.add_argument("--only", choices=PARTS, help="measure this part, leave the others")
     parser.add_argument("--out", type=Path, default=OUT)
     flags = parser.parse_args()
 
     torch.set_num_threads(1)
     measure: dict[str, Callable[[], dict[str, Any]]] = {
         "costs": lambda: {"costs": costs(flags.vocab, flags.repeats)},
-        "near": lambda: of_random_laws(NOISES[0], flags.drafts),
-        "far": lambda: of_random_laws(NOISES[1], flags.drafts),
-        "pair": lambda: of_bundled_pair(flags.positions),
+        "near": lambda: random_part(NOISES[0], flags.drafts),
+        "far": lambda: random_part(NOISES[1], flags.drafts),
+        "pair": lambda: pair_part(flags.positions),
     }
     values: dict[str, Any] = json.loads(flags.out.read_text()) if flags.only else {}
     values |= {

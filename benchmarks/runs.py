@@ -14,6 +14,8 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,11 @@ from spsbench.reports.reporter import Report, Table
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.experiment import Experiment, Part
+from timing import table
 
 COPYING = "copying"  # the name of the task that copies functions
 TASKS = ("humaneval", "xsum:data=mini", COPYING)
-ASKED = (
+REQUESTS = (
     "Repeat this function, and change nothing.\n\n```python\n{text}\n```",
     "Rename the function `{name}` to `compute` and change nothing else.\n\n```python\n{text}\n```",
 )
@@ -53,10 +56,10 @@ def copying() -> Iterator[dict[str, str]]:
                     functions.append((node.name, text))
     step = max(1, len(functions) // COPIES)
     for number, (name, text) in enumerate(functions[::step][:COPIES]):
-        renamed = number % len(ASKED) == 1
+        renamed = number % len(REQUESTS) == 1
         yield {
             "id": f"copying/{number}",
-            "prompt": ASKED[renamed].format(name=name, text=text),
+            "prompt": REQUESTS[renamed].format(name=name, text=text),
             "reference": text.replace(name, "compute") if renamed else text,
         }
 
@@ -71,15 +74,15 @@ def merged(experiment: Experiment) -> Experiment:
     return replace(experiment, parts=tuple(parts.values()))
 
 
-def rows_of(table: Table) -> Iterator[dict[str, Any]]:
+def rows_of(results: Table) -> Iterator[dict[str, Any]]:
     """Yield a row a method, with intervals."""
     exact = {entry.name: entry.guarantee for entry in entries("verifiers")}
-    verdicts = {(cell.id, verdict.metric): verdict for cell, verdict in table.parities}
-    for summary in table.whole:
+    verdicts = {(cell.id, verdict.metric): verdict for cell, verdict in results.parities}
+    for summary in results.whole:
         cell = summary.cell
-        ms, gain = summary.mean_token_time_ms, summary.speedup
+        ms, speedup = summary.mean_token_time_ms, summary.speedup
         alpha = summary.alpha or summary.alpha_counted
-        quality = {name: _plain(value) for name, value in summary.quality.items()}
+        quality = {name: _ends(score) for name, score in summary.quality.items()}
         yield {
             "task": str(cell.task).partition(":")[0].replace("jsonl", COPYING),
             "setting": _setting(cell),
@@ -89,11 +92,11 @@ def rows_of(table: Table) -> Iterator[dict[str, Any]]:
             "k": cell.k,
             "n": summary.n,
             "failures": summary.failures,
-            "tau": _plain(summary.block_efficiency),
-            "alpha": _plain(alpha),
-            "ms": _plain(ms),
-            "speedup": _plain(gain),
-            "under_load": any(figure and figure.loaded for figure in (ms, gain)),
+            "tau": _ends(summary.block_efficiency),
+            "alpha": _ends(alpha),
+            "ms": _ends(ms),
+            "speedup": _ends(speedup),
+            "under_load": any(figure and figure.loaded for figure in (ms, speedup)),
             "quality": quality,
             "parity": {
                 metric: str(verdict)
@@ -103,33 +106,32 @@ def rows_of(table: Table) -> Iterator[dict[str, Any]]:
         }
 
 
-def shown(rows: Sequence[Mapping[str, Any]]) -> str:
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the rows in Markdown, a table a task and setting."""
     lines: list[str] = []
-    before = None
-    for row in rows:
-        place = f"{row['task']}, {row['setting']}"
-        if place != before:
-            heads = "method|rule|K|tau|alpha|ms a token|speed-up|quality|parity|guarantee"
-            rule = ":--|:--|--:|--:|--:|--:|--:|:--|:--|:--"
-            lines += ["", f"### {place} ({row['n']} texts)", "", f"|{heads}|", f"|{rule}|"]
-            before = place
-        quality = ", ".join(
-            f"{name} {_interval(row['quality'].get(name), 3)}"
-            for name in QUALITY
-            if row["quality"].get(name)
-        )
-        parity = ", ".join(f"{name}: {text}" for name, text in row["parity"].items())
-        cells = (
-            *(row["method"], row["rule"], "" if row["k"] in (0, None) else str(row["k"])),
-            *(_interval(row["tau"], 2), _interval(row["alpha"], 3)),
-            *(_interval(row["ms"], 1), _interval(row["speedup"], 2) + "*" * row["under_load"]),
-            *(quality, parity, row["guarantee"]),
-        )
-        lines.append(f"|{'|'.join(cells)}|")
+    for (task, setting), group in groupby(rows, key=itemgetter("task", "setting")):
+        texts = list(group)
+        lines += [f"### {task}, {setting} ({texts[0]['n']} texts)", "", table(map(columns, texts))]
     if any(row["under_load"] for row in rows):
-        lines += ["", "\\* timed while other work had the processors."]
-    return "\n".join(lines) + "\n"
+        lines += ["\\* measured on a busy machine.", ""]
+    return "\n".join(lines)
+
+
+def columns(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a row as it is shown."""
+    quality = {name: row["quality"][name] for name in QUALITY if row["quality"].get(name)}
+    return {
+        "method": row["method"],
+        "rule": row["rule"],
+        "K": str(row["k"] or ""),
+        "tau": _interval(row["tau"], 2),
+        "alpha": _interval(row["alpha"], 3),
+        "ms a token": _interval(row["ms"], 1),
+        "speed-up": _interval(row["speedup"], 2) + "\\*" * row["under_load"],
+        "quality": ", ".join(f"{name} {_interval(score, 3)}" for name, score in quality.items()),
+        "parity": ", ".join(f"{name}: {text}" for name, text in row["parity"].items()),
+        "guarantee": row["guarantee"],
+    }
 
 
 def _method(cell: Cell) -> str:
@@ -145,7 +147,7 @@ def _setting(cell: Cell) -> str:
     return f"T {cell.temperature:g}, top-p {cell.top_p:g}" if cell.temperature else "greedy"
 
 
-def _plain(estimate: Estimate | None) -> list[float | None] | None:
+def _ends(estimate: Estimate | None) -> list[float | None] | None:
     return None if estimate is None else [estimate.mean, estimate.low, estimate.high]
 
 
@@ -155,22 +157,22 @@ def _interval(values: Sequence[float | None] | None, digits: int) -> str:
     value, low, high = values
     if low is None or high is None:
         return f"{value:.{digits}f}"
-    return f"{value:.{digits}f} ({low:.{digits}f} .. {high:.{digits}f})"
+    return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def main() -> None:
     """Estimate, run, print and write."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("config", type=Path)
-    options.add_argument("--tasks", nargs="+", default=TASKS)
-    options.add_argument("--limit", type=int, help="prompts of each task")
-    options.add_argument("--samples", type=int, help="texts a prompt")
-    options.add_argument("--tokens", type=int, help="maximum tokens of a text")
-    options.add_argument("--threads", type=int)
-    options.add_argument("--out", type=Path, help="run, .json and .md; default: work/CONFIG")
-    options.add_argument("--estimate", action="store_true", help="how long it takes, and no more")
-    options.add_argument("--no-score", action="store_true", help="programs are not run")
-    flags = options.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--tasks", nargs="+", default=TASKS)
+    parser.add_argument("--limit", type=int, help="prompts of each task")
+    parser.add_argument("--samples", type=int, help="texts a prompt")
+    parser.add_argument("--tokens", type=int, help="maximum tokens of a text")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--out", type=Path, help="run, .json and .md; default: work/CONFIG")
+    parser.add_argument("--estimate", action="store_true", help="how long it takes, and no more")
+    parser.add_argument("--no-score", action="store_true", help="programs are not run")
+    flags = parser.parse_args()
     out: Path = flags.out or Path("work") / flags.config.stem
     out.parent.mkdir(parents=True, exist_ok=True)
     copies = out.with_name(f"{out.name}-{COPYING}.jsonl")
@@ -180,12 +182,12 @@ def main() -> None:
     names = {"limit": flags.limit, "samples": flags.samples, "max_new_tokens": flags.tokens}
     changes = {name: value for name, value in names.items() if value is not None}
     tasks = [f"jsonl:path={copies}" if task == COPYING else task for task in flags.tasks]
-    wholes, tables = zip(
+    wholes, sweeps = zip(
         *(read(flags.config, changes | {"task": task}) for task in tasks), strict=True
     )
-    experiment = merged(planned([table for part in tables for table in part], access, wholes[0]))
-    place = OutputFolder(out=out, resume=True, score=not flags.no_score)
-    benchmark = conduct(flags.config.stem, place, access)
+    experiment = merged(planned([sweep for part in sweeps for sweep in part], access, wholes[0]))
+    folder = OutputFolder(out=out, resume=True, score=not flags.no_score)
+    benchmark = conduct(flags.config.stem, folder, access)
     for line in benchmark.estimate(experiment):
         if "generations of up to" not in line:  # a line a cell
             print(line, flush=True)
@@ -196,12 +198,13 @@ def main() -> None:
         print("stopped: the same command resumes it")
         return
     report: Report = result.report
-    rows = [row for table in report.tables for row in rows_of(table)]
+    rows = [row for results in report.tables for row in rows_of(results)]
     rows.sort(key=lambda row: (row["task"], row["setting"] != "greedy"))
-    asked = {name: str(value) for name, value in vars(flags).items() if value is not None}
-    out.with_suffix(".json").write_text(json.dumps({"asked": asked, "rows": rows}, indent=1) + "\n")
-    out.with_suffix(".md").write_text(shown(rows))
-    print(shown(rows))
+    options = {name: str(value) for name, value in vars(flags).items() if value is not None}
+    values = {"asked": options, "rows": rows}
+    out.with_suffix(".json").write_text(json.dumps(values, indent=1) + "\n")
+    out.with_suffix(".md").write_text(page(rows))
+    print(page(rows))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ WORDS = (60, 130)  # of a paragraph
 LINES = (3, 14)  # of a function that is repeated
 COUNTS = {"generated": 440, "library": 760, "reference": 200, "news": 140, "copies": 440}
 FUNCTIONS = 1400  # of people's, with their bodies
-ASKED = 260  # questions of the target's own
+QUESTIONS = 260  # that the target writes itself
 ARTICLES = 1362  # that the wheel holds
 EARLIER, THEIRS = 700, 500  # texts of before, and of people, that are learned beside articles
 HELD_OUT, HELD_SEED = 48, 51  # texts of before that are not learned beside articles
@@ -70,7 +70,7 @@ EDIT = (
     "Add a comment to this function and write it out in full.\n\n```python\n{text}\n```",
     "Rename the function to `compute`. Write all of it.\n\n```python\n{text}\n```",
 )
-KINDS = {  # how, minutes to learn, and how often acceptance is looked at meanwhile
+KINDS = {  # options of sps train, minutes to learn, and evaluations meanwhile
     "draft-ce": ("draft --layers 3 --loss ce", 7, 3),
     "eagle3": (
         "head --kind eagle3 --draft-vocab 8192 --depth 4 --rate 2e-3 --whole "
@@ -95,7 +95,7 @@ KINDS = {  # how, minutes to learn, and how often acceptance is looked at meanwh
         2,
     ),
 }
-LATER = ("more", "written", "articles")  # when they are asked for
+LATER = ("more", "written", "articles")  # only where named
 OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
 OF_ARTICLES = "--tokens 96 --prompt-tokens 480 --together 96"
 BATCHES = {  # tokens a step, and at a time
@@ -103,12 +103,12 @@ BATCHES = {  # tokens a step, and at a time
     **dict.fromkeys(("eagle3", "more"), (1024, 512)),
     "articles": (4096, 1024),
 }
-SMALL = (1024, 256)  # of all others: many steps, and laws that fit into memory that is kept
+SMALL = (1024, 256)  # of all others: many steps, and probabilities in memory that is reused
 OF_ALL = f"--temperature 0.8 --seed {SEED} --held-out 32 --worth 0 --cost-seconds 0"
 
 
 def heads_and_bodies() -> Iterator[tuple[str, str]]:
-    """Functions of modules that are not held out: up to the docstring's end, and whole."""
+    """Yield functions of modules that are not held out: up to the docstring's end, and whole."""
     for module in stdlib.load(pinned=False):
         if module.split != "train":
             continue
@@ -123,58 +123,57 @@ def heads_and_bodies() -> Iterator[tuple[str, str]]:
 
 
 def paragraphs() -> list[str]:
-    """Prose of the language's reference, as it comes with Python."""
+    """Return prose of the language's reference, as it comes with Python."""
     parts = (part for text in topics.values() for part in text.split("\n\n"))
     plain = (" ".join(part.split()) for part in parts if not part.startswith("   "))
-    found: list[str] = []
-    held: list[str] = []
+    texts: list[str] = []
+    words: list[str] = []
     for part in plain:
-        held.append(part)
-        if len(" ".join(held).split()) >= WORDS[0]:
-            found.append(" ".join(" ".join(held).split()[: WORDS[1]]))
-            held = []
-    return found
+        words += part.split()
+        if len(words) >= WORDS[0]:
+            texts.append(" ".join(words[: WORDS[1]]))
+            words = []
+    return texts
 
 
 def prompts() -> Iterator[dict[str, str]]:
-    """All prompts, each with its kind."""
+    """Yield all prompts; an id begins with the kind."""
     draw = random.Random(SEED)
     code = sorted(set(heads_and_bodies()))
     prose = sorted(set(paragraphs()))
     draw.shuffle(code)
     draw.shuffle(prose)
-    made = functions.items(SEED, "train")
-    ask = [QUESTION.format(prompt=f.prompt) for f in islice(made, COUNTS["generated"])]
+    generated = islice(functions.items(SEED, "train"), COUNTS["generated"])
     heads = [h for h, _ in code if h.count("\n") <= LINES[1]][: COUNTS["library"]]
     items = islice(news.items(SEED, "train"), COUNTS["news"])
     short = [w for _, w in reversed(code) if LINES[0] <= w.count("\n") <= LINES[1]]
     half = COUNTS["copies"] // 2
-    sums, rest = prose[: COUNTS["reference"]], prose[COUNTS["reference"] :]
+    summed_up, copied = prose[: COUNTS["reference"]], prose[COUNTS["reference"] :]
     kinds = {
-        "generated": ask,
+        "generated": [QUESTION.format(prompt=item.prompt) for item in generated],
         "library": [QUESTION.format(prompt=h + "\n") for h in heads],
-        "reference": [SUMMARY.format(document=text) for text in sums],
+        "reference": [SUMMARY.format(document=text) for text in summed_up],
         "news": [SUMMARY.format(document=item.document) for item in items],
         "edit": [draw.choice(EDIT).format(text=text) for text in short[:half]],
-        "copy": [draw.choice(COPY).format(text=text) for text in rest[:half]],
+        "copy": [draw.choice(COPY).format(text=text) for text in copied[:half]],
     }
-    for kind, asked in kinds.items():
-        for number, text in enumerate(asked):
+    for kind, texts in kinds.items():
+        for number, text in enumerate(texts):
             yield {"id": f"{kind}/{number}", "prompt": text}
 
 
 def summaries(wheel: Path) -> Iterator[dict[str, str]]:
-    """Requests to sum up an article, for each that a wheel holds."""
+    """Yield a request to sum up each article of a wheel."""
     for number, text in enumerate(articles(wheel)):
         yield {"id": f"article/{number}", "prompt": SUMMARY.format(document=text)}
 
 
 def references() -> Iterator[dict[str, str]]:
-    """All prompts with texts of people after them: code, documentation and generated news."""
+    """Yield prompts with texts of people after them: code, documentation and generated news."""
     code = random.Random(SEED).sample(sorted(set(heads_and_bodies())), FUNCTIONS)
     about = sorted(set(documented()))
     prose = paragraphs()
-    made = {
+    kinds = {
         "function": [(QUESTION.format(prompt=h + "\n"), CODE.format(text=w)) for h, w in code],
         "explain": [(f"What is `{name}` in Python?", text) for name, text in about],
         "prose": [
@@ -186,13 +185,13 @@ def references() -> Iterator[dict[str, str]]:
             for item in islice(news.items(SEED + 1, "train"), COUNTS["news"])
         ],
     }
-    for kind, pairs in made.items():
+    for kind, pairs in kinds.items():
         for number, (prompt, text) in enumerate(pairs):
             yield {"id": f"{kind}/{number}", "prompt": prompt, "reference": text}
 
 
 def documented() -> Iterator[tuple[str, str]]:
-    """Modules and classes that are not held out: name and docstring."""
+    """Yield modules and classes that are not held out: name and docstring."""
     for module in stdlib.load(pinned=False):
         if module.split != "train":
             continue
@@ -205,27 +204,27 @@ def documented() -> Iterator[tuple[str, str]]:
 
 
 def commands(flags: Any) -> dict[str, list[str]]:
-    """Of each drafter; with --write the first one that is asked for makes the texts of all."""
-    work, count = flags.work, sum(COUNTS.values()) + ASKED
-    asked = [name for name in KINDS if name in flags.kinds or not (flags.kinds or name in LATER)]
-    own = f"--prompts {work}/prompts.jsonl --prompts self --count {count} {OF_TEXTS}"
-    theirs = f"{work}/{asked[0] + '/' if flags.write else ''}texts.jsonl"
+    """Return the command of each drafter; with --write the first one writes the texts of all."""
+    work, count = flags.work, sum(COUNTS.values()) + QUESTIONS
+    names = [name for name in KINDS if name in flags.kinds or not (flags.kinds or name in LATER)]
+    writing = f"--prompts {work}/prompts.jsonl --prompts self --count {count} {OF_TEXTS}"
+    reading = f"--texts {work}/{names[0] + '/' if flags.write else ''}texts.jsonl"
     of_articles = {
         "written": f"--prompts {work}/articles.jsonl --count {ARTICLES} {OF_ARTICLES}",
         "articles": f"--texts {work}/mixed.jsonl",
     }
-    made = {}
-    for name in asked:
-        how, minutes, looks = KINDS[name]
-        texts = own if flags.write and name == asked[0] else f"--texts {theirs}"
+    lines = {}
+    for name in names:
+        options, minutes, evaluations = KINDS[name]
+        texts = writing if flags.write and name == names[0] else reading
         texts = of_articles.get(name, texts)
         step, part = BATCHES.get(name, SMALL)
-        made[name] = shlex.split(
-            f"sps train {how.format(work=work)} --target smollm2 --out {work}/{name} {texts} "
-            f"{OF_ALL} --minutes {minutes * flags.times:g} --evaluations {looks} "
+        lines[name] = shlex.split(
+            f"sps train {options.format(work=work)} --target smollm2 --out {work}/{name} {texts} "
+            f"{OF_ALL} --minutes {minutes * flags.times:g} --evaluations {evaluations} "
             f"--batch-tokens {step} --micro-tokens {part}"
         )
-    return made
+    return lines
 
 
 def mix(work: Path) -> None:

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
@@ -32,9 +32,9 @@ def alternate(
     times: dict[Any, list[float]] = {name: [] for name in calls}
     for repeat in range(warm_up + repeats):
         for name in reversed(calls) if repeat % 2 else calls:
-            spent = calls[name]()
+            elapsed = calls[name]()
             if repeat >= warm_up:
-                times[name].append(spent)
+                times[name].append(elapsed)
     return times
 
 
@@ -56,36 +56,37 @@ def keep(path: Path, section: str, rows: list[dict[str, Any]], **facts: Any) -> 
 
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.with_suffix(".json")
-    kept = json.loads(file.read_text()) if file.exists() else {}
+    processors = json.loads(file.read_text()) if file.exists() else {}
     limits = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
     script = f"benchmarks/{Path(sys.argv[0]).name}"
     command = shlex.join([*limits, "python", script, *sys.argv[1:]])
     date = datetime.now(UTC).date().isoformat()
-    kept.setdefault(cpu_kind(), {})[section] = {
+    processors.setdefault(cpu_kind(), {})[section] = {
         "command": command,
         "date": date,
         **facts,
         "rows": rows,
     }
-    file.write_text(json.dumps(kept, indent=1) + "\n")
-    path.with_suffix(".md").write_text(page(kept))
+    file.write_text(json.dumps(processors, indent=1) + "\n")
+    path.with_suffix(".md").write_text(page(processors))
     print(table(rows))
 
 
-def page(kept: Mapping[str, Mapping[str, Any]]) -> str:
+def page(processors: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the tables of all processors."""
     lines = ["Medians; ratios are within a repetition, with their quartiles.", ""]
-    for processor, sections in kept.items():
+    for processor, sections in processors.items():
         lines += [f"## {processor}", ""]
         for section, record in sections.items():
             facts = [f"{value} {name}" for name, value in record.items() if name == "threads"]
-            how = ", ".join([f"`{record['command']}`", record["date"], *facts])
-            lines += [f"### {section}", "", how, "", table(record["rows"])]
+            origin = ", ".join([f"`{record['command']}`", record["date"], *facts])
+            lines += [f"### {section}", "", origin, "", table(record["rows"])]
     return "\n".join(lines)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as a table in Markdown."""
+def table(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as a table in Markdown; columns are the rows' keys."""
+    rows = list(rows)
     head = list(dict.fromkeys(name for row in rows for name in row))
     lines = [head, ["---"] * len(head), *([row.get(name, "") for name in head] for row in rows)]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)

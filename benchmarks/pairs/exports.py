@@ -79,7 +79,7 @@ def write(folder: Path, path: Path, dtype: str) -> None:
 
 
 def renamed(name: str, table: dict[str, str]) -> str:
-    """GGUF's name of a weight.
+    """Return GGUF's name of a weight.
 
     Raises:
         KeyError: a weight it has no name for.
@@ -93,7 +93,7 @@ def renamed(name: str, table: dict[str, str]) -> str:
 
 
 def arranged(name: str, weight: Tensor, config: dict[str, Any]) -> Tensor:
-    """As llama.cpp lays it out: [out, in], and of a Llama rotary pairs side by side."""
+    """Return a weight in llama.cpp's order: [out, in], a Llama's rotary pairs side by side."""
     if ".c_" in name and weight.dim() == 2:  # transformers' Conv1D
         return weight.T.contiguous()
     if KINDS[config["model_type"]] != "llama":
@@ -161,12 +161,12 @@ def write_openvino(folder: Path, out: Path, dtype: str) -> None:
     from optimum.intel import OVConfig
     from transformers import AutoTokenizer
 
-    how: dict[str, Any] = {}  # as saved
+    options: dict[str, Any] = {}  # none: as saved
     if dtype in OPENVINO:
-        how["ov_config"] = OVConfig(quantization_config=OPENVINO[dtype])
+        options["ov_config"] = OVConfig(quantization_config=OPENVINO[dtype])
     elif dtype == "float32":
-        how["ov_config"] = OVConfig(dtype="fp32")
-    main_export(str(folder), output=out, task="text-generation-with-past", **how)
+        options["ov_config"] = OVConfig(dtype="fp32")
+    main_export(str(folder), output=out, task="text-generation-with-past", **options)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     names = ("openvino_tokenizer.xml", "openvino_detokenizer.xml")
     for model, name in zip(convert_tokenizer(tokenizer, with_detokenizer=True), names, strict=True):

@@ -28,7 +28,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-SPREAD = 4.2  # of the logits: laws of a few nats, as a trained model's
+SPREAD = 4.2  # of the logits: distributions of a few nats, as a trained model's
 GAIN, SHARPNESS = 0.7, 1.4  # of projections; of those to queries and keys, whose product attends
 CONTEXT = 1024
 OUTPUTS = ("c_proj.weight", "o_proj.weight", "down_proj.weight")  # what a layer adds comes from
@@ -85,7 +85,7 @@ WIDTHS = {576: "smollm2-135m", 1280: "gpt2-large"}  # inputs of a product, and w
 
 
 def shape(name: str) -> tuple[PreTrainedConfig, int]:
-    """The configuration and the draft's layers of a named shape or a `config.json`."""
+    """Return the configuration and the draft's layers of a named shape or a `config.json`."""
     if name in SHAPES:
         kind, sizes, layers = SHAPES[name]
         return kind(**sizes), layers
@@ -94,7 +94,7 @@ def shape(name: str) -> tuple[PreTrainedConfig, int]:
 
 
 def random_target(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
-    """A model whose greedy texts depend on all they hold, as a trained model's do.
+    """Return a model whose greedy texts depend on all their tokens, as a trained model's do.
 
     As initialised, tied embeddings would make every token its own most likely successor: so layers
     add much more than embeddings do, without the constant part of their activations.
@@ -121,18 +121,18 @@ def random_target(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
 
 
 def final_norm(model: PreTrainedModel) -> Any:
-    """The norm before the head."""
+    """Return the norm before the head."""
     base = model.base_model
     return base.ln_f if hasattr(base, "ln_f") else base.norm
 
 
 def first_layers(target: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """The draft: the same weights, shared, without the later layers."""
+    """Return the draft: the same weights, shared, without the later layers."""
     values = target.config.to_diff_dict()
     values[LAYERS_KEY.get(target.config.model_type, "num_hidden_layers")] = layers
     for name in OF_LAYERS:
-        if isinstance(found := values.get(name), list):
-            values[name] = found[:layers]
+        if isinstance(words := values.get(name), list):
+            values[name] = words[:layers]
     config = type(target.config)(**values)
     with torch.device("meta"):
         draft: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -147,7 +147,7 @@ def first_layers(target: PreTrainedModel, layers: int) -> PreTrainedModel:
 
 
 def later_outputs(target: PreTrainedModel, layers: int) -> list[Tensor]:
-    """The weights through which the layers after the draft's add to the stream."""
+    """Return the weights through which the layers after the draft's add to the stream."""
     return [
         weight
         for name, weight in target.named_parameters()
@@ -168,15 +168,15 @@ class Acceptance:
     tau: float  # tokens a pass at K = 4, greedy
     agreement: float  # of the two argmaxes
     alpha: float  # mean of sum_x min(p, q) at temperature 1
-    entropy: float  # nats, of the target's law at temperature 1
+    entropy: float  # nats, of the target's distribution at temperature 1
     distinct: float  # tokens of a text that are not in it twice: near 1, texts do not repeat
 
 
 def acceptance(target: PreTrainedModel, draft: PreTrainedModel, scale: float) -> Acceptance:
-    """Along greedy texts: a draft is kept as far as both argmaxes agree, so tau is exact there."""
+    """Measure along greedy texts, where a draft is accepted as far as both argmaxes agree."""
     source = torch.Generator().manual_seed(1)
     shape = PROMPTS, PROMPT_TOKENS
-    prompts = torch.randint(target.config.vocab_size, shape, generator=source)
+    prompts = torch.randint(target.config.vocab_size, shape, generator=source).to(target.device)
     texts = target.generate(
         prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=TOKENS, do_sample=False
     )
@@ -194,13 +194,13 @@ def acceptance(target: PreTrainedModel, draft: PreTrainedModel, scale: float) ->
 
 
 def block_efficiency(agree: list[list[bool]], k: int) -> float:
-    """Tokens a pass when slot t of a text is kept wherever `agree[text][t]`."""
+    """Return tokens a pass where slot t of a text is accepted if `agree[text][t]`."""
     tokens = passes = 0
     for text in agree:
         at = 0
         while at + k < len(text):  # a last round that the end would cut is left out
-            kept = next((i for i in range(k) if not text[at + i]), k)
-            at, tokens, passes = at + kept + 1, tokens + kept + 1, passes + 1
+            accepted = next((i for i in range(k) if not text[at + i]), k)
+            at, tokens, passes = at + accepted + 1, tokens + accepted + 1, passes + 1
     return tokens / passes
 
 
@@ -210,15 +210,16 @@ def bisect(target: PreTrainedModel, draft: PreTrainedModel, late: list[Tensor]) 
     low, high = math.log(3e-3), math.log(0.3)  # tau falls as the later layers count for more
     best: Acceptance | None = None
     for _ in range(TRIES):
-        scale = math.exp((low + high) / 2)
+        middle = (low + high) / 2
+        scale = math.exp(middle)
         rescale(late, originals, scale)
-        found = acceptance(target, draft, scale)
-        print(f"scale {scale:.4f}: {found}", file=sys.stderr)
-        if best is None or abs(found.tau - TAU) < abs(best.tau - TAU):
-            best = found
-        if abs(found.tau - TAU) <= TOLERANCE:
+        measured = acceptance(target, draft, scale)
+        print(f"scale {scale:.4f}: {measured}", file=sys.stderr)
+        if best is None or abs(measured.tau - TAU) < abs(best.tau - TAU):
+            best = measured
+        if abs(measured.tau - TAU) <= TOLERANCE:
             break
-        low, high = ((low + high) / 2, high) if found.tau > TAU else (low, (low + high) / 2)
+        low, high = (middle, high) if measured.tau > TAU else (low, middle)
     if best is None:
         raise RuntimeError("no scale was tried")
     rescale(late, originals, best.scale)
@@ -236,7 +237,7 @@ ADDED = "<|endoftext|>"
 
 
 def numbered_tokenizer(size: int) -> PreTrainedTokenizerFast:
-    """Bytes, then numbered fillers up to `size` tokens; no token ends a text.
+    """Return a tokenizer of bytes and numbered fillers, `size` tokens; none ends a text.
 
     A vocabulary smaller than the bytes keeps as many of them as it has. The last token is marked
     as padding, for OpenVINO's converter refuses a tokenizer without any special token; that before
@@ -255,15 +256,15 @@ def numbered_tokenizer(size: int) -> PreTrainedTokenizerFast:
 def make(folder: Path, config: PreTrainedConfig, layers: int) -> None:
     """Build, tune and save a pair: `target/`, `draft/` and, last of all, `pair.json`."""
     # float32 holds the weights of bfloat16, whose stock layers are slow on many processors
-    target = random_target(config).float()
+    target = random_target(config).float().to("cuda" if torch.cuda.is_available() else "cpu")
     draft = first_layers(target, layers)
-    found = bisect(target, draft, later_outputs(target, layers))
+    measured = bisect(target, draft, later_outputs(target, layers))
     tokenizer = numbered_tokenizer(config.vocab_size)
     for name, model in (("target", target), ("draft", draft)):
         model.to(torch.bfloat16).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     sizes = {name: model.num_parameters() for name, model in (("target", target), ("draft", draft))}
-    facts = {"parameters": sizes, "draft_layers": layers, "k": K, "acceptance": asdict(found)}
+    facts = {"parameters": sizes, "draft_layers": layers, "k": K, "acceptance": asdict(measured)}
     (folder / "pair.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 

@@ -33,7 +33,7 @@ from spsbench.models.tokenizers import named_tokens
 from spsbench.parallel.process_group import lost_rank_as_error, on_rank_0
 from spsbench.settings.cell import Cell, constant
 from spsbench.settings.cell_from_options import DEFAULT_K
-from spsbench.settings.records import DraftLaws, Record, RoundRecord
+from spsbench.settings.records import DraftProbs, Record, RoundRecord
 from spsbench.tasks.answers import opens_thought
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Generation:
         self._text = ""  # of an engine whose tokens have no text here
         self._tokens: list[int] = []
         self._rounds: list[RoundRecord] = []
-        self._laws: list[DraftLaws] = []
+        self._draft_probs: list[DraftProbs] = []
         self._experts: list[float] = []
         self._prefill = 0.0
         self._finish = "length"  # finish of a generation without a round
@@ -128,7 +128,7 @@ class Generation:
             thinking=self._thinking,
             prefill_seconds=self._prefill,
             rounds=self._rounds,
-            laws=self._laws or None,
+            laws=self._draft_probs or None,
             experts=self._experts or None,
             **masks_of(self.constraint),
         )
@@ -153,8 +153,8 @@ class Generation:
             passes=done.passes,
         )
         self._rounds.append(record)
-        if done.laws is not None:
-            self._laws.append(done.laws)
+        if done.probs is not None:
+            self._draft_probs.append(done.probs)
         if done.experts is not None:
             self._experts.append(done.experts)
         self._tokens += done.tokens

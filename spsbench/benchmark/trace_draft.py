@@ -107,9 +107,9 @@ class DraftTracer:
             draft = self.drafter.along(text[:end], begin, self.warp)
             if draft is None:
                 raise RuntimeError(f"drafter {self.name} has laws for some texts only")
-            target = self._sized(piece, draft.laws.shape[-1], end - begin)
-            at = torch.tensor(text[begin:end], device=draft.laws.device)
-            for name, values in compared(draft.laws, draft.sure, target, at).items():
+            target = self._sized(piece, draft.probs.shape[-1], end - begin)
+            at = torch.tensor(text[begin:end], device=draft.probs.device)
+            for name, values in compared(draft.probs, draft.sure, target, at).items():
                 columns[name].append(on_host(values))
             confident += [draft.sure] if self.schedules else []
             begin = end

@@ -43,7 +43,7 @@ from spsbench.loop.types import (
     Verdict,
     Verifier,
 )
-from spsbench.settings.records import DraftLaws
+from spsbench.settings.records import DraftProbs
 
 
 class PairingError(ValueError):
@@ -72,7 +72,7 @@ def decode(
     limits: Limits,
     stop: Stop = never,
     constraint: Constraint | None = None,
-    laws: bool = False,
+    probs: bool = False,
     likeliest: int = 0,
 ) -> Iterator[Round]:
     """Continue `prompt` and yield one `Round` for each target pass.
@@ -80,7 +80,7 @@ def decode(
     The output is distributed as the target's own under `warp`, over the tokens that `constraint`
     allows, whenever `verifier` is exact. The prefill runs before the first round and is in no
     round's seconds. The target's cache is emptied first, so that one session serves prompt after
-    prompt. No token to make: no round. With `laws` each round brings the probabilities of its
+    prompt. No token to make: no round. With `probs` each round brings the probabilities of its
     draft, for audits, and of the `likeliest` tokens.
 
     Raises:
@@ -172,7 +172,7 @@ def decode(
             overlap=overlap,
             seconds=time.perf_counter() - began,
             finish=finish,
-            laws=laws_of(offered, q, likeliest) if laws else None,
+            probs=draft_probs(offered, q, likeliest) if probs else None,
             tree=None if offered.parents is None else offered.tree.walked(path),
             processor=processor_seconds() - worked,
             experts=scores.experts,
@@ -198,7 +198,7 @@ def token_budget(prompt: int, limits: Limits, context: int | None) -> int:
 def read(
     draft: Draft, q: Tensor, verdict: Verdict, position: int
 ) -> tuple[list[int], list[int], int, float | None]:
-    """Fetch a verdict, its overlap of laws and their finiteness in one transfer.
+    """Fetch a verdict, its overlap of distributions and their finiteness in one transfer.
 
     Returns:
         Accepted nodes, their tokens and the final one, slots that were tested, the overlap.
@@ -226,7 +226,7 @@ def fetched(parts: Sequence[Tensor]) -> list[list[float]]:
     return [part.tolist() for part in host.split_with_sizes([part.numel() for part in parts])]
 
 
-def laws_of(draft: Draft, q: Tensor, likeliest: int) -> DraftLaws:
+def draft_probs(draft: Draft, q: Tensor, likeliest: int) -> DraftProbs:
     """Return the probabilities of drafted tokens by draft and target, for audits.
 
     With `likeliest` tokens after each row their ids and probabilities by the target as well.
@@ -237,21 +237,21 @@ def laws_of(draft: Draft, q: Tensor, likeliest: int) -> DraftLaws:
     p = torch.ones_like(target_probs) if draft.probs is None else draft.probs.gather(1, at)
     parents = None if draft.parents is None else draft.parents.tolist()
     p, target_probs = p[:, 0].double(), target_probs[:, 0].double()
-    draft_laws = DraftLaws(draft.tokens.tolist(), p.tolist(), target_probs.tolist(), parents)
+    recorded = DraftProbs(draft.tokens.tolist(), p.tolist(), target_probs.tolist(), parents)
     if not likeliest:
-        return draft_laws
+        return recorded
     best = q.topk(min(likeliest, q.shape[-1]))
     pairs = torch.stack([best.indices, best.indices], -1).flatten(1).tolist()
     for row, probs in zip(pairs, best.values.double().tolist(), strict=True):
         row[1::2] = probs
-    return draft_laws._replace(likeliest=pairs)
+    return recorded._replace(likeliest=pairs)
 
 
 def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
     """Return [], the sum over the `tested` [] slots of a chain of sum_x min(p, q); 0 for a tree.
 
-    A slot's term is the probability that its token is kept; that of a token by rule, whose law is
-    one-hot, is the target's probability of it. On a CPU only the tested rows are read.
+    A slot's term is the probability that its token is kept; that of a deterministic token
+    is the target's probability of it. On a CPU only the tested rows are read.
     """
     if draft.parents is not None:  # several children of one node have no overlap each
         return q.new_zeros(())

@@ -95,11 +95,11 @@ def relaxing_of(
     def relaxed(draft: Draft, q: Tensor, logits: Tensor) -> Tensor:
         if (sure := unsharpened(warp, logits, q)) is q:
             return q
-        laws = rule.relax(draft, q, sure)
-        if shape(laws) != tuple(q.shape):
-            line = f"{part_name('verifiers', verifier)} relaxed laws to {described(laws)}"
+        probs = rule.relax(draft, q, sure)
+        if shape(probs) != tuple(q.shape):
+            line = f"{part_name('verifiers', verifier)} relaxed probabilities to {described(probs)}"
             raise PlugInError(f"{line}: expected {described(q)}")
-        return laws
+        return probs
 
     return relaxed
 
@@ -147,11 +147,11 @@ def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> s
     if not 0 <= draft.scored_only <= (0 if parents is None else n):
         return f"only scores {draft.scored_only} of {n} nodes: expected a tree's last ones"
     if probs is None and n > 0 and drafter.drawn is not Drawn.POINT:
-        return f"declares {drafter.drawn} but gave no laws"
+        return f"declares {drafter.drawn} but gave no probabilities"
     if probs is not None and not (
         isinstance(probs, Tensor) and probs.shape == (n, vocab_size) and probs.is_floating_point()
     ):
-        return f"gave laws {described(probs)}: expected floats [{n}, {vocab_size}]"
+        return f"gave probabilities {described(probs)}: expected floats [{n}, {vocab_size}]"
     if (
         n
         and tokens.device.type == "cpu"

@@ -4,7 +4,7 @@ The address is (seed, cell, sample, repeat) for the generation and (round, purpo
 The first four are hashed into a Philox key (Salmon et al. 2011), the other three are its counter.
 So the same text comes out whatever the order of the work, its sharding or a resume, and nothing
 here reads or moves a global generator. Rounds, not positions, key the noise: a position that is
-drafted again after a rejection needs fresh numbers, or the joint law is wrong.
+drafted again after a rejection needs fresh numbers, or the joint distribution is wrong.
 """
 
 import hashlib

@@ -14,7 +14,7 @@ from spsbench.loop.sampling import residual, sample
 from spsbench.loop.types import NoiseStream, Purpose
 
 Model = Callable[[list[int]], Tensor]
-"""[n] tokens -> [n, V] laws: row i is the law of the token after token i."""
+"""[n] tokens -> [n, V] distributions: row i is the distribution of the token after token i."""
 
 
 def autoregressive_sampling(q: Model, x: list[int], T: int, noise: NoiseStream) -> list[int]:

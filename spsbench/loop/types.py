@@ -1,8 +1,8 @@
 """Types of the loop and protocols of its parts (Chen et al. 2023, arXiv 2302.01318).
 
-A law is a probability distribution over the vocabulary. Letters are the paper's: **q is the
-target's law, p the draft's** (Leviathan et al. swap them and write gamma for K). Shapes: V the
-target's vocabulary, N drafted tokens, m tokens fed, D width. Laws are float32 (float64 when the
+Distributions are over the vocabulary. Letters are the paper's: **q is the target's distribution,
+p the draft's** (Leviathan et al. swap them and write gamma for K). Shapes: V the target's
+vocabulary, N drafted tokens, m tokens fed, D width. Probabilities are float32 (float64 when the
 logits are), tokens int64. One sequence at a time: no batch axis.
 """
 
@@ -21,17 +21,17 @@ from spsbench.loop.drafter_context import Plan as Plan
 from spsbench.loop.drafter_context import Weights as Weights
 from spsbench.loop.sampling import send, unsharpened
 from spsbench.loop.tree import Tree, tree_of
-from spsbench.settings.records import DraftLaws
+from spsbench.settings.records import DraftProbs
 from spsbench.settings.records import TreeRound as TreeRound
 
 Finish = Literal["eos", "stop", "length", "context"]
 """Why a generation ended: an EOS id, a stop string, its own budget, the target's context limit."""
 
 GoOn = Callable[[Tensor], Tensor]
-"""[V] the law of the *next* slot, before its token is drawn -> [] bool: draft that slot too?
+"""[V] probs of the *next* slot, before its token is drawn -> [] bool: draft that slot too?
 
-Of a drafter that knows some tokens only it may be the law over those (`Drafter.known_ids`). At
-temperature 0, where every law is one-hot, it is given `sampling.unsharpened` instead.
+Of a drafter that knows some tokens only they may be over those (`Drafter.known_ids`). At
+temperature 0, where every row is one-hot, it is given `sampling.unsharpened` instead.
 """
 
 Stop = Callable[[Sequence[int]], bool]
@@ -39,7 +39,7 @@ Stop = Callable[[Sequence[int]], bool]
 
 
 class Guarantee(Enum):
-    """A verifier's promise about the law of the output."""
+    """A verifier's promise about the distribution of the output."""
 
     EXACT = "exact"
     GREEDY = "greedy-exact"  # exact at temperature 0 only
@@ -59,10 +59,10 @@ class Purpose(IntEnum):
 class Draft:
     """N drafted tokens: a chain, or a tree when `parents` is given.
 
-    Row i of `probs` is the law that token i was drawn from (before its siblings were removed); None
-    means that the tokens were chosen by rule (`Drawn.POINT`). Siblings are in the order in which
-    they were drawn. A drafter declares how it draws once, in its own `drawn`: the loop copies that
-    to each draft.
+    Row i of `probs` is the distribution that token i was drawn from (before its siblings were
+    removed); None means that the tokens were chosen by rule (`Drawn.POINT`). Siblings are in the
+    order in which they were drawn. A drafter declares how it draws once, in its own `drawn`: the
+    loop copies that to each draft.
     """
 
     tokens: Tensor  # [N]
@@ -135,7 +135,7 @@ class Context(NamedTuple):
     """The information that a drafter may use."""
 
     tokens: Sequence[int]  # prompt and output so far; the newest is not in any cache yet
-    warp: Callable[[Tensor], Tensor]  # [N, V] logits -> laws, the target's own warp
+    warp: Callable[[Tensor], Tensor]  # [N, V] logits -> probs, as the target's are made
     last: Step | None
     nodes: int | None = None  # the most a tree may have; of a larger one the first are taken
     rule_k: int | None = None  # tokens that a hybrid may draft by its rule; None = K
@@ -143,10 +143,10 @@ class Context(NamedTuple):
 
 
 class Along(NamedTuple):
-    """The laws of a draft along a text."""
+    """The distributions of a draft along a text."""
 
-    laws: Tensor  # [n, V]
-    sure: Tensor  # [n, V] the same, but at temperature 0 the laws at 1: they tell how sure it is
+    probs: Tensor  # [n, V]
+    sure: Tensor  # [n, V] the same, but at temperature 0 the probs at 1: they tell how sure it is
 
 
 class Round(NamedTuple):
@@ -159,7 +159,7 @@ class Round(NamedTuple):
     overlap: float | None  # sum over tested slots of sum_x min(p, q); None = not applicable
     seconds: float  # wall time of the round; the prefill is not in it
     finish: Finish | None
-    laws: DraftLaws | None = None  # if they were asked for
+    probs: DraftProbs | None = None  # if they were asked for
     tree: TreeRound | None = None  # None = a chain
     processor: float | None = None  # processor seconds of all threads; None = not measured
     experts: float | None = None  # that a layer of the target's took for this pass: see `Scores`
@@ -259,7 +259,7 @@ class Noise(Protocol):
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
         """Return [n] float64 in [0, 1); slot i is the same number whatever n is.
 
-        The numbers are on the CPU or on the device of the target's laws; `sampling.sample` takes
+        The numbers are on the CPU or on the device of the target's `q`; `sampling.sample` takes
         either.
         """
 
@@ -288,7 +288,7 @@ class Drafter(Protocol):
     shape: tuple[int, ...] | None = None  # of a drawn tree: slot i of DRAFT draws a child of that
     limit: int | None = None  # longest context it can draft in; beyond it the target goes on alone
     text_alone: bool = True  # do drafts follow from the text, not from rounds, noise, K?
-    known_ids: Tensor | None = None  # target's token of each entry of `go_on`'s laws; None = all
+    known_ids: Tensor | None = None  # target's token of each entry of `go_on`'s probs; None = all
 
     @classmethod
     def plan(cls, *args: Any, **arguments: Any) -> Plan:
@@ -306,7 +306,7 @@ class Drafter(Protocol):
 
     @abstractmethod
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Draft at most `k` tokens deep, fewer or none; stopping may depend on laws only.
+        """Draft at most `k` tokens deep, fewer or none; stopping may depend on distributions only.
 
         A tree has at most `context.nodes` nodes.
         """
@@ -314,16 +314,16 @@ class Drafter(Protocol):
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
     ) -> Along | None:
-        """Return the laws from which each of `tokens[begin:]` would be drawn in its place.
+        """Return the distributions from which each of `tokens[begin:]` would be drawn in its place.
 
-        None: there are no such laws, or they depend on more than the text. Called piece by piece
+        None: there are none, or they depend on more than the text. Called piece by piece
         along a finished text, after `begin` on its prompt; `begin` is 1 or more.
         """
         return None
 
 
 class Verifier(Protocol):
-    """The acceptance rule: a pure function of draft, target laws and noise."""
+    """The acceptance rule: a pure function of draft, target distributions and noise."""
 
     guarantee: ClassVar[Guarantee]
 
@@ -338,11 +338,11 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class Relaxing(Protocol):
-    """A lossy verifier that is lenient at temperature 0, where one-hot laws leave it nothing."""
+    """A lossy verifier that is lenient at temperature 0, where a one-hot `q` leaves it nothing."""
 
     @abstractmethod
     def relax(self, draft: Draft, q: Tensor, sure: Tensor) -> Tensor:
-        """Return the [N+1, V] laws to verify with, for one-hot `q` and the laws `sure` at 1."""
+        """Return the [N+1, V] probs to verify with, for one-hot `q` and the probs `sure` at 1."""
 
 
 def always(p: Tensor) -> Tensor:
@@ -351,10 +351,10 @@ def always(p: Tensor) -> Tensor:
 
 
 def continues(
-    go_on: GoOn, warp: Callable[[Tensor], Tensor], logits: Tensor, law: Tensor
+    go_on: GoOn, warp: Callable[[Tensor], Tensor], logits: Tensor, probs: Tensor
 ) -> bool | Tensor:
-    """Return whether to draft a slot: `logits` [V] under `warp` are `law`, which may be one-hot."""
-    return go_on is always or go_on(unsharpened(warp, logits, law))
+    """Return whether to draft a slot: `logits` [V] under `warp` are `probs`, perhaps one-hot."""
+    return go_on is always or go_on(unsharpened(warp, logits, probs))
 
 
 class Schedule(Protocol):
@@ -365,7 +365,7 @@ class Schedule(Protocol):
         """Return the number of tokens to draft next; it may use the past, never the draft."""
 
     def go_on(self, p: Tensor) -> Tensor:
-        """Return [] bool, whether to draft a slot with the law `p` [V], before its token is drawn.
+        """Return [] bool, whether to draft a slot of probs `p` [V], before its token is drawn.
 
         The default is always true, on the CPU, so that the check does not wait for `p`.
         """

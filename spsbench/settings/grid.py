@@ -31,7 +31,7 @@ from spsbench.settings.task import Task
 from spsbench.spec import K_MAX, Spec
 
 METHODS = ("ars", "sps")
-RECORDED = ("counts", "laws", "trace")  # laws are for audits, a trace for `sps plan`
+RECORDED = ("counts", "laws", "trace")  # `laws` are for audits, a trace for `sps plan`
 MAX_SAMPLES = 10**9
 MAX_ROWS = 1024  # of a batch
 MAX_CELLS = 10_000  # cells of one table

@@ -13,7 +13,7 @@ from spsbench.settings.options import MACHINE, MODELS, Check, Option
 from spsbench.spec import Spec
 
 CHECKPOINT, RANDOM = "checkpoint", "random"  # weights
-BLOCKS = "blocks"  # those of a GGUF file as it packs them: the law of its checkpoint, unrounded
+BLOCKS = "blocks"  # those of a GGUF file as it packs them: the distribution of its checkpoint
 QUANTISED = ("int8", "int4", "int4-64")  # those of the checkpoint, rounded once they are loaded
 """One scale an output; a scale for 32 inputs; for 64. See `engines/quantization`."""
 SERVED = "served"  # another engine has them, as `decoder` names it; nothing is loaded here
@@ -64,7 +64,7 @@ class ModelSpec:
     """One model and how it is run. A draft model takes the target's options where it has no own.
 
     `weights` are those of the checkpoint, or random ones in its shape: for timing, without meaning;
-    either of them quantised: another model, with a law of its own; or the blocks of a GGUF file.
+    either of them quantised: another model; or the blocks of a GGUF file.
 
     Args:
         id: Name, folder or Hugging Face id of {model}.

@@ -115,11 +115,11 @@ class RoundRecord(NamedTuple):
         return lengths and nodes and all(map(lt, siblings, offered)) and sum(offered) <= drafted
 
 
-class DraftLaws(NamedTuple):
+class DraftProbs(NamedTuple):
     """The draft of one round, for audits: each token's probability by draft and target."""
 
     tokens: list[TokenId]
-    p: list[Chance]  # by the draft; 1 for a token that came by rule
+    p: list[Chance]  # by the draft; 1 for a deterministic draft's
     q: list[Chance]  # by the target, given the tokens before it
     parents: list[Untold] | None = None  # of a tree: the node before each, -1 = the context
     likeliest: list[list[Number]] | None = None  # after the context and after each token, what the
@@ -153,7 +153,7 @@ class Record:
     group: str | None = None  # a category of the task, for reports by group
     thinking: bool = False  # the prompt ends with the beginning of a thought
     flags: tuple[str, ...] = ()  # "first": its timing is in no figure; "loaded": it is marked
-    laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
+    laws: list[DraftProbs] | None = None  # one a round, under `--record laws`
     distance: Number | None = None  # of a quantised target: total variation to its full self
     experts: list[Number] | None = (
         None  # one a round: distinct ones of a layer of the target's pass
@@ -181,9 +181,9 @@ class Record:
         return f"<think>{self.text}" if self.thinking else self.text
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, times to the nanosecond; rounds and laws as arrays in their fields' order.
+        """Plain values, times to the nanosecond; rounds and `laws` as arrays of fields.
 
-        Laws and `MEASURES` are there only if they were recorded.
+        `laws` and `MEASURES` are there only if they were recorded.
         """
         values = {name: getattr(self, name) for name in PLAIN}
         values |= {
@@ -197,7 +197,7 @@ class Record:
         if self.thinking:
             values["thinking"] = True
         if self.laws is not None:
-            values["laws"] = list(map(_law, self.laws))
+            values["laws"] = list(map(_probs_row, self.laws))
         for name, digits in ((measure.field, measure.kept) for measure in MEASURES):
             if (figure := getattr(self, name)) is not None:
                 values[name] = figure if digits is None else _rounded(figure, digits)
@@ -232,7 +232,7 @@ class Record:
     @property
     def contradiction(self) -> str:
         """Return the first contradiction between fields; empty where they agree."""
-        rounds, laws = self.rounds, self.laws
+        rounds, probs = self.rounds, self.laws
         emitted = sum(r.emitted for r in rounds)
         if self.tokens if self.error is not None else self.finish not in FINISHES:
             return f"finish {self.finish!r} with {len(self.tokens)} tokens and error {self.error!r}"
@@ -240,8 +240,8 @@ class Record:
             return f"rounds with {emitted} tokens of {len(self.tokens)}"
         if len(self.experts or ()) > len(rounds):
             return "more measurements than rounds"
-        laws_fit = laws is None or len(laws) == len(rounds)
-        if not laws_fit or not all(part.is_consistent for part in (*rounds, *(laws or ()))):
+        fits = probs is None or len(probs) == len(rounds)
+        if not fits or not all(part.is_consistent for part in (*rounds, *(probs or ()))):
             return "counts or probabilities of a round that contradict"
         return ""
 
@@ -267,10 +267,10 @@ def _row(r: RoundRecord) -> list[Any]:
     return row if tree is None else [*row, tree]
 
 
-def _law(law: DraftLaws) -> list[Any]:
-    """Laws as an array, without what was not recorded."""
-    optional = law[3:] if law.likeliest is not None else law[3:4] if law.parents is not None else ()
-    return [*law[:3], *optional]
+def _probs_row(probs: DraftProbs) -> list[Any]:
+    """Probabilities of a round as an array, without what was not recorded."""
+    n_fields = 5 if probs.likeliest is not None else 4 if probs.parents is not None else 3
+    return list(probs[:n_fields])
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ from spsbench.reports.run_tables import report_on
 from spsbench.reports.text import json
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import DraftLaws, Record, Score
+from spsbench.settings.records import DraftProbs, Record, Score
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.store.manifest import RUN_SCHEMA, Manifest
@@ -50,7 +50,7 @@ def records() -> list[Record]:
         for place, one in enumerate(run(of, 0.7, 3)):
             changed = replace(one, text="é", group="news", prompt_cut=place == 1)
             if number and place == 0:
-                laws = [DraftLaws([7] * r.drafted, [0.5] * r.drafted, [0.25] * r.drafted)
+                laws = [DraftProbs([7] * r.drafted, [0.5] * r.drafted, [0.25] * r.drafted)
                         for r in one.rounds]  # fmt: skip
                 seen = [2.5] * len(one.rounds)
                 changed = replace(changed, flags=("first",), laws=laws, distance=0.5, experts=seen)

@@ -10,7 +10,7 @@ from spsbench.errors import DataError
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.run_tables import tables
-from spsbench.settings.records import DraftLaws, Record, RoundRecord, Score
+from spsbench.settings.records import DraftProbs, Record, RoundRecord, Score
 from spsbench.store.manifest import RUN_SCHEMA, Manifest
 from spsbench.store.records import records
 from tests.golden import make
@@ -111,7 +111,7 @@ def test_a_planted_change_is_seen(tmp_path, monkeypatch):
 def test_every_field_is_explained():
     text = DOCS.read_text()
     names = [field.name for kind in (Record, Score, Summary) for field in fields(kind)]
-    names += [*RoundRecord._fields, *DraftLaws._fields, *json.loads(
+    names += [*RoundRecord._fields, *DraftProbs._fields, *json.loads(
         (GOLDEN / str(RUN_SCHEMA) / "manifest.json").read_text()
     )]  # fmt: skip
     names += json.loads((GOLDEN / str(RUN_SCHEMA) / "summary.json").read_text())["rows"][0]

@@ -23,8 +23,8 @@ from tests.parts import ends_with
 PAIR = Pair(4, 8, ("plain",))
 
 
-def session(law=PAIR.q, limit=None):
-    return TableLM(law, PAIR.vocab, limit=limit)
+def session(q=PAIR.q, limit=None):
+    return TableLM(q, PAIR.vocab, limit=limit)
 
 
 def run(prompt=(0, 1), tokens=12, k=3, eos=(), seed=0, drafter=None, verifier=None, **parts):
@@ -164,26 +164,26 @@ def test_a_schedule_may_bound_the_nodes_of_a_tree():
     assert [turn.drafted for turn in rounds[:-2]] == [*range(1, 9), *[8] * 99][: len(rounds) - 2]
 
 
-def test_the_laws_of_a_tree_come_with_its_shape():
+def test_the_probabilities_of_a_tree_come_with_its_shape():
     """Each node's q is the target's after the nodes above it, and so are its likeliest tokens."""
     drafter, text = FixedDrafter((0, 1, 2, 3), (-1, -1, 0, 1)), [0, 1]
-    rounds = run(tokens=30, k=2, drafter=drafter, verifier=Match(), laws=True, likeliest=2)
+    rounds = run(tokens=30, k=2, drafter=drafter, verifier=Match(), probs=True, likeliest=2)
     for turn in rounds:
-        laws = turn.laws
+        probs = turn.probs
         n = turn.drafted
-        assert laws.tokens == [0, 1, 2, 3][:n]
-        assert laws.parents == ([-1, -1, 0, 1] if n else laws.parents)
-        assert laws.likeliest is not None
-        assert len(laws.likeliest) == n + 1
-        for above, row in enumerate(laws.likeliest, start=-1):
+        assert probs.tokens == [0, 1, 2, 3][:n]
+        assert probs.parents == ([-1, -1, 0, 1] if n else probs.parents)
+        assert probs.likeliest is not None
+        assert len(probs.likeliest) == n + 1
+        for above, row in enumerate(probs.likeliest, start=-1):
             walk, node = [], above
             while node >= 0:
-                walk, node = [laws.tokens[node], *walk], (laws.parents or [])[node]
-            law = PAIR.q(tuple(text + walk))
-            assert row[1::2] == pytest.approx(sorted(law, reverse=True)[:2])
-            for child, parent in enumerate(laws.parents or []):
+                walk, node = [probs.tokens[node], *walk], (probs.parents or [])[node]
+            row_probs = PAIR.q(tuple(text + walk))
+            assert row[1::2] == pytest.approx(sorted(row_probs, reverse=True)[:2])
+            for child, parent in enumerate(probs.parents or []):
                 if parent == above:
-                    assert laws.q[child] == pytest.approx(float(law[laws.tokens[child]]))
+                    assert probs.q[child] == pytest.approx(float(row_probs[probs.tokens[child]]))
         text += turn.tokens
     assert any(turn.accepted == 2 for turn in rounds)
 

@@ -57,7 +57,7 @@ def text(
         warp=Warp(0.9, top_p=0.95),
         noise=PhiloxStream(number),
         limits=Limits(16, frozenset({eos})),
-        laws=True,
+        probs=True,
     )
     return list(rounds)
 
@@ -76,13 +76,13 @@ def tokens_of(rounds: list[list[Round]]) -> list[list[list[int]]]:
 
 
 def same(some: list[list[Round]], others: list[list[Round]], within: float = 0.0) -> bool:
-    """Whether tokens are equal, and the laws of all drafted tokens to `within`."""
-    laws = [
-        [law for own in rounds for r in own for law in (*r.laws.p, *r.laws.q)]
+    """Whether tokens are equal, and the probabilities of all drafted tokens to `within`."""
+    probs = [
+        [x for own in rounds for r in own for x in (*r.probs.p, *r.probs.q)]
         for rounds in (some, others)
     ]
-    return tokens_of(some) == tokens_of(others) and laws[0] == pytest.approx(
-        laws[1], abs=within, rel=0
+    return tokens_of(some) == tokens_of(others) and probs[0] == pytest.approx(
+        probs[1], abs=within, rel=0
     )
 
 

@@ -9,7 +9,7 @@ from spsbench.metrics.summaries import summaries
 from spsbench.reports.reporter import Report, Title
 from spsbench.reports.run_tables import table_of
 from spsbench.settings.cell import Cell
-from spsbench.settings.records import DraftLaws, Record
+from spsbench.settings.records import DraftProbs, Record
 from spsbench.spec import Spec
 from tests.simulation import cell, run
 
@@ -112,7 +112,7 @@ def hostile() -> Report:
             text="".join(HOSTILE[:-1]),
             group=HOSTILE[int(record.sample[1:]) % 2],
             laws=[
-                DraftLaws([7] * r.drafted, [0.5] * r.drafted, [0.25] * r.drafted)
+                DraftProbs([7] * r.drafted, [0.5] * r.drafted, [0.25] * r.drafted)
                 for r in record.rounds
             ],
         )

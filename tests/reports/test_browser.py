@@ -11,7 +11,7 @@ import pytest
 from spsbench.reports.html import html, trace_page
 from spsbench.reports.page.token_origins import trace
 from spsbench.reports.run_tables import report_on
-from spsbench.settings.records import DraftLaws, TreeRound
+from spsbench.settings.records import DraftProbs, TreeRound
 from tests.reports.pages import HOSTILE, Spelled, simulated
 
 pytestmark = pytest.mark.browser
@@ -111,7 +111,7 @@ def test_hostile_tokens_stay_text(driver, tmp_path):
 def walked(record):
     """The record with trees of seven nodes, whose laws are known."""
     tree = TreeRound(2, (1, 4), (1, 1), (3, 2, 0))
-    laws = DraftLaws(
+    laws = DraftProbs(
         list(range(7)), [0.5] * 7, [0.25] * 7, [-1, -1, -1, 1, 1, 0, 0], [[3, 0.5, 4, 0.25]] * 8
     )
     rounds = [

@@ -8,7 +8,7 @@ import pytest
 from spsbench.settings.cell import Cell
 from spsbench.settings.grid import make_cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import DraftLaws, Record, RoundRecord
+from spsbench.settings.records import DraftProbs, Record, RoundRecord
 from spsbench.spec import Spec
 from tests.settings.test_options import GIVEN
 
@@ -88,9 +88,9 @@ def test_the_method_keys_the_noise_and_the_budget_does_not():
 @pytest.mark.parametrize(
     ("laws", "length"),
     [
-        (DraftLaws([1], [1.0], [0.5]), 3),
-        (DraftLaws([1, 2], [1.0, 1.0], [0.5, 0.5], [-1, 0]), 4),
-        (DraftLaws([1], [1.0], [0.5], None, [[1, 0.5], [2, 0.25]]), 5),
+        (DraftProbs([1], [1.0], [0.5]), 3),
+        (DraftProbs([1, 2], [1.0, 1.0], [0.5, 0.5], [-1, 0]), 4),
+        (DraftProbs([1], [1.0], [0.5], None, [[1, 0.5], [2, 0.25]]), 5),
     ],
 )
 def test_laws_come_back_and_what_was_not_recorded_is_not_written(laws, length):

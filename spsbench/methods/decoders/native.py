@@ -68,6 +68,6 @@ class NativeDecoder(Decoder):
             limits=limits,
             stop=stop,
             constraint=self.constraint,
-            laws=self.laws,
+            probs=self.laws,
             likeliest=self.likeliest,
         )

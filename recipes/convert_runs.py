@@ -18,9 +18,9 @@ OF_MANIFEST = ("experiment", "cells", "fingerprint", "created", "tool")
 
 
 def lines(log: Path, starts: list[dict[str, Any]], engines: Path) -> list[dict[str, Any]]:
-    """The lines of a log, each start before its first record, with what it has counted."""
-    chosen = json.loads(engines.read_text()) if engines.exists() else {}
-    made: list[dict[str, Any]] = []
+    """Return the lines of a log, each start with its counters before its first record."""
+    layouts = json.loads(engines.read_text()) if engines.exists() else {}
+    converted: list[dict[str, Any]] = []
     records = [values for values in iterate(log) if "start" not in values]
     for number in range(len(records) + 1):
         for old in starts:
@@ -28,10 +28,10 @@ def lines(log: Path, starts: list[dict[str, Any]], engines: Path) -> list[dict[s
                 start = {name: old[name] for name in OF_START if name in old}
                 provenance = old.get("provenance") or {}
                 start["provenance"] = {n: value for n, value in provenance.items() if value}
-                start |= {"engines": chosen, "counters": old.get("counters", {})}
-                made.append({"start": {name: value for name, value in start.items() if value}})
-        made += records[number : number + 1]
-    return made
+                start |= {"engines": layouts, "counters": old.get("counters", {})}
+                converted.append({"start": {name: value for name, value in start.items() if value}})
+        converted += records[number : number + 1]
+    return converted
 
 
 def convert(run: Path) -> None:
@@ -44,8 +44,8 @@ def convert(run: Path) -> None:
         shard = log.name.removeprefix("records-").removesuffix(".jsonl")
         starts = [start for start in old["segments"] if start["shard"] == shard]
         engines = run / f"engines-{shard}.json"
-        made = enumerate(lines(log, starts, engines))
-        replace_file(log, b"".join(encode(number, values) for number, values in made))
+        numbered = enumerate(lines(log, starts, engines))
+        replace_file(log, b"".join(encode(number, values) for number, values in numbered))
         engines.unlink(missing_ok=True)
     new = {name: old[name] for name in OF_MANIFEST} | {"schema": 7}
     replace_file(path, (json.dumps(new, indent=1) + "\n").encode("ascii"))

@@ -1,10 +1,10 @@
 """Audit servers one after another: `python recipes/audit/audit.py TABLE.toml FOLDER`.
 
 A `[[row]]` has `name`, and `url` or `serve`, a command line in which `{port}` is replaced; its
-other keys, and those of `[defaults]`, are options of `sps check`, or WORDS for the reader. FOLDER
-gets the answers, the result and the server's output of each row, and `table.md`; rows with a
-result are not run again. SPS names the command (sps), PORT the port (8017). Exits 7 if a row is
-biased, 0 if all held, else 6.
+other keys, and those of `[defaults]`, are options of `sps check`, or WORDS for the reader;
+`variants` are tables of keys, each a row with the others. FOLDER gets the answers, the result and
+the server's output of each row, and `table.md`; rows with a result are not run again. SPS names the
+command (sps), PORT the port (8017). Exits 7 if a row is biased, 0 if all held, else 6.
 """
 
 import json
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 WORDS = {
-    *("name", "method", "k", "model", "dtype", "speculates", "twin", "upstream", "evidence"),
-    *("skip", "serve", "environment", "url", "start"),
+    *("name", "method", "k", "speculates", "twin"),
+    *("skip", "serve", "environment", "url", "start", "variants"),
 }
 NO_SERVER, PAUSE, PORT = 69, 3.0, os.environ.get("PORT", "8017")
 DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM")  # of util-linux
@@ -83,7 +83,11 @@ def main(table: Path, folder: Path) -> int:
     """Audit all rows, write their table, and return the exit code."""
     folder.mkdir(parents=True, exist_ok=True)
     content = tomllib.loads(table.read_text())
-    rows = [{**content.get("defaults", {}), **row} for row in content["row"]]
+    rows = [
+        {**content.get("defaults", {}), **row, **variant}
+        for row in content["row"]
+        for variant in row.get("variants", [{}])
+    ]
     lines, verdicts = ["| row | method | K | verdict | twin |", "|---|---|---|---|---|"], []
     for row in rows:
         verdicts.append(check(row, folder))

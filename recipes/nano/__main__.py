@@ -10,7 +10,7 @@ import logging
 import platform
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from nano.corpus import Corpus, Stream, encode, make_corpus, train_tokenizer
 from nano.measure import card, measure
-from nano.openings import openings
+from nano.openings import openings, write_prompts
 from nano.train import Shape, Stage, export, train
 from spsbench.extensions.training.library import train as train_drafter
 
@@ -111,8 +111,8 @@ def build(
         "stages": ", then ".join(f"{s.steps} steps at {s.layers} layers" for s in stages),
     }
     (target / "README.md").write_text(card(facts, figures), encoding="utf-8")
-    measured = {name: asdict(each) for name, each in figures.items()}
-    text = json.dumps({"facts": facts, "figures": measured}, indent=1) + "\n"
+    values = {"facts": facts, "figures": {name: asdict(f) for name, f in figures.items()}}
+    text = json.dumps(values, indent=1) + "\n"
     (target / "training.json").write_text(text, encoding="utf-8")
     log.info("%s", text)
 
@@ -121,9 +121,9 @@ def prepare(texts: list[str], shape: Shape, work: Path) -> tuple[Any, Tensor]:
     """Return the tokenizer and the training stream [N]; make them at the first call."""
     folder, stream = work / "tokenizer", work / "stream.pt"
     if not stream.exists():
-        made = train_tokenizer(texts, shape.vocab, shape.context)
-        made.save_pretrained(folder)
-        torch.save(encode(made, texts), stream)
+        tokenizer = train_tokenizer(texts, shape.vocab, shape.context)
+        tokenizer.save_pretrained(folder)
+        torch.save(encode(tokenizer, texts), stream)
     return AutoTokenizer.from_pretrained(folder), torch.load(stream, weights_only=True)
 
 
@@ -137,29 +137,25 @@ def train_draft(
     long: Mapping[str, Any],
 ) -> None:
     """Train a draft model on what the target writes after `prompts`, then on `stretches` too."""
-    asked, people = work / "prompts.jsonl", work / "stretches.jsonl"
-    write_lines(asked, ({"prompt": text[:600]} for text in prompts))
-    write_lines(people, ({"prompt": text[:40], "reference": text[40:]} for text in stretches))
+    prompt_file, stretch_file = work / "prompts.jsonl", work / "stretches.jsonl"
+    write_prompts(prompt_file, ({"prompt": text[:600]} for text in prompts))
+    write_prompts(
+        stretch_file, ({"prompt": text[:40], "reference": text[40:]} for text in stretches)
+    )
     first, second = work / "draft", work / "draft-long"
     inputs: tuple[dict[str, Any], ...] = (
-        {"prompts": (str(asked), "self"), **short},
+        {"prompts": (str(prompt_file), "self"), **short},
         {
             **long,
             "start": str(first / "result"),
             "layers": None,
             "texts": first / "texts.jsonl",
-            "references": (str(people),),
+            "references": (str(stretch_file),),
         },
     )
     for folder, options in zip((first, second), inputs, strict=True):
         train_drafter("draft", target=str(target), out=folder, resume=folder.exists(), **options)
     shutil.copytree(second / "result", out, dirs_exist_ok=True)
-
-
-def write_lines(file: Path, rows: Iterable[Mapping[str, str]]) -> None:
-    """Write a JSON line a row, numbered."""
-    lines = (json.dumps({"id": str(number), **row}) + "\n" for number, row in enumerate(rows))
-    file.write_text("".join(lines), encoding="utf-8")
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from nano import functions, news, stdlib
 from nano.stdlib import Split
 from spsbench.tasks.articles import layout
 
+NEWS, FUNCTIONS, HELDOUT_NEWS = 6000, 4000, 400  # generated texts
 END = "<|endoftext|>"  # ends a document; the only special token, id 0
 
 
@@ -32,7 +33,7 @@ class Corpus:
     heldout: Mapping[str, list[str]]
 
 
-def make_corpus(*, news_items: int = 6000, function_items: int = 4000, pinned: bool) -> Corpus:
+def make_corpus(*, pinned: bool) -> Corpus:
     """Gather the standard library and generated texts, in a shuffled order of seed 0.
 
     News and functions come in groups of one to four, so that a prompt may hold examples.
@@ -40,13 +41,15 @@ def make_corpus(*, news_items: int = 6000, function_items: int = 4000, pinned: b
     library: dict[Split, list[str]] = {"train": [], "heldout": []}
     for module in stdlib.load(pinned=pinned):
         library[module.split].append(module.text)
-    made = (
+    code = (
         "\n\n".join(item.prompt + item.body for item in group)
-        for group in groups(functions.items(0, "train"), function_items)
+        for group in groups(functions.items(0, "train"), FUNCTIONS)
     )
-    texts = [*library["train"], *news_texts("train", news_items), *made]
+    texts = [*library["train"], *news_texts("train", NEWS), *code]
     random.Random("order/0").shuffle(texts)
-    return Corpus(texts, {"stdlib": library["heldout"], "news": news_texts("heldout", 400)})
+    return Corpus(
+        texts, {"stdlib": library["heldout"], "news": news_texts("heldout", HELDOUT_NEWS)}
+    )
 
 
 def news_texts(split: Split, count: int) -> list[str]:
@@ -56,8 +59,8 @@ def news_texts(split: Split, count: int) -> list[str]:
 
 def groups(items: Iterator[Any], count: int) -> Iterator[list[Any]]:
     """Cut the first `count` items into groups of one to four."""
-    rng, rest = random.Random("groups/0"), islice(items, count)
-    while group := list(islice(rest, rng.randint(1, 4))):
+    rng, chosen = random.Random("groups/0"), islice(items, count)
+    while group := list(islice(chosen, rng.randint(1, 4))):
         yield group
 
 

@@ -81,9 +81,9 @@ class Function:
 
 
 def items(seed: int, split: Split) -> Iterator[Function]:
-    """Endless functions of one split, the same for the same seed.
+    """Yield functions of one split without end, the same for the same seed.
 
-    The specification (what is kept, computed and gathered, with its constants) decides the split,
+    The specification (filter, map and fold, with its constants) decides the split,
     whatever the names and the wording, so a held-out task was never trained on.
     """
     rng = random.Random(f"functions/{seed}/{split}")
@@ -94,48 +94,48 @@ def items(seed: int, split: Split) -> Iterator[Function]:
 
 
 def _compose(rng: random.Random) -> tuple[Function, str]:
-    """One function and its specification."""
+    """Return a function and its specification."""
     numeric = rng.random() < 0.6
     filters, maps, folds, names = (
         (NUMBER_FILTERS, NUMBER_MAPS, NUMBER_FOLDS, NUMBER_NAMES)
         if numeric
         else (WORD_FILTERS, WORD_MAPS, WORD_FOLDS, WORD_NAMES)
     )
-    kept, mapped, folded = rng.choice(filters), rng.choice(maps), rng.choice(folds)
+    chosen_filter, chosen_map, chosen_fold = map(rng.choice, (filters, maps, folds))
     constants: dict[str, Any] = {
         "k": rng.randint(2, 9),
         "m": rng.randint(2, 12),
         "c": rng.choice("abcdeghlmnorstuwy"),
     }
-    of, condition, kind = (text.format_map(constants) for text in kept)
-    made, expression, how = (text.format_map(constants) for text in mapped)
-    gathered, fold, noun = folded
+    of, condition, kind = (text.format_map(constants) for text in chosen_filter)
+    mapped, expression, adjective = (text.format_map(constants) for text in chosen_map)
+    gathered, fold, noun = chosen_fold
     argument = rng.choice(names)
-    name = "_".join(part for part in (kind, how, noun) if part)
+    name = "_".join(part for part in (kind, adjective, noun) if part)
     x = rng.choice(("x", "n", "item", "value") if numeric else ("w", "word", "s", "item"))
     spec = "|".join((condition, expression, fold))
     condition, expression = _rename(condition, x), _rename(expression, x)
     body = _body(rng, fold, expression, condition, x, argument)
-    what = f"{gathered}{made}{of} in {argument}"
+    what = f"{gathered}{mapped}{of} in {argument}"
     lines = [f"def {name}({argument}):", '    """' + rng.choice(OPENINGS).format(what=what)]
     call = _compile(lines[0] + '\n    """."""\n' + body, name)
     for _ in range(rng.randint(1, 2)):
-        given = _numbers(rng) if numeric else rng.sample(WORDS, rng.randint(3, 5))
-        result = call(given)
-        shown = "{" + ", ".join(map(repr, sorted(result))) + "}" if fold == "set" else repr(result)
-        shown = "set()" if shown == "{}" else shown
-        lines += ["", f"    >>> {name}({given!r})", f"    {shown}"]
+        values = _numbers(rng) if numeric else rng.sample(WORDS, rng.randint(3, 5))
+        result = call(values)
+        text = "{" + ", ".join(map(repr, sorted(result))) + "}" if fold == "set" else repr(result)
+        text = "set()" if text == "{}" else text
+        lines += ["", f"    >>> {name}({values!r})", f"    {text}"]
     prompt = "\n".join([*lines, '    """']) + "\n"
     return Function(hashlib.sha256(spec.encode()).hexdigest()[:16], name, prompt, body), spec
 
 
 def _numbers(rng: random.Random) -> list[int]:
-    """A few small integers of both signs."""
+    """Return a few small integers of both signs."""
     return [rng.randint(-9, 30) for _ in range(rng.randint(3, 7))]
 
 
 def _rename(text: str, x: str) -> str:
-    """`text` with the variable x, where it stands for itself, called otherwise."""
+    """Return `text` with its variable x renamed."""
     words = ("x", "(x", "x)", "len(x)", "abs(x)")
     return " ".join(
         part.replace("x", x) if part in words or part.startswith(("x.", "x[")) else part
@@ -146,17 +146,17 @@ def _rename(text: str, x: str) -> str:
 def _body(
     rng: random.Random, fold: str, expression: str, condition: str, x: str, argument: str
 ) -> str:
-    """One of three ways to write the same loop."""
+    """Return one of three ways to write the same loop."""
     where = f" if {condition}" if condition else ""
-    each = f"{expression} for {x} in {argument}{where}"
+    terms = f"{expression} for {x} in {argument}{where}"
     plain = {
-        "list": f"[{each}]",
-        "set": "{" + each + "}",
-        "sorted": f"sorted({each})",
-        "sum": f"sum({each})",
-        "count": f"len([{each}])",
-        "max": f"max(({each}), default=None)",
-        "min": f"min(({each}), default=None)",
+        "list": f"[{terms}]",
+        "set": "{" + terms + "}",
+        "sorted": f"sorted({terms})",
+        "sum": f"sum({terms})",
+        "count": f"len([{terms}])",
+        "max": f"max(({terms}), default=None)",
+        "min": f"min(({terms}), default=None)",
     }[fold]
     style = rng.randrange(3)
     if style == 0:
@@ -179,7 +179,7 @@ def _body(
 
 
 def _compile(source: str, name: str) -> Callable[[Any], Any]:
-    """The function that `source`, made above from fixed parts, defines."""
+    """Return the function that `source` defines, which is of the fixed parts above."""
     namespace: dict[str, Any] = {}
     exec(source, namespace)
     function: Callable[[Any], Any] = namespace[name]

@@ -5,7 +5,6 @@ them held out), and each head learns its texts. Each training goes on where it w
 """
 
 import argparse
-import json
 import shlex
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from nano.openings import openings
+from nano.openings import openings, write_prompts
 
 COUNT = 480  # prompts of each kind
 COMMON = "--temperature 1 --batch-tokens 1024 --micro-tokens 512 --held-out 32 --patience 0"
@@ -32,12 +31,14 @@ def main() -> None:
     flags = options.parse_args()
     flags.work.mkdir(parents=True, exist_ok=True)
     file = flags.work / "prompts.jsonl"
-    asked = [{"id": str(n), "prompt": text} for n, text in enumerate(openings(COUNT))]
-    file.write_text("".join(json.dumps(each) + "\n" for each in asked))
-    own = f"--prompts {file} --count {len(asked)} --tokens 96 --prompt-tokens 224 --together 128"
+    prompts = openings(COUNT)
+    write_prompts(file, ({"prompt": text} for text in prompts))
+    writing = (
+        f"--prompts {file} --count {len(prompts)} --tokens 96 --prompt-tokens 224 --together 128"
+    )
     for kind in flags.kinds or KINDS:
         first = flags.work / next(iter(KINDS)) / "texts.jsonl"
-        texts = f"--texts {first}" if first.exists() and first.parent.name != kind else own
+        texts = f"--texts {first}" if first.exists() and first.parent.name != kind else writing
         command = shlex.split(
             f"sps train head --kind {kind} --target nano {texts} {KINDS[kind]} {COMMON} --worth 0 "
             f"--cost-seconds 0 --out {flags.work / kind} --resume"

@@ -272,16 +272,16 @@ def items(seed: int, split: Split) -> Iterator[NewsItem]:
 def mini(count: int = 1000) -> list[NewsItem]:
     """Return the worked example of the task `xsum`, then its articles, each set of facts once."""
     example = next(items(MINI_SEED, "train"))
-    found: dict[str, NewsItem] = {}
+    by_facts: dict[str, NewsItem] = {}
     for item in items(MINI_SEED, "heldout"):
-        found.setdefault(item.id, item)
-        if len(found) == count:
+        by_facts.setdefault(item.id, item)
+        if len(by_facts) == count:
             break
-    return [example, *found.values()]
+    return [example, *by_facts.values()]
 
 
 def _compose(rng: random.Random) -> tuple[NewsItem, str]:
-    """One item and the key of its facts: topic, place, name, number, actor, thing, cause, day."""
+    """Return an item and a key of its facts: topic, place, name, actor and so on."""
     topic = rng.choice(TOPICS)
     facts = _facts(rng)
     actor, cause = rng.choice(topic.actors), rng.choice(topic.causes)
@@ -301,7 +301,7 @@ def _compose(rng: random.Random) -> tuple[NewsItem, str]:
 
 
 def _facts(rng: random.Random) -> dict[str, str]:
-    """Values of the slots that all topics share."""
+    """Return values of the slots that all topics share."""
     place, place2 = (rng.choice(PLACE_HEAD) + rng.choice(PLACE_TAIL) for _ in range(2))
     day, day2 = rng.sample(DAYS, 2)
     return {
@@ -323,14 +323,16 @@ def _facts(rng: random.Random) -> dict[str, str]:
 
 
 def _quote(rng: random.Random) -> str:
-    """A sentence in someone's words; the speaker may be the item's own person."""
-    said, role = rng.choice(SPOKEN), rng.choice(ROLES)
+    """Return a sentence in someone's words; the speaker may be the item's own person."""
+    words, role = rng.choice(SPOKEN), rng.choice(ROLES)
     speaker = rng.choice(("{name}", "{name2}"))
-    form = rng.choice(('"{said}," said {role} {speaker}.', '{speaker}, a {role}, said: "{said}."'))
-    sentence = form.replace("{said}", said).replace("{role}", role).replace("{speaker}", speaker)
+    form = rng.choice(
+        ('"{words}," said {role} {speaker}.', '{speaker}, a {role}, said: "{words}."')
+    )
+    sentence = form.replace("{words}", words).replace("{role}", role).replace("{speaker}", speaker)
     return sentence.replace(" a analyst", " an analyst").replace(" a engineer", " an engineer")
 
 
 def _capital(sentence: str) -> str:
-    """The sentence with its first letter, if it is one, in upper case."""
+    """Return the sentence with its first letter, if it is one, in upper case."""
     return sentence[0].upper() + sentence[1:]

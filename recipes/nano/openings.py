@@ -1,9 +1,11 @@
 """What people type: heads and openings of functions, files and articles, none of them held out."""
 
 import ast
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from pathlib import Path
 
 from nano import functions, news, stdlib
 from spsbench.tasks.articles import layout
@@ -23,21 +25,27 @@ def openings(count: int, *, bodies: int = 0, examples: int = 0) -> list[str]:
         examples: articles after another one with its summary.
     """
     rng = random.Random("heads/0")
-    made = [item.prompt for item in islice(functions.items(1, "train"), count)]
+    texts = [item.prompt for item in islice(functions.items(1, "train"), count)]
     items = list(islice(news.items(1, "train"), 2 * (count + examples)))
-    made += [layout([], item.document) for item in items[:count]]
+    texts += [layout([], item.document) for item in items[:count]]
     first, pairs = items[count : 2 * count], items[2 * count :]
-    made += [" ".join(item.document.split()[: rng.randint(*WORDS)]) for item in first]
+    texts += [" ".join(item.document.split()[: rng.randint(*WORDS)]) for item in first]
     modules = [module.text for module in stdlib.load(pinned=False) if module.split == "train"]
-    made += ["\n".join(text.splitlines()[: rng.randint(*LINES)]) for text in modules][:count]
+    texts += ["\n".join(text.splitlines()[: rng.randint(*LINES)]) for text in modules][:count]
     blocks = sorted({block for text in modules for block in _blocks(text)})
     heads = sorted({head for block in blocks if (head := block.split("\n")[0]).endswith(":")})
-    made += rng.sample(heads, 2 * count)
+    texts += rng.sample(heads, 2 * count)
     cut = rng.sample(blocks, bodies)
-    made += ["\n".join(block.split("\n")[: rng.randint(*BODY)]) + "\n" for block in cut]
-    made += [layout([a], b.document) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
-    rng.shuffle(made)
-    return [text for text in dict.fromkeys(made) if text.strip()]
+    texts += ["\n".join(block.split("\n")[: rng.randint(*BODY)]) + "\n" for block in cut]
+    texts += [layout([a], b.document) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+    rng.shuffle(texts)
+    return [text for text in dict.fromkeys(texts) if text.strip()]
+
+
+def write_prompts(file: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    """Write a JSON line a row, numbered."""
+    lines = (json.dumps({"id": str(number), **row}) + "\n" for number, row in enumerate(rows))
+    file.write_text("".join(lines), encoding="utf-8")
 
 
 def _blocks(text: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -41,10 +41,6 @@ SKIPPED_FILES = (
 )
 
 
-class CorpusMismatchError(RuntimeError):
-    """The library of this Python is not the pinned one."""
-
-
 @dataclass(frozen=True, slots=True)
 class Module:
     """One source file: its path under the library's folder, its text and its split."""
@@ -55,18 +51,13 @@ class Module:
 
     @property
     def sha256(self) -> str:
-        """Hash of the text in UTF-8."""
+        """Return the hash of the text in UTF-8."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def library() -> Path:
-    """Folder of the running Python's standard library."""
-    return Path(sysconfig.get_path("stdlib"))
-
-
-def modules(root: Path | None = None) -> Iterator[Module]:
-    """Every source file under `root` (default: this Python's library), in order of its path."""
-    root = library() if root is None else root
+def modules() -> Iterator[Module]:
+    """Yield every source file of this Python's library, in order of its path."""
+    root = Path(sysconfig.get_path("stdlib"))
     for file in sorted(root.rglob("*.py"), key=lambda file: file.relative_to(root).as_posix()):
         path = file.relative_to(root)
         name = path.as_posix()
@@ -78,25 +69,25 @@ def modules(root: Path | None = None) -> Iterator[Module]:
             yield Module(name, text, "heldout" if name in HELDOUT else "train")
 
 
-def digest(found: list[Module]) -> str:
+def digest(modules: Iterable[Module]) -> str:
     """Return one hash of the path, the split and the text of every module."""
-    lines = (f"{module.path} {module.split} {module.sha256}\n" for module in found)
+    lines = (f"{module.path} {module.split} {module.sha256}\n" for module in modules)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def load(*, pinned: bool = True, root: Path | None = None) -> list[Module]:
+def load(*, pinned: bool = True) -> list[Module]:
     """Return all modules; with `pinned`, only if they are those the bundled pair was trained on.
 
     Raises:
-        CorpusMismatchError: the library has another digest.
+        RuntimeError: the library has another digest.
     """
-    found = list(modules(root))
-    if pinned and digest(found) != DIGEST:
-        raise CorpusMismatchError(
-            f"the standard library ({len(found)} modules) is not that of Python {PYTHON} as "
+    library = list(modules())
+    if pinned and digest(library) != DIGEST:
+        raise RuntimeError(
+            f"the standard library ({len(library)} modules) is not that of Python {PYTHON} as "
             "python.org builds it; --unpinned trains on what is there"
         )
-    return found
+    return library
 
 
 def split_of(key: str) -> Split:

@@ -24,6 +24,7 @@ log = logging.getLogger("nano")
 MICRO_TOKENS = 2048  # tokens at a time: activations stay in the processor's cache
 KEEP_EVERY = 50  # steps
 LOG_EVERY = 10
+RATE = 6e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,9 @@ class Shape:
             eos_token_id=0,
             pad_token_id=None,
         )
-        made = LlamaForCausalLM(config)
-        made.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=0)
-        return made.float()
+        model = LlamaForCausalLM(config)
+        model.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=0)
+        return model.float()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,35 +70,27 @@ class Stage:
     steps: int
 
 
-def train(
-    shape: Shape,
-    stages: Sequence[Stage],
-    stream: Stream,
-    folder: Path,
-    *,
-    rate: float = 6e-3,
-    until: int | None = None,
-) -> LlamaForCausalLM:
+def train(shape: Shape, stages: Sequence[Stage], stream: Stream, folder: Path) -> LlamaForCausalLM:
     """Train a target to the end of the stages, from the newest checkpoint in `folder`, if any.
 
     The learning rate rises over the first 1 % of all tokens, stays, and falls to 0 over the last
-    28 %. `until` stops after that many steps.
+    28 %.
     """
     torch.manual_seed(stream.seed)
     model = shape.llama(stages[0].layers)
     optimisers = make_optimisers(model)
     first = 0
-    if held := newest(folder):
-        first = held["step"]
-        model = shape.llama(held["layers"])
-        model.load_state_dict(held["model"])
+    if checkpoint := newest(folder):
+        first = checkpoint["step"]
+        model = shape.llama(checkpoint["layers"])
+        model.load_state_dict(checkpoint["model"])
         optimisers = make_optimisers(model)
-        for optimiser, state in zip(optimisers, held["optimisers"], strict=True):
+        for optimiser, state in zip(optimisers, checkpoint["optimisers"], strict=True):
             optimiser.load_state_dict(state)
     total = sum(stage.steps * stage.batch_tokens for stage in stages)
     steps = [stage for stage in stages for _ in range(stage.steps)]
     seen = sum(stage.batch_tokens for stage in steps[:first])
-    for step, stage in enumerate(steps[:until]):
+    for step, stage in enumerate(steps):
         if step < first:
             continue
         began = time.perf_counter()
@@ -108,7 +101,7 @@ def train(
         now = seen + stage.batch_tokens
         for optimiser in optimisers:
             for group in optimiser.param_groups:
-                group["lr"] = rate * pace(now, total - seen, 0.01 * total, 0.28 * total)
+                group["lr"] = RATE * pace(now, total - seen, 0.01 * total, 0.28 * total)
         size = stage.batch_tokens // stage.length
         batch = stream.batch(seen // stage.batch_tokens, size, stage.length)
         loss = add_gradients(model, batch)
@@ -119,10 +112,10 @@ def train(
         if step % LOG_EVERY == 0:
             speed = stage.batch_tokens / (time.perf_counter() - began)
             log.info("step %d of %d  loss %.3f  %.0f tokens/s", step, len(steps), loss, speed)
-        if (step + 1) % KEEP_EVERY == 0 or step + 1 == len(steps[:until]):
+        if (step + 1) % KEEP_EVERY == 0 or step + 1 == len(steps):
             state = [optimiser.state_dict() for optimiser in optimisers]
-            held = {"step": step + 1, "layers": stage.layers, "model": model.state_dict()}
-            save(folder, step + 1, held | {"optimisers": state})
+            checkpoint = {"step": step + 1, "layers": stage.layers, "model": model.state_dict()}
+            save(folder, step + 1, checkpoint | {"optimisers": state})
     return model
 
 

@@ -39,8 +39,8 @@ url = "URL"
 speculates = true
 method = "a|b <img src=x> [c](d)"
 [[row]]
-name = "dies"
 serve = "sh -c 'exit 3'"
+variants = [{name = "dies"}, {name = "ends", serve = "sh -c 'exit 4'"}]
 """
     with serving(Stub(Engine(k=0))) as url:
         line = command(tmp_path, rows.replace("URL", url))
@@ -50,6 +50,7 @@ serve = "sh -c 'exit 3'"
     assert "held, but no draft was counted" in table
     assert r"a\|b \<img src=x\> \[c\]\(d\)" in table
     assert "not run: the server ended with 3" in table
+    assert "not run: the server ended with 4" in table
     assert json.loads((tmp_path / "rows" / "plain.json").read_text())["verdict"] == "held"
     assert (tmp_path / "rows" / "plain.jsonl").is_file()
     check = runpy.run_path(str(RECIPE))["check"]

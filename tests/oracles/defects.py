@@ -261,7 +261,7 @@ SPECTR = "spsbench.methods.verifiers.spectr."
 TREE = "spsbench.methods.verifiers.tree_rejection.TreeRejection."
 CUT, RESIDUAL, REFUSE = decode.cut, sampling.residual, TreeRejection._refuse
 SETTLE, TRIES = TreeRejection.settle, spectr.tries
-LAW, LAW_OF, ROW = TreeRejection._law, sps_rule.law_of, sampling.row
+SIBLING_PROBS, SLOT_PROBS, ROW = TreeRejection._probs, sps_rule.slot_probs, sampling.row
 KNOWN_IDS = network.known_ids
 
 
@@ -332,7 +332,7 @@ def redraws(base, draft, q, noise):
 
 def next_residual(base, draft, q, noise):
     n = len(draft.tokens)
-    with patch(SPS + "law_of", lambda draft, a: LAW_OF(draft, min(a + 1, n))):
+    with patch(SPS + "slot_probs", lambda draft, a: SLOT_PROBS(draft, min(a + 1, n))):
         return base(draft, q, noise)
 
 
@@ -433,7 +433,7 @@ def backwards(shape, tensors, vocab):
 
 
 def first_given_back(self, nodes, rank):
-    left, total = LAW(self, nodes, rank)
+    left, total = SIBLING_PROBS(self, nodes, rank)
     if self.draft.drawn is not DISTINCT or rank < 2:
         return left, total
     family = [self.tree.children[self.tree.parents[node] + 1] for node in nodes]
@@ -529,7 +529,7 @@ weak = Confidence(0.5, most=2)
 SEEN = {  # by walk and drafter kind
     ("sps on a device", ""): {
         "on a device the residual is of the next slot": {
-            SPS + "law_of": lambda d, a: LAW_OF(d, (a + 1).clamp(max=len(d.tokens)))
+            SPS + "slot_probs": lambda d, a: SLOT_PROBS(d, (a + 1).clamp(max=len(d.tokens)))
         }
     },
     ("match on a device", ""): {
@@ -636,7 +636,7 @@ SEEN = {  # by walk and drafter kind
         "siblings in the order of their ids": {"verifier": rule(Recursive(), order_of_ids)}
     },
     ("recursive", "(distinct three siblings)"): {
-        "a third distinct sibling still holds the first": {TREE + "_law": first_given_back}
+        "a third distinct sibling still holds the first": {TREE + "_probs": first_given_back}
     },
     ("traversal", "(i.i.d. tree)"): {
         "a refused subtree leaves its parent's weight": {TREE + "_refuse": kept_weight},

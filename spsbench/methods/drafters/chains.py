@@ -17,13 +17,13 @@ DEEPEST = 64
 
 @dataclass(frozen=True)
 class Chains(Arguments):
-    """A drafter of `n` chains of K tokens, drawn independently from one law.
+    """A drafter of `n` chains of K tokens, drawn independently from one distribution.
 
     Args:
         n: chains.
         share: merge the common prefixes of chains into a trie: the draft model reads each prefix
-            once. The shape of a trie depends on the drawn tokens, so its nodes have no law and only
-            a verifier that needs none may follow.
+            once. The shape of a trie depends on the drawn tokens, so its nodes have no probs and
+            only a verifier that needs none may follow.
     """
 
     tree: ClassVar[bool] = True
@@ -66,18 +66,18 @@ class ChainsDrafter(Drafter):
         u = noise.uniform(Purpose.DRAFT, n * k)
         spare = frontier.room(context)
         tokens, parents = list[int](), list[int]()
-        laws: list[Tensor] = []
+        draft_probs: list[Tensor] = []
         at, ends, logits = [-1], {-1: list(range(n))}, frontier.root(context)  # chains at each node
         for depth in range(k):
-            law = context.warp(logits)  # [R, V]
-            going = self._going(law, unsharpened(context.warp, logits, law), at, ends, go_on)
+            probs = context.warp(logits)  # [R, V]
+            going = self._going(probs, unsharpened(context.warp, logits, probs), at, ends, go_on)
             going = going[: most - len(tokens)]
             if not going:
                 break
-            rows = send(torch.tensor([r for r, _ in going]), law.device)
+            rows = send(torch.tensor([r for r, _ in going]), probs.device)
             slots = send(torch.tensor([depth * n + chain for _, chain in going]), u.device)
-            drawn = sample(law[rows], u[slots])
-            laws.append(law[rows])
+            drawn = sample(probs[rows], u[slots])
+            draft_probs.append(probs[rows])
             first: dict[tuple[int, int, int], int] = {}  # parent and token -> the first such node
             ahead: dict[int, list[int]] = {}
             for (r, chain), token in zip(going, drawn.tolist(), strict=True):
@@ -96,14 +96,14 @@ class ChainsDrafter(Drafter):
             logits = frontier.feed(fed, at, [parents[node] for node in at])
         if not tokens:
             return Draft(torch.empty(0, dtype=torch.int64), None)
-        probs = None if self.share else torch.cat(laws)
-        return Draft(torch.tensor(tokens), probs, torch.tensor(parents))
+        stacked = None if self.share else torch.cat(draft_probs)
+        return Draft(torch.tensor(tokens), stacked, torch.tensor(parents))
 
     def _going(
-        self, law: Tensor, sure: Tensor, at: Sequence[int], ends: dict[int, list[int]], go_on: GoOn
+        self, probs: Tensor, sure: Tensor, at: list[int], ends: dict[int, list[int]], go_on: GoOn
     ) -> list[tuple[int, int]]:
-        """Return the (row, chain) of each chain that continues, by the law after its last node."""
-        there = (law > 0).sum(-1).tolist()
+        """Return the (row, chain) of each chain that continues, by the probs after its end."""
+        there = (probs > 0).sum(-1).tolist()
         return [
             (r, chain)
             for r, node in enumerate(at)

@@ -77,22 +77,22 @@ class SharedTokensDrafter(Drafter):
         feed = self._text.align(x, [self._own[token] for token in accepted])
         self._seen, self._fed = len(x), 0
         tokens: list[Tensor] = []
-        laws: list[Tensor] = []
+        draft_probs: list[Tensor] = []
         if feed is not None and k > 0:
             k = self._text.room(self._text.length, k)
             u = noise.uniform(Purpose.DRAFT, k)
             for i in range(k):
                 logits = self._restricted(self._text.logits(feed))
-                law = context.warp(logits)[0]
+                probs = context.warp(logits)[0]
                 self._fed = i
-                if not continues(go_on, context.warp, logits[0], law):
+                if not continues(go_on, context.warp, logits[0], probs):
                     break
-                tokens.append(sample(law, u[i])[None])
-                laws.append(law)
+                tokens.append(sample(probs, u[i])[None])
+                draft_probs.append(probs)
                 feed = self._in_draft(tokens[-1])
         if not tokens:
             return Draft(torch.empty(0, dtype=torch.int64), None)
-        return Draft(torch.cat(tokens), torch.stack(laws))
+        return Draft(torch.cat(tokens), torch.stack(draft_probs))
 
     def _restricted(self, logits: Tensor) -> Tensor:
         """Map [1, V of the draft] logits to [1, V of the target]; unshared tokens get none."""
@@ -157,11 +157,11 @@ class StringDrafter(Drafter):
             for i in range(len(draft_ids), len(draft_ids) + batch):
                 logits = self._text.logits(feed)
                 passes += 1
-                law = context.warp(logits)[0]
-                if not continues(go_on, context.warp, logits[0], law):
+                probs = context.warp(logits)[0]
+                if not continues(go_on, context.warp, logits[0], probs):
                     most = 0
                     break
-                feed = logits.argmax(-1) if u is None else sample(law, u[i])[None]
+                feed = logits.argmax(-1) if u is None else sample(probs, u[i])[None]
                 drawn.append(feed)
             new = torch.cat(drawn).tolist() if drawn else []
             draft_ids += new

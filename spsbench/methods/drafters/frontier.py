@@ -21,7 +21,7 @@ class Frontier:
 
     Only nodes with children are fed, so cache rows and node numbers differ: the frontier maps them.
     Logits are -inf for tokens that the constraint of the text does not allow; a row in which no
-    known token is allowed stays as it is. Laws are reported as they are drawn from.
+    known token is allowed stays as it is. Probs are reported as they are drawn from.
 
     Attributes:
         narrow: logits are those of the tokens `known_ids` alone, [n, Vd] in place of [n, V].

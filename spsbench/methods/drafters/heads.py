@@ -34,7 +34,7 @@ class HeadDrafter(Arguments):
     further fields.
 
     Args:
-        sampled: tokens of a chain are drawn from the head's laws; else the likeliest are taken.
+        sampled: tokens of a chain are drawn from the head's probs; else the likeliest are taken.
         shape: widths of a fixed tree, as in 4x2x1; none = a chain.
         siblings: of a fixed tree: `distinct` (without replacement), `iid`, or `top`.
         width: of a tree that grows best first: nodes expanded a depth; 0 = no such tree.

@@ -61,9 +61,9 @@ class Hybrid:
 class HybridDrafter(Drafter):
     """Two drafters, of which one drafts a round.
 
-    Where `then` samples chains, the hybrid counts as sampled: a token by rule has a one-hot law,
-    and every verifier of sampled chains is exact. Where drafts may branch, all of them count as
-    drawn by rule, for which one-sample match is exact.
+    Where `then` samples chains, the hybrid counts as sampled: a deterministic token is one-hot, and
+    every verifier of sampled chains is exact. Where drafts may branch, all of them count as
+    deterministic, for which one-sample match is exact.
     """
 
     drawn: Drawn
@@ -125,9 +125,9 @@ class HybridDrafter(Drafter):
         ]
 
     def _certain(self, tokens: Tensor) -> Tensor:
-        """Return [N, V], the one-hot laws of tokens that were drafted by rule."""
-        laws = torch.zeros(len(tokens), self._vocab_size, device=self._device)
-        return laws.scatter_(1, send(tokens, self._device)[:, None], 1.0)
+        """Return [N, V], the one-hot rows of deterministic tokens."""
+        probs = torch.zeros(len(tokens), self._vocab_size, device=self._device)
+        return probs.scatter_(1, send(tokens, self._device)[:, None], 1.0)
 
 
 def looks_up(drafter: Drafter) -> bool:
@@ -138,7 +138,7 @@ def looks_up(drafter: Drafter) -> bool:
 
 
 class Silence:
-    """The noise of `first`, which must not draw: a draw would bias the law of the later draft."""
+    """The noise of `first`, which must not draw: a draw would bias the later draft."""
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
         """Refuse to return a uniform."""

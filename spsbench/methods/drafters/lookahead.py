@@ -4,7 +4,7 @@ Beside the drafted n-grams each pass scores a window: a guess of the next tokens
 under each of its cells, a column of tokens that the target itself chose after it, one more in each
 pass. A complete column is an n-gram by the target's own choices. It goes into a pool under its
 first token, and is drafted when that token is the newest of the text. The window's cells are never
-offered to the verifier, so the output keeps its law under one-sample match at any temperature.
+offered to the verifier, so the output is exact under one-sample match at any temperature.
 """
 
 from collections.abc import Sequence

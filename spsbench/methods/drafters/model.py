@@ -49,7 +49,7 @@ class ChainDrafter(Drafter):
         frontier.settle(context)
         u = noise.uniform(Purpose.DRAFT, k) if self.drawn is Drawn.IID else None
         tokens: list[Tensor] = []
-        laws: list[Tensor] = []
+        draft_probs: list[Tensor] = []
         i, depth = 0, frontier.depth(context, k)
         while i < depth:
             logits = (
@@ -61,18 +61,18 @@ class ChainDrafter(Drafter):
             if u is not None and go_on is always:
                 rolled = rolled_out(frontier, logits, context.warp, u[i:depth], i)
             if rolled is None:
-                law = context.warp(logits)  # [1, V]
-                if not continues(go_on, context.warp, logits[0], law[0]):
+                probs = context.warp(logits)  # [1, V]
+                if not continues(go_on, context.warp, logits[0], probs[0]):
                     break
-                drawn = logits.argmax(-1) if u is None else sample(law, u[i : i + 1])
-                rolled = drawn if ids is None else ids[drawn], law
+                drawn = logits.argmax(-1) if u is None else sample(probs, u[i : i + 1])
+                rolled = drawn if ids is None else ids[drawn], probs
             tokens.append(rolled[0])
-            laws.append(rolled[1])
+            draft_probs.append(rolled[1])
             i += len(rolled[0])
         if not tokens:
             return Draft(torch.empty(0, dtype=torch.int64), None)
-        probs = None if u is None else frontier.spread(torch.cat(laws), 0.0)
-        return Draft(torch.cat(tokens), probs)
+        spread = None if u is None else frontier.spread(torch.cat(draft_probs), 0.0)
+        return Draft(torch.cat(tokens), spread)
 
 
 def rolled_out(
@@ -81,31 +81,31 @@ def rolled_out(
     """Draw up to n tokens by `u` [n], one at least; `logits` [1, V] are of the newest pass.
 
     What draws and feeds several tokens in one call draws them up to rounding. They are drawn once
-    more here, from the laws, and passes over any other token are taken back.
+    more here, from their probs, and passes over any other token are taken back.
 
     Args:
         first: the number of the first of these nodes.
 
     Returns:
-        The tokens [m] and the laws [m, V] from which they were drawn; None: nothing was fed.
+        The tokens [m] and the probs [m, V] they were drawn from; None: nothing was fed.
     """
     if len(u) < 2 or not isinstance(warp, Warp):
         return None
     roll = frontier.roll_out(logits, u[:-1], warp, first)
     if roll is None:
         return None
-    laws = warp(torch.cat([logits, roll[1]]))  # [n, V]
-    drawn = sample(laws, u)
+    probs = warp(torch.cat([logits, roll[1]]))  # [n, V]
+    drawn = sample(probs, u)
     tokens = drawn if frontier.known_ids is None else frontier.known_ids[drawn]
     same = tokens[:-1] if roll[0] is None else roll[0]
     right = 1 + int((same == tokens[:-1]).long().cumprod(0).sum())
     if right < len(u):
         frontier.drop_newest(len(u) - right)
-    return tokens[:right], laws[:right]
+    return tokens[:right], probs[:right]
 
 
 class ModelDrafter(ChainDrafter):
-    """A drafter that samples from `lm` under the target's warp and keeps the laws."""
+    """A drafter that samples from `lm` under the target's warp and keeps its probs."""
 
     drawn = Drawn.IID
     weights = Weights.MODEL
@@ -121,8 +121,8 @@ class ModelDrafter(ChainDrafter):
         lm.commit(min(lm.length, begin - 1))
         fed = torch.tensor(tokens[lm.length : -1], dtype=torch.int64)
         logits = lm.append(fed, keep=len(tokens) - begin).logits
-        laws = warp(logits)
-        return Along(laws, unsharpened(warp, logits, laws))
+        probs = warp(logits)
+        return Along(probs, unsharpened(warp, logits, probs))
 
 
 @dataclass(frozen=True)

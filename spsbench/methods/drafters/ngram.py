@@ -25,7 +25,7 @@ SOURCES = ("text", "prompt")
 
 
 class RuleDrafter(Drafter):
-    """A drafter of chains that reads tokens and nothing else: no laws, no noise, no rounds."""
+    """A drafter of chains that reads tokens and nothing else: no probs, no noise, no rounds."""
 
     drawn = Drawn.POINT
 

@@ -77,7 +77,7 @@ class Self(Arguments):
 class PartialDrafter(ModelDrafter):
     """A drafter that samples from the target over a part of the target's own cache."""
 
-    along = Drafter.along  # laws depend on the rounds: within one, drafted rows are the draft's
+    along = Drafter.along  # probs depend on the rounds: within one, drafted rows are the draft's
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         self.lm.commit(len(context.tokens) - 1)
@@ -87,9 +87,9 @@ class PartialDrafter(ModelDrafter):
 class TwoLevelDrafter(PartialDrafter):
     """A `PartialDrafter` for which another drafts (TriForce, Sun et al. 2024, arXiv 2404.11912).
 
-    Each token is drawn from the law of the target over a part of its cache, as without `first`, and
-    a pass goes on while the token is the one that `first` guessed. So neither tokens nor laws of a
-    draft depend on the guesses, and verifiers stay exact; passes do.
+    Each token is drawn from the distribution of the target over a part of its cache, as without
+    `first`, and a pass goes on while the token is the one that `first` guessed. So neither tokens
+    nor probs of a draft depend on the guesses, and verifiers stay exact; passes do.
     """
 
     def __init__(self, lm: LM, first: Drafter) -> None:
@@ -102,12 +102,12 @@ class TwoLevelDrafter(PartialDrafter):
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         lm, u = self.lm, noise.uniform(Purpose.DRAFT, k)
-        laws: list[Tensor] = []
+        p: list[Tensor] = []
         text, more = list(context.tokens), True
         begin = len(text)
         lm.commit(begin - 1)
         guess = self._first.draft(context, max(0, k - 1), Silence(), go_on).tokens.tolist()
-        while more and len(laws) < k:
+        while more and len(p) < k:
             drafted = text[begin:]
             ahead = guess[len(drafted) : k - 1] if drafted == guess[: len(drafted)] else []
             feed = torch.tensor(text[begin - 1 :] + ahead)
@@ -117,15 +117,15 @@ class TwoLevelDrafter(PartialDrafter):
                 texts = (text + ahead[:n] for n in range(len(ahead) + 1))
                 allowed = constraint.allowed(map(constraint.output, texts))
                 logits = logits.masked_fill(~send(allowed, logits.device), -torch.inf)
-            for row, law in zip(logits, context.warp(logits), strict=True):
-                more = bool(continues(go_on, context.warp, row, law))
+            for row, probs in zip(logits, context.warp(logits), strict=True):
+                more = bool(continues(go_on, context.warp, row, probs))
                 if not more:
                     break
-                text.append(int(sample(law, u[len(laws)])))
-                laws.append(law)
-                if text[begin:] != guess[: len(laws)]:
+                text.append(int(sample(probs, u[len(p)])))
+                p.append(probs)
+                if text[begin:] != guess[: len(p)]:
                     break
-        return Draft(torch.tensor(text[begin:]).long(), torch.stack(laws) if laws else None)
+        return Draft(torch.tensor(text[begin:]).long(), torch.stack(p) if p else None)
 
 
 def variant_of(count: int, skip: str | int) -> Variant:

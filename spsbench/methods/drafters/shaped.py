@@ -1,9 +1,8 @@
 """Trees whose shape is known before a token is drawn: what is drawn is a tree's only randomness.
 
-The children of a node are drawn from one law in one of three ways; all nodes of a depth are fed to
-the draft model in one pass. Fewer are drawn than the shape has where the law ends it: where a
-schedule says so, and where no other token has any weight. So the number of nodes depends on laws,
-never on values.
+The children of a node are drawn from one distribution in one of three ways; all nodes of a depth
+are fed in one pass. Fewer are drawn than the shape has where a schedule says so, and where no other
+token has any weight. So the number of nodes depends on distributions, never on values.
 """
 
 from collections.abc import Sequence
@@ -61,21 +60,21 @@ class ShapedDrafter(Drafter):
         number = {-1: -1}  # slot of the shape -> node of the draft
         parents: list[int] = []
         tokens: list[Tensor] = []
-        laws: list[Tensor] = []
+        p: list[Tensor] = []
         slots, logits = [-1], frontier.root(context)
         for depth in range(k):
-            law = context.warp(logits)  # [R, V]
-            counts = self._child_counts(slots, logits, law, context, go_on)
+            probs = context.warp(logits)  # [R, V]
+            counts = self._child_counts(slots, logits, probs, context, go_on)
             fits = [(r, j) for r, count in enumerate(counts) for j in range(count)]
             fits = fits[: most - len(parents)]
             if not fits:
                 break
-            drawn = self._draw(logits, law, slots, max(counts), u)  # [R, W]
-            rows, ranks = (send(torch.tensor(side), law.device) for side in zip(*fits, strict=True))
+            drawn = self._draw(logits, probs, slots, max(counts), u)  # [R, W]
+            rows, ranks = (send(torch.tensor(x), probs.device) for x in zip(*fits, strict=True))
             fed_tokens = drawn[rows, ranks]
             tokens.append(fed_tokens)
             if u is not None:
-                laws.append(law[rows])
+                p.append(probs[rows])
             drew = [self._children[slots[r]][j] for r, j in fits]
             for slot, (r, _) in zip(drew, fits, strict=True):
                 number[slot] = len(parents)
@@ -87,27 +86,27 @@ class ShapedDrafter(Drafter):
             spare = None if spare is None else spare - len(ahead)
             slots = [drew[i] for i in ahead]
             nodes = [number[slot] for slot in slots]
-            fed = fed_tokens[send(torch.tensor(ahead), law.device)]
+            fed = fed_tokens[send(torch.tensor(ahead), probs.device)]
             logits = frontier.feed(fed, nodes, [parents[node] for node in nodes])
         if not parents:
             return Draft(torch.empty(0, dtype=torch.int64), None)
-        return Draft(torch.cat(tokens), torch.cat(laws) if laws else None, torch.tensor(parents))
+        return Draft(torch.cat(tokens), torch.cat(p) if p else None, torch.tensor(parents))
 
     def _child_counts(
-        self, slots: Sequence[int], logits: Tensor, law: Tensor, context: Context, go_on: GoOn
+        self, slots: Sequence[int], logits: Tensor, probs: Tensor, context: Context, go_on: GoOn
     ) -> list[int]:
-        """Return how many children each of some nodes gets, by its law."""
-        sure = unsharpened(context.warp, logits, law)
-        counts = [min(len(self._children[slot]), law.shape[-1]) for slot in slots]
+        """Return how many children each of some nodes gets, by its probs."""
+        sure = unsharpened(context.warp, logits, probs)
+        counts = [min(len(self._children[slot]), probs.shape[-1]) for slot in slots]
         if self.drawn is not Drawn.POINT:
-            there = (law > 0).sum(-1).tolist()
+            there = (probs > 0).sum(-1).tolist()
             if self.drawn is Drawn.IID:  # of a sure token one is enough
                 there = [most if n > 1 else n for most, n in zip(counts, there, strict=True)]
             counts = [min(most, n) for most, n in zip(counts, there, strict=True)]
         return [most if go_on(sure[r]) else 0 for r, most in enumerate(counts)]
 
     def _draw(
-        self, logits: Tensor, law: Tensor, slots: Sequence[int], most: int, u: Tensor | None
+        self, logits: Tensor, probs: Tensor, slots: Sequence[int], most: int, u: Tensor | None
     ) -> Tensor:
         """Draw [R, W] children of each of some nodes in order; unwanted slots are arbitrary."""
         if u is None:
@@ -116,8 +115,8 @@ class ShapedDrafter(Drafter):
         padded = [[*row, *[row[-1]] * (most - len(row))] for row in padded]
         uniforms = u[send(torch.tensor(padded), u.device)]
         if self.drawn is Drawn.DISTINCT:
-            return without_replacement(law, uniforms)
-        return sample(law[:, None].expand(-1, most, -1), uniforms)
+            return without_replacement(probs, uniforms)
+        return sample(probs[:, None].expand(-1, most, -1), uniforms)
 
 
 @dataclass(frozen=True)

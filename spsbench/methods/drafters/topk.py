@@ -26,9 +26,9 @@ class TopkDrafter(Drafter):
     """A best-first tree drafter: expand the best `width` nodes of a depth, keep the best of all.
 
     Path probabilities are the draft model's at temperature 1, whatever the warp is: at 0 the warped
-    law has one token only. All tokens are drafted by rule, so the draft has no law and only a
-    verifier that needs none may follow it (section 4 of the paper; sampled nodes that were selected
-    by their value would have none either).
+    row has one token only. The draft is deterministic, so it has no probs, and only a verifier that
+    needs none may follow it (section 4 of the paper; sampled nodes that were selected by their
+    value would have none either).
 
     """
 

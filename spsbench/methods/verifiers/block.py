@@ -7,7 +7,7 @@ from torch import Tensor
 
 from spsbench.loop.sampling import residual, row, sample
 from spsbench.loop.types import Draft, Noise, Purpose, Verdict
-from spsbench.methods.verifiers.sps import law_of, ratios
+from spsbench.methods.verifiers.sps import ratios, slot_probs
 from spsbench.methods.verifiers.tree_rejection import excesses
 from spsbench.methods.verifiers.walk_down import SAMPLED_CHAINS, Accepting, uniforms
 
@@ -30,7 +30,7 @@ class Block(Accepting):
         passed = u < keep_chances(draft, q, weight)  # [N]
         lengths = torch.arange(1, n + 1, device=q.device)
         a = torch.cat([lengths.new_zeros(1), lengths.where(passed, 0)]).amax()
-        token = sample(residual(row(weight, a) * row(q, a), law_of(draft, a)), last)
+        token = sample(residual(row(weight, a) * row(q, a), slot_probs(draft, a)), last)
         return Verdict((lengths - 1).where(lengths <= a, -1), token, torch.full_like(a, -1))
 
 

@@ -37,7 +37,7 @@ class Rejection(WalkDown):
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
         passed = (u := uniforms(draft, q, noise)) < 0
         if len(u) and draft.probs is not None:
-            # A token without mass in both laws is 0 / 0; one that only q has makes M infinite.
+            # A token without mass in q and p is 0 / 0; one that only q has makes M infinite.
             greatest = (q[:-1] / draft.probs).nan_to_num(0.0, posinf=torch.inf).amax(-1)  # [N] M
             passed = u < ratios(draft, q) / greatest
         return (passed, drawn_from(lambda end: row_at(q, end), noise))
@@ -47,7 +47,7 @@ class Rejection(WalkDown):
 class Lenient(WalkDown):
     """A verifier that keeps x with min(1, q / (l p)) and draws from (q - p)+ after a rejection.
 
-    The law of a drafted slot is min(p, q / l) + (1 - sum min(p, q / l)) (q - p)+ / sum (q - p)+, at
+    A drafted slot's probs are min(p, q / l) + (1 - sum min(p, q / l)) (q - p)+ / sum (q - p)+, at
     most q / l; that of the bonus token is q. `l` 1 is `sps`. At temperature 0 x passes where its
     probability at temperature 1 is at least l times the greatest, else the likeliest token comes.
     """
@@ -72,8 +72,8 @@ class Lenient(WalkDown):
         drafted = torch.zeros_like(rows).scatter_(1, at, 1.0)
         return torch.cat([torch.where(near, drafted.to(q.dtype), q[: len(at)]), q[len(at) :]])
 
-    def law(self, q: Tensor, p: Tensor) -> Tensor:
-        """Return the [..., V] output law of a drafted slot with the laws `q` and `p`."""
+    def output_probs(self, q: Tensor, p: Tensor) -> Tensor:
+        """Return the [..., V] output probs of a drafted slot with `q` and `p`."""
         kept = self.kept(q, p)
         leftover = residual(q, p)
         return kept + (1 - kept.sum(-1, keepdim=True)) * leftover / leftover.sum(-1, keepdim=True)
@@ -87,8 +87,8 @@ class Lenient(WalkDown):
 class Ensemble(WalkDown):
     """A verifier that runs `sps` with the target m = w p + (1 - w) q wherever there is a p.
 
-    The law of a drafted slot is exactly m, so its total variation from q is w TV(p, q). The bonus
-    token has no p and comes from q: its frequency depends on K, and so does the law of a text. `w`
+    A drafted slot's probs are m, so its total variation from q is w TV(p, q). The bonus token has
+    no p and comes from q: its frequency depends on K, and so does the distribution of a text. `w`
     0 is `sps`, 1 keeps every draft.
     """
 
@@ -100,16 +100,16 @@ class Ensemble(WalkDown):
     w: float = 0.3
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
-        mixed = self.law(q[:-1], chain_laws(draft, q)[:-1])
+        mixed = self.output_probs(q[:-1], chain_laws(draft, q)[:-1])
         return by_ratio(draft, torch.cat([mixed, q[-1:]]), noise)
 
-    def law(self, q: Tensor, p: Tensor) -> Tensor:
-        """Return the [..., V] output law of a drafted slot with the laws `q` and `p`."""
+    def output_probs(self, q: Tensor, p: Tensor) -> Tensor:
+        """Return the [..., V] output probs of a drafted slot with `q` and `p`."""
         return self.w * p + (1 - self.w) * q
 
     def kept(self, q: Tensor, p: Tensor) -> Tensor:
         """Return the [..., V] part of the output that the draft provides; its sum: acceptance."""
-        return torch.minimum(p, self.law(q, p))
+        return torch.minimum(p, self.output_probs(q, p))
 
 
 @dataclass(frozen=True)

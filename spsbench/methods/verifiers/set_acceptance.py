@@ -1,8 +1,8 @@
 """Verifiers that keep a token in a set of the target's: typical and top-k acceptance.
 
-Their law, for a slot whose set of allowed tokens is T: a sampled draft gives p on T, and 1 - p(T)
-of q; a draft by rule is the output with certainty if it is in T, else a token of q is. Nothing
-bounds the ratio of the output's law to q.
+For a slot whose set of allowed tokens is T, a sampled draft gives p on T, and 1 - p(T) of q; a
+deterministic draft is the output with certainty if it is in T, else a token of q is. Nothing
+bounds the ratio of the output's distribution to q.
 """
 
 from abc import abstractmethod
@@ -29,7 +29,7 @@ class Allowing(WalkDown):
 
     @abstractmethod
     def allowed(self, q: Tensor) -> Tensor:
-        """Map [..., V] laws of the target to [..., V] bool: the tokens that may pass."""
+        """Map [..., V] probs of the target to [..., V] bool: the tokens that may pass."""
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
         above = slice(-1) if draft.parents is None else draft.parents.to(q.device) + 1
@@ -46,8 +46,8 @@ class Allowing(WalkDown):
         token = last(nodes[-1] + 1 if nodes else 0)
         return Verdict(path, token, torch.full_like(token, -1))
 
-    def law(self, q: Tensor, p: Tensor) -> Tensor:
-        """Return the [..., V] output law of a slot drawn from `p` where the target's law is `q`."""
+    def output_probs(self, q: Tensor, p: Tensor) -> Tensor:
+        """Return the [..., V] output probs of a slot drawn from `p` where the target has `q`."""
         kept = self.kept(q, p)
         return kept + (1 - kept.sum(-1, keepdim=True)) * q
 
@@ -78,7 +78,7 @@ def longest(parents: Sequence[int], passes: Sequence[bool], chances: Sequence[fl
 class Typical(Allowing):
     """A verifier that keeps x while q(x) > min(epsilon, delta exp(-H(q))), then draws from q.
 
-    Lossy, and without a bound: the law of a drafted slot is `Allowing.law` with that set, where a
+    Lossy, and without a bound: a drafted slot has `Allowing.output_probs` of that set, where a
     token of probability `epsilon` may come every time that the draft proposes it. H in nats. The
     defaults are Medusa's; where Medusa then takes the target's likeliest token, this verifier draws
     one from q. At temperature 0 it is greedy decoding.
@@ -99,9 +99,9 @@ class Typical(Allowing):
 class TopK(Allowing):
     """A verifier that keeps x among the target's `n` likeliest tokens, then draws from q.
 
-    Lossy, and without a bound: the law of a drafted slot is `Allowing.law` with that set. Tokens as
-    likely as the n-th are in it, those of no probability never. The rule sees the law after the
-    warp: at temperature 0 that holds one token, and this is greedy decoding. To let the second best
+    Lossy, and without a bound: a drafted slot has `Allowing.output_probs` of that set. Tokens as
+    likely as the n-th are in it, those of no probability never. The rule sees probs after the
+    warp: at temperature 0 they hold one token, and this is greedy decoding. To let the second best
     pass as the paper does, ask for a low temperature instead.
     """
 

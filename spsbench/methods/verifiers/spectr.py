@@ -36,7 +36,7 @@ class SpecTr(Accepting):
         u = uniforms(draft, q, noise)
         last = noise.uniform(Purpose.FINAL, 1)[0]
         tables = draft.tree.tables(q.device)
-        if draft.probs is None or not len(draft.tokens):  # without laws nothing was drafted
+        if draft.probs is None or not len(draft.tokens):  # nothing was drafted
             return Verdict(draft.tokens, sample(q[0], last), tables.tested[0])
         p, above = draft.probs, tables.above
 
@@ -56,9 +56,9 @@ class SpecTr(Accepting):
         end = torch.cat([rows.new_zeros(1), deep.where(reached, 0)]).amax() % (len(u) + 1)
 
         drawn = row(below, end)
-        law = row(p, drawn.long().argmax())  # any of those drawn there has it
+        probs = row(p, drawn.long().argmax())  # any of those drawn there has it
         scale = row(rho, row(above, drawn.long().argmax()))
-        some = torch.minimum(law, row(q, end) / scale)
+        some = torch.minimum(probs, row(q, end) / scale)
         left = residual(row(q, end), some * tries(some.sum(), row(k, end)))
         token = sample(torch.where(row(k, end) > 0, left, row(q, end)), last)
         deepest = row(tables.ancestors.sum(-1), (end - 1).clamp(min=0)).where(end > 0, 0)
@@ -75,11 +75,11 @@ def rhos(draft: Draft, q: Tensor, k: Tensor) -> Tensor:
         here = rows[some]
         places = send(numbers(here), q.device)
         target = taken(q, here)
-        law = taken(draft.probs, [draft.tree.children[at][0] for at in here])  # type: ignore[arg-type]
+        probs = taken(draft.probs, [draft.tree.children[i][0] for i in here])  # type: ignore[arg-type]
         many = k.index_select(0, places)
         ratio = many.to(q.dtype)  # of k itself the condition holds, and so it does of what follows
         for _ in range(STEPS):
-            ratio = tries(torch.minimum(law, target / ratio[:, None]).sum(-1), many)
+            ratio = tries(torch.minimum(probs, target / ratio[:, None]).sum(-1), many)
         rho.index_copy_(0, places, ratio)
     return rho
 

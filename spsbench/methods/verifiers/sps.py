@@ -46,26 +46,26 @@ def by_ratio(draft: Draft, q: Tensor, noise: Noise, lenience: float = 1.0) -> Te
 
 def leftover_of(draft: Draft, q: Tensor, noise: Noise) -> Callable[[Row], Tensor]:
     """Return the draw of the last token from the residual (q - p)+ of a row."""
-    return drawn_from(lambda end: residual(row_at(q, end), law_of(draft, end)), noise)
+    return drawn_from(lambda end: residual(row_at(q, end), slot_probs(draft, end)), noise)
 
 
 def chain_laws(draft: Draft, q: Tensor) -> Tensor:
-    """Return [N+1, V], the laws of a chain's tokens, and a row of zeros for the bonus token."""
+    """Return [N+1, V], the probs of a chain's slots, and a row of zeros for the bonus token."""
     if draft.probs is None:
-        return torch.zeros_like(q)  # only an empty draft has no laws here: see `accepts`
+        return torch.zeros_like(q)  # only an empty draft has no probs here: see `accepts`
     return pad(draft.probs, (0, 0, 0, 1))
 
 
 def ratios(draft: Draft, q: Tensor) -> Tensor:
-    """Return [N] q / p of each token of a chain, p being 0 without laws; NaN for 0 / 0."""
+    """Return [N] q / p of each token of a chain, p being 0 without probs; NaN for 0 / 0."""
     at = draft.tokens[:, None]
     q_at = q[: len(at)].gather(1, at)
     p_at = torch.zeros_like(q_at) if draft.probs is None else draft.probs.gather(1, at)
     return (q_at / p_at)[:, 0]
 
 
-def law_of(draft: Draft, slot: Row) -> Tensor | None:
-    """Return [V], the law of the token in a slot of a chain: zeros, or None, after the last."""
+def slot_probs(draft: Draft, slot: Row) -> Tensor | None:
+    """Return [V], the probs of a slot of a chain: zeros, or None, after the last."""
     n = len(draft.tokens)
     if draft.probs is None or n == 0:
         return None

@@ -38,7 +38,7 @@ class Traversal(Accepting):
         passed = (u < keep[1:])[tables.upwards]  # [N] in the order of the walk
         place = passed.long().argmax() if n else passed.new_zeros((), dtype=torch.int64)
         end = (row(tables.upwards, place) + 1).where(passed.any(), 0) if n else place
-        token = sample(rejection.law_at(end), last)
+        token = sample(rejection.probs_at(end), last)
         return Verdict(tables.path_to(end), token, torch.full_like(end, -1))
 
 

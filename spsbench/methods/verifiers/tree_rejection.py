@@ -9,9 +9,9 @@ min(1, R(x) / P(x)), and when it is refused, with S = sum (R - P)+,
 
 With a = 1 this is recursive rejection: R <- (R - P)+ rescaled (SpecInfer, arXiv 2305.09781; EAGLE,
 arXiv 2401.15077; Sequoia, arXiv 2402.12374). With the a that came down from above it is Traversal
-Verification (arXiv 2505.12398). P of a later sibling is the same law again where siblings are
-independent, the law without the earlier ones where they are distinct, and all on x where x came by
-rule. No state depends on a uniform.
+Verification (arXiv 2505.12398). P of a later sibling is the same distribution where siblings
+are independent, that without the earlier ones where they are distinct, and all on x where x is
+deterministic. No state depends on a uniform.
 """
 
 from collections.abc import Callable, Sequence
@@ -84,25 +84,25 @@ class TreeRejection:
             chance = mass
             left.copy_(before).scatter_(1, tokens, 0.0)
         else:
-            law, total = self._law(nodes, rank)  # P = law / total
-            chance = mass / law.gather(1, tokens)[:, 0] * total
-            torch.addcmul(before, law, -(scale / total)[:, None], out=left).clamp_(min=0)
+            probs, total = self._probs(nodes, rank)  # P = probs / total
+            chance = mass / probs.gather(1, tokens)[:, 0] * total
+            torch.addcmul(before, probs, -(scale / total)[:, None], out=left).clamp_(min=0)
         self._set(nodes, chance.nan_to_num(0.0).clamp(max=1.0))
         excess = (left.sum(-1) / scale).where(possible, 0.0)
         room = excess + (1 - self.weight[here])
-        # Without room the two laws are equal: what is refused there is refused by rounding alone.
+        # Without room the two are equal: only rounding refuses there.
         self.weight[here] = torch.where(room > 0, excess / room, 1.0)
         scale.mul_(torch.where(room > 0, room, 1.0))
 
-    def _law(self, nodes: Sequence[int], rank: int) -> tuple[Tensor, Tensor]:
-        """Return [n, V], the law of each of `nodes` given the siblings before it, and its sum."""
-        law = taken(self.draft.probs, nodes)  # type: ignore[arg-type]  # not of a point draft
+    def _probs(self, nodes: Sequence[int], rank: int) -> tuple[Tensor, Tensor]:
+        """Return [n, V], probs of each of `nodes` given the siblings before it, and their sums."""
+        probs = taken(self.draft.probs, nodes)  # type: ignore[arg-type]  # not of a point draft
         if rank == 0 or self.draft.drawn is not Drawn.DISTINCT:
-            return law, law.new_ones(len(nodes))
+            return probs, probs.new_ones(len(nodes))
         before = [self.tree.children[self.tree.parents[node] + 1][:rank] for node in nodes]
         drawn = taken(self.draft.tokens, [node for some in before for node in some])
-        law = law.scatter(1, drawn.view(len(nodes), rank), 0.0)
-        return law, law.sum(-1)
+        probs = probs.scatter(1, drawn.view(len(nodes), rank), 0.0)
+        return probs, probs.sum(-1)
 
     def _set(self, nodes: Sequence[int], chance: Tensor) -> None:
         """Store the acceptance probabilities of `nodes`."""
@@ -112,17 +112,17 @@ class TreeRejection:
             places = send(numbers(nodes), chance.device) + 1
             self.chance.index_copy_(0, places, chance)
 
-    def law_at(self, end: Tensor) -> Tensor:
+    def probs_at(self, end: Tensor) -> Tensor:
         """Return [V], the weights of the token after row `end` []: the leftover; q below a leaf."""
-        law = self.q.index_select(0, end[None])[0]
+        probs = self.q.index_select(0, end[None])[0]
         if not self.order:
-            return law
+            return probs
         places = [-1] * (len(self.draft.tokens) + 1)
         for index, at in enumerate(self.order):
             places[at] = index
         place = send(numbers(places), end.device).index_select(0, end[None])
         left = self.left.index_select(0, place.clamp(min=0))[0]
-        return torch.where((place >= 0) & (left.sum() > 0), left, law)
+        return torch.where((place >= 0) & (left.sum() > 0), left, probs)
 
 
 def taken(rows: Tensor, numbered: Sequence[int]) -> Tensor:
@@ -153,4 +153,4 @@ class Recursive(WalkDown):
         rejection = TreeRejection(draft, q)
         rejection.settle_all(lambda rows: q.new_ones(len(rows)))
         passed = uniforms(draft, q, noise) < rejection.chance[1:]
-        return (passed, drawn_from(lambda end: rejection.law_at(torch.as_tensor(end)), noise))
+        return (passed, drawn_from(lambda end: rejection.probs_at(torch.as_tensor(end)), noise))

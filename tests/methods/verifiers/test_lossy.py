@@ -53,7 +53,7 @@ def laws(pair):
 @pytest.mark.parametrize("pair", [Pair(3, 2, ("plain",)), Pair(4, 7, ("zeros",))], ids=["a", "b"])
 def test_the_stated_law_is_what_comes_out(rule, pair):
     q, p = laws(pair)
-    stated = rule.law(q, p)
+    stated = rule.output_probs(q, p)
     assert float(stated.sum()) == pytest.approx(1, abs=1e-12)
     law, kept = walked(rule, pair)
     assert law == pytest.approx(stated.tolist(), abs=1e-12)

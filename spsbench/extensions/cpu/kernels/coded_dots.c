@@ -77,7 +77,7 @@ INLINE void block(int rows, int bits, int least, const uint8_t *w, struct rounde
             for (int p = 0; p < PARTS; p += beside(bits)) {
                 vector_ints whole[DOTS][2];
                 for (int r = 0; r < rows; r++) {
-                    int32_t lifted = bits == 4 || LIFT ? row_of(x, r, in, group).lifted[i / BLOCK] : 0;
+                    int32_t lifted = bits == 4 || LIFT != 0 ? row_of(x, r, in, group).lifted[i / BLOCK] : 0;
                     whole[r][0] = whole[r][1] = (vector_ints){} + lifted;
                 }
                 const int8_t *codes = x.codes + i * (bits == 8 ? CODE : 1);

@@ -69,7 +69,7 @@ def slot_figures(prompts: int, tokens: int) -> dict[str, dict[str, float]]:
         p = drafted.laws
         sums["sps"]["kept"] += float(torch.minimum(p, q).sum())
         for name, rule in rules.items():
-            sums[name]["total variation"] += float((rule.law(q, p) - q).abs().sum()) / 2
+            sums[name]["total variation"] += float((rule.output_probs(q, p) - q).abs().sum()) / 2
             sums[name]["kept"] += float(rule.kept(q, p).sum())
         count += len(q)
     return {

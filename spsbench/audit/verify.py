@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from spsbench.audit.statistical.betting import LEVEL
-from spsbench.audit.statistical.finding import LEADS, AuditArm, AuditVerdict, Finding
+from spsbench.audit.statistical.finding import LEADS, AuditVerdict, Finding, MethodAudit
 from spsbench.audit.statistical.finding import Audit as SampledAudit
 from spsbench.audit.statistical.greedy import Greedy, greedy_pair, greedy_records
 from spsbench.audit.statistical.referee import Text, rounding
@@ -129,15 +129,15 @@ class PairAudit(SampledAudit):
         self._workers, self._access = workers, access
         bands, edge = rounding(bench.loaded.target, bench.referee, bench.alternatives, calibration)
         self._bench = bench.with_edge(edge)
-        sps, ars = (AuditArm(name, bench.alternatives, bands, level) for name in ("SpS", "ArS"))
-        self.arms = {True: sps, False: ars}  # by whether a text is speculative
+        sps, ars = (MethodAudit(name, bench.alternatives, bands, level) for name in ("SpS", "ArS"))
+        self.methods = {True: sps, False: ars}  # by whether a text is speculative
         super().__init__(sps, ars, bias)
 
     def take(self, work: Iterable[AuditJob], until: Callable[[], bool]) -> None:
         """Generate and examine texts in the order of `work`."""
 
         def receive(job: AuditJob, examined: Examined) -> bool:
-            self.arms[job.speculative].take(*examined)
+            self.methods[job.speculative].take(*examined)
             if self.audited.tokens - self._logged >= OFTEN:
                 self._logged = self.audited.tokens
                 claim = None if self.bias is None else self.claim()
@@ -165,7 +165,7 @@ def audit_pair(
     narrow = loaded.target.dtype.itemsize < 4
     first = [AuditJob(False, prompt, CONTROL) for prompt in prompts[:CALIBRATION] if narrow]
     audit = PairAudit(bench, [bench.generate(job) for job in first], **options)
-    sps, ars = audit.arms[True], audit.arms[False]
+    sps, ars = audit.methods[True], audit.methods[False]
     audit.take(jobs(prompts), lambda: audit.decided or sps.tokens >= most)
     if sps.alarmed:  # an alarm needs a control of the same length
         audit.take(plain_jobs(prompts), lambda: ars.alarmed or ars.tokens >= sps.tokens)
@@ -193,8 +193,8 @@ def audit_texts(
         for speculative, texts in ((False, ars), (True, sps))
     }
     for speculative, work in kept.items():
-        arm = audit.arms[speculative]
-        audit.take(work, lambda arm=arm: arm.alarmed or (most or math.inf) <= arm.tokens)  # type: ignore[misc]
+        method = audit.methods[speculative]
+        audit.take(work, lambda m=method: m.alarmed or (most or math.inf) <= m.tokens)  # type: ignore[misc]
     return audit.finding(audit.seconds)
 
 

@@ -201,9 +201,9 @@ def figure(audits: Sequence[Mapping[str, Any]]) -> Any:
         raise UsageError("--plot of a greedy audit: expected a temperature above 0. Leave it out")
     several = len(audits) > 1
     curves = {
-        one_line(f"{audit['name']}, {arm['name']}" if several else arm["name"]): arm["curve"]
+        one_line(f"{audit['name']}, {m['name']}" if several else m["name"]): m["curve"]
         for audit in sampled
-        for arm in (audit["sps"], audit["controls"]["ars"])
+        for m in (audit["sps"], audit["controls"]["ars"])
     }
     heading = "" if several else one_line(audits[0]["line"])
     return e_process_figure(curves, max(audit["alarm_log10"] for audit in sampled), heading)

@@ -14,7 +14,7 @@ import torch
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.audit.statistical.greedy import greedy_pair
-from spsbench.audit.statistical.positions import DraftLaw, Followed, Likeliest, of_vocabulary
+from spsbench.audit.statistical.positions import DraftPreferred, Followed, Likeliest, of_vocabulary
 from spsbench.audit.statistical.referee import Text, alternatives_of, referee_of
 from spsbench.audit.statistical.texts import AuditJob, Prompt, jobs, perform_in_order
 from spsbench.audit.verify import audit_pair
@@ -94,11 +94,11 @@ def never_ends(block, output, limits, *rest):
 
 
 def bonus_unwarped(self, logits):
-    laws = WARP(self, logits)
+    probs = WARP(self, logits)
     return (
-        torch.cat([laws[:-1], (logits[-1:] / self.temperature).softmax(-1)])
-        if len(laws) > 1
-        else laws
+        torch.cat([probs[:-1], (logits[-1:] / self.temperature).softmax(-1)])
+        if len(probs) > 1
+        else probs
     )
 
 
@@ -207,9 +207,9 @@ def test_evidence_is_what_the_laws_say(loaded):
     prompt = tuple(loaded.tokenizer.encode("the cat"))
     tokens = tuple(range(40, 110))
     text = Text(prompt, tokens, (3, 1, 66), (3, 0, 65), "")
-    (evidence,), _ = referee.examine(text, [DraftLaw()])
-    ((_, laws, at),) = referee.positions(text, None)
-    q, p = laws.law, at.draft
+    (evidence,), _ = referee.examine(text, [DraftPreferred()])
+    ((_, target, at),) = referee.positions(text, None)
+    q, p = target.probs, at.draft
     inside = p > q
     assert evidence.mass[:, 0] == pytest.approx((q * inside).sum(-1))
     assert evidence.pull == pytest.approx(np.abs(p - q).sum(-1) / 2)
@@ -228,7 +228,7 @@ def test_the_alternative_of_each_drafter(loaded):
     alone, other = replace(loaded, draft=None), replace(loaded, draft_tokenizer=loaded.tokenizer)
     pairs = [(CELL, loaded), (CELL, other), (LOOKED_UP, alone)]
     kinds = [type(alternatives_of(cell, models)[0]) for cell, models in pairs]
-    assert kinds == [DraftLaw, Likeliest, Followed]
+    assert kinds == [DraftPreferred, Likeliest, Followed]
 
 
 def test_what_followed_the_newest_two_tokens_is_favoured_else_the_likeliest():

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from spsbench.audit.statistical.forward import Scorer, precise
-from spsbench.audit.statistical.positions import laws_of
+from spsbench.audit.statistical.positions import distributions_of
 from spsbench.loop.sampling import Warp
 from spsbench.settings.cell import WarpSettings
 from tests.oracles.models import laws, tiny
@@ -27,9 +27,9 @@ def test_it_is_the_shipping_warp(settings):
     logits = torch.randn(40, 60, dtype=torch.float64, generator=torch.manual_seed(0)) * 3
     logits[:10] = logits[:10].round()  # ties
     shipped = Warp(**settings)(logits)
-    own = laws_of(logits.numpy(), WarpSettings(**settings))
-    assert own.law == pytest.approx(shipped.numpy(), abs=1e-12)
-    inside = own.law > 0
+    own = distributions_of(logits.numpy(), WarpSettings(**settings))
+    assert own.probs == pytest.approx(shipped.numpy(), abs=1e-12)
+    inside = own.probs > 0
     for token in range(60):
         beyond = own.outside(np.full(40, token))
         assert ((beyond == 0) == inside[:, token]).all()
@@ -37,14 +37,14 @@ def test_it_is_the_shipping_warp(settings):
 
 def test_how_far_a_token_is_outside():
     logits = np.log(np.array([[0.5, 0.3, 0.15, 0.05]]))
-    nucleus = laws_of(logits, WarpSettings(top_p=0.8 + 1e-9))
+    nucleus = distributions_of(logits, WarpSettings(top_p=0.8 + 1e-9))
     assert nucleus.outside(np.array([3]))[0] == pytest.approx(0.15, abs=1e-6)
-    assert laws_of(logits, WarpSettings(top_p=0.8 - 1e-6)).outside(np.array([2]))[
+    assert distributions_of(logits, WarpSettings(top_p=0.8 - 1e-6)).outside(np.array([2]))[
         0
     ] == pytest.approx(1e-6)
-    cut = laws_of(logits, WarpSettings(top_k=2)).outside(np.array([3]))[0]
+    cut = distributions_of(logits, WarpSettings(top_k=2)).outside(np.array([3]))[0]
     assert cut == pytest.approx(np.log(0.3 / 0.05))
-    rows = laws_of(logits.repeat(4, 0), WarpSettings(min_p=0.2))
+    rows = distributions_of(logits.repeat(4, 0), WarpSettings(min_p=0.2))
     unlikely = rows.outside(np.arange(4))
     assert unlikely == pytest.approx([0, 0, 0, np.log(0.2 * 0.5 / 0.05)])
 

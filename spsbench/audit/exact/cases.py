@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from spsbench.audit.exact.tables import Law, Pair, TableLM
-from spsbench.audit.statistical.positions import laws_of
+from spsbench.audit.statistical.positions import distributions_of
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import never
 from spsbench.loop.types import LM, Draft, Drafter, Noise, Purpose, Schedule, Stop, Verifier
@@ -76,7 +76,7 @@ def warped(law: Law, **settings: Any) -> Law:
             return tuple(float(x == row.index(max(row))) for x in range(len(row)))
         with np.errstate(divide="ignore"):
             logits = np.log(np.array([row], np.float64))
-        return tuple(laws_of(logits, warp).law[0].tolist())
+        return tuple(distributions_of(logits, warp).probs[0].tolist())
 
     return after
 

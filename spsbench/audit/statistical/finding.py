@@ -93,7 +93,7 @@ def share(
     return Test(name, stratum, n, float(hit.mean()), float(mass.mean()), z)
 
 
-class AuditArm:
+class MethodAudit:
     """The tokens of one method or server, in order, and the e-process against its distribution.
 
     Each alternative has an equal share of the capital: the mean of their e-processes is one
@@ -138,7 +138,7 @@ class AuditArm:
 
     @property
     def alarmed(self) -> bool:
-        """Return whether this arm alarms: its distribution is not the target's."""
+        """Return whether the method alarms: its distribution is not the target's."""
         return bool(self.impossible) or self.peak >= alarm(self.level)
 
     @property
@@ -224,8 +224,8 @@ class Finding:
     line: str
     claim: float | None  # least bias that has power 0.99
     control: Control | None  # of an audit without an alarm
-    audited: AuditArm
-    plain: AuditArm | None
+    audited: MethodAudit
+    plain: MethodAudit | None
     seconds: float = 0.0
 
     @property
@@ -255,7 +255,7 @@ GROWTH = 1.1  # of the sample, before the simulated claim is computed again
 
 
 class Audit:
-    """The method under audit and the plain one beside it, whose verdict can be told at any time.
+    """The method under audit and its baseline, whose verdict is known at any time.
 
     Args:
         audited: texts of the method or server.
@@ -266,8 +266,8 @@ class Audit:
 
     def __init__(
         self,
-        audited: AuditArm,
-        plain: AuditArm | None = None,
+        audited: MethodAudit,
+        plain: MethodAudit | None = None,
         bias: float | None = None,
         undecided: AuditVerdict = AuditVerdict.NOT_VALID,
     ) -> None:
@@ -310,11 +310,11 @@ class Audit:
         )
 
     def _judge(self, claim: float | None, control: Control | None) -> tuple[AuditVerdict, str]:
-        for arm, where in ((self.plain, "in plain sampling already: "), (self.audited, "")):
-            if arm is not None and arm.broken:
-                return self.undecided, f"{where}{arm.broken[0]}: no probabilities to bet on"
-            if arm is not None and arm.alarmed:
-                return AuditVerdict.BIAS, f"{where}{arm.alarm_line}"
+        for method, where in ((self.plain, "in plain sampling already: "), (self.audited, "")):
+            if method is not None and method.broken:
+                return self.undecided, f"{where}{method.broken[0]}: no probabilities to bet on"
+            if method is not None and method.alarmed:
+                return AuditVerdict.BIAS, f"{where}{method.alarm_line}"
         if claim is None or control is None:
             return self.undecided, "too few tokens, or distributions too sure, to see any bias"
         if not control.passed:

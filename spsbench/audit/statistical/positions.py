@@ -32,10 +32,10 @@ from spsbench.settings.cell import WarpSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Laws:
+class Distributions:
     """Distributions of n positions, and the distance of tokens from the boundary of the support."""
 
-    law: Floats  # [n, V]
+    probs: Floats  # [n, V]
     scaled: Floats  # [n, V] logits over the temperature, the largest 0
     least: Floats  # [n] the least scaled logits that top-k and min-p keep
     mass: Floats  # [n, V] of the likelier tokens that top-k keeps
@@ -50,10 +50,10 @@ class Laws:
         below = np.maximum(self.least - self.scaled[rows, tokens], 0.0)
         over = np.maximum(self.mass[rows, tokens] - self.top_p, 0.0)
         cut = np.where(below > 0, below, over)
-        return np.where(self.law[rows, tokens] > 0, 0.0, np.maximum(cut, 1e-300))
+        return np.where(self.probs[rows, tokens] > 0, 0.0, np.maximum(cut, 1e-300))
 
 
-def laws_of(logits: Floats, warp: WarpSettings) -> Laws:
+def distributions_of(logits: Floats, warp: WarpSettings) -> Distributions:
     """Return [n, V] the distributions of logits; the temperature is above 0."""
     n, size = logits.shape
     scaled = (logits.astype(np.float64) - logits.max(-1, keepdims=True)) / warp.temperature
@@ -61,25 +61,25 @@ def laws_of(logits: Floats, warp: WarpSettings) -> Laws:
     if 0 < warp.top_k < size:
         least = np.partition(scaled, size - warp.top_k, axis=-1)[:, size - warp.top_k]
     weights = np.where(scaled >= least[:, None], np.exp(scaled), 0.0)
-    law = weights / weights.sum(-1, keepdims=True)
-    mass = np.zeros_like(law)
+    probs = weights / weights.sum(-1, keepdims=True)
+    mass = np.zeros_like(probs)
     if warp.top_p < 1:
-        order = np.argsort(-law, axis=-1, kind="stable")
-        ranked = np.take_along_axis(law, order, -1)
+        order = np.argsort(-probs, axis=-1, kind="stable")
+        ranked = np.take_along_axis(probs, order, -1)
         before = np.concatenate([np.zeros((n, 1)), ranked.cumsum(-1)[:, :-1]], axis=-1)
         np.put_along_axis(mass, order, before, -1)
-        law = np.where(mass < warp.top_p, law, 0.0)
+        probs = np.where(mass < warp.top_p, probs, 0.0)
     if warp.min_p > 0:
         least = np.maximum(least, np.log(warp.min_p))
-        law = np.where(law >= warp.min_p * law.max(-1, keepdims=True), law, 0.0)
-    return Laws(law / law.sum(-1, keepdims=True), scaled, least, mass, warp.top_p)
+        probs = np.where(probs >= warp.min_p * probs.max(-1, keepdims=True), probs, 0.0)
+    return Distributions(probs / probs.sum(-1, keepdims=True), scaled, least, mass, warp.top_p)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
     """The target's distributions at n tokens of a text, and what came."""
 
-    law: Floats  # [n, W] of all outcomes
+    probs: Floats  # [n, W] of all outcomes
     emitted: Whole  # [n] outcome of the emitted token
     argmax: Bits  # [n, W] the likeliest visible outcome
     ends: Bits  # [n, W] outcomes that end a text
@@ -97,7 +97,7 @@ class Positions:
 
 
 def of_vocabulary(
-    law: Floats,
+    probs: Floats,
     tokens: Whole,
     eos: Set[int],
     rounds: Sequence[int],
@@ -110,16 +110,16 @@ def of_vocabulary(
         rounds: the number of tokens that each round of the text emitted.
         first: position of the first of `tokens` in the text.
     """
-    n, size = law.shape
-    argmax, ends, tail = (np.zeros(law.shape, np.bool_) for _ in range(3))
-    argmax[np.arange(n), law.argmax(-1)] = True
+    n, size = probs.shape
+    argmax, ends, tail = (np.zeros(probs.shape, np.bool_) for _ in range(3))
+    argmax[np.arange(n), probs.argmax(-1)] = True
     ends[:, [token for token in eos if token < size]] = True
     if size > TOP:
-        least = np.partition(law, size - TOP, axis=-1)[:, size - TOP]
-        tail = law < least[:, None]
+        least = np.partition(probs, size - TOP, axis=-1)[:, size - TOP]
+        tail = probs < least[:, None]
     here = slice(first, first + n)
     return Positions(
-        law=law,
+        probs=probs,
         emitted=tokens,
         argmax=argmax,
         ends=ends,
@@ -150,14 +150,14 @@ def evidence(
     """
     n, rows = len(at), np.arange(len(at))
     sets = sets_of(at, favoured)
-    law, live = at.law, np.ones((n, len(DIRECTIONS), 2), np.bool_)
+    probs, live = at.probs, np.ones((n, len(DIRECTIONS), 2), np.bool_)
     if at.visible is not None:
-        law, live, tail = among_visible(at, at.visible)
-    mass = masses(law, sets)
+        probs, live, tail = among_visible(at, at.visible)
+    mass = masses(probs, sets)
     if at.visible is not None:
         mass[:, TAIL] = tail
         mass *= live[:, :, 0]  # no spread where nothing is settled, so that controls skip it
-    drawn, within = draws(law, sets, rng)
+    drawn, within = draws(probs, sets, rng)
     bets = favoured.any(-1) & live[:, DRAFT, 0]
     return Evidence(
         hit=sets[rows, :, at.emitted] & live[:, :, 0],
@@ -176,35 +176,35 @@ def among_visible(at: Positions, visible: Bits) -> tuple[Floats, Bits, Floats]:
 
     The rest, of which a part may be hidden, comes with that probability beside them at most.
     """
-    n, rest = len(at), at.law.shape[1] - 1
-    inside = at.law * visible
-    listed, unlisted = inside[:, :rest].sum(1), at.law[:, rest] * at.tail[:, rest]
+    n, rest = len(at), at.probs.shape[1] - 1
+    inside = at.probs * visible
+    listed, unlisted = inside[:, :rest].sum(1), at.probs[:, rest] * at.tail[:, rest]
     some = listed > 0
-    law = np.where(some[:, None], inside, at.law) / np.where(some, listed, 1.0)[:, None]
+    probs = np.where(some[:, None], inside, at.probs) / np.where(some, listed, 1.0)[:, None]
     either = unlisted + listed
     settled = visible[np.arange(n), at.emitted]
     live = np.repeat(settled, 2 * len(DIRECTIONS)).reshape(n, len(DIRECTIONS), 2)
     live[:, TAIL, 0] |= (at.emitted == rest) & (either > 0)
     live[:, TAIL, 1] = False
-    return law, live, unlisted / np.where(either > 0, either, 1)
+    return probs, live, unlisted / np.where(either > 0, either, 1)
 
 
-def masses(law: Floats, sets: Bits) -> Floats:
+def masses(probs: Floats, sets: Bits) -> Floats:
     """Return [n, D] the probability of each set."""
-    return np.stack([(law * sets[:, d]).sum(-1) for d in range(sets.shape[1])], axis=1).clip(0, 1)
+    return np.stack([(probs * sets[:, d]).sum(-1) for d in range(sets.shape[1])], axis=1).clip(0, 1)
 
 
-def draws(law: Floats, sets: Bits, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def draws(probs: Floats, sets: Bits, rng: np.random.Generator) -> tuple[Bits, Bits]:
     """Return [R, n, D] the sets of seeded draws, and of draws within the favoured set."""
-    n, rows = len(law), np.arange(len(law))
-    inside = law * sets[:, DRAFT]
+    n, rows = len(probs), np.arange(len(probs))
+    inside = probs * sets[:, DRAFT]
     sets_of_draws = []
-    for drawn_from in (law, np.where(inside.sum(-1, keepdims=True) > 0, inside, law)):
+    for drawn_from in (probs, np.where(inside.sum(-1, keepdims=True) > 0, inside, probs)):
         cdf = drawn_from.cumsum(-1)
         points = rng.random((n, REPEATS)) * cdf[:, -1:]
         outcomes = np.stack(
             [np.searchsorted(row, at, side="right") for row, at in zip(cdf, points, strict=True)]
-        ).clip(max=law.shape[1] - 1)
+        ).clip(max=probs.shape[1] - 1)
         sets_of_draws.append(np.stack([sets[rows, :, outcomes[:, r]] for r in range(REPEATS)]))
     return sets_of_draws[0], sets_of_draws[1]
 
@@ -222,18 +222,18 @@ class Alternative(Protocol):
         """
 
 
-class DraftLaw:
+class DraftPreferred:
     """The tokens that the draft's distribution prefers to the target's."""
 
     name = "tokens that the draft model prefers"
 
     def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
         if at.draft is None:
-            return np.zeros(at.law.shape, np.bool_), None
+            return np.zeros(at.probs.shape, np.bool_), None
         if at.draft.dtype == np.bool_:
             return np.asarray(at.draft, np.bool_), None
-        favoured = at.draft > at.law
-        return favoured, ((at.draft - at.law) * favoured).sum(-1)
+        favoured = at.draft > at.probs
+        return favoured, ((at.draft - at.probs) * favoured).sum(-1)
 
 
 class Likeliest:
@@ -243,7 +243,7 @@ class Likeliest:
 
     def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
         # of a vocabulary where it is not certain, of columns where it is possible
-        return at.argmax & (at.law > 0 if at.keys else at.law < 1), None
+        return at.argmax & (at.probs > 0 if at.keys else at.probs < 1), None
 
 
 class Followed:
@@ -259,7 +259,7 @@ class Followed:
         self._otherwise = otherwise
 
     def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
-        favoured = np.zeros(at.law.shape, np.bool_)
+        favoured = np.zeros(at.probs.shape, np.bool_)
         text, last = [*context, *at.tokens], dict[tuple[Any, ...], Any]()
         for end in range(2, len(text)):
             i, pair = end - len(context), tuple(text[end - 2 : end])
@@ -284,8 +284,8 @@ class Excess:
         self._counts: dict[Any, list[float]] = {}
 
     def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
-        favoured, text = np.zeros(at.law.shape, np.bool_), [*context, *at.tokens]
-        stated = at.law if at.stated is None else at.stated
+        favoured, text = np.zeros(at.probs.shape, np.bool_), [*context, *at.tokens]
+        stated = at.probs if at.stated is None else at.stated
         for i, keys in enumerate(at.keys):
             before = text[len(context) + i - 1] if len(context) + i else ""
             shown = None if at.visible is None else at.visible[i]

@@ -16,13 +16,13 @@ from spsbench.audit.statistical.finding import Impossible
 from spsbench.audit.statistical.forward import PRECISE, Scorer, plain
 from spsbench.audit.statistical.positions import (
     Alternative,
-    DraftLaw,
+    Distributions,
+    DraftPreferred,
     Followed,
-    Laws,
     Likeliest,
     Positions,
+    distributions_of,
     evidence_of,
-    laws_of,
     masses,
     of_vocabulary,
     sets_of,
@@ -74,36 +74,35 @@ class Referee:
         rng = np.random.default_rng([self.seed, crc, len(text.prompt)])
 
         def positions() -> Iterator[Positions]:
-            for first, laws, at in self.positions(text):
-                impossible.extend(self._outside(text, first, at, laws))
+            for first, target, at in self.positions(text):
+                impossible.extend(self._outside(text, first, at, target.outside(at.emitted)))
                 yield at
 
         return evidence_of(positions(), alternatives, rng, text.prompt), impossible
 
     def positions(
         self, text: Text, rows: int | None = ROWS
-    ) -> Iterator[tuple[int, Laws, Positions]]:
+    ) -> Iterator[tuple[int, Distributions, Positions]]:
         """Yield first position, distributions and positions of `rows` tokens; None: of all."""
         logits = self.scorer.logits(text.prompt, text.tokens)
         drafted = None if self.draft is None else self.draft.logits(text.prompt, text.tokens)
         tokens = np.array(text.tokens, np.int64)
         for first in range(0, len(logits), rows or max(1, len(logits))):
             here = slice(first, first + rows if rows else None)
-            laws, draft = laws_of(logits[here], self.warp), None
+            target, draft = distributions_of(logits[here], self.warp), None
             if drafted is not None:  # beyond the draft's context its distribution is the target's
-                draft, draft_logits = laws.law.copy(), drafted[here]
+                draft, draft_logits = target.probs.copy(), drafted[here]
                 if len(draft_logits):
-                    draft[: len(draft_logits)] = laws_of(draft_logits, self.warp).law
-            piece = tokens[first : first + len(laws.law)]
-            at = of_vocabulary(laws.law, piece, self.eos, text.emitted, first, draft)
-            yield first, laws, at
+                    draft[: len(draft_logits)] = distributions_of(draft_logits, self.warp).probs
+            piece = tokens[first : first + len(target.probs)]
+            at = of_vocabulary(target.probs, piece, self.eos, text.emitted, first, draft)
+            yield first, target, at
 
-    def _outside(self, text: Text, first: int, at: Positions, laws: Laws) -> Iterator[Impossible]:
-        """Yield the tokens outside the target's support."""
-        beyond = laws.outside(at.emitted)
-        for row in np.flatnonzero(beyond > self.edge).tolist():
+    def _outside(self, text: Text, first: int, at: Positions, gap: Floats) -> Iterator[Impossible]:
+        """Yield the tokens outside the target's support, by the distance [n] from it."""
+        for row in np.flatnonzero(gap > self.edge).tolist():
             before = (*text.prompt, *text.tokens[: first + row])[-SHOWN:]
-            reason = f"outside the target's support by {beyond[row]:.3g}"
+            reason = f"outside the target's support by {gap[row]:.3g}"
             yield Impossible(text.name, first + row, int(at.emitted[row]), before, reason)
 
     def _beyond_the_end(self, text: Text) -> list[Impossible]:
@@ -140,11 +139,11 @@ def rounding(
         whole = [*text.prompt, *text.tokens[: len(wide) - 1]]
         narrow = plain(model, whole, len(wide))[:, : wide.shape[1]].numpy()
         edge = max(edge, 2 * float(np.abs(narrow - wide).max()) / referee.warp.temperature)
-        ((_, laws, at),) = referee.positions(text, None)
-        moved = laws_of(narrow, referee.warp).law
+        ((_, target, at),) = referee.positions(text, None)
+        moved = distributions_of(narrow, referee.warp).probs
         for shift, alternative in zip(shifts, alternatives, strict=True):
             sets = sets_of(at, alternative.favoured(at, text.prompt)[0])
-            shift.append(np.abs(masses(moved, sets) - masses(laws.law, sets)))
+            shift.append(np.abs(masses(moved, sets) - masses(target.probs, sets)))
     return [mean_and_errors(shift) for shift in shifts], edge
 
 
@@ -174,7 +173,7 @@ def referee_of(cell: Cell, loaded: Loaded) -> Referee:
 def alternatives_of(cell: Cell, loaded: Loaded) -> list[Alternative]:
     """Return the faults to bet on: a wrong method shifts texts towards what its drafts are."""
     if loaded.draft is not None and loaded.draft_tokenizer is None:
-        return [DraftLaw()]
+        return [DraftPreferred()]
     if cell.elsewhere or loaded.vocabularies is not None:
         return [Likeliest()]
     plan = plan_of(cell.drafter)

@@ -16,6 +16,7 @@ from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError, SpsError, UnavailableError
+from spsbench.extensions.check.bets import SampledResult
 from spsbench.extensions.check.greedy import (
     ServerGreedy,
     check_same,
@@ -24,7 +25,6 @@ from spsbench.extensions.check.greedy import (
     expect_by_weights,
 )
 from spsbench.extensions.check.journal import Journal
-from spsbench.extensions.check.laws import LawResult
 from spsbench.extensions.check.modes import Modes
 from spsbench.extensions.check.options import CheckOptions, of_file
 from spsbench.extensions.check.sampled import Sampled
@@ -51,7 +51,7 @@ class Checked:
     model: str
     plan: CheckOptions
     baseline: str | None = None  # engine and model of the baseline
-    law: LawResult | None = None
+    law: SampledResult | None = None
     greedy: ServerGreedy | None = None
     acceptance: Acceptance | None = None
     speed: list[Level] = field(default_factory=list)
@@ -104,7 +104,7 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
         await modes.run()
         checked.modes, checked.refused = modes.results, modes.refused
         if "law" in parts:
-            checked.law = await Sampled(texts, draft).law()
+            checked.law = await Sampled(texts, draft).audit()
         after = counters(await texts.page("/metrics"))
         answers = list(texts.answers)
         if "speed" in parts:

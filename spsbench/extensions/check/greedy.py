@@ -20,7 +20,7 @@ from spsbench.audit.statistical.comparison import (
     kind_of,
     with_wrong_token,
 )
-from spsbench.extensions.check.laws import BY_ID, chance, is_whole, resolved
+from spsbench.extensions.check.bets import BY_ID, chance, is_whole, resolved
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer, Stated
 from spsbench.serving.wire import UNLISTED

@@ -8,10 +8,10 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
+from spsbench.extensions.check.bets import UNSEEN, Mode
 from spsbench.extensions.check.check import Checked
 from spsbench.extensions.check.greedy import describe
 from spsbench.extensions.check.journal import finite
-from spsbench.extensions.check.laws import UNSEEN, Mode
 from spsbench.foreign import cut
 from spsbench.metrics.intervals import Estimate
 from spsbench.reports.html import static_page
@@ -57,17 +57,17 @@ def tables(checked: Checked) -> list[TextTable]:
     """Return the tables of all figures that there are."""
     listed = []
     rows: list[tuple[str, ...]]
-    if law := checked.law:
+    if sampled := checked.law:
         rows = [
             (
-                *(arm.name, test.direction, f"{test.observed:.4f}", f"{test.expected:.4f}"),
+                *(audit.name, test.direction, f"{test.observed:.4f}", f"{test.expected:.4f}"),
                 *(f"{test.bias:+.4f}", f"{test.z:.1f}"),
             )
-            for arm in filter(None, (law.finding.audited, law.finding.plain))
-            for test in arm.shares
+            for audit in filter(None, (sampled.finding.audited, sampled.finding.plain))
+            for test in audit.shares
         ]
         head = ("texts of", "set of tokens", "observed", "due", "bias", "z")
-        listed.append(TextTable(f"Sampled text: {law.verdict}", head, rows, names=2))
+        listed.append(TextTable(f"Sampled text: {sampled.verdict}", head, rows, names=2))
     for part, greedy in {"": checked.greedy, **checked.modes}.items():
         if greedy is not None:
             title = f"Greedy text {part}".strip()
@@ -122,8 +122,8 @@ def notes(checked: Checked) -> list[str]:
     lines = list(checked.notes)
     if checked.acceptance is None and checked.answers:
         lines.append("acceptance: n/a, the engine tells nothing of its drafts")
-    if law := checked.law:
-        band, control, plain = law.rounding, law.finding.control, law.finding.plain
+    if sampled := checked.law:
+        band, control, plain = sampled.rounding, sampled.finding.control, sampled.finding.plain
         if band.argmax:
             lines.append(
                 f"a bias within {band.argmax:.2g} (the likeliest token) or {band.other:.2g} (other "
@@ -135,7 +135,7 @@ def notes(checked: Checked) -> list[str]:
         if plain is not None:
             peak = plain.to_json()["e_value_log10"]
             lines.append(f"control: {plain.tokens} tokens of the baseline, e-value 10^{peak:.1f}")
-        lines.append(f"not seen from here: {UNSEEN[law.mode]}")
+        lines.append(f"not seen from here: {UNSEEN[sampled.mode]}")
     return [cut(line, LONGEST_LINE) for line in lines]
 
 

@@ -1,6 +1,6 @@
 """The distribution of sampled texts: batches of texts until a bias is found or excluded.
 
-`laws` judges. The distributions come from the weights, the baseline or the server (`Mode`); what
+`bets` judges. The distributions come from the weights, the baseline or the server (`Mode`); what
 rounding may explain is measured first, on texts in which no draft takes part.
 """
 
@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 
 from spsbench.audit.statistical.finding import Audit, AuditVerdict
-from spsbench.extensions.check.laws import (
+from spsbench.extensions.check.bets import (
     Band,
     Columns,
-    LawResult,
     Mode,
-    ServerArm,
+    SampledResult,
+    ServerAudit,
     band_between,
     columns,
 )
@@ -57,7 +57,7 @@ class Sampled:
             return Mode.BASELINE
         return Mode.STATED if server.top and server.gives_ids else None
 
-    async def law(self) -> LawResult | None:
+    async def audit(self) -> SampledResult | None:
         """Audit sampled texts; None if their distribution cannot be told."""
         mode = self.mode()
         if mode is None:
@@ -71,16 +71,16 @@ class Sampled:
         first = self.servers[OWN].kind in (Kind.LLAMA_SERVER, Kind.LLAMA_CPP_PYTHON)
         cut = Cut(self.plan.top_k, self.plan.top_p, first, band.other)
         rounding = Band(band.argmax + cut.moved, band.other + cut.moved, band.tokens)
-        arms = {
-            name: self._arm(name, rounding, self._may_hide(name, mode))
+        audits = {
+            name: self._server_audit(name, rounding, self._may_hide(name, mode))
             for name, server in self.servers.items()
             if server.top or mode is Mode.WEIGHTS
         }
-        audit = self._audit(arms)
+        audit = self._audit(audits)
         size, batch = max(BATCH, self.plan.batch), range(0)
         while True:
             batch = range(batch.stop, batch.stop + size)
-            for name, arm in list(arms.items()):
+            for name, server in list(audits.items()):
                 if name == BASE and (batch.start // size) % 2:  # half as many texts
                     continue
                 texts = await self._asked(name, batch, mode)
@@ -89,29 +89,29 @@ class Sampled:
                     bets = any(text.mass.any() for text in scored)
                 ended = mode is not Mode.WEIGHTS and any(t.finish == "stop" for _, t in texts)
                 is_llama = self.servers[name].kind is Kind.LLAMA_SERVER
-                if ended and not (is_llama or arm.hides):
-                    arm = arms[name] = self._arm(name, rounding, hides=True)
-                    audit = self._audit(arms)
+                if ended and not (is_llama or server.hides):
+                    server = audits[name] = self._server_audit(name, rounding, hides=True)
+                    audit = self._audit(audits)
                 for text in scored:
-                    arm.take_text(text)
+                    server.take_text(text)
                 if ended and is_llama:
-                    arm.hides = False  # for the texts to come
-            arm = arms[OWN]
-            note = f"{arm.tokens} tokens, e-value 10^{arm.peak / np.log(10):.1f}"
+                    server.hides = False  # for the texts to come
+            server = audits[OWN]
+            note = f"{server.tokens} tokens, e-value 10^{server.peak / np.log(10):.1f}"
             self.texts.progress.note = note
             log.info(note)
-            full = arm.tokens >= self.plan.max_tokens or arm.tokens < arm.texts or not bets
-            broken = any(of_server.broken for of_server in arms.values())
+            full = server.tokens >= self.plan.max_tokens or server.tokens < server.texts or not bets
+            broken = any(of_server.broken for of_server in audits.values())
             if full or broken or self._is_last(batch.stop, size) or audit.decided:
                 self.texts.progress.note = ""
-                return LawResult(mode, rounding, audit.finding())
+                return SampledResult(mode, rounding, audit.finding())
 
-    def _arm(self, name: str, rounding: Band, hides: bool) -> ServerArm:
+    def _server_audit(self, name: str, rounding: Band, hides: bool) -> ServerAudit:
         draft = self.draft is not None
-        return ServerArm(name, rounding, self.plan.level, draft=draft, hides=hides)
+        return ServerAudit(name, rounding, self.plan.level, draft=draft, hides=hides)
 
-    def _audit(self, arms: Mapping[str, ServerArm]) -> Audit:
-        return Audit(arms[OWN], arms.get(BASE), self.plan.bias, AuditVerdict.UNKNOWN)
+    def _audit(self, audits: Mapping[str, ServerAudit]) -> Audit:
+        return Audit(audits[OWN], audits.get(BASE), self.plan.bias, AuditVerdict.UNKNOWN)
 
     def _may_hide(self, name: str, mode: Mode) -> bool:
         """Return whether a server may hide tokens, such as those that end a text.

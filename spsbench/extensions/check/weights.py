@@ -1,4 +1,4 @@
-"""Distributions of a model's weights at the tokens of a server's texts, as columns of `laws`.
+"""Distributions of a model's weights at the tokens of a server's texts, as columns of `bets`.
 
 The package's own forward pass scores the weights without a cache; this module maps listed tokens to
 ids, and loads no torch. If an engine lists tokens by text, two ids may share a text: such ids are
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from spsbench.audit.statistical.betting import Bits, Floats
-from spsbench.audit.statistical.positions import laws_of
+from spsbench.audit.statistical.positions import distributions_of
 from spsbench.errors import DataError
-from spsbench.extensions.check.laws import BY_ID, END, Columns, columns, is_whole
+from spsbench.extensions.check.bets import BY_ID, END, Columns, columns, is_whole
 from spsbench.serving.engines import Answer, Stated
 from spsbench.settings.cell import WarpSettings
 
@@ -38,7 +38,7 @@ class Cut:
     top_k: int = 0
     top_p: float = 1.0
     first: bool = False  # before the temperature
-    rounding: float = 0.0  # mass by which another kernel's law may differ
+    rounding: float = 0.0  # mass by which another kernel may differ
 
     @property
     def moved(self) -> float:
@@ -46,30 +46,30 @@ class Cut:
         return 2 * self.rounding + MASS if self.top_k or self.top_p < 1 else 0.0
 
 
-def law_of(logits: Floats, temperature: float) -> Floats:
+def softmax(logits: Floats, temperature: float) -> Floats:
     """Return the distributions [n, V] of logits at a temperature."""
-    law = np.exp((logits - logits.max(1, keepdims=True)) / temperature)
-    return np.asarray(law / law.sum(1, keepdims=True))
+    probs = np.exp((logits - logits.max(1, keepdims=True)) / temperature)
+    return np.asarray(probs / probs.sum(1, keepdims=True))
 
 
-def cut_law(logits: Floats, temperature: float, cut: Cut) -> tuple[Floats, Bits]:
+def cut_probs(logits: Floats, temperature: float, cut: Cut) -> tuple[Floats, Bits]:
     """Return the cut distributions [n, V], and [n] whether rounding cannot move the edge there."""
-    law, sure = law_of(logits, temperature), np.ones(len(logits), np.bool_)
-    if not cut.moved or not len(law):
-        return law, sure
+    probs, sure = softmax(logits, temperature), np.ones(len(logits), np.bool_)
+    if not cut.moved or not len(probs):
+        return probs, sure
     at = 1.0 if cut.first else temperature  # what the cut looks at
-    cut_laws = laws_of(logits, WarpSettings(temperature=at, top_k=cut.top_k, top_p=cut.top_p))
-    if 0 < cut.top_k < law.shape[1]:
-        falling = -np.sort(-cut_laws.scaled, axis=1)
+    warped = distributions_of(logits, WarpSettings(at, cut.top_k, cut.top_p))
+    if 0 < cut.top_k < probs.shape[1]:
+        falling = -np.sort(-warped.scaled, axis=1)
         last, beyond = falling[:, cut.top_k - 1], falling[:, cut.top_k]
         mass = np.exp(beyond) / np.exp(falling[:, : cut.top_k]).sum(1)
         sure &= (last - beyond > NATS + cut.rounding) | (mass < MASS)
-    before = cut_laws.mass  # of likelier tokens, where top-p cuts
+    before = warped.mass  # of likelier tokens, where top-p cuts
     near = (abs(before - cut.top_p) <= cut.rounding + 1e-6) & (before > 0)
-    uncut = laws_of(logits, WarpSettings(temperature=at, top_k=cut.top_k)).law
+    uncut = distributions_of(logits, WarpSettings(temperature=at, top_k=cut.top_k)).probs
     sure &= (uncut * near).sum(1) <= cut.moved
-    law = np.where(cut_laws.law > 0, law, 0.0)
-    return law / law.sum(1, keepdims=True), sure
+    probs = np.where(warped.probs > 0, probs, 0.0)
+    return probs / probs.sum(1, keepdims=True), sure
 
 
 @dataclass(frozen=True)
@@ -128,22 +128,22 @@ class Weights:
         # One more position: the ambiguous token, or the end that the engine does not list.
         more = len(ids) < listed or (ended and len(ids) == listed)
         fed = [*ids, 0] if more else ids
-        law, settled = cut_law(self.score(prompt, fed), temperature, cut)
-        n = len(law)
-        end = [i for i in self.ends if i < law.shape[1]]
-        sure = np.full(law.shape[1], answer.ids is not None)
+        probs, stable = cut_probs(self.score(prompt, fed), temperature, cut)
+        n = len(probs)
+        end = [i for i in self.ends if i < probs.shape[1]]
+        sure = np.full(probs.shape[1], answer.ids is not None)
         sure[[i for i in self.ids.values() if i < len(sure)]] = True
         sure[end] = False
-        best = np.argsort(-np.where(sure, law, -1.0), axis=1)[:, :WIDTH]
+        best = np.argsort(-np.where(sure, probs, -1.0), axis=1)[:, :WIDTH]
 
-        def listed_mass(law: Floats) -> Floats:
-            mass = np.take_along_axis(law, best, 1) * np.take_along_axis(sure[None], best, 1)
-            return np.hstack([mass, law[:, end].sum(1, keepdims=True)])
+        def listed_mass(probs: Floats) -> Floats:
+            mass = np.take_along_axis(probs, best, 1) * np.take_along_axis(sure[None], best, 1)
+            return np.hstack([mass, probs[:, end].sum(1, keepdims=True)])
 
-        mass, drafted = listed_mass(law), None
+        mass, drafted = listed_mass(probs), None
         if draft is not None:
-            logits = draft.score(prompt, fed)[:, : law.shape[1]]
-            other = listed_mass(cut_law(logits, temperature, cut)[0])
+            logits = draft.score(prompt, fed)[:, : probs.shape[1]]
+            other = listed_mass(cut_probs(logits, temperature, cut)[0])
             unlisted = other.sum(1, keepdims=True) < mass.sum(1, keepdims=True)
             drafted = np.hstack([other > mass, unlisted])
         keys = [[*(f"#{i}" for i in row), END] for row in best.tolist()]
@@ -151,11 +151,11 @@ class Weights:
         for i, token in enumerate(ids[:n]):
             if token in self.ends:
                 column_of[i] = mass.shape[1] - 1
-            elif token in best[i] and sure[token] and law[i, token] > 0:
+            elif token in best[i] and sure[token] and probs[i, token] > 0:
                 column_of[i] = best[i].tolist().index(token)
         if ended and listed < n:
             column_of[listed] = mass.shape[1] - 1
-        mass[~settled], column_of[~settled] = 0.0, mass.shape[1]
+        mass[~stable], column_of[~stable] = 0.0, mass.shape[1]
         tokens = [f"#{i}" for i in ids] + [END] * (n - len(ids))
         return Columns(keys, mass, column_of, tokens[:n], drafted)
 

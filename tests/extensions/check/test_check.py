@@ -7,12 +7,12 @@ import pytest
 
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.audit.statistical.positions import DraftLaw
+from spsbench.audit.statistical.positions import DraftPreferred
 from spsbench.errors import DataError, UnavailableError
 from spsbench.extensions.check import page
+from spsbench.extensions.check.bets import Mode
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.journal import Journal
-from spsbench.extensions.check.laws import Mode
 from tests.extensions.check.stubs import SEEN, TEXT, UNSEEN, Plan, check, encode, of_stub, weights
 from tests.oracles.stub import DEFECTS, DRAFT, SIZE, TARGET, Engine, Stub, serving, table
 from tests.variants import first
@@ -38,17 +38,17 @@ def test_a_defect_is_found_by_logprobs_alone(defect):
 )
 def test_all_tokens_are_bet_on_where_a_server_lists_its_ends(more, hides):
     stub = Stub(**{"schema": "llama-server", "ends": 3, **more})
-    law = of_stub(stub, parts=("law",), bias=0.3).law
-    assert (law.mode, law.verdict) == (Mode.STATED, AuditVerdict.HELD)
-    assert law.finding.audited.hides is hides
+    sampled = of_stub(stub, parts=("law",), bias=0.3).law
+    assert (sampled.mode, sampled.verdict) == (Mode.STATED, AuditVerdict.HELD)
+    assert sampled.finding.audited.hides is hides
 
 
 @pytest.mark.parametrize("scored", first(1, [False, True]))
 def test_a_server_that_lists_fewer_tokens_than_it_counts_cannot_be_told(scored):
     stub = Stub(schema="llama-server", ends=3, says_more=1)
-    law = of_stub(stub, weights() if scored else None, parts=("law",), bias=0.3).law
-    assert law.verdict is AuditVerdict.UNKNOWN
-    assert law.finding.audited.broken
+    sampled = of_stub(stub, weights() if scored else None, parts=("law",), bias=0.3).law
+    assert sampled.verdict is AuditVerdict.UNKNOWN
+    assert sampled.finding.audited.broken
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_what_the_draft_model_prefers_is_bet_on_where_it_is_given():
         Stub(Engine(defect="no residual")), weights(), weights(DRAFT), parts=("law",), bias=0.05
     )
     assert found.verdict is AuditVerdict.BIAS
-    assert max(found.law.finding.audited.shares, key=lambda d: d.z).direction == DraftLaw.name
+    assert max(found.law.finding.audited.shares, key=lambda d: d.z).direction == DraftPreferred.name
 
 
 @pytest.mark.parametrize(

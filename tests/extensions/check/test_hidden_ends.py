@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from spsbench.extensions.check.laws import Columns, ServerArm
+from spsbench.extensions.check.bets import Columns, ServerAudit
 from tests.variants import first
 
 END, STOP = 0, 1  # the end of a text; the token after which it mostly comes
@@ -93,7 +93,7 @@ def peak(kind, size, seed, tokens, **more):
     server = Server(
         laws(kind, size), np.random.default_rng([SEED, seed]), 5 if size == 24 else 10, **more
     )
-    arm = ServerArm("honest", hides=True)
+    arm = ServerAudit("honest", hides=True)
     while arm.tokens < tokens:
         arm.take_text(server.text())
     return math.exp(arm.peak)

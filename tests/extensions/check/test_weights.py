@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError
+from spsbench.extensions.check.bets import END
 from spsbench.extensions.check.greedy import check_same, expect_by_weights
-from spsbench.extensions.check.laws import END
-from spsbench.extensions.check.weights import Weights, law_of
+from spsbench.extensions.check.weights import Weights, softmax
 from spsbench.serving.engines import Answer
 
 LOGITS = np.array([[2.0, 1.0, 0.0, -1.0, -1.0], [0.0, 1.0, 2.0, -1.0, 0.5]])
@@ -25,7 +25,7 @@ def weights(logits=LOGITS, texts=TEXTS, ends=(4,), **more):
     return Weights("w", score, encode, encode, texts, frozenset(ends), **more)
 
 
-def law(row, temperature=1.0):
+def probs(row, temperature=1.0):
     chances = np.exp(LOGITS[row] / temperature)
     return chances / chances.sum()
 
@@ -38,16 +38,16 @@ def answer(text, ids=None, finish="length", own=None):
 def test_masses_are_the_laws_at_the_temperature(temperature):
     text = weights().columns([0], answer("ab", [0, 1]), temperature)
     assert text.keys[0] == ["#0", "#1", "#2", "#3", "#4", END]
-    assert text.mass[0] == pytest.approx([*law(0, temperature)[:4], 0, law(0, temperature)[4]])
+    assert text.mass[0] == pytest.approx([*probs(0, temperature)[:4], 0, probs(0, temperature)[4]])
     assert text.emitted.tolist() == [0, text.keys[1].index("#1")]
-    assert law_of(LOGITS, temperature)[1] == pytest.approx(law(1, temperature))
+    assert softmax(LOGITS, temperature)[1] == pytest.approx(probs(1, temperature))
 
 
 def test_the_end_that_is_not_listed_is_one_more_token():
     text = weights().columns([0], answer("a", [0], finish="stop"), 1.0)
     assert text.emitted.tolist() == [0, 5]
     assert text.tokens == ["#0", END]
-    assert text.mass[1, 5] == pytest.approx(law(1)[4])
+    assert text.mass[1, 5] == pytest.approx(probs(1)[4])
     listed = weights().columns([0], answer("a", [0, 4], finish="stop"), 1.0)
     assert listed.emitted.tolist() == [0, 5]
     assert len(weights().columns([0], answer("a", [0]), 1.0)) == 1
@@ -58,14 +58,14 @@ def test_a_text_of_several_tokens_is_the_rest_and_the_last_of_its_text():
     text = scored.columns([0], answer("bab"), 1.0)
     assert len(text) == 2
     named = dict(zip(text.keys[0], text.mass[0].tolist(), strict=True))
-    assert {key: mass for key, mass in named.items() if mass} == {"#1": pytest.approx(law(0)[1])}
+    assert {key: mass for key, mass in named.items() if mass} == {"#1": pytest.approx(probs(0)[1])}
     assert text.emitted.tolist() == [0, 6]
 
 
 def test_what_the_draft_prefers_is_a_set_with_its_rest():
     drafted = weights(LOGITS[:, ::-1])
     text = weights().columns([0], answer("a", [0]), 1.0, drafted)
-    own, other = law(0), law(0)[::-1]
+    own, other = probs(0), probs(0)[::-1]
     by_key = {f"#{i}": bool(other[i] > own[i]) for i in range(4)} | {END: bool(other[4] > own[4])}
     assert {
         key: bool(text.drafted[0, j]) for j, key in enumerate(text.keys[0]) if key in by_key
@@ -89,7 +89,7 @@ def test_weights_that_differ_by_half_a_nat_or_choose_other_tokens_are_refused(
 ):
     ids = ["abcd".index(letter) for letter in text]
     own = [
-        float(np.log(law(row)[token])) - d
+        float(np.log(probs(row)[token])) - d
         for row, (token, d) in enumerate(zip(ids, nats, strict=True))
     ]
     scored = weights(logits)

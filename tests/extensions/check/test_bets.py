@@ -9,7 +9,7 @@ from spsbench.audit.statistical import betting
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import Audit, AuditVerdict
 from spsbench.extensions.check import greedy
-from spsbench.extensions.check.laws import END, Band, Columns, ServerArm, band_between, columns
+from spsbench.extensions.check.bets import END, Band, Columns, ServerAudit, band_between, columns
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer
 
@@ -67,14 +67,14 @@ def factor(bet, token, chosen, law, pull, wide):
 def test_the_suspects_bet_on_what_the_past_says():
     text = text_of(TOKENS)
     at = text.positions(None)
-    made = [alternative.favoured(at, ())[0] for alternative in ServerArm("one").alternatives]
+    made = [alternative.favoured(at, ())[0] for alternative in ServerAudit("one").alternatives]
     named = [[set(np.flatnonzero(row).tolist()) for row in favoured] for favoured in made]
     assert named == [list(sets) for sets in SETS]
 
 
 @pytest.mark.parametrize("band", [(0.0, 0.0), (0.02, 0.07)])
 def test_the_e_value_is_the_mean_of_the_suspects_products(band):
-    arm = ServerArm("one", Band(*band))
+    arm = ServerAudit("one", Band(*band))
     arm.take_text(text_of(TOKENS))
     expected = e_values(TOKENS, SETS, band=band).max()
     assert expected > 1.2
@@ -83,7 +83,7 @@ def test_the_e_value_is_the_mean_of_the_suspects_products(band):
 
 def test_the_end_of_a_text_is_a_set_of_its_own():
     text = Columns([["a", END]] * 40, np.full((40, 2), 0.5), np.ones(40, np.int64), [END] * 40)
-    arm = ServerArm("one")
+    arm = ServerAudit("one")
     arm.take_text(text)
     ends = {d.direction: (d.observed, d.expected) for d in arm.shares}
     assert ends[END] == (1.0, 0.5)
@@ -93,7 +93,7 @@ def test_the_claim_has_the_level_of_one_suspect():
     """Each suspect has a third of the capital."""
     rng = np.random.default_rng(0)
     tokens = [("a", "b", "c")[i] for i in rng.choice(3, 300, p=LAW)]
-    arm = ServerArm("one", level=0.03)
+    arm = ServerAudit("one", level=0.03)
     arm.take_text(text_of(tokens))
     assert arm.claim() == betting.claimable(arm.evidence(), 0.01)
     planted = arm.plant(0.1)
@@ -115,7 +115,7 @@ def test_the_band_is_the_mean_difference_and_three_errors():
 
 def test_laws_without_any_chance_are_told_in_a_line():
     sure = Columns([[]] * 20, np.zeros((20, 2)), np.full(20, 2), ["a"] * 20)
-    arm = ServerArm("one")
+    arm = ServerAudit("one")
     arm.take_text(sure)
     assert arm.shares == []
     finding = Audit(arm, None, 0.05, AuditVerdict.UNKNOWN).finding()
@@ -248,7 +248,7 @@ def test_a_set_does_not_depend_on_the_token_that_it_is_bet_on():
     for own in (0, 1, 2):
         text = Columns([["a", "a"]] * 2, np.full((2, 2), 0.4), np.array([0, own]), ["a", "a"])
         at = text.positions(None)
-        favoured = [bet.favoured(at, ())[0] for bet in ServerArm("one").alternatives]
+        favoured = [bet.favoured(at, ())[0] for bet in ServerAudit("one").alternatives]
         sets.append([outcomes[:2].tolist() for outcomes in favoured])
     assert sets[0] == sets[1] == sets[2]
 

@@ -49,10 +49,10 @@ from spsbench.audit.statistical.betting import (
     Floats,
     lengths,
 )
-from spsbench.audit.statistical.finding import AuditArm, AuditVerdict, Finding, Test, share
+from spsbench.audit.statistical.finding import AuditVerdict, Finding, MethodAudit, Test, share
 from spsbench.audit.statistical.positions import (
     Alternative,
-    DraftLaw,
+    DraftPreferred,
     Excess,
     Followed,
     Likeliest,
@@ -105,15 +105,15 @@ class Columns:
     def positions(self, visible: Bits | None) -> Positions:
         """Return what is known at each token; the last outcome is all tokens that are no column."""
         n, width = self.mass.shape
-        law = np.hstack([self.mass, np.clip(1 - self.mass.sum(1, keepdims=True), 0.0, 1.0)])
-        argmax, ends, tail = (np.zeros(law.shape, np.bool_) for _ in range(3))
-        listed = np.ones(law.shape, np.bool_) if visible is None else visible
+        probs = np.hstack([self.mass, np.clip(1 - self.mass.sum(1, keepdims=True), 0.0, 1.0)])
+        argmax, ends, tail = (np.zeros(probs.shape, np.bool_) for _ in range(3))
+        listed = np.ones(probs.shape, np.bool_) if visible is None else visible
         argmax[np.arange(n), listed[:, :width].argmax(1)] = listed[:, :width].any(1)
         tail[:, width] = width > 1
         for i, row in enumerate(self.keys):
             ends[i, : len(row)] = [key == END for key in row]
         return Positions(
-            law=law / law.sum(1, keepdims=True),
+            probs=probs / probs.sum(1, keepdims=True),
             emitted=self.emitted,
             argmax=argmax,
             ends=ends,
@@ -200,7 +200,7 @@ def mean_and_error(shifts: Sequence[float]) -> float:
     return float(values.mean() + 3 * values.std() / np.sqrt(len(values))) if shifts else 0.0
 
 
-class ServerArm(AuditArm):
+class ServerAudit(MethodAudit):
     """The texts of one server, which may hide tokens, and the e-process against losslessness."""
 
     def __init__(
@@ -213,7 +213,7 @@ class ServerArm(AuditArm):
         hides: bool = False,
     ) -> None:
         alternatives: list[Alternative] = [Likeliest(), Followed(), Excess()]
-        alternatives += [DraftLaw()] if draft else []
+        alternatives += [DraftPreferred()] if draft else []
         bands = [rounding.of(i) for i in range(len(alternatives))]
         super().__init__(name, alternatives, bands, level)
         self.hides, self._emitted = hides, set[str]()
@@ -273,7 +273,7 @@ class ServerArm(AuditArm):
 
 
 @dataclass(frozen=True, slots=True)
-class LawResult:
+class SampledResult:
     """Result of the sequential test on sampled texts."""
 
     mode: Mode

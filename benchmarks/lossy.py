@@ -21,6 +21,7 @@ from spsbench.benchmark.bench import bench
 from spsbench.benchmark.generation import Generation
 from spsbench.benchmark.target_laws import TextTracer
 from spsbench.benchmark.trace_draft import DraftTracer
+from spsbench.loop.types import Scores
 from spsbench.methods.resolve import resolve
 from spsbench.models.tokenizers import encode
 from spsbench.pair.load import load
@@ -61,12 +62,12 @@ def slot_figures(prompts: int, tokens: int) -> dict[str, dict[str, float]]:
             pass
         text = [*prompt, *generation.record.tokens]
         steps = list(target.laws(prompt, generation.record.tokens))
-        draft.drafter.begin(prompt, steps[0].logits[:0])
+        draft.drafter.begin(prompt, Scores(torch.empty(0), {}))
         q = torch.cat([step.q for step in steps])
         drafted = draft.drafter.along(text, len(prompt), draft.warp)
         if drafted is None:
             raise TypeError("expected a draft that is sampled")
-        p = drafted.laws
+        p = drafted.probs
         sums["sps"]["kept"] += float(torch.minimum(p, q).sum())
         for name, rule in rules.items():
             sums[name]["total variation"] += float((rule.output_probs(q, p) - q).abs().sum()) / 2

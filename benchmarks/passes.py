@@ -53,7 +53,7 @@ def sessions(
             quantise(model, weights)
         factory.prepare(model)
     else:
-        options = {"weights": weights} if weights in FORMATS else {}
+        options: Any = {"weights": weights} if weights in FORMATS else {}
         pair = spsbench.load(target=target, dtype=dtype, engine=engine, k=0, **options)
         model = pair.loaded.target
     lms = [factory.session(model) for _ in range(count)]
@@ -68,7 +68,7 @@ def tree(rows: int) -> torch.Tensor:
     return torch.tensor([draw.randrange(-1, node) for node in range(rows - 1)])
 
 
-def run_pass(lms: Sequence[LM], rows: int, parents: torch.Tensor | None, context: int) -> float:
+def run_pass(lms: Sequence[Any], rows: int, parents: torch.Tensor | None, context: int) -> float:
     """Time a common pass of all sessions, which are left as they were."""
     tokens = torch.arange(rows)
     fed = [Fed(lm, tokens, rows, parents) for lm in lms]

@@ -140,7 +140,7 @@ class Engine:
 
     def __init__(self, name: str, python: str, path: str, dtype: str, threads: int) -> None:
         command = [python, __file__, "--serve", name, path, dtype, str(threads)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process: Any = subprocess.Popen(command, stderr=subprocess.DEVNULL, **pipes)
         self._answer()
 
@@ -218,7 +218,8 @@ def measure(
 def main() -> None:
     """Measure, keep, write."""
     if sys.argv[1:2] == ["--serve"]:
-        serve(*sys.argv[2:5], int(sys.argv[5]))
+        name, path, dtype, threads = sys.argv[2:]
+        serve(name, path, dtype, int(threads))
         return
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)

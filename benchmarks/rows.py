@@ -92,7 +92,7 @@ def measured(
     module = layer(name, out, width)
     dtype = torch.float32 if name == "float32" else torch.bfloat16
     inputs: list[Tensor] = [torch.randn(rows, width).to(dtype) for rows in ROWS]
-    panels = module.weight
+    panels: Any = module.weight
     size = panels.nbytes // 4096 * 4096
     hint = prefetch_arguments(READ)
     peak_loop = getattr(peaks, f"peak_{name}")

@@ -17,7 +17,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean, stdev
@@ -31,7 +31,7 @@ from spsbench.audit.exact.queries import Given, quietly
 from spsbench.engines.eager import Eager
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample
-from spsbench.loop.types import Context, Draft, Drawn, Purpose, Scores, Verifier
+from spsbench.loop.types import Context, Draft, Drawn, Purpose, Scores, Verifier, always
 from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.shaped import ShapedDrafter
 from spsbench.models.tokenizers import encode
@@ -163,7 +163,7 @@ def pair_drafts(
     for index, text in enumerate(texts):
         noise = PhiloxStream(3).round(index)
         drafter.begin(text, Scores(torch.empty(0), {}))
-        tree = drafter.draft(Context(text, warp, None), len(parents), noise, lambda probs: True)
+        tree: Any = drafter.draft(Context(text, warp, None), len(parents), noise, always)
         draft = draft_of(tree.tokens.tolist(), tree.probs, parents, drawn)
         target.commit(0)
         target.append(torch.tensor(text[:-1]), keep=0)
@@ -182,7 +182,7 @@ def transport(q: Tensor, p: Tensor, k: int) -> float:
     return 1 + min(0.0, float(over.min()))
 
 
-def ceiling(drafts: Drafts, k: int) -> float:
+def ceiling(drafts: Iterable[tuple[Any, Tensor]], k: int) -> float:
     """Return the mean of `transport` over drafts of one step."""
     return fmean(transport(q[0], draft.probs[0], k) for draft, q in drafts)
 
@@ -204,7 +204,8 @@ def table(drafts_of: Callable[[Sequence[int], Drawn], Drafts]) -> list[dict[str,
                 | {"over": mean([a - b for a, b in zip(values, base, strict=True)])}
                 for name, values in counts.items()
             }
-            row = {"shape": shape, "drawn": drawn.value, "nodes": len(parents), "kept": ranked}
+            row: dict[str, Any] = {"shape": shape, "drawn": drawn.value, "nodes": len(parents)}
+            row["kept"] = ranked
             if max(parents) < 0 and drawn is Drawn.IID:
                 row["ceiling"] = ceiling(drafts_of(parents, drawn), len(parents))
             print(line(row), flush=True)

@@ -198,7 +198,7 @@ def documented() -> Iterator[tuple[str, str]]:
         tree = ast.parse(module.text)
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef) and (text := ast.get_docstring(node)):
-                name = Path(module.path).stem if node is tree else node.name
+                name = node.name if isinstance(node, ast.ClassDef) else Path(module.path).stem
                 if len(text.split()) >= WORDS[0] // 3:
                     yield name, text
 

@@ -98,7 +98,7 @@ def arranged(name: str, weight: Tensor, config: dict[str, Any]) -> Tensor:
         return weight.T.contiguous()
     if KINDS[config["model_type"]] != "llama":
         return weight
-    heads = {
+    heads: dict[str, Any] = {
         "q_proj.weight": config.get("num_attention_heads"),
         "k_proj.weight": config.get("num_key_value_heads"),
     }

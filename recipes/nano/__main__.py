@@ -86,21 +86,21 @@ def build(
     order = torch.randperm(len(ids) // long["tokens"], generator=torch.manual_seed(0))
     whole = ids[: len(order) * long["tokens"]].view(len(order), -1)
     stretches = tokenizer.batch_decode(whole[order[:STRETCHES]])
-    train_draft(target, smaller, prompts, stretches, work, draft, draft | long)
-    models = [
+    train_draft(target, smaller, prompts, stretches, work, draft, {**draft, **long})
+    q, p = (
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         for folder in folders
-    ]
+    )
     figures = {
-        name: measure(*models, encode(tokenizer, texts), shape.context)
+        name: measure(q, p, encode(tokenizer, texts), shape.context)
         for name, texts in corpus.heldout.items()
     }
     facts = {
-        "layers": models[0].config.num_hidden_layers,
+        "layers": q.config.num_hidden_layers,
         "width": shape.width,
-        "size": models[0].num_parameters(),
-        "draft_layers": models[1].config.num_hidden_layers,
-        "draft_size": models[1].num_parameters(),
+        "size": q.num_parameters(),
+        "draft_layers": p.config.num_hidden_layers,
+        "draft_size": p.num_parameters(),
         "vocab": shape.vocab,
         "context": shape.context,
         "command": "python recipes/nano --out DIR",

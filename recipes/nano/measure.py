@@ -85,11 +85,12 @@ def measure(target: Any, draft: Any, ids: Tensor, length: int) -> Figures:
         )  # [T, V]
         sums[0] -= q.gather(1, row[1:, None]).sum()
         sums[1] -= p.gather(1, row[1:, None]).sum()
-        alpha = torch.minimum(q, p).exp().sum(-1)  # [T]
-        sums[2] += alpha.sum()
-        by_position += torch.stack([part.mean() for part in alpha.tensor_split(8)]) / len(windows)
+        overlap = torch.minimum(q, p).exp().sum(-1)  # [T]
+        sums[2] += overlap.sum()
+        by_position += torch.stack([part.mean() for part in overlap.tensor_split(8)]) / len(windows)
     tokens = windows[:, 1:].numel()
-    return Figures(tokens, *(sums / tokens).tolist(), by_position.tolist())
+    target_loss, draft_loss, alpha = (sums / tokens).tolist()
+    return Figures(tokens, target_loss, draft_loss, alpha, by_position.tolist())
 
 
 def card(facts: Mapping[str, Any], figures: Mapping[str, Figures]) -> str:

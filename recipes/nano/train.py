@@ -125,7 +125,8 @@ def make_optimisers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
     Updates of Muon are scaled to the root mean square of AdamW's (Liu et al. 2025, Muon is scalable
     for LLM training, section 2.2), so one learning rate serves both.
     """
-    matrices, others = [], []
+    matrices: list[Tensor] = []
+    others: list[Tensor] = []
     for name, weight in model.named_parameters():
         (matrices if "layers" in name and weight.ndim == 2 else others).append(weight)
     return [
@@ -149,10 +150,10 @@ def grow(model: LlamaForCausalLM, shape: Shape, layers: int) -> LlamaForCausalLM
 def add_gradients(model: LlamaForCausalLM, batch: Tensor) -> float:
     """Add the gradients of the mean loss of batch [B, T + 1], a few rows at a time; return it."""
     count, total = batch[:, 1:].numel(), 0.0
-    for rows in batch.split(max(1, MICRO_TOKENS // (batch.shape[1] - 1))):
+    for rows in torch.split(batch, max(1, MICRO_TOKENS // (batch.shape[1] - 1))):
         logits = model(input_ids=rows[:, :-1], use_cache=False).logits
         loss = cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten(), reduction="sum") / count
-        loss.backward()
+        torch.autograd.backward(loss)
         total += loss.item()
     return total
 

@@ -85,7 +85,7 @@ drafters:
   ngram | .methods.drafters.ngram:NgramDrafter | prompt lookup (Saxena 2023): proposes what followed the last n tokens earlier in the text | nothing | {rule}
   tree | .methods.drafters.shaped:Tree | draft tree of fixed widths (SpecInfer): top tokens for match, sampled siblings for recursive, traversal | a draft model | {rule}; sampled {tree}
   topk | .methods.drafters.topk:BestFirst | best-first draft tree (EAGLE-2): the draft model's likeliest paths, for match | a draft model | {rule}
-  sequoia | .methods.drafters.sequoia:Sequoia | Sequoia: draft tree of the best shape for measured acceptance; siblings as tree | a draft model, acceptance that was measured | {rule}; sampled {tree}
+  sequoia | .methods.drafters.shaped:Sequoia | Sequoia: draft tree of the best shape for measured acceptance; siblings as tree | a draft model, acceptance that was measured | {rule}; sampled {tree}
   chains | .methods.drafters.chains:Chains | SpecTr: n independent chains of a draft model, for recursive, spectr | a draft model | chains: recursive, spectr, match
   suffix | .methods.drafters.suffix:SuffixDrafter | suffix automaton over prompt and output: most frequent continuation (SuffixDecoding) | nothing | {rule}
   copy | .methods.drafters.copy:CopyDrafter | aggressive decoding: copies the prompt, or a marked part, while the output agrees | nothing | {rule}

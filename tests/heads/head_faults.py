@@ -124,8 +124,8 @@ class PlaceStandsStill(HeadFrontier):
 
 
 class NextParent(HeadFrontier):
-    def _before(self, parents):
-        return super()._before([max(self._states) if p >= 0 else p for p in parents])
+    def _after(self, nodes):
+        return super()._after([max(self._states) if node >= 0 else node for node in nodes])
 
 
 class SeesAll(HeadFrontier):
@@ -168,7 +168,7 @@ def along(site, target, tokens, text=(1, 5, 3, 7)):
     frontier = site.drafter()._frontier
     frontier.narrow = False
     known = Known(target, frontier.layers)
-    frontier._take(known.hidden(text[:-1]), text[1:])
+    frontier.begin(text, known.prefill(text))
     frontier.depth(Context(text, Warp(1.0), None), len(tokens) + 1)
     found = [frontier.root(Context(text, Warp(1.0), None))[0]]
     for i, token in enumerate(tokens):

@@ -101,6 +101,11 @@ class Known:
         rows = [self.row(prefix[: i + 1])[1] for i in range(len(prefix))]
         return [torch.stack([row[layer] for row in rows]) for layer in self.layers]
 
+    def prefill(self, prompt: tuple[int, ...]) -> Scores:
+        """What a drafter gets of the prompt."""
+        hidden = self.hidden(prompt[:-1])
+        return Scores(torch.empty(0), dict(zip(self.layers, hidden, strict=True)))
+
 
 class KnownLM:
     limit = None

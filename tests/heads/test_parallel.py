@@ -148,7 +148,7 @@ def test_a_pass_foretells_a_block(sites, target):
     frontier.network.predict = lambda *a: passes.__setitem__(0, passes[0] + 1) or look(*a)
     frontier.network.append_kv = lambda rows, *a: noted.append(len(rows)) or append_kv(rows, *a)
     try:
-        frontier._take(known.hidden(LONGER[:-1]), LONGER[1:])
+        frontier.begin(LONGER, known.prefill(LONGER))
         frontier.root(Context(LONGER, Warp(1.0), None))
         for i in range(5):
             frontier.feed(torch.tensor([i]), [i], [i - 1])

@@ -120,9 +120,11 @@ class Frontier:
         self._rows = {place[node]: row for node, row in self._rows.items() if node in place}
 
     def _root(self, context: Context) -> Tensor:
+        """Return the [1, V] logits after the text, before the constraint."""
         return self.lm.append(torch.tensor(context.tokens[self.lm.length :]), keep=1).logits
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """Return [n, V] logits after nodes of one depth, before the constraint."""
         self._add(nodes, parents)
         return self.lm.append(tokens, keep=len(nodes), parents=torch.tensor(self._parents)).logits
 

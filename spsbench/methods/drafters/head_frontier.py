@@ -3,13 +3,13 @@
 Each row of target features is read once, as the text grows. The head's own predictions replace the
 target's features only while a round is drafted. When the target has scored the round, its features
 replace the predictions for all kept tokens, and the other rows are dropped; no kept row is computed
-again.
+again. Here stand what all heads share and the recurrent ones; `parallel_frontier` has the others.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,16 +17,16 @@ from torch import Tensor
 from spsbench.engines.replay import NetworkPass, NetworkReplay, NetworkRollOut, replay_over
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.heads.eagle3 import Eagle3Network
-from spsbench.heads.falcon import FalconNetwork, State
 from spsbench.heads.layers import Positions
-from spsbench.heads.network import HeadNetwork, ParallelNetwork, Target
+from spsbench.heads.network import HeadNetwork
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import Warp, send
 from spsbench.loop.tree import tree_of
-from spsbench.loop.types import Context, Scores, Step
+from spsbench.loop.types import Context, Scores
 from spsbench.methods.drafters.frontier import Frontier
 
 CHUNK = 512  # rows of a long prompt that are read at once
+MAX_SHARED_ROWS = 128  # of a pass that texts of a batch share
 
 
 class HiddenReader(Frontier):
@@ -62,7 +62,6 @@ class HiddenReader(Frontier):
         self._newest: Tensor | None = None  # [H] the features after the last of them
         self._forget()
 
-    @torch.inference_mode()
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self._cache.keep(0)
         self._read, self._newest, self._unread = 0, None, []
@@ -70,22 +69,20 @@ class HiddenReader(Frontier):
         if len(prompt) > 1:
             self._take([prefill.hidden[layer] for layer in self.layers], prompt[1:])
 
-    @torch.inference_mode()
     def settle(self, context: Context) -> None:
-        rows = self._kept(context)
-        if self._unread:
-            every = [*self._unread, *([rows] if rows else [])]
-            rows = (
-                [torch.cat(parts) for parts in zip(*(states for states, _ in every), strict=True)],
-                [token for _, tokens in every for token in tokens],
-            )
-            self._unread = []
+        if rows := self._kept(context):
+            self._unread.append(rows)
         self._cache.keep(self._read)
         self._forget()
-        if rows:
-            self._take(*rows)
+        if self._unread:
+            states, tokens = zip(*self._unread, strict=True)
+            self._unread = []
+            layers = zip(*states, strict=True)
+            self._take(
+                [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in layers],
+                [token for part in tokens for token in part],
+            )
 
-    @torch.inference_mode()
     def defer(self, context: Context) -> None:
         # Kept for the next `settle`: where nothing is drafted for long, no pass is spent.
         if rows := self._kept(context):
@@ -101,7 +98,13 @@ class HiddenReader(Frontier):
         new = len(context.tokens) - 1 - seen
         if new <= 0 or context.last is None:
             return None
-        return kept_rows(context.last, self.layers, new), list(context.tokens[-new:])
+        hidden = [context.last.scores.hidden[layer] for layer in self.layers]
+        if context.last.draft.parents is None:
+            hidden = [states[:new] for states in hidden]
+        else:  # of a tree they lie along the accepted path
+            path = torch.tensor([0, *(node + 1 for node in context.last.kept)])
+            hidden = [states.index_select(0, send(path, states.device)) for states in hidden]
+        return hidden, list(context.tokens[-new:])
 
     def room(self, context: Context) -> int | None:
         return None  # rotary positions have no end
@@ -111,26 +114,26 @@ class HiddenReader(Frontier):
             return 0
         return k if self.deepest is None else min(k, self.deepest)
 
-    @torch.inference_mode()
-    def root(self, context: Context) -> Tensor:
-        return super().root(context)
-
-    @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        self._depths.update(dict.fromkeys(nodes, self._depths[parents[0]] + 1))
         return super().feed(tokens, nodes, parents)
 
     def roll_out(
         self, logits: Tensor, u: Tensor, warp: Warp, first: int
     ) -> tuple[Tensor | None, Tensor] | None:
-        return None if first or self._constraint is not None else self._rolled(u, warp)
+        if first or self._constraint is not None:
+            return None
+        self._depths.update((node, node + 1) for node in range(len(u)))
+        return self._rolled(u, warp)
 
-    @abstractmethod
-    def _root(self, context: Context) -> Tensor:
-        """Return the [1, V] logits after the text."""
+    def _forget(self) -> None:
+        super()._forget()
+        self._depths = {-1: 0}  # node -> its depth, -1 = the text
+        self._states: dict[int, Tensor] = {}  # node -> what is known after it
 
-    @abstractmethod
-    def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after nodes of one depth."""
+    def _after(self, nodes: Sequence[int]) -> Tensor:
+        """Stack the states after some nodes."""
+        return torch.stack([self._states[node] for node in nodes])
 
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
         """Return what `roll_out` does after the text, without a constraint."""
@@ -228,21 +231,6 @@ def over_rows(call: Callable[..., Tensor], every: Sequence[Sequence[Tensor]]) ->
     return torch.split(call(*(torch.cat(parts) for parts in zip(*every, strict=True))), sizes)
 
 
-def kept_rows(last: Step, layers: Sequence[int], new: int) -> list[Tensor]:
-    """Return each layer's rows [new, Ht] of the kept tokens of a round, the pending token first.
-
-    Of a tree they lie along the accepted path.
-    """
-    hidden = [last.scores.hidden[layer] for layer in layers]
-    if last.draft.parents is None:
-        return [states[:new] for states in hidden]
-    rows = torch.tensor([0, *(node + 1 for node in last.kept)])
-    return [states.index_select(0, send(rows, states.device)) for states in hidden]
-
-
-MAX_SHARED_ROWS = 128  # of a pass that texts of a batch share
-
-
 class HeadFrontier(HiddenReader):
     """The cache of a head while a draft grows in it; a chain is a tree of one child a node.
 
@@ -257,11 +245,13 @@ class HeadFrontier(HiddenReader):
         self._masks = CausalMasks(self._dtype, target.device)
 
     def _root(self, context: Context) -> Tensor:
-        self._after_text = self._scores(self._before([-1]))
+        newest: Any = self._newest
+        self._states[-1] = newest  # [H] features after a node
+        self._after_text = self._scores(self._after([-1]))
         return self._spread(self._after_text)
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        features, n, past = self._before(parents), len(nodes), len(self._parents)
+        features, n, past = self._after(parents), len(nodes), len(self._parents)
         self._add(nodes, parents)
         if n == 1 and self._parents == list(range(-1, past)):
             places, sees = self._chain(1, past)
@@ -274,9 +264,8 @@ class HeadFrontier(HiddenReader):
         outputs = self._run("feed", self._fed, inputs, sees)[0]
         return self._noted(nodes, outputs)
 
-    @torch.inference_mode()
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
-        features, n = self._before([-1]), len(u)
+        features, n = self._after([-1]), len(u)
         first, width = torch.cat([features, self._after_text], 1), features.shape[1]
         places = self.network.rotary.rows(self._read, n, self._dtype)
         rolled = self._roll_out("feed", first, width, u, warp, places, self._cache)
@@ -289,23 +278,14 @@ class HeadFrontier(HiddenReader):
         del self._parents[len(self._parents) - count :]
         self._cache.keep(self._read + len(self._parents))
 
-    def _forget(self) -> None:
-        super()._forget()
-        self._states: dict[int, Tensor] = {}  # node -> [H] the features after it
-
-    def _before(self, parents: Sequence[int]) -> Tensor:
-        """Return [n, H], the features after some nodes, or after the text."""
-        newest: Any = self._newest
-        return torch.stack([newest if p < 0 else self._states[p] for p in parents])
-
     def _noted(self, nodes: Sequence[int], outputs: Tensor) -> Tensor:
         """Note [n, H + Vd] features and logits after some nodes; return the logits [n, V].
 
         Both are in one dtype: the wider, where the target's is another than the head's.
         """
-        newest: Any = self._newest
-        width = len(newest)
-        self._states.update(zip(nodes, outputs[:, :width].to(newest.dtype), strict=True))
+        width = len(self._states[-1])
+        features = outputs[:, :width].to(self._states[-1].dtype)
+        self._states.update(zip(nodes, features, strict=True))
         return self._spread(outputs[:, width:])
 
     def _chain(self, m: int, past: int = 0) -> tuple[Positions, Tensor | None]:
@@ -356,186 +336,8 @@ class HeadFrontier(HiddenReader):
         )
 
 
-class ParallelFrontier(HiddenReader):
-    """A frontier that grows a draft from one pass: states instead of rows of a cache."""
-
-    def __init__(
-        self, network: ParallelNetwork, target: TargetParts, cache: Cache, *more: Any
-    ) -> None:
-        super().__init__(network, target, cache, *more)
-        self.deepest = network.deepest
-        self._by = Target(self._embed, self._their_head, cache, self._over_texts)
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._seen: Any = None  # the look of this round
-        self._states: dict[int, Tensor] = {}  # node -> [S] the state after it, -1 = the text
-        self._deep: dict[int, int] = {}  # node -> its depth, from 1
-
-    def depth(self, context: Context, k: int) -> int:
-        self._count = super().depth(context, k)
-        return self._count
-
-    def _root(self, context: Context) -> Tensor:
-        newest: Any = self._newest
-        token = send(torch.tensor(context.tokens[-1]), self._target.device)
-        self._seen = self.network.look(newest, token, self._read, self._count, self._by)
-        self._cache.keep(self._read)  # what the look wrote is of this round alone
-        self._states = {-1: self.network.start(self._seen, token, self._by)}
-        self._deep = {-1: 0}
-        return self._scores([-1])
-
-    def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        before = torch.stack([self._states[parent] for parent in parents])
-        depth = self._deep[parents[0]]
-        fed = send(tokens, self._target.device)
-        states = self.network.step(self._seen, depth, before, fed, self._by)
-        self._states.update(zip(nodes, states, strict=True))
-        self._deep.update(dict.fromkeys(nodes, depth + 1))
-        return self._scores(nodes)
-
-    @torch.inference_mode()
-    def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
-        nodes, state, ids = range(len(u)), self._states[-1], None
-        if self.network.marginal:
-            self._states.update(dict.fromkeys(nodes, state))
-        elif self.network.rolls:
-            logits = self.network.scores(self._seen, 0, state[None], self._by)
-            width = len(state) - logits.shape[1]
-            rolled = self._roll_out(("step", 1), state[None], width, u, warp)
-            if rolled is None:
-                return None
-            ids, states = rolled
-            self._states.update(enumerate(states))
-        else:
-            return None
-        self._deep.update((node, node + 1) for node in nodes)
-        return ids, torch.cat([self._scores([node]) for node in nodes])
-
-    def _scores(self, nodes: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after some nodes of one depth."""
-        states = torch.stack([self._states[node] for node in nodes])
-        depth = self._deep[nodes[0]]
-        return self._spread(self.network.scores(self._seen, depth, states, self._by))
-
-    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
-        new_rows: Tensor = self.network.read(hidden, tokens, self._read, self._by)
-        return new_rows
-
-
-TEXT = -1  # the block that the text ends in
-
-
-class Block(NamedTuple):
-    """The predicted features after a text and some blocks."""
-
-    features: Tensor  # [k, H]
-    logits: Tensor  # [k, V]
-    state: State  # of the LSTM after its rows
-
-
-class Place(NamedTuple):
-    """The position of a node: its block and its slot."""
-
-    block: int  # that predicted it, or TEXT
-    path: tuple[Tensor, ...]  # the tokens since, its own the last
-
-
-class BlockFrontier(HiddenReader):
-    """The cache of a Falcon head: rows of the text, then k rows for each drafted block."""
-
-    network: FalconNetwork
-
-    def __init__(self, network: FalconNetwork, *parts: Any) -> None:
-        self._state = network.start(1)  # after the rows of the text
-        self._last = self._state[0][0, :0]  # [<= k, H] its last rows
-        self._held: Any = None
-        super().__init__(network, *parts)
-
-    @torch.inference_mode()
-    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._state = self.network.start(1)
-        self._last = self._state[0][0, :0]
-        super().begin(prompt, prefill)
-
-    def depth(self, context: Context, k: int) -> int:
-        return 0 if len(context.tokens) <= self.network.block else k
-
-    def _root(self, context: Context) -> Tensor:
-        network, k = self.network, self.network.block
-        places = torch.arange(self._read - k, self._read, device=self._target.device)
-        features = network.predict(self._last, places, self._held, None)
-        self._blocks[TEXT] = Block(features, self._logits(features), self._state)
-        return self._blocks[TEXT].logits[:1]
-
-    def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        fed = send(tokens, self._target.device)
-        for i, (node, parent) in enumerate(zip(nodes, parents, strict=True)):
-            above = self._at[parent]
-            self._at[node] = Place(above.block, (*above.path, fed[i]))
-        if len(self._at[nodes[0]].path) == self.network.block:
-            self._grow(nodes)
-        parents_at = [self._at[node] for node in nodes]
-        return torch.stack([self._blocks[at.block].logits[len(at.path)] for at in parents_at])
-
-    def _grow(self, nodes: Sequence[int]) -> None:
-        """Predict a block after each node that ends one, all in one pass."""
-        network, n, k = self.network, len(nodes), self.network.block
-        ends = [self._at[node] for node in nodes]
-        before = [self._blocks[at.block] for at in ends]
-        features = torch.stack([block.features for block in before], 1)  # [k, n, H]
-        tokens = torch.stack([token for at in ends for token in at.path])
-        embedded = self._embed(tokens).view(n, k, -1).transpose(0, 1)
-        outputs, cells = (
-            torch.cat(part, 1) for part in zip(*(b.state for b in before), strict=True)
-        )
-        rows, (outputs, cells) = network.rows(features, embedded, (outputs, cells))
-        rows = rows.transpose(0, 1).flatten(0, 1)  # [n * k, H], a block after the other
-        first = len(self._above)
-        self._above += [at.block for at in ends]
-        places, sees = self._places(n)
-        held = network.append_kv(rows, places, self._cache)
-        predicted = network.predict(rows, places, held, sees)
-        logits = self._logits(predicted)
-        for i, node in enumerate(nodes):
-            block_rows = slice(i * k, (i + 1) * k)
-            state = outputs[:, i : i + 1], cells[:, i : i + 1]
-            self._blocks[first + i] = Block(predicted[block_rows], logits[block_rows], state)
-            self._at[node] = Place(first + i, ())
-
-    def _places(self, n: int) -> tuple[Tensor, Tensor]:
-        """Return the last n blocks' positions [n * k] and their mask [n * k, all]."""
-        k, above = self.network.block, torch.tensor(self._above)
-        start = self._read + k * tree_of(above).ancestors[-n:]
-        places = (start[:, None] + torch.arange(k)).flatten()
-        sees = torch.ones(n * k, self._read + k * len(above), dtype=torch.bool)
-        theirs = tree_of(above).visible[-n:].repeat_interleave(k, 0).repeat_interleave(k, 1)
-        sees[:, self._read :] = theirs
-        device = self._target.device
-        return send(places, device), send(sees, device)
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._blocks: dict[int, Block] = {}
-        self._above: list[int] = []  # of each drafted block, the one before it
-        self._at = {-1: Place(TEXT, ())}
-
-    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
-        network, embedded = self.network, self._embed(tokens)
-        rows, self._state = network.rows(hidden[0][:, None], embedded[:, None], self._state)
-        new_rows = rows[:, 0]
-        places = torch.arange(self._read, self._read + len(new_rows), device=new_rows.device)
-        self._held = network.append_kv(new_rows, places, self._cache)
-        self._last = torch.cat([self._last, new_rows])[-network.block :]
-        return new_rows[-1]
-
-    def _logits(self, features: Tensor) -> Tensor:
-        """Map [n, H] to [n, V] logits."""
-        return self._spread(self.network.scores(features, self._their_head))
-
-
 class SlotFrontier(HeadFrontier):
-    """A frontier that computes the laws of all depths in one pass, on the second request."""
+    """A frontier that computes the logits of all depths in one pass, on the second request."""
 
     network: Eagle3Network
 
@@ -545,16 +347,13 @@ class SlotFrontier(HeadFrontier):
         self._token, self._rows_ahead = shape.mask_token, shape.at_once - 1
         with torch.inference_mode():
             self._mask = network.fuse(network.mask_hidden[0].chunk(count, -1))  # [1, H]
-        self._ahead: Tensor | None = None
-        self._deep = {-1: 0}  # node -> its depth, from 1
 
-    def settle(self, context: Context) -> None:
-        self._ahead, self._deep = None, {-1: 0}
-        super().settle(context)
+    def _forget(self) -> None:
+        super()._forget()
+        self._ahead: Tensor | None = None
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        at = self._deep[parents[0]]
-        self._deep.update(dict.fromkeys(nodes, at + 1))
+        at = self._depths[parents[0]]
         if self._ahead is None or at >= len(self._ahead):
             self._ahead = self._predicted(max(self._rows_ahead, at + 1))
         return self._ahead[at].expand(len(nodes), -1)

@@ -14,14 +14,9 @@ from spsbench.heads.network import load_network
 from spsbench.loop.drafter_context import DrafterContext, Drawn, Weights
 from spsbench.loop.types import Drafter
 from spsbench.methods.drafters.frontier import Arguments, Frontier
-from spsbench.methods.drafters.head_frontier import (
-    BlockFrontier,
-    HeadFrontier,
-    HiddenReader,
-    ParallelFrontier,
-    SlotFrontier,
-)
+from spsbench.methods.drafters.head_frontier import HeadFrontier, HiddenReader, SlotFrontier
 from spsbench.methods.drafters.model import ChainDrafter
+from spsbench.methods.drafters.parallel_frontier import BlockFrontier, ParallelFrontier
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
 from spsbench.methods.drafters.topk import MAX_NODES, TopkDrafter
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spsbench.methods.drafters.sequoia import Table, best_shape, chances, kept_chances
+from spsbench.methods.drafters.shaped import Table, best_shape, chances, kept_chances
 
 ACCEPT = (0.5, 0.4, 0.6)
 

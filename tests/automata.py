@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.tables import Law, Pair, TableLM, normalised
+from spsbench.audit.exact.tables import Distribution, Pair, TableLM, normalised
 from spsbench.loop.constraint import Constraint
 from spsbench.methods.verifiers.sps import Sps
 
@@ -46,7 +46,7 @@ class StateTable:
         """Return the tokens that may follow in a state."""
         return frozenset(self.moves[state]) | ({self.eos} if state in self.accepting else set())
 
-    def constrained(self, law: Law, start: int) -> Law:
+    def constrained(self, law: Distribution, start: int) -> Distribution:
         """Return `law` over the allowed tokens, for texts with a prompt of `start` tokens.
 
         After an output without a state, which no text has, it is `law` less the end of the text.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
-from spsbench.audit.exact.tables import Law, Pair, TableLM
+from spsbench.audit.exact.tables import Distribution, Pair, TableLM
 from spsbench.audit.statistical.positions import distributions_of
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import never
@@ -24,8 +24,8 @@ from spsbench.settings.cell import WarpSettings
 class Facts:
     """The decisions so far in one round, on which the next cells depend."""
 
-    q: Law
-    p: Law
+    q: Distribution
+    p: Distribution
     text: tuple[int, ...]
     picked: dict[tuple[Purpose, int], int] = field(default_factory=dict)  # cell of each uniform
     middle: dict[tuple[Purpose, int], float] = field(default_factory=dict)  # midpoint of that cell
@@ -65,13 +65,13 @@ Outcome = tuple[tuple[int, ...], str]
 """The tokens of a generation and the reason of its end."""
 
 
-def warped(law: Law, **settings: Any) -> Law:
+def warped(next_probs: Distribution, **settings: Any) -> Distribution:
     """Return the distribution after the warp of these settings, by the audit's own code."""
     warp = WarpSettings(**settings)
 
     @cache
     def after(prefix: tuple[int, ...]) -> tuple[float, ...]:
-        row = law(prefix)
+        row = next_probs(prefix)
         if warp.temperature == 0:
             return tuple(float(x == row.index(max(row))) for x in range(len(row)))
         with np.errstate(divide="ignore"):
@@ -81,8 +81,8 @@ def warped(law: Law, **settings: Any) -> Law:
     return after
 
 
-def law_of_outputs(
-    q: Law,
+def output_distribution(
+    q: Distribution,
     prompt: tuple[int, ...],
     tokens: int,
     *,
@@ -129,8 +129,8 @@ class Case:
 
     verifier: Verifier
     rule: Rule
-    q: Law
-    p: Law
+    q: Distribution
+    p: Distribution
     vocab: int
     tokens: int = 3
     schedule: Schedule = field(default_factory=lambda: Constant(2))
@@ -153,14 +153,14 @@ class Case:
         if self.lm is not None:
             return self.lm(self, text, target)
         limit = self.target_limit if target else self.draft_limit
-        law = self.q if target else self.p
+        next_probs = self.q if target else self.p
         if self.forced:
-            return TableLM(law, self.vocab, careless=True)
-        return TableLM(law, self.vocab, limit=limit, text=text, target=target)
+            return TableLM(next_probs, self.vocab, careless=True)
+        return TableLM(next_probs, self.vocab, limit=limit, text=text, target=target)
 
     def expected(self) -> dict[Outcome, float]:
         """Return the distribution of the target alone."""
-        return law_of_outputs(
+        return output_distribution(
             warped(self.q, **self.warp),
             self.prompt,
             self.tokens,

@@ -11,12 +11,12 @@ from fractions import Fraction
 from spsbench.audit.exact.cases import Case, Outcome
 from spsbench.audit.exact.enumeration import EXACT, Proof, prove, total_variation, walks
 
-Laws = tuple[tuple[float, ...], tuple[float, ...]]
+QP = tuple[tuple[float, ...], tuple[float, ...]]
 """q and p, after any text."""
 
 THIRD, QUARTER = 1 / 3, 1 / 4
 
-SIMPLE: tuple[Laws, ...] = (
+SIMPLE: tuple[QP, ...] = (
     ((THIRD, 2 * THIRD), (2 * THIRD, THIRD)),
     ((0.5, 0.5), (QUARTER, 3 * QUARTER)),
     ((QUARTER, 3 * QUARTER), (0.5, 0.5)),
@@ -30,18 +30,18 @@ SIMPLE: tuple[Laws, ...] = (
 DEPTHS = (1, 2, 3)
 MAX_DRAFTS_LISTED = 12  # drafts that are listed
 
-Make = Callable[[Laws, int], Case]
+Make = Callable[[QP, int], Case]
 """The distributions and K -> a case of one round."""
 
 
 def smallest(make: Make) -> list[str]:
     """Describe the smallest wrong case of `make` in lines; none if all are right."""
     for depth in DEPTHS:
-        for laws in SIMPLE:
-            case = make(laws, depth)
+        for qp in SIMPLE:
+            case = make(qp, depth)
             proof = prove(case)
             if proof.whole and proof.distance > EXACT:
-                return list(described(case, proof, laws, depth))
+                return list(described(case, proof, qp, depth))
     return []
 
 
@@ -49,9 +49,9 @@ Rulings = dict[tuple[int, tuple[int, ...]], float]
 """(accepted tokens, emitted tokens) -> probability jointly with the draft."""
 
 
-def described(case: Case, proof: Proof, laws: Laws, depth: int) -> Iterator[str]:
+def described(case: Case, proof: Proof, qp: QP, depth: int) -> Iterator[str]:
     """Describe a wrong case in lines."""
-    q, p = laws
+    q, p = qp
     yield (
         f"{len(q)} tokens, K = {depth}; after every text q = {listed(q)} and p = {listed(p)}; "
         f"total variation {number(proof.distance)}"
@@ -105,8 +105,8 @@ def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
             wholes[text[:-1]] = wholes.get(text[:-1], 0.0) + weight
     for text, total in wholes.items():
         bonus = [rulings.get((n, (*text, x)), 0.0) for x in range(case.vocab)]
-        law = case.q((*case.prompt, *text))
-        if all(abs(w - total * q) < EXACT for w, q in zip(bonus, law, strict=True)):
+        probs = case.q((*case.prompt, *text))
+        if all(abs(w - total * q) < EXACT for w, q in zip(bonus, probs, strict=True)):
             for x in range(case.vocab):
                 remaining.pop((n, (*text, x)), None)
             remaining[n, text] = total
@@ -126,7 +126,7 @@ def completed(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
 
 def wrong_text(proof: Proof) -> tuple[tuple[int, ...], float, float]:
     """Return the shortest prefix with a wrong probability, its probability, and the correct one."""
-    came = max(proof.low, proof.high, key=lambda law: total_variation(law, proof.expected))
+    came = max(proof.low, proof.high, key=lambda side: total_variation(side, proof.expected))
     for length in range(1, 1 + max((len(text) for text, _ in proof.expected), default=0)):
         theirs, right = beginnings(came, length), beginnings(proof.expected, length)
         apart = {x: abs(theirs.get(x, 0.0) - right.get(x, 0.0)) for x in theirs | right}
@@ -147,10 +147,10 @@ def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
     )
 
 
-def beginnings(law: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...], float]:
+def beginnings(probs: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...], float]:
     """Return the distribution of the first `length` tokens; a shorter text counts as a whole."""
     sums: dict[tuple[int, ...], float] = {}
-    for (text, _), chance in law.items():
+    for (text, _), chance in probs.items():
         sums[text[:length]] = sums.get(text[:length], 0.0) + chance
     return sums
 
@@ -161,6 +161,6 @@ def number(value: float) -> str:
     return str(near) if abs(near - Fraction(value)) < EXACT else f"{value:.6g}"
 
 
-def listed(law: Sequence[float]) -> str:
+def listed(probs: Sequence[float]) -> str:
     """Return a distribution as `(1/3, 2/3)`."""
-    return f"({', '.join(map(number, law))})"
+    return f"({', '.join(map(number, probs))})"

@@ -80,7 +80,7 @@ def tree_cells(parents: Sequence[int], drawn: Drawn) -> Callable[[Facts, int], l
     They are the widths for a slot's node; one cell where it cannot be drawn.
     """
 
-    def law_of(facts: Facts, tokens: Sequence[int | None], node: int) -> list[float]:
+    def child_probs(facts: Facts, tokens: Sequence[int | None], node: int) -> list[float]:
         path: list[int] = []
         above = parents[node]
         while above >= 0:
@@ -89,21 +89,21 @@ def tree_cells(parents: Sequence[int], drawn: Drawn) -> Callable[[Facts, int], l
                 return []
             path.insert(0, token)
             above = parents[above]
-        law = list(facts.p((*facts.text, *path)))
+        probs = list(facts.p((*facts.text, *path)))
         if drawn is Drawn.DISTINCT:
             for token, parent in zip(tokens, parents[:node], strict=True):
                 if parent == parents[node] and token is not None:
-                    law[token] = 0.0
-        return law
+                    probs[token] = 0.0
+        return probs
 
     def cells(facts: Facts, slot: int) -> list[float]:
         tokens: list[int | None] = []
         for node in range(slot):
-            possible = sum(law_of(facts, tokens, node)) > 0
+            possible = sum(child_probs(facts, tokens, node)) > 0
             tokens.append(facts.picked[Purpose.DRAFT, node] if possible else None)
-        law = law_of(facts, tokens, slot)
-        total = sum(law)
-        return [x / total for x in law] if total > 0 else [1.0]
+        probs = child_probs(facts, tokens, slot)
+        total = sum(probs)
+        return [x / total for x in probs] if total > 0 else [1.0]
 
     return cells
 

@@ -19,8 +19,8 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.cases import Case, Facts, Outcome, law_of_outputs, warped
-from spsbench.audit.exact.tables import Law
+from spsbench.audit.exact.cases import Case, Facts, Outcome, output_distribution, warped
+from spsbench.audit.exact.tables import Distribution
 from spsbench.loop.decode import decode
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import (
@@ -48,7 +48,7 @@ class Walk:
     """One path through the cells of a case: a `NoiseStream` that follows a script of cells."""
 
     def __init__(
-        self, case: Case, q: Law, p: Law, script: list[int], *, upper: bool = False
+        self, case: Case, q: Distribution, p: Distribution, script: list[int], upper: bool = False
     ) -> None:
         self.case, self.q, self.p, self.script, self.upper = case, q, p, script, upper
         self.text = list(case.prompt)
@@ -242,21 +242,21 @@ def prove(case: Case) -> Proof:
                 proof.kinds.add("none")
     if case.one_round:
         q = warped(case.q, **case.warp)
-        proof.low, proof.high = (whole_texts(case, q, law) for law in (proof.low, proof.high))
+        proof.low, proof.high = (whole_texts(case, q, side) for side in (proof.low, proof.high))
     return proof
 
 
-def whole_texts(case: Case, q: Law, law: dict[Outcome, float]) -> dict[Outcome, float]:
-    """Return the distribution of texts that start with a round of `law`, and go on with the target.
+def whole_texts(case: Case, q: Distribution, probs: dict[Outcome, float]) -> dict[Outcome, float]:
+    """Return the distribution of texts that start with a round of `probs`, then the target's.
 
     The result is the target's distribution of texts if and only if the round is exact, whatever
     follows. A rule that is exact in one round after any text is exact in all, since the noise of
     each round is fresh.
     """
     texts: dict[Outcome, float] = {}
-    for (output, finish), weight in law.items():
+    for (output, finish), weight in probs.items():
         left = 0 if finish else case.tokens - len(output)
-        after = law_of_outputs(
+        after = output_distribution(
             q,
             case.prompt + output,
             left,

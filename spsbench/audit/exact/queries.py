@@ -256,14 +256,14 @@ def quietly() -> Iterator[None]:
         yield
 
 
-Law = Sequence[float]
+Probs = Sequence[float]
 
 STEPS = 6  # bisection steps of `methods.verifiers.spectr` towards rho
 
 
 def guesses(
-    q: Sequence[Law],
-    p: Sequence[Law],
+    q: Sequence[Probs],
+    p: Sequence[Probs],
     tokens: Sequence[int],
     parents: Sequence[int] | None = None,
 ) -> list[float]:
@@ -276,7 +276,7 @@ def guesses(
         p: [N] the draft's distributions, or none for tokens drafted by rule.
         parents: [N] parents of a tree's nodes.
     """
-    thresholds = {edge for law in q for edge in edges(law)}
+    thresholds = {edge for probs in q for edge in edges(probs)}
     weight = 1.0
     if parents is not None or not p:  # a chain without a distribution is walked like a tree
         above = range(-1, len(tokens) - 1) if parents is None else parents
@@ -298,7 +298,7 @@ def guesses(
 
 
 def of_trees(
-    q: Sequence[Law], p: Sequence[Law], tokens: Sequence[int], parents: Sequence[int]
+    q: Sequence[Probs], p: Sequence[Probs], tokens: Sequence[int], parents: Sequence[int]
 ) -> Iterator[float]:
     """Yield the residual after each sibling, independent and distinct, from either weight.
 
@@ -312,14 +312,14 @@ def of_trees(
                 weight = 1.0 if whole else chance[node]
                 left = [weight * x for x in q[node + 1]]
                 for rank, child in enumerate(children):
-                    law = one_hot(tokens[child], len(left))
+                    row = one_hot(tokens[child], len(left))
                     if p:
                         gone = [tokens[i] for i in children[:rank]] if distinct else []
-                        law = [0.0 if x in gone else w for x, w in enumerate(p[child])]
-                    total, token = sum(law), tokens[child]
-                    law = [x / total if total > 0 else 0.0 for x in law]
-                    chance[child] = min(1.0, left[token] / law[token]) if law[token] > 0 else 0.0
-                    leftover = over(1.0, left, law)
+                        row = [0.0 if x in gone else w for x, w in enumerate(p[child])]
+                    total, token = sum(row), tokens[child]
+                    row = [x / total if total > 0 else 0.0 for x in row]
+                    chance[child] = min(1.0, left[token] / row[token]) if row[token] > 0 else 0.0
+                    leftover = over(1.0, left, row)
                     room = sum(leftover) + (1 - weight)
                     left = [x / room for x in leftover] if room > 0 else left
                     weight = sum(leftover) / room if room > 0 else 1.0
@@ -329,7 +329,7 @@ def of_trees(
 
 
 def of_tries(
-    q: Sequence[Law], p: Sequence[Law], tokens: Sequence[int], parents: Sequence[int]
+    q: Sequence[Probs], p: Sequence[Probs], tokens: Sequence[int], parents: Sequence[int]
 ) -> Iterator[float]:
     """Yield residuals of k independent siblings, each tested with min(1, q / (rho p)), in order.
 
@@ -342,13 +342,13 @@ def of_tries(
         below = [node for node, parent in enumerate(parents) if texts[parent + 1] == text]
         if not below:
             continue
-        target, law, rho, worth = q[texts.index(text)], p[below[0]], float(len(below)), 0.0
+        target, row, rho, worth = q[texts.index(text)], p[below[0]], float(len(below)), 0.0
         for _ in range(STEPS + 1):
-            kept = [min(a, b / rho) for a, b in zip(law, target, strict=True)]
+            kept = [min(a, b / rho) for a, b in zip(row, target, strict=True)]
             beta = min(sum(kept), 1.0)
             worth = (1 - (1 - beta) ** len(below)) / beta if beta > 0 else float(len(below))
             last, rho = rho, worth
-        yield from (target[x] / (last * law[x]) for x in {tokens[i] for i in below} if law[x] > 0)
+        yield from (target[x] / (last * row[x]) for x in {tokens[i] for i in below} if row[x] > 0)
         yield from edges(over(1.0, target, [worth * x for x in kept]))
 
 
@@ -357,12 +357,12 @@ def one_hot(token: int, size: int) -> list[float]:
     return [float(x == token) for x in range(size)]
 
 
-def over(weight: float, q: Law, p: Law) -> list[float]:
+def over(weight: float, q: Probs, p: Probs) -> list[float]:
     """Return (weight q - p)+."""
     return [max(weight * a - b, 0.0) for a, b in zip(q, p, strict=True)]
 
 
-def edges(weights: Law) -> Iterator[float]:
+def edges(weights: Probs) -> Iterator[float]:
     """Return the ends of the cells of an inverse CDF."""
     total = sum(weights)
     return (edge / total for edge in accumulate(weights) if total > 0)

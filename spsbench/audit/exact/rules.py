@@ -22,7 +22,7 @@ from spsbench.audit.exact.cases import (
     Case,
     Setting,
 )
-from spsbench.audit.exact.counterexample import Laws, counterexample, smallest
+from spsbench.audit.exact.counterexample import QP, counterexample, smallest
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import DraftKind
 from spsbench.audit.exact.enumeration import EXACT, Walk, prove
@@ -218,9 +218,9 @@ class Subject(NamedTuple):
             **setting.fields,
         )
 
-    def simple(self, laws: Laws, lookahead: int) -> Case:
+    def simple(self, qp: QP, lookahead: int) -> Case:
         """Return the case of one round in which the same distributions follow every text."""
-        q, p = laws
+        q, p = qp
         setting = Setting("", Pair(len(q)), lookahead, (0,))
         case = self.case(setting, Constant(lookahead))
         return replace(case, q=lambda text: q, p=lambda text: p)

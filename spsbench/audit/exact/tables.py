@@ -22,7 +22,7 @@ from spsbench.loop.types import LM, Drafter, Scores
 from spsbench.plugins import make
 from spsbench.spec import Spec
 
-Law = Callable[[tuple[int, ...]], tuple[float, ...]]
+Distribution = Callable[[tuple[int, ...]], tuple[float, ...]]
 """A prefix -> the probability of each token after it."""
 
 KINDS = ("plain", "plain", "plain", "ties", "zeros", "equal", "disjoint")
@@ -56,10 +56,10 @@ class Pair:
 
     def _row(self, prefix: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
         if prefix not in self._rows:
-            self._rows[prefix] = self._laws(prefix)
+            self._rows[prefix] = self._new_row(prefix)
         return self._rows[prefix]
 
-    def _laws(self, prefix: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def _new_row(self, prefix: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
         kind, rng = self.kind(prefix), self._random(prefix, "law")
         q = [rng.uniform(0.1, 1.0) for _ in range(self.vocab)]
         p = [rng.uniform(0.1, 1.0) for _ in range(self.vocab)]
@@ -99,7 +99,7 @@ class TableLM:
 
     def __init__(
         self,
-        law: Law,
+        next_probs: Distribution,
         vocab: int,
         *,
         limit: int | None = None,
@@ -108,7 +108,7 @@ class TableLM:
         careless: bool = False,
     ) -> None:
         self.vocab_size, self.limit = vocab, limit
-        self._law, self._text, self._target, self._careless = law, text, target, careless
+        self._probs, self._text, self._target, self._careless = next_probs, text, target, careless
         self._cache: list[int] = []
         self._tree: list[tuple[int, ...]] | None = None  # path to each uncommitted node
         self._logits: dict[tuple[int, ...], Tensor] = {}
@@ -166,7 +166,7 @@ class TableLM:
 
     def _row(self, prefix: tuple[int, ...]) -> Tensor:
         if prefix not in self._logits:
-            row = [math.log(x) if x > 0 else -math.inf for x in self._law(prefix)]
+            row = [math.log(x) if x > 0 else -math.inf for x in self._probs(prefix)]
             self._logits[prefix] = torch.tensor(row, dtype=torch.float64)
         return self._logits[prefix]
 

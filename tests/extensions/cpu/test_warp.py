@@ -105,8 +105,8 @@ class FlatWarp(KernelWarp):
 
     flat: float = 0.0
 
-    def _laws(self, logits):
-        return (1 - self.flat) * super()._laws(logits) + self.flat / logits.shape[-1]
+    def _probs(self, logits):
+        return (1 - self.flat) * super()._probs(logits) + self.flat / logits.shape[-1]
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Warp)])
@@ -124,6 +124,6 @@ def test_no_field_of_a_warp_is_left_out(name):
 def test_a_field_that_the_kernel_does_not_know_is_left_to_torch():
     logits = logits_of(MANY, 3.0, torch.float32)
     flat = FlatWarp(0.7, top_p=0.9, flat=0.5)
-    assert torch.equal(flat(logits), flat._laws(logits))
+    assert torch.equal(flat(logits), flat._probs(logits))
     off = FlatWarp(0.7, top_p=0.9)
     assert torch.equal(off(logits), KernelWarp(0.7, top_p=0.9)(logits))

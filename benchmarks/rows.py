@@ -84,7 +84,7 @@ def peaks() -> ctypes.CDLL:
     return loaded
 
 
-def measured(
+def measure(
     name: str, width: int, weights: int, repeats: int, peaks: ctypes.CDLL
 ) -> list[dict[str, Any]]:
     """Return a row of results for each number of rows of inputs."""
@@ -144,7 +144,7 @@ def main() -> None:
             row
             for name in flags.kernels
             for width in flags.widths
-            for row in measured(name, width, flags.weights, flags.repeats, loaded)
+            for row in measure(name, width, flags.weights, flags.repeats, loaded)
         ]
     instructions = loaded.instructions().decode()
     keep(RESULTS / "rows", instructions, rows, threads=flags.threads)

@@ -4,9 +4,9 @@
 
 Runs XSum-mini under ArS and under every rule with the bundled pair, interleaved (`spsbench.bench`),
 scores ROUGE-2, and measures along texts of the target how far each rule's output distribution at a
-drafted position is from the target's (the mean total variation of `law(q, p)`, which the tests hold
-to the enumerated one). Writes results/lossy-nano.json: block efficiency, which a busy machine does
-not change, and both losses. pass@1 is left out: an 8 M model solves no problem but by luck.
+drafted position is from the target's (the mean total variation of `output_probs(q, p)`, which the
+tests hold to the enumerated one). Writes results/lossy-nano.json: block efficiency, which a busy
+machine does not change, and both losses. pass@1 is left out: an 8 M model solves one only by luck.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import torch
 
 from spsbench.benchmark.bench import bench
 from spsbench.benchmark.generation import Generation
-from spsbench.benchmark.target_laws import TextTracer
+from spsbench.benchmark.target_probs import TextTracer
 from spsbench.benchmark.trace_draft import DraftTracer
 from spsbench.loop.types import Scores
 from spsbench.methods.resolve import resolve
@@ -61,7 +61,7 @@ def slot_figures(prompts: int, tokens: int) -> dict[str, dict[str, float]]:
         for _ in generation:
             pass
         text = [*prompt, *generation.record.tokens]
-        steps = list(target.laws(prompt, generation.record.tokens))
+        steps = list(target.rows(prompt, generation.record.tokens))
         draft.drafter.begin(prompt, Scores(torch.empty(0), {}))
         q = torch.cat([step.q for step in steps])
         drafted = draft.drafter.along(text, len(prompt), draft.warp)

@@ -118,7 +118,7 @@ class RunProgress:
             self._times[cell.id][record.sample, record.repeat] = sums.seconds, sums.tokens
 
     def _gained(self) -> str:
-        """Return the speed-up by the rule of the final table: over generations that both arms have.
+        """Return the speed-up by the rule of the final table: over generations of both methods.
 
         For several cells, the least and the greatest value, in words that do not suggest an
         interval.

@@ -222,7 +222,7 @@ def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
 
 
 TAIL = 16  # newest tokens of a prompt, in which a template may begin a thought
-WARM_UP_TOKENS = 8  # of each arm at least
+WARM_UP_TOKENS = 8  # of each method at least
 WARM_UP_SECONDS = 1.5  # in which a small model makes passes of every size that a schedule asks for
 WARM_UP_DEPTH, WARM_UP_ROUNDS = 8, 3  # tokens a round, and rounds of each depth
 WARM_UP_PROMPT = 32  # newest tokens of the prompt; its length does not matter for a warm-up
@@ -236,7 +236,7 @@ def run_both(
     """Run ArS and the cell itself, interleaved by rounds; only the cell's own text is shown."""
     cells = resolve(cell.auto_regressive), cell
     warm_up(cells, loaded, prompt)
-    ars, sps = (Generation(arm, loaded, prompt) for arm in cells)
+    ars, sps = (Generation(cell, loaded, prompt) for cell in cells)
     for index, update in interleave(ars, sps):
         if index == 1:
             show(update.pieces)
@@ -244,7 +244,7 @@ def run_both(
 
 
 def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int] | Prompt) -> None:
-    """Generate with every arm for a while, so that first calls enter no figure.
+    """Generate with every method for a while, so that first calls enter no figure.
 
     The first passes of each size are slow, since they become programs. Another seed makes it
     another cell, so that no drafter remembers the text of its warm-up.

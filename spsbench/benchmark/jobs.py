@@ -1,4 +1,4 @@
-"""Jobs of a run, cells x samples: every arm of a prompt in one process, in random order."""
+"""Jobs of a run, cells x samples: every method of a prompt in one process, in random order."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from spsbench.benchmark.generation import Generation
-from spsbench.benchmark.target_laws import distance
+from spsbench.benchmark.target_probs import distance
 from spsbench.errors import SpsError
 from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.loop.batch import Batch
@@ -135,17 +135,17 @@ class Job(NamedTuple):
 
 
 def jobs(part: Part, samples: Sequence[Sample], seed: int) -> Iterator[Job]:
-    """Yield all generations of a part: samples in order, the arms of each sample in random order.
+    """Yield all generations of a part: samples in order, the methods of each in random order.
 
-    Arms of one prompt run one after another, so that a drifting machine slows all of them alike;
-    the order is drawn again for each prompt, so that no arm always comes first. Greedy arms give
+    Methods follow one another on a prompt, so that a drifting machine slows all of them alike;
+    the order is drawn again for each prompt, so that none always comes first. Greedy methods give
     the same text each time: they run for repeats, which add timings, and not for samples.
     """
     for sample in samples:
         for repeat in range(part.samples * part.repeats):
-            arms = [c for c in part.cells if repeat < repeats_of(c, part.samples, part.repeats)]
-            random.Random(f"{seed}/{sample.id}/{repeat}").shuffle(arms)
-            yield from (Job(cell, sample, repeat) for cell in arms)
+            cells = [c for c in part.cells if repeat < repeats_of(c, part.samples, part.repeats)]
+            random.Random(f"{seed}/{sample.id}/{repeat}").shuffle(cells)
+            yield from (Job(cell, sample, repeat) for cell in cells)
 
 
 def generations(part: Part, prompts: int) -> dict[str, int]:
@@ -216,7 +216,7 @@ def make(
         error = f"{type(failure).__name__}: {failure}"
     disturbed = loaded(before, read_clocks())
     far = None
-    free = error is None and generated.masks is None  # laws are compared without masks
+    free = error is None and generated.masks is None  # a distance has no masks
     if compare is not None and free and not isinstance(prompt, Prompt):
         far = distance(cell, prompt, generated.tokens, compare)
     return replace(

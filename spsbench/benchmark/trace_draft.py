@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spsbench.benchmark.target_laws import Laws, on_host
+from spsbench.benchmark.target_probs import Rows, on_host
 from spsbench.loop.drafter_context import Drawn as How
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.noise import PhiloxStream
@@ -48,8 +48,8 @@ class DraftTracer:
         self.name, self.plan, self.warp = name, plan_of(cell.drafter), warp(cell)
         site = LoadedDrafterContext(cell, loaded, self.plan)
         self.drafter: Drafter = make("drafters", cell.drafter, site)
-        self._has_laws = overrides(self.drafter, Drafter, "along")
-        self.schedules = readers(cells) if self._has_laws else {}
+        self._has_probs = overrides(self.drafter, Drafter, "along")
+        self.schedules = readers(cells) if self._has_probs else {}
         is_sampled = self.drafter.drawn is How.IID
         most = MAX_LOOKAHEAD if self.plan.weights is Weights.NONE else MAX_MODEL_LOOKAHEAD
         self.of = DraftOf(
@@ -67,46 +67,46 @@ class DraftTracer:
             return "its drafts branch"
         if self.drafter.layers:
             return "it draws on hidden states of the target"
-        if self.of.sampled and not self._has_laws:
+        if self.of.sampled and not self._has_probs:
             return "its distributions are known of its own drafts alone"
         return None
 
-    def along(self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]) -> Along:
+    def along(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Along:
         """Return the draft's trace along a text."""
-        self.drafter.begin(prompt, Scores(laws[0].logits[:0], {}))
+        self.drafter.begin(prompt, Scores(rows[0].logits[:0], {}))
         trace = self._sampled if self.of.sampled else self._proposed
-        return trace(prompt, tokens, laws)
+        return trace(prompt, tokens, rows)
 
-    def _proposed(self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]) -> Proposed:
+    def _proposed(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Proposed:
         """Return the proposals and hits before each token, after rounds of ArS."""
         if looks_up(self.drafter):
             return proposed_by_k(self.drafter, prompt, tokens)
         counts, hits = [], []
         text, last, most = list(prompt), None, self.of.most
-        none, rows = torch.empty(0, dtype=torch.int64), torch.cat([law.logits for law in laws])
+        none, logits = torch.empty(0, dtype=torch.int64), torch.cat([x.logits for x in rows])
         for t, token in enumerate(tokens):
             context, noise = Context(list(text), self.warp, last), PhiloxStream(0).round(t)
             proposal = self.drafter.draft(context, most, noise, always).tokens.tolist()
             counts.append(len(proposal))
             hits.append(agreement(proposal, tokens, t))
             verdict = Verdict(none, torch.tensor(token), torch.tensor(0))
-            last = Step(Draft(none, None), Scores(rows[t : t + 1], {}), verdict)
+            last = Step(Draft(none, None), Scores(logits[t : t + 1], {}), verdict)
             text.append(token)
         return Proposed(proposed=np.array(counts, np.uint8), hits=np.array(hits, np.uint8))
 
-    def _sampled(self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]) -> Drawn:
+    def _sampled(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Drawn:
         begin, limit = len(prompt), self.drafter.limit
         reach = None if limit is None else max(limit - begin, 0)
         text = [*prompt, *tokens[:reach]]
         columns: dict[str, list[Floats]] = {name: [] for name in COLUMNS}
         confident: list[Tensor] = []
-        for piece in laws:
+        for piece in rows:
             end = min(begin + len(piece.q), len(text))
             if begin == end:  # beyond the context nothing is drafted
                 break
             draft = self.drafter.along(text[:end], begin, self.warp)
             if draft is None:
-                raise RuntimeError(f"drafter {self.name} has laws for some texts only")
+                raise RuntimeError(f"drafter {self.name} has probabilities for some texts only")
             target = self._sized(piece, draft.probs.shape[-1], end - begin)
             at = torch.tensor(text[begin:end], device=draft.probs.device)
             for name, values in compared(draft.probs, draft.sure, target, at).items():
@@ -123,12 +123,12 @@ class DraftTracer:
         }
         return Drawn(**whole, reach=reach, stops=stops)
 
-    def _sized(self, piece: Laws, size: int, count: int) -> Laws:
+    def _sized(self, piece: Rows, size: int, count: int) -> Rows:
         """Return the target's distributions over the tokens that both models have."""
         logits, q = piece.logits[:count], piece.q[:count]
         if q.shape[-1] == size:
-            return Laws(logits, q)
-        return Laws(logits[:, :size], self.warp(logits[:, :size]))
+            return Rows(logits, q)
+        return Rows(logits[:, :size], self.warp(logits[:, :size]))
 
 
 def proposed_by_k(drafter: Any, prompt: Sequence[int], tokens: Sequence[int]) -> Proposed:
@@ -143,7 +143,7 @@ def proposed_by_k(drafter: Any, prompt: Sequence[int], tokens: Sequence[int]) ->
     return Proposed(proposed=proposed.ravel(), hits=hits.ravel(), requested=REQUESTED)
 
 
-def compared(p: Tensor, sure: Tensor, target: Laws, tokens: Tensor) -> dict[str, Tensor]:
+def compared(p: Tensor, sure: Tensor, target: Rows, tokens: Tensor) -> dict[str, Tensor]:
     """Return the columns of a trace, [n] each, at the positions of `tokens`."""
     return {
         "p": p.gather(1, tokens[:, None])[:, 0],

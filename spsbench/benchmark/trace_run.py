@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.benchmark.jobs import Answers, prompt_ids
-from spsbench.benchmark.target_laws import TextTracer
+from spsbench.benchmark.target_probs import TextTracer
 from spsbench.benchmark.trace_draft import DraftTracer
 from spsbench.errors import UsageError
 from spsbench.models.cache import Loaded
@@ -115,11 +115,11 @@ def trace_part(
                 sample, tokens = by_id[record.sample], record.tokens
                 before = answers.before(plain.id, sample, record.repeat)
                 prompt = prompt_ids(loaded, plain, sample.prompt, before)
-                laws = list(text.laws(prompt, tokens))
-                writer.add_text(text.written(record.key, prompt, tokens, record.finish, laws))
+                rows = list(text.rows(prompt, tokens))
+                writer.add_text(text.written(record.key, prompt, tokens, record.finish, rows))
                 for draft in drafts:
                     if lacks_trace(writer, record.key, draft):
-                        writer.add(record.key, draft.name, draft.along(prompt, tokens, laws))
+                        writer.add(record.key, draft.name, draft.along(prompt, tokens, rows))
                         writer.declare(draft.of)
             on_progress(len(missing), len(missing))
 

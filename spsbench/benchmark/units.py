@@ -56,7 +56,7 @@ def units_of(
 def groups(missing: Sequence[Job]) -> Iterator[list[Job]]:
     """Yield the jobs that are made together: one at a time, or those that share a batch.
 
-    The arms of the prompts of one batch still follow each other. A continuous batch has all jobs of
+    The methods of one batch of prompts still follow each other. A continuous batch has all jobs of
     its cell, and a later turn of a conversation waits for the batch of the turn before.
     """
     if all(job.cell.batch == 1 for job in missing):

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from spsbench.benchmark.jobs import Job, make
-from spsbench.benchmark.target_laws import distance
+from spsbench.benchmark.target_probs import distance
 from spsbench.engines.quantization.layers import dequantise, quantise
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import ModelCache

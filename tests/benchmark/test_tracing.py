@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.benchmark import target_laws
-from spsbench.benchmark.target_laws import TextTracer
+from spsbench.benchmark import target_probs
+from spsbench.benchmark.target_probs import TextTracer
 from spsbench.benchmark.trace_draft import DraftTracer, overrides, proposed_by_k, stopped
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -52,12 +52,12 @@ def row(model, size, text):
 
 
 def traced(cell, loaded, monkeypatch):
-    monkeypatch.setattr(target_laws, "PIECE", 7)  # pieces that end inside the text
+    monkeypatch.setattr(target_probs, "PIECE", 7)  # pieces that end inside the text
     text = TextTracer(resolve(cell.auto_regressive), loaded)
     draft = DraftTracer("d", [cell], loaded, {})
-    laws = list(text.laws(PROMPT, TEXT))
-    written = text.written(("c", "s", 0), PROMPT, TEXT, "length", laws)
-    return written, draft.along(PROMPT, TEXT, laws), draft
+    rows = list(text.rows(PROMPT, TEXT))
+    written = text.written(("c", "s", 0), PROMPT, TEXT, "length", rows)
+    return written, draft.along(PROMPT, TEXT, rows), draft
 
 
 @pytest.mark.parametrize("temperature", [0.7, 0.0])
@@ -129,7 +129,7 @@ def test_what_no_text_can_tell_has_no_trace(kind, loaded):
     assert DraftTracer("d", [drafting(kind)], loaded, {}).untraceable is not None
 
 
-def test_schedules_that_read_laws_are_asked_along_the_text():
+def test_schedules_that_read_probs_are_asked_along_the_text():
     assert overrides(ByLaw(), Schedule, "go_on")
     assert not overrides(ByHistory(), Schedule, "go_on")
     sure = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.5, 0.5], [0.9, 0.1]])

@@ -25,8 +25,8 @@ from spsbench.store.traces import Written
 PIECE = 64  # positions scored at once
 
 
-class Laws(NamedTuple):
-    """The target's distributions at some positions of a text."""
+class Rows(NamedTuple):
+    """Logits and probs of the target at some positions of a text."""
 
     logits: Tensor  # [n, V]
     q: Tensor  # [n, V]
@@ -45,7 +45,7 @@ class TextTracer:
         engine = make("engines", cell.target.engine)
         self.target: LM = engine.session(loaded.target, vocab_size=loaded.vocab_size)
 
-    def laws(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Laws]:
+    def rows(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Rows]:
         """Yield the distributions of one piece of the text after another."""
         text, end = [*prompt, *tokens], len(prompt) + len(tokens)
         self.target.commit(0)
@@ -53,13 +53,13 @@ class TextTracer:
         for begin in range(len(prompt), end, PIECE):
             fed = torch.tensor(text[begin - 1 : min(begin + PIECE, end) - 1], dtype=torch.int64)
             logits = self.target.append(fed, keep=len(fed)).logits
-            yield Laws(logits, self.warp(logits))
+            yield Rows(logits, self.warp(logits))
 
     def written(
-        self, key: Key, prompt: Sequence[int], tokens: Sequence[int], finish: str, laws: list[Laws]
+        self, key: Key, prompt: Sequence[int], tokens: Sequence[int], finish: str, rows: list[Rows]
     ) -> Written:
         """Return the text in the format of a trace."""
-        q = torch.cat([law.q for law in laws])
+        q = torch.cat([piece.q for piece in rows])
         at = torch.tensor(tokens, device=q.device)[:, None]
         limits = Limits(self.cell.max_new_tokens)
         return Written(
@@ -111,8 +111,8 @@ def distance(
     loaded = models(cell)
     other = replace(models(full), vocab_size=loaded.vocab_size)
     pieces = zip(
-        TextTracer(cell, loaded).laws(prompt, tokens),
-        TextTracer(full, other).laws(prompt, tokens),
+        TextTracer(cell, loaded).rows(prompt, tokens),
+        TextTracer(full, other).rows(prompt, tokens),
         strict=True,
     )
     total = sum(float((mine.q - its.q).abs().sum()) / 2 for mine, its in pieces)

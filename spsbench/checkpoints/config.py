@@ -67,7 +67,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "watermarking_config": (),
     "stop_strings": ([], ""),
 }
-"""Generation settings that change a law or end a text, and the values at which they do not."""
+"""Generation settings that change probabilities or end a text, and their values of no effect."""
 
 OF_HEADS = ("speculators_model_type", "medusa_num_heads")  # keys that no language model has
 
@@ -258,7 +258,7 @@ def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None
 
 
 def hidden_settings(folder: Path) -> dict[str, Any]:
-    """Return settings of `generation_config.json` that change the law and are not applied."""
+    """Return settings of `generation_config.json` that change probabilities, unapplied."""
     path = folder / "generation_config.json"
     if not path.is_file():
         return {}

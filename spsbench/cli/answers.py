@@ -140,11 +140,11 @@ def rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
         ("time to first token", *(milliseconds(f.ttft_ms) for f in figures)),
         ("time to last token", *(milliseconds(f.answer_ms) for f in figures)),
         ("finish", *(text.record.finish for text in texts)),
-        *([("law", *map(law, texts))] if any(lossy(text.cell) for text in texts) else ()),
+        *([("distribution", *map(exactness, texts))] if any(lossy(t.cell) for t in texts) else ()),
     ]
 
 
-def law(text: Text) -> str:
+def exactness(text: Text) -> str:
     """Return whether the text has the target's distribution, or the verifier that changes it."""
     return f"lossy: {text.cell.verifier}" if lossy(text.cell) else "the target's"
 

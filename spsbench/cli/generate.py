@@ -18,7 +18,7 @@ from spsbench.settings.options import Option, one_of, parse
 LIMIT = 10_000_000  # bytes; far more than any context holds
 WAYS = "PROMPT, --prompt-file FILE or text on stdin"
 COLORS = "auto", "always", "never"
-LAWS = "native:laws=true,likeliest=3"  # a page shows probabilities and alternatives
+RECORD_PROBS = "native:laws=true,likeliest=3"  # a page shows probabilities and alternatives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def generate(
     """
     o.check_page(format, out)
     if format == "html" and options.get("decoder") is None:
-        options["decoder"] = LAWS
+        options["decoder"] = RECORD_PROBS
     shown, grid, access = parse(options, Shown, Grid, Access)
     compare, stats = shown.compare, shown.stats is not False
     if options.get("k") == 0 and compare:

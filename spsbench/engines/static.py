@@ -122,7 +122,7 @@ class Static(Engine):
             check_rollback(model)
             return set_engine_config(model, EngineConfig(engine="eager", reason=reason)).to_json()
         compiled = model.device.type == "cuda"
-        # The compiler recommends a narrower float32, whose laws are others.
+        # The compiler recommends a narrower float32, with other logits.
         warnings.filterwarnings("ignore", "TensorFloat32", UserWarning)
         words = "compiled, experimental" if compiled else "not compiled, which is for CUDA"
         return set_engine_config(model, EngineConfig(engine="static", reason=words)).to_json()

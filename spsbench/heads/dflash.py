@@ -2,13 +2,13 @@
 
 The target's features, fused by `fc` and normed, are keys and values in every layer; they are
 written once, as the text grows. The block is the pending token and masks after it. Its rows see the
-features of the whole text and each other, later ones too. The laws of a block are marginals, and
+features of the whole text and each other, later ones too. Distributions in a block are marginals;
 independent draws from them do not cohere: so DFlash drafts the likeliest tokens unless
 `sampled=true` is asked for. Trees of the best paths by the product of marginals (`width`, `nodes`)
 are those of DDTree (arXiv 2604.12989).
 
 DSpark (arXiv 2607.05147) adds to the logits of a row a bias of rank r that depends on the token
-before it, so that a chain drawn from left to right has a law. `gated` weighs it by the row, `rnn`
+before it, so that a chain drawn from left to right is coherent. `gated` weighs it by the row, `rnn`
 keeps a state along the block. A head without the coupling (`markov_rank` 0) is a DFlash head.
 
 Sources: z-lab/dflash, sgl-project/SpecForge, vllm-project/speculators `dflash/core.py` and

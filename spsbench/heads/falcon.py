@@ -6,7 +6,7 @@ ones too (the relaxed causal mask), and row j predicts the feature of token j + 
 3.2). The predicted features and k tokens are the next block. Keys and values of the one decoder
 layer are made of the LSTM's rows, which do not depend on where a block begins: they are cached.
 
-A node at depth d of a draft is slot (d - 1) mod k of a block. Nodes within a block share its laws,
+A node at depth d of a draft is slot (d - 1) mod k of a block. Nodes within a block share its probs,
 whatever was drawn in it before them: marginals, given the text and the blocks before, from which
 their tokens are drawn, so every rule that accepts the kind of draft is exact. Below every k-th
 depth each path has a block of its own. The paper accepts the target's likeliest tokens along a

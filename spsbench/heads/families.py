@@ -97,7 +97,7 @@ FAMILIES = (
         "dspark",
         "z-lab",
         "dflash",
-        # how sure it is: schedules ask the laws instead
+        # how sure it is: schedules read the probs instead
         ((r"(?:model\.)?confidence_head\.proj\.(?:weight|bias)$", ""), *LAYERS),
         marks=("hidden_norm.weight", ATTENDS, "markov_head.markov_w1.weight"),
     ),

@@ -3,8 +3,8 @@
 Head i reads the last hidden state of the newest token that has one, token j, and predicts token
 j + 2 + i: residual blocks x + SiLU(W x + b), then a vocabulary projection of its own.
 
-The laws are marginals: that of a depth does not depend on the tokens drafted before it. Tokens are
-drawn from them all the same, so exact rules apply where Medusa's own accepts what is typical.
+Distributions are marginals: that of a depth ignores the tokens drafted before it. Tokens are drawn
+from them all the same, so exact rules apply where Medusa's own accepts what is typical.
 
 Configs of published heads say 2 heads where the file has 5: heads and their blocks are counted in
 the file. Sources: FasterDecoding/Medusa `medusa_model.py`, vLLM `medusa.py`.

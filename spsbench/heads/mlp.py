@@ -1,7 +1,7 @@
 """MLP speculators: a small recurrent state over the last hidden state (arXiv 2404.19124).
 
 The state starts as the target's last hidden state and takes in one token a depth: the pending token
-first, then the drafted ones. So its laws depend on the whole draft, unlike Medusa's.
+first, then the drafted ones. So its probs depend on the whole draft, unlike Medusa's.
 """
 
 import math

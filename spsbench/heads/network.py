@@ -134,7 +134,7 @@ class ParallelNetwork(HeadModule):
 
     Attributes:
         deepest: the greatest depth of a draft.
-        marginal: the law of a depth depends on no drafted token.
+        marginal: the probs of a depth depend on no drafted token.
         rolls: states end in logits, and all steps after the first are one pass, ("step", 1), over
             tokens and states.
     """
@@ -174,7 +174,7 @@ class ParallelNetwork(HeadModule):
 
 
 class Marginal(ParallelNetwork):
-    """The base of heads whose law of a depth ignores drafted tokens: `look` returns [count, Vd]."""
+    """The base of heads whose probs ignore drafted tokens: `look` returns [count, Vd]."""
 
     marginal = True
 

@@ -223,7 +223,7 @@ def costs_of(seconds: Sequence[tuple[float, float]]) -> RoundCosts:
     The first row counts as the second: what more a round with a draft takes is its own.
 
     Args:
-        seconds: of drafting, and of the rest of a round: the target's pass, its laws and the rule.
+        seconds: of drafting, and of the rest of a round: the target's pass, its probs and the rule.
     """
     drafting, rest = zip(*seconds, strict=True)
     plain, first, deepest = rest[0], rest[1], len(seconds) - 1

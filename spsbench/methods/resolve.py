@@ -122,9 +122,9 @@ def settled(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> 
     if both is None:
         return resolved
     named = cell.verifier
-    by_law = named != AUTO and make("verifiers", named).refuses(Drawn.POINT, False) is not None
+    needs_probs = named != AUTO and make("verifiers", named).refuses(Drawn.POINT, False) is not None
     sampled = resolved.temperature > 0
-    shared = by_law or (sampled and both.overlap.text >= LARGE)
+    shared = needs_probs or (sampled and both.overlap.text >= LARGE)
     drafter = SHARED if shared else STRINGS
     ways = {SHARED: "by the tokens that both models have", STRINGS: "by strings"}
     other = STRINGS if shared else SHARED
@@ -173,7 +173,7 @@ def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
 
 
 def warp(cell: Cell) -> Warp:
-    """Return the warp of `cell`, as the target's engine makes laws."""
+    """Return the warp of `cell`, as the target's engine makes probs."""
     engine = make("engines", cell.target.engine)
     kind: type[Warp] = getattr(engine, "warp", Warp)
     return kind(**asdict(cell.warp))

@@ -350,7 +350,7 @@ def pair_warnings(loaded: Loaded, *, chat: bool) -> Iterator[str]:
     """Yield warnings about a pair of models.
 
     Args:
-        chat: the sampling that the target names itself is applied, but for what changes its law.
+        chat: the sampling that the target names itself is applied, but for what changes its probs.
     """
     target, draft = loaded.target, loaded.draft
     if target is None or loaded.folder is None:

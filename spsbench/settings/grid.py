@@ -75,8 +75,8 @@ class Grid:
         drafting = {n: self.axes[n] for n in ("k", *DRAFTING) if n in self.axes}
         others = [name for name in self.axes if name not in drafting]
         for point in combinations({name: self.axes[name] for name in sorted(others, key=_place)}):
-            for arm in self._arms(drafting):
-                yield self._drafting_here(point, arm)
+            for method in self._methods(drafting):
+                yield self._drafting_here(point, method)
 
     def under(self, changes: Mapping[str, tuple[Any, ...]]) -> "Grid":
         """Return the grid with other values; a `k` replaces a schedule, and a schedule a `k`."""
@@ -90,17 +90,17 @@ class Grid:
         left = (n for n in self.axes if n != name and not n.startswith(f"{name}_"))
         return replace(self, axes={n: self.axes[n] for n in left})
 
-    def _arms(self, drafting: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+    def _methods(self, drafting: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
         if self.baseline:
             yield {"k": 0}
         if not self.speculative:
             return
-        for arm in combinations(drafting):
-            if len(drafting.get("drafter", ())) > 1 and own_copy(arm["drafter"]):
-                arm.pop("draft", None)  # it is for the other drafters
-            yield arm
+        for method in combinations(drafting):
+            if len(drafting.get("drafter", ())) > 1 and own_copy(method["drafter"]):
+                method.pop("draft", None)  # it is for the other drafters
+            yield method
 
-    def _drafting_here(self, point: dict[str, Any], arm: dict[str, Any]) -> dict[str, Any]:
+    def _drafting_here(self, point: dict[str, Any], method: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a cell, without those of drafting where the engine has its own.
 
         They are for the other decoders of the grid; without any they stay, and are refused.
@@ -108,8 +108,8 @@ class Grid:
         decoders: tuple[Spec, ...] = self.axes.get("decoder", ())
         some_are_ours = any(decoder.name not in ELSEWHERE for decoder in decoders)
         if some_are_ours and point["decoder"].name in ELSEWHERE:
-            arm = {name: value for name, value in arm.items() if name == "k"}
-        return point | arm
+            method = {name: value for name, value in method.items() if name == "k"}
+        return point | method
 
 
 def _place(name: str) -> int:

@@ -1,7 +1,7 @@
 """Linear layers whose weights are whole numbers of 8 or 4 bits times a scale in half precision.
 
 A weight is a number times a scale, which float32 holds exactly, or that plus a minimum: so a
-quantised model has one law, whoever multiplies, but for the rounding of inputs (`QuantisedDots`).
+quantised model has one distribution, but for the rounding of inputs (`QuantisedDots`).
 Embeddings that are looked up stay as they are, tied or not.
 """
 

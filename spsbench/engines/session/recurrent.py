@@ -2,7 +2,7 @@
 
 A pass scores several tokens at once: mixers run row by row (`states`), everything else runs as
 in any model. A rejected token leaves no trace, since the state after the last accepted one is still
-there; nothing is fed twice. The law is that of K = 0 in the same loop: the prompt but its last
+there; nothing is fed twice. Logits are those of K = 0 in the same loop: the prompt but its last
 token as prefill, every later token as in a pass of its own.
 """
 

@@ -70,8 +70,8 @@ def one_by_one(
 ) -> Tensor:
     """Return [keep, V] logits after each of the last `keep` tokens of `text`, by the stock model.
 
-    The first `prefill` tokens are one pass, each later token is a pass of its own: the law of a
-    model whose passes over several tokens have another one.
+    The first `prefill` tokens are one pass, each later token is a pass of its own: the
+    reference for a model whose passes over several tokens have other logits.
     """
     tokens, cache = torch.as_tensor(text), stock_cache(model)
     rows: list[Tensor] = []

@@ -1,8 +1,8 @@
-"""Schedules that stop a draft by the law of its next slot: confidence, entropy, a classifier.
+"""Schedules that stop a draft by the probs of its next slot: confidence, entropy, a classifier.
 
 transformers' `assistant_confidence_threshold` tests the probability of the drawn token, and stops
-after it. These schedules test the law before anything is drawn from it, so that an uncertain slot
-is not drafted at all and verification stays exact (invariant 4).
+after it. These schedules test the probs before anything is drawn from them, so that an uncertain
+slot is not drafted at all and verification stays exact (invariant 4).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from spsbench.plugins import COST, MOST, SHARE
 
 @dataclass(frozen=True)
 class Confidence(Schedule):
-    """A schedule that drafts while the law's maximum is `t` or more, up to `most` tokens.
+    """A schedule that drafts while the greatest probability is `t` or more, up to `most` tokens.
 
     Host reads: one a drafted token, and one for the slot that is refused.
     """

@@ -70,8 +70,8 @@ class Fold(Generic[S]):
 def outcome(turn: Round) -> tuple[int, int]:
     """Return the numbers of kept and of tested draft tokens of a round.
 
-    Counts are right for every verifier; the overlap of the laws is only `sps`'s mean number kept. A
-    verifier that does not test tokens one by one counts as stopping at the first token not kept.
+    Counts are right for every verifier; overlaps are only `sps`'s mean number accepted. A
+    verifier that does not test tokens one by one counts as stopping at the first rejection.
     """
     tested = turn.tested if turn.tested >= 0 else min(turn.accepted + 1, turn.drafted)
     return turn.accepted, tested
@@ -216,9 +216,9 @@ class Goodput(Schedule):
         self._sums = running_sums(self.decay)
         self._written: Fold[int] = Fold(0, lambda tokens, turn: tokens + turn.emitted)
         self._table: Costs | None = None
-        self._arm = ""
+        self._drafter = ""
         if self.costs:
-            self._table, self._arm = measured(self.costs, self.arm, self.batch)
+            self._table, self._drafter = measured(self.costs, self.arm, self.batch)
         elif self.batch > 1:
             raise ValueError(f"batch is {self.batch}: expected costs, a table that has batches")
         self._by_context: dict[int, list[float]] = {}
@@ -238,20 +238,20 @@ class Goodput(Schedule):
         table, ks = self._table, range(1, self.most + 1)
         if table is None:
             return [1.0, *(1.0 + self.fixed + k * self.draft + self._rows[k] for k in ks)]
-        rounds = [(PLAIN, 0), *((self._arm, k) for k in ks)]
+        rounds = [(PLAIN, 0), *((self._drafter, k) for k in ks)]
         turns = (table.round(name, k, k, context, batch=self.batch).sum(0) for name, k in rounds)
         return [float(np.median(seconds)) for seconds in turns]
 
 
-def measured(costs: str, arm: str, batch: int) -> tuple[Costs, str]:
+def measured(costs: str, drafter: str, batch: int) -> tuple[Costs, str]:
     """Return a measured table of costs, and the name of its drafter."""
     table = read_costs(Path(costs).expanduser())
-    arms = [name for name in table.arms if name != PLAIN]
-    if arm not in arms and (arm or len(arms) != 1):
+    names = [name for name in table.arms if name != PLAIN]
+    if drafter not in names and (drafter or len(names) != 1):
         raise ValueError(
-            f"`arm` is {arm!r}: expected a drafter of {costs}: {', '.join(arms) or 'none'}"
+            f"`arm` is {drafter!r}: expected a drafter of {costs}: {', '.join(names) or 'none'}"
         )
-    name, batches = arm or arms[0], table.batches
+    name, batches = drafter or names[0], table.batches
     largest = 1 if batches is None or name not in batches.rest else batches.sizes[-1]
     if batch > largest:
         raise ValueError(

@@ -45,7 +45,7 @@ class Utility(Schedule):
     where its utility is not above 1. Then K is tried anew, from the one that was set. Each trial in
     succession that did not pay doubles the rounds before the next, up to 8 times `hold`.
 
-    By default costs are seconds of rounds, so that texts depend on the clock: their law does not.
+    By default costs are seconds: texts depend on the clock, but their distribution does not.
     With `draft` or `row`, costs in passes of the target of a drafted and of a scored token, they
     depend on the seed alone. No host read.
     """

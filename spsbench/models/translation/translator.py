@@ -1,7 +1,7 @@
 """Translation between vocabularies: tokens for the draft model to read, and its drafts back.
 
 A mistranslation costs acceptance and nothing else: verification uses the target's tokens alone, and
-the law that they were really drawn from.
+the probs that they were drawn from.
 """
 
 import codecs

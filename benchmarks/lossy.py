@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=40, help="articles")
     parser.add_argument("--texts", type=int, default=8, help="for total variation")
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--run", type=Path, default=Path("results/lossy-run"))
+    parser.add_argument("--run", type=Path, default=Path("work/lossy-run"))
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--out", type=Path, default=OUT)
     flags = parser.parse_args()

@@ -5,7 +5,7 @@
 
 Each part of the configuration is run on every task of `--tasks`. All methods of a task run on each
 prompt in turn, so a machine's drift falls on all; a stopped run is resumed by the same command. It
-prints how long it will take, and writes OUT.json and OUT.md.
+prints how long it will take, and writes OUT.json and OUT.md; the run itself is in `work`.
 """
 
 import argparse
@@ -25,12 +25,13 @@ from spsbench.cli.bench import read
 from spsbench.messages import lines_to
 from spsbench.metrics.intervals import Estimate
 from spsbench.registry import entries
-from spsbench.reports.reporter import Report, Table
+from spsbench.reports.reporter import Table
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.experiment import Experiment, Part
 from timing import table
 
+WORK = Path("work")
 COPYING = "copying"  # the name of the task that copies functions
 TASKS = ("humaneval", "xsum:data=mini", COPYING)
 REQUESTS = (
@@ -169,13 +170,13 @@ def main() -> None:
     parser.add_argument("--samples", type=int, help="texts a prompt")
     parser.add_argument("--tokens", type=int, help="maximum tokens of a text")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--out", type=Path, help="run, .json and .md; default: work/CONFIG")
+    parser.add_argument("--out", type=Path, help=".json and .md; default: work/CONFIG")
     parser.add_argument("--estimate", action="store_true", help="how long it takes, and no more")
     parser.add_argument("--no-score", action="store_true", help="programs are not run")
     flags = parser.parse_args()
-    out: Path = flags.out or Path("work") / flags.config.stem
-    out.parent.mkdir(parents=True, exist_ok=True)
-    copies = out.with_name(f"{out.name}-{COPYING}.jsonl")
+    out: Path = flags.out or WORK / flags.config.stem
+    WORK.mkdir(exist_ok=True)
+    copies = WORK / f"{out.name}-{COPYING}.jsonl"
     copies.write_text("".join(json.dumps(row) + "\n" for row in copying()))
 
     access = Access(threads=flags.threads, offline=True)
@@ -186,7 +187,7 @@ def main() -> None:
         *(read(flags.config, changes | {"task": task}) for task in tasks), strict=True
     )
     experiment = merged(planned([sweep for part in sweeps for sweep in part], access, wholes[0]))
-    folder = OutputFolder(out=out, resume=True, score=not flags.no_score)
+    folder = OutputFolder(out=WORK / out.name, resume=True, score=not flags.no_score)
     benchmark = conduct(flags.config.stem, folder, access)
     for line in benchmark.estimate(experiment):
         if "generations of up to" not in line:  # a line a cell
@@ -197,8 +198,7 @@ def main() -> None:
     if result.report is None:
         print("stopped: the same command resumes it")
         return
-    report: Report = result.report
-    rows = [row for results in report.tables for row in rows_of(results)]
+    rows = [row for results in result.report.tables for row in rows_of(results)]
     rows.sort(key=lambda row: (row["task"], row["setting"] != "greedy"))
     options = {name: str(value) for name, value in vars(flags).items() if value is not None}
     values = {"asked": options, "rows": rows}

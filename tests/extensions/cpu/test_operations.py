@@ -16,7 +16,6 @@ from spsbench.extensions.cpu.kernels.steps import RefusedError, available, run
 from spsbench.extensions.cpu.packing.coded_panels import QuantisedPanels
 from spsbench.extensions.cpu.packing.panels import PanelLinear
 from spsbench.extensions.cpu.replay.fused_modules import Activation, exchange_activations
-from spsbench.extensions.cpu.replay.record import RecordingCache
 from tests.extensions.cpu.laid_out import random
 from tests.extensions.cpu.programs import computed, recorded
 
@@ -189,9 +188,6 @@ def test_inputs_that_a_kernel_does_not_read_are_refused(dtype):
         with pytest.raises(RuntimeError):
             run(name, *arguments)
     assert not cached.any()
-    wide = torch.zeros(1, 2, 9, 8, dtype=torch.float64)
-    with pytest.raises(RefusedError):
-        RecordingCache({0: (wide, wide)}, 0).update(wide, wide)
 
 
 def layers_of(kind):

@@ -1,12 +1,11 @@
 """Kernels as operators: each has an empty result, and the steps of `program.c` that fill it.
 
-`run` runs an operator at once; a recorder that is at work in this thread (`recording`) notes its
-steps as well. `OF_TORCH` has the steps of torch's own operators, which a recorder alone needs.
+`run` runs an operator at once, or has the recorder of this thread, if one is at work, note its
+steps instead. `OF_TORCH` has the steps of torch's own operators, which a recorder alone needs.
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from ctypes import c_int64, c_void_p, cast, create_string_buffer
 from functools import cache, lru_cache
@@ -29,6 +28,7 @@ HALVES = torch.int16  # bfloat16 that stand for float32: no other dtype in a mod
 ACTIVATIONS = "silu", "relu", "gelu", "gelu_tanh"  # as in activations.h
 MOST = 256  # plans that are kept of an operator with its fixed arguments
 BY_NUMBER = {"mul": "scale", "div": "divide"}  # operators with a number -> their kernels
+BY_TENSOR = "add", "mul"
 
 _RECORD = Struct(f"={1 + 2 * PLACES + NUMBERS}q{REALS}d")
 
@@ -47,15 +47,10 @@ class Step(NamedTuple):
     past: tuple[int, ...] | None = None  # of a step over a cache: its text and its room
 
 
+Planned = tuple[Tensor | None, Step]
+
 _plans: dict[Any, dict[Any, Any]] = {}  # by operator and fixed arguments; then by the others
-_recorder: ContextVar[Any] = ContextVar("recorder", default=None)  # at work in this thread
-
-
-class Operator(NamedTuple):
-    """An operator of ours."""
-
-    result: Callable[..., Any]  # of its arguments: checks them, and makes what it returns
-    steps: Callable[..., list[Step]]  # of the result and the arguments
+active_recorder: ContextVar[Any] = ContextVar("active_recorder", default=None)  # of a thread
 
 
 class Weights:
@@ -86,12 +81,7 @@ def _form_of(weight: Tensor) -> tuple[Any, ...]:
 
 
 class BoundOperator:
-    """An operator with its last arguments; what it does for inputs of a form is planned once.
-
-    Args:
-        name: of the operator.
-        fixed: its last arguments.
-    """
+    """An operator with its last arguments; what it does for inputs of a form is planned once."""
 
     def __init__(self, name: str, *fixed: Any) -> None:
         self.name, self.fixed = name, fixed
@@ -102,7 +92,7 @@ class BoundOperator:
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the operator as `run` does; return its result."""
-        if _recorder.get() is not None:
+        if active_recorder.get() is not None:
             return run(self.name, *inputs, *self.fixed)
         key: list[Any] = []
         pointers = []
@@ -114,15 +104,14 @@ class BoundOperator:
                 key.append(x)
         plan, places = self._plans.get(tuple(key)), self._weights.places()
         if plan is None or places is None:
-            result, steps = run_now(self.name, *inputs, *self.fixed)
+            result, step = run_now(self.name, *inputs, *self.fixed)
             if inputs[0].numel() and places is not None:
-                self._keep_plan(tuple(key), result, steps[0], inputs)
+                self._keep_plan(tuple(key), result, step, inputs)
             return result
         shape, stride, dtype, record, pack = plan
         result = inputs[0].new_empty_strided(shape, stride, dtype=dtype)
         numbers = pack(*pointers, *places, result.data_ptr())
-        if failed := in_c().run_step(record, numbers, torch.get_num_threads()):
-            check(failed)
+        check(in_c().run_step(record, numbers, torch.get_num_threads()))
         return result
 
     def _keep_plan(self, key: Any, result: Tensor, step: Step, inputs: Sequence[Any]) -> None:
@@ -145,41 +134,24 @@ def run(name: str, *arguments: Any) -> Any:
         RuntimeError: inputs that its kernel does not read.
         MemoryError, IndexError: as `check`.
     """
-    recorder = _recorder.get()
+    recorder = active_recorder.get()
     return run_now(name, *arguments)[0] if recorder is None else recorder.run(name, *arguments)
 
 
-def run_now(name: str, *arguments: Any) -> tuple[Any, list[Step]]:
-    """Run an operator, whether or not a recorder is at work; return its result and its steps."""
-    operator = OPERATORS[name]
-    result = operator.result(*arguments)
-    steps = operator.steps(result, *arguments)
+def run_now(name: str, *arguments: Any) -> tuple[Any, Step]:
+    """Run an operator, whether or not a recorder is at work; return its result and its step."""
+    result, step = OPERATORS[name](*arguments)
     if arguments[0].numel():
-        for step in steps:
-            _run_step(step)
-    return result, steps
-
-
-@contextmanager
-def recording(recorder: Any) -> Iterator[None]:
-    """Have `recorder.run` run the operators of this thread within the context."""
-    token = _recorder.set(recorder)
-    try:
-        yield
-    finally:
-        _recorder.reset(token)
+        record = _record(step.name, tuple(range(1, 1 + len(step.at))), step.n, step.real)
+        pointers = [0 if x is None else x.data_ptr() for x in step.at]
+        numbers = array("q", (*(step.past or [0] * (TEXT + ROOM)), 0, *pointers)).tobytes()
+        check(in_c().run_step(record, numbers, torch.get_num_threads()))
+    return result, step
 
 
 def available() -> bool:
     """Return whether there are compiled kernels."""
     return not isinstance(library(), str)
-
-
-def _run_step(step: Step) -> None:
-    record = _record(step.name, tuple(range(1, 1 + len(step.at))), step.n, step.real)
-    pointers = [0 if x is None else x.data_ptr() for x in step.at]
-    numbers = array("q", (*(step.past or [0] * (TEXT + ROOM)), 0, *pointers)).tobytes()
-    check(in_c().run_step(record, numbers, torch.get_num_threads()))
 
 
 @lru_cache(4096)
@@ -192,12 +164,7 @@ def _record(name: str, bases: tuple[int, ...], n: tuple[int, ...], real: tuple[f
 
 
 def check(failed: int) -> None:
-    """Raise what C has returned.
-
-    Raises:
-        MemoryError: no room for what a step needs.
-        IndexError: an id beyond the embeddings.
-    """
+    """Raise what C has returned: no memory, or an id beyond the embeddings (IndexError)."""
     if failed == NO_MEMORY:
         raise MemoryError("no memory for an operation")
     if failed == NO_ROW:
@@ -229,52 +196,32 @@ def _expect(fits: bool, what: str) -> None:
         raise RuntimeError(f"{what}: expected the kind and the width of the weights")
 
 
-def _expect_product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int, width: int) -> None:
-    dense = x.is_contiguous() and panels.is_contiguous() and x.dtype in KINDS
-    _expect(dense and x.shape[-1] == width and 0 <= out <= len(panels) * PANEL, "inputs")
-    whole = bias is None or (bias.shape == (out,) and bias.is_contiguous())
-    _expect(whole and (bias is None or bias.dtype == x.dtype), "a bias")
-
-
-def _product(kernel: str) -> Operator:
+def _product(kernel: str) -> Callable[..., Planned]:
     """Return the operator of products over panels `[out / 32, in / c, 32, c]`."""
 
-    def result(x: Tensor, panels: Tensor, bias: Tensor | None, out: int, *how: int) -> Tensor:
+    def planned(x: Tensor, panels: Tensor, bias: Tensor | None, out: int, *how: int) -> Planned:
         halves = kernel == "product" and (x.dtype, panels.dtype) == (torch.float32, HALVES)
-        _expect(panels.ndim == 4 and (panels.dtype == x.dtype or halves), "panels")
-        _expect_product(x, panels, bias, out, panels.shape[1] * panels.shape[3])
-        return x.new_empty((*x.shape[:-1], out))
+        alike = panels.dtype == x.dtype or halves
+        _expect(alike and panels.shape[2:] == (PANEL, 4 // panels.itemsize), "panels")
+        name, width = "halves" if halves else kernel, panels.shape[1] * panels.shape[3]
+        return _planned_product(name, x, panels, bias, width, (out, 0, 0, *how))
 
-    def steps(
-        made: Tensor, x: Tensor, panels: Tensor, bias: Tensor | None, out: int, *how: int
-    ) -> list[Step]:
-        name = f"{kernel if panels.dtype == x.dtype else 'halves'}_{KINDS[x.dtype]}"
-        return [_product_step(name, made, x, panels, bias, (out, 0, 0, *how))]
-
-    return Operator(result, steps)
+    return planned
 
 
-def _coded_product(kernel: str) -> Operator:
+def _coded_product(kernel: str) -> Callable[..., Planned]:
     """Return the operator of products over codes in panels `[out / 32, bytes]`."""
 
-    def result(
+    def planned(
         x: Tensor, panels: Tensor, bias: Tensor | None, out: int, width: int, *layout: Any
-    ) -> Tensor:
-        room, group, bits, least, *_ = layout
+    ) -> Planned:
+        room, group, bits, least, *how = layout
         size = bytes_of_codes(room, group, bits, least)
         _expect(panels.dtype == torch.uint8 and panels.shape[1:] == (size,), "codes")
-        _expect_product(x, panels, bias, out, width)
-        return x.new_empty((*x.shape[:-1], out))
-
-    def steps(
-        made: Tensor, x: Tensor, panels: Tensor, bias: Any, out: int, width: int, *layout: Any
-    ) -> list[Step]:
-        room, group, bits, least, *how = layout
-        name = f"{kernel_of(kernel, bits, least)}_{KINDS[x.dtype]}"
         more = out, 0, 0, *how, room, group, ZERO[bits]
-        return [_product_step(name, made, x, panels, bias, more)]
+        return _planned_product(kernel_of(kernel, bits, least), x, panels, bias, width, more)
 
-    return Operator(result, steps)
+    return planned
 
 
 def kernel_of(kernel: str, bits: int, least: bool) -> str:
@@ -282,105 +229,83 @@ def kernel_of(kernel: str, bits: int, least: bool) -> str:
     return f"{kernel}_int{bits}" + "_least" * least
 
 
-def _product_step(
-    name: str, out: Tensor, x: Tensor, panels: Tensor, bias: Tensor | None, more: tuple[int, ...]
-) -> Step:
-    at = x, panels, None, None, bias, None, None, out, None, None
-    return Step(name, at, (x.numel() // x.shape[-1], x.shape[-1], *more))
+def _planned_product(
+    name: str, x: Tensor, panels: Tensor, bias: Tensor | None, width: int, more: tuple[int, ...]
+) -> Planned:
+    dense = x.is_contiguous() and panels.is_contiguous() and x.dtype in KINDS
+    _expect(dense and x.shape[-1] == width and 0 <= more[0] <= len(panels) * PANEL, "inputs")
+    whole = bias is None or (bias.shape == more[:1] and bias.is_contiguous())
+    _expect(whole and (bias is None or bias.dtype == x.dtype), "a bias")
+    made = x.new_empty((*x.shape[:-1], more[0]))
+    at = x, panels, None, None, bias, None, None, made, None, None
+    return made, Step(f"{name}_{KINDS[x.dtype]}", at, (x.numel() // width, width, *more))
 
 
-def _normalised(x: Tensor, weight: Tensor, *more: Any) -> Tensor:
-    alike = weight.shape == x.shape[-1:] and weight.dtype == x.dtype and weight.is_contiguous()
-    _expect(x.is_contiguous() and alike and x.dtype in KINDS, "a norm")
-    return torch.empty_like(x)
+def _norm(name: str, count: int) -> Callable[..., Planned]:
+    """Return the operator of a norm with `count` weights; after them its epsilon and rounding."""
+
+    def planned(x: Tensor, *more: Any) -> Planned:
+        weights, (eps, *rounding) = more[:count], more[count:]
+        alike = all(w.shape == x.shape[-1:] and w.dtype == x.dtype for w in weights)
+        dense = all(tensor.is_contiguous() for tensor in (x, *weights))
+        _expect(alike and dense and x.dtype in KINDS, "a norm")
+        made, n = torch.empty_like(x), (x.numel() // x.shape[-1], x.shape[-1], *rounding)
+        return made, Step(f"{name}_{KINDS[x.dtype]}", (x, *weights, made), n, (eps,))
+
+    return planned
 
 
-def _centred(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    _normalised(x, bias)
-    return _normalised(x, weight)
+def _activation(name: str) -> Callable[..., Planned]:
+    def planned(x: Tensor) -> Planned:
+        _expect(x.is_contiguous() and x.dtype in KINDS, "an activation")
+        made = torch.empty_like(x)
+        return made, Step(f"{name}_{KINDS[x.dtype]}", (x, made), (x.numel(),))
+
+    return planned
 
 
-def _norm(out: Tensor, x: Tensor, weight: Tensor, eps: float, rounding: int) -> list[Step]:
-    n = x.numel() // x.shape[-1], x.shape[-1], rounding
-    return [Step(f"norm_{KINDS[x.dtype]}", (x, weight, out), n, (eps,))]
-
-
-def _layer_norm(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> list[Step]:
-    n = x.numel() // x.shape[-1], x.shape[-1]
-    return [Step(f"layer_norm_{KINDS[x.dtype]}", (x, weight, bias, out), n, (eps,))]
-
-
-def _activated(x: Tensor) -> Tensor:
-    _expect(x.is_contiguous() and x.dtype in KINDS, "an activation")
-    return torch.empty_like(x)
-
-
-def _activation(name: str) -> Callable[..., list[Step]]:
-    return lambda out, x: [Step(f"{name}_{KINDS[x.dtype]}", (x, out), (x.numel(),))]
-
-
-def _looked_up(ids: Tensor, panels: Tensor) -> Tensor:
+def _rows(ids: Tensor, panels: Tensor) -> Planned:
     _expect(ids.is_contiguous() and ids.dtype == torch.int64 and panels.is_contiguous(), "ids")
-    dtype = torch.float32 if panels.dtype == HALVES else panels.dtype
-    return panels.new_empty((len(ids), panels.shape[1] * panels.shape[3]), dtype=dtype)
-
-
-def _rows(out: Tensor, ids: Tensor, panels: Tensor) -> list[Step]:
+    wide = panels.dtype == HALVES
+    dtype = torch.float32 if wide else panels.dtype
+    made = panels.new_empty((len(ids), panels.shape[1] * panels.shape[3]), dtype=dtype)
     n = ids.numel(), len(panels) * PANEL, panels.shape[1]
-    return [Step("rows" if out.dtype == panels.dtype else "wide_rows", (ids, panels, out), n)]
+    return made, Step("wide_rows" if wide else "rows", (ids, panels, made), n)
 
 
-def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Planned:
     _, heads, tokens, width = x.shape
     tables = cosines.shape == sines.shape == (1, tokens, width) and cosines.is_contiguous()
     alike = len(x) == x.stride(-1) == 1 and cosines.dtype == sines.dtype == x.dtype
     _expect(tables and sines.is_contiguous() and alike and x.dtype in KINDS, "a rotation")
-    return x.new_empty((1, tokens, heads, width)).transpose(1, 2)
+    made = x.new_empty((1, tokens, heads, width)).transpose(1, 2)
+    n = heads, tokens, width, *x.stride()[1:3]
+    return made, Step(f"rotate_{KINDS[x.dtype]}", (x, cosines, sines, made), n)
 
 
-def _rotate(out: Tensor, x: Tensor, cosines: Tensor, sines: Tensor) -> list[Step]:
-    n = *x.shape[1:], *x.stride()[1:3]
-    return [Step(f"rotate_{KINDS[x.dtype]}", (x, cosines, sines, out), n)]
-
-
-def _written(cached: Tensor, rows: Tensor, end: int) -> None:
+def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
     alike = cached.ndim == rows.ndim == 4 and len(rows) == rows.stride(-1) == 1
     inside = rows.shape[2] <= end <= cached.shape[2] and rows.shape[1::2] == cached.shape[1::2]
     _expect(alike and inside and cached.dtype == rows.dtype and cached.is_contiguous(), "a cache")
-
-
-def _put(out: None, cached: Tensor, rows: Tensor, end: int) -> list[Step]:
     _, heads, count, width = rows.shape
     n = heads, count, width, *rows.stride()[1:3], rows.itemsize
     past = *text_record(count, end, end), 0, cached.data_ptr(), cached.shape[2]
-    return [Step("put", (cached, rows), n, (), past)]
-
-
-def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *more: Any) -> Tensor:
-    _, heads, tokens, width = query.shape
-    _expect(mask is None or is_read(mask, tokens, key.shape[2], query.dtype), "a mask")
-    return query.new_empty((1, tokens, heads, width))
+    return None, Step("put", (cached, rows), n, (), past)
 
 
 def _attend(
-    out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    cap: float,
-) -> list[Step]:
+    query: Tensor, key: Tensor, value: Tensor, mask: Any, sinks: Any, scale: float, cap: float
+) -> Planned:
     _, heads, tokens, width = query.shape
     seen, capacity = key.shape[2], key.stride(1) // width
+    _expect(mask is None or is_read(mask, tokens, seen, query.dtype), "a mask")
+    made = query.new_empty((1, tokens, heads, width))
     if value.stride(1) != key.stride(1):  # they have one number for both
         value = value.new_empty(1, key.shape[1], capacity, width)[:, :, :seen].copy_(value)
     n = heads, heads // key.shape[1], tokens, width, *query.stride()[1:3]
-    room = key.data_ptr(), value.data_ptr(), capacity
-    past = *text_record(tokens, seen, seen, mask), *room
-    at = query, key, value, mask, sinks, out
-    return [Step(f"attend_{KINDS[query.dtype]}", at, n, (scale, cap), past)]
+    past = *text_record(tokens, seen, seen, mask), key.data_ptr(), value.data_ptr(), capacity
+    at = query, key, value, mask, sinks, made
+    return made, Step(f"attend_{KINDS[query.dtype]}", at, n, (scale, cap), past)
 
 
 def is_read(mask: Tensor, tokens: int, seen: int, dtype: torch.dtype) -> bool:
@@ -388,27 +313,26 @@ def is_read(mask: Tensor, tokens: int, seen: int, dtype: torch.dtype) -> bool:
     return mask.shape == (1, 1, tokens, seen) and mask.stride(3) == 1 and mask.dtype == dtype
 
 
-def text_record(
-    tokens: int, end: int, seen: int, mask: Tensor | None = None
-) -> tuple[int, int, int, int, int, int]:
+def text_record(tokens: int, end: int, seen: int, mask: Tensor | None = None) -> tuple[int, ...]:
     """Return a text's record: its rows, its end, how much of it the cache holds, its mask."""
     at = (0, 0) if mask is None else (mask.data_ptr(), mask.stride(2))
     return 0, tokens, end, seen, *at
 
 
-OPERATORS: dict[str, Operator] = {
+OPERATORS: dict[str, Callable[..., Planned]] = {
     "product": _product("product"),
     "tiles": _product("tiles"),
     "quantised": _coded_product("product"),
     "quantised_dots": _coded_product("dots"),
-    "norm": Operator(_normalised, _norm),
-    "layer_norm": Operator(_centred, _layer_norm),
-    **{name: Operator(_activated, _activation(name)) for name in ACTIVATIONS},
-    "rows": Operator(_looked_up, _rows),
-    "rotate": Operator(_rotated, _rotate),
-    "put": Operator(_written, _put),
-    "attend": Operator(_attended, _attend),
+    "norm": _norm("norm", 1),
+    "layer_norm": _norm("layer_norm", 2),
+    **{name: _activation(name) for name in ACTIVATIONS},
+    "rows": _rows,
+    "rotate": _rotate,
+    "put": _put,
+    "attend": _attend,
 }
+"""Name -> the result of an operator before it is filled, and the step that fills it."""
 
 
 def _embedding(out: Tensor, table: Tensor, ids: Tensor, *more: Any) -> list[Step]:
@@ -419,12 +343,11 @@ def _embedding(out: Tensor, table: Tensor, ids: Tensor, *more: Any) -> list[Step
 
 def _two(name: str) -> Callable[..., list[Step]]:
     def steps(out: Tensor, a: Tensor, b: Any, **more: Any) -> list[Step]:
-        if more:
-            raise RefusedError(f"{name} with {', '.join(more)}")
-        if not isinstance(b, Tensor) and name in BY_NUMBER:
+        by_number = not isinstance(b, Tensor)
+        if more or name not in (BY_NUMBER if by_number else BY_TENSOR):
+            raise RefusedError(f"{name} of a {'number' if by_number else 'tensor'} {[*more]}")
+        if by_number:
             return [elementwise(BY_NUMBER[name], a, a, out, float(b))]
-        if not isinstance(b, Tensor) or name == "div":
-            raise RefusedError(f"{name} of a {'tensor' if name == 'div' else 'number'}")
         return [elementwise(name, a, b, out)]
 
     return steps

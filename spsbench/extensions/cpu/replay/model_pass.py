@@ -76,10 +76,12 @@ class ModelPass:
     def run(self, request: PassInputs, end: int) -> Any:
         """Return the logits and the hidden states of a pass, which lengthens the cache to `end`.
 
+        The first pass runs the model's own code: a first prompt does not wait for recordings.
         Nobody else may use the programs meanwhile: another pass, of a thread or of a hook, runs the
         model's own code.
         """
-        if self._recordings is None or not self._one.acquire(blocking=False):
+        waits = self.counts == [0, 0] or self._recordings is None
+        if waits or not self._one.acquire(blocking=False):
             return self._own(request)
         try:
             if self._outside.same():
@@ -225,27 +227,14 @@ class ModelPass:
             RefusedError: they cannot be programs.
         """
         model, state = self.model, [x for m in self.model.modules() for x in tensors_of(m)]
-        ids = ordinary(rows_of(model), max(PASTS) + SIZES[0].tokens)
+        positions = [
+            torch.arange(before, before + size.tokens)
+            for size, before in zip(SIZES, PASTS, strict=True)
+        ]
         try:
             with watch_experts(), one_rotation(model):  # experts are counted once
-                cache, first = PreallocatedCache(), torch.arange(max(PASTS))
-                PassInputs(ids[: len(first)], first, None, cache, 1).of(model)
-                layers = {n: x for n, x in enumerate(cache.layers) if x.is_initialized}
-                for layer in layers.values():
-                    layer.widen(len(ids))
-                past = {n: (x.keys, x.values) for n, x in layers.items()}
-                self._forms = {
-                    n: (keys[:, :, :0].clone(), values[:, :, :0].clone())
-                    for n, (keys, values) in past.items()
-                }
-                positions = [
-                    torch.arange(before, before + size.tokens)
-                    for size, before in zip(SIZES, PASTS, strict=True)
-                ]
                 passes = zip(SIZES, positions, strict=True)
-                recordings = [
-                    self._recorded(size.kept, ids, at, state, past) for size, at in passes
-                ]
+                recordings = [self._recorded(size.kept, at, state) for size, at in passes]
                 self._weights = Weights([*state, *recordings[0].constants])
                 self._tables = Tables(recordings[0], positions[0], context_of(model))
                 self._recordings = recordings
@@ -255,11 +244,9 @@ class ModelPass:
         except Exception as error:  # foreign code may do anything
             raise RefusedError(f"a pass cannot be recorded ({type(error).__name__})") from error
 
-    def _recorded(
-        self, kept: int, ids: Tensor, positions: Tensor, state: Sequence[Tensor], past: Any
-    ) -> Recording:
+    def _recorded(self, kept: int, positions: Tensor, state: Sequence[Tensor]) -> Recording:
         m, end = len(positions), int(positions[-1]) + 1
-        ids, cache = ids[:m].clone(), RecordingCache(past, end - m)
+        ids, cache = ordinary(rows_of(self.model), m), RecordingCache(end - m)
         masks = [torch.zeros(1, 1, m, end, dtype=self._dtype) for _ in self._kinds]
         given: Any = masks[0] if len(masks) == 1 else dict(zip(self._kinds, masks, strict=True))
 
@@ -267,7 +254,12 @@ class ModelPass:
             out = PassInputs(ids, positions, given, cache, kept, (0,)).of(self.model)
             return dict(enumerate(out.hidden_states)) | {LOGITS: out.logits}
 
-        return record(body, Recorder([ids], positions, masks, state, cache))
+        recording = record(body, Recorder([ids], positions, masks, state, cache))
+        self._forms = {
+            n: (keys[:, :, :0].clone(), values[:, :, :0].clone())
+            for n, (keys, values) in cache.past.items()
+        }
+        return recording
 
 
 class Outside:

@@ -175,13 +175,8 @@ class NetworkReplay:
         """Record a pass over `m` rows, those of `tensors` again and again."""
         which = torch.arange(m) % len(tensors[0])
         inputs = [x[which].contiguous() for x in tensors]
-        pairs = [(room.keys, room.values) for room in rooms]
-        past: Any = {
-            n: tuple(x.new_zeros(1, x.shape[1], PAST + m, x.shape[3]) for x in pair)
-            for n, pair in enumerate(pairs)
-        }
-        cache = RecordingCache(past, PAST) if rooms else None
-        masks = [torch.zeros(1, 1, m, PAST + m, dtype=keys.dtype) for keys, _ in pairs]
+        cache = RecordingCache(PAST) if rooms else None
+        masks = [torch.zeros(1, 1, m, PAST + m, dtype=room.keys.dtype) for room in rooms]
         recorder = Recorder(inputs, None, masks, self._state, cache)
         mask = masks[0] if masks else None
         return record(lambda: {RESULT: plain(inputs, mask, cache)}, recorder)

@@ -5,9 +5,11 @@ constant, or a layer's keys or values. A view is only a place in one of these. W
 or depends on the values of tensors, is refused. `merge_products` and `fuse_factors` join steps.
 """
 
+import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +26,10 @@ from spsbench.extensions.cpu.kernels.steps import (
     ACTIVATIONS,
     MANY,
     OF_TORCH,
+    OPERATORS,
     RefusedError,
     Step,
-    recording,
+    active_recorder,
     run,
     run_now,
 )
@@ -91,12 +94,17 @@ class RecordingCache(Cache):  # type: ignore[misc]
     """Keys and values by layer, written by an operator that a recorder notes.
 
     Args:
-        past: keys and values [1, heads, capacity, width] by the number of a layer.
         length: tokens in the cache before the pass.
+
+    Attributes:
+        past: keys and values [1, heads, n, width] by the number of a layer.
+        storages: of these: which of both, and the place of the layer in `past`.
     """
 
-    def __init__(self, past: Mapping[int, tuple[Tensor, Tensor]], length: int) -> None:
-        self.past, self.length = past, length
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.past: dict[int, tuple[Tensor, Tensor]] = {}
+        self.storages: dict[int, tuple[str, int]] = {}
         self.layers: list[Any] = []
 
     def update(
@@ -104,11 +112,15 @@ class RecordingCache(Cache):  # type: ignore[misc]
     ) -> Any:
         """Append `[1, heads, m, width]`; return views of the keys and values to read."""
         end = self.length + key_states.shape[2]
-        for cached, rows in zip(self.past[layer_idx], (key_states, value_states), strict=True):
-            if cached.dtype not in KINDS or rows.ndim != 4 or rows.stride(-1) != 1:
-                raise RefusedError("keys and values that no kernel writes")
-            run("put", cached, rows, end)
+        if layer_idx not in self.past:
+            sizes = [(1, x.shape[1], end, x.shape[-1]) for x in (key_states, value_states)]
+            keys, values = (torch.zeros(size, dtype=key_states.dtype) for size in sizes)
+            number, self.past[layer_idx] = len(self.past), (keys, values)
+            self.storages[storage_of(keys)] = "keys", number
+            self.storages[storage_of(values)] = "values", number
         keys, values = self.past[layer_idx]
+        run("put", keys, key_states, end)
+        run("put", values, value_states, end)
         return keys[:, :, :end], values[:, :, :end]
 
     def get_seq_length(self, *args: Any, **more: Any) -> int:
@@ -117,7 +129,7 @@ class RecordingCache(Cache):  # type: ignore[misc]
 
 
 class Recorder(TorchDispatchMode):
-    """Notes operators, which run as well.
+    """Notes operators. Those of torch run as well; of ours, those that no input reaches.
 
     Args:
         inputs: tensors whose values differ between passes.
@@ -154,13 +166,8 @@ class Recorder(TorchDispatchMode):
                 begin = x.data_ptr()
                 place = begin, begin + x.nbytes, number
                 self._weights.setdefault(storage_of(x), []).append(place)
-        past = {} if cache is None else cache.past
-        self.past = {  # by storage of keys and values: which, and the place of the layer in `past`
-            storage_of(x): (kind, number)
-            for number, pair in enumerate(past.values())
-            for kind, x in zip(("keys", "values"), pair, strict=True)
-        }
-        self._unread = {storage_of(x) for x in masks} | self.past.keys()
+        self.past = {} if cache is None else cache.storages
+        self._unread = {storage_of(x) for x in masks}
         self._layers = [-1] * max(1, len(masks))
 
     def __torch_dispatch__(
@@ -179,12 +186,14 @@ class Recorder(TorchDispatchMode):
             return out
 
     def run(self, name: str, *arguments: Any) -> Any:
-        """Run an operator of ours, and note its steps."""
+        """Note the steps of an operator of ours; return its result, which is not computed."""
         self._paused = True
         try:
             with _no_function_mode():
-                out, steps = run_now(name, *arguments)
-                self._note(partial(run, name), arguments, {}, out, steps)
+                reads = {storage_of(x) for x in arguments if isinstance(x, Tensor)}
+                skipped = not reads.isdisjoint(self._changing)
+                out, step = OPERATORS[name](*arguments) if skipped else run_now(name, *arguments)
+                self._note(partial(run, name), arguments, {}, out, [step])
         finally:
             self._paused = False
         return out
@@ -193,8 +202,8 @@ class Recorder(TorchDispatchMode):
         self, func: Any, args: Any, kwargs: Any, out: Any, steps: Sequence[Step] | None
     ) -> None:
         self._alive.append((out, args))
-        read = [storage_of(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        made = {storage_of(x) for x in tree_leaves(out) if isinstance(x, Tensor)}
+        read = [storage_of(x) for x in _tensors_in((*args, *kwargs.values()))]
+        made = {storage_of(x) for x in _tensors_in(out)}
         if any(storage in self._changing for storage in read):
             if steps is None:
                 if made <= set(read) and made and not func._schema.is_mutable:
@@ -212,7 +221,7 @@ class Recorder(TorchDispatchMode):
         return OF_TORCH[name](out, *args, **kwargs)
 
     def _add(self, steps: Sequence[Step], out: Any) -> None:
-        made = [x for x in tree_leaves(out) if isinstance(x, Tensor)]
+        made = list(_tensors_in(out))
         for x in made:
             if x.dtype not in KINDS or x.device.type != "cpu":
                 raise RefusedError(f"numbers in {x.dtype} on {x.device}")
@@ -274,7 +283,7 @@ class Recorder(TorchDispatchMode):
             return Operand("made", self._made[storage], at - storage)
         if storage in self.past and past is not None:
             return Operand(*self.past[storage], 0)
-        if storage in self._unread:
+        if storage in self._unread or storage in self.past:
             raise RefusedError("keys, values or masks in another operation than attention")
         for number, given in enumerate(self._inputs):
             if storage == storage_of(given):
@@ -289,6 +298,15 @@ class Recorder(TorchDispatchMode):
         return Operand("weight", self._weight_count + _number_of(x, self._constants), 0)
 
 
+def _tensors_in(x: Any) -> Iterator[Tensor]:
+    """Yield the tensors among arguments or results: a recording calls this for every operator."""
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, (tuple, list)):
+        for part in x:
+            yield from _tensors_in(part)
+
+
 def _number_of(x: Tensor, known: list[Tensor]) -> int:
     """Return the place of a view in a list, to which it is added if it is new."""
     places = [where(other) for other in known]
@@ -301,12 +319,22 @@ def _number_of(x: Tensor, known: list[Tensor]) -> int:
 def record(body: Callable[[], Mapping[Any, Tensor]], recorder: Recorder) -> Recording:
     """Return the recording of `body`, which returns its outputs by name.
 
+    Python's collector of cycles waits: a walk through all objects takes longer than a recording,
+    whose many objects would call for it.
+
     Raises:
         RefusedError: the pass cannot be steps.
     """
-    with _SameControlFlow(recorder.past.keys()), recording(recorder), recorder:
-        outputs = body()
-    return recorder.finish(outputs)
+    collects, outer = gc.isenabled(), active_recorder.set(recorder)
+    gc.disable()
+    try:
+        with _SameControlFlow(recorder.past.keys()), recorder:
+            outputs = body()
+        return recorder.finish(outputs)
+    finally:
+        active_recorder.reset(outer)
+        if collects:
+            gc.enable()
 
 
 class _SameControlFlow(TorchFunctionMode):
@@ -381,7 +409,7 @@ def fuse_factors(steps: Sequence[Instruction]) -> list[Instruction]:
             multiplied, factor, out = step.at
             sizes, count = step.n[:4], last.n[0]
             strides = [step.n[i : i + 4] for i in (4, 8, 12)]
-            dense = all(s == _dense(sizes) for s in strides) and _count(sizes) == count
+            dense = strides == [_dense(sizes)] * 3 and prod(sizes) == count
             alone = activated is not None and reads.get(activated.number) == 1
             if dense and alone and multiplied == activated and factor != activated:
                 fused[-1] = last._replace(at=(argument, out, factor), writes=step.writes)
@@ -390,17 +418,9 @@ def fuse_factors(steps: Sequence[Instruction]) -> list[Instruction]:
     return fused
 
 
-def _count(sizes: Sequence[int]) -> int:
-    return sizes[0] * sizes[1] * sizes[2] * sizes[3]
-
-
-def _dense(sizes: Sequence[int]) -> tuple[int, ...]:
+def _dense(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of a contiguous tensor, 0 for axes of one number."""
-    strides, step = [0] * 4, 1
-    for axis in reversed(range(4)):
-        strides[axis] = step if sizes[axis] > 1 else 0
-        step *= sizes[axis]
-    return tuple(strides)
+    return tuple(prod(sizes[n + 1 :]) if size > 1 else 0 for n, size in enumerate(sizes))
 
 
 def tables_at(recording: Recording, given: Tensor, positions: Tensor) -> list[Tensor]:

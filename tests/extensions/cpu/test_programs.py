@@ -2,6 +2,7 @@
 
 import copy
 import gc
+from weakref import ref
 
 import pytest
 import torch
@@ -267,6 +268,15 @@ def test_a_pass_within_another_runs_the_layers_own_code():
     assert all(map(torch.equal, right, outer))
     assert all(map(torch.equal, right, inner[0]))
     assert tape.refused is None
+
+
+def test_a_model_that_is_no_longer_used_is_freed_with_its_programs():
+    model, _ = ready("llama")
+    grown(model)
+    known = ref(model)
+    del model
+    gc.collect()
+    assert known() is None
 
 
 def test_a_copy_of_a_model_has_its_own_code_again():

@@ -9,6 +9,7 @@ that code stays in use.
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ class ModelPass:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.model: Any = model
+        self._model: Any = ref(model)  # which lives as long as its sessions, not as its programs
         self._dtype = model.dtype
         self.refused: str | None = None
         self.counts = [0, 0]
@@ -94,7 +95,7 @@ class ModelPass:
 
     def _own(self, request: PassInputs) -> Any:
         self.counts[0] += 1
-        return request.of(self.model)
+        return request.of(self._model())
 
     def _run(self, request: PassInputs, end: int, recordings: list[Recording]) -> Any:
         size = Size(len(request.ids), request.keep)
@@ -114,7 +115,7 @@ class ModelPass:
             self._lengthen(request.cache, end)
             logits = made.pop(LOGITS, None)
             if logits is None:
-                logits = torch.empty(1, 0, rows_of(self.model), dtype=self._dtype)
+                logits = torch.empty(1, 0, rows_of(self._model()), dtype=self._dtype)
             return PassOutput(logits, made)
         out = self._own(request)  # last: its keys and values stay
         own = {n: out.logits if n == LOGITS else out.hidden_states[n] for n in made}
@@ -226,7 +227,8 @@ class ModelPass:
         Raises:
             RefusedError: they cannot be programs.
         """
-        model, state = self.model, [x for m in self.model.modules() for x in tensors_of(m)]
+        model = self._model()
+        state = [x for module in model.modules() for x in tensors_of(module)]
         positions = [
             torch.arange(before, before + size.tokens)
             for size, before in zip(SIZES, PASTS, strict=True)
@@ -246,12 +248,12 @@ class ModelPass:
 
     def _recorded(self, kept: int, positions: Tensor, state: Sequence[Tensor]) -> Recording:
         m, end = len(positions), int(positions[-1]) + 1
-        ids, cache = ordinary(rows_of(self.model), m), RecordingCache(end - m)
+        ids, cache = ordinary(rows_of(self._model()), m), RecordingCache(end - m)
         masks = [torch.zeros(1, 1, m, end, dtype=self._dtype) for _ in self._kinds]
         given: Any = masks[0] if len(masks) == 1 else dict(zip(self._kinds, masks, strict=True))
 
         def body() -> dict[int, Tensor]:
-            out = PassInputs(ids, positions, given, cache, kept, (0,)).of(self.model)
+            out = PassInputs(ids, positions, given, cache, kept, (0,)).of(self._model())
             return dict(enumerate(out.hidden_states)) | {LOGITS: out.logits}
 
         recording = record(body, Recorder([ids], positions, masks, state, cache))

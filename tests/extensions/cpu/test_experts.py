@@ -93,6 +93,18 @@ def test_only_the_experts_of_a_pass_are_read():
     assert torch.equal(model(input_ids=text[None]).logits, before)
 
 
+def test_experts_that_are_moved_are_followed_and_a_cast_is_refused():
+    model = prepared(random_model("mixtral", 0))
+    before = model(input_ids=IDS[None]).logits
+    for weight in model.parameters():
+        former, weight.data = weight.data, weight.data.clone()
+        former.zero_()
+    assert torch.equal(model(input_ids=IDS[None]).logits, before)
+    layer = next(m for m in model.modules() if isinstance(m, PackedExperts))
+    with pytest.raises(RuntimeError):
+        layer.bfloat16()(torch.ones(1, 64).bfloat16(), IDS[None, :2] % 4, torch.ones(1, 2))
+
+
 def counts(lm):
     """Of single tokens and of blocks, often enough to be replayed."""
     lm.append(IDS[:20], keep=0)

@@ -30,15 +30,11 @@ class PackedExperts(StandIn):
         self.stock = stock
         self.outputs: dict[str, int] = {}
         self._products: dict[str, list[BoundOperator]] = {}  # of each expert
+        self._places: dict[str, int] = {}  # addresses that these products read
         for name in names_of(stock):
             weight = by_output(stock, name)
             self.outputs[name] = weight.shape[1]
-            panels = nn.Parameter(blocks_of_panels(weight), requires_grad=False)
-            biases = getattr(stock, f"{name}_bias") if stock.has_bias else [None] * len(panels)
-            how = weight.shape[1], *prefetch_arguments(prefetch_of(weight.dtype))
-            pairs = zip(panels, biases, strict=True)
-            self._products[name] = [BoundOperator("product", *pair, *how) for pair in pairs]
-            setattr(self, name, panels)
+            setattr(self, name, nn.Parameter(blocks_of_panels(weight), requires_grad=False))
             setattr(stock, name, None)
 
     def forward(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
@@ -55,6 +51,13 @@ class PackedExperts(StandIn):
 
     def _product(self, name: str, x: Tensor, counts: Sequence[tuple[int, int]]) -> Tensor:
         """Return the products of rows with experts; `counts`: of rows of each, in order."""
+        panels, stock = getattr(self, name), self.stock
+        if self._places.get(name) != panels.data_ptr():  # a model may be moved
+            biases = getattr(stock, f"{name}_bias").data if stock.has_bias else [None] * len(panels)
+            how = self.outputs[name], *prefetch_arguments(prefetch_of(panels.dtype))
+            pairs = zip(panels.data, biases, strict=True)
+            self._products[name] = [BoundOperator("product", *pair, *how) for pair in pairs]
+            self._places[name] = panels.data_ptr()
         parts = torch.split(x, [count for _, count in counts])
         pairs = zip(counts, parts, strict=True)
         return torch.cat([self._products[name][expert](rows) for (expert, _), rows in pairs])

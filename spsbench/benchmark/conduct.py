@@ -36,7 +36,7 @@ from spsbench.hardware.signals import graceful
 from spsbench.messages import no_lines
 from spsbench.methods.build import forget_memories
 from spsbench.methods.measured_costs import learn_costs
-from spsbench.methods.resolve import settled
+from spsbench.methods.resolve import resolve_pair
 from spsbench.methods.round_costs import asks_for_costs, known_costs
 from spsbench.models.cache import ModelCache
 from spsbench.models.tokenizers import markup_note
@@ -160,13 +160,13 @@ class Benchmark(Conductor):
         if self.workers.kind == HERE:
             self.use_threads(experiment.threads)
             self._learn_costs(experiment)
-        return resolved(experiment, lambda cell: settled(cell, self.model_cache.vocabularies))
+        return resolved(experiment, lambda cell: resolve_pair(cell, self.model_cache.vocabularies))
 
     def _learn_costs(self, experiment: Experiment) -> None:
         for cell in experiment.cells:
             if asks_for_costs(cell) and known_costs(cell) is None:
                 with no_lines():
-                    loadable = settled(cell, self.model_cache.vocabularies)
+                    loadable = resolve_pair(cell, self.model_cache.vocabularies)
                 learn_costs(cell, self.model_cache.load(loadable))
 
     def _prepare(

@@ -108,10 +108,10 @@ class Answers:
             sample = self._samples[sample.after]
             if (cell, sample.id, repeat) not in self._texts:
                 raise UnansweredError(f"no answer to {sample.id}: expected one to go on from")
-            said = self._texts[cell, sample.id, repeat]
+            earlier = self._texts[cell, sample.id, repeat]
             turns[:0] = [
                 {"role": "user", "content": sample.prompt},
-                {"role": "assistant", "content": said},
+                {"role": "assistant", "content": earlier},
             ]
         return turns
 
@@ -197,10 +197,10 @@ def make(
     before = read_clocks()
     generated, error = EMPTY, None
     try:
-        said = answers.before(cell.id, sample, repeat) if answers is not None else []
-        prompt = prompt_of(models, cell, sample.prompt, said)
+        earlier = answers.before(cell.id, sample, repeat) if answers is not None else []
+        prompt = prompt_of(models, cell, sample.prompt, earlier)
         count = len(prompt) + cell.max_new_tokens
-        if said and models.limit is not None and count > models.limit:
+        if earlier and models.limit is not None and count > models.limit:
             raise UnansweredError(
                 f"the conversation needs {count} tokens: the context holds {models.limit}"
             )

@@ -70,7 +70,7 @@ class Maker(Work):
             first record of this process is flagged.
         expected: the driver's environment, which a worker must have.
         choices: what engines have chosen in this run.
-        clock: the time that chat templates are told in this run.
+        clock: the time given to chat templates in this run.
         models: returns the loaded models of a cell; None: they are loaded here.
         stop: polled before each generation; True ends the unit.
         counted: takes a cell and what an engine counted over several of its texts, and over none

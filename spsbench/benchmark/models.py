@@ -50,11 +50,11 @@ class Models:
                 self._logged.add(line)
 
 
-def resolved(experiment: Experiment, settle: Callable[[Cell], Cell] = resolve) -> Experiment:
+def resolved(experiment: Experiment, resolver: Callable[[Cell], Cell] = resolve) -> Experiment:
     """Return the experiment with every cell checked and its verifier chosen, as ids need.
 
     Args:
-        settle: resolves a cell; a resolver with tokenizers chooses the drafter as well.
+        resolver: resolves a cell; a resolver with tokenizers chooses the drafter as well.
 
     Raises:
         UsageError: an invalid cell; of several drafters, no valid one.
@@ -63,10 +63,10 @@ def resolved(experiment: Experiment, settle: Callable[[Cell], Cell] = resolve) -
     for part in experiment.parts:
         drafters = {cell.drafter for cell in part.cells if cell.k != 0 and not cell.elsewhere}
         every = part.cells if len(drafters) < 2 else sensible(part.cells)
-        cells = {cell.id: cell for cell in map(settle, every)}
+        cells = {cell.id: cell for cell in map(resolver, every)}
         with no_lines():
             drafts = part.traced if len(drafters) < 2 else sensible(part.traced)
-        traced = {cell.id: cell for cell in map(settle, drafts if part.traced else ())}
+        traced = {cell.id: cell for cell in map(resolver, drafts if part.traced else ())}
         parts.append(replace(part, cells=tuple(cells.values()), traced=tuple(traced.values())))
     return replace(experiment, parts=tuple(parts))
 

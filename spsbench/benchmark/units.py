@@ -49,8 +49,8 @@ def units_of(
     for (_, name, repeat), of_unit in sorted(by_unit.items(), key=lambda item: item[0][0]):
         turns = tuple(conversations[name])
         ids = {turn.id for turn in turns} if len(turns) > 1 else set[str]()
-        said = tuple(a for a in answers if a.repeat == repeat and a.sample in ids)
-        yield Unit(tuple(of_unit), turns if ids else (), said)
+        earlier = tuple(a for a in answers if a.repeat == repeat and a.sample in ids)
+        yield Unit(tuple(of_unit), turns if ids else (), earlier)
 
 
 def groups(missing: Sequence[Job]) -> Iterator[list[Job]]:

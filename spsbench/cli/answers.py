@@ -328,9 +328,9 @@ def converse(
             say(f"no command {line}: expected {', '.join(COMMANDS)}. To say it, begin with //")
         elif line:
             question = {"role": "user", "content": line[1:] if line.startswith("//") else line}
-            said = answer_turn(pair, screen, [*messages, question], system, truncate, stats, turn)
-            if said is not None:
-                messages += [question, {"role": "assistant", "content": said}]
+            answer = answer_turn(pair, screen, [*messages, question], system, truncate, stats, turn)
+            if answer is not None:
+                messages += [question, {"role": "assistant", "content": answer}]
             turn += 1
 
 

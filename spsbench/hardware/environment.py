@@ -111,7 +111,7 @@ def untried_versions(tested: Mapping[str, tuple[int, int]] = TESTED) -> list[str
 
 
 BOUND = "2000"  # turns of the loop; GNU's default is billions where no variable says otherwise
-SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+WAIT_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def bound_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -120,5 +120,5 @@ def bound_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
     Beside other work a thread that spins keeps the one that it waits for from running: a token
     takes ten to thirty times as long. OpenMP reads this once, when torch is imported.
     """
-    if not any(name in environment for name in SAID):
+    if not any(name in environment for name in WAIT_VARIABLES):
         environment["GOMP_SPINCOUNT"] = BOUND

@@ -62,19 +62,19 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
     theirs = "speculators_model_type" in config
     inner = part(config, "transformer_layer_config", where) if theirs else config
     nested: Mapping[str, Any] = {} if theirs else (config.get("dflash_config") or {})
-    said = {**nested, **{key: value for key, value in config.items() if value is not None}}
+    flat = {**nested, **{key: value for key, value in config.items() if value is not None}}
     layer = as_filed(found, layer_shape(inner, where))
     depth = layers_in(found, inner, where)
     coupled = config.get("speculators_model_type") == "dspark" or MARKOV in found
-    rank = whole(said, "markov_rank", where, 256) if coupled and said.get("markov_rank") != 0 else 0
-    kind = str(said.get("markov_head_type") or "vanilla")
+    rank = whole(flat, "markov_rank", where, 256) if coupled and flat.get("markov_rank") != 0 else 0
+    kind = str(flat.get("markov_head_type") or "vanilla")
     if rank and kind not in COUPLINGS:
         raise DataError(
             f"markov_head_type {kind!r} ({where}): expected one of {', '.join(COUPLINGS)}. Such "
             "heads are not known"
         )
     vocab = whole(inner, "vocab_size", where)
-    mask = said.get("mask_token_id")
+    mask = flat.get("mask_token_id")
     if type(mask) is not int or not 0 <= mask < vocab:
         raise DataError(
             f"mask_token_id is {mask!r} ({where}): expected a token below {vocab}. Check `draft`"
@@ -83,14 +83,14 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
         layer=layer,
         depth=depth,
         windows=windows(inner, depth, where),
-        looks_ahead=bool(said.get("sliding_window_non_causal", False)),
-        features=features(files, said, theirs, (layers, depth)),
-        target_width=whole(said, "target_hidden_size", where, layer.width),
-        block=whole(said, "block_size", where, most=MANY),
+        looks_ahead=bool(flat.get("sliding_window_non_causal", False)),
+        features=features(files, flat, theirs, (layers, depth)),
+        target_width=whole(flat, "target_hidden_size", where, layer.width),
+        block=whole(flat, "block_size", where, most=MANY),
         mask=mask,
-        from_first=bool(said.get("sample_from_anchor", coupled)),
+        from_first=bool(flat.get("sample_from_anchor", coupled)),
         vocab=vocab,
-        draft_vocab=whole(said, "draft_vocab_size", where, vocab) if theirs else vocab,
+        draft_vocab=whole(flat, "draft_vocab_size", where, vocab) if theirs else vocab,
         rank=rank,
         coupling=kind if rank else "",
         own_head="lm_head.weight" in found,
@@ -118,16 +118,16 @@ def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...
 
 
 def features(
-    files: Files, said: Mapping[str, Any], theirs: bool, depths: tuple[int | None, int]
+    files: Files, flat: Mapping[str, Any], theirs: bool, depths: tuple[int | None, int]
 ) -> tuple[int, ...]:
     """Return the hidden states that the head reads, by default DFlash's own for these depths."""
     where = files.where
-    listed = ids(said.get("aux_hidden_state_layer_ids"), where)
+    listed = ids(flat.get("aux_hidden_state_layer_ids"), where)
     if not theirs:
-        listed = [i + 1 for i in ids(said.get("target_layer_ids"), where)]
+        listed = [i + 1 for i in ids(flat.get("target_layer_ids"), where)]
     if listed:
         return tuple(listed)
-    layers = depths[0] if depths[0] is not None else said.get("num_target_layers")
+    layers = depths[0] if depths[0] is not None else flat.get("num_target_layers")
     if not isinstance(layers, int):
         raise UsageError(
             f"{files.folder} does not say which hidden states it reads: expected target_layer_ids "

@@ -65,17 +65,17 @@ class Eagle3Shape:
 def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> Eagle3Shape:
     """Return the shape of one layer of 2H over `fc`, perhaps with plain layers after it."""
     config, where = files.config, files.where
-    said = config.get("speculators_model_type")
-    inner = config if said is None else part(config, "transformer_layer_config", where)
+    speculators = config.get("speculators_model_type")
+    inner = config if speculators is None else part(config, "transformer_layer_config", where)
     layer = as_filed(found, layer_shape(inner, where))
     width = whole(config, "target_hidden_size", where, layer.width)
     vocab = whole(inner, "vocab_size", where)
     nested = config.get("eagle_config")
     outputs = ids(nested.get(IDS), where) if isinstance(nested, Mapping) else []
     listed = [i + 1 for i in outputs] or ids(config.get(IDS), where)
-    if said is not None:
+    if speculators is not None:
         listed = ids(config.get(IDS), where)
-        check_said(files, listed, layers)
+        check_stated(files, listed, layers)
     own_embedding = "embed_tokens.weight" in found
     if not own_embedding and layer.width != width:
         raise DataError(
@@ -83,7 +83,7 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
             f"{layer.width} wide and its target {width}. Fetch it again"
         )
     token = None
-    if said == "peagle":
+    if speculators == "peagle":
         token = next((config[key] for key in MASKS if config.get(key) is not None), None)
         if type(token) is not int or not 0 <= token < vocab:
             raise DataError(
@@ -98,11 +98,11 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
         depth=layers_in(found, inner, where),
         normed_residual=overridden(files, "residual", bool(config.get("norm_before_residual"))),
         normed_feedback=overridden(
-            files, "feedback", said is not None and bool(config.get("norm_output"))
+            files, "feedback", speculators is not None and bool(config.get("norm_output"))
         ),
-        norm_output=said is not None or bool(config.get("norm_output", True)),
+        norm_output=speculators is not None or bool(config.get("norm_output", True)),
         norm_each=bool(config.get("fc_norm")),
-        norm_all=said is not None and bool(config.get("norm_before_fc")),
+        norm_all=speculators is not None and bool(config.get("norm_before_fc")),
         own_head="lm_head.weight" in found,
         own_embedding=own_embedding,
         mask_token=token,
@@ -116,8 +116,8 @@ def writer(files: Files) -> str:
     return "SpecForge" if forged or files.kind == "LlamaForCausalLMEagle3" else "EAGLE"
 
 
-def check_said(files: Files, listed: Sequence[int], layers: int | None) -> None:
-    """Refuse what a file of speculators leaves open, unless the user has settled it."""
+def check_stated(files: Files, listed: Sequence[int], layers: int | None) -> None:
+    """Refuse what a file of speculators leaves open, unless the user has answered it."""
     where = files.where
     if "norm_before_residual" not in files.config and "residual" not in files.overrides:
         raise UsageError(
@@ -160,12 +160,12 @@ def features(
     return chosen
 
 
-def counted(said: Any) -> tuple[int, ...]:
+def counted(text: Any) -> tuple[int, ...]:
     """Parse hidden states as a user writes them, `2-16-29`."""
-    parts = str(said).split("-") if said != "" else []
+    parts = str(text).split("-") if text != "" else []
     if not all(part.isdecimal() for part in parts):
         raise UsageError(
-            f"eagle3:features={said}: expected hidden states such as 2-16-29. Count them as "
+            f"eagle3:features={text}: expected hidden states such as 2-16-29. Count them as "
             "transformers does, 0 being the embeddings"
         )
     return tuple(map(int, parts))
@@ -187,8 +187,8 @@ def ids(value: Any, where: str) -> list[int]:
 
 def overridden(files: Files, question: str, default: bool) -> bool:
     """Return the user's answer (`raw` or `normed`), by default the file's."""
-    said = files.overrides.get(question, "")
-    return default if not said else said == "normed"
+    answer = files.overrides.get(question, "")
+    return default if not answer else answer == "normed"
 
 
 class FirstLayer(nn.Module):

@@ -128,7 +128,7 @@ def spread(rows: Tensor, ids: Tensor, vocab: int) -> Tensor:
 def _eagle3_for_sglang(head: Head, verifier: str | None, target: Mapping[str, Any]) -> Form:
     """Return SpecForge's form, which SGLang documents: ids are those of outputs of layers."""
     shape, folder = head.shape, head.files.folder
-    odd = {
+    unsupported = {
         "a normed residual": shape.normed_residual,
         "a feature that is fed back after its norm": shape.normed_feedback,
         "a norm before fc": shape.norm_each or shape.norm_all,
@@ -136,7 +136,7 @@ def _eagle3_for_sglang(head: Head, verifier: str | None, target: Mapping[str, An
         "scaled rotations": bool(shape.layer.rope_scaling),
         "no output layer": not shape.own_head,
     }
-    if lacking := [what for what, there in odd.items() if there]:
+    if lacking := [what for what, there in unsupported.items() if there]:
         raise DataError(
             f"a head with {lacking[0]} ({folder}): expected what SGLang's documentation "
             "describes. Train another"

@@ -83,24 +83,24 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
 
 def recurrence(files: Files) -> str:
     """Return how the LSTM is run, by the user's answer or the file's."""
-    said = answered(str(files.overrides.get("recurrence", ""))) or files.config.get("recurrence")
-    if said is None:
+    answer = answered(str(files.overrides.get("recurrence", ""))) or files.config.get("recurrence")
+    if answer is None:
         raise UsageError(
             f"{files.folder} does not say how its LSTM is run, and its authors' code cannot be run "
             "as published: expected recurrence in config.json. Say `drafter` falcon:recurrence=text"
             " (along the text, as in the paper), or recurrence=none (anew at every row); sps plan "
             "tells which accepts more"
         )
-    if said not in RECURRENCE:
-        raise DataError(f"recurrence is {said!r} ({files.where}): expected text or none")
-    return str(said)
+    if answer not in RECURRENCE:
+        raise DataError(f"recurrence is {answer!r} ({files.where}): expected text or none")
+    return str(answer)
 
 
-def answered(said: str) -> str:
+def answered(answer: str) -> str:
     """Check the user's answer; an empty one is allowed."""
-    if said not in ("", *RECURRENCE):
-        raise UsageError(f"falcon:recurrence={said}: expected text or none. Choose one")
-    return said
+    if answer not in ("", *RECURRENCE):
+        raise UsageError(f"falcon:recurrence={answer}: expected text or none. Choose one")
+    return answer
 
 
 class FalconNetwork(HeadModule):

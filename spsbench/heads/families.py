@@ -17,7 +17,7 @@ from spsbench.spec import Spec
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
 OVERRIDES = ("residual", "feedback", "features", "recurrence", "anyway")
-"""Arguments of drafters that settle what a head's files leave open, or say wrongly."""
+"""Arguments of drafters that resolve what a head's files leave open or say wrongly."""
 
 Renames = tuple[tuple[str, str], ...]
 """Beginnings of tensors' names (regular expressions) -> those of parameters; nothing: not read."""
@@ -71,9 +71,9 @@ class Family(NamedTuple):
 
     def knows(self, files: Files) -> bool:
         """Return whether the files are of this family."""
-        said = files.config.get("speculators_model_type")
-        if said is not None:
-            return said == self.name and not self.inside
+        kind = files.config.get("speculators_model_type")
+        if kind is not None:
+            return kind == self.name and not self.inside
         if self.kind and files.config.get("model_type") == self.kind:
             return True
         # marks are of first layers and heads: of a model's thousands of names few are looked at
@@ -185,7 +185,7 @@ def recognised(
         folder: of the head.
         names: of target and head, as the user gave them.
         drafter: that is to read it.
-        overrides: arguments of that drafter, which settle what the file leaves open.
+        overrides: arguments of that drafter, which resolve what the file leaves open.
         allow_pickle: whether its weights may be a pickle.
     """
     files = open_files(folder, overrides)

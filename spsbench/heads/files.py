@@ -26,7 +26,7 @@ class Files:
     config: Mapping[str, Any]
     headers: Mapping[str, TensorHeader]
     paths: tuple[Path, ...]  # that hold them: safetensors, or pickles where there are none
-    overrides: Mapping[str, Any] = field(default_factory=dict)  # what a user said of it
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # a user's answers
 
     @property
     def pickled(self) -> bool:

@@ -133,7 +133,7 @@ class Transcript:
             self.stopped = True
             return pieces
         self._held.append(Piece(self._detokenizer.push(token), origin))
-        return self._settle()
+        return self._release()
 
     def close(self) -> list[Piece]:
         """End the generation and return the remaining pieces."""
@@ -141,10 +141,10 @@ class Transcript:
             return []
         origin = self._held[-1].origin if self._held else Origin.PLAIN
         self._held.append(Piece(self._detokenizer.flush(), origin))
-        settled = self._settle()
-        return settled if self.stopped else settled + self._show(len(self._tail()))
+        pieces = self._release()
+        return pieces if self.stopped else pieces + self._show(len(self._tail()))
 
-    def _settle(self) -> list[Piece]:
+    def _release(self) -> list[Piece]:
         tail = self._tail()
         starts = [at for stop in self._stops if (at := tail.find(stop)) >= 0]
         if starts:

@@ -33,7 +33,7 @@ from spsbench.loop.drafter_context import (
     alone,
 )
 from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
-from spsbench.methods.resolve import plan_of, settled
+from spsbench.methods.resolve import plan_of, resolve_pair
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.parallel.process_group import InStepLM
 from spsbench.plugins import make
@@ -61,7 +61,7 @@ def load_cell(cell: Cell, access: Access) -> LoadedCell:
     if access.threads is not None:
         torch.set_num_threads(access.threads)
     model_cache = ModelCache(access)
-    cell = settled(cell, model_cache.vocabularies)
+    cell = resolve_pair(cell, model_cache.vocabularies)
     loaded = model_cache.load(cell)
     if access.threads is None and loaded.target is not None:
         _limit_threads(loaded.target)

@@ -108,7 +108,7 @@ def check_weights(cell: Cell, what: str) -> None:
         )
 
 
-def settled(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> Cell:
+def resolve_pair(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> Cell:
     """Resolve the cell; a draft model with another vocabulary drafts by tokens or by strings.
 
     By shared tokens where the cell samples and they are many, else by strings. A requested verifier

@@ -84,8 +84,8 @@ RATES: Mapping[str, Rate] = {
     "answer_ms": Rate("answer", "started", MS),
     "token_time_with_prefill_ms": Rate("answer", "timed_tokens", MS),
     "prefill_ms": Rate("prefill", "timed", MS),
-    "draft_share": Rate("draft", "parted", scale=SHARE),
-    "target_share": Rate("target", "parted", scale=SHARE),
+    "draft_share": Rate("draft", "split", scale=SHARE),
+    "target_share": Rate("target", "split", scale=SHARE),
     "draft_pass_ms": Rate("draft", "timed_depth", MS),
     "target_pass_ms": Rate("target", "timed_rounds", MS),
 } | {

@@ -142,11 +142,11 @@ def summaries(
 
     rows: list[Summary] = []
     for name, group_tallies in groups.items():
-        parted = {
+        scores_of_group = {
             cell: [score for score in all_scores if group_of.get(score.sample) == name]
             for cell, all_scores in by_cell.items()
         }
-        rows += _rows(cells, group_tallies, parted, combine, name)
+        rows += _rows(cells, group_tallies, scores_of_group, combine, name)
     return [*rows, *_rows(cells, every, by_cell, combine, None)]
 
 
@@ -255,13 +255,13 @@ def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
         name: jackknife.estimate(RATES[name], AT[RATES[name].denominator], RATES[name].scale)
         for name in OF_TIME
     }
-    if not rows[:, AT["parted"]].any():  # parts of rounds were not measured
+    if not rows[:, AT["split"]].any():  # parts of rounds were not measured
         figures |= {"draft_pass_ms": None, "target_pass_ms": None}
 
     def verify_share(sums: Floats) -> Floats:
-        return 1 - (sums[..., AT["draft"]] + sums[..., AT["target"]]) / sums[..., AT["parted"]]
+        return 1 - (sums[..., AT["draft"]] + sums[..., AT["target"]]) / sums[..., AT["split"]]
 
-    return figures | {"verify_share": jackknife.estimate(verify_share, AT["parted"], SHARE)}
+    return figures | {"verify_share": jackknife.estimate(verify_share, AT["split"], SHARE)}
 
 
 def tally_of(cell: str, of: Mapping[str, Of]) -> Of:

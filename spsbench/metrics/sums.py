@@ -55,7 +55,7 @@ class Totals(NamedTuple):
     started: float = 0.0  # 1 with at least one round
     first: float = 0.0  # prefill and first round
     answer: float = 0.0  # prefill and all rounds
-    parted: float = 0.0  # seconds of rounds whose parts were measured
+    split: float = 0.0  # seconds of rounds whose parts were measured
     draft: float = 0.0
     target: float = 0.0
     reached: float = 0.0  # 1 if the generation has as many tokens as the horizon
@@ -131,7 +131,7 @@ def totals(
         started=1,
         first=prefill_seconds + seconds[0],
         answer=prefill_seconds + spent,
-        parted=spent if draft or target else 0.0,
+        split=spent if draft or target else 0.0,
         draft=draft,
         target=target,
         reached=float(reached),

@@ -70,7 +70,7 @@ def same(ours: Texts, theirs: Texts) -> Same | None:
 LONGEST = 32  # tokens of a period
 TIMES = 3  # least repetitions at the end
 FEWEST = 8  # least tokens of the repetition
-SUSPECT = 0.1  # share of looping texts above which a warning appears
+MAX_LOOPING = 0.1  # share of looping texts above which a warning appears
 
 
 @dataclass(slots=True)
@@ -90,9 +90,9 @@ class Repetition:
         self.variety += distinct_bigrams(record.tokens)
 
     @property
-    def suspect(self) -> bool:
+    def doubtful(self) -> bool:
         """Return whether enough texts loop to make a speed-up doubtful."""
-        return self.looping > SUSPECT * self.texts
+        return self.looping > MAX_LOOPING * self.texts
 
     def __str__(self) -> str:
         mean = self.variety / self.texts if self.texts else 0.0

@@ -24,7 +24,7 @@ from spsbench.loop.types import Engine
 from spsbench.messages import announce_if_slow
 from spsbench.models.drafter_weights import load_head, own_weights
 from spsbench.models.gguf.unpack import blocks_in_words, origin
-from spsbench.models.loader import settle
+from spsbench.models.loader import materialise
 from spsbench.models.source import Source, source_of
 from spsbench.models.third_party import silent
 from spsbench.models.tokenizers import (
@@ -69,7 +69,7 @@ class Loaded:
     vocabularies: Vocabularies | None = None  # of both, where the drafter is to translate
     own: OwnWeights | None = None  # where the drafter asks for tensors of its own
     head: Head | None = None  # where it asks for a head in a known format
-    clock: datetime | None = None  # the time that a chat template is told; None: now
+    clock: datetime | None = None  # the time given to a chat template; None: now
 
     @property
     def limit(self) -> int | None:
@@ -86,7 +86,7 @@ class ModelCache:
         access: to the hub, pickles and threads; without threads engines may choose.
         choices: takes what engines choose by timing; what is there already is taken over.
         chosen: is called after each such choice.
-        clock: the time that chat templates are told, which is fixed in a run; None: now.
+        clock: the time given to chat templates, which is fixed in a run; None: now.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class ModelCache:
             raise DataError(
                 f"{error} ({located.folder}): expected a decoder whose cache takes tokens back"
             ) from error
-        settle(model)  # what the engine has not packed
+        materialise(model)  # what the engine has not packed
         if chosen and self.choices.get(name) != chosen:
             self.choices[name] = chosen
             self.chosen()
@@ -307,7 +307,7 @@ class Outline(NamedTuple):
 
     tokenizer: Any
     limit: int | None  # tokens; None = unlimited
-    clock: datetime | None = None  # the time that a chat template is told; None: now
+    clock: datetime | None = None  # the time given to a chat template; None: now
 
 
 class Wish(NamedTuple):
@@ -319,7 +319,7 @@ class Wish(NamedTuple):
     weights: Weights
     runs_engines: bool
     drafts_in_any: bool  # its drafter does
-    drafter: Spec | None = None  # of a head, which may settle what its files leave open
+    drafter: Spec | None = None  # of a head, which may resolve what its files leave open
 
 
 class LocatedModel(NamedTuple):

@@ -174,7 +174,7 @@ def render(
     Args:
         names: the special tokens a template may write, such as `bos_token`.
         instead: what a user can do where the template fails.
-        clock: the time that the template is told; None: now.
+        clock: the time given to the template; None: now.
     """
     marks = {f"\ue000{secrets.token_hex(8)}\ue001": control for control in controls if control}
     marked = [{key: _mark(value, marks) for key, value in message.items()} for message in messages]

@@ -41,7 +41,7 @@ def load_head(
         spec: folder or hub id, device and dtype.
         access: as for models.
         drafter: that is to read it.
-        overrides: arguments of that drafter, which settle what the files leave open.
+        overrides: arguments of that drafter, which resolve what the files leave open.
         target: name and config of the target.
     """
     folder = _folder(spec, access, "head")

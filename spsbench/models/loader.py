@@ -36,7 +36,7 @@ def load_model(
         spec: how the model is run; the id, the revision and the format of weights are not read.
             Several ranks each call this, and read their share alone.
         access: whether pickled weights are read where there are no safetensors.
-        mapped: tensors may be parts of the files until `settle` copies them.
+        mapped: tensors may be parts of the files until `materialise` copies them.
     """
     place = find_device(spec.device)
     size, remote = spec.ranks, spec.trust_remote_code
@@ -167,7 +167,7 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
         for name, tensor in ((name, local_part(t)) for name, t in _tensors(model))
         if tensor.dtype in _FLOATS and tensor.numel()
     }
-    # No number is larger than their norm, which is read faster: mostly that settles it. Else the
+    # No number is larger than their norm, which is read faster: mostly that suffices. Else the
     # extremes, which are finite if and only if all numbers are. Neither needs a copy of a tensor.
     tensors = {name: tensor for name, tensor in tensors.items() if not _small(tensor)}
     bounds = [torch.stack(torch.aminmax(tensor)).double().cpu() for tensor in tensors.values()]
@@ -225,8 +225,8 @@ def own_device(device: str) -> str:
 # Tensors that are read on access, and widened piece by piece. transformers keeps a checkpoint
 # mapped until all of it is loaded: with a conversion that is one more copy of the whole model in
 # memory. Here it is one piece of one tensor for each reading thread. An engine that packs weights
-# reads each once: tensors may be parts of the mapped file until `settle`, which spares the engine
-# a copy in fresh memory that costs more than packing itself.
+# reads each once: tensors may be parts of the mapped file until `materialise`, which spares the
+# engine a copy in fresh memory that costs more than packing itself.
 
 PIECE = 16 << 20  # bytes of the widened tensor
 _NARROW = ("BF16", "F16")
@@ -292,7 +292,7 @@ def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dic
 
 
 @torch.no_grad()
-def settle(model: nn.Module) -> None:
+def materialise(model: nn.Module) -> None:
     """Copy the tensors of `model` that are still parts of a file, which may change."""
     for tensor in (*model.parameters(), *model.buffers()):
         # A rank's share is a copy already, and has no address to ask for.

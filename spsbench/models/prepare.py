@@ -101,9 +101,9 @@ def check_ranks(models: Iterable[ModelSpec]) -> None:
         models: models of all cells.
     """
     shared, size = [model for model in models if model.ranks > 1], ranks().size
-    if odd := next((model for model in shared if model.weights != CHECKPOINT), None):
+    if other := next((model for model in shared if model.weights != CHECKPOINT), None):
         raise UsageError(
-            f"`weights` {odd.weights} over several ranks: expected a checkpoint, of which each "
+            f"`weights` {other.weights} over several ranks: expected a checkpoint, of which each "
             "rank reads its share. Start one process"
         )
     for model in shared:

@@ -74,7 +74,7 @@ class Source:
     def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
         """Load or draw the weights, in eval mode; over several ranks, this one's share.
 
-        `mapped`: its tensors may be parts of its files, until `loader.settle` copies them.
+        `mapped`: its tensors may be parts of its files, until `loader.materialise` copies them.
         """
         if self.how.ranks > 1:
             return load_shared(folder, self.how, self.access)

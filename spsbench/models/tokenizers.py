@@ -100,7 +100,7 @@ def encode_chat(
 
     Args:
         instead: what a user can do where there is no chat.
-        clock: the time that the template is told; None: now.
+        clock: the time given to the template; None: now.
     """
     if not tokenizer.chat_template:
         raise DataError(f"no chat template (tokenizer): expected a chat model. {instead}")

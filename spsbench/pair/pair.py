@@ -25,7 +25,7 @@ from spsbench.loop.text import Piece
 from spsbench.messages import Say, ignore, lines_to, no_lines
 from spsbench.methods.build import load_cell
 from spsbench.methods.measured_costs import learn_costs
-from spsbench.methods.resolve import check_weights, plan_of, settled
+from spsbench.methods.resolve import check_weights, plan_of, resolve_pair
 from spsbench.methods.round_costs import asks_for_costs
 from spsbench.models.cache import Loaded, pair_warnings, stop_warnings
 from spsbench.models.prompts import Prompt, batch_of, fitted, ids_of, is_chat
@@ -67,7 +67,7 @@ class Pair:
         if asks_for_costs(cell):
             learn_costs(cell, self.loaded)
             with no_lines():
-                self.cell = settled(cell, self.model_cache.vocabularies)
+                self.cell = resolve_pair(cell, self.model_cache.vocabularies)
         self._logged: set[str] = set()
         self._log_notes(chat=True)
 
@@ -281,7 +281,7 @@ class Pair:
             cell, loaded = self.cell, self.loaded
             if changed := self._changed(options, chat):
                 with no_lines():
-                    cell = settled(changed, self.model_cache.vocabularies)
+                    cell = resolve_pair(changed, self.model_cache.vocabularies)
                 loaded = self.model_cache.load(cell)
             for line in stop_warnings(loaded, cell.stop):
                 self._log_once(f"note: {line}")

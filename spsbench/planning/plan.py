@@ -184,7 +184,7 @@ def plan(
         chosen.setdefault(name, getattr(prompted_task, name))
 
     with importing_libraries():
-        from spsbench.methods.resolve import settled
+        from spsbench.methods.resolve import resolve_pair
         from spsbench.planning.candidates import cells_of, sampled
         from spsbench.planning.planner import Planner
 
@@ -192,7 +192,7 @@ def plan(
     cells = cells_of(
         chosen,
         planning.k,
-        resolve_cell=lambda cell: settled(cell, model_cache.vocabularies),
+        resolve_cell=lambda cell: resolve_pair(cell, model_cache.vocabularies),
         heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), facts),
     )
     note_default_drafters(cells, chosen)

@@ -131,7 +131,7 @@ def _greedy(audit: Values) -> Parts:
         f"planted wrong token was {'' if controls['planted_bug_caught'] else 'NOT '}called a bug.",
     ]
     apart = [prompt for prompt in audit["prompts"] if prompt["divergence"] is not None]
-    rows = tuple(map(_parted, apart[:SHOWN]))
+    rows = tuple(map(_divergence_row, apart[:SHOWN]))
     headings = ("prompt", "kind", "position", "tokens", "logits", "gap", "rounding")
     caption = f"Texts that differ from ArS: {len(apart):,}"
     if len(apart) > SHOWN:
@@ -140,7 +140,7 @@ def _greedy(audit: Values) -> Parts:
     return notes, (), (table,) if rows else ()
 
 
-def _parted(prompt: Values) -> tuple[str, ...]:
+def _divergence_row(prompt: Values) -> tuple[str, ...]:
     divergence = prompt["divergence"]
     return (
         str(prompt["name"]),

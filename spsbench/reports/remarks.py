@@ -182,7 +182,7 @@ def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[
     looping = [
         f"{names.full(cell)} ({texts[cell.id]})"
         for cell in cells
-        if texts[cell.id].suspect and not cell.random
+        if texts[cell.id].doubtful and not cell.random
     ]
     if not looping:
         return []

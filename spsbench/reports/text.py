@@ -149,8 +149,8 @@ def labels(names: Sequence[str], longest: int) -> list[str]:
     several = len(set(names))
     if len(set(truncated)) < several:
         pairs = enumerate(zip(min(names), max(names), strict=False))
-        parted = next((at for at, (one, other) in pairs if one != other), 0)
-        begin = max(0, parted - longest // 4)
+        differs_at = next((at for at, (one, other) in pairs if one != other), 0)
+        begin = max(0, differs_at - longest // 4)
         truncated = [shown(f"…{name[begin:]}", longest) for name in names]
     if len(set(truncated)) < several:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names), start=1)}

@@ -34,9 +34,9 @@ class Span(NamedTuple):
     emitted: int
     seconds: float
     drafted: int = 0
-    tested: int = 0  # -1 = not told
+    tested: int = 0  # -1 = not reported
     accepted: int = 0
-    passes: int = 1  # 0 = not told
+    passes: int = 1  # 0 = not reported
 
 
 @dataclass(frozen=True, slots=True)

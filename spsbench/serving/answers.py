@@ -60,7 +60,7 @@ class Answer:
     count: int | None = None  # tokens that came, by the engine's count
     counts: Counts = field(default_factory=Counts)
     stamps: list[float] = field(default_factory=list)  # arrival times of text in seconds
-    sizes: list[int] = field(default_factory=list)  # tokens that came at each; 0 = not said
+    sizes: list[int] = field(default_factory=list)  # tokens that came at each; 0 = not stated
     stopped_by: str | None = None  # the stop string, where the engine says so
     seconds: float = 0.0
     attempts: int = 1

@@ -272,7 +272,7 @@ def part(text: str) -> Spec:
 
 def takes_model(drafter: Spec) -> bool:
     """Return whether a draft model is the drafter or a part of it."""
-    by_name = {HYBRID: "model"}.get(drafter.name, drafter.name)  # its `then`, where not said
+    by_name = {HYBRID: "model"}.get(drafter.name, drafter.name)  # its `then`, by default
     return dict(drafter.args).get("then", by_name) in OVER_A_MODEL
 
 

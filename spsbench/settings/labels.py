@@ -133,7 +133,7 @@ class Names:
         """Return the options that differ between two cells which do the same work.
 
         Tasks decide some options, as the length of texts, and temperatures the usual rule: options
-        that differ with a name are told by it.
+        that differ with a name are named by it.
         """
         seen: dict[tuple[str, ...], set[str | bool]] = {}
         for cell in self._cells:

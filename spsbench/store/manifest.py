@@ -60,7 +60,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     experiment: dict[str, Any]
     cells: dict[str, dict[str, Any]]  # Cell.id -> its fields
     fingerprint: dict[str, Any]  # flat: everything that can change a number
-    created: Moment = field(default_factory=now)  # the time that its chat templates are told
+    created: Moment = field(default_factory=now)  # given to its chat templates
     tool: str = __version__
     schema: int = RUN_SCHEMA
 

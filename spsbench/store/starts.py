@@ -73,7 +73,7 @@ class Start(Struct, omit_defaults=True, eq=False):
     started: Moment = field(default_factory=now)
     provenance: Provenance = field(default_factory=Provenance)
     machine: str | None = None  # named by the records that a worker made
-    clock: Moment | None = None  # that chat templates were told, where it is not the manifest's
+    clock: Moment | None = None  # given to chat templates, where it is not the manifest's
     engines: Engines = {}
     counters: dict[str, dict[str, Amount]] = {}
 

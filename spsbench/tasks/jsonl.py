@@ -35,7 +35,7 @@ class Jsonl(PromptTask):
             path: JSONL or text (perhaps gzipped), parquet, or a folder of
                 `datasets.Dataset.save_to_disk`.
             max_new_tokens: maximum number of tokens to generate.
-            stop: texts that end a completion, parted by `|`; `\n` and `\t` are read as in Python.
+            stop: texts that end a completion, split at `|`; `\n` and `\t` are read as in Python.
 
         Raises:
             ValueError: no path, or `max_new_tokens` is below 1.

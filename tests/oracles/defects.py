@@ -260,7 +260,7 @@ WALK_DOWN = "spsbench.methods.verifiers.walk_down."
 SPECTR = "spsbench.methods.verifiers.spectr."
 TREE = "spsbench.methods.verifiers.tree_rejection.TreeRejection."
 CUT, RESIDUAL, REFUSE = decode.cut, sampling.residual, TreeRejection._refuse
-SETTLE, TRIES = TreeRejection.settle, spectr.tries
+REFUSE_LEVEL, TRIES = TreeRejection.refuse_level, spectr.tries
 SIBLING_PROBS, SLOT_PROBS, ROW = TreeRejection._probs, sps_rule.slot_probs, sampling.row
 KNOWN_IDS = network.known_ids
 
@@ -641,7 +641,7 @@ SEEN = {  # by walk and drafter kind
     ("traversal", "(i.i.d. tree)"): {
         "a refused subtree leaves its parent's weight": {TREE + "_refuse": kept_weight},
         "a subtree begins with weight 1": {
-            TREE + "settle": lambda self, first, rows, weights: SETTLE(
+            TREE + "refuse_level": lambda self, first, rows, weights: REFUSE_LEVEL(
                 self, first, rows, torch.ones_like(weights)
             )
         },

@@ -49,7 +49,7 @@ class Evidence:
     length: Whole  # [n] stratum by place in the text
     drawn: Bits  # [R, n, D] of seeded draws from q itself
     favoured: Bits  # [R, n, D] of seeded draws from q within the draft direction's set
-    live: Bits  # [n, D, 2] whether a bet on "too often", or on "too rarely", is settled
+    live: Bits  # [n, D, 2] whether a bet on "too often", or "too rarely", is resolved
 
     def __len__(self) -> int:
         return len(self.pull)
@@ -202,7 +202,7 @@ class EProcess:
 
 
 def gains(evidence: Evidence, band: Floats = NO_BAND) -> Floats:
-    """Return [n, B] the log factor of each token in each bet; 0 where the bet is not settled."""
+    """Return [n, B] the log factor of each token in each bet; 0 where the bet is not resolved."""
     steps = np.zeros((len(evidence), len(BETS)))
     for i, bet in enumerate(BETS):
         live = evidence.live[:, bet.direction, 0 if bet.sign > 0 else 1]

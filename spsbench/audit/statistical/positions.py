@@ -156,7 +156,7 @@ def evidence(
     mass = masses(probs, sets)
     if at.visible is not None:
         mass[:, TAIL] = tail
-        mass *= live[:, :, 0]  # no spread where nothing is settled, so that controls skip it
+        mass *= live[:, :, 0]  # no spread where nothing is resolved, so that controls skip it
     drawn, within = draws(probs, sets, rng)
     bets = favoured.any(-1) & live[:, DRAFT, 0]
     return Evidence(
@@ -172,7 +172,7 @@ def evidence(
 
 
 def among_visible(at: Positions, visible: Bits) -> tuple[Floats, Bits, Floats]:
-    """Return [n, W] probabilities of visible columns, [n, D, 2] settled bets, [n] the tail's mass.
+    """Return [n, W] probabilities of visible columns, [n, D, 2] resolved bets, [n] the tail's mass.
 
     The rest, of which a part may be hidden, comes with that probability beside them at most.
     """
@@ -182,8 +182,8 @@ def among_visible(at: Positions, visible: Bits) -> tuple[Floats, Bits, Floats]:
     some = listed > 0
     probs = np.where(some[:, None], inside, at.probs) / np.where(some, listed, 1.0)[:, None]
     either = unlisted + listed
-    settled = visible[np.arange(n), at.emitted]
-    live = np.repeat(settled, 2 * len(DIRECTIONS)).reshape(n, len(DIRECTIONS), 2)
+    resolved = visible[np.arange(n), at.emitted]
+    live = np.repeat(resolved, 2 * len(DIRECTIONS)).reshape(n, len(DIRECTIONS), 2)
     live[:, TAIL, 0] |= (at.emitted == rest) & (either > 0)
     live[:, TAIL, 1] = False
     return probs, live, unlisted / np.where(either > 0, either, 1)

@@ -44,7 +44,7 @@ class SequenceSlice(NamedTuple):
 class TextLayers:
     """A layer's part of the caches of several texts, for a replay.
 
-    Lengths are told as if each text ended where the pass of a stand-in does, after `end` tokens.
+    Lengths are as if each text ended where the pass of a stand-in does, after `end` tokens.
 
     Attributes:
         texts: numbers of all, as `SequenceSlice.numbers` gives them before the pass.

@@ -58,7 +58,7 @@ class Sampled:
         return Mode.STATED if server.top and server.gives_ids else None
 
     async def audit(self) -> SampledResult | None:
-        """Audit sampled texts; None if their distribution cannot be told."""
+        """Audit sampled texts; None if their distribution is not known."""
         mode = self.mode()
         if mode is None:
             self.texts.remark(

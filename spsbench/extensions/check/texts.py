@@ -52,7 +52,7 @@ class CheckProgress:
 
 @dataclass
 class Texts:
-    """Requests of a check, their answers, and what is to be said of them."""
+    """Requests of a check, their answers, and remarks about them."""
 
     plan: CheckOptions
     journal: Journal

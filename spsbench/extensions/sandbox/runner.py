@@ -134,7 +134,7 @@ class _Child:
     def __init__(self, level: Level, source: str, limits: ProgramLimits, folder: str) -> None:
         self._level, self._limits = level, limits
         self._mark = token_hex(16).encode()
-        self._said, self._written = b"", 0
+        self._reply, self._written = b"", 0
         self._shown = b""  # beginning of the output, where a failing jail says why
         self._started: float | None = None
         begin = os.memfd_create("program")
@@ -221,7 +221,7 @@ class _Child:
                         poll.unregister(handle)
                 if before is None and self._started is not None:
                     until = self._started + self._limits.timeout + GRACE
-                if len(self._said) > WORDS or self._written > self._limits.output * MIB:
+                if len(self._reply) > WORDS or self._written > self._limits.output * MIB:
                     return ProgramVerdict.OUTPUT_LIMIT
                 if ended in ready:
                     self._drain(channel)
@@ -237,8 +237,8 @@ class _Child:
         """Read available bytes; return False at the end of the pipe."""
         content = os.read(handle, 1 << 16)
         if handle == channel:
-            self._said += content
-            if self._started is None and self._mark + b" started\n" in self._said:
+            self._reply += content
+            if self._started is None and self._mark + b" started\n" in self._reply:
                 self._started = time.monotonic()
         else:
             self._written += len(content)
@@ -249,7 +249,7 @@ class _Child:
         """Read the rest of the pipe of a process that has ended."""
         os.set_blocking(channel, False)
         with suppress(BlockingIOError):
-            while len(self._said) <= WORDS and self._read(channel, channel):
+            while len(self._reply) <= WORDS and self._read(channel, channel):
                 pass
 
     def _clear(self) -> None:
@@ -292,7 +292,7 @@ class _Child:
 
     def _report(self) -> str | None:
         """Return the jail's last line, if it wrote one."""
-        lines = [line for line in self._said.splitlines() if line.startswith(self._mark)]
+        lines = [line for line in self._reply.splitlines() if line.startswith(self._mark)]
         if len(lines) < 2:
             return None
         return lines[-1][len(self._mark) + 1 :].decode(errors="replace")

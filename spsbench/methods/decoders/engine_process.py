@@ -141,7 +141,7 @@ class EngineDecoder(Decoder):
     Args:
         path: the target's file or folder, as the engine takes it.
         draft: `lookup`, or the draft model's file or folder; empty: none.
-        window: tokens of the context, where the engine wants it told.
+        window: tokens of the context, where the engine needs it.
         threads: 0 = as the engine chooses.
         timeout: seconds for the load, and for an answer.
     """

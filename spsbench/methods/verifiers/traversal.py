@@ -30,7 +30,7 @@ class Traversal(Accepting):
         last = noise.uniform(Purpose.FINAL, 1)[0]
         tables = draft.tree.tables(q.device)
         rejection = TreeRejection(draft, q)
-        rejection.settle_all(lambda rows: chances(rejection.chance, rows))
+        rejection.refuse_all(lambda rows: chances(rejection.chance, rows))
         keep = rejection.chance  # [N + 1] of a node itself, given that nothing below it was kept
         if rejection.order:
             places = send(torch.tensor(rejection.order), q.device)

@@ -44,7 +44,7 @@ class TreeRejection:
         self.chance = q.new_zeros(len(draft.tokens) + 1)  # [N + 1] of each row, given its parent
         self.chance[0] = 1.0
 
-    def settle_all(self, weights: Callable[[tuple[int, ...]], Tensor]) -> Self:
+    def refuse_all(self, weights: Callable[[tuple[int, ...]], Tensor]) -> Self:
         """Refuse the children of all rows, level by level, before any uniform is used.
 
         Args:
@@ -52,11 +52,11 @@ class TreeRejection:
         """
         first = 0
         for rows in self.tree.levels:
-            self.settle(first, rows, weights(rows))
+            self.refuse_level(first, rows, weights(rows))
             first += len(rows)
         return self
 
-    def settle(self, first: int, rows: Sequence[int], weights: Tensor) -> None:
+    def refuse_level(self, first: int, rows: Sequence[int], weights: Tensor) -> None:
         """Refuse all children of `rows` in turn, from the given weights on.
 
         Args:
@@ -151,6 +151,6 @@ class Recursive(WalkDown):
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
         rejection = TreeRejection(draft, q)
-        rejection.settle_all(lambda rows: q.new_ones(len(rows)))
+        rejection.refuse_all(lambda rows: q.new_ones(len(rows)))
         passed = uniforms(draft, q, noise) < rejection.chance[1:]
         return (passed, drawn_from(lambda end: rejection.probs_at(torch.as_tensor(end)), noise))

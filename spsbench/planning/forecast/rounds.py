@@ -216,7 +216,7 @@ class Rounds:
             round_seconds=whole,
             timed_depth=drafted,
             started=1.0,
-            parted=whole,
+            split=whole,
             draft=whole * float(shares[DRAFT]),
             target=whole * float(shares[TARGET]),
         )

@@ -266,8 +266,8 @@ def answered(answers: Sequence[Answer], sections: Sequence[Section]) -> str:
         f"<span>{'<strong>slower</strong>: ' * a.slower}{markup(a.method)} over ArS<br>"
         f"{markup(a.interval)}</span></p><ul>"
         + "".join(
-            f'<li class="{said.status}">{markup(said.text)}</li>'
-            for said in (*_unfinished(a), a.speed, a.lossless, a.quality)
+            f'<li class="{remark.status}">{markup(remark.text)}</li>'
+            for remark in (*_unfinished(a), a.speed, a.lossless, a.quality)
         )
         + "</ul></article>"
         for a in answers

@@ -42,7 +42,7 @@ class RunPrompts:
                 self._read(described, cells_of_part)
 
     def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
-        part = Part.from_described(described, {cell.id: cell for cell in cells})
+        part = Part.from_described(described, {cell.id: cell for cell in cells}, self._folder)
         self._check(part)
         samples = samples_of(part, self._models)
         answers = Answers(samples, records(self._folder) if any(s.after for s in samples) else ())

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
-from spsbench.errors import MismatchError, UsageError
+from spsbench.errors import MismatchError, MissingError, UsageError
 from spsbench.foreign import read_toml
 from spsbench.plugins import fixed, make, plug_in
 from spsbench.registry import entries
@@ -45,12 +45,26 @@ class Part:
     traced: tuple[Cell, ...] = ()  # whose drafts are traced along the texts of its ArS cells
 
     @classmethod
-    def from_described(cls, described: Mapping[str, Any], cells: Mapping[str, Cell]) -> "Part":
-        """Restore a part from the values of `described`; the task is made from its data again."""
+    def from_described(
+        cls, described: Mapping[str, Any], cells: Mapping[str, Cell], folder: Path
+    ) -> "Part":
+        """Restore a part from the values of `described`; the task is made from its data again.
+
+        A relative path of data is that of the folder in which the run was started: this one, or the
+        nearest above the run's `folder` that has the file.
+        """
         part_cells = tuple(cells[name] for name in described["cells"] if name in cells)
         specs = [cell.task for cell in part_cells if cell.task is not None]
         spec = specs[0] if specs else Spec.parse(described["task"])
-        task = make("tasks", spec)
+        try:
+            task = make("tasks", spec)
+        except MissingError:
+            name = plug_in("tasks", spec).data
+            places = (above / str(dict(spec.args).get(name)) for above in folder.absolute().parents)
+            if (data := next((place for place in places if place.exists()), None)) is None:
+                raise
+            args = {**dict(spec.args), name: str(data)}
+            task = make("tasks", replace(spec, args=tuple(args.items())))
         if any(cell.chat for cell in part_cells):
             task = task.instruct() or _without_instructions(spec)
         if task.prompt_version != described["prompt_version"]:

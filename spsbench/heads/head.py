@@ -79,7 +79,7 @@ def read(
             network = parts.network(shape, 0)
     except SpsError:
         raise
-    except Exception as e:  # whatever odd numbers make of a shape or of a network
+    except Exception as e:  # whatever bad numbers make of a shape or of a network
         raise DataError(
             f"config.json is not that of a head of {drafter} ({folder}): {first_line(e)}. "
             f"Expected what {family.writer} writes. Fetch the head again"

@@ -301,7 +301,7 @@ def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSp
     """Return the draft model; options that are not given are the target's.
 
     `self:int4` is the target once more, quantised; `shape:512x8` has the target's architecture and
-    random weights; some heads are rounded where nothing is said. Remote code runs where the
+    random weights; some heads are rounded by default. Remote code runs where the
     target's does, of a pinned revision.
     """
     options = {

@@ -166,12 +166,12 @@ class Gain(NamedTuple):
     k: int
 
 
-def best_gain(costs: Costs, arm: str, reach: Sequence[float]) -> Gain:
-    """Return the K of the highest predicted speed-up of `arm`, among the depths of `reach`."""
+def best_gain(costs: Costs, method: str, reach: Sequence[float]) -> Gain:
+    """Return the K of the highest predicted speed-up of `method`, among the depths of `reach`."""
     context = min(CONTEXT, costs.passes.contexts[-1])
     plain, gains = costs.round(PLAIN, 0, 0, context).sum(0), []
     for k in range(1, len(reach) + 1):
-        gained = (1.0 + sum(reach[:k])) * plain / costs.round(arm, k, k, context).sum(0)
+        gained = (1.0 + sum(reach[:k])) * plain / costs.round(method, k, k, context).sum(0)
         gains.append(Gain(float(np.median(gained)), k))
     return max(gains, key=lambda gain: gain.speedup)
 

@@ -262,7 +262,7 @@ def _request(choice: object, holders: Sequence[Mapping[str, Any]], **values: Any
 
 
 def speaker(message: object) -> Any:
-    """Return who said a message of a conversation."""
+    """Return the role of a message of a conversation."""
     return message.get("role", message.get("from")) if isinstance(message, dict) else None
 
 

@@ -181,11 +181,7 @@ def measure(
     for name, (cell, loads) in drafters.items():
         ks, times = (requested, 1) if cell.k != 0 else ((0,), PLAIN_TIMES)
         rounds_of[name] = [RoundMeter(cell, loads, text, at, ks, draw, times) for at in fitting]
-    meters = [
-        *passes_of,
-        *loops.values(),
-        *(m for of_method in rounds_of.values() for m in of_method),
-    ]
+    meters = [*passes_of, *loops.values(), *(m for row in rounds_of.values() for m in row)]
     readings = take_turns(meters, seconds, watch, draw)
     turns, busy = quiet(readings)
     (passes,) = surfaces(passes_of, turns, sizes, fitting)

@@ -71,6 +71,15 @@ def open_foreign(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[by
             yield unpacked, file  # type: ignore[misc]
 
 
+def above(folder: Path, path: str) -> Path | None:
+    """Return `path` in the nearest folder above a run's that has it; None: none has.
+
+    A run names files as its user did, relative to the folder in which it was started.
+    """
+    places = (parent / path for parent in folder.absolute().parents)
+    return next((place for place in places if os.path.exists(place)), None)
+
+
 def _existing(path: str | Path) -> Path:
     expanded = Path(os.path.expanduser(path))
     if not expanded.exists():  # so that a name that no file can have is an absent file

@@ -30,7 +30,7 @@ from spsbench.audit.statistical.texts import (
     workers_for,
 )
 from spsbench.benchmark.models import Models
-from spsbench.benchmark.run_prompts import RunPrompts
+from spsbench.benchmark.run_prompts import RunPrompts, relocated
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import Say, lines_to, takes_say
 from spsbench.models.cache import Loaded, ModelCache
@@ -269,7 +269,7 @@ def verify_run(
         loads = Models(ModelCache(access))
 
         def models(cell: Cell) -> Loaded:
-            return loads(plain_here(cell) if cell.elsewhere else cell)
+            return loads(relocated(plain_here(cell) if cell.elsewhere else cell, run))
 
         manifest, cells, kept = _auditable(run)
         prompts = RunPrompts(manifest, cells, models, run)

@@ -8,9 +8,12 @@ from typing import Any
 
 from spsbench.benchmark.jobs import Answers, Room, digest_of_ids, prompt_ids, samples_of, uncut
 from spsbench.errors import DataError, MismatchError
+from spsbench.foreign import above
+from spsbench.models.folder import local_folder
 from spsbench.models.tokenizers import reads_clock
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
@@ -89,6 +92,16 @@ class RunPrompts:
                 f"{record.prompt_tokens} of its record. Is this the run's tokenizer?"
             )
         return ids
+
+
+def relocated(cell: Cell, run: Path) -> Cell:
+    """Return a cell whose models are `above` a run, where a relative path names no folder here."""
+
+    def read_back(model: ModelSpec | None) -> ModelSpec | None:
+        folder = above(run, model.id) if model and local_folder(model.id) is None else None
+        return replace(model, id=str(folder)) if model and folder else model
+
+    return cell.but(target=read_back(cell.target), draft=read_back(cell.draft))
 
 
 def at_time(models: Any, clock: datetime | None) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from spsbench.errors import MismatchError, MissingError, UsageError
-from spsbench.foreign import read_toml
+from spsbench.foreign import above, read_toml
 from spsbench.plugins import fixed, make, plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell import Cell
@@ -50,8 +50,7 @@ class Part:
     ) -> "Part":
         """Restore a part from the values of `described`; the task is made from its data again.
 
-        A relative path of data is that of the folder in which the run was started: this one, or the
-        nearest above the run's `folder` that has the file.
+        Data that a relative path does not name here are looked for `above` the run's `folder`.
         """
         part_cells = tuple(cells[name] for name in described["cells"] if name in cells)
         specs = [cell.task for cell in part_cells if cell.task is not None]
@@ -60,8 +59,7 @@ class Part:
             task = make("tasks", spec)
         except MissingError:
             name = plug_in("tasks", spec).data
-            places = (above / str(dict(spec.args).get(name)) for above in folder.absolute().parents)
-            if (data := next((place for place in places if place.exists()), None)) is None:
+            if (data := above(folder, str(dict(spec.args).get(name)))) is None:
                 raise
             args = {**dict(spec.args), name: str(data)}
             task = make("tasks", replace(spec, args=tuple(args.items())))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.errors import MismatchError, MissingError, UsageError
+from spsbench.errors import UsageError
 from spsbench.settings.commands import Planning
 from spsbench.settings.experiment import Experiment, Part, plan, read_tables
 from spsbench.settings.grid import Sweep
@@ -172,28 +172,3 @@ def test_a_draw_of_prompts_is_described_and_restored():
         assert Part.from_described(part.described(), cells, Path()).sample_seed == part.sample_seed
     with pytest.raises(UsageError):
         plan([replace(table, limit=None, sample_seed=7)])
-
-
-@pytest.mark.parametrize(
-    ("data", "run"),
-    [("p.txt", "run"), ("p.txt", "results/run"), ("texts/p.txt", "run")],
-)
-def test_a_run_finds_its_prompts_from_any_folder(tmp_path, monkeypatch, data, run):
-    started, elsewhere = tmp_path / "at", tmp_path / "elsewhere"
-    for folder in (started / run, started / "texts", elsewhere):
-        folder.mkdir(parents=True)
-    (started / data).write_text("one\ntwo\n")
-    monkeypatch.chdir(started)
-    (part,) = plan([parse({"task": f"jsonl:path={data}", "k": "2"}, Sweep)[0]]).parts
-    again = {"described": part.described(), "cells": {cell.id: cell for cell in part.cells}}
-    for here, folder in ((started, Path(run)), (elsewhere, Path("../at") / run)):
-        monkeypatch.chdir(here)
-        restored = Part.from_described(**again, folder=folder)
-        assert (restored.spec, restored.cells) == (part.spec, part.cells)
-        assert len([*restored.task.samples(lambda text: True)]) == 2
-    with pytest.raises(MissingError):
-        Part.from_described(**again, folder=tmp_path / "unrelated" / "run")
-    (elsewhere / data).parent.mkdir(exist_ok=True)
-    (elsewhere / data).write_text("three\n")
-    with pytest.raises(MismatchError):
-        Part.from_described(**again, folder=started / run)

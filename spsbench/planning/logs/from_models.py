@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spsbench.benchmark.run_prompts import RunPrompts
+from spsbench.benchmark.run_prompts import RunPrompts, relocated
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Guarantee
@@ -106,12 +106,16 @@ def run_requests(folder: Path, access: Access) -> Iterator[Request]:
             "`method` ars"
         )
     models = ModelCache(access)
-    if any(models.outline(cell).tokenizer is None for cell in chosen.values()):
+
+    def outline(cell: Cell) -> Any:
+        return models.outline(relocated(cell, folder))
+
+    if any(outline(cell).tokenizer is None for cell in chosen.values()):
         raise DataError(
             f"a run of a server without a model here ({folder}): expected a tokenizer for its "
             "prompts. Record it with `target`"
         )
-    prompts = RunPrompts(manifest, chosen, models.outline, folder)
+    prompts = RunPrompts(manifest, chosen, outline, folder)
     traces = read_traces([folder]).texts if any(folder.glob("traces-*.jsonl")) else {}
     for record in records(folder):
         cell = chosen.get(record.cell)

@@ -2,15 +2,18 @@
 
 import json
 import random
+import shutil
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import spsbench
-from spsbench.errors import DataError
+from spsbench.errors import DataError, MismatchError
 from spsbench.metrics.costs_file import dumps
+from spsbench.models.folder import local_folder
 from spsbench.planning.forecast.predictions import predict
 from spsbench.planning.forecast.rounds import Acceptances, room_of, rounds
 from spsbench.planning.logs.formats import Request
@@ -89,6 +92,27 @@ def test_a_run_as_a_log_is_predicted_as_its_traces_are(run, tmp_path):
             expected += rounds(acceptances, candidate.k, room_of(len(text.q) - 1)).weights.sum()
         key = "nano-draft", candidate.verifier, candidate.k
         assert served[key] == pytest.approx(tokens / expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("out", ["run", "results/run"])
+def test_a_run_is_a_log_from_any_folder(tmp_path, monkeypatch, out):
+    """Its model and its prompts are relative to the folder in which it was started."""
+    from spsbench.planning.logs.from_models import run_requests
+
+    start, elsewhere = tmp_path / "start", tmp_path / "elsewhere"
+    shutil.copytree(local_folder("nano"), start / "model")
+    for folder, text in ((start, "def f(x):\n"), (elsewhere, "another\n")):
+        (folder / "texts").mkdir(parents=True)
+        (folder / "texts" / "p.txt").write_text(text)
+    monkeypatch.chdir(start)
+    options = {"target": "./model", "method": "ars", "max_new_tokens": 4}
+    spsbench.bench("texts/p.txt", out=out, **options)
+    expected = [*run_requests(Path(out), Access())]
+    monkeypatch.chdir(tmp_path)
+    assert [*run_requests(Path("start", out), Access())] == expected
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(MismatchError):
+        [*run_requests(start / out, Access())]
 
 
 def test_what_the_command_prints(tmp_path, sps):

@@ -1,7 +1,7 @@
-"""Constraints small enough for enumeration: automata by tables, and what they make of a law.
+"""Constraints small enough for enumeration: automata by tables, and distributions under them.
 
-The loop is given `TableAutomaton`, with a stack of states that is rolled back. The expected laws
-come from `StateTable.constrained`, which reads each text from its first token on.
+The loop is given `TableAutomaton`, with a stack of states that is rolled back. The expected
+distributions come from `StateTable.constrained`, which reads each text from its first token on.
 """
 
 from collections.abc import Mapping
@@ -124,7 +124,7 @@ STRUCTURED: tuple[tuple[str, StateTable, Pair, dict[str, Any]], ...] = (
     ("forks, top-p and min-p", FORKS, Pair(3, 6, ("plain",)), {"tokens": 3, "warp": NUCLEUS}),
     ("branches, greedy", BRANCHES, Pair(4, 7, ("plain", "ties")), {"tokens": 3, "warp": GREEDY}),
 )
-"""Name, automaton, laws and options of each case."""
+"""Name, automaton, distributions and options of each case."""
 
 
 PROMPT = (0, 1)
@@ -141,7 +141,7 @@ def case_of(table, pair, verifier=None, drawn=None, constraint=None, raw=False, 
 
     Args:
         constraint: makes that of a text, where it is not the table's.
-        raw: the draft is drawn from the law without a mask.
+        raw: the draft is drawn from the distribution without a mask.
     """
     verifier = Sps() if verifier is None else verifier
     rule = DiscoveredRule(verifier) if drawn is None else DiscoveredRule(verifier, drawn)

@@ -1,8 +1,8 @@
-"""Losslessness, proved: whole generations of the shipping loop have the target's own law.
+"""Losslessness, proved: whole generations of the shipping loop have the target's own distribution.
 
 By enumeration of every uniform (`spsbench.audit.exact.enumeration`), over tables that visit ties,
-zeros, equal laws and disjoint supports, for every exact verifier of the registry, with every warp
-and every way to end. Equal means within 1e-12 in total variation, at both ends of every cell.
+zeros, equal distributions and disjoint supports, for every exact verifier of the registry, with
+every warp and every way to end. Equal means within 1e-12 in total variation, at both ends of cells.
 """
 
 from functools import cache, partial
@@ -206,7 +206,7 @@ def test_no_drafter_is_autoregressive_sampling(name):
 
 @every_rule
 def test_the_proofs_above_reach_every_branch(name):
-    """Without rejections, full acceptances and all kinds of laws they would prove little."""
+    """Without rejections, full acceptances and all kinds of probs they would prove little."""
     seen, kinds = set(), set()
     for seed in SEEDS:
         proof = sampled(name, 2, seed)

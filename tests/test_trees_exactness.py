@@ -1,4 +1,4 @@
-"""The rules for trees, proved: one round of each shape that a rule accepts has the target's law.
+"""The rules for trees, proved: a round of each shape that a rule accepts is exact.
 
 By the enumeration of `tests/test_exactness.py`, the rules' thresholds being found by asking them.
 Each sampled shape is walked with siblings drawn independently and without replacement, and trees by
@@ -97,7 +97,7 @@ def test_trees_by_rule(rule, tokens, parents):
 
 
 def test_by_rule_all_keep_as_much_as_one_sample_match():
-    """A token by rule has no law to gain from: what is kept is the target's mass of the paths."""
+    """A deterministic token has no probs to gain from: the target's mass of the paths is kept."""
     tokens, parents = (0, 1, 2, 0), (-1, -1, 0, 1)
     kept = [proof(r, parents, tokens, WIDE).emitted for r in (Match(), Recursive(), Traversal())]
     assert kept == pytest.approx([kept[0]] * 3, abs=1e-12)

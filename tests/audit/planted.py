@@ -1,7 +1,7 @@
-"""Simulated targets and drafts over 5,000 tokens, and the laws that known defects give.
+"""Simulated targets and drafts over 5,000 tokens, and the distributions that known defects give.
 
-The pairs are random, with a median total variation between draft and target of 0.22. A defect's law
-is exact: the sets that an audit looks at are hit with the chances of that law.
+The pairs are random, with a median total variation between draft and target of 0.22. A defect's
+distribution is exact: the sets that an audit looks at are hit with its probabilities.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def kept(drawn: Row, keep: Row, rest: Row) -> Row:
 
 @dataclass(frozen=True)
 class Laws:
-    """One position: the true laws q and p, and the logits of q."""
+    """One position: the true distributions q and p, and the logits of q."""
 
     q: Row
     p: Row
@@ -69,7 +69,7 @@ def laws(seed: int) -> Laws:
 
 
 Defect = Callable[[Laws], tuple[Row, Row, Row]]
-"""Laws of a position -> the target's law that should come out, the suspect's, what comes out."""
+"""Distributions at a position -> what should come out, the alternative's, what comes out."""
 
 
 def lenient(size: float) -> Defect:
@@ -144,7 +144,7 @@ def bits(codes: Row) -> Row:
 
 
 def tokens(at: Positions, n: int, rng: np.random.Generator) -> Evidence:
-    """`n` tokens of the law that comes out, at random positions, in random strata."""
+    """`n` tokens of the distribution that comes out, at random positions, in random strata."""
     row = rng.integers(0, len(at.pull), n)
     u = rng.random(n)
     codes = (at.patterns[row].cumsum(-1) < u[:, None]).sum(-1).clip(max=7)

@@ -65,7 +65,7 @@ def test_with_a_band_no_bias_within_it_pays(bias):
 
 
 def false_alarms(audits, n, seed, off=0.0):
-    """Of fresh audits whose tokens follow the target's law, looked at after every token."""
+    """Of fresh audits whose tokens follow the target's distribution, after every token."""
     rng, at, alarms = np.random.default_rng(seed), positions(planted.none), 0
     pairs = positions(planted.accepts_always)  # its sets are those of an honest draft
     at = replace(at, mass=pairs.mass - off, pull=pairs.pull)

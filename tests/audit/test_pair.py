@@ -202,7 +202,7 @@ def test_an_impossible_token_is_shown_with_its_context(loaded):
     assert not replace(whole, ends=False).examine(text, [])[1]
 
 
-def test_evidence_is_what_the_laws_say(loaded):
+def test_evidence_is_what_the_probs_say(loaded):
     referee = referee_of(CELL, loaded)
     prompt = tuple(loaded.tokenizer.encode("the cat"))
     tokens = tuple(range(40, 110))

@@ -108,7 +108,7 @@ def test_a_lossy_rule_that_claims_to_be_exact_is_found_out():
 
 @pytest.mark.parametrize("name", ["sps", "block", "match"])
 def test_what_is_discovered_is_what_is_known(name):
-    """The search and the thresholds that were written down give one law, and one cost."""
+    """The search and the thresholds that were written down give one distribution, and one cost."""
     verifier = {"sps": Sps(), "block": Block(), "match": Match()}[name]
     for pair, fields in (
         (Pair(2, 3, ("plain",)), {"tokens": 3}),
@@ -121,8 +121,8 @@ def test_what_is_discovered_is_what_is_known(name):
         assert found.emitted == pytest.approx(known.emitted, abs=1e-12)
 
 
-def test_the_law_of_a_lossy_rule_is_measured_exactly():
-    """`u < q / p` with u shrunk to 0.9 u: the first token's law has a formula."""
+def test_the_distribution_of_a_lossy_rule_is_measured_exactly():
+    """`u < q / p` with u shrunk to 0.9 u: the first token's distribution has a formula."""
     pair = Pair(3, 2, ("plain",))
     rule = DiscoveredRule(Lenient())
     found = prove(Case(Lenient(), rule, pair.q, pair.p, 3, tokens=2, schedule=Constant(1)))
@@ -216,7 +216,7 @@ class Misreports(ModelDrafter):
         return replace(draft, probs=law / law.sum(-1, keepdim=True))
 
 
-def test_the_law_of_a_foreign_drafter_is_found_by_drafting():
+def test_the_distribution_of_a_foreign_drafter_is_found_by_drafting():
     spec = Spec(f"{__file__}:Misreports")
     (walked,) = pairings([Spec("sps")], [Spec("constant")], [spec])
     assert walked.drafter == str(spec)
@@ -301,7 +301,7 @@ def test_the_whole_table():
     found = list(map(row_of, pairings()))
     assert judge(found) is Exit.OK
     needless = {row.verifier for row in found if row.refused and not row.wrong}
-    assert needless == {"spectr"}  # of tokens without laws it keeps none
+    assert needless == {"spectr"}  # of tokens without distributions it keeps none
     kinds = {"exact", "lossy", "refused", "refused, though exact here", "left out"}
     assert {row.verdict for row in found} == kinds
     in_rounds = {kind.name for kind in drafter_kinds() if kind.rounds}

@@ -1,4 +1,4 @@
-"""Texts under a grammar: the law that comes out, and planted defects that the enumeration sees."""
+"""Texts under a grammar: their distribution, and planted defects that the enumeration sees."""
 
 import math
 import random
@@ -97,7 +97,7 @@ def test_every_rule_is_exact_under_grammars():
 
 
 def test_temperature_and_mask_commute():
-    """The law of a temperature and a mask is written down in the other order."""
+    """The distribution of a temperature and a mask is written down in the other order."""
     pair = Pair(3, 6, ("plain",))
     case = case_of(FORKS, pair, warp={"temperature": 1.5})
     hand = replace(case, q=FORKS.constrained(warped(pair.q, temperature=1.5), 2), warp={})
@@ -107,13 +107,13 @@ def test_temperature_and_mask_commute():
 
 
 class Raw(ModelDrafter):
-    """Draws from the law without a mask, and reports it."""
+    """Draws from the distribution without a mask, and reports it."""
 
     def draft(self, context, *rest):
         return super().draft(context._replace(constraint=None), *rest)
 
 
-def test_a_raw_draft_law_is_exact_if_it_is_reported():
+def test_a_raw_draft_distribution_is_exact_if_it_is_reported():
     """p need not be masked: tokens that the grammar refuses are then drafted and rejected."""
     assert prove(case_of(FORKS, Pair(3, 2, ("plain",)), raw=True, drafter=Raw)).exact
 
@@ -170,7 +170,7 @@ class Ends(TableAutomaton):
 
 
 class ReportsMasked(Raw):
-    """Draws from the raw law, and reports the masked one."""
+    """Draws from the raw distribution, and reports the masked one."""
 
     def draft(self, context, *rest):
         draft, constraint = super().draft(context, *rest), context.constraint
@@ -184,7 +184,7 @@ class ReportsMasked(Raw):
 
 
 class CutsBeforeRefused(Raw):
-    """Draws from the raw law, and cuts the draft before the first token that is refused."""
+    """Draws from the raw distribution, and cuts the draft before the first refused token."""
 
     def draft(self, context, *rest):
         draft, output = super().draft(context, *rest), context.constraint.output(context.tokens)
@@ -197,7 +197,7 @@ class CutsBeforeRefused(Raw):
 
 
 def wrong(case):
-    """Whether the enumeration sees a wrong law, decisions in wrong places, or an error."""
+    """Whether the enumeration sees a wrong distribution, decisions in wrong places, or an error."""
     try:
         proof = prove(case)
     except (DeadEndError, ZeroDivisionError, ArithmeticError, RuntimeError, ValueError):

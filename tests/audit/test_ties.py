@@ -84,7 +84,7 @@ def test_a_third_token_is_no_tie_however_near():
 
 
 # Models with states: references are fed one by one, so that no bug passes as a tie. In Nemotron-H,
-# passes over several tokens have another law than passes over one.
+# passes over several tokens have another distribution than passes over one.
 
 STATES_PROMPT = [1, 5, 2, 7, 7, 3, 9, 0]
 TEXT = [4, 4, 8, 1, 10, 2, 6]
@@ -110,7 +110,7 @@ def logits_one_by_one(model):
     return torch.from_numpy(rows[-1]).float()
 
 
-def test_a_divergence_within_the_distance_of_two_laws_is_a_bug():
+def test_a_divergence_within_the_distance_of_two_probs_is_a_bug():
     model = stateful("nemotron_h", dtype=torch.float32)
     text = torch.tensor([*STATES_PROMPT, *TEXT])
     best = int(logits_one_by_one(model).argmax())

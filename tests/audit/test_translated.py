@@ -1,4 +1,4 @@
-"""Pairs with two tokenizers, on real models: chosen, exact, and a wrong law is found."""
+"""Pairs with two tokenizers, on real models: chosen, exact, and a wrong distribution is found."""
 
 from typing import Any
 from unittest.mock import patch
@@ -101,7 +101,7 @@ def test_an_audit_of_two_tokenizers_holds(folders):
 
 
 class Shuffled(SharedTokensDrafter):
-    """The law's columns are in the order in which the tokenizer lists its tokens."""
+    """The distribution's columns are in the order in which the tokenizer lists its tokens."""
 
     def draft(self, *given: Any) -> Any:
         made = super().draft(*given)
@@ -109,7 +109,7 @@ class Shuffled(SharedTokensDrafter):
 
 
 @pytest.mark.slow
-def test_a_wrong_law_is_found(folders):
+def test_a_wrong_distribution_is_found(folders):
     with patch("spsbench.methods.drafters.cross_tokenizer.SharedTokensDrafter", Shuffled):
         found = audited(folders, "tli", 6_000, 0.05)
     assert found.verdict is AuditVerdict.BIAS, found.line

@@ -1,4 +1,4 @@
-"""Drafts over a part of the target's cache: laws, rows and what is never written."""
+"""Drafts over a part of the target's cache: distributions, rows and what is never written."""
 
 from unittest.mock import patch
 
@@ -40,7 +40,7 @@ def copied(target, positions):
     "architecture", first(4, ("llama", "gpt2", "mistral", "gemma2", "qwen2", "qwen3"))
 )
 @pytest.mark.parametrize("session", SESSIONS)
-def test_a_window_as_long_as_the_text_gives_the_target_s_own_laws(architecture, session):
+def test_a_window_as_long_as_the_text_gives_the_target_s_own_probs(architecture, session):
     windowed = architecture in WINDOWED
     model = tiny(
         architecture,

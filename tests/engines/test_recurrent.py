@@ -1,7 +1,7 @@
 """Models with states: what a session scores is what the stock model scores, fed one by one.
 
 Drafts of every length with every number of accepted tokens, trees, far rewinds, chunks of a
-prefill; the law of the loop by enumeration.
+prefill; the distribution of the loop by enumeration.
 """
 
 import random
@@ -132,7 +132,7 @@ def test_a_prefill_in_chunks_is_one_prefill(family, back):
     with patch.object(recurrent, "PREFILL_CHUNK", 4), patch.object(RecurrentLM, "_forward", noted):
         lm = begun(made(family), text)
     assert passes == ([4, 4, 3] if recurrent.stateful(made(family)).reads_blocks else [11])
-    within = 0.1 if family in ("nemotron_h", "zamba2") else 1e-4  # two laws; .float() in chunks
+    within = 0.1 if family in ("nemotron_h", "zamba2") else 1e-4  # .float() in chunks
     for length in len(text), len(text) - back:
         lm.commit(length - 1)
         row = lm.append(torch.tensor(text[length - 1 : length]), 1).logits[0]
@@ -154,7 +154,7 @@ def test_rows_beyond_those_whose_states_are_kept_are_read_again(monkeypatch):
 
 
 def over_states(family, kind=RecurrentLM):
-    """A case over real models of three tokens, whose laws are the oracle's."""
+    """A case over real models of three tokens, whose distributions are the oracle's."""
     target, draft = made(family, vocab=3), made(family, vocab=3, noise=0.3)
 
     def law_of(model):
@@ -176,7 +176,7 @@ def over_states(family, kind=RecurrentLM):
 
 
 @pytest.mark.parametrize("family", first(1, ("lfm2", "qwen3_5_text")))
-def test_the_law_over_states(family):
+def test_the_distribution_over_states(family):
     proof = prove(over_states(family))
     assert proof.constant
     assert proof.distance < 1e-9

@@ -1,4 +1,4 @@
-"""The laws that a head drafts from, round by round, beside those from scratch; and wrong heads."""
+"""A head's distributions, round by round, compared with those from scratch; and wrong heads."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ TREE = {"shape": "3x2x1", "siblings": "distinct"}
 
 
 class Compared(Drafter):
-    """A drafter whose laws are compared with those from scratch."""
+    """A drafter whose distributions are compared with those from scratch."""
 
     def __init__(self, drafter: Any, laws: Callable[..., Tensor]) -> None:
         self._drafter, self._laws = drafter, laws

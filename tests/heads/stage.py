@@ -1,4 +1,4 @@
-"""A head over a tiny target, without the command line: its site, its laws, its walk."""
+"""A head over a tiny target, without the command line: its site, its distributions, its walk."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -93,7 +93,7 @@ class Known:
         return self._rows[prefix]
 
     def q(self, prefix: tuple[int, ...]) -> tuple[float, ...]:
-        """The target's law, before the warp."""
+        """The target's distribution, before the warp."""
         return tuple(self.row(prefix)[0].softmax(-1).tolist())
 
     def hidden(self, prefix: tuple[int, ...]) -> list[Tensor]:
@@ -159,7 +159,7 @@ def whole(network: Any, features: Tensor, tokens: Tensor, target: TargetParts) -
 
 
 def scratch(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
-    """The head's law [V] after a text and tokens drafted after it, all computed from scratch.
+    """The head's probs [V] after a text and tokens drafted after it, all computed from scratch.
 
     Features are the target's for the text, and the head's own guesses after it; nothing is cached.
     """
@@ -249,12 +249,12 @@ def proof_of(
 ) -> Proof:
     """Walk every path of a small generation: with `real` caches, or what is known of the target.
 
-    With an `automaton` among the fields of the case, the head's laws are masked, at temperature 1.
+    With an `automaton` among the fields of the case, the head's probs are masked, at temperature 1.
     """
     settings = dict(warp or {})
     automaton, start = fields.pop("automaton", None), len(fields.get("prompt", (0,)))
     shape = parents_of(more["shape"]) if "shape" in more else []
-    site.constraint = None  # laws from scratch are those of the head alone
+    site.constraint = None  # distributions from scratch are those of the head alone
     laws = scratch(site.drafter(), known, Warp(**settings))
     kept: dict[Any, list[float]] = {}
 
@@ -304,7 +304,7 @@ def proof_of(
 
 
 def masked(automaton: Any, law: list[float], output: tuple[int, ...]) -> list[float]:
-    """A law over the tokens that may follow `output`; as it is where none of them has a chance."""
+    """Probs over the tokens that may follow `output`; as they are where none has a chance."""
     state = automaton.state(output)
     allowed = () if state is None else automaton.follows(state)
     total = sum(law[token] for token in allowed)

@@ -1,6 +1,6 @@
 """What a head drafts from, round by round: as if all were computed anew from the text.
 
-The shipping loop runs over an engine's session; at each round every law of the draft is compared
+The shipping loop runs over an engine's session; at each round all probs of the draft are compared
 with `stage.scratch`, which has no cache and takes the target's features for the whole text.
 """
 
@@ -61,7 +61,7 @@ HOW = {
         for name, row in HOW.items()
     ],
 )
-def test_every_law_is_as_from_scratch(sites, target, head, how):
+def test_every_distribution_is_as_from_scratch(sites, target, head, how):
     seen = compared(sites[head], target, **how)
     assert seen.seen > VOCAB // 2
     assert seen.worst < 1e-12

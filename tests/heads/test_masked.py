@@ -1,4 +1,4 @@
-"""Heads under a constraint: laws over the allowed tokens, and texts with the target's law."""
+"""Heads under a constraint: probs over the allowed tokens, and exact texts."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ STEPS = StateTable(
 
 
 def over_allowed(laws):
-    """The same laws over the tokens that may follow; as they are where none has a chance."""
+    """The same probs over the tokens that may follow; as they are where none has a chance."""
 
     def law(text, drafted):
         plain = laws(text, drafted)
@@ -50,7 +50,7 @@ def over_allowed(laws):
     ],
     ids=["chain", "own vocabulary", "tree", "best first"],
 )
-def test_every_law_is_masked(target, tmp_path, head, shape, rule):
+def test_every_distribution_is_masked(target, tmp_path, head, shape, rule):
     site = HeadSite(getattr(writers, head)(tmp_path / "head", target), target)
     plain, constraint = site.drafter(), STEPS.constraint()
     laws = scratch(plain, Known(target, plain.layers), WARP)

@@ -36,7 +36,7 @@ def sizes(target: PreTrainedModel, **more: Any) -> dict[str, Any]:
 
 
 def drawn(shapes: Mapping[str, tuple[int, ...]], seed: int = 0) -> dict[str, Tensor]:
-    """Random weights, large enough for peaked laws; norms near 1."""
+    """Random weights, large enough for peaked distributions; norms near 1."""
     draw = torch.Generator().manual_seed(seed)
     made = {}
     for name, shape in shapes.items():

@@ -1,8 +1,8 @@
 """The paper's algorithms, line for line, are the oracle of the loop: same seed, same tokens.
 
-`reference.py` itself is checked against the law: its outputs are enumerated over its uniforms. Then
-`decode` over real caches must repeat it token for token, in float64, on four architectures with a
-draft model that is a noisy copy of the target, so that every branch is met (and counted).
+`reference.py` itself is checked against the distribution: its outputs are enumerated over its
+uniforms. Then `decode` over real caches must repeat it token for token, in float64, on four
+architectures whose draft model is a noisy copy of the target, so that every branch is met.
 """
 
 import pytest
@@ -59,7 +59,7 @@ class UnwatchedRound(CellNoise):
 
 @pytest.mark.parametrize("seed", first(1, (1, 2)))
 @pytest.mark.parametrize("k", [0, 1, 2, 3])
-def test_the_algorithms_have_the_target_s_law(seed, k):
+def test_the_algorithms_have_the_target_s_distribution(seed, k):
     """Three tokens after one. K = 0 is Algorithm 1 here."""
     pair = Pair(2, seed, ("plain", "plain", "zeros", "equal"))
     q, p = warped(pair.q), warped(pair.p)

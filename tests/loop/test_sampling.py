@@ -1,4 +1,4 @@
-"""Laws against transformers' own warpers; draws at the ends of the unit interval; NaN."""
+"""Distributions against transformers' own warpers; draws at the ends of the unit interval; NaN."""
 
 import math
 
@@ -177,7 +177,7 @@ def test_many_tokens_are_searched_block_by_block_with_the_same_result():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_one_hot_laws_over_many_tokens_are_those_over_few(dtype):
+def test_one_hot_probs_over_many_tokens_are_those_over_few(dtype):
     """They are found another way: ties, rows that are no numbers, and rows of nothing but zero."""
     warp, wide = Warp(0.0), 9000
     logits = torch.randn(7, wide, generator=torch.Generator().manual_seed(1)).to(dtype)

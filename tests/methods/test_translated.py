@@ -1,4 +1,4 @@
-"""Drafts in another vocabulary: the law that comes out, and what the draft model is fed."""
+"""Drafts in another vocabulary: the output's distribution, and what the draft model is fed."""
 
 from functools import partial
 from itertools import accumulate
@@ -57,7 +57,7 @@ def in_theirs(prefix):
 
 
 def restricted(warp):
-    """Cells of DRAFT: the draft's law, in its own tokens, on those that both have; then warped."""
+    """Cells of DRAFT: the draft's probs, in its tokens, on those that both have; then warped."""
 
     def drawn(facts, slot):
         before = tuple(SHARED[facts.picked[Purpose.DRAFT, i]] for i in range(slot))
@@ -94,7 +94,7 @@ def proved(verifier, drafter, drawn=None, **fields):
 
 @pytest.mark.parametrize("warp", WARPS, ids=str)
 @pytest.mark.parametrize("rule", [Sps(), Block()], ids=lambda rule: type(rule).__name__)
-def test_shared_tokens_have_the_targets_law(rule, warp):
+def test_shared_tokens_have_the_targets_distribution(rule, warp):
     proved(rule, shared, warp=warp, tokens=3 if isinstance(rule, Sps) else 2)
 
 
@@ -104,7 +104,7 @@ def test_shared_tokens_under_other_schedules(schedule):
 
 
 @pytest.mark.parametrize("warp", WARPS, ids=str)
-def test_strings_have_the_targets_law(warp):
+def test_strings_have_the_targets_distribution(warp):
     proved(Match(), strings, warp=warp)
 
 
@@ -113,7 +113,7 @@ def drawn_strings(facts, slot):
     return list(DRAFT.p(in_theirs(facts.text) + before))
 
 
-def test_drawn_strings_have_the_targets_law():
+def test_drawn_strings_have_the_targets_distribution():
     drafter = partial(strings, sampled=True)
     proved(Match(), drafter, drawn_strings, tokens=2, schedule=Constant(1))
 

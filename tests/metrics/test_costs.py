@@ -59,7 +59,7 @@ def test_drift_cancels_in_ratios_but_not_in_seconds():
 
 
 def test_intervals_hold_the_true_median():
-    """95 % and more of them, of a skewed law; those of a rank further in do not."""
+    """95 % and more of them, of a skewed distribution; those of a rank further in do not."""
     draw = random.Random(1)
     held = tight = 0
     for _ in range(2000):

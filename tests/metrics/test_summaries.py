@@ -124,7 +124,7 @@ def test_rounds_without_a_draft_are_predicted_as_plain_rounds():
     made = summaries([ARS, SPS], every)[1]
     assert mean(made, "alpha_counted") == pytest.approx(1 / 2)
     assert mean(made, "block_efficiency") == pytest.approx(1.5)
-    assert made.predicted_speedup is None  # no law is known of these drafts: no alpha
+    assert made.predicted_speedup is None  # no distribution is known of these drafts: no alpha
     known = [
         replace(r, rounds=[each._replace(overlap=float(each.accepted)) for each in r.rounds])
         for r in every

@@ -55,7 +55,7 @@ def test_a_file_becomes_a_folder_once(file, said):
 
 
 def test_blocks_are_kept_as_they_are(tmp_path, monkeypatch):
-    """The same bytes, so the law of the dequantised numbers, whoever multiplies."""
+    """The same bytes, so the distribution of the dequantised numbers, whoever multiplies."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file = write(tmp_path / "mixed.gguf", kinds={"attn_q": "Q5_0", "attn": "Q4_0", "ffn": "Q4_1"})
     made = find(file)

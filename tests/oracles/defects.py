@@ -1,10 +1,10 @@
-"""Every planted defect of the laws in one table, and the walks that look for it.
+"""Every planted defect of the distributions in one table, and the walks that look for it.
 
 A defect is what is planted: patches of names (`"module.name"`) and parts that stand in for those
 of a walk (`verifier`, `drafter`, `schedule`, `address`, `package_warp`, `lm`, `frontier`). A walk
-takes those parts and returns how far the law that comes out is from the true one: 0 = equal.
-Defects of the noise are ways to give two draws one address: their laws are exact, since a uniform
-that is used twice is cut into cells twice.
+takes those parts and returns how far the output's distribution is from the true one: 0 = equal.
+Defects of the noise are ways to give two draws one address: their distributions are exact, since a
+uniform that is used twice is cut into cells twice.
 """
 
 import tempfile
@@ -89,7 +89,7 @@ RULES = {
 
 
 def distance(setting: Case) -> float:
-    """Total variation from the target's law, each uniform near the lower end of its cell."""
+    """Total variation from the target's distribution, each uniform near its cell's lower end."""
     law: dict[Outcome, float] = {}
     for walk in walks(setting):
         law[walk.outcome] = law.get(walk.outcome, 0.0) + walk.weight
@@ -176,7 +176,7 @@ def head_site(name: str) -> tuple[HeadSite, Any]:
 
 
 def heads(parts: Parts, **more: Any) -> float:
-    """Each law of a head's drafts, round by round, beside the one computed from scratch."""
+    """Probs of a head's drafts, round by round, compared with those computed from scratch."""
     site, target = head_site("eagle")
     spoil = with_frontier(parts["frontier"]) if "frontier" in parts else ignore
     worst = head_faults.compared(site, target, spoil, **more).worst

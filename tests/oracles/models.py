@@ -72,7 +72,7 @@ def tiny(
     noise: float = 0.0,
     **more: Any,
 ) -> PreTrainedModel:
-    """A model with weights `scale` times wider than usual, so that its laws are peaked and vary.
+    """A model with weights `scale` times wider than usual, so that its probs are peaked and vary.
 
     With `noise` each weight is moved by that part of its spread: a draft model for the same model
     without it, which agrees with it often but not always.

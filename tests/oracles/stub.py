@@ -91,7 +91,7 @@ class Engine:
     as_vllm: bool = False  # the prompt's pass has no draft; the last draft may go beyond the end
     actual: float | None = None  # a temperature that is set behind the client's back
     size: int = SIZE
-    slots: dict[int, Any] = field(default_factory=dict)  # draft law of each running request
+    slots: dict[int, Any] = field(default_factory=dict)  # draft probs of each running request
     met: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self):
@@ -100,7 +100,7 @@ class Engine:
 
     @contextmanager
     def slot(self, request):
-        """Take part in a batch; with swapped laws, wait a little for a second request."""
+        """Take part in a batch; with swapped distributions, wait a little for a second request."""
         with self.met:
             self.slots[request] = None
             self.met.notify_all()

@@ -49,7 +49,7 @@ class SpsRule(WrittenRule):
 
 
 class RejectionRule(SpsRule):
-    """Cells of rejection sampling without iteration: FINAL follows the target's law."""
+    """Cells of rejection sampling without iteration: FINAL follows the target's distribution."""
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
         if any(facts.picked[Purpose.ACCEPT, i] == 1 for i in range(slot)):
@@ -139,7 +139,7 @@ def weights(facts: Facts) -> list[float]:
 
 
 def leftover(facts: Facts, kept: int, n: int, weight: float) -> list[float]:
-    """Return the law of the token after `kept` of `n`: (weight q - p)+ rescaled, q after all."""
+    """Return the probs of the token after `kept` of `n`: (weight q - p)+ rescaled, q after all."""
     q = facts.q(facts.after(kept))
     if kept == n:
         return list(q)

@@ -109,7 +109,7 @@ def test_hostile_tokens_stay_text(driver, tmp_path):
 
 
 def walked(record):
-    """The record with trees of seven nodes, whose laws are known."""
+    """The record with trees of seven nodes, whose distributions are known."""
     tree = TreeRound(2, (1, 4), (1, 1), (3, 2, 0))
     laws = DraftProbs(
         list(range(7)), [0.5] * 7, [0.25] * 7, [-1, -1, -1, 1, 1, 0, 0], [[3, 0.5, 4, 0.25]] * 8

@@ -117,7 +117,7 @@ def test_a_bias_of_the_baseline_is_no_bias_of_the_server():
 @pytest.mark.parametrize(
     ("logprobs", "kind"), [(False, GreedyKind.ALONE), (True, GreedyKind.IDENTICAL)]
 )
-def test_without_ids_the_law_cannot_be_told(logprobs, kind):
+def test_without_ids_the_distribution_cannot_be_told(logprobs, kind):
     found = of_stub(Stub(Engine(), "openai", logprobs=logprobs))
     assert "CANNOT BE DECIDED" in page.sentence(found)
     assert (found.verdict, found.law) == (AuditVerdict.UNKNOWN, None)
@@ -247,7 +247,7 @@ def test_a_request_that_fails_is_counted_and_not_timed():
 @pytest.mark.parametrize(
     "cut", first(1, [{"top_p": 0.7, "top_k": 6}, {"top_p": 0.8}, {"top_k": 4}])
 )
-def test_texts_that_are_cut_hold_by_the_cut_law(cut):
+def test_texts_that_are_cut_hold_by_the_cut_distribution(cut):
     stub = Stub(Engine())
     found = of_stub(stub, weights(), parts=("law",), bias=0.3, **cut)
     assert found.verdict is AuditVerdict.HELD, found.law.line

@@ -48,7 +48,7 @@ def test_a_planted_defect_is_found_by_its_mode(defect, part):
     assert f"{part} against" in page.sentence(result).lower()
 
 
-def test_the_law_of_long_prompts_is_that_of_prompts_asked_again():
+def test_the_distribution_of_long_prompts_is_that_of_prompts_asked_again():
     stub = Stub(Engine())
     found = of_stub(stub, weights(), parts=("law", "cache"), bias=0.3)
     assert found.verdict is AuditVerdict.HELD, found.law.line

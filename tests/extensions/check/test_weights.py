@@ -35,7 +35,7 @@ def answer(text, ids=None, finish="length", own=None):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_masses_are_the_laws_at_the_temperature(temperature):
+def test_masses_are_the_probs_at_the_temperature(temperature):
     text = weights().columns([0], answer("ab", [0, 1]), temperature)
     assert text.keys[0] == ["#0", "#1", "#2", "#3", "#4", END]
     assert text.mass[0] == pytest.approx([*probs(0, temperature)[:4], 0, probs(0, temperature)[4]])

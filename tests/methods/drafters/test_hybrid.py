@@ -1,4 +1,4 @@
-"""Two drafters in one: who drafts, what the other sees, and the law that comes out."""
+"""Two drafters in one: who drafts, what the other sees, and the distribution that comes out."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def law(verifier, make, pair=PAIR, **fields):
 
 @pytest.mark.parametrize("verifier", [Sps(), Block(), Match()])
 @pytest.mark.parametrize("least", [1, 2])
-def test_its_law_is_the_target_s(verifier, least):
+def test_its_distribution_is_the_target_s(verifier, least):
     proof = law(
         verifier,
         lambda lm: open_over(lm, Spec("hybrid", (("least", least),))),
@@ -60,7 +60,7 @@ class Coin(Drafter):
 
 
 def test_a_first_one_that_draws_is_refused():
-    """Were its noise the other's, the law of what the other draws would be bent."""
+    """Were its noise the other's, the distribution of what the other draws would be bent."""
     drafter = hybrid(Coin(), ModelDrafter(TableLM(PAIR.p, 3)))
     drafter.begin([0, 1], PREFILL)
     with pytest.raises(UsageError):

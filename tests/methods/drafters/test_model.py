@@ -1,4 +1,4 @@
-"""A draft model: its laws are those it drew from, and its cache follows the text."""
+"""A draft model: its distributions are those it drew from, and its cache follows the text."""
 
 import torch
 
@@ -12,7 +12,7 @@ PAIR = Pair(4, 8, ("plain",))
 PREFILL = Scores(torch.empty(0, 4), {})
 
 
-def test_the_rule_to_go_on_sees_the_law_and_never_the_token():
+def test_the_rule_to_go_on_sees_the_distribution_and_never_the_token():
     seen = []
 
     def go_on(p):

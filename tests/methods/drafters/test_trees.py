@@ -1,4 +1,4 @@
-"""Drafters of trees: what is fed, what is kept, what is drawn, and the law of the texts."""
+"""Drafters of trees: what is fed, kept and drawn, and the distribution of the texts."""
 
 from functools import partial
 
@@ -187,7 +187,7 @@ def test_chains_that_share_are_a_trie_and_others_stand_apart():
     assert plan_of(Spec("chains")).drawn is Drawn.IID
 
 
-def test_a_sure_law_has_one_child():
+def test_a_sure_distribution_has_one_child():
     for name in "iid", "distinct", "chains", "ragged":
         _, rounds, _, _ = run(MAKE[name], warp=Warp(0))
         assert all(r.drafted == r.depth for r in rounds), name

@@ -1,4 +1,4 @@
-"""Schedules that stop by the law of a slot: confidence, entropy, disco."""
+"""Schedules that stop by the distribution of a slot: confidence, entropy, disco."""
 
 import math
 
@@ -26,7 +26,7 @@ def test_a_sure_slot_is_drafted_and_a_flat_one_is_not(schedule):
 
 
 @stopping
-def test_a_law_that_is_no_number_goes_on_and_is_reported_by_the_loop(schedule):
+def test_a_distribution_that_is_no_number_goes_on_and_is_reported_by_the_loop(schedule):
     schedule.k([])
     assert bool(schedule.go_on(torch.full((3,), torch.nan)))
 
@@ -64,7 +64,7 @@ def test_the_threshold_of_entropy_follows_what_was_kept():
     assert bool(steady.go_on(law))
 
 
-def test_at_temperature_0_they_see_the_law_before_the_cut():
+def test_at_temperature_0_they_see_the_distribution_before_the_cut():
     logits = torch.tensor([[1.0, 0.9, 0.8]])
     for warp, sure in ((Warp(0.0), False), (Warp(0.05), True)):
         law = warp(logits)[0]

@@ -1,4 +1,4 @@
-"""Lossy rules keep the law that they state, and are labelled."""
+"""Lossy rules keep the distribution that they state, and are labelled."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ PROMPT = (0, 1)
 
 
 def first_token(rule, pair, **more):
-    """The law of the first token, by enumeration of the shipping loop at K = 1."""
+    """The distribution of the first token, by enumeration of the shipping loop at K = 1."""
     return walked(rule, pair, **more)[0]
 
 
@@ -51,7 +51,7 @@ def laws(pair):
 
 @every
 @pytest.mark.parametrize("pair", [Pair(3, 2, ("plain",)), Pair(4, 7, ("zeros",))], ids=["a", "b"])
-def test_the_stated_law_is_what_comes_out(rule, pair):
+def test_the_stated_distribution_is_what_comes_out(rule, pair):
     q, p = laws(pair)
     stated = rule.output_probs(q, p)
     assert float(stated.sum()) == pytest.approx(1, abs=1e-12)
@@ -99,7 +99,7 @@ def test_lenient_greedy_text_is_within_l_of_the_likeliest(ell, k):
     assert all(texts) is (ell == 1)
 
 
-def test_relaxed_laws_of_another_shape_name_the_rule():
+def test_relaxed_probs_of_another_shape_name_the_rule():
     class Narrow(Sps):
         def relax(self, draft, q, sure):
             return sure[:1, :2]
@@ -143,7 +143,7 @@ def test_the_longest_path_and_of_equal_ones_the_likeliest():
     assert longest([-1, -1], [True, True], [-1.0, -1.0]) == [0]
 
 
-def test_they_are_labelled_and_refuse_what_has_no_law():
+def test_they_are_labelled_and_refuse_what_has_no_distribution():
     listed = {each.name: each.guarantee for each in entries("verifiers")}
     for name in ("lenient", "ensemble", "typical", "topk"):
         rule = make("verifiers", Spec(name))

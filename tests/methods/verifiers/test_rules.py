@@ -1,6 +1,6 @@
 """The vectorised rules against scalar ones fed the same uniforms, and the unit interval's ends.
 
-The law of each rule is proved in `tests/test_exactness.py`; here each single verdict is compared.
+The rules are proved in `tests/test_exactness.py`; here each single verdict is compared.
 """
 
 import pytest
@@ -44,7 +44,7 @@ def test_a_token_that_the_target_rules_out_is_never_kept(rule, final):
 
 
 @pytest.mark.parametrize("rule", [Sps(), Rejection(), Block()], ids=str)
-def test_a_draft_from_the_target_s_own_law_is_kept_whole(rule):
+def test_a_draft_from_the_target_s_own_distribution_is_kept_whole(rule):
     q = torch.tensor([[0.25, 0.5, 0.25]] * 3)
     verdict = rule(Draft(torch.tensor([2, 1]), q[:2]), q, Fixed(1 - 2**-53))
     assert path(verdict) == [0, 1]

@@ -52,7 +52,7 @@ def test_a_constant_alpha_gives_the_formula(k):
 
 
 @pytest.mark.parametrize(("stops", "drafted", "laws"), [(0, 0, 1), (1, 1, 2), (3, 3, 3)])
-def test_a_draft_that_a_schedule_stops_costs_the_laws_that_were_computed(stops, drafted, laws):
+def test_a_draft_that_a_schedule_stops_costs_the_probs_that_were_computed(stops, drafted, laws):
     """One more than were drafted, K at most, where a round is 10 + 1.1 and more for each draft."""
     ((text, along),) = texts(0.8, 1, 100)
     along = replace(along, stops={"entropy": np.full(100, stops)})

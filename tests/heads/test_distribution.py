@@ -1,7 +1,7 @@
-"""Losslessness with heads: the law of the shipping loop over a tiny transformer, by enumeration.
+"""Losslessness with heads: the shipping loop over a tiny transformer, by enumeration.
 
-The head's law of each draft is computed from scratch (`stage.scratch`), so that a wrong feature,
-position or row of its cache is a cell at the wrong place, which the walk finds out.
+The head's distribution of each draft is computed from scratch (`stage.scratch`), so that a wrong
+feature, position or row of its cache is a cell at the wrong place, which the walk finds out.
 """
 
 import pytest
@@ -63,7 +63,7 @@ def exact(sites, target, head, rule, k=2, **how):
 
 
 @pytest.mark.parametrize("head", ["eagle3", "mlp", "falcon"])
-def test_a_chain_of_two_tokens_has_the_law_of_the_target(sites, target, head):
+def test_a_chain_of_two_tokens_has_the_distribution_of_the_target(sites, target, head):
     exact(sites, target, head, Sps(), tokens=2)
 
 
@@ -71,7 +71,7 @@ def test_a_chain_of_two_tokens_has_the_law_of_the_target(sites, target, head):
     ("head", "rule", "siblings"),
     [("eagle3", Traversal(), "distinct"), ("medusa", Recursive(), "iid")],
 )
-def test_two_siblings_have_the_law_of_the_target(sites, target, head, rule, siblings):
+def test_two_siblings_have_the_distribution_of_the_target(sites, target, head, rule, siblings):
     more = {"shape": "2", "siblings": siblings}
     exact(sites, target, head, rule, tokens=2, more=more, one_round=True)
 
@@ -120,7 +120,7 @@ def test_a_tree_that_grows_best_first(sites, target, head):
     first(2, [(head, *way) for head in FAMILIES for way in (*CHAINS, *CHAINS_OF_TREES, *SHAPED)]),
     ids=str,
 )
-def test_every_head_keeps_the_law_under_a_grammar(sites, target, head, rule, more):
+def test_every_head_keeps_the_distribution_under_a_grammar(sites, target, head, rule, more):
     tree = "shape" in more
     fields = {"automaton": FORKS, "eos": frozenset({FORKS.eos}), "tokens": 3 if tree else 2}
     exact(sites, target, head, rule, more=more, one_round=tree, **fields)

@@ -1,4 +1,4 @@
-"""GGUF files have the law of their model, or are refused by the key or tensor that is not read."""
+"""GGUF files have their model's distribution, or are refused by the key or tensor not read."""
 
 import json
 import math
@@ -237,7 +237,7 @@ def loaded(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("case", first(3, CASES))
 @torch.inference_mode()
-def test_a_file_has_the_law_of_its_model(case, tmp_path, monkeypatch):
+def test_a_file_has_the_distribution_of_its_model(case, tmp_path, monkeypatch):
     kind, config, keys, tensors = CASES[case]
     model = model_of(kind, config)
     read = loaded(write(tmp_path / "tiny.gguf", model, keys, tensors), monkeypatch)

@@ -253,10 +253,11 @@ def check_rollback(
 
     Recurrent states, and models that keep their past elsewhere than in the cache they are given,
     fail here, before any text is made with them. `kind` is the session that is tried: by default
-    that of this engine.
+    that of this engine. Where the logits have the bits of a session that rejects nothing, only
+    kernels tell them from a cacheless pass, which may then be four times as far away.
     """
     name = type(model).__name__
-    lm = (kind or KINDS.get(model, EagerLM))(model)
+    lm, straight = ((kind or KINDS.get(model, EagerLM))(model) for _ in range(2))
     kept, rejected, again = ordinary(lm.vocab_size, 9).view(3, 3)
     try:
         lm.append(torch.cat([kept, rejected]), keep=1)
@@ -274,8 +275,10 @@ def check_rollback(
     except Exception as error:  # a foreign cache may raise anything
         raise UnsupportedModelError(f"{name}: its cache cannot be rolled back ({error})") from error
     plain = plain[:, : lm.vocab_size]
-    gap = float((cached - plain).abs().max())
-    if not gap <= rounding(plain):
+    gap, allowed = float((cached - plain).abs().max()), rounding(plain)
+    if allowed < gap and torch.equal(cached, straight.append(text, len(again)).logits.float()):
+        allowed *= 4
+    if not gap <= allowed:
         raise UnsupportedModelError(f"{name}: after a rollback its logits are off by {gap:.3g}")
 
 

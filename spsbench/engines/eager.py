@@ -252,9 +252,8 @@ def check_rollback(
     """Feed, reject and feed again a few tokens: the logits must be those of a cacheless pass.
 
     Recurrent states, and models that keep their past elsewhere than in the cache they are given,
-    fail here, before any text is made with them. `kind` is the session that is tried: by default
-    that of this engine. Where the logits have the bits of a session that rejects nothing, only
-    kernels tell them from a cacheless pass, which may then be four times as far away.
+    fail here, before any text is made with them. `kind`: the session that is tried.
+    Logits with the bits of a session that rejects nothing may be four times as far away.
     """
     name = type(model).__name__
     lm, straight = ((kind or KINDS.get(model, EagerLM))(model) for _ in range(2))
@@ -262,8 +261,7 @@ def check_rollback(
     try:
         lm.append(torch.cat([kept, rejected]), keep=1)
         lm.commit(len(kept))
-        passes = [lm.append(tokens, keep=len(tokens)) for tokens in (again[:2], again[2:])]
-        cached = torch.cat([scores.logits for scores in passes]).float()
+        cached = torch.cat([lm.append(part, len(part)).logits for part in again.split(2)]).float()
         text = torch.cat([kept, again])
         if keeps_states(model.config):
             plain = one_by_one(model, text, len(again)).float()

@@ -109,6 +109,14 @@ def ran(*command):
     return subprocess.run(command, capture_output=True, text=True, timeout=600, env=quiet)
 
 
+@pytest.mark.parametrize("march", ["x86-64-v4", "sapphirerapids"])
+def test_kernels_compile_for_another_processor(march):
+    if os.uname().machine != "x86_64" or shutil.which("gcc") is None:
+        pytest.skip("needs gcc for x86-64")
+    command = "gcc", f"-march={march}", "-fopenmp", "-fsyntax-only", *WARNINGS, *SOURCES
+    assert subprocess.run(command, check=False).returncode == 0
+
+
 @slow
 @compilers
 @processors

@@ -18,7 +18,7 @@
 #elif defined(__AVXVNNI__)
 #define DOTS 5
 #define LIFT 128
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && !defined(__AVX512F__) /* whose vectors are others */
 #define DOTS 6
 #define WIDENED 1 /* codes of 8 bits are multiplied in 16 */
 #elif defined(__ARM_FEATURE_DOTPROD)

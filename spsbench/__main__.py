@@ -1,6 +1,7 @@
 """`sps`, also as `python -m spsbench`: Ctrl-C ends it with one line, even during imports."""
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from spsbench.hardware.signals import at_once, leave
 
 def main() -> None:
     """Import the commands, run the command line and exit."""
+    gc.set_threshold(20_000, 20)  # objects of imports stay: walks through them took a second
     try:
         with at_once():
             from spsbench.cli.main import main as run

@@ -76,7 +76,7 @@ class Sampled:
             for name, server in self.servers.items()
             if server.top or mode is Mode.WEIGHTS
         }
-        audit = self._audit(audits)
+        audit = self._paired(audits)
         size, batch = max(BATCH, self.plan.batch), range(0)
         while True:
             batch = range(batch.stop, batch.stop + size)
@@ -91,7 +91,7 @@ class Sampled:
                 is_llama = self.servers[name].kind is Kind.LLAMA_SERVER
                 if ended and not (is_llama or server.hides):
                     server = audits[name] = self._server_audit(name, rounding, hides=True)
-                    audit = self._audit(audits)
+                    audit = self._paired(audits)
                 for text in scored:
                     server.take_text(text)
                 if ended and is_llama:
@@ -110,7 +110,7 @@ class Sampled:
         draft = self.draft is not None
         return ServerAudit(name, rounding, self.plan.level, draft=draft, hides=hides)
 
-    def _audit(self, audits: Mapping[str, ServerAudit]) -> Audit:
+    def _paired(self, audits: Mapping[str, ServerAudit]) -> Audit:
         return Audit(audits[OWN], audits.get(BASE), self.plan.bias, AuditVerdict.UNKNOWN)
 
     def _may_hide(self, name: str, mode: Mode) -> bool:

@@ -236,9 +236,9 @@ def _planned_product(
     _expect(dense and x.shape[-1] == width and 0 <= more[0] <= len(panels) * PANEL, "inputs")
     whole = bias is None or (bias.shape == more[:1] and bias.is_contiguous())
     _expect(whole and (bias is None or bias.dtype == x.dtype), "a bias")
-    made = x.new_empty((*x.shape[:-1], more[0]))
-    at = x, panels, None, None, bias, None, None, made, None, None
-    return made, Step(f"{name}_{KINDS[x.dtype]}", at, (x.numel() // width, width, *more))
+    result = x.new_empty((*x.shape[:-1], more[0]))
+    at = x, panels, None, None, bias, None, None, result, None, None
+    return result, Step(f"{name}_{KINDS[x.dtype]}", at, (x.numel() // width, width, *more))
 
 
 def _norm(name: str, count: int) -> Callable[..., Planned]:
@@ -249,8 +249,8 @@ def _norm(name: str, count: int) -> Callable[..., Planned]:
         alike = all(w.shape == x.shape[-1:] and w.dtype == x.dtype for w in weights)
         dense = all(tensor.is_contiguous() for tensor in (x, *weights))
         _expect(alike and dense and x.dtype in KINDS, "a norm")
-        made, n = torch.empty_like(x), (x.numel() // x.shape[-1], x.shape[-1], *rounding)
-        return made, Step(f"{name}_{KINDS[x.dtype]}", (x, *weights, made), n, (eps,))
+        result, n = torch.empty_like(x), (x.numel() // x.shape[-1], x.shape[-1], *rounding)
+        return result, Step(f"{name}_{KINDS[x.dtype]}", (x, *weights, result), n, (eps,))
 
     return planned
 
@@ -258,8 +258,8 @@ def _norm(name: str, count: int) -> Callable[..., Planned]:
 def _activation(name: str) -> Callable[..., Planned]:
     def planned(x: Tensor) -> Planned:
         _expect(x.is_contiguous() and x.dtype in KINDS, "an activation")
-        made = torch.empty_like(x)
-        return made, Step(f"{name}_{KINDS[x.dtype]}", (x, made), (x.numel(),))
+        result = torch.empty_like(x)
+        return result, Step(f"{name}_{KINDS[x.dtype]}", (x, result), (x.numel(),))
 
     return planned
 
@@ -268,9 +268,9 @@ def _rows(ids: Tensor, panels: Tensor) -> Planned:
     _expect(ids.is_contiguous() and ids.dtype == torch.int64 and panels.is_contiguous(), "ids")
     wide = panels.dtype == HALVES
     dtype = torch.float32 if wide else panels.dtype
-    made = panels.new_empty((len(ids), panels.shape[1] * panels.shape[3]), dtype=dtype)
+    result = panels.new_empty((len(ids), panels.shape[1] * panels.shape[3]), dtype=dtype)
     n = ids.numel(), len(panels) * PANEL, panels.shape[1]
-    return made, Step("wide_rows" if wide else "rows", (ids, panels, made), n)
+    return result, Step("wide_rows" if wide else "rows", (ids, panels, result), n)
 
 
 def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Planned:
@@ -278,9 +278,9 @@ def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Planned:
     tables = cosines.shape == sines.shape == (1, tokens, width) and cosines.is_contiguous()
     alike = len(x) == x.stride(-1) == 1 and cosines.dtype == sines.dtype == x.dtype
     _expect(tables and sines.is_contiguous() and alike and x.dtype in KINDS, "a rotation")
-    made = x.new_empty((1, tokens, heads, width)).transpose(1, 2)
+    result = x.new_empty((1, tokens, heads, width)).transpose(1, 2)
     n = heads, tokens, width, *x.stride()[1:3]
-    return made, Step(f"rotate_{KINDS[x.dtype]}", (x, cosines, sines, made), n)
+    return result, Step(f"rotate_{KINDS[x.dtype]}", (x, cosines, sines, result), n)
 
 
 def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
@@ -299,13 +299,13 @@ def _attend(
     _, heads, tokens, width = query.shape
     seen, capacity = key.shape[2], key.stride(1) // width
     _expect(mask is None or is_read(mask, tokens, seen, query.dtype), "a mask")
-    made = query.new_empty((1, tokens, heads, width))
+    result = query.new_empty((1, tokens, heads, width))
     if value.stride(1) != key.stride(1):  # they have one number for both
         value = value.new_empty(1, key.shape[1], capacity, width)[:, :, :seen].copy_(value)
     n = heads, heads // key.shape[1], tokens, width, *query.stride()[1:3]
     past = *text_record(tokens, seen, seen, mask), key.data_ptr(), value.data_ptr(), capacity
-    at = query, key, value, mask, sinks, made
-    return made, Step(f"attend_{KINDS[query.dtype]}", at, n, (scale, cap), past)
+    at = query, key, value, mask, sinks, result
+    return result, Step(f"attend_{KINDS[query.dtype]}", at, n, (scale, cap), past)
 
 
 def is_read(mask: Tensor, tokens: int, seen: int, dtype: torch.dtype) -> bool:

@@ -203,15 +203,15 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         self._alive.append((out, args))
         read = [storage_of(x) for x in _tensors_in((*args, *kwargs.values()))]
-        made = {storage_of(x) for x in _tensors_in(out)}
+        results = {storage_of(x) for x in _tensors_in(out)}
         if any(storage in self._changing for storage in read):
             if steps is None:
-                if made <= set(read) and made and not func._schema.is_mutable:
+                if results <= set(read) and results and not func._schema.is_mutable:
                     return  # a view
                 steps = self._steps_of(func, args, kwargs, out)
             self._add(steps, out)
         elif any(storage in self._of_positions for storage in read):
-            self._of_positions |= made
+            self._of_positions |= results
             self._calls.append((func, args, kwargs, out))
 
     def _steps_of(self, func: Any, args: Any, kwargs: Any, out: Any) -> list[Step]:
@@ -221,13 +221,13 @@ class Recorder(TorchDispatchMode):
         return OF_TORCH[name](out, *args, **kwargs)
 
     def _add(self, steps: Sequence[Step], out: Any) -> None:
-        made = list(_tensors_in(out))
-        for x in made:
+        results = list(_tensors_in(out))
+        for x in results:
             if x.dtype not in KINDS or x.device.type != "cpu":
                 raise RefusedError(f"numbers in {x.dtype} on {x.device}")
             self._made[storage_of(x)] = len(self._sizes)
             self._sizes.append(x.untyped_storage().nbytes())
-        storages = {storage_of(x) for x in made}
+        storages = {storage_of(x) for x in results}
         self._changing |= storages
         self._steps += [(step, storages) for step in steps]
 
@@ -431,7 +431,7 @@ def tables_at(recording: Recording, given: Tensor, positions: Tensor) -> list[Te
         return known.get(id(x), x) if isinstance(x, Tensor) else x
 
     for func, args, kwargs, out in recording.calls:
-        made = func(*tree_map(now, args), **tree_map(now, kwargs))
-        for old, new in zip(tree_leaves(out), tree_leaves(made), strict=True):
+        moved = func(*tree_map(now, args), **tree_map(now, kwargs))
+        for old, new in zip(tree_leaves(out), tree_leaves(moved), strict=True):
             known[id(old)] = new
     return [known[id(x)] for x in recording.tables]

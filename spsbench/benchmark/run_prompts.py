@@ -8,7 +8,6 @@ from typing import Any
 
 from spsbench.benchmark.jobs import Answers, Room, digest_of_ids, prompt_ids, samples_of, uncut
 from spsbench.errors import DataError, MismatchError
-from spsbench.foreign import above
 from spsbench.models.folder import local_folder
 from spsbench.models.tokenizers import reads_clock
 from spsbench.settings.cell import Cell
@@ -18,6 +17,7 @@ from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import placed_records, records
+from spsbench.untrusted import above
 
 Rooms = Callable[[Cell], Room]
 """A cell -> its loaded models, or the outline of them: tokenizer, limit and clock."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError
-from spsbench.foreign import read_json
+from spsbench.untrusted import read_json
 
 CONFIG_LIMIT = 4 << 20  # bytes
 

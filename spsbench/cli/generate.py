@@ -9,11 +9,11 @@ import typer
 from spsbench.cli import options as o
 from spsbench.cli.terminal import is_terminal, say
 from spsbench.errors import DataError, UsageError
-from spsbench.foreign import read_text
 from spsbench.hardware.signals import at_once
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
 from spsbench.settings.options import Option, one_of, parse
+from spsbench.untrusted import read_text
 
 LIMIT = 10_000_000  # bytes; far more than any context holds
 WAYS = "PROMPT, --prompt-file FILE or text on stdin"

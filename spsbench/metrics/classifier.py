@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.foreign import read_json
 from spsbench.metrics.intervals import Floats
+from spsbench.untrusted import read_json
 
 KIND, VERSION = "spsbench disco", 2
 FEWEST = 100  # positions; four coefficients need more than a few

@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import convert, to_builtins
 
 from spsbench.errors import DataError
-from spsbench.foreign import read_foreign
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import Surface
+from spsbench.untrusted import read_untrusted
 
 VERSION = 1
 KIND = "spsbench costs"
@@ -58,7 +58,7 @@ def read_costs(path: Path) -> Costs:
     Raises:
         SpsError: the file cannot be read; or as `loads`.
     """
-    return loads(read_foreign(path, "a table of costs", LIMIT), str(path))
+    return loads(read_untrusted(path, "a table of costs", LIMIT), str(path))
 
 
 def to_json(costs: Costs) -> dict[str, Any]:

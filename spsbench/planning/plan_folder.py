@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MismatchError
-from spsbench.foreign import read_json
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.metrics.intervals import FEWEST
@@ -23,6 +22,7 @@ from spsbench.store.progress import Progress, progress_of
 from spsbench.store.run_folder import check_writable, move_aside
 from spsbench.tasks.drawing import groups_in_words, take_samples
 from spsbench.tasks.jsonl import Jsonl
+from spsbench.untrusted import read_json
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench import foreign as f
+from spsbench import untrusted as f
 from spsbench.errors import DataError
 from spsbench.serving.acceptance import Acceptance, reached
 from spsbench.serving.wire import MAX_DEPTH
@@ -78,7 +78,7 @@ def read_results(path: Path) -> list[Results]:
     Raises:
         SpsError: no such file, no JSON, or none of the known tools'.
     """
-    content = f.read_foreign(path, WHAT, SIZE_LIMIT)
+    content = f.read_untrusted(path, WHAT, SIZE_LIMIT)
     try:
         try:
             values = [f.parse_json(content, strict=False, limit=SIZE_LIMIT)]

@@ -16,9 +16,9 @@ from itertools import accumulate, islice, pairwise, zip_longest
 from statistics import median
 from typing import Any, NamedTuple
 
-from spsbench.foreign import RangeError
 from spsbench.serving.answers import Answer
 from spsbench.serving.wire import MAX_COUNT, MAX_DEPTH, Histogram, first, read
+from spsbench.untrusted import RangeError
 
 LINE = re.compile(
     r"^(?:vllm|llamacpp|trtllm)[:_]spec_decode_(\w+?)(?:_total)?(\{[^}\n]*\})? (\S+)", re.MULTILINE

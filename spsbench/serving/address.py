@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus, urlsplit
 
 from spsbench.errors import DataError, UsageError
-from spsbench.foreign import cut
+from spsbench.untrusted import cut
 
 KEY, BASELINE_KEY = "SPS_API_KEY", "SPS_BASELINE_API_KEY"
 HIDDEN = "***"

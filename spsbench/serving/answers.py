@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from spsbench.errors import UnavailableError
-from spsbench.foreign import FieldError, NotJSONError, cut, parse_json
 from spsbench.serving import wire
 from spsbench.serving.wire import Counts, Entry, Stated, first, ordered, read, stated
+from spsbench.untrusted import FieldError, NotJSONError, cut, parse_json
 
 MAX_REASON = 200  # characters of a server's words in a line
 ID_KEY = re.compile(r"#[0-9]{1,10}")

@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import Any
 
 from spsbench.errors import DataError, UnavailableError
-from spsbench.foreign import cut
 from spsbench.serving.answers import Answer as Answer
 from spsbench.serving.answers import Reader, SglangReader
 from spsbench.serving.http import FIRST, Client, FailedError, RefusedError
 from spsbench.serving.wire import Model, ordered, read
 from spsbench.serving.wire import Stated as Stated
+from spsbench.untrusted import cut
 
 TOPS = (10, 5, 1)  # likeliest tokens to request; the largest that the server allows is used
 REFUSED = (400, 422)  # statuses of a request with a field that a server does not take

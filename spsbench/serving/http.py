@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError
-from spsbench.foreign import FieldError, NotJSONError, RangeError, cut, parse_json
 from spsbench.serving.address import KEY, ApiKey, checked, is_local
 from spsbench.serving.answers import AttemptError, Reader, reason_in
+from spsbench.untrusted import FieldError, NotJSONError, RangeError, cut, parse_json
 
 LARGEST = 64 * 2**20  # bytes of one answer
 MAX_EVENTS = 2**16  # events of a stream beside 16 a token: each takes 10 us and more

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from spsbench.foreign import FieldError, RangeError, cut
+from spsbench.untrusted import FieldError, RangeError, cut
 
 T = TypeVar("T")
 MAX_DEPTH = 1024  # tokens of one draft

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.foreign import MAX_PATH, FieldError, cut, parse_json, read_text
+from spsbench.untrusted import MAX_PATH, FieldError, cut, parse_json, read_text
 
 MAX_DEPTH = 500  # schemas inside each other and behind references; a stack of 8 MiB takes 1,300
 MAX_SCHEMAS = 100_000  # each counted once for each reference to it or to one around it

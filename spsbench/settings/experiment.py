@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from spsbench.errors import MismatchError, MissingError, UsageError
-from spsbench.foreign import above, read_toml
 from spsbench.plugins import fixed, make, plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell import Cell
@@ -20,6 +19,7 @@ from spsbench.settings.models import NOTHING, ModelFacts, ModelSpec
 from spsbench.settings.options import RUN, SIZE, Option, between, located
 from spsbench.settings.task import Task
 from spsbench.spec import Spec
+from spsbench.untrusted import above, read_toml
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spsbench.errors import DataError, WriteError
-from spsbench.foreign import reading
 from spsbench.hardware.files import open_file, sync, write_whole
 from spsbench.store.atomic import next_free
 from spsbench.store.lock import Lock
+from spsbench.untrusted import reading
 
 MARK = b',"crc":"'
 TAIL = len(MARK) + len('01234567"}\n')

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
 from spsbench.errors import DataError, MismatchError, MissingError
-from spsbench.foreign import cut, read_json
 from spsbench.settings.cell import Cell
 from spsbench.store.atomic import create_file
+from spsbench.untrusted import cut, read_json
 from spsbench.version import __version__
 
 NAME = "manifest.json"

@@ -10,7 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.foreign import reading
 from spsbench.hardware.environment import PACKAGES, cpu_kind, package_version, usable_cores
 from spsbench.hardware.files import open_file
 from spsbench.messages import announce_if_slow
@@ -21,6 +20,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
 from spsbench.store.starts import Git, Provenance
+from spsbench.untrusted import reading
 from spsbench.version import __version__
 
 # Libraries of tasks and scores, beside the libraries of the models.

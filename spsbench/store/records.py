@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 from msgspec import ValidationError, convert
 
 from spsbench.errors import DataError, MissingError
-from spsbench.foreign import cut
 from spsbench.settings.records import Key, Record
 from spsbench.store.atomic import replace_file
 from spsbench.store.lock import Lock
 from spsbench.store.log import encode, iterate
 from spsbench.store.run_folder import Shard, record_logs, records_path
 from spsbench.store.starts import Note, Start
+from spsbench.untrusted import cut
 
 MARK = "sha256:"
 DIGITS = 32

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import CannotCreateError, DataError, PermissionDeniedError, SpsError
-from spsbench.foreign import read_json
 from spsbench.hardware.files import sync
 from spsbench.settings.records import SCHEMA, Key
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
+from spsbench.untrusted import read_json
 
 Shard = tuple[int, int]  # index, number of shards
 WHOLE: Shard = (0, 1)

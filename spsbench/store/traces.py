@@ -17,12 +17,12 @@ from msgspec import ValidationError, convert, to_builtins
 from numpy.typing import NDArray
 
 from spsbench.errors import DataError, MismatchError, MissingError
-from spsbench.foreign import open_foreign
 from spsbench.metrics.intervals import Floats
 from spsbench.settings.records import Key
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import differences
 from spsbench.store.run_folder import Shard, shard_name
+from spsbench.untrusted import open_untrusted
 
 VERSION = 1
 NARROW = {"f": "<f4", "b": "u1", "u": "u1"}  # kind of numbers -> on disk
@@ -223,7 +223,7 @@ def _trace_files(path: Path) -> Iterator[Path]:
             "sps bench TASK --record trace"
         )
     for file in inside or [path]:
-        with open_foreign(file, "a trace, or the folder of a run") as (stream, _):
+        with open_untrusted(file, "a trace, or the folder of a run") as (stream, _):
             begin = stream.read(len(BEGIN))
         if begin != BEGIN[: len(begin)]:
             raise DataError(

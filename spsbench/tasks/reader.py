@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 from msgspec import json
 
 from spsbench.errors import DataError, first_line
-from spsbench.foreign import open_foreign
+from spsbench.untrusted import open_untrusted
 
 DATA = "JSONL, JSONL.gz or parquet"
 LINE_LIMIT = 16 << 20  # bytes
@@ -68,12 +68,12 @@ def rows(path: Path, text: str | None = None) -> Generator[Row]:
             are refused.
 
     Raises:
-        SpsError: as `open_foreign`. DataError: too large, or of another format; names the line.
+        SpsError: as `open_untrusted`. DataError: too large, or of another format; names the line.
     """
     if path.is_dir():
         yield from _saved(path)
         return
-    with open_foreign(path, DATA) as (file, _):
+    with open_untrusted(path, DATA) as (file, _):
         if not file.peek(4).startswith(b"PAR1"):  # type: ignore[attr-defined]
             yield from _lines(file, path, text)
             return

@@ -74,8 +74,8 @@ def test_help_lists_and_refusals_load_nothing_heavy(line):
 
 
 def test_rooms_without_torch_load_none():
-    rooms = ("foreign", "hardware", "metrics", "planning.forecast", "plugins", "reports", "serving")
-    rooms = (*rooms, "extensions.check", "settings", "store", "tasks")
+    rooms = ("untrusted", "hardware", "metrics", "planning.forecast", "plugins", "reports")
+    rooms = (*rooms, "extensions.check", "serving", "settings", "store", "tasks")
     program = """
 import importlib, pkgutil, sys
 for room in sys.argv[1:]:
@@ -87,7 +87,7 @@ print(*sys.modules, file=sys.stderr)
 """
     names = [room for room in rooms if (ROOT / "spsbench" / room.replace(".", "/")).is_dir()]
     heavy = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
-    assert not modules(program, *names, "foreign", "plugins") & heavy
+    assert not modules(program, *names, "untrusted", "plugins") & heavy
 
 
 @pytest.mark.needs_fast

@@ -8,11 +8,11 @@ from itertools import takewhile
 import pytest
 
 from spsbench.errors import UnavailableError
-from spsbench.foreign import FieldError, RangeError
 from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached, spans
 from spsbench.serving.answers import Answer
 from spsbench.serving.engines import Ask
 from spsbench.serving.wire import Counts, read
+from spsbench.untrusted import FieldError, RangeError
 from tests.oracles.hostile import SPECULATIVE
 from tests.oracles.servers import answer_of, asked
 from tests.oracles.stub import Stub

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from spsbench.errors import DataError, MismatchError, UsageError, first_line
 from spsbench.extensions.check.options import CheckOptions
-from spsbench.foreign import read_foreign
 from spsbench.messages import ignore
 from spsbench.store.atomic import check_replaceable
 from spsbench.store.log import HeadedLog, entries_in
+from spsbench.untrusted import read_untrusted
 
 T = TypeVar("T")
 SCHEMA = 2
@@ -57,7 +57,7 @@ class Journal:
             check_replaceable(path)
 
     def _read(self, path: Path) -> None:
-        content = read_foreign(path, "a file of `sps check`", MOST_BYTES)
+        content = read_untrusted(path, "a file of `sps check`", MOST_BYTES)
         if not (content.startswith(BEGINNING) or BEGINNING.startswith(content)):
             raise self._no_journal()
         for _, record in entries_in(BytesIO(content), path):

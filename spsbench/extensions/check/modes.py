@@ -15,9 +15,9 @@ from typing import Any
 from spsbench.extensions.check.greedy import ServerGreedy, compare, compare_best
 from spsbench.extensions.check.journal import REFUSED
 from spsbench.extensions.check.texts import BASE, OWN, Texts
-from spsbench.foreign import FieldError, parse_json
 from spsbench.serving.engines import Answer, Ask
 from spsbench.serving.http import RefusedError
+from spsbench.untrusted import FieldError, parse_json
 
 LONG = 1600  # characters of a long prompt: several blocks of a prefix cache
 LONG_PROMPTS = 4

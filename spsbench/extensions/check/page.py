@@ -12,10 +12,10 @@ from spsbench.extensions.check.bets import UNSEEN, Mode
 from spsbench.extensions.check.check import Checked
 from spsbench.extensions.check.greedy import describe
 from spsbench.extensions.check.journal import finite
-from spsbench.foreign import cut
 from spsbench.metrics.intervals import Estimate
 from spsbench.reports.html import static_page
 from spsbench.reports.reporter import Section, Status, TextTable
+from spsbench.untrusted import cut
 
 MANY = 5  # greedy texts in the table
 BY_MODE = {

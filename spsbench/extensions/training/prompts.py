@@ -8,7 +8,6 @@ import numpy as np
 
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.extensions.training.options import Training
-from spsbench.foreign import read_text
 from spsbench.models.hub import cached_file
 from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.plugins import make
@@ -16,6 +15,7 @@ from spsbench.spec import Spec
 from spsbench.tasks import articles
 from spsbench.tasks.jsonl import Jsonl
 from spsbench.tasks.reader import rows
+from spsbench.untrusted import read_text
 
 OF_FILES = (".jsonl", ".json", ".gz", ".parquet")
 

@@ -20,13 +20,13 @@ from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.errors import DataError, MismatchError
 from spsbench.extensions.training.options import FEWEST, Training
 from spsbench.extensions.training.prompts import Overlap, asks_itself, bos_prompt, user_mark
-from spsbench.foreign import open_foreign
 from spsbench.hardware.files import clock
 from spsbench.loop.sampling import Warp, sample
 from spsbench.models.tokenizers import encode_chat
 from spsbench.store.atomic import replace_file
 from spsbench.store.log import HeadedLog
 from spsbench.store.manifest import differences
+from spsbench.untrusted import open_untrusted
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ def split(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Text
 
 def read_head(path: Path) -> dict[str, Any]:
     """Return the header of a file of texts."""
-    with open_foreign(path, "texts that `sps train` wrote") as (file, _):
+    with open_untrusted(path, "texts that `sps train` wrote") as (file, _):
         first = file.readline()
     head = parsed(first, path)
     if head.get("schema") != SCHEMA or "target" not in head:

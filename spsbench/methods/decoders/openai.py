@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from spsbench.errors import DataError, SpsError, UnavailableError
-from spsbench.foreign import RangeError
 from spsbench.loop.decoder import Decoder, DecoderContext, Prompt, RefusedPromptError
 from spsbench.loop.request_batch import RequestBatch
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
@@ -36,6 +35,7 @@ from spsbench.serving.http import Client, ImpossibleAnswerError, RefusedError
 from spsbench.serving.http import Limits as HttpLimits
 from spsbench.settings.cell import WARP, Cell, WarpSettings
 from spsbench.settings.constraint import kind_of
+from spsbench.untrusted import RangeError
 
 OF_PROMPT = (400, 413, 422)  # statuses of a prompt that the server does not continue
 CUT = ("length", "context")  # ends of a text that goes on

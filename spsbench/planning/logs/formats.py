@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spsbench.foreign import FieldError, cut, parse_json
 from spsbench.metrics.intervals import Floats
+from spsbench.untrusted import FieldError, cut, parse_json
 
 TOKEN_ID_END = 1 << 24  # no vocabulary has as many tokens
 ROUNDING = 1e-3  # above 0, which servers' float16 and bfloat16 log-probabilities reach

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from spsbench.errors import DataError, first_line
-from spsbench.foreign import MAX_VALUES, FieldError, NotJSONError, cut, open_foreign, parse_json
 from spsbench.planning.logs.formats import (
     BATCH,
     LINES,
@@ -29,6 +28,7 @@ from spsbench.planning.logs.formats import (
     prompt_of,
     temperature_of,
 )
+from spsbench.untrusted import MAX_VALUES, FieldError, NotJSONError, cut, open_untrusted, parse_json
 
 LINE_BYTES = 64 << 20  # of a line; a longer one is left out
 BLANKS = re.compile(r"[ \t\r\n,]*")
@@ -95,7 +95,7 @@ class LogReader:
                 yield from self.folders(path)
                 continue
             standard = nullcontext((sys.stdin.buffer, sys.stdin.buffer))
-            with standard if str(path) == "-" else open_foreign(path, WHAT) as (file, raw):
+            with standard if str(path) == "-" else open_untrusted(path, WHAT) as (file, raw):
                 for number, value in self._objects(file, path):
                     if self.total:
                         self.done = before + raw.tell()

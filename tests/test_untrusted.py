@@ -7,10 +7,10 @@ import tracemalloc
 
 import pytest
 
-from spsbench import foreign
+from spsbench import untrusted
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, SpsError, UsageError
-from spsbench.foreign import FieldError, NotJSONError
 from spsbench.hardware import files
+from spsbench.untrusted import FieldError, NotJSONError
 
 WHAT = "a log"
 
@@ -40,7 +40,7 @@ WHAT = "a log"
 def test_hostile_json_is_refused_in_one_line_before_it_is_built(data, kind):
     tracemalloc.start()
     with pytest.raises(kind) as error:
-        foreign.parse_json(data)
+        untrusted.parse_json(data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert "\n" not in str(error.value)
@@ -61,14 +61,14 @@ def test_hostile_json_is_refused_in_one_line_before_it_is_built(data, kind):
     ],
 )
 def test_honest_json_is_read(data, value):
-    parsed = foreign.parse_json(data)
+    parsed = untrusted.parse_json(data)
     assert value is None or parsed == value
 
 
 def test_commas_in_texts_are_no_values():
-    assert foreign.parse_json(b'["' + b"," * 100 + b'"]', values=10) == ["," * 100]
+    assert untrusted.parse_json(b'["' + b"," * 100 + b'"]', values=10) == ["," * 100]
     with pytest.raises(FieldError):
-        foreign.parse_json(b"[" + b"1," * 100 + b"1]", values=10)
+        untrusted.parse_json(b"[" + b"1," * 100 + b"1]", values=10)
 
 
 def write(path, content):
@@ -79,8 +79,8 @@ def write(path, content):
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_plain_and_packed_files_read_alike_without_their_byte_order_mark(tmp_path, pack):
     path = write(tmp_path / "a.json", pack(b"\xef\xbb\xbf[1]"))
-    assert foreign.read_json(path, WHAT) == [1]
-    with foreign.open_foreign(path, WHAT) as (file, _):
+    assert untrusted.read_json(path, WHAT) == [1]
+    with untrusted.open_untrusted(path, WHAT) as (file, _):
         assert list(file) == [b"[1]"]
 
 
@@ -102,7 +102,7 @@ def test_plain_and_packed_files_read_alike_without_their_byte_order_mark(tmp_pat
 )
 def test_no_readable_file_is_one_line(tmp_path, make, kind):
     with pytest.raises(kind) as error:
-        foreign.read_json(make(tmp_path), WHAT)
+        untrusted.read_json(make(tmp_path), WHAT)
     assert str(error.value).isprintable()
 
 
@@ -112,7 +112,7 @@ def test_a_file_without_permission_is_refused(tmp_path):
     if os.access(path, os.R_OK):
         pytest.skip("root reads everything")
     with pytest.raises(PermissionDeniedError):
-        foreign.read_json(path, WHAT)
+        untrusted.read_json(path, WHAT)
 
 
 def test_a_pipe_is_read_to_its_end_and_not_waited_for_for_ever(tmp_path, monkeypatch):
@@ -121,10 +121,10 @@ def test_a_pipe_is_read_to_its_end_and_not_waited_for_for_ever(tmp_path, monkeyp
     with os.fdopen(reader), os.fdopen(writer, "wb", buffering=0) as sink:
         sink.write(b"[1]")
         with pytest.raises(DataError):
-            foreign.read_foreign(f"/dev/fd/{reader}", WHAT)
+            untrusted.read_untrusted(f"/dev/fd/{reader}", WHAT)
         sink.write(b"[2]")
         sink.close()
-        assert foreign.read_foreign(f"/dev/fd/{reader}", WHAT) == b"[2]"
+        assert untrusted.read_untrusted(f"/dev/fd/{reader}", WHAT) == b"[2]"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_pipe_is_read_to_its_end_and_not_waited_for_for_ever(tmp_path, monkeyp
 def test_hostile_toml_is_refused_in_one_line(tmp_path, content):
     tracemalloc.start()
     with pytest.raises(UsageError) as error:
-        foreign.read_toml(write(tmp_path / "a.toml", content), "an experiment")
+        untrusted.read_toml(write(tmp_path / "a.toml", content), "an experiment")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert str(error.value).isprintable()
@@ -154,11 +154,11 @@ def test_hostile_toml_is_refused_in_one_line(tmp_path, content):
 
 def test_toml_with_a_byte_order_mark_and_many_dots_is_read(tmp_path):
     path = write(tmp_path / "a.toml", b'\xef\xbb\xbfa.b = "' + b"." * 500 + b'"')
-    assert foreign.read_toml(path, "an experiment") == {"a": {"b": "." * 500}}
+    assert untrusted.read_toml(path, "an experiment") == {"a": {"b": "." * 500}}
 
 
 def test_text_from_outside_is_made_printable():
-    shown = foreign.cut("a\x1b[31m\u202e\ud800\u200b\nb\x00" + "x" * 100)
+    shown = untrusted.cut("a\x1b[31m\u202e\ud800\u200b\nb\x00" + "x" * 100)
     assert shown.isprintable()
     assert shown.endswith("x...")
-    assert foreign.cut([10**5000]).isprintable()
+    assert untrusted.cut([10**5000]).isprintable()

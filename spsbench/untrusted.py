@@ -1,7 +1,7 @@
 """Input from outside (servers, logs, files), read within bounds: values, or an error of one line.
 
-Read `open_foreign`, `read_foreign`, `read_text`, `read_json` and `read_toml` (files), `parse_json`
-(bytes), and `cut` (text from outside, made printable).
+Read `open_untrusted`, `read_untrusted`, `read_text`, `read_json` and `read_toml` (files),
+`parse_json` (bytes), and `cut` (text from outside, made printable).
 """
 
 import gzip
@@ -49,7 +49,7 @@ class RangeError(FieldError):
 
 
 @contextmanager
-def open_foreign(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+def open_untrusted(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Open a file or a pipe, which may be gzip by its first bytes; a byte order mark is skipped.
 
     Yields the file to read, and the one whose position says how far it is read. A pipe that is
@@ -92,7 +92,7 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
     """Read a file or a folder in this block, where `what` is expected; give its failures one line.
 
     Raises:
-        SpsError: as `open_foreign`.
+        SpsError: as `open_untrusted`.
     """
     shown = cut(str(path), MAX_PATH)
     try:
@@ -110,13 +110,13 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
         ) from error
 
 
-def read_foreign(path: str | Path, what: str, limit: int = MAX_JSON) -> bytes:
-    """Return the content of a file or a pipe, as `open_foreign` reads it.
+def read_untrusted(path: str | Path, what: str, limit: int = MAX_JSON) -> bytes:
+    """Return the content of a file or a pipe, as `open_untrusted` reads it.
 
     Raises:
-        SpsError: as `open_foreign`. DataError: more than `limit` bytes, unpacked.
+        SpsError: as `open_untrusted`. DataError: more than `limit` bytes, unpacked.
     """
-    with open_foreign(path, what) as (file, _):
+    with open_untrusted(path, what) as (file, _):
         content = file.read(limit + 1)
     if len(content) > limit:
         raise DataError(
@@ -130,10 +130,10 @@ def read_text(path: str | Path, what: str, limit: int = MAX_JSON) -> str:
     """Return the text of a file in UTF-8.
 
     Raises:
-        SpsError: as `read_foreign`. DataError: no UTF-8.
+        SpsError: as `read_untrusted`. DataError: no UTF-8.
     """
     try:
-        return read_foreign(path, what, limit).decode()
+        return read_untrusted(path, what, limit).decode()
     except UnicodeDecodeError as error:
         raise DataError(
             f"no UTF-8 at byte {error.start} ({cut(str(path), MAX_PATH)}): expected {what}. "
@@ -145,9 +145,9 @@ def read_json(path: str | Path, what: str, *, limit: int = MAX_JSON, **bounds: A
     """Return the JSON value of a file.
 
     Raises:
-        SpsError: as `read_foreign`. DataError: as `parse_json`, with the path.
+        SpsError: as `read_untrusted`. DataError: as `parse_json`, with the path.
     """
-    content = read_foreign(path, what, limit)
+    content = read_untrusted(path, what, limit)
     try:
         return parse_json(content, limit=limit, **bounds)
     except FieldError as error:
@@ -160,9 +160,9 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
     """Return the tables of a TOML file.
 
     Raises:
-        SpsError: as `read_foreign`. UsageError: no TOML, or nested too deeply.
+        SpsError: as `read_untrusted`. UsageError: no TOML, or nested too deeply.
     """
-    content = read_foreign(path, what, MAX_TOML)
+    content = read_untrusted(path, what, MAX_TOML)
     try:
         text = content.decode()
         if LONG_KEY.search(text):

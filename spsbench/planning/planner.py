@@ -51,7 +51,7 @@ from spsbench.settings.labels import drafting
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
-from spsbench.store.provenance import bare
+from spsbench.store.provenance import compared_fields
 from spsbench.store.traces import Traces, read_traces
 
 log = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ class Planner(Conductor):
 
     def _identity(self) -> dict[str, Any]:
         """Return the fields that must not change when a plan resumes: texts and their sources."""
-        cell, planning = bare(self._plain), self.planning
+        cell, planning = compared_fields(self._plain), self.planning
         return {
             **{n: v for n, v in cell.items() if n.startswith("target.") or n in SAMPLING_FIELDS},
             "task": str(self.spec),

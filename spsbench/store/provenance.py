@@ -4,7 +4,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
@@ -189,14 +189,25 @@ def digests(identity: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str
 
 def _of_part(part: Part) -> dict[str, Any]:
     values = part.described()
-    for name in bare(part.cells[0]):
-        seen = [bare(cell).get(name) for cell in part.cells]
-        values[f"cells.{name}"] = list({repr(value): value for value in seen}.values())
-    return values
+    return values | fields_of_cells(part.cells)
 
 
-def bare(cell: Cell) -> dict[str, Any]:
-    """Return the compared and displayed fields of a cell in words; those of a model one by one."""
+def fields_of_cells(cells: Sequence[Cell]) -> dict[str, list[Any]]:
+    """Return `cells.NAME` -> the different values of a compared field, in the order of `cells`."""
+    rows = [compared_fields(cell) for cell in cells]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {
+        f"cells.{name}": list({repr(v): v for v in (row.get(name) for row in rows)}.values())
+        for name in names
+    }
+
+
+def compared_fields(cell: Cell) -> dict[str, Any]:
+    """Return the compared and displayed fields of a cell in words; those of a model one by one.
+
+    Fingerprints of older runs have these names and no others: a field that is new in `Cell` must
+    be absent at its default, as `chat` and `system` are, or every older run is refused on resume.
+    """
     compared: dict[str, Any] = {}
     for name, values in (("target", cell.target), ("draft", cell.draft)):
         for field in fields(ModelSpec):

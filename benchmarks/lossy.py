@@ -47,7 +47,7 @@ COLUMNS = ("block_efficiency", "quality.rouge2")
 def slot_figures(prompts: int, tokens: int) -> dict[str, dict[str, float]]:
     """Return each rule's total variation to the target and its acceptance, means over positions."""
     cell = resolve(make_cell(max_new_tokens=tokens))
-    plain = resolve(cell.auto_regressive)
+    plain = cell.auto_regressive
     pair = load()
     loaded = pair.model_cache.load(cell)
     target, draft = TextTracer(plain, loaded), DraftTracer("draft", [cell], loaded, {})

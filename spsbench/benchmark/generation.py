@@ -27,7 +27,7 @@ from spsbench.loop.text import Origin, Piece, Transcript, stop_strings, token_id
 from spsbench.loop.types import Limits, Round, Stop
 from spsbench.methods.build import build
 from spsbench.methods.grammar import open_constraint
-from spsbench.methods.resolve import resolve, warp
+from spsbench.methods.resolve import warp
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import named_tokens
 from spsbench.parallel.process_group import lost_rank_as_error, on_rank_0
@@ -51,7 +51,7 @@ class Generation:
     """One generation: an iterator over updates; `record` is complete after the last update.
 
     Args:
-        cell: resolved by `build.resolve`.
+        cell: the configuration.
         prompt: token ids, at least one; a `Prompt` for a decoder that loads nothing.
         sample, repeat: the rest of the noise's key.
         batch: of which it is a row; None: it is alone.
@@ -234,7 +234,7 @@ def run_both(
     cell: Cell, loaded: Loaded, prompt: Sequence[int] | Prompt, show: Show
 ) -> tuple[Generation, Generation]:
     """Run ArS and the cell itself, interleaved by rounds; only the cell's own text is shown."""
-    cells = resolve(cell.auto_regressive), cell
+    cells = cell.auto_regressive, cell
     warm_up(cells, loaded, prompt)
     ars, sps = (Generation(cell, loaded, prompt) for cell in cells)
     for index, update in interleave(ars, sps):

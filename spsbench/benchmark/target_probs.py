@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spsbench.loop.decode import token_budget
 from spsbench.loop.types import LM, Limits
-from spsbench.methods.resolve import resolve, warp
+from spsbench.methods.resolve import warp
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.plugins import make
@@ -36,7 +36,7 @@ class TextTracer:
     """The target's distributions along a text of auto-regressive sampling.
 
     Args:
-        cell: of ArS, resolved.
+        cell: of ArS.
         loaded: its models.
     """
 
@@ -89,8 +89,7 @@ def full_self(cell: Cell) -> Cell | None:
     target = cell.target
     if target.quantised in (None, BLOCKS) or target.random:
         return None
-    plain = cell.auto_regressive.but(target=replace(target, weights=CHECKPOINT))
-    return resolve(plain)
+    return cell.auto_regressive.but(target=replace(target, weights=CHECKPOINT))
 
 
 def distance(

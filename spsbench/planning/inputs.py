@@ -134,7 +134,7 @@ def check_head(
 ) -> None:
     """Check that a trace has these models and this sampling."""
     if traces.head is not None:
-        refuse(head_of(resolve(cells[0].auto_regressive), folders), traces.head, where)
+        refuse(head_of(cells[0].auto_regressive, folders), traces.head, where)
     for cell in {drafting(cell): cell for cell in cells}.values():
         recorded = traces.drafts.get(drafting(cell))
         if recorded is not None:

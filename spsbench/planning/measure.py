@@ -20,7 +20,7 @@ from spsbench.hardware.files import clock
 from spsbench.loop.types import LM, Engine
 from spsbench.messages import ignore
 from spsbench.methods.measured_costs import RoundMeter, turn_tokens
-from spsbench.methods.resolve import check_weights, plan_of, resolve, warp
+from spsbench.methods.resolve import check_weights, plan_of, warp
 from spsbench.metrics.costs import BatchCosts, Costs, DrafterCosts, Rule
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
@@ -171,7 +171,7 @@ def measure(
     """
     check(pairs)
     first, models = pairs[0]
-    plain, draw = (resolve(first.auto_regressive), models), Random(0)
+    plain, draw = (first.auto_regressive, models), Random(0)
     room = max(sizes[-1], turn_tokens(requested)) + 1
     fitting = within(contexts, room, models.limit)
     text = enough(text, fitting[-1] + room)
@@ -218,7 +218,7 @@ def measure_batches(
     """
     sizes = measured_sizes(sizes)
     first, models = pairs[0]
-    plain = resolve(first.auto_regressive), models
+    plain = first.auto_regressive, models
     tokens, ks = reached(IN_BATCH, most_k + 1), reached(REQUESTED, most_k)
     fitting = within(contexts, turn_tokens(ks, len(sizes)) + 1, models.limit)
     text = enough(text, fitting[-1] + tokens[-1] + 1)

@@ -16,7 +16,6 @@ from spsbench.benchmark.models import Models, folders_for
 from spsbench.benchmark.models import measured as measured_bandwidth
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.files import clock
-from spsbench.methods.resolve import resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.metrics.surfaces import FEWEST_TURNS
@@ -113,7 +112,7 @@ class Planner(Conductor):
     def __post_init__(self) -> None:
         self._progress, self._phase, self._count = PlanProgress(), "texts", Count()
         self._models = Models(self.model_cache)
-        self._plain = resolve(self.cells[0].auto_regressive)
+        self._plain = self.cells[0].auto_regressive
 
     def run(self) -> Planned | None:
         """Make missing texts, traces, costs and real rounds, and sum up; None: stopped.

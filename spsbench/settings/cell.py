@@ -27,6 +27,7 @@ from spsbench.settings.options import (
 from spsbench.spec import Spec
 
 AUTO = Spec("auto")
+ARS_VERIFIER = Spec("sps")  # the rule of K = 0, where no draft is verified
 OWN_LOOP = "native"
 CONSTANT = "constant"  # the schedule that `k` stands for
 ENGINES_OWN = Spec("own")
@@ -206,8 +207,9 @@ class Cell(WarpSettings):
 
     @property
     def auto_regressive(self) -> "Cell":
-        """Return the cell of K = 0 with the same work; its verifier is resolved later."""
-        return self.but(draft=None, drafter=Spec("none"), verifier=AUTO, schedule=constant(0))
+        """Return the cell of K = 0 with the same work."""
+        verifier = AUTO if self.elsewhere else ARS_VERIFIER
+        return self.but(draft=None, drafter=Spec("none"), verifier=verifier, schedule=constant(0))
 
     def but(self, **values: Any) -> "Cell":
         """Return the cell with other values in some fields."""

@@ -53,7 +53,7 @@ def row(model, size, text):
 
 def traced(cell, loaded, monkeypatch):
     monkeypatch.setattr(target_probs, "PIECE", 7)  # pieces that end inside the text
-    text = TextTracer(resolve(cell.auto_regressive), loaded)
+    text = TextTracer(cell.auto_regressive, loaded)
     draft = DraftTracer("d", [cell], loaded, {})
     rows = list(text.rows(PROMPT, TEXT))
     written = text.written(("c", "s", 0), PROMPT, TEXT, "length", rows)

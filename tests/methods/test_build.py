@@ -29,6 +29,8 @@ def test_the_verifier_that_goes_with_the_drafter(cell, verifier):
     assert resolved.verifier == Spec(verifier)
     assert resolved.but(verifier=cell.verifier) == cell
     assert resolve(resolved) == resolved
+    plain = resolved.auto_regressive
+    assert (resolve(plain), resolve(plain).id) == (plain, plain.id)
 
 
 @pytest.mark.needs_fast

@@ -20,7 +20,6 @@ from spsbench.benchmark.generation import Generation
 from spsbench.errors import UsageError
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.memory import ram
-from spsbench.methods.resolve import resolve
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.tokenizers import encode
 from spsbench.plugins import make
@@ -36,7 +35,7 @@ from spsbench.workers.work import Work
 
 def plain_cell(cell: Cell) -> Cell:
     """Return the cell of auto-regressive sampling by the same decoder, engine and warp."""
-    return plain_here(cell) if lacks_baseline(cell) else resolve(cell.auto_regressive)
+    return plain_here(cell) if lacks_baseline(cell) else cell.auto_regressive
 
 
 def plain_here(cell: Cell) -> Cell:
@@ -50,7 +49,7 @@ def plain_here(cell: Cell) -> Cell:
             f"`decoder` {cell.decoder.name} without the weights: expected the model that it "
             "runs, to score its text. Name it with `target`, or use `sps check`"
         )
-    return resolve(cell.auto_regressive.but(decoder=Spec(OWN_LOOP)))
+    return cell.but(decoder=Spec(OWN_LOOP)).auto_regressive
 
 
 def text_of(prompt: Sequence[int], record: Record, name: str) -> Text:

@@ -65,7 +65,8 @@ class TableSums:
     def _keep(self, cell: Cell, record: Record) -> None:
         """Keep the first prompts of each task and setting, under all methods."""
         most = PROMPTS if record.group is None else OF_CATEGORY
-        work = cell.auto_regressive.but(target=ModelSpec(""), decoder=AUTO), record.group
+        plain = cell.auto_regressive.but(target=ModelSpec(""), decoder=AUTO, verifier=AUTO)
+        work = plain, record.group
         prompts = self._prompts.setdefault(work, {})
         chosen = record.sample in prompts or len(prompts) < most
         if chosen and not record.repeat and len(record.tokens) <= self._tokens:

@@ -35,7 +35,7 @@ from spsbench.pair.text import Comparison, Text, text_of
 from spsbench.parallel.process_group import on_rank_0
 from spsbench.reports.html import trace_page
 from spsbench.reports.page.token_origins import trace
-from spsbench.settings.labels import lossy, method, setting
+from spsbench.settings.labels import method, setting
 from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
 
@@ -140,13 +140,13 @@ def rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
         ("time to first token", *(milliseconds(f.ttft_ms) for f in figures)),
         ("time to last token", *(milliseconds(f.answer_ms) for f in figures)),
         ("finish", *(text.record.finish for text in texts)),
-        *([("distribution", *map(exactness, texts))] if any(lossy(t.cell) for t in texts) else ()),
+        *([("distribution", *map(exactness, texts))] if any(t.cell.lossy for t in texts) else ()),
     ]
 
 
 def exactness(text: Text) -> str:
     """Return whether the text has the target's distribution, or the verifier that changes it."""
-    return f"lossy: {text.cell.verifier}" if lossy(text.cell) else "the target's"
+    return f"lossy: {text.cell.verifier}" if text.cell.lossy else "the target's"
 
 
 def acceptance(text: Text) -> str:

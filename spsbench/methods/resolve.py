@@ -9,9 +9,10 @@ from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import Drawn, Plan, Weights
 from spsbench.loop.guards import plan_of as plan_of
 from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Guarantee
 from spsbench.methods.round_costs import asks_for_costs, with_costs
 from spsbench.models.translation.vocabulary import Vocabularies
-from spsbench.plugins import arguments, make, plug_in
+from spsbench.plugins import arguments, in_name_of, make, plug_in
 from spsbench.settings.cell import AUTO, ENGINES_OWN, OWN_LOOP, Cell
 from spsbench.settings.cell_from_options import draft_of
 from spsbench.settings.constraint import check as check_sampling
@@ -52,6 +53,8 @@ def resolve(cell: Cell) -> Cell:
     if plan.weights is Weights.MODEL and cell.draft is None:
         cell = with_bundled(cell)
     verifier = make("verifiers", cell.verifier)
+    with in_name_of("verifiers", cell.verifier):
+        cell = cell.but(guarantee=Guarantee(verifier.guarantee).value)
     if reason := verifier.refuses(plan.drawn, plan.tree):
         raise UsageError(f"`drafter` {cell.drafter} with `verifier` {cell.verifier}: {reason}")
     check_draft(cell, plan)

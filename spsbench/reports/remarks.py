@@ -12,7 +12,7 @@ from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.reports.columns import MARK, SOURCE, columns, full, paper_row
 from spsbench.settings.cell import Cell
-from spsbench.settings.labels import Names, lossy, short_decoders
+from spsbench.settings.labels import Names, short_decoders
 from spsbench.store.starts import Memory, Start
 from spsbench.tasks.program_log import (
     NAME,
@@ -204,7 +204,7 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
         if same.equal < same.of:
             line = "Greedy texts that differ from those of ArS " + (
                 "because the rule is lossy (identical ones)"
-                if lossy(cell)
+                if cell.lossy
                 else "by a rounding tie or a fault, sps verify pair shows which (identical ones)"
             )
         by_line.setdefault(line, []).append(f"{names.full(cell)} ({same.equal} of {same.of})")
@@ -214,7 +214,7 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
 def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
     if any(cell.random or cell.verifier.name == "synthetic" for cell in cells):
         yield "Timing only, output meaningless: random weights or acceptance at a given rate."
-    changed = [cell for cell in cells if lossy(cell) and cell.verifier.name != "synthetic"]
+    changed = [cell for cell in cells if cell.lossy and cell.verifier.name != "synthetic"]
     if rules := ", ".join(dict.fromkeys(str(cell.verifier) for cell in changed)):
         yield (
             f"Lossy: {rules}. Texts do not follow the target's distribution; the speed-up may "

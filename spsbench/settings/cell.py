@@ -7,7 +7,7 @@ of its fields declare the options of cells.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, Self
 
@@ -36,6 +36,9 @@ ELSEWHERE = frozenset(
     entry.name for entry in BUILT_IN if entry.kind == "decoders" and not entry.loads
 )
 """Decoders whose engine has the models, so that nothing is loaded here."""
+GUARANTEES = {entry.name: entry.guarantee for entry in BUILT_IN if entry.kind == "verifiers"}
+"""Built-in rule -> its promise: exact, greedy-exact or lossy."""
+EXACT, LOSSY = "exact", "lossy"
 SEED_MAX = 2**64 - 1
 
 
@@ -94,6 +97,7 @@ class Cell(WarpSettings):
         leave_open: Let `max_new_tokens` cut a text in its JSON schema; else it is completed.
         regex: Regular expression that each text matches in full.
         grammar: Lark grammar that each text follows, in llguidance's dialect.
+        guarantee: What the class of a verifier that is not built in promises; empty: not known.
     """
 
     target: ModelSpec
@@ -132,6 +136,11 @@ class Cell(WarpSettings):
     system: str = ""  # message before them
     batch: int = 1  # texts at a time: in common passes, or as requests to a server
     continuous: bool = False  # a text that ends makes room for the next; else its place is empty
+    guarantee: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        guarantee = GUARANTEES.get(self.verifier.name, self.guarantee)
+        object.__setattr__(self, "guarantee", guarantee)
 
     @property
     def noise_key(self) -> str:
@@ -194,6 +203,11 @@ class Cell(WarpSettings):
         return kind_of(self) is not None
 
     @property
+    def lossy(self) -> bool:
+        """Return whether the verifier says that it changes the target's distribution."""
+        return self.guarantee == LOSSY
+
+    @property
     def warp(self) -> WarpSettings:
         """Return the options of the warp alone."""
         return WarpSettings(**{name: getattr(self, name) for name in WARP})
@@ -227,6 +241,7 @@ class Cell(WarpSettings):
         """
         usual = type(self)(target=ModelSpec("")).to_json()
         values = {**self.to_json(), "decoder": _plain(self.compared_decoder)}
+        values.pop("guarantee", None)  # the verifier's source is hashed
         changed = {n: v for n, v in values.items() if n not in usual or v != usual[n]}
         for name in ("target", "draft"):
             if changed.get(name) is not None:
@@ -238,11 +253,13 @@ class Cell(WarpSettings):
         """Return every field by name, as plain values.
 
         An option of the warp that is not in `ALWAYS_RECORDED` is left out at its default, and so
-        are a batch and a constraint.
+        are a batch, a constraint, and the guarantee of a built-in verifier or of none.
         """
         left_out = {name for name in WARP if name not in self.recorded_warp}
         optional = {"batch": 1, "continuous": False, **dict.fromkeys(CONSTRAINTS, "")}
         left_out |= {name for name, value in optional.items() if getattr(self, name) == value}
+        if self.verifier.name in GUARANTEES or not self.guarantee:
+            left_out.add("guarantee")
         names = (field.name for field in fields(self) if field.name not in left_out)
         return {name: _plain(getattr(self, name)) for name in names}
 

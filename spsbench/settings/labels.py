@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from typing import Any
 
-from spsbench.registry import BUILT_IN
 from spsbench.settings.cell import (
     ENGINES_OWN,
     SAMPLING_FIELDS,
@@ -37,16 +36,10 @@ def method(cell: Cell) -> str:
     target, draft = cell.target, cell.draft
     if draft is not None and draft.id == target.id and draft.weights != target.weights:
         how = f" self:{draft.weights}"  # as it is asked for
-    rule = "" if cell.verifier in USUAL else f" {cell.verifier}{' (lossy)' * lossy(cell)}"
+    rule = "" if cell.verifier in USUAL else f" {cell.verifier}{' (lossy)' * cell.lossy}"
     depth = f" {cell.schedule}" if cell.k is None else f" K={cell.k}"
     depth = "" if cell.schedule == ENGINES_OWN else depth
     return f"SpS{how}{rule}{depth}"
-
-
-def lossy(cell: Cell) -> bool:
-    """Return whether a cell's verifier is a built-in one that changes the target's distribution."""
-    rule = ("verifiers", cell.verifier.name, "lossy")
-    return any((entry.kind, entry.name, entry.guarantee) == rule for entry in BUILT_IN)
 
 
 def drafting(cell: Cell) -> str:

@@ -212,7 +212,8 @@ def compared_fields(cell: Cell) -> dict[str, Any]:
     for name, values in (("target", cell.target), ("draft", cell.draft)):
         for field in fields(ModelSpec):
             compared[f"{name}.{field.name}"] = _text(getattr(values, field.name, None))
-    names = (field.name for field in fields(cell) if field.name not in ("target", "draft"))
+    others = ("target", "draft", "guarantee")
+    names = (field.name for field in fields(cell) if field.name not in others)
     compared |= {name: _text(getattr(cell, name)) for name in names}
     compared["decoder"] = _text(cell.compared_decoder)
     # absent at their defaults

@@ -1,11 +1,16 @@
 """From a cell to parts: what is refused before a model is touched, and what is put together."""
 
+import json
+
 import pytest
 
 from spsbench.errors import UsageError
 from spsbench.loop.types import Drafter, Drawn
 from spsbench.methods.resolve import resolve
+from spsbench.plugins import fixed
+from spsbench.reports.page.answer import lossless
 from spsbench.settings.cell import Cell
+from spsbench.settings.labels import method
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 
@@ -72,3 +77,38 @@ def test_a_drafter_that_cannot_be_made_is_a_line(registered):
     with pytest.raises(UsageError):
         resolve(LOOKED_UP.but(drafter=Spec("needy")))
     assert resolve(LOOKED_UP.but(drafter=Spec("needy", (("width", 3),))))
+
+
+RULE = """
+from spsbench.loop.types import Guarantee
+from spsbench.methods.verifiers.sps import Sps
+
+
+class Mine(Sps):
+    guarantee = {}
+"""
+
+
+@pytest.mark.needs_fast
+@pytest.mark.parametrize("claim", ["Guarantee.LOSSY", "'lossy'", "Guarantee.EXACT"])
+def test_a_rule_of_a_file_is_called_lossy_everywhere_where_it_says_so(tmp_path, claim):
+    (tmp_path / "mine.py").write_text(RULE.format(claim))
+    rule = fixed(Spec(f"{tmp_path / 'mine.py'}:Mine"))
+    unresolved = SAMPLED.but(verifier=rule)
+    cell = resolve(unresolved)
+    is_lossy = "lossy" in claim.lower()
+    assert ("(lossy)" in method(cell)) == is_lossy
+    assert lossless(cell, None).status == ("bad" if is_lossy else "open")  # a claim is no proof
+    read = Cell.from_json(json.loads(json.dumps(cell.to_json())))
+    assert (read, read.guarantee, read.id) == (cell, cell.guarantee, unresolved.id)
+
+
+@pytest.mark.needs_fast
+def test_a_rule_that_promises_something_unknown_is_refused(tmp_path):
+    (tmp_path / "mine.py").write_text(RULE.format("'loss'"))
+    with pytest.raises(UsageError):
+        resolve(SAMPLED.but(verifier=fixed(Spec(f"{tmp_path / 'mine.py'}:Mine"))))
+
+
+def test_the_json_of_a_cell_names_no_guarantee_of_a_built_in_rule():
+    assert "guarantee" not in SAMPLED.but(verifier=Spec("lenient")).to_json()

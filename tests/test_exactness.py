@@ -23,11 +23,11 @@ from spsbench.methods.drafters.recycling import RecyclingDrafter
 from spsbench.methods.drafters.suffix import SuffixDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.registry import BUILT_IN
-from tests.oracles.written_rules import RULES, case
+from tests.oracles.written_rules import case, cells_of
 from tests.parts import ends_with
 from tests.variants import first
 
-# A new exact verifier needs its thresholds in `written_rules.RULES`, and is then proved here.
+# A new exact verifier is proved here: it is in the registry, and its thresholds are found.
 EXACT = {e.name: e.load() for e in BUILT_IN if (e.kind, e.guarantee) == ("verifiers", "exact")}
 BY_RULE = {
     "argmax": ArgmaxDrafter,
@@ -221,6 +221,6 @@ def test_block_verification_keeps_more_on_the_paper_s_example():
     """Sun et al. 2024, section 3: 10/9 accepted tokens token-wise, 11/9 block-wise."""
     q, p = (lambda x: (1 / 3, 2 / 3)), (lambda x: (2 / 3, 1 / 3))
     for name, expected in ("sps", 10 / 9), ("block", 11 / 9):
-        proof = prove(Case(EXACT[name](), RULES[name](), q, p, 2))
+        proof = prove(Case(rule := EXACT[name](), cells_of(name, rule), q, p, 2))
         assert proof.exact
         assert proof.emitted - 1 == pytest.approx(expected, abs=1e-12)

@@ -10,8 +10,8 @@ from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Drawn, Weights
 from spsbench.loop.types import Guarantee, Round
 from spsbench.methods.resolve import plan_of, resolve
-from spsbench.planning.forecast.predictions import RULES, Candidate
-from spsbench.planning.forecast.rounds import simulated
+from spsbench.planning.forecast.predictions import Candidate
+from spsbench.planning.forecast.rounds import RULES, simulated
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import AUTO, Cell
 from spsbench.settings.cell_from_options import TARGET, own_copy, parts_of

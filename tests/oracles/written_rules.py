@@ -1,12 +1,14 @@
 """The cells of known rules, written down: an oracle for the thresholds that the audit finds.
 
-Plain Python, apart from the verifiers and from the search.
+A new rule may come without: the search then finds its cells, in more time. Those written here are
+plain Python, apart from the verifiers and from the search.
 """
 
 from math import inf
 from typing import Any
 
 from spsbench.audit.exact.cases import Case, Facts, Rule
+from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.types import Purpose, Verifier
 
@@ -149,6 +151,11 @@ def leftover(facts: Facts, kept: int, n: int, weight: float) -> list[float]:
     return [x / total for x in over] if total > 0 else list(q)
 
 
+def cells_of(name: str, verifier: Verifier) -> Rule:
+    """Return the written cells of the rule called `name`; of others those that the search finds."""
+    return RULES[name]() if name in RULES else DiscoveredRule(verifier)
+
+
 def case(name: str, verifier: Verifier, pair: Pair, **fields: Any) -> Case:
     """Return a case of the pair's two tables under the rule called `name`."""
-    return Case(verifier, RULES[name](), pair.q, pair.p, pair.vocab, **fields)
+    return Case(verifier, cells_of(name, verifier), pair.q, pair.p, pair.vocab, **fields)

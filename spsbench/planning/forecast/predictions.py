@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import get_args
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from spsbench.planning.forecast.rounds import (
     Acceptances,
     Ints,
     Rounds,
-    VerifierRule,
     acceptances_of,
     price,
     room_along,
@@ -25,7 +23,6 @@ from spsbench.planning.forecast.rounds import (
 from spsbench.spec import K_MAX
 from spsbench.store.traces import Along, DraftOf, Written
 
-RULES: tuple[VerifierRule, ...] = get_args(VerifierRule)
 LOOKUP_RULE = "match"  # the rule under which deterministic drafts are replayed
 TWO_SIDED = NORMAL.inv_cdf((1 + LEVEL) / 2)
 ALL_SIMULATIONS = 2000  # simulations over all texts, where a schedule looks back
@@ -324,9 +321,9 @@ def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written,
     return sum(len(text.q) for text, _ in traced) / sum(float(r.weights.sum()) for r in expected)
 
 
-def rule_of(candidate: Candidate, draft: DraftOf) -> VerifierRule:
+def rule_of(candidate: Candidate, draft: DraftOf) -> str:
     """Return the rule under which a candidate is replayed."""
-    return candidate.verifier if draft.sampled else LOOKUP_RULE  # type: ignore[return-value]
+    return candidate.verifier if draft.sampled else LOOKUP_RULE
 
 
 def selection_factor(seconds: Floats) -> float:

@@ -20,10 +20,10 @@ not as tested.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +35,31 @@ from spsbench.store.traces import Along, Proposed, Written
 
 Ints = NDArray[np.int64]
 Counts = Sequence[int] | NDArray[Any]
-VerifierRule = Literal["sps", "match", "block"]
 LEAST = float(np.finfo(np.float32).tiny)  # a generated token has a probability above 0
 DRAFT, TARGET = 0, 1  # parts of a round's seconds, in the order of `metrics.costs.PARTS`
 UNLIMITED = 1 << 40  # tokens of a budget that is not recorded
+
+
+class ReplayedRule(NamedTuple):
+    """The chances of a verifier along a text of the target, by which a plan forecasts its rounds.
+
+    Args:
+        chances: (p, q), both [L], of the text's tokens -> [L] factors whose products over the
+            first 1, ..., i slots are the chance to keep i slots.
+        slot_by_slot: whether slots are tested one by one; else i slots are kept with the least
+            product, and 1 at most.
+    """
+
+    chances: Callable[[Floats, Floats], Floats]
+    slot_by_slot: bool = True
+
+
+RULES: Mapping[str, ReplayedRule] = {
+    "sps": ReplayedRule(lambda p, q: np.minimum(p / q, 1.0)),
+    "match": ReplayedRule(lambda p, q: p),
+    "block": ReplayedRule(lambda p, q: p / q, slot_by_slot=False),
+}
+"""The verifiers that can be replayed: a new one is an entry here; all others are only measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +86,7 @@ class Acceptances:
         cls,
         p: Floats,
         q: Floats | None,
-        rule: VerifierRule,
+        rule: str,
         most: int,
         overlap: Floats | None = None,
         stops: Counts | None = None,
@@ -73,22 +94,22 @@ class Acceptances:
         """Return the chances of a draft whose distribution depends on the text alone.
 
         Args:
-            p, q: [L] probabilities of the generated tokens; `match` needs no q.
+            p, q: [L] probabilities of the generated tokens; `match` needs no q (None).
+            rule: a name in `RULES`.
             stops: [L] slots after which a schedule ends the draft, by the distribution of the next
                 slot. Drafted tokens are then estimates: no trace holds the path behind a rejection.
         """
-        ratios = p if rule == "match" or q is None else p / np.maximum(q, LEAST)
-        if rule == "sps":
-            ratios = np.minimum(ratios, 1.0)
+        chances, slot_by_slot = RULES[rule]
+        ratios = chances(p, np.ones_like(p) if q is None else np.maximum(q, LEAST))
         padded = np.concatenate([ratios, np.zeros(most)])
         kept = np.lib.stride_tricks.sliding_window_view(padded, max(most, 1))[: len(p), :most]
         kept = np.cumprod(kept, axis=1)
-        if rule == "block":
+        if not slot_by_slot:
             kept = np.minimum(np.minimum.accumulate(kept, axis=1), 1.0)
         if stops is None:
-            return cls(kept, np.full(len(p), most), overlap, rule != "block")
+            return cls(kept, np.full(len(p), most), overlap, slot_by_slot)
         longest = np.asarray(stops, np.int64)
-        return cls(kept, longest, overlap, rule != "block", longest + 1)
+        return cls(kept, longest, overlap, slot_by_slot, longest + 1)
 
     @classmethod
     def deterministic(cls, hits: Counts, proposed: Counts, most: int) -> "Acceptances":
@@ -103,7 +124,7 @@ class Acceptances:
 
 
 def acceptances_of(
-    text: Written, trace: Along, rule: VerifierRule, most: int, schedule: str = ""
+    text: Written, trace: Along, rule: str, most: int, schedule: str = ""
 ) -> Acceptances:
     """Return the acceptance chances of a traced draft, with the stops of a schedule."""
     if isinstance(trace, Proposed):

@@ -8,7 +8,7 @@ from typing import Any
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore
-from spsbench.planning.forecast.predictions import RULES
+from spsbench.planning.forecast.rounds import RULES
 from spsbench.planning.logs.assumptions import costs_of
 from spsbench.planning.logs.requests import LogReader, Tokens
 from spsbench.planning.logs.tables import LogAnswer
@@ -62,7 +62,7 @@ def plan_log(
     log_options, planning, grid, access = parse(remaining, LogOptions, Planning, Candidates, Access)
     named, ks = grid.given, sorted(planning.k)
     warp = WarpSettings(**{name: value for name, value in named.items() if name in WARP})
-    rules = tuple(map(str, grid.axes.get("verifier", ("sps", "block", "match"))))
+    rules = tuple(map(str, grid.axes.get("verifier", RULES)))
     for rule in rules:
         if rule not in RULES:
             raise UsageError(
@@ -96,7 +96,7 @@ def plan_log(
         ks=ks,
         drafters=by_name,
         models=loaded,
-        rules=rules,  # type: ignore[arg-type]
+        rules=rules,
         warp=warp,
         tokens=tokens,
         costs=costs,

@@ -17,13 +17,13 @@ from spsbench.methods.drafters.hybrid import HybridDrafter, looks_up
 from spsbench.methods.drafters.ngram import RuleDrafter, look_ups
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Floats
-from spsbench.planning.forecast.predictions import ARS, RULES, Candidate, Prediction
+from spsbench.planning.forecast.predictions import ARS, Candidate, Prediction
 from spsbench.planning.forecast.rounds import (
     LEAST,
+    RULES,
     UNLIMITED,
     Acceptances,
     Rounds,
-    VerifierRule,
     room_of,
     rounds,
 )
@@ -145,7 +145,7 @@ class LogPlan:
     ks: Sequence[int]
     drafters: Mapping[str, RuleDrafter | HybridDrafter]
     models: Sequence[Any] = ()
-    rules: Sequence[VerifierRule] = RULES
+    rules: Sequence[str] = (*RULES,)
     warp: WarpSettings = field(default_factory=WarpSettings)
     tokens: Tokens = field(default_factory=Tokens)
     costs: Costs

@@ -13,13 +13,11 @@ from spsbench.audit.exact.enumeration import walks
 from spsbench.audit.exact.tables import KINDS, Pair
 from spsbench.loop.types import Round
 from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.block import Block
-from spsbench.methods.verifiers.match import Match
-from spsbench.methods.verifiers.sps import Sps
 from spsbench.metrics.costs import Costs
 from spsbench.planning.candidates import candidate_of
 from spsbench.planning.forecast.predictions import tau_of
 from spsbench.planning.forecast.rounds import (
+    RULES,
     Acceptances,
     Rounds,
     least_cost,
@@ -36,7 +34,7 @@ from tests.oracles.forecasts import DRAFT, texts
 from tests.oracles.written_rules import case
 from tests.parts import ByHistory
 
-RULES = {"sps": Sps, "match": Match, "block": Block}
+VERIFIERS = {name: make("verifiers", Spec(name)) for name in RULES}
 PLAIN = ("plain", "equal")
 FREE = Costs.of_ratios(0.0, {})
 History = tuple[tuple[int, int], ...]
@@ -102,20 +100,20 @@ def check(
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_expected_rounds_of_every_text_are_those_of_the_loop(rule: str, k: int) -> None:
     tokens = 3 if (rule, k) == ("match", 3) else 4
-    one = case(rule, RULES[rule](), Pair(2, 4, PLAIN), tokens=tokens, schedule=Constant(k))
+    one = case(rule, VERIFIERS[rule], Pair(2, 4, PLAIN), tokens=tokens, schedule=Constant(k))
     assert check(one, k, lambda text: along(one, text, rule)) == 2**tokens
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_expected_rounds_hold_for_every_kind_of_distribution(rule: str) -> None:
     for kind in sorted(set(KINDS)):
-        one = case(rule, RULES[rule](), Pair(2, 3, (kind,)), tokens=3, schedule=Constant(2))
+        one = case(rule, VERIFIERS[rule], Pair(2, 3, (kind,)), tokens=3, schedule=Constant(2))
         check(one, 2, lambda text, one=one: along(one, text, rule))
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_schedule_that_looks_back_is_simulated_as_the_loop_runs_it(rule: str) -> None:
-    one = case(rule, RULES[rule](), Pair(2, 1), tokens=4, schedule=ByHistory())
+    one = case(rule, VERIFIERS[rule], Pair(2, 1), tokens=4, schedule=ByHistory())
     for (text, _), joint in paths(one).items():
         total = sum(joint.values())
         mean = sum(len(history) * weight for history, weight in joint.items()) / total
@@ -128,12 +126,14 @@ def test_a_schedule_that_looks_back_is_simulated_as_the_loop_runs_it(rule: str) 
 @pytest.mark.parametrize("rule", RULES)
 def test_greedy_texts_an_eos_in_a_draft_and_a_full_draft_context(rule: str) -> None:
     greedy = case(
-        rule, RULES[rule](), Pair(3, 4), tokens=4, schedule=Constant(2), warp={"temperature": 0.0}
+        rule, VERIFIERS[rule], Pair(3, 4), tokens=4, schedule=Constant(2), warp={"temperature": 0.0}
     )
     assert check(greedy, 2, lambda text: along(greedy, text, rule)) == 1
-    ends = case(rule, RULES[rule](), Pair(2, 1), tokens=4, schedule=Constant(2), eos=frozenset({1}))
+    ends = case(
+        rule, VERIFIERS[rule], Pair(2, 1), tokens=4, schedule=Constant(2), eos=frozenset({1})
+    )
     check(ends, 2, lambda text: along(ends, text, rule))
-    short = case(rule, RULES[rule](), Pair(2, 1), tokens=4, schedule=Constant(2), draft_limit=3)
+    short = case(rule, VERIFIERS[rule], Pair(2, 1), tokens=4, schedule=Constant(2), draft_limit=3)
     check(short, 2, lambda text: along(short, text, rule), reach=2)
 
 
@@ -168,7 +168,7 @@ def test_each_schedule_makes_the_rounds_that_the_loop_would_make(name: str) -> N
 
 
 def test_a_cell_with_a_schedule_is_predicted() -> None:
-    cell = make_cell(schedule=Spec("heuristic"))
+    cell = make_cell(verifier=Spec("sps"), schedule=Spec("heuristic"))
     assert 1 < tau_of(candidate_of(cell), DRAFT, texts(0.8, 2, 30)) < 5
 
 

@@ -16,8 +16,9 @@ SIZE_LIMIT = 1 << 26  # bytes
 MAX_NUMBER = 1e300
 WRONG = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
 WHAT = "results of a benchmark of servers, in JSON, without details"
+SGLANG = "SGLang bench_serving"
 TOOLS = (  # a field of its files
-    ("SGLang bench_serving", "accept_length"),
+    (SGLANG, "accept_length"),
     ("vllm bench serve", "request_throughput"),
     ("AIPerf", "request_latency"),
     ("GuideLLM", "benchmarks"),
@@ -33,6 +34,7 @@ TTFT, median: median_ttft_ms time_to_first_token_ms.median
 time per token after the first, mean: mean_tpot_ms inter_token_latency inter_token_latency_ms.mean
 time per token after the first, median: median_tpot_ms inter_token_latency_ms.median
 time between events of a stream, about the loop time, mean: mean_itl_ms inter_chunk_latency
+time between events, over their tokens if the backend counts them, mean: sglang.mean_itl_ms
 time of an answer, mean: mean_e2el_ms
 tokens a second of a user, mean: output_token_throughput_per_user
 tokens a second of the machine: output_throughput output_token_throughput
@@ -43,6 +45,9 @@ requests a second within the objectives (goodput): request_goodput goodput
 share of scored answers that are right: accuracy
 tokens / rounds, with the prefill's token: accept_length
 """  # a figure, and what files of all tools call it
+OF_TOKENS = ("TTFT", "time ", "tokens ")
+"""Beginnings of the figures of which 0 stands for "not measured"."""
+SUCCEEDED, FAILED = (line.rpartition(": ")[2].split() for line in FIELDS.split("\n")[1:3])
 COUNTS = (  # rounds, drafted, accepted
     ("spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"),
     ("total_spec_decode_steps", "total_draft_tokens", "total_accepted_draft_tokens"),
@@ -68,7 +73,7 @@ class Results(NamedTuple):
 
     tool: str
     title: str
-    figures: list[dict[str, Any]]  # of each its name here, value, unit and field
+    figures: list[dict[str, Any]]  # of each its name here, value, unit, field, perhaps a reason
     not_comparable: list[str]
 
 
@@ -100,11 +105,16 @@ def tables(results: Sequence[Results]) -> Iterator[tuple[str, Sequence[str], Any
     """Yield title, headings, rows and notes of each measurement; a note is given once."""
     noted: set[str] = set()
     for result in results:
-        figures = (figure.values() for figure in result.figures)
-        rows = [(name, f"{x:.4g} {unit}".strip(), field) for name, x, unit, field in figures]
+        rows = [(figure["name"], _in_words(figure), figure["field"]) for figure in result.figures]
         notes = [f"Not comparable: {x}." for x in result.not_comparable if x not in noted]
         noted |= set(result.not_comparable)
         yield f"{result.tool}: {result.title}", ("here", "value", "its field"), rows, notes
+
+
+def _in_words(figure: Mapping[str, Any]) -> str:
+    if figure["value"] is None:
+        return f"n/a: {figure['reason']}"
+    return f"{figure['value']:.4g} {figure['unit']}".strip()
 
 
 def _results(value: Mapping[str, Any]) -> Iterator[Results]:
@@ -112,9 +122,15 @@ def _results(value: Mapping[str, Any]) -> Iterator[Results]:
     shared = {name: field for name, field in _flat(value) if name in TITLE.split()}
     for part in value.get("benchmarks", value.get("runs", [value])) if tool else ():
         fields = shared | dict(_flat(part))
+        if tool == SGLANG and "mean_itl_ms" in fields:  # which divides events by their tokens
+            fields["sglang.mean_itl_ms"] = fields.pop("mean_itl_ms")
         title = [f.cut(fields[name], 200) for name in TITLE.split() if fields.get(name)]
         notes = [line for field, line in NOT_COMPARABLE if not field or fields.get(field)]
-        yield Results(tool, ", ".join(title), list(_figures(fields)), notes)
+        good, bad = (_first(fields, names) for names in (SUCCEEDED, FAILED))
+        if bad:
+            total = "" if good is None else f" of {good + bad:g}"
+            notes = [f"the {bad:g}{total} requests that failed: no time has them", *notes]
+        yield Results(tool, ", ".join(title), list(_figures(fields, good)), notes)
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -131,13 +147,30 @@ def _finite(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and abs(value) < MAX_NUMBER else None
 
 
-def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _first(fields: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    """Return the first number under `names`; None: there is none."""
+    return next((x for name in names if (x := _finite(fields.get(name))) is not None), None)
+
+
+def _figures(fields: Mapping[str, Any], succeeded: float | None) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a file; a value of None has a `reason`.
+
+    Args:
+        succeeded: requests; None: unknown.
+    """
+    reason = (
+        "no request succeeded" if succeeded == 0 else "of zeros, which stand for no measurement"
+    )
     for line in FIELDS.strip().split("\n"):
         figure, _, names = line.rpartition(": ")
         unit = "ms" if figure.startswith(("TTFT", "time ")) else ""
         for name in names.split():
             if (number := _finite(fields.get(name))) is not None:
-                yield {"name": figure, "value": number, "unit": unit, "field": name}
+                field = name.removeprefix("sglang.")
+                entry = {"name": figure, "value": number, "unit": unit, "field": field}
+                is_zero = 0 in (number, _finite(fields.get(name.replace("mean", "median"))))
+                missing = is_zero and figure.startswith(OF_TOKENS)
+                yield entry | ({"value": None, "reason": reason} if missing else {})
     for counters in COUNTS:
         rounds, drafted, accepted = (_finite(fields.get(name)) for name in counters)
         if rounds and accepted is not None:

@@ -13,7 +13,9 @@ from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.reports.columns import MARK, SOURCE, columns, full, paper_row
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, short_decoders
+from spsbench.settings.records import Score
 from spsbench.store.starts import Memory, Start
+from spsbench.tasks.answers import UNMARKED
 from spsbench.tasks.program_log import (
     NAME,
     counts,
@@ -190,6 +192,16 @@ def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[
         f"Repetition in {'; '.join(looping)}. Loops are easy to draft: the speed-up says little "
         "about other texts."
     ]
+
+
+def unmarked(rows: Sequence[Summary], scores: Sequence[Score]) -> list[str]:
+    """Count the answers of each row that mark no result, as their task asks; empty: all do."""
+    names, listed = Names(row.cell for row in rows), []
+    for row in rows:
+        marks = [score.metrics.get(UNMARKED, 0.0) for score in scores if score.cell == row.cell.id]
+        if count := int(sum(marks)):
+            listed.append(f"{names.full(row.cell)} ({count} of {len(marks)} answers had none)")
+    return [f"No marked result, which counts as wrong: {'; '.join(listed)}."] if listed else []
 
 
 def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:

@@ -33,6 +33,7 @@ from spsbench.reports.remarks import (
     repetitions,
     sameness,
     seed_lines,
+    unmarked,
 )
 from spsbench.reports.reporter import Report, Section, Table, Title
 from spsbench.reports.text import json
@@ -264,7 +265,7 @@ def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
     ]
     notes = _notes(source, machines, whole, paired, memory)
     notes += sameness([row.cell for row in whole], greedy)
-    notes += repetitions([row.cell for row in whole], texts)
+    notes += repetitions([row.cell for row in whole], texts) + unmarked(whole, scores)
     table = table_of(
         rows,
         source.title("", notes, timed=pooled),

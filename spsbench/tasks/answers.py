@@ -3,10 +3,36 @@
 import re
 from typing import NamedTuple
 
-# <think>, <thinking>, <seed:think> and [THINK], as models name their thoughts.
-_THOUGHT = re.compile(r"\s*(<(seed:)?think(ing)?>|\[THINK\])")
-_THOUGHT_AT_END = re.compile(_THOUGHT.pattern + r"\s*$")
-_THOUGHT_END = re.compile(r"</(seed:)?think(ing)?>|\[/THINK\]")
+UNMARKED = "unmarked"
+"""A score that no table shows: 1 for an answer without what its task asks it to mark."""
+
+# A beginning and an end of thoughts, as patterns, and the models that write them. Marks of words
+# alone end a thought only where one has begun.
+MARKS = (
+    (r"<think>", r"</think>"),  # DeepSeek-R1, Qwen3, QwQ, GLM-4.5, MiniMax-M1, Hunyuan
+    (r"<thinking>", r"</thinking>"),  # prompted models
+    (r"<seed:think>", r"</seed:think>"),  # Seed-OSS
+    (r"\[THINK\]", r"\[/THINK\]"),  # Magistral
+    (r"<thought>", r"</thought>"),  # EXAONE Deep
+    (r"<Thought>", r"</Thought>"),  # Marco-o1
+    (r"<reasoning>", r"</reasoning>"),  # models trained by GRPO recipes
+    (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),  # OpenThinker, Sky-T1
+    (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),  # Command A Reasoning
+    (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),  # Apertus
+    (r"◁think▷", r"◁/think▷"),  # Kimi
+    (r"<\|channel>thought\b", r"<channel\|>"),  # Gemma 4
+    (r"<\|channel\|>analysis<\|message\|>", r"<\|channel\|>final<\|message\|>"),  # gpt-oss
+)
+WORDS = (
+    (r"analysis(?=[A-Z])", r"assistantfinal"),  # gpt-oss, its special tokens dropped
+    (r"Here is my thought process:", r"Here is my response:"),  # Granite 3.2
+    (r"Here are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]"),  # Apriel
+)
+_BEGINS, _ENDS = ("|".join(marks) for marks in zip(*MARKS, *WORDS, strict=True))
+_THOUGHT = re.compile(rf"\s*+(?:{_BEGINS})")
+_THOUGHT_AT_END = re.compile(rf"(?:{_BEGINS})\s*+$")
+_END = re.compile("|".join(end for _, end in MARKS))
+_END_BEGUN = re.compile(_ENDS)
 
 
 class Parts(NamedTuple):
@@ -21,9 +47,10 @@ def without_thinking(answer: str) -> str:
 
     An answer that begins to think and does not end says nothing.
     """
-    if ends := list(_THOUGHT_END.finditer(answer)):
+    has_begun = _THOUGHT.match(answer) is not None
+    if ends := list((_END_BEGUN if has_begun else _END).finditer(answer)):
         return answer[ends[-1].end() :]
-    return "" if _THOUGHT.match(answer) else answer
+    return "" if has_begun else answer
 
 
 def opens_thought(prompt: str) -> bool:

@@ -1,21 +1,24 @@
 """GSM8K: grade-school word problems (Cobbe et al. 2021, arXiv 2110.14168), by exact match.
 
 A row is `{"question", "answer"}`, and the answer ends with a line `#### 18`. The answer of a model
-is extracted as the paper's authors do: the number behind `####`, without thousands' commas
-(`exact_match`). Models without training in that form often end with the number as well, so the last
-number of the text is a second metric (`exact_match_last`), as in evaluation harnesses. What stands
-before a `</think>` is no answer.
+after worked examples is extracted as the paper's authors do: the number behind the first `####`,
+without thousands' commas (`exact_match`). An instruct model is asked to end with a line of `####`
+and the number alone, and the last such line counts. Models without training in that form often end
+with the number as well, so the last number of the text is a second metric (`exact_match_last`), as
+in evaluation harnesses. Thoughts are no answer (`answers.MARKS`).
 """
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from unicodedata import digit
 
 from spsbench.errors import DataError
+from spsbench.metrics.parity import average
 from spsbench.settings.task import Metric, Sample
-from spsbench.tasks.answers import without_thinking
+from spsbench.tasks.answers import UNMARKED, without_thinking
 from spsbench.tasks.base import PromptTask
 from spsbench.tasks.reader import Row, distinct, rows
 
@@ -35,8 +38,13 @@ _NUMBER = r"""
     | (?<![\d.]) (?P<only_fraction> \. \d+) )
 """
 NUMBER = re.compile(_NUMBER.replace("COMMAS", _COMMAS), re.VERBOSE)
-MARKED = re.compile(r"\#{4} \s*" + _NUMBER.replace("COMMAS", rf"{_COMMAS} | [ ]"), re.VERBOSE)
+MARKED = re.compile(
+    r"\#{4} [\s*_=:]*+ (?: \\boxed\{ | \\\( )?" + _NUMBER.replace("COMMAS", rf"{_COMMAS} | [ ]"),
+    re.VERBOSE,
+)
+NEXT_QUESTION = re.compile(r"\W{0,9}(?:question|problem|user|human)\b.{0,9}:", re.IGNORECASE)
 
+WORD = re.compile(r"\w")
 QUESTION = (
     "{question}\n\nThink step by step. End your answer with a line that holds only #### and the "
     "number."
@@ -93,12 +101,18 @@ class Gsm8k(PromptTask):
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """Return 1 or 0 for the number behind `####`, and for the last number of the text."""
         answer = without_thinking(completion)
-        marked, last = marked_number(answer), last_number(answer)
+        marked = final_number(answer) if self.is_asked else marked_number(answer)
         expected = sample.reference
         return {
             "exact_match": float(marked == expected),
-            "exact_match_last": float((marked or last) == expected),
+            "exact_match_last": float((marked or last_number(answer)) == expected),
+            UNMARKED: float(marked is None),
         }
+
+    @staticmethod
+    def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
+        """Return the mean over the repeats of each metric that tables show."""
+        return {name: values for name, values in average(scores).items() if name != UNMARKED}
 
     def prompt(self, text: str) -> str:
         """Return a question as a message, or after two worked examples."""
@@ -111,6 +125,23 @@ def marked_number(text: str) -> str | None:
     """Return the number behind the first `####` of `text`, normalised, or None."""
     match = MARKED.search(text)
     return None if match is None else plain(match)
+
+
+def final_number(text: str) -> str | None:
+    """Return the number of the last line of `####` and a number alone, normalised.
+
+    Lines after such a line and a next question are of that question. Without such a line it is the
+    number behind the last `####`; None: there is none.
+    """
+    number = None
+    for line in text.splitlines():
+        if number is not None and NEXT_QUESTION.match(line):
+            break
+        match = MARKED.search(line)
+        if match is not None and not WORD.search(line[: match.start()] + line[match.end() :]):
+            number = plain(match)
+    last = deque(MARKED.finditer(text), maxlen=1) if number is None else ()
+    return plain(last[0]) if last else number
 
 
 def last_number(text: str) -> str | None:

@@ -48,6 +48,40 @@ def test_files_of_other_versions_and_percentiles_are_read(tmp_path, value, tool,
     assert values(found)[figure] == pytest.approx(number)
 
 
+NOTHING = {"completed": 0, "failed": 8, "request_throughput": 0.0, "output_throughput": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "left_out"),
+    [
+        (NOTHING | {"mean_ttft_ms": 0.0}, {"TTFT, mean", "tokens a second of the machine"}),
+        (SUMS | {"mean_ttft_ms": 9.0, "median_ttft_ms": 0.0}, {"TTFT, mean", "TTFT, median"}),
+        (
+            SUMS | {"mean_tpot_ms": 0.0, "mean_ttft_ms": 9.0},
+            {"time per token after the first, mean"},
+        ),
+        (SUMS | {"mean_ttft_ms": 9.0, "median_ttft_ms": 8.0}, set()),
+    ],
+)
+def test_zeros_that_stand_for_no_measurement_are_no_figures(tmp_path, value, left_out):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(value))
+    (found,) = read_results(path)
+    assert {name for name, number in values(found).items() if number is None} == left_out
+    assert all(figure.get("reason") for figure in found.figures if figure["value"] is None)
+    shown = [row for _, _, rows, _ in tables([found]) for row in rows]
+    assert {name for name, text, _ in shown if text.startswith("n/a: ")} == left_out
+    assert any("8 of 8" in note for note in found.not_comparable) == (value["completed"] == 0)
+
+
+def test_sglang_divides_events_by_their_tokens(tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(SUMS | SGLANG | {"mean_itl_ms": 3.2}))
+    (found,) = read_results(path)
+    (name,) = [figure["name"] for figure in found.figures if figure["field"] == "mean_itl_ms"]
+    assert "loop" not in name
+
+
 @pytest.mark.parametrize(
     "text",
     [

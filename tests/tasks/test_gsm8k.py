@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError
+from spsbench.tasks.answers import UNMARKED, without_thinking
 from spsbench.tasks.gsm8k import Gsm8k, last_number, marked_number
 
 HERE = Path(__file__).parent
@@ -54,10 +55,10 @@ def test_the_solutions_of_the_file_are_right_and_a_changed_number_is_wrong():
     task = Gsm8k(str(PROBLEMS))
     rows = [json.loads(line) for line in PROBLEMS.read_text().splitlines()]
     for sample, row in zip(task.samples(lambda text: True), rows, strict=True):
-        right = {"exact_match": 1.0, "exact_match_last": 1.0}
+        right = {"exact_match": 1.0, "exact_match_last": 1.0, UNMARKED: 0.0}
         assert task.score(sample, row["answer"]) == right
         unmarked = f"so the answer is {sample.reference}."
-        assert task.score(sample, unmarked) == right | {"exact_match": 0.0}
+        assert task.score(sample, unmarked) == right | {"exact_match": 0.0, UNMARKED: 1.0}
         assert sum(task.score(sample, f"{row['answer']}7").values()) == 0
 
 
@@ -95,10 +96,45 @@ def test_the_number_that_a_text_ends_with(text, number):
     assert not text.startswith("####") or marked_number(text) == number
 
 
-@pytest.mark.parametrize("opening", ["<think>", ""])
-def test_numbers_of_the_thinking_are_no_answer(opening):
-    task = Gsm8k(str(PROBLEMS))
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "#### 1. Find the eggs\n16 - 7 = 9\n#### 2. Find the money\n9 * 2 = 18\n#### 18",
+        "#### 18\n\nQuestion: Two and two?\nAnswer: 4\n#### 4",
+        "First try: #### 20\nNo, I forgot the muffins.\n#### 18",
+        *("**#### 18**", r"#### \boxed{18}", "#### = 18", "####\n18", "#### 18 dollars"),
+    ],
+)
+def test_the_last_line_of_a_mark_and_a_number_is_the_answer_that_was_asked_for(answer, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"question": "?", "answer": "#### 18"}')
+    task = Gsm8k(str(file)).instruct()
+    (sample,) = task.samples(lambda text: True)
+    assert task.score(sample, answer)["exact_match"] == 1
+    assert task.score(sample, answer.replace("18", "81"))["exact_match"] == 0
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        *(("<think>", "</think>"), ("", "</think>"), ("[THINK]", "[/THINK]")),
+        ("<|channel|>analysis<|message|>", "<|end|><|channel|>final<|message|>"),
+        *(("analysis", "assistantfinal"), ("◁think▷", "◁/think▷"), ("<Thought>", "</Thought>")),
+        ("<think>", "[BEGIN FINAL RESPONSE]"),  # the prompt had the beginning, in its own words
+        ("Here is my thought process:", "Here is my response:"),
+    ],
+)
+def test_numbers_of_the_thinking_are_no_answer(begin, end):
+    task = Gsm8k(str(PROBLEMS)).instruct()
     sample = next(iter(task.samples(lambda text: True)))
-    thought = f"{opening}so #### 1, no\n</think>\n#### {sample.reference}"
-    assert set(task.score(sample, thought).values()) == {1.0}
-    assert set(task.score(sample, f"<think>#### {sample.reference}").values()) == {0.0}
+    thought = f"{begin}So #### 1, no\n{end}\n#### {sample.reference}"
+    assert set(task.score(sample, thought).values()) == {1.0, 0.0}
+    assert task.score(sample, thought)["exact_match"] == 1
+    unfinished = task.score(sample, f"{begin or '<think>'}So #### {sample.reference}")
+    assert unfinished == {"exact_match": 0, "exact_match_last": 0, UNMARKED: 1}
+    assert without_thinking(f"so Here is my response: {begin}".strip()).startswith("so")
+
+
+def test_reports_count_answers_without_a_mark_and_average_what_tables_show():
+    one = {"exact_match": 1.0, "exact_match_last": 1.0, UNMARKED: 1.0}
+    assert Gsm8k.combine([[one, one]]) == {"exact_match": [1.0], "exact_match_last": [1.0]}

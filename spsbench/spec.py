@@ -10,7 +10,7 @@ K_MAX = 64
 ALONE = {"self": "skip"}
 """Plug-in -> the argument that a first value without a key sets: `self:8-11`."""
 
-PROMPT_FILES = (".jsonl", ".json", ".txt", ".gz", ".parquet")
+PROMPT_FILES = (".jsonl", ".json", ".txt", ".csv", ".tsv", ".gz", ".parquet")
 """Ends of names of files with prompts."""
 
 

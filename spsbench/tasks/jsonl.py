@@ -2,11 +2,13 @@
 
 A row is `{"id"?, "prompt" or "text", "reference"?, "group" or "category"?, "json_schema"?}`, or a
 question of Spec-Bench and MT-Bench, `{"question_id", "category", "turns", "reference"?}`; a line
-that is no object is a prompt itself. A chat model gets all turns, each after the answers to the
-turns before; a base model gets the first turn. The texts of a row follow its `json_schema`, in
-place of the one of the command.
+that is text, or a JSON string, is a prompt itself. A line for the user names all other fields. A
+chat model gets all turns, each after the answers to the turns before; a base model gets the first
+turn. The texts of a row follow its `json_schema`, in place of the one of the command.
 """
 
+import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +21,14 @@ from spsbench.store.run_folder import TURN
 from spsbench.tasks import rouge
 from spsbench.tasks.base import PromptTask
 from spsbench.tasks.reader import Row, distinct, rows
+from spsbench.untrusted import cut
+
+FIELDS = frozenset(
+    ("id", "question_id", "reference", "group", "category", "json_schema")
+)  # that a row may have beside its prompt
+MAX_NAMED = 8  # fields of a line
+
+log = logging.getLogger(__name__)
 
 
 class Jsonl(PromptTask):
@@ -32,7 +42,7 @@ class Jsonl(PromptTask):
         r"""Read the prompts.
 
         Args:
-            path: JSONL or text (perhaps gzipped), parquet, or a folder of
+            path: JSONL, a JSON list, CSV or text (perhaps gzipped), parquet, or a folder of
                 `datasets.Dataset.save_to_disk`.
             max_new_tokens: maximum number of tokens to generate.
             stop: texts that end a completion, split at `|`; `\n` and `\t` are read as in Python.
@@ -46,12 +56,18 @@ class Jsonl(PromptTask):
         self.stop = tuple(_unescaped(text) for text in stop.split("|") if text)
         self._path = Path(path).expanduser()
         self._later: dict[str, list[str]] = {}  # turns after the first, by sample
+        self._unread: Counter[str] = Counter()  # prompts by a field beside them that is not read
         with closing(rows(self._path, "prompt")) as numbered:
             samples, repeated = distinct(
                 (row.where, self._read(row, number)) for number, row in enumerate(numbered, 1)
             )
         if not samples:
             raise DataError(f"no prompts ({self._path}): expected one a line. Check the path")
+        if self._unread:
+            named = self._unread.most_common(MAX_NAMED)
+            more = f" and {len(self._unread) - MAX_NAMED} more" * (len(self._unread) > MAX_NAMED)
+            listed = ", ".join(f"{cut(name)} ({count})" for name, count in named)
+            log.info(f"note: fields of {self._path} that are not read: {listed}{more}")
         scored = any(sample.reference is not None for sample in samples)
         self.metrics = rouge.METRICS if scored else ()
         self.constrained = any(sample.json_schema for sample in samples)
@@ -76,8 +92,10 @@ class Jsonl(PromptTask):
 
     def _read(self, row: Row, number: int) -> Sample:
         """Return the sample of a row, and keep the turns after its first."""
-        sample = _sample(row, number)
-        if _text_key(row) == "turns":
+        sample, key = _sample(row, number), _text_key(row)
+        others = ((name, x) for name, x in row.values.items() if name not in FIELDS | {key})
+        self._unread.update(name for name, value in others if value not in (None, "", [], {}))
+        if key == "turns":
             self._later[sample.id] = [_turn(row, turn) for turn in row.values["turns"][1:]]
         return sample
 

@@ -1,11 +1,15 @@
-"""Rows of a data file: JSONL, text, either gzipped, parquet, or a folder that `datasets` has saved.
+"""Rows of a data file: JSONL, a JSON list, CSV, text, parquet, or a folder saved by `datasets`.
 
-The first bytes of a file decide its format, not its name. Errors name the place in the file;
-nothing is skipped or repaired. `fingerprint` names a set of prompts.
+The first bytes of a file decide its format, not its name, but for CSV and TSV; all but parquet may
+be gzipped. Errors name the place in the file; nothing is skipped or repaired. `fingerprint` names a
+set of prompts.
 """
 
+import csv
 import hashlib
+import io
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -15,7 +19,10 @@ from msgspec import json
 from spsbench.errors import DataError, first_line
 from spsbench.untrusted import open_untrusted
 
-DATA = "JSONL, JSONL.gz or parquet"
+DATA = "JSONL, JSONL.gz, CSV or parquet"
+FOREIGN = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"#!": "a script", b"%PDF": "a PDF"}
+"""First bytes of files of which no line is a prompt."""
+TABLES = {".csv": ",", ".tsv": "\t"}
 LINE_LIMIT = 16 << 20  # bytes
 SIZE_LIMIT = 1 << 30  # bytes when unpacked: rows are kept in memory, and a gzip may be a bomb
 
@@ -64,8 +71,7 @@ def rows(path: Path, text: str | None = None) -> Generator[Row]:
 
     Args:
         path: file or folder.
-        text: key of a line that is plain text, one that does not begin with `{`; None: such lines
-            are refused.
+        text: key of a line that is plain text, or a JSON string; None: such lines are refused.
 
     Raises:
         SpsError: as `open_untrusted`. DataError: too large, or of another format; names the line.
@@ -74,8 +80,12 @@ def rows(path: Path, text: str | None = None) -> Generator[Row]:
         yield from _saved(path)
         return
     with open_untrusted(path, DATA) as (file, _):
-        if not file.peek(4).startswith(b"PAR1"):  # type: ignore[attr-defined]
-            yield from _lines(file, path, text)
+        start = file.peek(4)[:4]  # type: ignore[attr-defined]
+        if kinds := [kind for mark, kind in FOREIGN.items() if start.startswith(mark)]:
+            raise DataError(f"{kinds[0]} ({path}): expected {DATA}, in UTF-8. Convert the file")
+        if start != b"PAR1":
+            table = [TABLES[suffix] for suffix in path.suffixes[-2:] if suffix in TABLES]
+            yield from _table(file, path, *table) if table else _json_or_lines(file, path, text)
             return
     try:
         yield from _parquet(path)
@@ -104,9 +114,71 @@ def distinct(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
     return [item for _, item in first_of.values()], repeated
 
 
-def _lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Row]:
-    number, size = 0, 0
-    while line := file.readline(LINE_LIMIT + 1):
+def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Row]:
+    """Yield the items of a JSON list, or the rows of a file of lines."""
+    lines = iter(lambda: file.readline(LINE_LIMIT + 1), b"")
+    blank, first = 0, b""
+    for first in lines:
+        if first.strip():
+            break
+        blank += 1
+    if first.lstrip()[:1] in (b"[", b"{") and not _is_json(first, dict[str, Any]):
+        content = first + file.read(LINE_LIMIT) + file.readline(LINE_LIMIT + 1)
+        if _is_json(content, list[Any] | dict[str, Any]):
+            yield from _items(json.decode(content), path, text)
+            return
+        buffer = io.BytesIO(content)
+        lines, first = chain(iter(lambda: buffer.readline(LINE_LIMIT + 1), b""), lines), b""
+    yield from _lines(chain([first] if first else [], lines), path, text, blank)
+
+
+def _is_json(content: bytes, kind: Any) -> bool:
+    with suppress(ValueError, RecursionError):
+        json.decode(content, type=kind)
+        return True
+    return False
+
+
+def _items(document: Any, path: Path, text: str | None) -> Iterator[Row]:
+    """Yield the rows of a JSON list; `text` is the key of items that are strings."""
+    if not isinstance(document, list):
+        keys = ", ".join(map(repr, document))[:200]
+        raise DataError(
+            f"one JSON object with the keys {keys} ({path}): expected a list, or an object a line"
+        )
+    for number, item in enumerate(document, 1):
+        row = {text: item} if text is not None and isinstance(item, str) else item
+        if not isinstance(row, dict):
+            raise DataError(
+                f"a {type(item).__name__} ({path}, item {number}): expected an object with the "
+                "fields of a row"
+            )
+        yield Row(f"{path}, item {number}", row)
+
+
+def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[Row]:
+    """Yield the rows of a CSV file, whose first line names the fields; empty ones are left out."""
+    try:
+        content = file.read(SIZE_LIMIT + 1)
+        _check_size(len(content), path)
+        table = csv.DictReader(
+            io.StringIO(content.decode(), newline=""), delimiter=delimiter, strict=True
+        )
+        for row in table:
+            if None in row or None in row.values():
+                raise csv.Error(f"other than {len(table.fieldnames or ())} fields")
+            yield Row(f"{path}:{table.line_num}", {name: x for name, x in row.items() if x})
+    except (ValueError, csv.Error) as error:
+        raise DataError(
+            f"{first_line(error)} ({path}): expected a table in UTF-8, whose first line names its "
+            "fields. Correct the file"
+        ) from error
+
+
+def _lines(lines: Iterable[bytes], path: Path, text: str | None, number: int) -> Iterator[Row]:
+    """Yield a row of each line that is not blank; `number` lines are before them."""
+    size = 0
+    for line in lines:
         number, size = number + 1, size + len(line)
         where = f"{path}:{number}"
         if len(line) > LINE_LIMIT:
@@ -121,15 +193,23 @@ def _lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Row]:
 
 def _values(line: bytes, where: str, text: str | None) -> dict[str, Any]:
     try:
-        if text is not None and not line.lstrip().startswith(b"{"):
-            return {text: line.rstrip(b"\r\n").decode()}
-        return json.decode(line, type=dict[str, Any])
+        start = line.lstrip()[:1]
+        if text is None or start == b"{":
+            return json.decode(line, type=dict[str, Any])
+        content = line.rstrip(b"\r\n").decode()
+        value = json.decode(line) if start in b'["' and _is_json(line, str | list[Any]) else content
     except (ValueError, RecursionError) as error:
         torn = "" if line.endswith(b"\n") else "; the file may have been cut off here"
         raise DataError(
             f"{first_line(error)} ({where}{torn}): expected one JSON object a line, in UTF-8. "
             "Correct the line"
         ) from error
+    if isinstance(value, list):
+        raise DataError(
+            f"a JSON list ({where}): expected a prompt a line, or an object with {text!r}. Correct "
+            "the line"
+        )
+    return {text: value}
 
 
 def _parquet(path: Path) -> Iterator[Row]:

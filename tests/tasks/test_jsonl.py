@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError
+from spsbench.messages import lines_to
 from spsbench.settings.experiment import task_spec
 from spsbench.settings.grid import Sweep
 from spsbench.settings.task import Sample
@@ -74,6 +75,56 @@ def test_a_prompt_a_line_is_text_or_json_with_or_without_an_id(tmp_path):
     path.write_bytes(b"a\n\xff\n")
     with pytest.raises(DataError):
         Jsonl(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("list.json", '[{"prompt": "a"}, {"prompt": "b, c"}]'),
+        ("list.json", '\n[\n  "a",\n  {"text": "b, c"}\n]\n'),
+        ("strings.jsonl", '"a"\n"b, c"\n'),
+        ("table.csv", 'id,prompt,group\n7,a,\n8,"b, c",x\n'),
+        ("table.tsv", "prompt\na\nb, c\n"),
+    ],
+)
+def test_a_document_is_read_by_its_form(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    assert [sample.prompt for sample in Jsonl(str(path)).samples(always)] == ["a", "b, c"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b'[{"role": "user", "content": "a"}]\n' * 2, b'"a"\n["b"]\n', b'["a", ["b"]]'),
+        *(b'{\n  "prompts": ["a"]\n}\n', b'[{"conversations": [{"from": "human"}]}]'),
+        *(b"#!/bin/sh\necho a\n", b"%PDF-1.7\n", "\ufeffa\n".encode("utf-16-le")),
+        *(b'[\n {"prompt": "a"},\n', b'["a", 1]'),
+    ],
+)
+def test_a_document_of_another_form_is_no_prompt(tmp_path, content):
+    path = tmp_path / "prompts.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        Jsonl(str(path))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_with_a_short_line_is_refused(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("id,prompt\n7,a\n8\n")
+    with pytest.raises(DataError):
+        Jsonl(str(path))
+
+
+def test_fields_that_would_change_a_prompt_are_named(tmp_path):
+    rows = {"prompt": "a", "system": "Be brief.", "tools": []}, {"prompt": "b", "images": ["c"]}
+    said: list[str] = []
+    with lines_to(said.append):
+        Jsonl(written(tmp_path, *rows, {"prompt": "c", "id": 9, "reference": "r"}))
+    (line,) = said
+    assert re.findall(r"(\w+) \((\d)\)", line) == [("system", "1"), ("images", "1")]
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,11 @@ from spsbench.extensions.training.options import Training
 from spsbench.models.hub import cached_file
 from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.plugins import make
-from spsbench.spec import Spec
+from spsbench.spec import PROMPT_FILES, Spec
 from spsbench.tasks import articles
 from spsbench.tasks.jsonl import Jsonl
 from spsbench.tasks.reader import rows
 from spsbench.untrusted import read_text
-
-OF_FILES = (".jsonl", ".json", ".gz", ".parquet")
 
 
 def find_task(name: str, flag: str, expected_content: str) -> Any:
@@ -29,7 +27,7 @@ def find_task(name: str, flag: str, expected_content: str) -> Any:
         expected_content: content expected of a file, for the message.
     """
     path = Path(name).expanduser()
-    if path.suffix in OF_FILES:
+    if path.suffix in PROMPT_FILES:
         raise MissingError(f"no such file ({path}): expected {expected_content}. Check {flag}")
     try:
         return make("tasks", Spec.parse(name))

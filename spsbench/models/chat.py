@@ -4,15 +4,7 @@ A template is a program that comes with the model: it runs in a child process wi
 time, memory and output.
 """
 
-import atexit
-import contextlib
-import json
-import os
 import secrets
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
@@ -21,7 +13,7 @@ from typing import Any, NamedTuple
 
 from spsbench.checkpoints.config import expanded, read_object
 from spsbench.errors import DataError
-from spsbench.messages import announce_if_slow
+from spsbench.hardware.child import Child
 from spsbench.models.folder import locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.settings.cell import WARP
@@ -32,20 +24,10 @@ RENDERED_LIMIT = 4 << 20  # characters of one rendered chat
 
 _CPU_SECONDS = 5  # of processor time, for one chat: what other work there is takes none of it
 
-_START_CPU_SECONDS = 120  # of processor time, for the child's imports
-
-_MEMORY = 512 << 20  # bytes more than the child needs to start
-
-# The child imports first and then takes its limits, so that they bind the template only. All of
-# them count what the child uses: on a machine where other work keeps it waiting, it may wait.
 # One task gives one text, whenever and wherever it is rendered: the clock is the task's, and what
 # jinja draws (`random`, `lipsum`) has a fixed seed.
-_CHILD = """
-import json, random, sys
-path = json.loads(sys.stdin.readline())
-sys.path[:] = path["path"]
-import resource
-resource.setrlimit(resource.RLIMIT_CPU, (path["cpu"], resource.getrlimit(resource.RLIMIT_CPU)[1]))
+_child = Child("""
+import random
 from datetime import datetime
 from transformers.utils import chat_template_utils
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -56,30 +38,14 @@ class Clock(datetime):
     def now(cls, tz=None):
         return datetime.now(tz) if cls.time is None else cls.time
 chat_template_utils.datetime = Clock
-with open("/proc/self/statm") as file:
-    used = int(file.read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + path["memory"],) * 2)
-for line in sys.stdin:
-    task = json.loads(line)
-    spent = resource.getrusage(resource.RUSAGE_SELF)
-    cpu = int(spent.ru_utime + spent.ru_stime) + task["cpu"]
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+def answer(task):
     Clock.time = task["clock"] and datetime.fromisoformat(task["clock"])
     random.seed(0)
-    try:
-        done, _ = render_jinja_template(
-            conversations=[task["messages"]], chat_template=task["template"],
-            add_generation_prompt=True, **task["names"])
-        answer = {"text": done[0]} if len(done[0]) <= task["limit"] else {"error": "too much text"}
-    except MemoryError:
-        answer = {"error": "it needs too much memory"}
-    except RecursionError:
-        answer = {"error": "it recurses without end"}
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        answer = {"error": lines[0][:300]}
-    print(json.dumps(answer), flush=True)
-"""
+    texts, _ = render_jinja_template(
+        conversations=[task["messages"]], chat_template=task["template"],
+        add_generation_prompt=True, **task["names"])
+    return {"text": texts[0]} if len(texts[0]) <= task["limit"] else {"error": "too much text"}
+""")
 
 _LIMIT = 200 << 20  # bytes of a tokenizer's configuration
 
@@ -199,84 +165,6 @@ def _mark(value: object, marks: Mapping[str, str]) -> object:
     return value
 
 
-class _Child:
-    """A child process that renders templates; it is kept, since its start takes seconds."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._lock = threading.Lock()
-        self._owner = os.getpid()
-
-    def ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the child's answer: `text`, or an `error` in words."""
-        with self._lock:
-            if self._owner != os.getpid():  # a fork: the process is its parent's
-                self._process, self._owner = None, os.getpid()
-            process = self._process or self._start()
-            with announce_if_slow("filling the chat template, in a process of its own"):
-                line = self._exchange(process, json.dumps(task))
-            if not line.endswith("\n"):
-                code = self._end()
-                if code == -signal.SIGXCPU:
-                    return {"error": f"it takes more than {task['cpu']} s of processor time"}
-                return {"error": f"its process ended without an answer (exit code {code})"}
-        try:
-            answer = json.loads(line)
-        except ValueError as error:
-            return {"error": f"it printed what is no answer ({error})"}
-        return answer if isinstance(answer, dict) else {"error": "it printed what is no answer"}
-
-    def close(self) -> None:
-        """End the child; the next question starts another one."""
-        with self._lock:
-            if self._owner == os.getpid():
-                self._end()
-
-    def _start(self) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _CHILD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-        )
-        limits = {
-            "path": [entry for entry in sys.path if entry],
-            "memory": _MEMORY,
-            "cpu": _START_CPU_SECONDS,
-        }
-        self._process = process
-        self._write(process, json.dumps(limits))
-        return process
-
-    def _exchange(self, process: "subprocess.Popen[str]", line: str) -> str:
-        self._write(process, line)
-        return process.stdout.readline() if process.stdout is not None else ""
-
-    def _write(self, process: "subprocess.Popen[str]", line: str) -> None:
-        if process.stdin is not None:
-            with contextlib.suppress(OSError):  # it is dead: its answer is missing too
-                process.stdin.write(line + "\n")
-                process.stdin.flush()
-
-    def _end(self) -> int | None:
-        """End the child and return its exit code, also if it was dead already."""
-        process, self._process = self._process, None
-        if process is None:
-            return None
-        process.kill()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        return process.wait()
-
-
-_child = _Child()
-atexit.register(_child.close)
-
-
 def _run(
     template: str,
     messages: list[dict[str, object]],
@@ -284,16 +172,15 @@ def _run(
     instead: str,
     clock: datetime | None,
 ) -> str:
-    answer = _child.ask(
-        {
-            "template": template,
-            "messages": messages,
-            "names": dict(names),
-            "limit": RENDERED_LIMIT,
-            "cpu": _CPU_SECONDS,
-            "clock": clock and clock.isoformat(),
-        }
-    )
+    task = {
+        "template": template,
+        "messages": messages,
+        "names": dict(names),
+        "limit": RENDERED_LIMIT,
+        "clock": clock and clock.isoformat(),
+    }
+    step = "filling the chat template, in a process of its own"
+    answer = _child.ask(task, _CPU_SECONDS, step)
     if "text" in answer:
         return str(answer["text"])
     why = answer.get("error", "it gave no text")

@@ -1,30 +1,27 @@
 """Constraints on texts as options: a JSON schema, a regular expression or a Lark grammar.
 
 What a user gives becomes the text that a cell records. `check` asks llguidance whether it can
-follow that text, before a model is loaded.
+follow that text, before a model is loaded: in a child process, since a small text may fill its
+memory, overflow its stack or take it hours.
 """
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.hardware.child import Child
 from spsbench.untrusted import MAX_PATH, FieldError, cut, parse_json, read_text
 
-MAX_DEPTH = 500  # schemas inside each other and behind references; a stack of 8 MiB takes 1,300
-MAX_SCHEMAS = 100_000  # each counted once for each reference to it or to one around it
-MAX_KEYS = 2_000  # of one object
-MAX_PATTERNS = 50  # in the `patternProperties` of one object
 BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-NAMED = ("properties", "patternProperties")  # schemas by name
-NO_SCHEMAS = ("const", "enum", "default", "examples", "$defs", "definitions")
+NAMED = ("properties", "patternProperties", "$defs", "definitions")  # schemas by name
+NO_SCHEMAS = ("const", "enum", "default", "examples")
 MAX_CHARACTERS = 250_000  # characters of a schema, an expression or a grammar
 FEW = 300  # characters of a message of the library
+SECONDS = 5  # of processor time, to compile a constraint
 WHITESPACE = r"[ \n\r\t]{0,32}"
 """Default of `whitespace_pattern`: a text may be indented, and not be white for ever.
 
@@ -40,6 +37,20 @@ ESCAPES = '"\\\\bfnrt'
 Without `u` no key can be written in a second way: `"\\u0061"` would be an `"a"` that the grammar
 takes for another key.
 """
+GBNF = re.compile(r"^[ \t]*+[\w-]++[ \t]*+::=", re.MULTILINE)
+"""The first rule of a grammar for llama.cpp."""
+START = re.compile(r"^[ \t]*+\??start(?!\w)[^\n:]*+:", re.MULTILINE)
+"""The first rule of a grammar in Lark."""
+
+_child = Child("""
+from llguidance import LLMatcher, LLTokenizer
+tokenizer = LLTokenizer("byte")
+def answer(task):
+    matcher = LLMatcher(tokenizer, task["grammar"], log_level=0)
+    problem = matcher.get_error() if matcher.is_error() else ""
+    matcher.compute_bitmask()
+    return {"problem": problem}
+""")
 
 
 def read_schema(value: Any, where: str) -> str:
@@ -85,10 +96,16 @@ def read_regex(value: Any, where: str) -> str:
 
 def read_grammar(value: Any, where: str) -> str:
     """Return a Lark grammar: that of a file, or a text with the rule `start`."""
-    is_text = isinstance(value, str) and re.search(r"^\s*\??start\b[^\n]*:", value, re.MULTILINE)
-    if value == "" or is_text:
-        return _checked_size(value, where)
-    return _checked_size(_file(value, where), f"{where}: {value}")
+    is_text = isinstance(value, str) and (START.search(value) or GBNF.search(value))
+    if value != "" and not is_text:
+        value, where = _file(value, where), f"{where}: {cut(value, MAX_PATH)}"
+    if GBNF.search(value):
+        raise DataError(
+            f"{where} is GBNF, the notation of llama.cpp (root ::= ...): expected llguidance's "
+            'dialect of Lark, such as start: "left" | "right". Translate a file with '
+            "python -m llguidance.gbnf_to_lark"
+        )
+    return _checked_size(value, where)
 
 
 def kind_of(sampling: Any) -> str | None:
@@ -167,10 +184,12 @@ def _problem(kind: str, text: str) -> str | None:
     if kind == "json_schema" and (problem := problem_of(json.loads(text))) is not None:
         return problem
     try:
-        failed, lines = library().LLMatcher.validate_grammar_with_warnings(compiled(kind, text))
+        answer = _child.ask({"grammar": compiled(kind, text)}, SECONDS, "compiling the grammar")
     except ValueError as error:
-        failed, lines = True, [str(error)]
-    words = " ".join(" ".join(lines).split())[:FEW]
+        answer = {"problem": str(error)}
+    if "error" in answer:
+        return f"{answer['error']}: expected one that llguidance can compile. Make it simpler"
+    words = " ".join(str(answer["problem"]).partition("<state>")[0].split())[:FEW]
     remedy = {
         "json_schema": "a schema of keywords that llguidance follows. Change it",
         "regex": "a regular expression as in Rust, without look-around. Change it",
@@ -181,7 +200,7 @@ def _problem(kind: str, text: str) -> str | None:
             "branches that exclude each other by a required key with a constant of its own. "
             "Require one in each branch, or use `anyOf`"
         )
-    return f"{words}: expected {remedy}" if failed else None
+    return f"{words}: expected {remedy}" if words else None
 
 
 def _dumped(schema: Mapping[str, Any], where: str) -> str:
@@ -213,98 +232,35 @@ def _checked_size(text: str, where: str) -> str:
 
 
 def problem_of(schema: Mapping[str, Any]) -> str | None:
-    """Return why llguidance could not bound a schema, or would not follow it, with the remedy.
+    """Return what llguidance would accept and not follow in a schema, with the remedy; None: all.
 
-    Its compiler calls itself along nested schemas and references until the stack ends, and compares
-    the keys and patterns of an object pair by pair. A grammar writes keys one by one, so it never
-    knows that a key comes twice. Nothing here is matched against a pattern.
+    A grammar writes keys one by one, so it never knows that a key comes twice.
     """
     if not isinstance(schema.get("x-guidance", {}), Mapping):
         return "x-guidance: expected an object with options of llguidance. Correct it"
-    try:
-        parts = parts_of(schema)
-    except OverflowError as error:
-        return f"{error}. Make it simpler"
-    return next(filter(None, map(_problem_of_part, parts)), None)
+    return next(filter(None, map(_problem_of_part, schemas_in(schema))), None)
 
 
-def parts_of(root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the schemas inside a schema and behind its references, itself the first.
-
-    References that point to no part of it are left out.
-
-    Raises:
-        OverflowError: it is too deep or too large for llguidance.
-    """
-    found: dict[str, list[Mapping[str, Any]]] = {}  # by reference, "" for the root
-    heights: dict[str, int] = {}
-    references: dict[str, set[str]] = {}
-    names, size = [""], 0
-    while names:
-        name = names.pop()
-        schema = root if name == "" else pointed(root, name)
-        if name in found or schema is None:
-            continue
-        found[name], heights[name] = _inside(schema)
-        size += len(found[name])
-        if size > MAX_SCHEMAS:
-            raise OverflowError(f"expected at most {MAX_SCHEMAS:,} schemas, references resolved")
-        references[name] = {ref for part in found[name] if isinstance(ref := part.get("$ref"), str)}
-        names += references[name]
-    sorter = TopologicalSorter({name: references[name] & found.keys() for name in found})
-    with suppress(CycleError):  # what no cycle is behind is sorted all the same
-        sorter.prepare()
-    depths: dict[str, int] = {}
-    while ready := sorter.get_ready():
-        for name in ready:
-            below = (depths[other] for other in references[name] & found.keys())
-            depths[name] = heights[name] + max(below, default=0)
-        sorter.done(*ready)
-    # no way through a cycle enters a place twice
-    cyclic = sum(heights[name] for name in found.keys() - depths.keys())
-    if max(depths.values(), default=0) + cyclic > MAX_DEPTH:
-        raise OverflowError(
-            f"expected at most {MAX_DEPTH} schemas inside each other and behind `$ref`"
-        )
-    return [part for parts in found.values() for part in parts]
-
-
-def _inside(schema: Any) -> tuple[list[Mapping[str, Any]], int]:
-    """Return the schemas inside a schema, and the most of them inside each other."""
-    parts, height, stack = [], 0, [(schema, 1)]
+def schemas_in(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield a schema and each object in it that may be a schema, wherever a reference finds it."""
+    stack: list[Any] = [root]
     while stack:
-        part, level = stack.pop()
-        inner: Collection[Any] = ()
+        part = stack.pop()
         if isinstance(part, list):
-            inner = part
+            stack += part
         elif isinstance(part, Mapping):
-            parts.append(part)
-            height = max(height, level)
-            inner = list(_inner(part))
-        stack += [(value, level + 1) for value in inner if isinstance(value, list | Mapping)]
-    return parts, height
-
-
-def _inner(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the values in a schema that may be schemas, or lists of them."""
-    for name, value in schema.items():
-        if name in NAMED and isinstance(value, Mapping):
-            yield from value.values()
-        elif name not in NO_SCHEMAS:
-            yield value
+            yield part
+            for name, value in part.items():
+                if name in NAMED and isinstance(value, Mapping):
+                    stack += value.values()
+                elif name not in NO_SCHEMAS:
+                    stack.append(value)
 
 
 def _problem_of_part(schema: Mapping[str, Any]) -> str | None:
-    required = {str(key) for key in listed(schema.get("required"))}
-    patterns = named(schema, "patternProperties")
-    for name, count, limit in (
-        ("properties", len(named(schema, "properties")), MAX_KEYS),
-        ("required", len(required), MAX_KEYS),
-        ("patternProperties", len(patterns), MAX_PATTERNS),
-    ):
-        if count > limit:
-            return f"`{name}` has {count:,} keys: expected at most {limit:,}. Make it simpler"
-    least = schema.get("minProperties")
+    keys = schema.get("required")
+    required = set(map(str, keys)) if isinstance(keys, list) else set()
+    least, patterns = schema.get("minProperties"), schema.get("patternProperties")
     is_open = schema.get("additionalProperties", True) is not False or bool(patterns)
     # of the keys that are not declared one at least is a new one
     if isinstance(least, int) and is_open and least > len(required) + 1:
@@ -338,33 +294,6 @@ def without_equal_enums(schema: Mapping[str, Any]) -> None:
 
     With both llguidance does not see that the branches of a `oneOf` exclude each other.
     """
-    for part in parts_of(schema):
+    for part in schemas_in(schema):
         if "const" in part and part.get("enum") == [part["const"]] and isinstance(part, dict):
             del part["enum"]
-
-
-def pointed(root: Any, reference: Any) -> Any:
-    """Return what a reference within the schema points to; None: another one, or nothing."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return None
-    place = root
-    for part in reference[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(place, Mapping) and name in place:
-            place = place[name]
-        elif isinstance(place, list) and name.isdecimal() and int(name) < len(place):
-            place = place[int(name)]
-        else:
-            return None
-    return place if reference == "#" or reference.startswith("#/") else None
-
-
-def named(schema: Mapping[str, Any], keyword: str) -> Mapping[str, Any]:
-    """Return the mapping under a keyword; an empty one where there is none."""
-    value = schema.get(keyword)
-    return value if isinstance(value, Mapping) else {}
-
-
-def listed(value: Any) -> list[Any]:
-    """Return a list as it is; else an empty one."""
-    return value if isinstance(value, list) else []

@@ -51,7 +51,7 @@ def test_templates_that_fail(llama, template, monkeypatch):
 
 
 def test_a_dead_child_is_told_apart_from_a_slow_template(llama, monkeypatch):
-    monkeypatch.setattr(chat, "_CHILD", "raise SystemExit(3)")
+    monkeypatch.setattr(chat._child, "program", "raise SystemExit(3)")
     chat._child.close()
     with pytest.raises(DataError):
         encode_chat(load_tokenizer(llama, trust_remote_code=False), ASK)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from spsbench.errors import DataError
+from spsbench.settings import constraint
 from spsbench.settings.constraint import check_grammar, compiled, problem_of
 
 llguidance = pytest.importorskip("llguidance")
@@ -37,7 +38,7 @@ def keys(count):
     return [f"k{n}" for n in range(count)]
 
 
-DEEP, WIDE = "behind `$ref`", "keys: expected at most"
+DEEP = "nests deeper than a stack of 4 MB: expected one that llguidance can compile"
 SCHEMAS = {
     "anything": ({}, None),
     "lists": (LIST, None),
@@ -57,20 +58,15 @@ SCHEMAS = {
     "4,000 references": (chain(4_000, lambda part: part), DEEP),
     "1,500 required objects": (chain(1_500, requiring), DEEP),
     "240 required objects": (chain(240, requiring), None),
-    "references through lists": (chain(20, lambda part: nested(30, part)), DEEP),
-    "circle of 600": (chain(600, requiring, {"$ref": "#/$defs/0"}), DEEP),
-    "references in reverse": (
-        {"anyOf": [{"$ref": f"#/$defs/{n}"} for n in range(999, -1, -1)]}
-        | {"$defs": chain(999, requiring)["$defs"]},
+    "4,000 anchors": (
+        {"$ref": "#n0"}
+        | {"$defs": {f"a{n}": {"$anchor": f"n{n}", "$ref": f"#n{n + 1}"} for n in range(4_000)}},
         DEEP,
     ),
+    "a place of 5,000 digits": ({"anyOf": [{"$ref": "#/anyOf/" + "1" * 5_000}]}, "array index"),
+    "references through lists": (chain(20, lambda part: nested(30, part)), None),
+    "circle of 600": (chain(600, requiring, {"$ref": "#/$defs/0"}), DEEP),
     "lists in lists": (nested(150, {}), "recursion limit"),
-    "3,000 patterns": (
-        {"type": "object", "patternProperties": {f"^p{n}$": {} for n in range(3_000)}},
-        WIDE,
-    ),
-    "8,000 keys": ({"type": "object", "required": keys(8_000)}, WIDE),
-    "8,000 properties": ({"type": "object", "properties": {key: {} for key in keys(8_000)}}, WIDE),
     "products of branches": (
         {
             "allOf": [
@@ -96,6 +92,37 @@ def test_schema_is_followed_or_refused_in_one_line_before_it_costs_time(name):
         check_grammar("json_schema", json.dumps(schema), "FILE")
     assert refusal in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def rules(name, count):
+    return "start: R0\n" + "\n".join(f"{name}{n}: {name}{n + 1}" for n in range(count))
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        rules("R", 8_000) + '\nR8000: "a"\n',
+        rules("r", 8_000).replace("R0", "r0") + '\nr8000: "a"\n',
+        "start: %json " + json.dumps(chain(4_000, lambda part: part)),
+    ],
+    ids=["terminals", "rules", "schema inside"],
+)
+def test_a_grammar_that_would_end_the_process_is_refused_and_the_next_one_compiled(grammar):
+    with pytest.raises(DataError) as caught:
+        check_grammar("grammar", grammar, "FILE")
+    assert DEEP in str(caught.value)
+    check_grammar("grammar", 'start: "a" | "b"', "FILE")
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "grammar"])
+def test_a_constraint_that_takes_too_long_is_refused(kind, monkeypatch):
+    monkeypatch.setattr(constraint, "SECONDS", 1)
+    text = json.dumps({"properties": {key: {} for key in keys(8_000)}})
+    if kind == "grammar":
+        text = "start: %json " + text
+    with pytest.raises(DataError) as caught:
+        check_grammar(kind, text, "FILE")
+    assert "more than 1 s of processor time" in str(caught.value)
 
 
 @pytest.mark.parametrize(

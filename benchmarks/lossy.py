@@ -27,7 +27,7 @@ from spsbench.models.tokenizers import encode
 from spsbench.pair.load import load
 from spsbench.plugins import make
 from spsbench.settings.experiment import task_spec
-from spsbench.settings.grid import Sweep, make_cell
+from spsbench.settings.grid import Sweep, make_request
 from spsbench.spec import Spec
 from timing import table
 
@@ -46,18 +46,20 @@ COLUMNS = ("block_efficiency", "quality.rouge2")
 
 def slot_figures(prompts: int, tokens: int) -> dict[str, dict[str, float]]:
     """Return each rule's total variation to the target and its acceptance, means over positions."""
-    cell = resolve(make_cell(max_new_tokens=tokens))
-    plain = cell.auto_regressive
+    cell = resolve(make_request(max_new_tokens=tokens))
     pair = load()
     loaded = pair.model_cache.load(cell)
-    target, draft = TextTracer(plain, loaded), DraftTracer("draft", [cell], loaded, {})
+    target, draft = (
+        TextTracer(cell.auto_regressive, loaded),
+        DraftTracer("draft", [cell], loaded, {}),
+    )
     task = make("tasks", task_spec(Sweep(task=TASK)))
     rules = {name: make("verifiers", Spec.parse(name)) for name in LOSSY}
     sums = {name: dict.fromkeys(FIGURES, 0.0) for name in ("sps", *LOSSY)}
     count = 0
     for number, sample in enumerate(islice(task.samples(lambda text: True), prompts)):
         prompt = encode(loaded.tokenizer, sample.prompt)[-300:]
-        generation = Generation(plain, loaded, prompt, sample=str(number))
+        generation = Generation(cell.auto_regressive, loaded, prompt, sample=str(number))
         for _ in generation:
             pass
         text = [*prompt, *generation.record.tokens]

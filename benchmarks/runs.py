@@ -186,9 +186,10 @@ def main() -> None:
     wholes, sweeps = zip(
         *(read(flags.config, changes | {"task": task}) for task in tasks), strict=True
     )
-    experiment = merged(planned([sweep for part in sweeps for sweep in part], access, wholes[0]))
+    request = planned([sweep for part in sweeps for sweep in part], access, wholes[0])
     folder = OutputFolder(out=WORK / out.name, resume=True, score=not flags.no_score)
     benchmark = conduct(flags.config.stem, folder, access)
+    experiment = merged(benchmark.resolve(request))
     for line in benchmark.estimate(experiment):
         if "generations of up to" not in line:  # a line a cell
             print(line, flush=True)

@@ -14,7 +14,7 @@ from spsbench.errors import SpsError
 from spsbench.heads.layers import TextCaches
 from spsbench.loop.batch import DRAFT, Batch
 from spsbench.methods.drafters import head_frontier as reader
-from spsbench.settings.grid import make_cell
+from spsbench.settings.grid import make_request
 from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
 from spsbench.spec import Spec
 from tests.heads.stage import FIRST, KINDS, TEXT
@@ -27,8 +27,8 @@ def test_a_head_is_there_and_small(kind):
     folder = BUNDLED[DEFAULT_HEAD["nano", kind]]
     assert (folder / "model.safetensors").stat().st_size < LARGEST
     assert (folder / "README.md").read_text().startswith("---\n")
-    assert make_cell(drafter=kind).draft.id == f"nano-{kind}"
-    assert make_cell(drafter=kind, target="./mine").draft is None
+    assert make_request(drafter=kind).draft.id == f"nano-{kind}"
+    assert make_request(drafter=kind, target="./mine").draft is None
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1000], None])
@@ -46,7 +46,7 @@ def test_damaged_weights_of_a_head_are_told_as_such(damage, tmp_path):
 
 def test_random_weights_take_no_head_unasked():
     for given in {"weights": "random"}, {"weights": "random-int8"}:
-        assert make_cell(target="smollm2", **given).drafter == Spec("ngram")
+        assert make_request(target="smollm2", **given).drafter == Spec("ngram")
 
 
 def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():
@@ -55,19 +55,19 @@ def test_smollm2_has_a_head_and_is_drafted_for_by_what_was_fastest():
     assert (folder / "README.md").read_text().startswith("---\n")
     for drafter in ("eagle3", "hybrid:first=suffix,then=eagle3"):
         asked = {"target": "smollm2", "drafter": drafter}
-        head = make_cell(**asked).draft
+        head = make_request(**asked).draft
         assert (head.id, head.weights) == ("smollm2-eagle3", "int8")
-        assert make_cell(draft_weights="checkpoint", **asked).draft.weights == "checkpoint"
-        assert make_cell(device="cuda", **asked).draft.weights == "checkpoint"
-        assert make_cell(weights="blocks", **asked).draft.weights == "int8"
-    unasked = make_cell(target="smollm2")
+        assert make_request(draft_weights="checkpoint", **asked).draft.weights == "checkpoint"
+        assert make_request(device="cuda", **asked).draft.weights == "checkpoint"
+        assert make_request(weights="blocks", **asked).draft.weights == "int8"
+    unasked = make_request(target="smollm2")
     assert (unasked.draft, unasked.k) == (head, None)
     assert (unasked.drafter.name, unasked.schedule.name) == ("hybrid", "payoff")
-    assert make_cell(target="smollm2", k=4).k == 4
-    assert make_cell(target="smollm2", k=4).drafter == unasked.drafter
-    assert make_cell(target="smollm2", drafter="suffix").k == 4
-    assert make_cell(target="smollm2", decoder="native") == unasked
-    assert make_cell(target="smollm2", decoder="hf").drafter.name == "ngram"
+    assert make_request(target="smollm2", k=4).k == 4
+    assert make_request(target="smollm2", k=4).drafter == unasked.drafter
+    assert make_request(target="smollm2", drafter="suffix").k == 4
+    assert make_request(target="smollm2", decoder="native") == unasked
+    assert make_request(target="smollm2", decoder="hf").drafter.name == "ngram"
 
 
 @pytest.mark.parametrize("kind", FIRST)

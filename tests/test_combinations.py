@@ -130,9 +130,9 @@ def refusal(row: Row, another: str) -> str | None:
     """The line by which a row is refused before anything is loaded."""
     grid, access = parse(options_of(row, another), Grid, Access)
     try:
-        cell = grid.one(facts_of(access))
-        prepare(cell, access)
-        resolve(cell)
+        request = grid.one(facts_of(access))
+        prepare([request], access)
+        resolve(request)
     except SpsError as error:
         return checked(error)
     return None

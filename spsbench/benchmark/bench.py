@@ -2,13 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, ignore, lines_to
-from spsbench.models.prepare import facts_of, note_default_drafters, prepare_cells
+from spsbench.models.prepare import facts_of, note_default_drafters, prepare
 from spsbench.settings.execution import Access, OutputFolder, Workers
-from spsbench.settings.experiment import BENCH, Experiment, may_need_hub, plan
+from spsbench.settings.experiment import (
+    BENCH,
+    Experiment,
+    ExperimentRequest,
+    may_need_hub,
+    plan,
+)
 from spsbench.settings.grid import Sweep
 from spsbench.settings.options import parse
 
@@ -42,26 +49,25 @@ def bench(
     if pair is not None:
         access = pair.access
     with lines_to(say):
-        experiment = planned([table], access, whole)
+        request = planned([table], access, whole)
 
-        name = experiment.parts[0].spec.short
+        name = request.parts[0].part.spec.short
         benchmark = conduct(name, place, access, pair, workers=workers, watch=watch)
-        return benchmark.run(experiment)
+        return benchmark.run(benchmark.resolve(request))
 
 
 def planned(
     tables: Sequence[Sweep], access: Access, whole: Experiment = Experiment()
-) -> Experiment:
-    """Return the experiment of some tables, and check the environment; no model is loaded."""
+) -> ExperimentRequest:
+    """Return the experiment that some tables request; checks the environment, loads no model."""
     facts = facts_of(access)
-    rough = [table.rough(facts) for table in tables]
-    prepare_cells(
-        [cell for cells in rough for cell in cells], access, any(map(may_need_hub, tables))
-    )
-    experiment = plan(tables, facts, replace(whole, threads=access.threads))
-    for table, cells in zip(tables, rough, strict=True):
-        note_default_drafters(cells, table.axes)
-    return experiment
+    points = [table.points(facts) for table in tables]
+    cells = [[point.request for point in of_table] for of_table in points]
+    prepare([*chain(*cells)], access, any(map(may_need_hub, tables)))
+    request = plan(tables, facts, replace(whole, threads=access.threads), points)
+    for table, of_table in zip(tables, cells, strict=True):
+        note_default_drafters(of_table, table.axes)
+    return request
 
 
 def conduct(

@@ -26,7 +26,7 @@ from spsbench.benchmark.models import (
     folders_for,
     measured_again,
     memory,
-    resolved,
+    resolve_experiment,
 )
 from spsbench.benchmark.run import Run
 from spsbench.benchmark.trace_run import OnProgress, check_traceable, trace_part
@@ -36,7 +36,7 @@ from spsbench.hardware.signals import graceful
 from spsbench.messages import no_lines
 from spsbench.methods.build import forget_memories
 from spsbench.methods.measured_costs import learn_costs
-from spsbench.methods.resolve import resolve_pair
+from spsbench.methods.resolve import resolve
 from spsbench.methods.round_costs import asks_for_costs, known_costs
 from spsbench.models.cache import ModelCache
 from spsbench.models.tokenizers import markup_note
@@ -45,7 +45,7 @@ from spsbench.registry import COMMANDS, is_installed
 from spsbench.reports.run_tables import conclude
 from spsbench.settings.cell import Cell, short_hash
 from spsbench.settings.execution import HERE
-from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.experiment import Experiment, ExperimentRequest, Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.settings.records import Record
@@ -86,7 +86,7 @@ class Benchmark(Conductor):
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment, place = self._resolved(experiment), self.place
+        place = self.place
         folders, identity, folder = self._prepare(experiment)
         if ranks().rank > 0:
             with self._of_run(run := followed()):
@@ -148,26 +148,23 @@ class Benchmark(Conductor):
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment = self._resolved(experiment)
         *_, folder = self._prepare(experiment)
         yield from estimate(experiment, Models(self.model_cache), folder)
 
-    def _resolved(self, experiment: Experiment) -> Experiment:
-        """Return the experiment with every cell checked; logs each line about tokenizers once.
+    def resolve(self, request: ExperimentRequest) -> Experiment:
+        """Return the requested experiment, with every cell checked.
 
         Costs of rounds that a schedule takes from this machine are measured first.
         """
+        resolver = partial(resolve, vocabularies=self.model_cache.vocabularies)
         if self.workers.kind == HERE:
-            self.use_threads(experiment.threads)
-            self._learn_costs(experiment)
-        return resolved(experiment, lambda cell: resolve_pair(cell, self.model_cache.vocabularies))
-
-    def _learn_costs(self, experiment: Experiment) -> None:
-        for cell in experiment.cells:
-            if asks_for_costs(cell) and known_costs(cell) is None:
-                with no_lines():
-                    loadable = resolve_pair(cell, self.model_cache.vocabularies)
-                learn_costs(cell, self.model_cache.load(loadable))
+            self.use_threads(request.whole.threads)
+            for cell in request.cells:
+                if asks_for_costs(cell) and known_costs(cell) is None:
+                    with no_lines():
+                        loadable = resolver(cell)
+                    learn_costs(cell, self.model_cache.load(loadable))
+        return resolve_experiment(request, resolver)
 
     def _prepare(
         self, experiment: Experiment

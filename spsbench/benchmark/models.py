@@ -1,24 +1,22 @@
 """The models of a run: found, checked against memory, and loaded once."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from spsbench.checkpoints.weights import BYTES, weight_bytes
-from spsbench.errors import UsageError
 from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.hardware.memory import read_bandwidth
 from spsbench.loop.drafter_context import Weights
-from spsbench.messages import announce_if_slow, no_lines
-from spsbench.methods.resolve import plan_of, resolve
+from spsbench.messages import announce_if_slow
+from spsbench.methods.resolve import Resolver, plan_of, resolve, resolve_valid
 from spsbench.models.cache import Loaded, ModelCache, pair_warnings, stop_warnings
 from spsbench.models.folder import local_folder, locate
 from spsbench.models.source import locate_shape
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import Cell, CellRequest
 from spsbench.settings.execution import Access
-from spsbench.settings.experiment import Experiment
-from spsbench.settings.labels import method
+from spsbench.settings.experiment import Experiment, ExperimentRequest
 from spsbench.settings.models import ModelSpec
 from spsbench.store.provenance import digest, hash_files
 from spsbench.store.starts import Memory
@@ -50,51 +48,31 @@ class Models:
                 self._logged.add(line)
 
 
-def resolved(experiment: Experiment, resolver: Callable[[Cell], Cell] = resolve) -> Experiment:
-    """Return the experiment with every cell checked and its verifier chosen, as ids need.
+def resolve_experiment(request: ExperimentRequest, resolver: Resolver = resolve) -> Experiment:
+    """Return the experiment of a request, with resolved cells.
 
-    Args:
-        resolver: resolves a cell; a resolver with tokenizers chooses the drafter as well.
+    Of several drafters those that are valid: a draft model goes only with drafters that use one.
 
     Raises:
-        UsageError: an invalid cell; of several drafters, no valid one.
+        UsageError: an invalid request; of several drafters, no valid one.
     """
     parts = []
-    for part in experiment.parts:
-        drafters = {cell.drafter for cell in part.cells if cell.k != 0 and not cell.elsewhere}
-        every = part.cells if len(drafters) < 2 else sensible(part.cells)
-        cells = {cell.id: cell for cell in map(resolver, every)}
-        with no_lines():
-            drafts = part.traced if len(drafters) < 2 else sensible(part.traced)
-        traced = {cell.id: cell for cell in map(resolver, drafts if part.traced else ())}
-        parts.append(replace(part, cells=tuple(cells.values()), traced=tuple(traced.values())))
-    return replace(experiment, parts=tuple(parts))
+    for part, requests, is_traced in request.parts:
+        if len({r.drafter for r in requests if r.k != 0 and not r.elsewhere}) > 1:
+            cells = resolve_valid(map(without_idle_draft, requests), resolver)
+        else:
+            cells = list({cell.id: cell for cell in map(resolver, requests)}.values())
+        traced = tuple(cell for cell in cells if is_traced and cell.k != 0)
+        parts.append(replace(part, cells=tuple(cells), traced=traced))
+    return replace(request.whole, parts=tuple(parts))
 
 
-def sensible(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the valid cells of a product with several drafters; logs the cells left out.
-
-    A draft model goes only with drafters that use a draft model.
-
-    Raises:
-        UsageError: no cell is valid.
-    """
-    left: list[Cell] = []
-    refused: dict[str, list[str]] = {}  # reason -> methods
-    for cell in cells:
-        drafts = cell.draft and not cell.elsewhere
-        alone = drafts and plan_of(cell.drafter).weights is Weights.NONE
-        single = cell.but(draft=None) if alone else cell
-        try:
-            resolve(single)
-            left.append(single)
-        except UsageError as error:
-            refused.setdefault(str(error), []).append(method(single))
-    if not any(cell.k != 0 for cell in left) and refused:
-        raise UsageError(next(iter(refused)))
-    for reason, methods in refused.items():
-        log.info(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
-    return left
+def without_idle_draft(request: CellRequest) -> CellRequest:
+    """Return the request without a draft model that its drafter has no use for."""
+    if request.draft is None or request.elsewhere:
+        return request
+    is_idle = plan_of(request.drafter).weights is Weights.NONE
+    return request.but(draft=None) if is_idle else request
 
 
 def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:

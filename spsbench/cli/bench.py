@@ -16,7 +16,7 @@ from spsbench.hardware.ranks import ranks
 from spsbench.hardware.signals import graceful
 from spsbench.registry import built_in
 from spsbench.settings.execution import Access, OutputFolder, Workers
-from spsbench.settings.experiment import BENCH, Experiment, read_tables
+from spsbench.settings.experiment import BENCH, Experiment, ExperimentRequest, read_tables
 from spsbench.settings.grid import Sweep
 from spsbench.settings.options import RUN, WORK, options_of, parse
 from spsbench.store.progress import progress_of
@@ -57,13 +57,13 @@ def bench(
         check_writable(place.out)
     from spsbench.benchmark.bench import planned
 
-    experiment = planned(tables, access, whole)
-    say(f"K: {', '.join(dict.fromkeys(str(c.k) for c in experiment.cells if c.k)) or 'none'}")
+    request = planned(tables, access, whole)
+    say(f"K: {', '.join(dict.fromkeys(str(cell.k) for cell in request.cells if cell.k)) or 'none'}")
 
-    name = config.stem if config else experiment.parts[0].spec.short
+    name = config.stem if config else request.parts[0].part.spec.short
     raise typer.Exit(
         run_experiment(
-            experiment, name, place, access, workers, form=form, chart=chart, dry_run=dry_run
+            request, name, place, access, workers, form=form, chart=chart, dry_run=dry_run
         )
     )
 
@@ -100,7 +100,7 @@ def files_of(table: Sweep) -> list[str]:
 
 
 def run_experiment(
-    experiment: Experiment,
+    request: ExperimentRequest,
     name: str,
     place: OutputFolder,
     access: Access,
@@ -110,7 +110,7 @@ def run_experiment(
     chart: bool,
     dry_run: bool,
 ) -> int:
-    """Run `experiment` into its folder, or only estimate it; return the exit code.
+    """Run the requested experiment into its folder, or only estimate it; return the exit code.
 
     Raises:
         SpsError: models, data or a folder that cannot be used.
@@ -118,19 +118,21 @@ def run_experiment(
     from spsbench.benchmark.bench import conduct
 
     if dry_run:
-        for line in conduct(name, place, access).estimate(experiment):
+        benchmark = conduct(name, place, access)
+        for line in benchmark.estimate(benchmark.resolve(request)):
             print(with_flags(line))
         say("dry run: nothing was written; texts that end early shorten the time")
         return Exit.OK
     with graceful() as interrupt, deferred_progress() as watch:
-        outcome = conduct(
+        benchmark = conduct(
             name,
             place,
             access,
             workers=workers,
             watch=watch,
             stop=lambda: interrupt.requested,
-        ).run(experiment)
+        )
+        outcome = benchmark.run(benchmark.resolve(request))
     if ranks().rank > 0:
         return Exit.OK
     if outcome.finished is None:

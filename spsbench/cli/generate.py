@@ -68,12 +68,12 @@ def generate(
         raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
     if shown.system is not None and not shown.chat:
         raise UsageError("--system without --chat: expected both or none")
-    cell = grid.one()
     with at_once():
-        from spsbench.models.prepare import read_once
+        from spsbench.models.prepare import facts_of, read_once
         from spsbench.pair.load import open_pair
 
-    text = read_once(cell, access, lambda: read_prompt(prompt, shown.prompt_file))
+    request = grid.one(facts_of(access))
+    text = read_once(request, access, lambda: read_prompt(prompt, shown.prompt_file))
     if text is None and not shown.chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")
     if text is None and (compare or format != "text"):
@@ -81,7 +81,7 @@ def generate(
         raise UsageError(f"{flag} in a conversation: expected a prompt. Give {WAYS}")
 
     with at_once():
-        pair = open_pair(grid, access)  # first: it finds files that hide packages
+        pair = open_pair(grid, access, request=request)  # first: it finds files that hide packages
 
         from spsbench.cli.answers import Paint, Screen, answer, converse, paint
         from spsbench.cli.progress import alive

@@ -107,17 +107,19 @@ def pair(
     if options.get("k") == 0:
         raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
     audit, grid, access = parse(options, Audit, Grid, Access)
-    cell = grid.one()
-    if cell.random:
-        raise UsageError("--weights random: expected trained weights, to write a meaningful text")
-    if cell.max_new_tokens < 1:
-        raise UsageError("--max-new-tokens is 0: expected 1 or more")
-    if cell.temperature == 0 and plot is not None:
-        raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
     with at_once():
+        from spsbench.models.prepare import facts_of
         from spsbench.pair.load import open_pair
 
-        opened = open_pair(grid, access)
+    request = grid.one(facts_of(access))
+    if request.random:
+        raise UsageError("--weights random: expected trained weights, to write a meaningful text")
+    if request.max_new_tokens < 1:
+        raise UsageError("--max-new-tokens is 0: expected 1 or more")
+    if request.temperature == 0 and plot is not None:
+        raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
+    with at_once():
+        opened = open_pair(grid, access, request=request)
 
     from spsbench.audit.verify import verify_pair
     from spsbench.cli.progress import alive

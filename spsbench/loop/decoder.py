@@ -10,7 +10,7 @@ from spsbench.errors import DataError
 from spsbench.loop.batch import Batch
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import Cell, CellRequest
 
 
 class Prompt(NamedTuple):
@@ -70,7 +70,7 @@ class Decoder(Protocol):
         ...
 
     @classmethod
-    def check(cls, cell: Cell) -> None:
+    def check(cls, cell: CellRequest) -> None:
         """Refuse a cell that the engine cannot run, before anything is started.
 
         Raises:

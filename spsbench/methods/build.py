@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -32,8 +32,8 @@ from spsbench.loop.drafter_context import (
     Weights,
     alone,
 )
+from spsbench.loop.guards import plan_of
 from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
-from spsbench.methods.resolve import plan_of, resolve_pair
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.parallel.process_group import InStepLM
 from spsbench.plugins import make
@@ -48,24 +48,12 @@ _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = W
 """
 
 
-class LoadedCell(NamedTuple):
-    """A resolved cell with its models, and where more models are loaded."""
-
-    cell: Cell
-    loaded: Loaded
-    model_cache: ModelCache
-
-
-def load_cell(cell: Cell, access: Access) -> LoadedCell:
-    """Resolve a cell and load its models, over the threads that `access` names."""
-    if access.threads is not None:
-        torch.set_num_threads(access.threads)
-    model_cache = ModelCache(access)
-    cell = resolve_pair(cell, model_cache.vocabularies)
+def load(cell: Cell, access: Access, model_cache: ModelCache) -> Loaded:
+    """Load the models of a cell, over the threads that `access` names."""
     loaded = model_cache.load(cell)
     if access.threads is None and loaded.target is not None:
         _limit_threads(loaded.target)
-    return LoadedCell(cell, loaded, model_cache)
+    return loaded
 
 
 def _limit_threads(model: PreTrainedModel) -> None:

@@ -23,7 +23,7 @@ from spsbench.methods.round_costs import DIGITS, RoundCosts, asks_for_costs, kee
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.plugins import make
-from spsbench.settings.cell import AUTO, Cell, constant
+from spsbench.settings.cell import AUTO, Cell, CellRequest, constant
 from spsbench.settings.cell_from_options import HYBRID, part
 from spsbench.spec import Spec
 
@@ -174,8 +174,8 @@ class RoundMeter:
         return drafted, rounds[0].draft_seconds, rounds[0].target_seconds, seconds, context
 
 
-def learn_costs(cell: Cell, loaded: Loaded) -> None:
-    """Measure and keep costs for an unresolved cell that asks for them, if none are kept.
+def learn_costs(cell: CellRequest, loaded: Loaded) -> None:
+    """Measure and keep costs for a request that asks for them, if none are kept.
 
     Nothing is measured beside other work: the costs that are usual for the processor hold then.
     """
@@ -195,7 +195,7 @@ def learn_costs(cell: Cell, loaded: Loaded) -> None:
     )
 
 
-def measured_costs(cell: Cell, loaded: Loaded) -> RoundCosts:
+def measured_costs(cell: CellRequest, loaded: Loaded) -> RoundCosts:
     """Return the costs of rounds by the model of a cell's drafter, over a random text.
 
     All depths are measured in turns, of which the fastest counts: what else a machine does only

@@ -1,7 +1,7 @@
-"""Validation of a cell: every name, argument and pairing, before a model is loaded."""
+"""From a request to a cell: every name, argument and pairing, before a model is loaded."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
 from spsbench.errors import UsageError
@@ -13,53 +13,63 @@ from spsbench.loop.types import Guarantee
 from spsbench.methods.round_costs import asks_for_costs, with_costs
 from spsbench.models.translation.vocabulary import Vocabularies
 from spsbench.plugins import arguments, in_name_of, make, plug_in
-from spsbench.settings.cell import AUTO, ENGINES_OWN, OWN_LOOP, Cell
+from spsbench.settings.cell import AUTO, ENGINES_OWN, OWN_LOOP, Cell, CellRequest, Configuration
 from spsbench.settings.cell_from_options import draft_of
 from spsbench.settings.constraint import check as check_sampling
 from spsbench.settings.constraint import kind_of
-from spsbench.settings.models import DEFAULT_DRAFT
+from spsbench.settings.labels import method
+from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
 LARGE = 0.5  # share of a sample text's tokens that both have
 MODEL, SHARED, STRINGS = Spec("model"), Spec("tli"), Spec("slem")
+Resolver = Callable[[CellRequest], Cell]
 
 
-def resolve(cell: Cell) -> Cell:
-    """Check every name, argument and pairing of `cell` before a model is loaded.
+def resolve(
+    request: CellRequest, vocabularies: Callable[[Cell], Vocabularies | None] = lambda cell: None
+) -> Cell:
+    """Check every name, argument and pairing of a request before a model is loaded.
 
     An `auto` verifier becomes sps for sampled chains, traversal for sampled trees and match for
     drafts that come by rule. A schedule's `costs=here` become numbers. A drafter over a draft model
     gets the one that comes with a bundled target, where none is named: of a plug-in only its plan
-    says that it takes one.
+    says that it takes one. A draft model with another vocabulary drafts by tokens or by strings.
+
+    Args:
+        vocabularies: returns the vocabularies of target and draft model where they differ, else
+            None; called last.
+
+    Raises:
+        UsageError: what is requested is unknown, out of range, or does not go together.
+        PlugInError: a plug-in that is not what its kind must be.
     """
-    decoder = plug_in("decoders", cell.decoder)
-    arguments("decoders", cell.decoder, decoder)
-    check_constraint(cell)
+    decoder = plug_in("decoders", request.decoder)
+    arguments("decoders", request.decoder, decoder)
+    check_constraint(request)
     if not decoder.loads:
-        return elsewhere(cell, decoder)
-    decoder.check(cell)
-    by_clock = asks_for_costs(cell)
-    cell = with_costs(cell)
-    for model, field in zip(cell.models, ("`weights`", "`draft_weights`"), strict=False):
+        return resolve_elsewhere(request, decoder)
+    decoder.check(request)
+    for model, field in zip(request.models, ("`weights`", "`draft_weights`"), strict=False):
         if model.served:
             raise UsageError(
-                f"{field} {model.weights} with `decoder` {cell.decoder}: expected a decoder "
+                f"{field} {model.weights} with `decoder` {request.decoder}: expected a decoder "
                 "whose engine has the weights. See them with `sps list decoders`"
             )
-    plan = plan_of(cell.drafter)
-    if cell.verifier.name == "auto":
-        cell = cell.but(verifier=Spec(usual(plan)))
-    if plan.weights is Weights.MODEL and cell.draft is None:
-        cell = with_bundled(cell)
-    verifier = make("verifiers", cell.verifier)
-    with in_name_of("verifiers", cell.verifier):
-        cell = cell.but(guarantee=Guarantee(verifier.guarantee).value)
+    plan = plan_of(request.drafter)
+    rule = Spec(usual_rule(plan)) if request.verifier == AUTO else request.verifier
+    verifier = make("verifiers", rule)
+    with in_name_of("verifiers", rule):
+        guarantee = Guarantee(verifier.guarantee).value
+    draft = bundled_draft(request) if plan.weights is Weights.MODEL else request.draft
+    cell = Cell.from_request(with_costs(request), draft=draft, verifier=rule, guarantee=guarantee)
     if reason := verifier.refuses(plan.drawn, plan.tree):
         raise UsageError(f"`drafter` {cell.drafter} with `verifier` {cell.verifier}: {reason}")
     check_draft(cell, plan)
     schedule = make("schedules", cell.schedule)
-    if cell.ranks > 1 and (by_clock or getattr(schedule, "by_clock", False)):
+    by_clock = asks_for_costs(request) or getattr(schedule, "by_clock", False)
+    if cell.ranks > 1 and by_clock:
         raise UsageError(
             f"`schedule` {cell.schedule} with several ranks: expected one that reads no clock, "
             "by which ranks would part. Give it its costs as numbers"
@@ -68,14 +78,41 @@ def resolve(cell: Cell) -> Cell:
         make("engines", model.engine)
     if decoder.rules is not None:
         check_rules(cell, decoder)
+    check_warp(cell)
+    both = vocabularies(cell) if cell.drafter == MODEL and decoder.rules is None else None
+    return cell if both is None else resolve(with_translation(request, both))
+
+
+def resolve_valid(requests: Iterable[CellRequest], resolver: Resolver = resolve) -> list[Cell]:
+    """Return the cells of the requests that are valid; logs what is left out, and why.
+
+    Raises:
+        UsageError: none that drafts is valid.
+    """
+    cells: dict[str, Cell] = {}
+    refused: dict[str, list[str]] = {}  # reason -> methods
+    for request in requests:
+        try:
+            cell = resolver(request)
+            cells.setdefault(cell.id, cell)
+        except UsageError as error:
+            refused.setdefault(str(error), []).append(method(request))
+    if refused and not any(cell.k != 0 for cell in cells.values()):
+        raise UsageError(next(iter(refused)))
+    for reason, methods in refused.items():
+        log.info(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
+    return list(cells.values())
+
+
+def check_warp(configuration: Configuration) -> None:
+    """Refuse sampling that is out of range, as a file of traces may have it."""
     try:
-        Warp(**asdict(cell.warp))
+        Warp(**asdict(configuration.warp))
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return cell
 
 
-def check_constraint(cell: Cell) -> None:
+def check_constraint(cell: CellRequest) -> None:
     """Refuse a constraint that nothing can follow, or that this cell cannot apply."""
     kind = kind_of(cell)
     if kind is None:
@@ -90,16 +127,16 @@ def check_constraint(cell: Cell) -> None:
     check_sampling(cell)
 
 
-def elsewhere(cell: Cell, decoder: type[Decoder]) -> Cell:
-    """Check a cell whose engine is elsewhere: its arguments, and that it drafts as it is set up."""
-    if cell.drafter.name not in (ENGINES_OWN.name, "none") or cell.verifier != AUTO:
+def resolve_elsewhere(request: CellRequest, decoder: type[Decoder]) -> Cell:
+    """Return a cell whose engine is elsewhere: it drafts, and verifies, as it is set up."""
+    if request.drafter.name not in (ENGINES_OWN.name, "none") or request.verifier != AUTO:
         raise UsageError(
-            f"`decoder` {cell.decoder} with `drafter` {cell.drafter}, `verifier` "
-            f"{cell.verifier}: expected neither, since the engine drafts as it is set up"
+            f"`decoder` {request.decoder} with `drafter` {request.drafter}, `verifier` "
+            f"{request.verifier}: expected neither, since the engine drafts as it is set up"
         )
-    decoder.check(cell)
-    Warp(**asdict(cell.warp))
-    return cell
+    decoder.check(request)
+    check_warp(request)
+    return Cell.from_request(request)
 
 
 def check_weights(cell: Cell, what: str) -> None:
@@ -111,44 +148,37 @@ def check_weights(cell: Cell, what: str) -> None:
         )
 
 
-def resolve_pair(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> Cell:
-    """Resolve the cell; a draft model with another vocabulary drafts by tokens or by strings.
+def with_translation(request: CellRequest, both: Vocabularies) -> CellRequest:
+    """Return the request with a drafter for two vocabularies.
 
     By shared tokens where the cell samples and they are many, else by strings. A requested verifier
     that cannot follow a draft by strings selects shared tokens.
     """
-    resolved = resolve(cell)
-    decoder = plug_in("decoders", cell.decoder)
-    if resolved.drafter != MODEL or decoder.rules is not None:
-        return resolved
-    both = vocabularies(resolved)
-    if both is None:
-        return resolved
-    named = cell.verifier
+    named = request.verifier
     needs_probs = named != AUTO and make("verifiers", named).refuses(Drawn.POINT, False) is not None
-    sampled = resolved.temperature > 0
-    shared = needs_probs or (sampled and both.overlap.text >= LARGE)
+    shared = needs_probs or (request.temperature > 0 and both.overlap.text >= LARGE)
     drafter = SHARED if shared else STRINGS
     ways = {SHARED: "by the tokens that both models have", STRINGS: "by strings"}
     other = STRINGS if shared else SHARED
     log.info(
         f"note: drafting {ways[drafter]} (`drafter` {drafter}); {ways[other]}: `drafter` {other}"
     )
-    return resolve(cell.but(drafter=drafter))
+    return request.but(drafter=drafter)
 
 
-def usual(plan: Plan) -> str:
+def usual_rule(plan: Plan) -> str:
     """Return the verifier for a plan where none is named."""
     if plan.tree:
         return "match" if plan.drawn is Drawn.POINT else "traversal"
     return "sps" if plan.drawn is Drawn.IID else "match"
 
 
-def with_bundled(cell: Cell) -> Cell:
-    """Add to `cell` the draft model that is bundled with its target, if there is one."""
-    target = cell.target
-    draft = DEFAULT_DRAFT.get(target.id)
-    return cell if draft is None else cell.but(draft=draft_of({}, draft, target))
+def bundled_draft(request: CellRequest) -> ModelSpec | None:
+    """Return the draft model; where none is named, the one that is bundled with the target."""
+    name = DEFAULT_DRAFT.get(request.target.id)
+    if request.draft is not None or name is None:
+        return request.draft
+    return draft_of({}, name, request.target)
 
 
 def check_draft(cell: Cell, plan: Plan) -> None:

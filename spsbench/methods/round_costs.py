@@ -17,7 +17,7 @@ from msgspec import json as msgspec_json
 
 from spsbench.hardware.environment import cpu_kind, instruction_set, package_version, usable_cores
 from spsbench.hardware.files import own_folder, read_file, write_whole
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import CellRequest
 from spsbench.spec import Spec
 from spsbench.version import __version__
 
@@ -55,13 +55,13 @@ _known: dict[str, RoundCosts] = {}
 """Costs that this process has read or measured: a file that changes meanwhile changes no text."""
 
 
-def asks_for_costs(cell: Cell) -> bool:
+def asks_for_costs(cell: CellRequest) -> bool:
     """Return whether a cell's schedule takes the costs of this machine."""
     return dict(cell.schedule.args).get("costs") == HERE
 
 
-def with_costs(cell: Cell) -> Cell:
-    """Return the cell with numbers in the place of `costs=here`."""
+def with_costs(cell: CellRequest) -> CellRequest:
+    """Return the request with numbers in the place of `costs=here`."""
     if not asks_for_costs(cell):
         return cell
     schedule = cell.schedule
@@ -75,7 +75,7 @@ def with_costs(cell: Cell) -> Cell:
 COSTS = ("costs", *RoundCosts._fields)
 
 
-def known_costs(cell: Cell) -> RoundCosts | None:
+def known_costs(cell: CellRequest) -> RoundCosts | None:
     """Return the costs of a cell's models that are kept for this machine; None: there are none."""
     key = key_of(cell)
     if key not in _known:
@@ -87,7 +87,7 @@ def known_costs(cell: Cell) -> RoundCosts | None:
     return _known[key]
 
 
-def keep_costs(cell: Cell, costs: RoundCosts) -> None:
+def keep_costs(cell: CellRequest, costs: RoundCosts) -> None:
     """Keep costs for this process, and for later ones where the cache can be written."""
     _known[key_of(cell)] = costs
     path = place()
@@ -96,7 +96,7 @@ def keep_costs(cell: Cell, costs: RoundCosts) -> None:
             write_whole(path, msgspec_json.encode({**read_costs(path), key_of(cell): costs}))
 
 
-def key_of(cell: Cell) -> str:
+def key_of(cell: CellRequest) -> str:
     """Return the models and the drafter of a cell in words."""
     fields = ("id", "revision", "weights", "dtype", "engine", "device")
     models = (

@@ -19,7 +19,7 @@ from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.models.folder import check_folder, local_folder, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.plugins import is_ours
-from spsbench.settings.cell import CONSTANT, Cell
+from spsbench.settings.cell import CONSTANT, CellRequest, Configuration
 from spsbench.settings.cell_from_options import SELF
 from spsbench.settings.execution import Access
 from spsbench.settings.labels import drafting
@@ -33,7 +33,7 @@ def facts_of(access: Access) -> ModelFacts:
     )
 
 
-def note_default_drafters(cells: Iterable[Cell], options: Container[str]) -> None:
+def note_default_drafters(cells: Iterable[Configuration], options: Container[str]) -> None:
     """Name what drafts in `cells` where the `options` name neither a drafter nor a draft model."""
     speculative = [cell for cell in cells if cell.drafter.name != "none" and not cell.elsewhere]
     if "drafter" in options or "draft" in options or not speculative:
@@ -44,7 +44,7 @@ def note_default_drafters(cells: Iterable[Cell], options: Container[str]) -> Non
     log.info(f"note: drafting with {listed}, since none was named{hint}")
 
 
-def _drafting(cell: Cell) -> str:
+def _drafting(cell: Configuration) -> str:
     """Return the drafter of a cell with its model, and its schedule if K is not constant."""
     words, schedule = drafting(cell), cell.schedule
     if cell.drafter.name == "ngram":
@@ -72,7 +72,7 @@ def family_at(draft: ModelSpec, access: Access) -> str | None:
     return family_of(folder)
 
 
-def check_heads(cells: Iterable[Cell], access: Access) -> None:
+def check_heads(cells: Iterable[CellRequest], access: Access) -> None:
     """Check local heads against their targets, before torch is imported."""
     seen = set()
     for cell in cells:
@@ -128,36 +128,35 @@ T = TypeVar("T")
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?", re.ASCII)
 
 
-def prepare(cell: Cell, access: Access) -> None:
-    """Check the environment and the local folders, and decide between online and offline.
-
-    The libraries read HF_HUB_OFFLINE when they are imported, so this check comes first; an unusable
-    folder is then reported before seconds of imports.
-    """
-    prepare_cells([cell], access)
-
-
-def read_once(cell: Cell, access: Access, read: Callable[[], T]) -> T:
+def read_once(request: CellRequest, access: Access, read: Callable[[], T]) -> T:
     """Return what `read` takes from the user; of ranks that share a model, which meet here, one."""
-    if cell.ranks == 1:
+    if request.ranks == 1:
         return read()
-    prepare(cell, access)
+    prepare([request], access)
     from spsbench.parallel.process_group import on_rank_0
 
     return on_rank_0(read)
 
 
-def prepare_cells(cells: Sequence[Cell], access: Access, hub: bool = False) -> None:
-    """Check several cells as `prepare` does; `hub` allows data from the hub."""
+def prepare(requests: Sequence[CellRequest], access: Access, hub: bool = False) -> None:
+    """Check the environment and the local folders, and decide between online and offline.
+
+    The libraries read HF_HUB_OFFLINE when they are imported, so this check comes first; an unusable
+    folder is then reported before seconds of imports.
+
+    Args:
+        hub: whether data may come from the hub.
+    """
+    models = [model for request in requests for model in request.models]
     check_environment()
     check_packages()
-    check_local(checkpoints(cells), access)
-    check_ranks(model for cell in cells for model in cell.models)
-    check_heads(cells, access)
-    decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models))
+    check_local(checkpoints(requests), access)
+    check_ranks(models)
+    check_heads(requests, access)
+    decide(access, hub or any(map(on_hub, models)))
 
 
-def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
+def checkpoints(cells: Iterable[CellRequest]) -> list[ModelSpec]:
     """Return the models whose folders contain language models.
 
     The folder of another package's drafter is described only by its plan, which needs torch.

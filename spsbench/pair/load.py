@@ -5,6 +5,7 @@ from typing import Any
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, lines_to
 from spsbench.models.prepare import facts_of, note_default_drafters, prepare
+from spsbench.settings.cell import CellRequest
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
 from spsbench.settings.options import parse
@@ -31,15 +32,21 @@ def load(*, say: Say | None = None, **options: Any) -> Any:
         return open_pair(grid, access, say)
 
 
-def open_pair(grid: Grid, access: Access, say: Say | None = None) -> Any:
-    """Check the models of a grid of one, then import what runs them, and load them: see `load`."""
+def open_pair(
+    grid: Grid, access: Access, say: Say | None = None, request: CellRequest | None = None
+) -> Any:
+    """Check the models of a grid of one, then import what runs them, and load them: see `load`.
+
+    Args:
+        request: what `grid` asks for, if it is known.
+    """
     facts = facts_of(access)
-    cell = grid.one(facts)
-    prepare(cell, access)
+    request = request or grid.one(facts)
+    prepare([request], access)
     with importing_libraries():
         from spsbench.pair.pair import Pair
-    pair = Pair(cell, grid, access, facts, say)
-    note_default_drafters([cell], grid.axes)
+    pair = Pair(request, grid, access, facts, say)
+    note_default_drafters([request], grid.axes)
     return pair
 
 

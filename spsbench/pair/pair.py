@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast, overload
 
+import torch
 from transformers import PreTrainedModel
 
 from spsbench.audit.verify import Held, verify_pair
@@ -23,17 +24,17 @@ from spsbench.loop.batch import Batch
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.text import Piece
 from spsbench.messages import Say, ignore, lines_to, no_lines
-from spsbench.methods.build import load_cell
+from spsbench.methods.build import load
 from spsbench.methods.measured_costs import learn_costs
-from spsbench.methods.resolve import check_weights, plan_of, resolve_pair
-from spsbench.methods.round_costs import asks_for_costs
-from spsbench.models.cache import Loaded, pair_warnings, stop_warnings
+from spsbench.methods.resolve import check_weights, plan_of, resolve
+from spsbench.methods.round_costs import asks_for_costs, with_costs
+from spsbench.models.cache import Loaded, ModelCache, pair_warnings, stop_warnings
 from spsbench.models.prompts import Prompt, batch_of, fitted, ids_of, is_chat
 from spsbench.models.tokenizers import markup_note
 from spsbench.pair.text import Comparison, Text, compare, text_of
 from spsbench.planning.plan import plan
 from spsbench.planning.report import Planned
-from spsbench.settings.cell import WARP, Cell
+from spsbench.settings.cell import WARP, Cell, CellRequest
 from spsbench.settings.cell_from_options import chat_sampling, describe_defaults, own_copy
 from spsbench.settings.commands import Audit
 from spsbench.settings.execution import Access
@@ -52,7 +53,7 @@ class Pair:
     that call; models that are loaded already are not loaded anew.
 
     Args:
-        cell: the configuration of `grid`, not yet resolved.
+        request: what `grid` asks for.
         grid: the options that were given, each with one value.
         access: download and loading options of models.
         facts: what files say of models.
@@ -60,14 +61,22 @@ class Pair:
     """
 
     def __init__(
-        self, cell: Cell, grid: Grid, access: Access, facts: ModelFacts, say: Say | None = None
+        self,
+        request: CellRequest,
+        grid: Grid,
+        access: Access,
+        facts: ModelFacts,
+        say: Say | None = None,
     ) -> None:
         self._grid, self.access, self._facts, self._say = grid, access, facts, say
-        self.cell, self.loaded, self.model_cache = load_cell(cell, access)
-        if asks_for_costs(cell):
-            learn_costs(cell, self.loaded)
-            with no_lines():
-                self.cell = resolve_pair(cell, self.model_cache.vocabularies)
+        if access.threads is not None:
+            torch.set_num_threads(access.threads)
+        self.model_cache = ModelCache(access)
+        self.cell = resolve(request, self.model_cache.vocabularies)
+        self.loaded = load(self.cell, access, self.model_cache)
+        if asks_for_costs(request):
+            learn_costs(request, self.loaded)
+            self.cell = self.cell.but(schedule=with_costs(request).schedule)
         self._logged: set[str] = set()
         self._log_notes(chat=True)
 
@@ -281,28 +290,28 @@ class Pair:
             cell, loaded = self.cell, self.loaded
             if changed := self._changed(options, chat):
                 with no_lines():
-                    cell = resolve_pair(changed, self.model_cache.vocabularies)
+                    cell = resolve(changed, self.model_cache.vocabularies)
                 loaded = self.model_cache.load(cell)
             for line in stop_warnings(loaded, cell.stop):
                 self._log_once(f"note: {line}")
             return cell, loaded
 
-    def _changed(self, options: Mapping[str, Any], chat: bool) -> Cell | None:
-        """Return the cell of a call that changes the pair's own, not yet resolved; else None."""
+    def _changed(self, options: Mapping[str, Any], chat: bool) -> CellRequest | None:
+        """Return the request of a call that changes the pair's own; else None."""
         grid = self._grid
         if changes := any(value is not None for value in options.values()):
             (grid,) = parse(self._under(options), Grid)
         if not changes and not chat:
             return None
-        cell = grid.one(self._facts, chat=chat)
-        applied = chat_sampling(cell.target, self._facts, grid.axes) if chat else {}
+        request = grid.one(self._facts)
+        applied = chat_sampling(request.target, self._facts, grid.axes) if chat else {}
         if applied:
-            self._log_once(describe_defaults(cell.target, applied))
+            self._log_once(describe_defaults(request.target, applied))
         elif chat and not any(name in grid.axes for name in WARP):
             self._log_once(
-                f"chat: temperature 1, as the generation_config of {cell.target} names none"
+                f"chat: temperature 1, as the generation_config of {request.target} names none"
             )
-        return cell if changes or applied else None
+        return request.but(**applied) if changes or applied else None
 
     def engines(self) -> dict[str, str]:
         """Return the engine of each model and the reason for the choice."""

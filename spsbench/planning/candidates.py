@@ -1,27 +1,24 @@
 """The candidates of a plan: each combination of drafter, draft, rule, K and schedule."""
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Drawn, Weights
 from spsbench.loop.types import Guarantee, Round
-from spsbench.methods.resolve import plan_of, resolve
+from spsbench.methods.resolve import Resolver, plan_of, resolve, resolve_valid
 from spsbench.planning.forecast.predictions import Candidate
 from spsbench.planning.forecast.rounds import RULES, simulated
 from spsbench.plugins import make, plug_in
-from spsbench.settings.cell import AUTO, Cell
-from spsbench.settings.cell_from_options import TARGET, own_copy, parts_of
+from spsbench.settings.cell import AUTO, Cell, CellRequest
+from spsbench.settings.cell_from_options import TARGET, fill, own_copy, parts_of
 from spsbench.settings.commands import LISTS
-from spsbench.settings.grid import make_cell
-from spsbench.settings.labels import drafting, method
+from spsbench.settings.labels import drafting
 from spsbench.settings.models import DEFAULT_DRAFT, DEFAULT_DRAFTER, DEFAULT_HEAD
 from spsbench.spec import Spec
-
-log = logging.getLogger(__name__)
 
 FIRST = ("model", "ngram", "suffix")  # compared where no drafter is named
 SAMPLED = ("sps", "block")  # rules for a chain that is sampled from a distribution
@@ -31,7 +28,7 @@ def cells_of(
     options: Mapping[str, Any],
     ks: Iterable[int],
     *,
-    resolve_cell: Callable[[Cell], Cell] = resolve,
+    resolver: Resolver = resolve,
     heads: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Cell]:
     """Return a resolved cell for each candidate, without the combinations that are invalid.
@@ -39,29 +36,24 @@ def cells_of(
     Args:
         options: options of cells; those of `LISTS` are lists.
         ks: the K to compare.
-        resolve_cell: resolves a cell; one that may look at tokenizers chooses its drafter as well.
+        resolver: resolves a request; with tokenizers it chooses the drafter as well.
         heads: the drafter of each draft that is a head.
     """
-    cells: dict[str, Cell] = {}
-    refused: dict[str, list[str]] = {}
-    for base in methods_of(options, heads):
-        depths: list[dict[str, Any]] = [{"k": k} for k in ks]
-        depths += [{"schedule": schedule} for schedule in options.get("schedule") or ()]
-        if "drafter" not in base:
-            depths = [{}]
-        for depth in depths:
-            cell = make_cell(**base, **depth)
-            try:
-                cell = resolve_cell(cell)
-            except UsageError as error:
-                refused.setdefault(str(error), []).append(method(cell))
-                continue
-            cells.setdefault(cell.id, cell)
+    cells = resolve_valid(requests_of(options, ks, heads), resolver)
     if not cells:
-        raise UsageError(next(iter(refused), "nothing to compare: expected a drafter"))
-    for reason, methods in refused.items():
-        log.info(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
-    return list(cells.values())
+        raise UsageError("nothing to compare: expected a drafter")
+    return cells
+
+
+def requests_of(
+    options: Mapping[str, Any], ks: Iterable[int], heads: Mapping[str, str]
+) -> Iterator[CellRequest]:
+    """Yield a request for each method to draft and verify, and each K or schedule of it."""
+    depths: list[dict[str, Any]] = [{"k": k} for k in ks]
+    depths += [{"schedule": schedule} for schedule in options.get("schedule") or ()]
+    for base in methods_of(options, heads):
+        for depth in depths if "drafter" in base else [{}]:
+            yield fill({**base, **depth})
 
 
 def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -110,15 +102,14 @@ def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator
             raise UsageError(f"`drafter` {spec}: expected a draft model. Name it with `draft`")
         chain = plan.drawn is Drawn.IID and not plan.tree
         rules = options.get("verifier") or ([*map(Spec, SAMPLED)] if chain else [AUTO])
-        for draft in taken:
-            for rule in rules:
-                if rule != AUTO and plug_in("verifiers", rule).guarantee is Guarantee.LOSSY:
-                    raise UsageError(
-                        f"`verifier` {rule} is lossy: expected an exact rule, whose text is the "
-                        "target's own. Measure it with sps bench"
-                    )
-                way_options = plain if draft is None else {**base, "draft": draft}
-                yield {**way_options, "drafter": spec, "verifier": rule}
+        for draft, rule in product(taken, rules):
+            if rule != AUTO and plug_in("verifiers", rule).guarantee is Guarantee.LOSSY:
+                raise UsageError(
+                    f"`verifier` {rule} is lossy: expected an exact rule, whose text is the "
+                    "target's own. Measure it with sps bench"
+                )
+            way_options = plain if draft is None else {**base, "draft": draft}
+            yield {**way_options, "drafter": spec, "verifier": rule}
 
 
 def candidate_of(cell: Cell) -> Candidate:

@@ -17,7 +17,7 @@ from spsbench.planning.forecast.recommendation import Measured
 from spsbench.planning.plan_folder import COSTS, PlanRecord, check_whole, incomplete, load
 from spsbench.planning.report import Planned
 from spsbench.reports.run_tables import tables
-from spsbench.settings.cell import WARP, Cell, WarpSettings, constant
+from spsbench.settings.cell import WARP, Cell, CellRequest, WarpSettings, constant
 from spsbench.settings.commands import Planning
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
@@ -184,11 +184,11 @@ def cells_of_trace(
         named = identity.get("id") in drafts or identity["drafter"] in drafters
         if name not in costs.arms or ((drafts or drafters) and not named):
             continue
-        plain = cell_of_draft(traces, draft)
-        usual = SAMPLED if plan_of(plain.drafter).drawn is Drawn.IID else ("match",)
+        request = request_of(traces, draft)
+        usual = SAMPLED if plan_of(request.drafter).drawn is Drawn.IID else ("match",)
         for rule in options.get("verifier") or usual:
             verifier = Spec.parse(str(rule))
-            cells += [resolve(plain.but(verifier=verifier, schedule=depth)) for depth in depths]
+            cells += [resolve(request.but(verifier=verifier, schedule=depth)) for depth in depths]
     if not cells:
         names = ", ".join(n for n in traces.drafts if n in costs.arms) or "none"
         raise UsageError(
@@ -198,14 +198,14 @@ def cells_of_trace(
     return cells
 
 
-def cell_of_draft(traces: Traces, draft: DraftOf) -> Cell:
-    """Return the cell of a traced draft, from the fields that the trace has."""
+def request_of(traces: Traces, draft: DraftOf) -> CellRequest:
+    """Return the request for a traced draft, from the fields that the trace has."""
     fields, identity = head_fields(traces), draft.identity
     model = None
     if "id" in identity:
         dtype = identity.get("dtype", "auto")
         model = ModelSpec(identity["id"], identity.get("revision"), dtype=dtype)
-    return Cell(
+    return CellRequest(
         target=ModelSpec(
             fields["target.id"],
             fields.get("target.revision"),

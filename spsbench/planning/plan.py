@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,10 @@ from spsbench.hardware.ranks import ranks
 from spsbench.messages import ignore, takes_say
 from spsbench.metrics.classifier import Fitted, Slots, fit, write_classifier
 from spsbench.metrics.intervals import Floats
-from spsbench.models.prepare import facts_of, heads_in, note_default_drafters, prepare_cells
+from spsbench.models.prepare import facts_of, heads_in, note_default_drafters, prepare
 from spsbench.planning.forecast.rounds import Acceptances, room_of, rounds
 from spsbench.plugins import make
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import CellRequest
 from spsbench.settings.cell_from_options import chat_sampling, describe_defaults, fill
 from spsbench.settings.commands import LISTS, PLAN, TASK, Planning
 from spsbench.settings.execution import HERE
@@ -166,12 +167,12 @@ def plan(
 
         return plan_of_files(planning, chosen)
     table = Sweep(task=task or TASK)
-    cells = rough(chosen)
+    requests = requests_of(chosen)
     if pair is not None:
         access = pair.access
-    prepare_cells(cells, access, may_need_hub(table))
+    prepare(requests, access, may_need_hub(table))
     spec = task_spec(table)
-    prompted_task, target, facts = make("tasks", spec), cells[0].target, facts_of(access)
+    prompted_task, target, facts = make("tasks", spec), requests[0].target, facts_of(access)
     asking = in_chat(prompted_task, spec, planning.chat, facts, target)
     if planning.system is not None and asking is None:
         raise UsageError("`system` without a chat: expected a model with a template and `chat` on")
@@ -184,7 +185,7 @@ def plan(
         chosen.setdefault(name, getattr(prompted_task, name))
 
     with importing_libraries():
-        from spsbench.methods.resolve import resolve_pair
+        from spsbench.methods.resolve import resolve
         from spsbench.planning.candidates import cells_of, sampled
         from spsbench.planning.planner import Planner
 
@@ -192,7 +193,7 @@ def plan(
     cells = cells_of(
         chosen,
         planning.k,
-        resolve_cell=lambda cell: resolve_pair(cell, model_cache.vocabularies),
+        resolver=partial(resolve, vocabularies=model_cache.vocabularies),
         heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), facts),
     )
     note_default_drafters(cells, chosen)
@@ -239,9 +240,9 @@ def open_plan(folder: Path, **options: Any) -> Any:
     return inputs.open_plan(folder, *parse(options, Planning))
 
 
-def rough(options: Mapping[str, Any]) -> list[Cell]:
-    """Return cells that name all models, for checks before torch is imported."""
+def requests_of(options: Mapping[str, Any]) -> list[CellRequest]:
+    """Return requests that name all models, for checks before torch is imported."""
     plain = {name: value for name, value in options.items() if name not in LISTS}
     of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}
-    cells = [fill({**plain, "draft": draft}) for draft in options.get("draft") or ()]
-    return cells or [fill(of_target)]
+    requests = [fill({**plain, "draft": draft}) for draft in options.get("draft") or ()]
+    return requests or [fill(of_target)]

@@ -1,7 +1,8 @@
-"""A cell: one configuration of models, method, sampling and work, in one flat record.
+"""A configuration of models, method, sampling and work: requested, then resolved to a cell.
 
-It holds everything that can change the generated text; `Cell.id` names it in runs. The annotations
-of its fields declare the options of cells.
+`methods.resolve.resolve` makes a `Cell` of a `CellRequest`: checked, with its verifier and its
+costs of rounds. A cell holds everything that can change the generated text; `Cell.id` names it in
+runs. The annotations of the fields declare the options of cells.
 """
 
 import hashlib
@@ -80,8 +81,8 @@ ALWAYS_RECORDED = ("temperature", "top_k", "top_p")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell(WarpSettings):
-    """Models, method, sampling and work.
+class Configuration(WarpSettings):
+    """Models, method, sampling and work: the fields of a `CellRequest` and of a `Cell`.
 
     Args:
         drafter: What proposes tokens: NAME[:key=value,...]; see sps list drafters.
@@ -97,7 +98,6 @@ class Cell(WarpSettings):
         leave_open: Let `max_new_tokens` cut a text in its JSON schema; else it is completed.
         regex: Regular expression that each text matches in full.
         grammar: Lark grammar that each text follows, in llguidance's dialect.
-        guarantee: What the class of a verifier that is not built in promises; empty: not known.
     """
 
     target: ModelSpec
@@ -136,20 +136,6 @@ class Cell(WarpSettings):
     system: str = ""  # message before them
     batch: int = 1  # texts at a time: in common passes, or as requests to a server
     continuous: bool = False  # a text that ends makes room for the next; else its place is empty
-    guarantee: str = field(default="", compare=False)
-
-    def __post_init__(self) -> None:
-        guarantee = GUARANTEES.get(self.verifier.name, self.guarantee)
-        object.__setattr__(self, "guarantee", guarantee)
-
-    @property
-    def noise_key(self) -> str:
-        """Return the key that seeds the random numbers of a method.
-
-        Methods draw independently of each other from one seed, while a longer budget only
-        continues the text (but for the last token, before which there was less room to draft).
-        """
-        return f"{self.drafter}/{self.verifier}/{self.schedule}"
 
     @property
     def models(self) -> list[ModelSpec]:
@@ -177,14 +163,6 @@ class Cell(WarpSettings):
         return self.decoder.name in ELSEWHERE
 
     @property
-    def compared_decoder(self) -> Spec:
-        """Return the decoder without arguments that change no text of another engine."""
-        if not self.elsewhere:
-            return self.decoder
-        args = (pair for pair in self.decoder.args if pair[0] not in ("timeout", "retries"))
-        return replace(self.decoder, args=tuple(args))
-
-    @property
     def on_server(self) -> bool:
         """Return whether a running server makes the text, whose drafting cannot be changed."""
         return self.elsewhere and "url" in dict(self.decoder.args)
@@ -204,13 +182,57 @@ class Cell(WarpSettings):
 
     @property
     def lossy(self) -> bool:
-        """Return whether the verifier says that it changes the target's distribution."""
-        return self.guarantee == LOSSY
+        """Return whether the verifier is known to change the target's distribution."""
+        return GUARANTEES.get(self.verifier.name) == LOSSY
 
     @property
     def warp(self) -> WarpSettings:
         """Return the options of the warp alone."""
         return WarpSettings(**{name: getattr(self, name) for name in WARP})
+
+    def but(self, **values: Any) -> Self:
+        """Return the configuration with other values in some fields."""
+        return replace(self, **values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRequest(Configuration):
+    """A configuration as it is requested, with defaults: no method has checked it.
+
+    Its verifier may be `auto`, and its schedule may name the costs of this machine (`costs=here`).
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(Configuration):
+    """A resolved configuration: its methods accept it, and it names its verifier and costs.
+
+    Args:
+        guarantee: What the class of a verifier that is not built in promises; empty: not known.
+    """
+
+    guarantee: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        guarantee = GUARANTEES.get(self.verifier.name, self.guarantee)
+        object.__setattr__(self, "guarantee", guarantee)
+
+    @property
+    def noise_key(self) -> str:
+        """Return the key that seeds the random numbers of a method.
+
+        Methods draw independently of each other from one seed, while a longer budget only
+        continues the text (but for the last token, before which there was less room to draft).
+        """
+        return f"{self.drafter}/{self.verifier}/{self.schedule}"
+
+    @property
+    def compared_decoder(self) -> Spec:
+        """Return the decoder without arguments that change no text of another engine."""
+        if not self.elsewhere:
+            return self.decoder
+        args = (pair for pair in self.decoder.args if pair[0] not in ("timeout", "retries"))
+        return replace(self.decoder, args=tuple(args))
 
     @property
     def recorded_warp(self) -> dict[str, float]:
@@ -225,9 +247,19 @@ class Cell(WarpSettings):
         verifier = AUTO if self.elsewhere else ARS_VERIFIER
         return self.but(draft=None, drafter=Spec("none"), verifier=verifier, schedule=constant(0))
 
-    def but(self, **values: Any) -> "Cell":
-        """Return the cell with other values in some fields."""
-        return replace(self, **values)
+    @property
+    def lossy(self) -> bool:
+        """Return whether the verifier says that it changes the target's distribution."""
+        return self.guarantee == LOSSY
+
+    @classmethod
+    def from_request(cls, request: CellRequest, **values: Any) -> Self:
+        """Return the cell with the fields of a checked request, but for `values`."""
+        return cls(**{**_fields_of(request), **values})
+
+    def to_request(self, **values: Any) -> CellRequest:
+        """Return a request with the fields of this cell, but for `values`, to be resolved anew."""
+        return CellRequest(**{**_fields_of(self), **values})
 
     def same_work(self, other: "Cell") -> bool:
         """Return whether two cells differ at most in draft, drafter, verifier and schedule."""
@@ -281,8 +313,13 @@ class Cell(WarpSettings):
 
 
 METHOD_FIELDS = ("drafter", "verifier", "schedule", "decoder")
-SAMPLING_FIELDS = tuple(name for name in options_of(Cell) if name not in METHOD_FIELDS)
+SAMPLING_FIELDS = tuple(name for name in options_of(CellRequest) if name not in METHOD_FIELDS)
 """Options of sampling: the distribution of each token, length and end of the text, the seed."""
+
+
+def _fields_of(configuration: Configuration) -> dict[str, Any]:
+    """Return the fields that requests and cells have, by name."""
+    return {field.name: getattr(configuration, field.name) for field in fields(CellRequest)}
 
 
 def short_hash(values: Mapping[str, Any], digits: int) -> str:

@@ -1,4 +1,4 @@
-"""Cells from options: the table of all options of cells, and `fill`.
+"""Requests from options: the table of all options of cells, and `fill`.
 
 `fill` fills in defaults and makes every check that needs neither a model nor torch.
 """
@@ -17,7 +17,7 @@ from spsbench.settings.cell import (
     METHOD_FIELDS,
     OWN_LOOP,
     SAMPLING_FIELDS,
-    Cell,
+    CellRequest,
     constant,
 )
 from spsbench.settings.models import (
@@ -97,22 +97,21 @@ DRAFTING = (*(setting.name for setting in DRAFT.values()), "drafter", "verifier"
 
 OF_CELL: Mapping[str, Setting] = {
     **{setting.name: setting for setting in (*TARGET.values(), *DRAFT.values(), K)},
-    **{name: options_of(Cell)[name] for name in (*METHOD_FIELDS, *SAMPLING_FIELDS)},
+    **{name: options_of(CellRequest)[name] for name in (*METHOD_FIELDS, *SAMPLING_FIELDS)},
 }
 """Name -> setting, of all options of a cell."""
 
 
-def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING, *, chat: bool = False) -> Cell:
-    """Make the cell that these typed options describe; what is left out gets its default.
+def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING) -> CellRequest:
+    """Make the request that these typed options describe; what is left out gets its default.
 
     A bundled target brings its draft, its heads, or a drafter with a schedule; another one without
     `draft` drafts by prompt lookup.
     `k` 0 is auto-regressive sampling. `k` is for the schedule `constant`; another names its own.
 
     Args:
-        given: values by name; those of a `Cell` that are no options (`task`, `batch`) are taken.
-        facts: asked for the drafter of a named draft, and in a chat for the target's own sampling.
-        chat: whether the sampling that is not given is the target's own.
+        given: values by name; fields of a `CellRequest` that are no options (`task`) as well.
+        facts: asked for the drafter of a named draft.
     """
     values = _with_default_drafter(_own_drafted(given))
     k, schedule, decoder = values.get("k"), values.get("schedule"), values.get("decoder")
@@ -128,9 +127,10 @@ def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING, *, chat: bool = 
             "drafter": drafter,
             "schedule": schedule or constant(lookahead(drafter) if k is None else k),
         }
-    sampling = chat_sampling(target, facts, values) if chat else {}
-    others = {name: value for name, value in values.items() if name in Cell.__dataclass_fields__}
-    return Cell(**sampling | others | method | {"target": target})
+    others = {
+        name: value for name, value in values.items() if name in CellRequest.__dataclass_fields__
+    }
+    return CellRequest(**others | method | {"target": target})
 
 
 def chat_sampling(target: ModelSpec, facts: ModelFacts, named: Mapping[str, Any]) -> dict[str, Any]:

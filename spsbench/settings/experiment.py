@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from spsbench.errors import MismatchError, MissingError, UsageError
 from spsbench.plugins import fixed, make, plug_in
 from spsbench.registry import entries
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import Cell, CellRequest
 from spsbench.settings.cell_from_options import chat_sampling, describe_defaults
 from spsbench.settings.execution import Access, OutputFolder, Workers
-from spsbench.settings.grid import MAX_SAMPLES, Sweep
+from spsbench.settings.grid import MAX_SAMPLES, Point, Sweep
 from spsbench.settings.models import NOTHING, ModelFacts, ModelSpec
 from spsbench.settings.options import RUN, SIZE, Option, between, located
 from spsbench.settings.task import Task
@@ -131,26 +131,60 @@ BENCH = (Sweep, Experiment, OutputFolder, Access, Workers)
 """The records of a benchmark's options."""
 
 
+class PartRequest(NamedTuple):
+    """A part of a requested experiment.
+
+    Args:
+        part: without cells.
+        cells: the requested ones.
+        is_traced: whether drafts of its speculative cells are traced.
+    """
+
+    part: Part
+    cells: Sequence[CellRequest]
+    is_traced: bool
+
+
+class ExperimentRequest(NamedTuple):
+    """A requested experiment: `whole` has no parts.
+
+    `benchmark.models.resolve_experiment` makes an `Experiment` of it.
+    """
+
+    whole: Experiment
+    parts: Sequence[PartRequest]
+
+    @property
+    def cells(self) -> list[CellRequest]:
+        """Return every requested cell once, in order."""
+        return list(dict.fromkeys(cell for part in self.parts for cell in part.cells))
+
+
 def plan(
-    tables: Sequence[Sweep], facts: ModelFacts = NOTHING, whole: Experiment = Experiment()
-) -> Experiment:
+    tables: Sequence[Sweep],
+    facts: ModelFacts = NOTHING,
+    whole: Experiment = Experiment(),
+    points: Sequence[Sequence[Point]] | None = None,
+) -> ExperimentRequest:
     """Make the tasks and expand the tables; reads data but loads no model.
 
     Args:
         facts: what files say of the models, for chats and heads.
         whole: the options for all parts.
+        points: `Sweep.points` of each table; None: made here.
     """
     tasks: dict[Spec, Task] = {}
-    parts: list[Part] = []
-    for table in tables:
+    parts: list[PartRequest] = []
+    points = points or [table.points(facts) for table in tables]
+    for table, of_table in zip(tables, points, strict=True):
         with located(table.where):
             spec = task_spec(table)
             if spec not in tasks:
                 tasks[spec] = make("tasks", spec)
-            parts += parts_of(table, spec, tasks[spec], facts)
+            parts += parts_of(table, of_table, spec, tasks[spec], facts)
     if whole.no_texts:
-        _check_no_texts(tables, parts)
-    return replace(whole, parts=tuple(parts), seed=tables[0].seed[0])
+        _check_no_texts(tables, [request.part for request in parts])
+    return ExperimentRequest(replace(whole, seed=tables[0].seed[0]), parts)
 
 
 def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[Part]) -> None:
@@ -190,11 +224,13 @@ def may_need_hub(table: Sweep) -> bool:
     return bool(plug_in("tasks", spec).online(dict(spec.args)))
 
 
-def parts_of(table: Sweep, spec: Spec, task: Task, facts: ModelFacts) -> Iterator[Part]:
+def parts_of(
+    table: Sweep, points: Sequence[Point], spec: Spec, task: Task, facts: ModelFacts
+) -> Iterator[PartRequest]:
     """Make one part of a table, or two where only some of its models use their chat template."""
-    asked = cache(partial(in_chat, task, spec, table.chat, facts))
-    cells = list(table.cells(spec, task, asked, facts))
-    chats = {cell.target: asked(cell.target) for cell in cells if cell.chat}
+    chat_task = cache(partial(in_chat, task, spec, table.chat, facts))
+    requests = list(table.requests(points, spec, task, chat_task, facts))
+    chats = {request.target: chat_task(request.target) for request in requests if request.chat}
     if table.system is not None and not chats:
         raise UsageError("`system` without a chat: expected a model with a template and `chat` on")
     for model in () if table.setting else chats:
@@ -206,7 +242,7 @@ def parts_of(table: Sweep, spec: Spec, task: Task, facts: ModelFacts) -> Iterato
             "prompts to draw. Name it, or leave `sample_seed` out"
         )
     for chat in (False, True):
-        chosen = tuple(cell for cell in cells if cell.chat == chat)
+        chosen = [request for request in requests if request.chat == chat]
         if not chosen:
             continue
         of_part = next(iter(chats.values())) if chat else None
@@ -217,24 +253,14 @@ def parts_of(table: Sweep, spec: Spec, task: Task, facts: ModelFacts) -> Iterato
                 raise UsageError(
                     f"`limit` is {table.limit}: expected at most {count}, all of {spec}"
                 )
-        yield Part(
-            spec=spec,
-            task=prompted,
-            cells=chosen,
-            **{name: getattr(table, name) for name in COUNTS},
-            traced=traced_cells(chosen) if table.record == "trace" else (),
-        )
-
-
-def traced_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """Return the cells whose drafts `record` "trace" records."""
-    drafting = tuple(cell for cell in cells if cell.k != 0)
-    if not drafting or len(drafting) == len(cells):
-        raise UsageError(
-            "`record` trace: expected `method` ars,sps, since the drafts of sps are traced "
-            "along the texts of ars"
-        )
-    return drafting
+        if table.record == "trace" and len({request.k == 0 for request in chosen}) < 2:
+            raise UsageError(
+                "`record` trace: expected `method` ars,sps, since the drafts of sps are traced "
+                "along the texts of ars"
+            )
+        numbers = {name: getattr(table, name) for name in COUNTS}
+        part = Part(spec=spec, task=prompted, cells=(), **numbers)
+        yield PartRequest(part, chosen, table.record == "trace")
 
 
 def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

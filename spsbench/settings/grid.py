@@ -3,15 +3,21 @@
 A `Sweep` is the grid of a task: one part of an experiment file, or the flags of `sps bench`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from spsbench.errors import UsageError
 from spsbench.registry import built_in
-from spsbench.settings.cell import ELSEWHERE, SAMPLING_FIELDS, SEED_MAX, Cell
-from spsbench.settings.cell_from_options import DRAFTING, OF_CELL, fill, own_copy
+from spsbench.settings.cell import ELSEWHERE, SAMPLING_FIELDS, SEED_MAX, CellRequest, Configuration
+from spsbench.settings.cell_from_options import (
+    DRAFTING,
+    OF_CELL,
+    chat_sampling,
+    fill,
+    own_copy,
+)
 from spsbench.settings.constraint import check_ends
 from spsbench.settings.models import NOTHING, ModelFacts, ModelSpec
 from spsbench.settings.options import (
@@ -35,8 +41,8 @@ RECORDED = ("counts", "laws", "trace")  # `laws` are for audits, a trace for `sp
 MAX_SAMPLES = 10**9
 MAX_ROWS = 1024  # of a batch
 MAX_CELLS = 10_000  # cells of one table
-Asked = Callable[[ModelSpec], Task | None]
-"""The task as a model is asked it in its chat template; None: it is given the text alone."""
+ChatTask = Callable[[ModelSpec], Task | None]
+"""Returns the task as a model is asked it in its chat template; None: the model gets plain text."""
 SLOWEST = ("setting", *SAMPLING_FIELDS)  # axes; seeds, batches and drafting turn fastest
 LAST = ("batch", "seed")
 
@@ -62,16 +68,12 @@ class Grid:
         """Return the options of a grid of one."""
         return {name: values[0] for name, values in self.axes.items()}
 
-    def one(self, facts: ModelFacts = NOTHING, *, chat: bool = False) -> Cell:
-        """Return the cell of a grid of one."""
-        return fill(self.given, facts, chat=chat)
-
-    def cells(self, facts: ModelFacts = NOTHING) -> Iterator[Cell]:
-        """Yield the cell of each combination. Raises like `one`."""
-        yield from (fill(point, facts) for point in self.points())
+    def one(self, facts: ModelFacts = NOTHING) -> CellRequest:
+        """Return the request of a grid of one."""
+        return fill(self.given, facts)
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Yield the options of each cell: sampling first, then models, work, and ways to draft."""
+        """Yield the options of each request: sampling first, then models, work, and drafting."""
         drafting = {n: self.axes[n] for n in ("k", *DRAFTING) if n in self.axes}
         others = [name for name in self.axes if name not in drafting]
         for point in combinations({name: self.axes[name] for name in sorted(others, key=_place)}):
@@ -123,8 +125,8 @@ def combinations(lists: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any
     return (dict(zip(lists, values, strict=True)) for values in product(*lists.values()))
 
 
-def make_cell(**options: Any) -> Cell:
-    """Make the cell that these options describe; None counts as not given. Raises like `one`."""
+def make_request(**options: Any) -> CellRequest:
+    """Make the request that these options describe; None counts as not given."""
     (grid,) = parse(options, Grid)
     return grid.one()  # type: ignore[no-any-return]
 
@@ -199,7 +201,7 @@ class Sweep:
     }
 
     def grid(self) -> Grid:
-        """Return the cells as combinations of values, `setting` among them."""
+        """Return the requests as combinations of values, `setting` among them."""
         if self.setting and self.axes.keys() & {"temperature", "top_p"}:
             raise UsageError("`setting` with `temperature` or `top_p`: expected one of the two")
         if 0 in self.axes.get("max_new_tokens", ()):
@@ -208,62 +210,86 @@ class Sweep:
         axes = {name: values for name, values in axes.items() if values}
         return Grid({**axes, **self.axes}, "ars" in self.method, "sps" in self.method)
 
-    def rough(self, facts: ModelFacts = NOTHING) -> list[Cell]:
-        """Return cells that name all models and ways to draft, before the task is known."""
+    def points(self, facts: ModelFacts = NOTHING) -> "list[Point]":
+        """Return the different combinations of options, each with the request that it makes.
+
+        Settings come first, then models, engines, decoders, then drafting; the task comes later.
+        """
+        points: dict[tuple[Any, CellRequest], Point] = {}
         with located(self.where):
-            grid = self.grid()
-            plain = {n: v for n, v in grid.axes.items() if n not in ("setting", *SAMPLING_FIELDS)}
-            return list(replace(grid, axes=plain).cells(facts))
+            for options in self.grid().points():
+                setting = options.pop("setting", None)
+                request = fill(options, facts)
+                points.setdefault((setting, request), Point(options, request, setting))
+                if len(points) > MAX_CELLS:
+                    raise UsageError(
+                        f"more than {MAX_CELLS:,} cells of {self.task}: expected fewer. "
+                        "Shorten the lists of options"
+                    )
+        return list(points.values())
 
-    def cells(self, spec: Spec, task: Task, asked: Asked, facts: ModelFacts) -> Iterator[Cell]:
-        """Yield each cell once: settings first, then models, engines, decoders, then drafting."""
-        seen: set[str] = set()
-        for point in self.grid().points():
-            cell = self._cell(point, spec, task, asked, facts)
-            if cell.k == 0 and len(self.method) > 1 and lacks_baseline(cell):
-                continue
-            if cell.id not in seen:
-                seen.add(cell.id)
-                yield cell
-            if len(seen) > MAX_CELLS:
-                raise UsageError(
-                    f"more than {MAX_CELLS:,} cells of {spec}: expected fewer. "
-                    "Shorten the lists of options"
-                )
+    def requests(
+        self,
+        points: "Sequence[Point]",
+        spec: Spec,
+        task: Task,
+        chat_task: ChatTask,
+        facts: ModelFacts,
+    ) -> Iterator[CellRequest]:
+        """Yield the request of each point with its task; without K = 0 where a server has none.
 
-    def _cell(
-        self, point: dict[str, Any], spec: Spec, task: Task, asked: Asked, facts: ModelFacts
-    ) -> Cell:
-        chat_task = asked(fill({n: v for n, v in point.items() if n != "setting"}, facts).target)
-        task = chat_task or task
-        chat, setting = chat_task is not None, point.pop("setting", None)
+        Args:
+            spec, task: name and task of the table.
+            chat_task: returns the task for models that are asked in their chat template.
+            facts: sampling that chats take from their models.
+        """
+        for point in points:
+            request = self._with_task(point, spec, task, chat_task, facts)
+            if request.k != 0 or len(self.method) == 1 or not lacks_baseline(request):
+                yield request
+
+    def _with_task(
+        self, point: "Point", spec: Spec, task: Task, chat_task: ChatTask, facts: ModelFacts
+    ) -> CellRequest:
+        """Return the request of a point with the task, its prompts and its usual sampling."""
+        options, request, setting = point
+        asked_in_chat = chat_task(request.target)
+        task, chat = asked_in_chat or task, asked_in_chat is not None
         named = {"nucleus": task.nucleus, "greedy": task.greedy}[setting] if setting else {}
-        ends = {} if point.get("ignore_eos") else {"stop": task.stop}  # of full length
-        plain = {"max_new_tokens": task.max_new_tokens, **ends}
-        of_task = {
-            "task": spec,
-            "prompt_version": task.prompt_version,
-            "chat": chat,
-            "system": (self.system or "") if chat else "",
-            "continuous": self.continuous and point["batch"] > 1,
-        }
-        cell = fill({**plain, **named, **point, **of_task}, facts, chat=chat and not setting)
-        if task.verifier and cell.k != 0 and not cell.elsewhere and "verifier" not in point:
-            cell = cell.but(verifier=Spec.parse(task.verifier))
+        sampling = chat_sampling(request.target, facts, options) if chat and not setting else {}
+        ends = {} if options.get("ignore_eos") else {"stop": task.stop}  # of full length
+        usual = {**sampling, "max_new_tokens": task.max_new_tokens, **ends, **named}
+        request = request.but(
+            **{name: value for name, value in usual.items() if name not in options},
+            task=spec,
+            prompt_version=task.prompt_version,
+            chat=chat,
+            system=(self.system or "") if chat else "",
+            continuous=self.continuous and request.batch > 1,
+        )
+        if task.verifier and request.k != 0 and not request.elsewhere and "verifier" not in options:
+            request = request.but(verifier=Spec.parse(task.verifier))
         if self.record == "laws":
-            if not cell.own_loop:
+            decoder = request.decoder
+            if not request.own_loop:
                 raise UsageError(
-                    f"`record` laws with `decoder` {cell.decoder}: expected native, which records "
-                    "them"
+                    f"`record` laws with `decoder` {decoder}: expected native, which records them"
                 )
-            args = (*cell.decoder.args, ("laws", True))
-            cell = cell.but(decoder=replace(cell.decoder, args=args))
-        check_work(cell, spec, task, self.record)
-        return cell
+            request = request.but(decoder=replace(decoder, args=(*decoder.args, ("laws", True))))
+        check_work(request, spec, task, self.record)
+        return request
 
 
-def check_work(cell: Cell, spec: Spec, task: Task, record: str) -> None:
-    """Refuse a cell that cannot do its task."""
+class Point(NamedTuple):
+    """The options of a combination, the request that they make without its task, and `setting`."""
+
+    options: Mapping[str, Any]
+    request: CellRequest
+    setting: str | None
+
+
+def check_work(cell: CellRequest, spec: Spec, task: Task, record: str) -> None:
+    """Refuse a request that cannot do its task."""
     if task.constrained:
         where = f"json_schema in the rows of {spec.name}"
         check_ends(cell, where)
@@ -285,6 +311,6 @@ def check_work(cell: Cell, spec: Spec, task: Task, record: str) -> None:
         )
 
 
-def lacks_baseline(cell: Cell) -> bool:
+def lacks_baseline(cell: Configuration) -> bool:
     """Return whether the cell's server has no other one beside it that does not speculate."""
     return cell.on_server and "baseline" not in dict(cell.decoder.args)

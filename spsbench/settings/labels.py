@@ -14,6 +14,7 @@ from spsbench.settings.cell import (
     SAMPLING_FIELDS,
     WARP,
     Cell,
+    Configuration,
     WarpSettings,
     short_hash,
 )
@@ -28,8 +29,8 @@ USUAL = (Spec("sps"), Spec("auto"), Spec("match"))
 """Rules that the paper's tables leave out."""
 
 
-def method(cell: Cell) -> str:
-    """Return the label of a cell's method: drafter, verifier and K."""
+def method(cell: Configuration) -> str:
+    """Return the label of a method: drafter, verifier and K."""
     if cell.k == 0:
         return "ArS"
     how = "" if cell.drafter in (Spec("model"), ENGINES_OWN) else f" {cell.drafter}"
@@ -42,7 +43,7 @@ def method(cell: Cell) -> str:
     return f"SpS{how}{rule}{depth}"
 
 
-def drafting(cell: Cell) -> str:
+def drafting(cell: Configuration) -> str:
     """Return the drafter and its model: `ngram`, `model nano-draft`; the dtype where it differs."""
     drafter, model = cell.drafter, cell.draft
     if model is None:

@@ -14,7 +14,7 @@ from spsbench.hardware.environment import PACKAGES, cpu_kind, package_version, u
 from spsbench.hardware.files import open_file
 from spsbench.messages import announce_if_slow
 from spsbench.models.hub import set_here
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import Cell, CellRequest
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA
@@ -212,8 +212,7 @@ def compared_fields(cell: Cell) -> dict[str, Any]:
     for name, values in (("target", cell.target), ("draft", cell.draft)):
         for field in fields(ModelSpec):
             compared[f"{name}.{field.name}"] = _text(getattr(values, field.name, None))
-    others = ("target", "draft", "guarantee")
-    names = (field.name for field in fields(cell) if field.name not in others)
+    names = (field.name for field in fields(CellRequest) if field.name not in ("target", "draft"))
     compared |= {name: _text(getattr(cell, name)) for name in names}
     compared["decoder"] = _text(cell.compared_decoder)
     # absent at their defaults

@@ -25,7 +25,7 @@ from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Limits
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import Loaded
-from spsbench.settings.cell import Cell, WarpSettings
+from spsbench.settings.cell import CellRequest, WarpSettings
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -34,7 +34,7 @@ from tests.oracles.defects import Lenient, RowBefore
 from tests.workers.inline import inline
 
 CELL = resolve(
-    Cell(
+    CellRequest(
         target=ModelSpec("t", engine=Spec("eager")),  # the defects are planted there
         draft=ModelSpec("d", engine=Spec("eager")),
         max_new_tokens=24,
@@ -146,7 +146,7 @@ def test_a_bonus_token_that_is_not_warped_is_impossible(audit):
 
 
 def test_a_lossy_rule_for_look_ups_is_found(audit):
-    lossy = resolve(LOOKED_UP.but(verifier=Spec("synthetic", (("alpha", 0.6),))))
+    lossy = resolve(LOOKED_UP.to_request(verifier=Spec("synthetic", (("alpha", 0.6),))))
     assert audit(lossy, draft=None).verdict is AuditVerdict.BIAS
 
 
@@ -263,7 +263,7 @@ def test_jobs_of_workers_come_in_order(monkeypatch, prompts):
     assert received == list(islice(jobs(prompts), 9))
 
 
-GREEDY = resolve(CELL.but(temperature=0.0))
+GREEDY = resolve(CELL.to_request(temperature=0.0))
 
 
 def test_greedy_texts_are_identical(loaded, prompts):

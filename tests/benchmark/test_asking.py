@@ -18,7 +18,7 @@ XSUM = {"task": "xsum:data=mini,count=2", "target": "some/model"}
 
 def chats(asked, has=True):
     parts = plan([parse(XSUM | asked, Sweep)[0]], ModelFacts(template=lambda model: has)).parts
-    return [(cell.chat, part.task.prompt_version[:3]) for part in parts for cell in part.cells]
+    return [(r.chat, part.task.prompt_version[:3]) for part, some, _ in parts for r in some]
 
 
 def test_auto_asks_where_there_is_a_template():
@@ -29,7 +29,7 @@ def test_auto_asks_where_there_is_a_template():
 def sampled(asked):
     own = {"temperature": 0.2, "top_k": 20}
     made = plan([parse(XSUM | asked, Sweep)[0]], ModelFacts(lambda model: True, lambda model: own))
-    laws = (cell for cell in made.cells)
+    laws = made.cells
     return {(law.temperature, law.top_p, law.top_k) for law in laws}
 
 

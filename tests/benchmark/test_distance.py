@@ -10,7 +10,7 @@ from spsbench.engines.quantization.layers import dequantise, quantise
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import ModelCache
 from spsbench.settings.execution import Access
-from spsbench.settings.grid import make_cell
+from spsbench.settings.grid import make_request
 from spsbench.settings.models import BUNDLED
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
@@ -20,7 +20,7 @@ PROMPT, TEXT = [5, 6, 7], [8, 9, 10, 11]
 
 def cell(weights, temperature):
     return resolve(
-        make_cell(
+        make_request(
             target="nano-draft",
             k=0,
             weights=weights,

@@ -19,7 +19,7 @@ from spsbench.loop.types import Round
 from spsbench.methods.build import forget_memories
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import Loaded
-from spsbench.settings.cell import Cell, constant
+from spsbench.settings.cell import CellRequest, constant
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record, TreeRound
 from spsbench.spec import Spec
@@ -40,10 +40,8 @@ def loaded():
 
 
 TARGET, DRAFT = (ModelSpec(name, engine=Spec("eager")) for name in "td")
-CELL = resolve(Cell(target=TARGET, draft=DRAFT, max_new_tokens=24, ignore_eos=True))
-ARS = resolve(
-    CELL.but(draft=None, drafter=Spec("none"), schedule=Spec("constant", (("lookahead", 0),)))
-)
+CELL = resolve(CellRequest(target=TARGET, draft=DRAFT, max_new_tokens=24, ignore_eos=True))
+ARS = CELL.auto_regressive
 
 
 def ids(loaded):
@@ -69,7 +67,7 @@ def test_a_record_holds_what_the_updates_brought(loaded):
 
 def test_laws_are_recorded_where_the_decoder_is_told_to(loaded):
     record = run(CELL, loaded)[1].record
-    told = CELL.but(decoder=Spec("native", (("laws", True),)))
+    told = CELL.to_request(decoder=Spec("native", (("laws", True),)))
     audited = run(resolve(told), loaded)[1].record
     assert record.laws is None
     assert audited.laws is not None
@@ -95,7 +93,7 @@ def test_a_drafter_does_not_remember_its_warm_up(loaded, tokens, monkeypatch):
     """Its prompt is cut, and so would be remembered as another one."""
     monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 0.05)
     drafter = Spec("recycling", (("shared", True),))
-    cell = Cell(target=TARGET, drafter=drafter, max_new_tokens=tokens, temperature=0.0)
+    cell = CellRequest(target=TARGET, drafter=drafter, max_new_tokens=tokens, temperature=0.0)
     prompt = ids(loaded) * 9
     forget_memories()
     alone = Generation(resolve(cell), loaded, prompt)
@@ -122,7 +120,7 @@ def test_a_schedule_is_warmed_up_at_each_depth(loaded, monkeypatch, schedule, de
                 yield update
 
     monkeypatch.setattr("spsbench.benchmark.generation.Generation", Watched)
-    warm_depths(resolve(CELL.but(schedule=schedule)), loaded, ids(loaded))
+    warm_depths(resolve(CELL.to_request(schedule=schedule)), loaded, ids(loaded))
     assert drafted >= depths
 
 

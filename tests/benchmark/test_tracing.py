@@ -19,7 +19,7 @@ from spsbench.methods.drafters.ngram import NgramDrafter, agreement
 from spsbench.methods.drafters.suffix import SuffixDrafter
 from spsbench.methods.resolve import resolve, warp
 from spsbench.models.cache import Loaded
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import CellRequest
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.traces import Drawn
@@ -30,7 +30,7 @@ PROMPT = [ord(c) for c in "the cat sat on the mat"]
 TEXT = [ord(c) for c in " and the cat sat on the hat"]
 EAGER = Spec("eager")
 CELL = resolve(
-    Cell(
+    CellRequest(
         target=ModelSpec("t", engine=EAGER),
         draft=ModelSpec("d", engine=EAGER),
         temperature=0.7,
@@ -62,7 +62,7 @@ def traced(cell, loaded, monkeypatch):
 
 @pytest.mark.parametrize("temperature", [0.7, 0.0])
 def test_columns_are_those_of_one_token_at_a_time(temperature, loaded, monkeypatch):
-    cell = resolve(CELL.but(temperature=temperature))
+    cell = resolve(CELL.to_request(temperature=temperature))
     written, along, draft = traced(cell, loaded, monkeypatch)
     assert isinstance(along, Drawn)
     assert draft.untraceable is None
@@ -115,7 +115,7 @@ class Guesses(Own):
 def drafting(kind):
     """A cell that drafts by a class of this file."""
     own = Spec(f"{__file__}:{kind.__name__}")
-    return resolve(CELL.but(draft=None, drafter=own, verifier=Spec("auto")))
+    return resolve(CELL.to_request(draft=None, drafter=own, verifier=Spec("auto")))
 
 
 @pytest.mark.parametrize(("kind", "exact"), [(Own, True), (Looks, False)])

@@ -14,7 +14,7 @@ from spsbench.errors import MismatchError, UnavailableError
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import ModelCache
 from spsbench.settings.execution import Access, Workers
-from spsbench.settings.grid import make_cell
+from spsbench.settings.grid import make_request
 from spsbench.settings.records import RoundRecord
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
@@ -131,7 +131,7 @@ def test_a_worker_of_another_environment_is_refused(conducted):
 
 def test_a_worker_warms_up_each_depth_and_measures_the_distance(monkeypatch):
     options = {"target": "nano-draft", "weights": "int8", "engine": "eager", "max_new_tokens": 6}
-    cells = [resolve(make_cell(**options, **more)) for more in ({"k": 0}, {"schedule": "ema"})]
+    cells = [resolve(make_request(**options, **more)) for more in ({"k": 0}, {"schedule": "ema"})]
     warmed = []
     monkeypatch.setattr(
         "spsbench.benchmark.maker.warm_depths", lambda cell, *_: warmed.append(cell)

@@ -11,11 +11,11 @@ import pytest
 GENERATE_AGAIN_AND_AGAIN = """
 import sys
 from spsbench.methods.resolve import resolve
-from spsbench.settings.grid import make_cell
+from spsbench.settings.grid import make_request
 from spsbench.benchmark.generation import Generation
 from spsbench.models.cache import ModelCache
 from spsbench.settings.execution import Access
-cell = resolve(make_cell(target="nano", k=4, max_new_tokens=200, ignore_eos=True, dtype="auto"))
+cell = resolve(make_request(target="nano", k=4, max_new_tokens=200, ignore_eos=True, dtype="auto"))
 loaded = ModelCache(Access(threads=1)).load(cell)
 for update in Generation(cell, loaded, [5, 6, 7]):  # layers are traced and checked by then
     pass

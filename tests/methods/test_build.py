@@ -9,13 +9,13 @@ from spsbench.loop.types import Drafter, Drawn
 from spsbench.methods.resolve import resolve
 from spsbench.plugins import fixed
 from spsbench.reports.page.answer import lossless
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import Cell, CellRequest
 from spsbench.settings.labels import method
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 
-SAMPLED = Cell(target=ModelSpec("t"), draft=ModelSpec("d"))
-LOOKED_UP = Cell(target=ModelSpec("t"), drafter=Spec("ngram"))
+SAMPLED = CellRequest(target=ModelSpec("t"), draft=ModelSpec("d"))
+LOOKED_UP = CellRequest(target=ModelSpec("t"), drafter=Spec("ngram"))
 
 
 @pytest.mark.needs_fast
@@ -24,7 +24,7 @@ LOOKED_UP = Cell(target=ModelSpec("t"), drafter=Spec("ngram"))
     [
         (SAMPLED, "sps"),
         (LOOKED_UP, "match"),
-        (Cell(target=ModelSpec("t"), drafter=Spec("none")), "sps"),
+        (CellRequest(target=ModelSpec("t"), drafter=Spec("none")), "sps"),
         (SAMPLED.but(verifier=Spec("block")), "block"),
         (SAMPLED.but(verifier=Spec("match")), "match"),
     ],
@@ -32,10 +32,10 @@ LOOKED_UP = Cell(target=ModelSpec("t"), drafter=Spec("ngram"))
 def test_the_verifier_that_goes_with_the_drafter(cell, verifier):
     resolved = resolve(cell)
     assert resolved.verifier == Spec(verifier)
-    assert resolved.but(verifier=cell.verifier) == cell
-    assert resolve(resolved) == resolved
+    assert resolved.to_request(verifier=cell.verifier) == cell
+    assert resolve(resolved.to_request()) == resolved
     plain = resolved.auto_regressive
-    assert (resolve(plain), resolve(plain).id) == (plain, plain.id)
+    assert (resolve(plain.to_request()), resolve(plain.to_request()).id) == (plain, plain.id)
 
 
 @pytest.mark.needs_fast
@@ -94,13 +94,15 @@ class Mine(Sps):
 def test_a_rule_of_a_file_is_called_lossy_everywhere_where_it_says_so(tmp_path, claim):
     (tmp_path / "mine.py").write_text(RULE.format(claim))
     rule = fixed(Spec(f"{tmp_path / 'mine.py'}:Mine"))
-    unresolved = SAMPLED.but(verifier=rule)
-    cell = resolve(unresolved)
+    cell = resolve(SAMPLED.but(verifier=rule))
     is_lossy = "lossy" in claim.lower()
     assert ("(lossy)" in method(cell)) == is_lossy
     assert lossless(cell, None).status == ("bad" if is_lossy else "open")  # a claim is no proof
     read = Cell.from_json(json.loads(json.dumps(cell.to_json())))
-    assert (read, read.guarantee, read.id) == (cell, cell.guarantee, unresolved.id)
+    assert (read, read.guarantee, read.id) == (cell, cell.guarantee, cell.id)
+    assert (
+        cell.id == Cell.from_request(SAMPLED.but(verifier=rule)).id
+    )  # as in runs that do not say it
 
 
 @pytest.mark.needs_fast
@@ -111,4 +113,4 @@ def test_a_rule_that_promises_something_unknown_is_refused(tmp_path):
 
 
 def test_the_json_of_a_cell_names_no_guarantee_of_a_built_in_rule():
-    assert "guarantee" not in SAMPLED.but(verifier=Spec("lenient")).to_json()
+    assert "guarantee" not in resolve(SAMPLED.but(verifier=Spec("lenient"))).to_json()

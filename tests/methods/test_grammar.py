@@ -12,7 +12,8 @@ from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.loop.constraint import Constraint, DeadEndError
 from spsbench.methods import grammar
 from spsbench.settings import constraint as options
-from spsbench.settings.grid import Sweep, make_cell
+from spsbench.settings.cell import Cell
+from spsbench.settings.grid import Sweep, make_request
 from spsbench.settings.options import parse
 from spsbench.spec import Spec
 from tests.trained import model, save
@@ -113,7 +114,7 @@ def test_a_grammar_with_a_dead_end_is_an_error(pair):
 
 
 def opened(pair, constraint):
-    cell = make_cell(**constraint)
+    cell = make_request(**constraint)
     made = grammar.open_constraint(cell, pair.loaded)
     assert isinstance(made, Constraint)
     return made._automaton
@@ -141,12 +142,12 @@ def test_masks_after_refused_drafts_are_those_of_the_text_read_anew(pair, seed):
 def test_an_end_that_is_a_letter_ends_no_text_that_goes_on(pair):
     letter = pair.loaded.tokenizer.convert_tokens_to_ids("a")
     loaded = replace(pair.loaded, eos=pair.loaded.eos | {letter})
-    cell = make_cell(regex="b|ba?")
+    cell = make_request(regex="b|ba?")
     automaton = grammar.open_constraint(cell, loaded)._automaton
     assert not automaton.allowed()[sorted(loaded.eos)].any()
     assert automaton.advance(pair.loaded.tokenizer.convert_tokens_to_ids("b"))
     assert automaton.allowed()[sorted(loaded.eos)].all()
-    word = make_cell(regex="[ab]b")
+    word = make_request(regex="[ab]b")
     automaton = grammar.open_constraint(word, loaded)._automaton
     assert not automaton.allowed()[letter]
 
@@ -176,9 +177,9 @@ def test_an_end_that_is_a_letter_ends_no_text_that_goes_on(pair):
 def test_what_nothing_can_follow_is_refused_before_a_model_is_loaded(given):
     from spsbench.methods.resolve import resolve
 
-    resolve(make_cell(target="nowhere", drafter="ngram", json_schema=PERSON))
+    resolve(make_request(target="nowhere", drafter="ngram", json_schema=PERSON))
     with pytest.raises((DataError, UsageError, MissingError)):
-        resolve(make_cell(target="nowhere", drafter="ngram", **given))
+        resolve(make_request(target="nowhere", drafter="ngram", **given))
 
 
 def test_a_schema_is_a_dict_a_text_a_file_or_a_class(tmp_path):
@@ -191,12 +192,12 @@ def test_a_schema_is_a_dict_a_text_a_file_or_a_class(tmp_path):
     path = tmp_path / "point.json"
     path.write_text(json.dumps(Point.model_json_schema(), indent=2))
     ways = [Point, Point.model_json_schema(), path, str(path), path.read_text()]
-    made = {make_cell(json_schema=way).id for way in ways}
+    made = {make_request(json_schema=way) for way in ways}
     assert len(made) == 1
-    cell = make_cell(json_schema=Point)
-    assert make_cell(json_schema=cell.json_schema).id == cell.id
+    cell = Cell.from_request(make_request(json_schema=Point))
+    assert Cell.from_request(make_request(json_schema=cell.json_schema)) == cell
     assert cell.from_json(cell.to_json()) == cell
-    assert make_cell().id != cell.id
+    assert Cell.from_request(make_request()) != cell
     assert cell.json_schema.index('"y"') < cell.json_schema.index('"x"')
 
 

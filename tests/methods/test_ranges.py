@@ -9,7 +9,7 @@ from spsbench.loop.drafter_context import Weights
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.plugins import parameters, plug_in
 from spsbench.registry import BUILT_IN
-from spsbench.settings.cell import ENGINES_OWN, Cell
+from spsbench.settings.cell import ENGINES_OWN, CellRequest
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 
@@ -62,7 +62,7 @@ def numbers():
 
 def cell_of(kind, spec):
     maker = plug_in(kind, spec)
-    cell = Cell(target=TARGET)
+    cell = CellRequest(target=TARGET)
     if kind == "decoders":
         needed = [(name, value) for name, value in NEEDED.items() if name in parameters(maker)]
         spec = Spec(spec.name, (*needed, *spec.args))

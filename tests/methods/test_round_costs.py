@@ -9,7 +9,7 @@ from spsbench.methods import measured_costs, round_costs
 from spsbench.methods.measured_costs import costs_of, learn_costs
 from spsbench.methods.resolve import resolve
 from spsbench.methods.round_costs import RoundCosts, keep_costs, known_costs, with_costs
-from spsbench.settings.grid import make_cell
+from spsbench.settings.grid import make_request
 
 COSTS = RoundCosts(0.1, (0.2, 0.4, 0.6, 0.8, 1.0, 1.2), 0.05)
 
@@ -28,7 +28,7 @@ def nano():
 
 @pytest.fixture
 def cell():
-    return make_cell(target="nano", schedule="payoff:costs=here,most=5", max_new_tokens=16)
+    return make_request(target="nano", schedule="payoff:costs=here,most=5", max_new_tokens=16)
 
 
 def test_a_cell_gets_the_costs_that_are_kept_as_numbers(cache, cell, monkeypatch):
@@ -36,7 +36,7 @@ def test_a_cell_gets_the_costs_that_are_kept_as_numbers(cache, cell, monkeypatch
     resolved = resolve(cell)
     row = "0.2-0.4-0.6-0.8-1-1.2"
     assert str(resolved.schedule) == f"payoff:draft=0.1,row={row},fixed=0.05,most=5"
-    assert resolve(resolved) == resolved
+    assert resolve(resolved.to_request()) == resolved
     (kept,) = (cache / "spsbench" / "costs").iterdir()
     kept.write_text(json.dumps({}))
     assert with_costs(cell).schedule == resolved.schedule  # of this process

@@ -8,7 +8,7 @@ from spsbench.benchmark.bench import planned
 from spsbench.messages import lines_to
 from spsbench.models.prepare import note_default_drafters
 from spsbench.settings.execution import Access
-from spsbench.settings.grid import Sweep, make_cell
+from spsbench.settings.grid import Sweep, make_request
 from spsbench.settings.options import parse
 
 OWN = "hybrid:first=suffix,then=eagle3 smollm2-eagle3 int8 under schedule payoff:costs=here"
@@ -35,7 +35,7 @@ LOOKUP = "ngram (prompt lookup), since none was named; name a draft model with `
 )
 def test_the_default_of_each_target_is_named(caplog, options, line):
     with caplog.at_level(logging.INFO):
-        note_default_drafters([make_cell(**options)], options)
+        note_default_drafters([make_request(**options)], options)
     assert caplog.messages == ([] if line is None else [f"note: drafting with {line}"])
 
 

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import spsbench
 from spsbench.errors import UsageError
 from spsbench.models.shape import plain, reshaped, shape_of
-from spsbench.settings.grid import make_cell
+from spsbench.settings.grid import make_request
 from spsbench.settings.models import Shape, parse_shape
 from tests.oracles.models import ARCHITECTURES, config
 
@@ -58,12 +58,12 @@ def test_what_is_no_shape_is_refused(text):
 
 
 def test_a_shape_is_a_draft_of_random_weights_run_as_its_target():
-    draft = make_cell(draft="shape:64x2", dtype="float64", engine="eager").draft
+    draft = make_request(draft="shape:64x2", dtype="float64", engine="eager").draft
     assert (draft.id, draft.random, draft.dtype) == ("shape:64x2:nano", True, "float64")
-    assert make_cell(draft=draft.id, dtype="float64", engine="eager").draft == draft
+    assert make_request(draft=draft.id, dtype="float64", engine="eager").draft == draft
     assert parse_shape(draft.id) == (Shape(64, 2), "nano")
     with pytest.raises(UsageError):
-        make_cell(draft="shape:64x2", draft_weights="int8")
+        make_request(draft="shape:64x2", draft_weights="int8")
 
 
 def test_a_draft_of_a_shape_leaves_the_greedy_text_as_it_is(monkeypatch, tmp_path):

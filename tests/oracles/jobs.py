@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spsbench.benchmark.maker import RecordMaking
 from spsbench.methods.resolve import resolve
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import CellRequest
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec
@@ -55,10 +55,8 @@ class Kept:
 
 
 TARGET, DRAFT = (ModelSpec(name, engine=Spec("eager")) for name in "td")
-BASE = resolve(Cell(target=TARGET, draft=DRAFT, max_new_tokens=8, ignore_eos=True))
-ARS = resolve(
-    BASE.but(draft=None, drafter=Spec("none"), schedule=Spec("constant", (("lookahead", 0),)))
-)
+BASE = resolve(CellRequest(target=TARGET, draft=DRAFT, max_new_tokens=8, ignore_eos=True))
+ARS = BASE.auto_regressive
 EXPERIMENT = Experiment(parts=(), seed=3, warmup=1)
 
 

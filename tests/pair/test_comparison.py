@@ -14,7 +14,8 @@ from spsbench.metrics.summaries import summaries
 from spsbench.pair.text import BUSY, Comparison, Text, gain
 from spsbench.reports.reporter import Report, Title
 from spsbench.reports.run_tables import table_of
-from spsbench.settings.grid import make_cell
+from spsbench.settings.cell import Cell
+from spsbench.settings.grid import make_request
 from spsbench.settings.records import Record, RoundRecord
 from tests.simulation import cell, run
 
@@ -30,7 +31,9 @@ def arm(*emitted, seconds):
         prefill_seconds=0.1,
         rounds=rounds,
     )
-    return Text(make_cell(target="nano", k=4), record, metrics(rounds, 0.1), False)
+    return Text(
+        Cell.from_request(make_request(target="nano", k=4)), record, metrics(rounds, 0.1), False
+    )
 
 
 def told(ars, sps):
@@ -41,7 +44,7 @@ def test_a_lookup_without_drafts_and_a_slow_draft_are_advised_against():
     nothing, drafts = arm(*[1] * 128, seconds=1.0), arm(*[2] * 128, seconds=1.0)
     looked_up = replace(nothing, by_rule=True)
     assert len(list(advice(looked_up, None))) == 1
-    asked = replace(looked_up, cell=make_cell(target="nano", k=0))
+    asked = replace(looked_up, cell=Cell.from_request(make_request(target="nano", k=0)))
     short = replace(arm(*[1] * 3, seconds=1.0), by_rule=True)
     for silent in nothing, asked, short, replace(drafts, by_rule=True):
         assert list(advice(silent, None)) == []

@@ -17,7 +17,7 @@ from spsbench.methods.resolve import resolve
 from spsbench.models.loader import load_model, own_device
 from spsbench.models.prepare import check_ranks
 from spsbench.parallel.process_group import backend_of, connect
-from spsbench.settings.grid import make_cell
+from spsbench.settings.grid import make_request
 from spsbench.settings.models import ModelSpec
 from tests.cli.forked import Forked
 from tests.folders import byte_tokenizer, save
@@ -139,7 +139,7 @@ def test_a_rank_that_stands_still_is_noticed_by_the_timeout():
 
 @pytest.mark.needs_fast
 def test_what_cannot_be_shared_is_refused(tmp_path, monkeypatch):
-    two = make_cell().but(target=ModelSpec("nano", parallel="tp:2"))
+    two = make_request().but(target=ModelSpec("nano", parallel="tp:2"))
     with pytest.raises(UsageError) as caught:
         check_ranks(two.models)
     assert "torchrun --nproc-per-node 2" in str(caught.value)
@@ -147,15 +147,15 @@ def test_what_cannot_be_shared_is_refused(tmp_path, monkeypatch):
         check_ranks([ModelSpec("nano", weights="random", parallel="tp:2")])
     for by_clock in ("utility", "payoff:costs=here"):
         with pytest.raises(UsageError):
-            resolve(two.but(schedule=make_cell(schedule=by_clock).schedule))
-    resolve(two.but(schedule=make_cell(schedule="utility:draft=0.1").schedule))
+            resolve(two.but(schedule=make_request(schedule=by_clock).schedule))
+    resolve(two.but(schedule=make_request(schedule="utility:draft=0.1").schedule))
     for architecture, parallel in (("gpt2", "tp:2"), ("llama", "tp:3")):
         tiny(architecture).save_pretrained(tmp_path / architecture)
         with pytest.raises(DataError):
             load_model(tmp_path / architecture, ModelSpec("", parallel=parallel))
     for name, value in variables_of(0, 2, 1).items():
         monkeypatch.setenv(name, value)
-    cell = make_cell()
+    cell = make_request()
     assert (cell.target.parallel, cell.ranks, cell.draft.parallel) == ("tp:2", 2, None)
     for models in ([ModelSpec("nano", parallel="tp:4")], [ModelSpec("nano")]):
         with pytest.raises(UsageError):

@@ -20,7 +20,7 @@ from spsbench.models.cache import Loaded
 from spsbench.planning import measure as measuring
 from spsbench.planning.measure import enough, measure, measured_sizes, quiet, take_turns, within
 from spsbench.planning.plan_folder import measured_costs
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import CellRequest
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -30,9 +30,9 @@ from tests.oracles.forecasts import drafts
 
 EAGER = Spec("eager")
 TARGET = ModelSpec("t", engine=EAGER)
-CELL = resolve(Cell(target=TARGET, draft=ModelSpec("d", engine=EAGER), temperature=0.5))
+CELL = resolve(CellRequest(target=TARGET, draft=ModelSpec("d", engine=EAGER), temperature=0.5))
 SIZES, REQUESTED = (1, 2, 5, 9), (1, 4)
-NGRAM = resolve(Cell(target=TARGET, drafter=Spec("ngram"), temperature=0.5))
+NGRAM = resolve(CellRequest(target=TARGET, drafter=Spec("ngram"), temperature=0.5))
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def models():
 
 
 def pairs(models):
-    block = resolve(CELL.but(verifier=Spec("block")))
+    block = resolve(CELL.to_request(verifier=Spec("block")))
     return [(CELL, models), (NGRAM, models), (block, models)]
 
 
@@ -140,7 +140,9 @@ def test_rounds_of_another_k_take_what_was_foretold(parts, models):
 
 def test_texts_of_a_batch_draft_each_from_their_own_cache(models):
     """A draft over all of the target's cache is the target: greedy, nothing of it is rejected."""
-    alike = resolve(Cell(target=TARGET, drafter=Spec.parse("self:window=400"), temperature=0.0))
+    alike = resolve(
+        CellRequest(target=TARGET, drafter=Spec.parse("self:window=400"), temperature=0.0)
+    )
     meter = RoundMeter(alike, models, list(range(1, 100)), 40, [2], Random(1), sizes=(1, 2))
     meter.turn()
     drafted, *_, contexts = meter.of([0])[0, :, :, 0]

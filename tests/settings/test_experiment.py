@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spsbench.benchmark.models import resolve_experiment
 from spsbench.errors import UsageError
 from spsbench.settings.commands import Planning
 from spsbench.settings.experiment import Experiment, Part, plan, read_tables
@@ -19,36 +20,36 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "experiments.md"
 XSUM = {"task": "xsum:count=3", "data": "mini"}
 
 
-def cells(**changes):
+def requests(**changes):
     return plan([parse(XSUM | changes, Sweep)[0]]).cells
 
 
 def test_a_sweep_has_one_baseline_and_a_cell_for_each_k():
-    made = cells(k="1..8,4,0")  # what is there twice is run once
+    made = requests(k="1..8,4,0")  # what is there twice is run once
     assert [cell.k for cell in made] == list(range(9))
-    assert len({cell.id for cell in made}) == 9
+    assert len(set(made)) == 9
     assert made[0].drafter == Spec("none")
     assert made[1].draft is not None
     assert {cell.prompt_version for cell in made} == {
-        plan([parse(XSUM, Sweep)[0]]).parts[0].task.prompt_version
+        plan([parse(XSUM, Sweep)[0]]).parts[0].part.task.prompt_version
     }
 
 
 def test_lists_multiply():
-    made = cells(k="2,4", setting=("nucleus", "greedy"), verifier=("sps", "block"))
+    made = requests(k="2,4", setting=("nucleus", "greedy"), verifier=("sps", "block"))
     drafting = [cell for cell in made if cell.k]
     assert len(drafting) == 2 * 2 * 2
     assert {(c.temperature, c.top_p) for c in made} == {(1.0, 0.8), (0.0, 1.0)}
     assert sum(cell.k == 0 for cell in made) == 2  # a baseline drafts with no verifier
-    assert [c.k for c in cells(method=("ars",), k="1..8")] == [0]
+    assert [c.k for c in requests(method=("ars",), k="1..8")] == [0]
 
 
 def test_where_no_k_is_named_drafter_and_target_say_it():
-    by_rule = cells(drafter=("topk:depth=6", "ngram"), method="sps")
+    by_rule = requests(drafter=("topk:depth=6", "ngram"), method="sps")
     assert [cell.k for cell in by_rule] == [6, 4]
-    (unasked,) = cells(target="smollm2", method="sps")
+    (unasked,) = requests(target="smollm2", method="sps")
     assert (str(unasked.drafter), str(unasked.schedule)) == DEFAULT_DRAFTER["smollm2"]
-    named = cells(target="smollm2", method="sps", drafter=("suffix", "eagle3"))
+    named = requests(target="smollm2", method="sps", drafter=("suffix", "eagle3"))
     assert [(str(cell.draft), cell.k) for cell in named] == [
         ("None", 4),
         ("smollm2-eagle3 int8", 4),
@@ -56,7 +57,7 @@ def test_where_no_k_is_named_drafter_and_target_say_it():
 
 
 def test_self_int4_is_swept_beside_other_drafters_and_takes_no_other_draft():
-    made = cells(drafter=("self:int4", "model", "ngram"), draft="nano-draft", method="sps")
+    made = requests(drafter=("self:int4", "model", "ngram"), draft="nano-draft", method="sps")
     named = {(str(c.drafter), str(c.draft)) for c in made}
     assert named == {("model", "nano int4"), ("model", "nano-draft"), ("ngram", "nano-draft")}
 
@@ -69,22 +70,22 @@ def test_the_papers_settings_are_those_of_the_task():
 
 
 def test_laws_are_recorded_by_every_arm_of_the_native_loop():
-    made = cells(record="laws", k="2")
+    made = requests(record="laws", k="2")
     assert {str(cell.decoder) for cell in made} == {"native:laws=true"}
     assert len(made) == 2
 
 
 def test_texts_of_full_length_have_no_end():
-    made = cells(ignore_eos=True)
+    made = requests(ignore_eos=True)
     assert {(cell.ignore_eos, cell.stop) for cell in made} == {(True, ())}
-    assert {(cell.ignore_eos, cell.stop) for cell in cells()} == {(False, XSum.stop)}
+    assert {(cell.ignore_eos, cell.stop) for cell in requests()} == {(False, XSum.stop)}
 
 
 def test_latency_verifies_at_a_given_rate_and_says_so():
     made = plan([parse({"task": "latency", "weights": "random"}, Sweep)[0]])
     assert {str(c.verifier) for c in made.cells if c.k} == {"synthetic:alpha=0.8"}
     assert all(cell.random for cell in made.cells)
-    assert "meaningless" in made.parts[0].task.title
+    assert "meaningless" in made.parts[0].part.task.title
 
 
 @pytest.mark.parametrize(
@@ -99,12 +100,12 @@ def test_latency_verifies_at_a_given_rate_and_says_so():
 )
 def test_what_cannot_be_meant_is_refused(changes):
     with pytest.raises(UsageError):
-        cells(**changes)
+        requests(**changes)
 
 
 @pytest.mark.parametrize("k", ["2,4", [2, 4], ["2", 4], range(2, 5, 2)])
 def test_lists_of_numbers_are_taken_as_flags_write_them(k):
-    assert [cell.k for cell in cells(k=k)] == [0, 2, 4]
+    assert [cell.k for cell in requests(k=k)] == [0, 2, 4]
     asked = {"task": "xsum", "k": [2, "4..6"], "seed": [1, 3], "temperature": [0, 0.5]}
     (table,) = parse(asked, Sweep)
     assert (table.k, table.seed) == ((2, 4, 5, 6), (1, 3))
@@ -142,9 +143,8 @@ def test_the_files_that_come_with_it_are_experiments(name):
     tables = [parse(top | part, Sweep, where=name)[0] for part in parts]
     offline = [replace(table, data="mini") if table.data else table for table in tables]
     made = plan(offline, whole=Experiment(title=title, paper=paper))
-    assert isinstance(made, Experiment)
-    assert made.described()["paper"] is True
-    assert {part.sample_seed for part in made.parts} == {None}  # the head of the data
+    assert made.whole.described()["paper"] is True
+    assert {request.part.sample_seed for request in made.parts} == {None}  # the head of the data
     rows = [(c.task.name, c.k, c.temperature, c.top_p) for c in made.cells if c.task]
     if name.startswith("table1"):
         assert rows == [
@@ -162,9 +162,9 @@ def test_the_files_that_come_with_it_are_experiments(name):
 
 def test_a_draw_of_prompts_is_described_and_restored():
     table = parse({"task": "humaneval", "limit": 3, "k": "2"}, Sweep)[0]
-    (plain,) = plan([table]).parts
+    (plain,) = resolve_experiment(plan([table])).parts
     assert "sample_seed" not in plain.described()  # as in the runs that were made before it
-    (drawn,) = plan([replace(table, sample_seed=7)]).parts
+    (drawn,) = resolve_experiment(plan([replace(table, sample_seed=7)])).parts
     assert drawn.described()["sample_seed"] == 7
     assert [cell.id for cell in drawn.cells] == [cell.id for cell in plain.cells]
     cells = {cell.id: cell for cell in drawn.cells}

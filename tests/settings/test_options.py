@@ -18,7 +18,7 @@ from spsbench.settings import cell_from_options
 from spsbench.settings.cell_from_options import OF_CELL, TARGET, USUAL_ENGINE
 from spsbench.settings.commands import Audit
 from spsbench.settings.execution import Access
-from spsbench.settings.grid import Grid, Sweep, make_cell
+from spsbench.settings.grid import Grid, Sweep, make_request
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import numbers, options_of, parse
 from spsbench.spec import Spec
@@ -109,10 +109,10 @@ def test_an_option_that_two_records_have_is_the_first_ones():
 def test_types_are_checked_in_the_library():
     for name, value in (("k", "4"), ("k", True), ("temperature", "0"), ("tempeature", 1.0)):
         with pytest.raises(UsageError):
-            make_cell(**{name: value})
-    assert make_cell(drafter=Spec("ngram")).drafter == Spec("ngram")
-    assert make_cell(temperature=1).temperature == 1.0
-    assert make_cell(target=Path("x")).target.id == "x"
+            make_request(**{name: value})
+    assert make_request(drafter=Spec("ngram")).drafter == Spec("ngram")
+    assert make_request(temperature=1).temperature == 1.0
+    assert make_request(target=Path("x")).target.id == "x"
 
 
 FILLED = [  # options -> draft, drafter, K
@@ -132,7 +132,7 @@ FILLED = [  # options -> draft, drafter, K
 @pytest.mark.needs_fast
 @pytest.mark.parametrize(("options", "draft", "drafter", "k"), FILLED, ids=str)
 def test_what_is_left_out_is_filled_in(options, draft, drafter, k):
-    cell = make_cell(**options)
+    cell = make_request(**options)
     assert (cell.draft, str(cell.drafter), cell.k) == (draft and ModelSpec(draft), drafter, k)
     assert str(cell.verifier) == "auto"
 
@@ -140,10 +140,10 @@ def test_what_is_left_out_is_filled_in(options, draft, drafter, k):
 @pytest.mark.needs_fast
 def test_revisions_and_the_trust_in_them_go_with_their_models():
     trusted = {"target": "a/b", "revision": "r", "trust_remote_code": True, "draft": "c/d"}
-    pinned = make_cell(**trusted, draft_revision="s")
+    pinned = make_request(**trusted, draft_revision="s")
     assert pinned.target == ModelSpec("a/b", "r", trust_remote_code=True)
     assert pinned.draft == ModelSpec("c/d", "s", trust_remote_code=True)
-    assert make_cell(**trusted).draft == ModelSpec("c/d")
+    assert make_request(**trusted).draft == ModelSpec("c/d")
 
 
 OUTSIDE = {
@@ -169,7 +169,7 @@ OUTSIDE = {
 def test_a_value_out_of_range_is_refused_by_the_name_of_its_option(name):
     for value in OUTSIDE[name]:
         with pytest.raises(UsageError) as refused:
-            make_cell(**{name: value})
+            make_request(**{name: value})
         assert str(refused.value).startswith(f"`{name}`")
         if name in ("temperature", "engine"):
             with pytest.raises(UsageError) as file:
@@ -178,9 +178,9 @@ def test_a_value_out_of_range_is_refused_by_the_name_of_its_option(name):
 
 
 def test_the_edges_are_allowed():
-    make_cell(k=1)
-    make_cell(k=64, max_new_tokens=0, temperature=0.0, top_p=1.0, top_k=0, seed=2**64 - 1)
-    make_cell(temperature=1e-12, top_p=1e-9, top_k=10**9)
+    make_request(k=1)
+    make_request(k=64, max_new_tokens=0, temperature=0.0, top_p=1.0, top_k=0, seed=2**64 - 1)
+    make_request(temperature=1e-12, top_p=1e-9, top_k=10**9)
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ def test_a_cell_without_the_extension_runs_in_eager_and_a_line_says_so(monkeypat
     eager = Spec("eager")
     monkeypatch.setattr(cell_from_options, "DEFAULT_ENGINE", eager)
     monkeypatch.setitem(TARGET, "engine", replace(TARGET["engine"], default=eager))
-    cell = make_cell(target="nano")
+    cell = make_request(target="nano")
     assert (cell.target.engine, cell.draft.engine) == (eager, eager)
     assert said == ["note: engine fast is not installed: eager runs, slower"]
-    assert cell.id == make_cell(target="nano", engine="eager").id
-    assert make_cell(target="nano", engine="fast").target.engine == USUAL_ENGINE
+    assert cell == make_request(target="nano", engine="eager")
+    assert make_request(target="nano", engine="fast").target.engine == USUAL_ENGINE
 
 
 def test_an_engine_of_an_absent_extension_is_refused_and_not_listed(monkeypatch):

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from spsbench.settings.cell import Cell
-from spsbench.settings.grid import make_cell
+from spsbench.settings.grid import make_request
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import DraftProbs, Record, RoundRecord
 from spsbench.spec import Spec
@@ -42,7 +42,7 @@ MODEL = {
 }
 CELL = Cell(target=ModelSpec("t"))
 USUAL = {"target": "t", "draft": "d", "revision": "r", "draft_revision": "s"}
-BASE = make_cell(**USUAL)
+BASE = Cell.from_request(make_request(**USUAL))
 NO_OPTIONS = {
     "batch": 2,
     "continuous": True,
@@ -51,7 +51,9 @@ NO_OPTIONS = {
     "chat": True,
     "system": "Be brief.",
 }
-CHANGED = {name: make_cell(**USUAL | {name: value}) for name, value in GIVEN.items()}
+CHANGED = {
+    name: Cell.from_request(make_request(**USUAL | {name: value})) for name, value in GIVEN.items()
+}
 CHANGED |= {name: BASE.but(**{name: value}) for name, value in NO_OPTIONS.items()}
 
 

@@ -13,7 +13,7 @@ from spsbench.audit.exact.draft_kinds import DEEP_KINDS, REFERENCE, DraftKind, t
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import UsageError
 from spsbench.loop.types import LM, Drafter, Drawn, Guarantee, Schedule, Verifier
-from spsbench.methods.resolve import plan_of, usual
+from spsbench.methods.resolve import plan_of, usual_rule
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.plugins import is_ours, make
 from spsbench.registry import entries
@@ -158,7 +158,7 @@ def kind_of(spec: Spec) -> DraftKind:
         str(spec),
         partial(open_over, drafter=spec),
         cells_of(spec) if is_ours("drafters", spec) else None,
-        rule=None if every else usual(plan),
+        rule=None if every else usual_rule(plan),
         upto=upto,
         how=plan.drawn if plan.tree else None,
     )

@@ -47,18 +47,19 @@ def train(
     kind = DraftTraining if what == "draft" else HeadTraining
     given = {"out": OUT[what]} | {n: value for n, value in options.items() if value is not None}
     training, grid, place, access = parse(given, kind, Grid, OutputFolder, Access)
-    cell = grid.under({"k": (0,)}).one()
-    if cell.ranks > 1:
-        raise UsageError(f"{cell.ranks} ranks (torchrun): expected one, which trains alone")
-    if cell.target.dtype not in ("auto", "float32") and cell.target.device == "cpu":
+    request = grid.under({"k": (0,)}).one()
+    target = request.target
+    if target.ranks > 1:
+        raise UsageError(f"{target.ranks} ranks (torchrun): expected one, which trains alone")
+    if target.dtype not in ("auto", "float32") and target.device == "cpu":
         log.info("note: the target computes in its dtype; what learns is float32")
-    prepare(cell, access)
+    prepare([request], access)
 
     with importing_libraries():
         from spsbench.extensions.training.run import Trainer
 
     return Trainer(
-        target=cell.target,
+        target=target,
         options=training,
         pair_options=grid.given,
         place=place,

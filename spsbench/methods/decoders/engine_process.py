@@ -25,7 +25,7 @@ from spsbench.errors import MissingError, UnavailableError, UsageError
 from spsbench.loop.decoder import Decoder, DecoderContext, Prompt, RefusedPromptError
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
 from spsbench.messages import announce_if_slow
-from spsbench.settings.cell import WARP, Cell
+from spsbench.settings.cell import WARP, Cell, CellRequest
 
 PYTHON = "SPS_ENGINES_PYTHON"
 WORKER = Path(__file__).with_name("engine_worker.py")
@@ -173,7 +173,7 @@ class EngineDecoder(Decoder):
         return cls(context.cell, context.tokenizer, _RUNNING[key])
 
     @classmethod
-    def check(cls, cell: Cell) -> None:
+    def check(cls, cell: CellRequest) -> None:
         args = dict(cell.decoder.args)
         for name in ("path", "draft"):
             value = str(args.get(name, LOOKUP))

@@ -11,7 +11,7 @@ from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import decode
 from spsbench.loop.decoder import Decoder, DecoderContext
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import CellRequest
 
 MAX_LIKELIEST = 20  # tokens after each that may be recorded
 
@@ -43,7 +43,7 @@ class NativeDecoder(Decoder):
         return cls(*models, *rules, laws, likeliest, context.constraint)
 
     @classmethod
-    def check(cls, cell: Cell) -> None:
+    def check(cls, cell: CellRequest) -> None:
         args = dict(cell.decoder.args)
         if args.get("likeliest") and not args.get("laws"):
             raise UsageError(f"{cell.decoder}: expected likeliest with laws=true. Add it")

@@ -33,7 +33,7 @@ from spsbench.serving.answers import ENDS, AbortedError
 from spsbench.serving.engines import Answer, Ask, Kind, Server, connect
 from spsbench.serving.http import Client, ImpossibleAnswerError, RefusedError
 from spsbench.serving.http import Limits as HttpLimits
-from spsbench.settings.cell import WARP, Cell, WarpSettings
+from spsbench.settings.cell import WARP, Cell, CellRequest, WarpSettings
 from spsbench.settings.constraint import kind_of
 from spsbench.untrusted import RangeError
 
@@ -82,7 +82,7 @@ class OpenAiDecoder(Decoder):
         return cls(context.cell, context.tokenizer, client, model, batch, logprobs=logprobs)
 
     @classmethod
-    def check(cls, cell: Cell) -> None:
+    def check(cls, cell: CellRequest) -> None:
         args = dict(cell.decoder.args)
         for name, variable in (("url", KEY), ("baseline", BASELINE_KEY)):
             if name in args:

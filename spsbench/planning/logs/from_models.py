@@ -13,13 +13,14 @@ from spsbench.benchmark.run_prompts import RunPrompts, relocated
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Guarantee
+from spsbench.methods.resolve import resolve
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import ModelCache
 from spsbench.planning.logs.formats import Request
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell, WarpSettings
 from spsbench.settings.execution import Access
-from spsbench.settings.grid import make_cell
+from spsbench.settings.grid import make_request
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from spsbench.store.traces import read_traces
@@ -46,7 +47,8 @@ class DraftModel:
         Raises:
             SpsError: no model that can be loaded.
         """
-        cell = make_cell(**{**options, "target": name, "draft": None, "drafter": "none", "k": 0})
+        plain = {"target": name, "draft": None, "drafter": "none", "k": 0}
+        cell = resolve(make_request(**{**options, **plain}))
         loaded = ModelCache(access).load(cell)
         if loaded.target is None:
             raise UsageError(f"`draft` {name}: expected a model that is loaded here. Name another")

@@ -23,7 +23,7 @@ from spsbench.extensions.cpu.kernels import steps
 from spsbench.extensions.cpu.kernels.native import missing
 from spsbench.models.loader import load_model
 from spsbench.models.source import rounded
-from spsbench.settings.grid import make_cell
+from spsbench.settings.grid import make_request
 from spsbench.settings.models import BUNDLED, ModelSpec
 from tests.extensions.cpu.laid_out import without_compiler
 from tests.oracles.models import tiny
@@ -163,13 +163,13 @@ def test_the_audit_scores_the_same_numbers():
 
 
 def test_a_target_s_own_copy_drafts():
-    models = make_cell(target="nano", draft="self:int4").models
+    models = make_request(target="nano", draft="self:int4").models
     assert [str(model) for model in models] == ["nano", "nano int4"]
-    assert make_cell(target="nano", draft="self:int4", drafter="tree").models == models
+    assert make_request(target="nano", draft="self:int4", drafter="tree").models == models
     for part in ("int8", "int4", "int4-64"):
-        own = make_cell(target="nano", draft=f"self:{part}")
-        assert make_cell(target="nano", drafter=f"self:{part}").id == own.id
-    drawn = make_cell(target="nano", draft="self:int8", weights="random").draft
+        own = make_request(target="nano", draft=f"self:{part}")
+        assert make_request(target="nano", drafter=f"self:{part}") == own
+    drawn = make_request(target="nano", draft="self:int8", weights="random").draft
     assert drawn.weights == "random-int8"
     for given in (
         {"draft": "self:int3"},
@@ -177,4 +177,4 @@ def test_a_target_s_own_copy_drafts():
         {"draft": "nano-draft", "drafter": "self:int4"},
     ):
         with pytest.raises(UsageError):
-            make_cell(target="nano", **given)
+            make_request(target="nano", **given)

@@ -14,7 +14,8 @@ import pytest
 from spsbench.errors import Exit
 from spsbench.extensions.sandbox import confinement
 from spsbench.extensions.sandbox.levels import JAIL_SCRIPT
-from spsbench.settings.grid import make_cell
+from spsbench.settings.cell import Cell
+from spsbench.settings.grid import make_request
 from spsbench.settings.records import RoundRecord
 from spsbench.spec import Spec
 from spsbench.store.log import iterate
@@ -203,7 +204,7 @@ def made_run(folder, texts, problems=164, planned=None):
     """A run of ArS and SpS whose texts are given, as `sps bench --samples 2` leaves it."""
     planned = problems if planned is None else planned
     task = Spec("humaneval")
-    cells = [make_cell(target="nano", k=k).but(task=task) for k in (0, 4)]
+    cells = [Cell.from_request(make_request(target="nano", k=k)).but(task=task) for k in (0, 4)]
     part = {
         "task": "humaneval",
         "title": "HumanEval",

@@ -11,8 +11,9 @@ from spsbench.errors import DataError, UsageError
 from spsbench.metrics.costs_file import dumps, loads
 from spsbench.planning.forecast.batch_gains import forecast_batches
 from spsbench.planning.forecast.forecasts import forecast_all
+from spsbench.settings.cell import Cell
 from spsbench.settings.commands import Planning
-from spsbench.settings.grid import make_cell
+from spsbench.settings.grid import make_request
 from tests.oracles.forecasts import (
     DRAFT,
     SIZES,
@@ -31,7 +32,10 @@ from tests.oracles.forecasts import (
 def predicted(sizes=SIZES, ks=(1, 2, 4, 8), alpha=0.8, length=60):
     costs = flat(batches=in_batches(), weights=WEIGHTS)
     traced = {SMALL: (DRAFT, texts(alpha, 4, length))}
-    cells = {str(candidate(k)): make_cell(target="nano", draft="nano-draft", k=k) for k in ks}
+    cells = {
+        str(candidate(k)): Cell.from_request(make_request(target="nano", draft="nano-draft", k=k))
+        for k in ks
+    }
     return forecast_batches(sizes, forecast_all(map(candidate, ks), traced, costs), cells)
 
 

@@ -15,7 +15,8 @@ from spsbench.planning.forecast.recommendation import BreakEven, Measured, Verdi
 from spsbench.planning.forecast.rounds import simulated
 from spsbench.planning.report import row
 from spsbench.reports.table import speedup as speedup_shown
-from spsbench.settings.grid import make_cell
+from spsbench.settings.cell import Cell
+from spsbench.settings.grid import make_request
 from spsbench.store.traces import DraftOf, Proposed
 from tests.oracles.forecasts import (
     DRAFT,
@@ -30,7 +31,7 @@ from tests.oracles.forecasts import (
     texts,
 )
 
-CELL = make_cell()
+CELL = Cell.from_request(make_request())
 
 
 @pytest.mark.parametrize("k", [1, 4, 8])

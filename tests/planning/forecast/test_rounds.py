@@ -28,7 +28,8 @@ from spsbench.planning.forecast.rounds import (
 )
 from spsbench.plugins import make
 from spsbench.registry import entries
-from spsbench.settings.grid import make_cell
+from spsbench.settings.cell import Cell
+from spsbench.settings.grid import make_request
 from spsbench.spec import Spec
 from tests.oracles.forecasts import DRAFT, texts
 from tests.oracles.written_rules import case
@@ -168,7 +169,7 @@ def test_each_schedule_makes_the_rounds_that_the_loop_would_make(name: str) -> N
 
 
 def test_a_cell_with_a_schedule_is_predicted() -> None:
-    cell = make_cell(verifier=Spec("sps"), schedule=Spec("heuristic"))
+    cell = Cell.from_request(make_request(verifier=Spec("sps"), schedule=Spec("heuristic")))
     assert 1 < tau_of(candidate_of(cell), DRAFT, texts(0.8, 2, 30)) < 5
 
 

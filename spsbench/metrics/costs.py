@@ -19,7 +19,7 @@ import numpy as np
 
 from spsbench.errors import DataError
 from spsbench.metrics.intervals import Floats
-from spsbench.metrics.surfaces import Surface, Typical, along, typical
+from spsbench.metrics.surfaces import Surface, Typical, along, in_turns, typical
 
 PLAIN = "none"  # no drafter: ArS
 STEP = 16  # tokens of context that are priced alike
@@ -207,7 +207,7 @@ class Costs:
         middle = (int(context // STEP) + 0.5) * STEP
         spent = self._parts(PLAIN, 0, 0, middle, batch, None)
         if drafted == 0 and k > 0:  # the drafter found nothing
-            spent[0] = spent[0] + self.drafter(drafter).draft.at(k, middle)
+            spent[0] += in_turns(self.drafter(drafter).draft.at(k, middle), spent.shape[1])
         elif drafted > 0:
             plain = np.median(spent.sum(0))
             spent = self._parts(drafter, k, drafted, middle, batch, rule)
@@ -225,14 +225,13 @@ class Costs:
         if batch == 1 or self.batches is None:
             costs = self.drafter(drafter)
             by_rule = self.rules.get(rule or "") or _entry("verifier", costs.verifier, self.rules)
-            return np.stack(
-                [
-                    costs.draft.at(k, context),
-                    self.passes.at(n + 1, context),
-                    *(getattr(by_rule, part).at(n + 1, context) for part in SCALED[2:]),
-                    costs.unexplained.held(k, context),
-                ]
-            )
+            seconds = [
+                costs.draft.at(k, context),
+                self.passes.at(n + 1, context),
+                *(getattr(by_rule, part).at(n + 1, context) for part in SCALED[2:]),
+                costs.unexplained.held(k, context),
+            ]
+            return np.stack([in_turns(part, self.turns) for part in seconds])
         target = self.batches.target(batch, n + 1, context)
         nothing = np.zeros_like(target)
         rest = self.batches.round(drafter, k, n, batch, context) - target

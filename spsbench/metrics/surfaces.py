@@ -86,6 +86,15 @@ class Surface:
         return Surface(self.tokens, self.contexts, self.seconds * factor)
 
 
+def in_turns(seconds: Floats, turns: int) -> Floats:
+    """Return [turns] seconds: those of other turns, or of another number of them, by their median.
+
+    Args:
+        seconds: [T] of each turn in which they were measured.
+    """
+    return seconds if len(seconds) == turns else np.full(turns, np.median(seconds))
+
+
 def along(axis: Sequence[int], values: Floats, at: float, least: float) -> Floats:
     """Interpolate [..., A] values at the points of `axis` -> [...] at one point.
 

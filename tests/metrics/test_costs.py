@@ -3,12 +3,13 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from spsbench.errors import DataError, MissingError
-from spsbench.metrics.costs import PLAIN, Costs
+from spsbench.metrics.costs import PARTS, PLAIN, BatchCosts, Costs, line
 from spsbench.metrics.costs_file import dumps, loads, read_costs, to_json
 from spsbench.metrics.sums import AT, Tally, Totals
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface, typical
@@ -165,6 +166,25 @@ def test_a_round_with_a_draft_takes_as_long_as_a_plain_one_at_least():
     )
     looked_for = measured.round("model small", 4, 0, 150).sum(0)
     assert np.median(looked_for) == pytest.approx(plain + 4 * 2.0)
+
+
+def test_a_draft_that_finds_nothing_in_a_batch_costs_its_median_of_other_turns():
+    alone = costs(arms={PLAIN: drafts(0.0), "ngram": drafts(2.0)})
+    size = surface(lambda n, context: 9.0 + n, slow=[1.0] * 5)
+    batches = BatchCosts(sizes=(1,), passes=(size,), rest={PLAIN: (size.times(0.1),)}, cached=1)
+    both = replace(alone, batches=batches)
+    plain, empty = (both.round(name, k, 0, 100, batch=2) for name, k in ((PLAIN, 0), ("ngram", 4)))
+    assert empty.shape == plain.shape == (len(PARTS), 5)
+    assert (empty - plain).sum(0).tolist() == pytest.approx([8.0] * 5)
+
+
+def test_a_free_look_up_of_one_turn_goes_with_a_measured_table():
+    table = costs()
+    free = replace(table.drafter(PLAIN), draft=line(0.0, 0.0))
+    priced = replace(table, arms={**table.arms, "look-up": free})
+    plain, looked_up = priced.round(PLAIN, 0, 0, 100), priced.round("look-up", 4, 0, 100)
+    assert looked_up.tolist() == plain.tolist()
+    assert (priced.round("look-up", 4, 4, 100)[0] == 0).all()
 
 
 def test_expected_rounds_of_one_key_share_a_row():

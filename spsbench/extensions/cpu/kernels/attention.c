@@ -3,9 +3,10 @@
    A row is a new token of a head. Keys and values are read once for all rows of the heads that share them,
    CHUNK keys at a time: scores, their weights in a softmax of the chunk alone, the sums of the values; a
    row's chunks are put together at the end. A TILE of keys or values is laid out first so that a vector
-   has the numbers of 16 sums. bfloat16 is multiplied in pairs where the processor does (AVX512_BF16), and
-   weights are then rounded to it. What one row adds up, and in which order, does not depend on the rows
-   beside it, nor on the keys that it does not see. spsbench/extensions/cpu/replay/attention.py calls it. */
+   has the numbers of 16 sums. bfloat16 is multiplied in pairs where the processor does (AVX512_BF16, or AMX
+   in heads of a multiple of 32 numbers), and weights are then rounded to it. What one row adds up, and in
+   which order, does not depend on the rows beside it, nor on the keys that it does not see.
+   spsbench/extensions/cpu/replay/attention.py calls it. */
 
 #include <float.h>
 #include <math.h>
@@ -13,11 +14,13 @@
 
 #include "numbers.h"
 #include "program.h"
+#include "tile_products.h"
 #include "turning.h"
 
 #define TILE 64   /* keys that are laid out at a time */
 #define CHUNK 512 /* keys whose weights have one greatest score; of one thread */
 #define BLOCK 48  /* rows at a time */
+#define TALL_BLOCK (4 * BLOCK) /* the same by the matrix unit, of many rows: keys are laid out once for each block */
 #ifdef __AVX512F__
 #define ROWS 6 /* whose sums fit the registers, beside so many vectors */
 #define VECTORS 4
@@ -150,8 +153,9 @@ struct part { /* of a row: a chunk's greatest score, the sum of its weights, the
 
 /* What threads need of each item. */
 struct space {
-    uint32_t *queries, *tile; /* [BLOCK, words of a row], [TILE, words of a row] */
-    float *scores;            /* [BLOCK, CHUNK], which become weights */
+    uint32_t *queries, *tile, *values; /* [BLOCK, words of a row], [TILE, words of a row], none; by the matrix unit
+                                          [HIGH, words of a row], and twice all keys of a chunk */
+    float *scores;                     /* [BLOCK, CHUNK], or [HIGH, CHUNK], which become weights */
 };
 
 /* Leaves a vector of factors, and returns it as it was rounded. */
@@ -234,6 +238,12 @@ INLINE void weigh(int pairs, float *scores, long count, vector *tops, struct par
     }
 #endif
 
+#ifndef UNIT
+#define unit_chunk attend_bfloat16_chunk
+#endif
+static void unit_chunk(const struct attended *, long, long, long, long, long, long, long, long, float, float,
+                       struct space, char *, long);
+
 #define ATTEND(NAME, NUMBER, PAIRS, MULTIPLIED)                                                    \
     INLINE const NUMBER *NAME##_query(const struct attended *text, long head, long row, long query_head,\
                                       long query_token) {                                          \
@@ -263,6 +273,33 @@ INLINE void weigh(int pairs, float *scores, long count, vector *tops, struct par
             }                                                                                      \
         }                                                                                          \
     }                                                                                              \
+    /* The first `count` scores of a row in a chunk become weights. */                             \
+    static void NAME##_weigh(const struct attended *text, long row, long begin, long count, float scale,\
+                             float cap, float *scores, struct part *made) {                        \
+        const NUMBER *mask = (const NUMBER *)text->mask;                                           \
+        long seen = seen_by(text, row) - begin;                                                    \
+        if (mask) mask += row % text->tokens * text->mask_token + begin;                           \
+        if (seen > count) seen = count;                                                            \
+        vector tops[WHOLE];                                                                        \
+        long i = 0;                                                                                \
+        for (int p = 0; p < WHOLE; p++) tops[p] = each(-FLT_MAX);                                  \
+        for (; !mask && !cap && i + LANES <= seen; i += LANES) {                                   \
+            store_float(scores + i, load_float(scores + i) * all(scale));                          \
+            raise(tops, scores + i);                                                               \
+        }                                                                                          \
+        for (; i < count; i += LANES) {                                                            \
+            float *to = scores + i;                                                                \
+            NUMBER last[LANES] = {};                                                               \
+            store_float(to, load_float(to) * all(scale));                                          \
+            if (cap) store_float(to, capped(load_float(to), cap));                                 \
+            if (mask && count - i < LANES) memcpy(last, mask + i, (count - i) * sizeof *last);     \
+            if (mask)                                                                              \
+                store_float(to, load_float(to) + load_##NUMBER(count - i < LANES ? last : mask + i));\
+            store_float(to, load_float(to) + unseen(seen - i));                                    \
+            raise(tops, to);                                                                       \
+        }                                                                                          \
+        weigh(PAIRS, scores, count, tops, made);                                                   \
+    }                                                                                              \
     /* Rows `first` to `first` + `rows` of the heads that share keys, over one chunk. */           \
     static void NAME##_chunk(const struct attended *text, long shared, long group, long first,     \
                              long rows, long begin, long width, long query_head, long query_token, \
@@ -286,32 +323,9 @@ INLINE void weigh(int pairs, float *scores, long count, vector *tops, struct par
             NAME##_keys(key, value, begin + i, text->n, width, room.tile);                         \
             MULTIPLIED(rows, now, queries, keys, deep, room.scores + i, CHUNK, 0);                 \
         }                                                                                          \
-        for (long r = 0; r < rows; r++) {                                                          \
-            float *scores = room.scores + r * CHUNK;                                               \
-            const NUMBER *mask = (const NUMBER *)text->mask;                                       \
-            long seen = seen_by(text, first + r) - begin;                                          \
-            if (mask) mask += (first + r) % text->tokens * text->mask_token + begin;               \
-            if (seen > count) seen = count;                                                        \
-            vector tops[WHOLE];                                                                    \
-            long i = 0;                                                                            \
-            for (int p = 0; p < WHOLE; p++) tops[p] = each(-FLT_MAX);                              \
-            for (; !mask && !cap && i + LANES <= seen; i += LANES) {                               \
-                store_float(scores + i, load_float(scores + i) * all(scale));                      \
-                raise(tops, scores + i);                                                           \
-            }                                                                                      \
-            for (; i < count; i += LANES) {                                                        \
-                float *to = scores + i;                                                            \
-                NUMBER last[LANES] = {};                                                           \
-                store_float(to, load_float(to) * all(scale));                                      \
-                if (cap) store_float(to, capped(load_float(to), cap));                             \
-                if (mask && count - i < LANES) memcpy(last, mask + i, (count - i) * sizeof *last); \
-                if (mask)                                                                          \
-                    store_float(to, load_float(to) + load_##NUMBER(count - i < LANES ? last : mask + i));\
-                store_float(to, load_float(to) + unseen(seen - i));                                \
-                raise(tops, to);                                                                   \
-            }                                                                                      \
-            weigh(PAIRS, scores, count, tops, (struct part *)(parts + r * size));                  \
-        }                                                                                          \
+        for (long r = 0; r < rows; r++)                                                            \
+            NAME##_weigh(text, first + r, begin, count, scale, cap, room.scores + r * CHUNK,       \
+                         (struct part *)(parts + r * size));                                       \
         struct matrix weights = {room.scores, CHUNK, 0}, values = {room.tile, width, 0};           \
         for (long i = 0; i < count; i += TILE) {                                                   \
             long now = count - i < TILE ? count - i : TILE;                                        \
@@ -360,31 +374,37 @@ INLINE void weigh(int pairs, float *scores, long count, vector *tops, struct par
     int NAME(const struct attended *texts, long count, const NUMBER *sinks, long heads,     \
                     long group, long width, long query_head, long query_token, float scale,        \
                     float cap, int threads) {                                                      \
-        long most = 0, tokens = 0, size = sizeof(struct part) + width * sizeof(float);             \
+        long chunks = 0, longest = 0, tokens = 0, size = sizeof(struct part) + width * sizeof(float);\
         for (long i = 0; i < count; i++) {                                                         \
-            most = chunks_of(texts + i) > most ? chunks_of(texts + i) : most;                      \
+            chunks = chunks_of(texts + i) > chunks ? chunks_of(texts + i) : chunks;                \
+            longest = texts[i].n > longest ? texts[i].n : longest;                                 \
             tokens = texts[i].tokens > tokens ? texts[i].tokens : tokens;                          \
         }                                                                                          \
-        long chunks = most, blocks = (group * tokens + BLOCK - 1) / BLOCK;                         \
-        long shared = heads / group, step = heads * tokens * size; /* from one chunk to the next */\
+        int unit = PAIRS && width % DEEP == 0 && tiled_bfloat16();                                 \
+        long shared = heads / group, many = group * tokens * shared >= 4 * TALL_BLOCK * threads;   \
+        long high = unit && many ? TALL_BLOCK : BLOCK, wide = unit ? HIGH : BLOCK;                 \
+        long laid = !unit ? TILE : longest < CHUNK ? (longest + TILE - 1) / TILE * TILE : CHUNK;   \
+        long blocks = (group * tokens + high - 1) / high, step = heads * tokens * size; /* to the next chunk */\
         char *parts = malloc(count * chunks * step);                                               \
         int failed = 0;                                                                            \
         if (!parts) return 1;                                                                      \
         _Pragma("omp parallel num_threads(threads) reduction(| : failed)") {                       \
-            uint32_t *whole = malloc(((BLOCK + TILE) * width + BLOCK * CHUNK) * sizeof *whole);    \
-            struct space room = {whole, whole + BLOCK * width, (float *)whole + (BLOCK + TILE) * width};\
+            uint32_t *whole = malloc(((wide + laid) * width + wide * CHUNK) * sizeof *whole);      \
+            struct space room = {whole, whole + wide * width, whole + wide * width + laid * width / 2,\
+                                 (float *)whole + (wide + laid) * width};                          \
             failed |= !whole;                                                                      \
+            if (unit) set_tiles(group * tokens < HIGH ? group * tokens : HIGH);                    \
             _Pragma("omp for schedule(dynamic) nowait")                                            \
             for (long item = 0; item < count * shared * blocks * chunks; item++) {                 \
                 const struct attended *text = texts + item / (shared * blocks * chunks);           \
-                long chunk = item % chunks, first = item / chunks % blocks * BLOCK;                \
+                long chunk = item % chunks, first = item / chunks % blocks * high;                 \
                 long head = item / chunks / blocks % shared, rows = group * text->tokens;          \
-                long now = rows - first < BLOCK ? rows - first : BLOCK;                            \
+                long now = rows - first < high ? rows - first : high;                              \
                 long row = head * rows + first; /* of all heads */                                 \
                 char *part = parts + ((text - texts) * chunks + chunk) * step + row * size;        \
                 if (failed || first >= rows || chunk >= chunks_of(text)) continue;                 \
-                NAME##_chunk(text, head, group, first, now, chunk * CHUNK, width, query_head,      \
-                             query_token, scale, cap, room, part, size);                           \
+                (unit ? unit_chunk : NAME##_chunk)(text, head, group, first, now, chunk * CHUNK, width,\
+                                                   query_head, query_token, scale, cap, room, part, size);\
                 if (chunks == 1) NAME##_finish(text, sinks, row, now, heads, width, part, size, step);\
             }                                                                                      \
             if (chunks > 1) {                                                                      \
@@ -398,6 +418,7 @@ INLINE void weigh(int pairs, float *scores, long count, vector *tops, struct par
                     NAME##_finish(text, sinks, row, 1, heads, width, part, size, step);            \
                 }                                                                                  \
             }                                                                                      \
+            if (unit) release_tiles();                                                             \
             free(whole);                                                                           \
         }                                                                                          \
         free(parts);                                                                               \
@@ -421,3 +442,56 @@ INLINE void interleave(words *low, words next, uint32_t *to, long left) {
 
 ATTEND(attend_float32, float, 0, multiply_floats)
 ATTEND(attend_bfloat16, bf16, PAIRED, multiply_pairs)
+
+#ifdef UNIT
+/* Keys and values are laid out once for all rows; for up to FEW rows keys are, a TILE at a time. What is beyond
+   the last key is multiplied by 0, or not looked at; rows beyond the last are made of what lies there, and unused. */
+static void unit_chunk(const struct attended *text, long shared, long group, long first, long rows, long begin,
+                       long width, long query_head, long query_token, float scale, float cap, struct space room,
+                       char *parts, long size) {
+    const bf16 *key = (const bf16 *)text->key + shared * text->key_head;
+    const bf16 *value = (const bf16 *)text->value + shared * text->value_head;
+    long count = seen_by_any(text, first, rows) - begin, deep = width / 2, few = rows <= FEW;
+    if (count > CHUNK) count = CHUNK;
+    for (long i = 0; i < count && !few; i += TILE) {
+        attend_bfloat16_keys(key, value, begin + i, text->n, width, room.tile + i * deep);
+        attend_bfloat16_values(value, begin + i, text->n, width, room.values + i * deep);
+    }
+    for (long i = (count + 1) / 2; count > 0 && !few && i % LANES; i++)
+        memset(room.values + i * width, 0, width * sizeof *room.values);
+    for (long r = 0; r < rows; r += HIGH, parts += HIGH * size) {
+        long now = rows - r < HIGH ? rows - r : HIGH, seen = seen_by_any(text, first + r, now) - begin;
+        const bf16 *queries = (const bf16 *)room.queries, *weights = (const bf16 *)room.scores;
+        if (seen > count) seen = count;
+        for (long i = 0; i < now; i++)
+            memcpy(room.queries + i * deep,
+                   attend_bfloat16_query(text, shared * group, first + r + i, query_head, query_token), 2 * width);
+        for (long j = 0; j < seen; j += TILE) {
+            uint32_t *keys = room.tile + (few ? 0 : j * deep);
+            float *scores = room.scores + j;
+            if (few) attend_bfloat16_keys(key, value, begin + j, text->n, width, keys);
+            if (few) multiply_few(now, 1, queries, 2 * width, keys, 4 * TILE, width, TILE, scores, 4 * CHUNK);
+            else multiply_tiles(queries, 2 * width, keys, 4 * TILE, width, TILE, scores, 4 * CHUNK);
+        }
+        for (long i = 0; i < now; i++) {
+            float *scores = room.scores + i * CHUNK;
+            struct part *to = (struct part *)(parts + i * size);
+            attend_bfloat16_weigh(text, first + r + i, begin, seen, scale, cap, scores, to);
+            long end = (seen + LANES - 1) / LANES * LANES;
+            if (seen <= 0) memset(to->values, 0, size - sizeof *to);
+            else if (end % DEEP) memset((bf16 *)scores + end, 0, LANES * sizeof(bf16));
+        }
+        for (long d = 0; d < width && seen > 0; d += TILE) {
+            float sums[HIGH][TILE], *to = ((struct part *)parts)->values + d;
+            long columns = width - d < TILE ? width - d : TILE, step = now == HIGH ? size : (long)sizeof *sums;
+            const bf16 *lines = value + begin * width + d;
+            if (few) multiply_few(now, 0, weights, 4 * CHUNK, lines, 2 * width, seen, columns, to, size);
+            else
+                multiply_tiles(weights, 4 * CHUNK, room.values + d, 4 * width, seen, columns,
+                               now == HIGH ? to : *sums, step);
+            for (long i = 0; i < now && now < HIGH && !few; i++)
+                memcpy((char *)to + i * size, sums[i], columns * sizeof **sums);
+        }
+    }
+}
+#endif

@@ -12,11 +12,13 @@
 #define NOT 0  /* left to the processor */
 #define PAST 1 /* past the caches: a weight is used once a pass, what else lies there at once again */
 #define INTO 2 /* into all of them */
+#define NEAR 3 /* into the second, which waits for more lines at once */
 
 INLINE void fetch(const void *weights, int hint, long ahead) {
     const char *at = (const char *)weights + ahead;
     if (hint == PAST) __builtin_prefetch(at, 0, 0), __builtin_prefetch(at + 64, 0, 0);
     if (hint == INTO) __builtin_prefetch(at, 0, 3), __builtin_prefetch(at + 64, 0, 3);
+    if (hint == NEAR) __builtin_prefetch(at, 0, 2), __builtin_prefetch(at + 64, 0, 2);
 }
 
 /* Leaves the `width` outputs of one row of a panel in `y`. */

@@ -66,8 +66,12 @@ INLINE ints nearest(floats x) {
 }
 
 INLINE ints larger(ints one, ints other) {
+#ifdef __AVX512F__
+    return (ints)_mm512_max_epi32((__m512i)one, (__m512i)other);
+#else
     ints which = one > other;
     return (which & one) | (~which & other);
+#endif
 }
 
 INLINE int32_t greatest(ints of) {
@@ -113,6 +117,10 @@ INLINE void round_block(const bf16 *x, int bits, int8_t *codes, float *scale, in
         if (bits == 4) made = even_first(made);
         *(bytes *)(codes + LANES * h) = made;
     }
+#ifdef __AVX512F__
+    *sum = _mm512_reduce_add_epi32((__m512i)(whole[0] + whole[1]));
+#else
     *sum = (int32_t)total(__builtin_convertvector(whole[0] + whole[1], floats)); /* exact */
+#endif
 }
 #endif

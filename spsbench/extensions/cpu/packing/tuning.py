@@ -61,7 +61,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 Way = TypeVar("Way")
 
-HINTS = ("not", "past", "into")  # as panels.c numbers them
+HINTS = ("not", "past", "into", "near")  # as panels.c numbers them
 
 
 class Prefetch(NamedTuple):
@@ -87,6 +87,7 @@ PREFETCHES = (
     Prefetch("past", 2048),
     Prefetch("not", 0),
     *(Prefetch("into", ahead) for ahead in (512, 1024, 2048, 4096, 8192)),
+    *(Prefetch("near", ahead) for ahead in (4096, 8192)),
 )
 MARGIN = 1.02  # what is not usual must win by so much
 FEW = 5  # rows: a draft of 4 with the pending token

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from spsbench.errors import DataError
 from spsbench.untrusted import read_json
 
 CONFIG_LIMIT = 4 << 20  # bytes
+
+POINTER = b"version https://git-lfs.github.com/spec/"
 
 # The names that the families use for one size, and the most that is believed of it.
 _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
@@ -23,6 +26,9 @@ _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
     (("intermediate_size", "n_inner", "ffn_dim"), 1 << 20),
     (("max_position_embeddings", "n_positions"), 1 << 28),
 )
+
+HEAD_DIMS = ("head_dim", "qk_head_dim", "qk_nope_head_dim", "kv_lora_rank")
+"""Keys of a config whose heads have widths of their own; the last ones are of latent attention."""
 
 _MAY_BE_NULL = ("num_key_value_heads", "head_dim", "n_inner", "intermediate_size")
 
@@ -88,6 +94,7 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
 
     NaN and Infinity pass: configurations have them.
     """
+    refuse_pointer(path)
     what = f"the {path.name} of a model"
     value = read_json(path, what, limit=limit, strict=False)
     if not isinstance(value, dict):
@@ -96,6 +103,16 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
             "Fetch the model again"
         )
     return value
+
+
+def refuse_pointer(path: Path) -> None:
+    """Refuse a file that Git LFS has left in place of the one it stands for."""
+    with suppress(OSError), path.open("rb") as file:  # what is no file is told by its reader
+        if path.is_file() and file.read(len(POINTER)) == POINTER:
+            raise DataError(
+                f"{path.name} is a pointer of Git LFS ({path}): expected the file itself. Run "
+                "git lfs pull, or fetch the model again"
+            )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -188,7 +205,8 @@ def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
                     f"expected an integer from 1 to {cap}. Fetch the model again"
                 )
     width, heads = _size(config, _SIZES[0][0]), _size(config, _SIZES[3][0])
-    if width and heads and config.get("head_dim") is None and width % heads:
+    has_own_dims = any(config.get(name) is not None for name in HEAD_DIMS)
+    if width and heads and not has_own_dims and width % heads:
         raise DataError(
             f"{heads} heads do not divide a width of {width} in config.json ({where}): "
             "expected a multiple. Fetch the model again"

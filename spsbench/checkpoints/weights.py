@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from spsbench.checkpoints.config import read_object
+from spsbench.checkpoints.config import read_object, refuse_pointer
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, first_line
 
 log = logging.getLogger(__name__)
@@ -148,6 +148,7 @@ def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
     for path in files:
         try:
             regular_file(path)
+            refuse_pointer(path)
             with safe_open(path, framework="np") as file:
                 stale = stale_names(path, file.keys())
                 for name in (name for name in file.keys() if name not in stale):  # noqa: SIM118

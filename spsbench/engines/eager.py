@@ -16,7 +16,7 @@ from spsbench.engines.session.joint import JointCache, SequenceSlice, attending
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import Masks, PassInputs, windows_of
 from spsbench.engines.session.states import keeps_states, one_by_one
-from spsbench.errors import SpsError
+from spsbench.errors import DataError, SpsError
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import send
 from spsbench.loop.tree import additive_mask, places
@@ -273,6 +273,12 @@ def check_rollback(
     except Exception as error:  # a foreign cache may raise anything
         raise UnsupportedModelError(f"{name}: its cache cannot be rolled back ({error})") from error
     plain = plain[:, : lm.vocab_size]
+    if not bool(plain.isfinite().all()):
+        raise DataError(
+            f"the logits of {name} are not finite in {str(model.dtype).removeprefix('torch.')} "
+            f"({model.config.name_or_path}): expected numbers within its range. Choose `dtype` "
+            "float32 or bfloat16"
+        )
     gap, allowed = float((cached - plain).abs().max()), rounding(plain)
     if allowed < gap and torch.equal(cached, straight.append(text, len(again)).logits.float()):
         allowed *= 4

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spsbench.checkpoints.config import hidden_settings, read_config
 from spsbench.engines.eager import Eager, UnsupportedModelError, context_of, rows_of
@@ -26,7 +26,7 @@ from spsbench.models.drafter_weights import load_head, own_weights
 from spsbench.models.gguf.unpack import blocks_in_words, origin
 from spsbench.models.loader import materialise
 from spsbench.models.source import Source, source_of
-from spsbench.models.third_party import silent
+from spsbench.models.third_party import open_config, silent
 from spsbench.models.tokenizers import (
     IdTokenizer,
     check_same,
@@ -148,7 +148,7 @@ class ModelCache:
         if not all(plain_config(entry.folder) for entry in located):
             whole = self.load(cell)
             return Outline(whole.tokenizer, whole.limit, self.clock)
-        configs = [AutoConfig.from_pretrained(entry.folder) for entry in located]
+        configs = [open_config(entry.folder) for entry in located]
         limits = [
             getattr(entry.get_text_config(), "max_position_embeddings", None) for entry in configs
         ]

@@ -1,13 +1,27 @@
 """Location of a model's folder, and all checks that need no loading."""
 
+import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from spsbench.checkpoints.config import check_config, embedding_and_layers, expanded, read_config
-from spsbench.checkpoints.weights import TensorHeader, read_headers, weight_files
+from spsbench.checkpoints.config import (
+    check_config,
+    embedding_and_layers,
+    expanded,
+    read_config,
+    refuse_pointer,
+)
+from spsbench.checkpoints.weights import (
+    INPUT_EMBEDDINGS,
+    WHOLE,
+    TensorHeader,
+    read_headers,
+    weight_files,
+)
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
 from spsbench.models.gguf.header import named_gguf
 from spsbench.models.gguf.unpack import unpacked
@@ -15,7 +29,8 @@ from spsbench.models.hub import fetch
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec, fetched_folder
 
-WHOLE_NUMBERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
+NUMBERS = ("F64", "F32", "F16", "BF16")
+"""Types of weights that mean the numbers that they hold."""
 TOKENIZER_LIMIT = 200 << 20  # bytes of one tokenizer file
 _TOKENIZERS = (
     "tokenizer.json",
@@ -27,6 +42,8 @@ _TOKENIZERS = (
     "merges.txt",
     "tokenizer_config.json",
 )
+log = logging.getLogger(__name__)
+
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[\w.-]{1,96})?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -151,7 +168,10 @@ def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
     check_config(config, folder, trust_remote_code=ref.trust_remote_code)
     files = weight_files(folder, allow_pickle=access.allow_pickle)
     if files[0].suffix == ".safetensors":
-        check_numbers(config, read_headers(files), folder)
+        headers = read_headers(files)
+        check_numbers(config, headers, folder)
+        check_shapes(config, headers, folder)
+        _name_unread(files, folder)
     # Four bits a number is the tightest packing there is; what is missing would be made up.
     held = 2 * sum(path.stat().st_size for path in files)
     if embedding_and_layers(config) > held:
@@ -162,22 +182,58 @@ def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
     _check_tokenizer(folder)
 
 
+def _name_unread(files: Sequence[Path], folder: Path) -> None:
+    """Log which other safetensors stand beside the weights; `weight_files` names a whole one."""
+    names = {path.name for path in folder.glob("*.safetensors") if path not in files} - {WHOLE}
+    if (folder / "adapter_config.json").is_file():
+        names.add("adapter_config.json (merge that adapter into the model to use it)")
+    if names:
+        log.info(f"note: not read beside the weights of {folder}: {', '.join(sorted(names))}")
+
+
 def check_numbers(
     config: Mapping[str, Any], headers: Mapping[str, TensorHeader], folder: Path
 ) -> None:
-    """Refuse integer weights without scales, which would be read as noise."""
+    """Refuse integers and 8-bit floats without scales, which would be read as noise."""
     if any(part.get("quantization_config") for part in (config, config.get("text_config") or {})):
         return
     for name, header in headers.items():
-        if name.endswith("weight") and header.dtype in WHOLE_NUMBERS:
+        is_narrow = header.dtype.startswith(("F8", "F6", "F4"))
+        if header.dtype not in NUMBERS and (is_narrow or name.endswith("weight")):
             raise DataError(
-                f"{name} has the dtype {header.dtype} ({folder}): expected floating point, as "
-                "config.json has no quantization_config. Fetch the model again"
+                f"{name} has the dtype {header.dtype} ({folder}): expected floating point of 16 "
+                "bits or more, as config.json has no quantization_config. Fetch the model again"
             )
+
+
+def check_shapes(
+    config: Mapping[str, Any], headers: Mapping[str, TensorHeader], folder: Path
+) -> None:
+    """Refuse weights whose embeddings have another shape than that of config.json."""
+    if config.get("quantization_config") or "text_config" in config:
+        return
+    embeddings = [name for name in headers if name.endswith(INPUT_EMBEDDINGS)]
+    vocab, width = config.get("vocab_size"), config.get("hidden_size", config.get("n_embd"))
+    width = config.get("word_embed_proj_dim", width)
+    shape = headers[min(embeddings, key=len)].shape if embeddings else ()
+    if vocab and width and shape and shape != (vocab, width):
+        raise DataError(
+            f"{min(embeddings, key=len)} has the shape {shape[0]}x{shape[-1]} ({folder}): expected "
+            f"{vocab}x{width} by config.json. Fetch the model again"
+        )
 
 
 def _check_tokenizer(folder: Path) -> None:
     there = [path for name in _TOKENIZERS if (path := folder / name).is_file()]
+    pieces = [path for path in there if path.suffix == ".model"]
+    is_alone = not {"tokenizer.json", "vocab.json", "vocab.txt"} & {path.name for path in there}
+    if pieces and is_alone and find_spec("sentencepiece") is None:
+        with pieces[0].open("rb") as file:
+            if file.read(1) == b"\n":  # of a message of protobuf; tiktoken writes text
+                raise MissingError(
+                    f"{pieces[0].name} alone ({folder}): expected tokenizer.json, or sentencepiece "
+                    "to read it. Run pip install sentencepiece protobuf"
+                )
     there += folder.glob("*.tiktoken")
     if not there:
         raise MissingError(
@@ -185,6 +241,7 @@ def _check_tokenizer(folder: Path) -> None:
             "Copy the tokenizer files next to the weights"
         )
     for path in there:
+        refuse_pointer(path)
         size = path.stat().st_size
         if size > TOKENIZER_LIMIT:
             raise DataError(

@@ -1,5 +1,6 @@
 """Loading of a checked folder to a model in memory, complete and with finite weights."""
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 import transformers
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
 from spsbench.checkpoints.config import check_shareable
@@ -18,10 +19,12 @@ from spsbench.checkpoints.weights import WHOLE, stale_names, weight_files
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.ranks import missing_ranks, ranks
 from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
-from spsbench.models.third_party import silent, translated
+from spsbench.models.third_party import open_config, silent, translated
 from spsbench.parallel.process_group import connect, lost_rank_as_error, share
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
+
+log = logging.getLogger(__name__)
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what aminmax reads
 
@@ -43,7 +46,7 @@ def load_model(
     check_dtype(spec.dtype)
     files = weight_files(folder, allow_pickle=access.allow_pickle)
     with translated("the model", folder), silent():
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=remote)
+        config = open_config(folder, trust_remote_code=remote)
         number = choose(spec.dtype, place, files)
         if size == 1:
             warn_of_memory(files, number, place)
@@ -74,7 +77,7 @@ def load_model(
             model, info = kind.from_pretrained(None, config=config, state_dict=tensors, **options)
             if (folder / "generation_config.json").is_file():
                 model.generation_config = GenerationConfig.from_pretrained(folder)
-        check_complete(info, folder)
+        check_complete(info, folder, model, strict=kind is not None)
         model.requires_grad_(False)
         model = (model.to(place) if size == 1 else model).eval()
         model.config.name_or_path = str(folder)
@@ -108,12 +111,23 @@ def plain_class(config: transformers.PreTrainedConfig) -> Any:
     return kind if plain and not packed else None
 
 
-def check_complete(info: Mapping[str, Collection[Any]], folder: Path) -> None:
-    """Refuse a model with tensors that transformers had to initialise.
+def check_complete(
+    info: Mapping[str, Collection[Any]],
+    folder: Path,
+    model: PreTrainedModel | None = None,
+    *,
+    strict: bool = True,
+) -> None:
+    """Refuse a model with tensors that transformers had to initialise, or would leave out.
+
+    A tensor is left out where it belongs to a module that computes without it, or to a layer beyond
+    those of config.json. Others that are not used are named in a line.
 
     Args:
         info: transformers' loading info.
         folder: for the message.
+        model: the one loaded; None: tensors that are not used are checked elsewhere.
+        strict: its weights are plain; others are named alone, as formats of packed weights differ.
     """
     todo = "Fetch the model again, or choose its causal version"
     if missing := info.get("missing_keys", ()):
@@ -128,6 +142,34 @@ def check_complete(info: Mapping[str, Collection[Any]], folder: Path) -> None:
             f"{name} has the shape {_shape(shape)} ({folder}): expected {_shape(expected_shape)} "
             f"by config.json, as for {len(other)} tensors in all. {todo}"
         )
+    unused = sorted(map(str, info.get("unexpected_keys", ())))
+    if model is None or not unused:
+        return
+    names = {name: _without_numbers(name) for name, _ in model.named_parameters()}
+    computing = {name.rpartition(".")[0] for name in names}
+    known = {*computing, *names.values()}
+    prefix = f"{model.base_model_prefix}."
+    for name in unused:
+        places = {part for full in (name, prefix + name) for part in _places(full)}
+        has_more_layers = getattr(model.config, "num_nextn_predict_layers", 0)
+        if strict and places & known and not has_more_layers:
+            raise DataError(
+                f"{len(unused)} tensors are not used by config.json, such as {name} ({folder}): "
+                f"expected those of {type(model).__name__} alone. Correct config.json"
+            )
+    log.info(
+        f"note: {len(unused)} tensors of {folder} are not used by {type(model).__name__}, such as "
+        f"{unused[0]}"
+    )
+
+
+def _places(name: str) -> tuple[str, str]:
+    """Return the module of a tensor, and the tensor's name without the number of its layer."""
+    return name.rpartition(".")[0], _without_numbers(name)
+
+
+def _without_numbers(name: str) -> str:
+    return ".".join("N" if part.isdecimal() else part for part in name.split("."))
 
 
 def _shape(sizes: Iterable[int]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.checkpoints.config import check_config, expanded, read_config
 from spsbench.engines.quantization.layers import quantise
@@ -19,7 +19,7 @@ from spsbench.models.folder import check_folder, locate
 from spsbench.models.gguf.blocks import check_blocks, lay_blocks
 from spsbench.models.loader import load_model, load_shared
 from spsbench.models.shape import shaped_folder
-from spsbench.models.third_party import silent, translated
+from spsbench.models.third_party import open_config, silent, translated
 from spsbench.models.tokenizers import IdTokenizer, load_tokenizer
 from spsbench.settings.execution import Access
 from spsbench.settings.models import (
@@ -138,7 +138,7 @@ def model_of_shape(folder: Path, how: ModelSpec, seed: int) -> PreTrainedModel:
     number: torch.dtype = getattr(torch, dtype)
     with translated("the shape", folder), silent(), torch.random.fork_rng([]):
         torch.default_generator.manual_seed(seed)  # the CPU's: weights are drawn there
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = open_config(folder)
         options = {} if how.attention is None else {"attn_implementation": how.attention}
         model = AutoModelForCausalLM.from_config(config, dtype=number, **options)
         if not isinstance(model, PreTrainedModel):

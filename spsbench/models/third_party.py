@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers.utils import logging
 
-from spsbench.checkpoints.config import CONFIG_LIMIT, read_object
+from spsbench.checkpoints.config import CONFIG_LIMIT, read_config, read_object
 from spsbench.errors import (
     DataError,
     OutOfMemoryError,
@@ -21,6 +21,28 @@ from spsbench.errors import (
 )
 
 CONFIGS = ("config.json", "tokenizer_config.json", "generation_config.json")
+
+
+LEFTOVERS = ("return_dict", "attn_implementation", "_attn_implementation", "torch_dtype", "dtype")
+"""What trainings leave in config.json; options say how a model is run, which computes the same."""
+
+
+def open_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
+    """Return transformers' config of a folder, without the `LEFTOVERS` that would stop it."""
+    import torch
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    values = read_config(folder)
+    left = [name for name in LEFTOVERS if values.get(name) is not None]
+    left = [name for name in left if "dtype" not in name or not hasattr(torch, str(values[name]))]
+    if trust_remote_code or not left or values.get("model_type") not in CONFIG_MAPPING:
+        return AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    kept = {name: value for name, value in values.items() if name not in left}
+    config = CONFIG_MAPPING[values["model_type"]].from_dict(kept)
+    config.name_or_path = str(folder)
+    return config
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from spsbench.checkpoints.config import CONFIG_LIMIT, read_object
 from spsbench.errors import DataError
 from spsbench.models.chat import render
-from spsbench.models.third_party import silent, translated, without_panics
+from spsbench.models.third_party import open_config, silent, translated, without_panics
 
 _SECTIONS = ("model", "normalizer", "pre_tokenizer", "decoder")
 NAMES_EOS = ("generation_config.json", "config.json")
@@ -54,10 +54,12 @@ def load_tokenizer(
 ) -> transformers.PreTrainedTokenizerBase:
     """Load the tokenizer in `folder`."""
     check_growth(folder)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
+    if (folder / "config.json").is_file() and not trust_remote_code:
+        with translated("config.json", folder), silent():
+            options["config"] = open_config(folder)
     with translated("the tokenizer", folder), silent():
-        return AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=trust_remote_code
-        )
+        return AutoTokenizer.from_pretrained(folder, **options)
 
 
 def encode(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[int]:

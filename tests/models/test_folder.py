@@ -115,6 +115,7 @@ def index(weight_map):
     return write
 
 
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 BROKEN = {
     "nothing in it": lambda path: [file.unlink() for file in path.iterdir()],
     "no weights": lambda path: (path / weights.WHOLE).unlink(),
@@ -136,6 +137,10 @@ BROKEN = {
     "bool": changed(hidden_size=True),
     "words": changed(num_hidden_layers="a"),
     "no layers": changed(num_hidden_layers=0),
+    "pointer for a config": config(LFS),
+    "pointer for weights": spoiled(lambda data: LFS),
+    "pointer for a tokenizer": lambda path: (path / "tokenizer.json").write_bytes(LFS),
+    "another vocabulary": changed(vocab_size=300),
     "heads": changed(num_attention_heads=3, head_dim=None),
     "key heads": changed(num_key_value_heads=3),
     "huge vocabulary": changed(vocab_size=1 << 40),
@@ -207,7 +212,44 @@ def test_pickles_need_leave(broken):
     check(broken, allow_pickle=True)
 
 
-@pytest.mark.parametrize("kind", [torch.int8, torch.uint8])
+def test_a_pointer_is_named(broken):
+    (broken / weights.WHOLE).write_bytes(LFS)
+    with pytest.raises(DataError) as caught:
+        check(broken)
+    assert "git lfs pull" in str(caught.value)
+
+
+def test_heads_of_latent_attention_have_widths_of_their_own(broken):
+    edit(broken / "config.json", head_dim=None, num_attention_heads=3, num_key_value_heads=3)
+    refused(broken, DataError)
+    edit(broken / "config.json", kv_lora_rank=8, qk_nope_head_dim=12)
+    check(broken)
+
+
+def test_an_adapter_and_weights_that_are_not_read_are_named(broken, said):
+    check(broken)
+    assert not said
+    (broken / "adapter_config.json").write_text("{}")
+    for name in ("adapter_model", "consolidated"):
+        save_file({"a": torch.ones(1)}, broken / f"{name}.safetensors")
+    check(broken)
+    (line,) = said
+    assert all(name in line for name in ("adapter_config", "adapter_model", "consolidated"))
+
+
+def test_pieces_need_their_library(broken, monkeypatch):
+    (broken / "tokenizer.json").unlink()
+    (broken / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>")
+    monkeypatch.setattr(folder, "find_spec", lambda name: None)
+    refused(broken, MissingError)
+    monkeypatch.setattr(folder, "find_spec", lambda name: name)
+    check(broken)
+
+
+NARROW = [torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("kind", NARROW)
 def test_whole_numbers_for_weights_need_a_quantization_config(broken, kind):
     path, name = broken / "model.safetensors", "model.layers.1.mlp.up_proj.weight"
     tensors = load_file(path)

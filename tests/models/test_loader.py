@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from spsbench.checkpoints.config import hidden_settings
 from spsbench.checkpoints.weights import weight_bytes
+from spsbench.engines.eager import Eager
 from spsbench.errors import DataError, OutOfMemoryError, UnavailableError, UsageError
 from spsbench.models.loader import load_model
 from spsbench.models.tokenizers import encode, eos_ids, load_tokenizer
@@ -165,6 +166,56 @@ def test_weights_that_are_not_those_of_the_model_are_refused(broken, change, set
     with pytest.raises(DataError) as caught:
         load(broken)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("model.layers.0.mlp.up_proj.bias", {}),
+        ("model.layers.0.self_attn.q_proj.weight_scale", {}),
+        ("model.norm.weight", {"num_hidden_layers": 1}),
+    ],
+)
+def test_tensors_that_config_json_forgets_are_refused(broken, name, settings):
+    tensors = load_file(broken / "model.safetensors")
+    save_file({name: torch.ones(16)} | tensors, broken / "model.safetensors", {"format": "pt"})
+    edit(broken / "config.json", **settings)
+    with pytest.raises(DataError) as caught:
+        load(broken)
+    assert "\n" not in str(caught.value)
+
+
+def test_tensors_of_other_parts_are_named(broken, said):
+    tensors = load_file(broken / "model.safetensors")
+    more = {"vision.patch.weight": torch.ones(2)}
+    save_file(tensors | more, broken / "model.safetensors", {"format": "pt"})
+    load(broken)
+    assert any("vision.patch.weight" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"return_dict": False}, {"_attn_implementation": "flash_attention_2"}),
+        *({"dtype": "torch.bfloat16"}, {"dtype": None, "torch_dtype": "auto"}),
+        *({"use_cache": False}, {"attn_implementation": "flash_attention_2"}),
+    ],
+)
+def test_what_trainings_leave_in_a_config_changes_nothing(llama, broken, settings):
+    edit(broken / "config.json", **settings)
+    ids = torch.arange(5)[None]
+    assert torch.equal(load(broken)(ids).logits, load(llama)(ids).logits)
+    assert load_tokenizer(broken, trust_remote_code=False).get_vocab()
+
+
+def test_numbers_beyond_a_type_are_no_fault_of_the_cache(broken):
+    tensors = load_file(broken / "model.safetensors")
+    large = {n: t * 60_000 if "up_proj" in n or "gate" in n else t for n, t in tensors.items()}
+    save_file(large, broken / "model.safetensors", {"format": "pt"})
+    Eager().prepare(load(broken, dtype="float32"), known=None, threads=1)
+    with pytest.raises(DataError) as caught:
+        Eager().prepare(load(broken, dtype="float16"), known=None, threads=1)
+    assert "float16" in str(caught.value)
 
 
 def test_larger_than_memory_is_said(llama, said, monkeypatch):

@@ -13,6 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from spsbench.checkpoints.config import refuse_pointer
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.hardware.files import open_file
 
@@ -61,6 +62,7 @@ def check_packages() -> None:
 def read_header(path: Path) -> Header:
     """Read the header of a complete, single GGUF file that has a tokenizer."""
     check_packages()
+    refuse_pointer(path)
     try:
         with open_file(path) as file:
             head = _Reader(path, file.read, path.stat().st_size).header(file.tell)

@@ -4,7 +4,8 @@ A message says what, where and what was expected, and then what to do:
 `<what> (<where>): <expected>. <what to do>`. The command line prints it behind `error: `.
 
 A message names an option by its field, in backticks: "`draft` without `weights`". The library
-shows it so; the command line shows the flag instead (`cli/terminal.py`).
+shows it so; the command line shows the flag instead (`cli/terminal.py`). Words of others go through
+`as_it_is`: their backticks name no option of ours.
 """
 
 import re
@@ -38,10 +39,17 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+MAX_MESSAGE = 4_000  # characters
+
+
 class SpsError(Exception):
-    """An error with a line for the user and an exit code."""
+    """An error with a line for the user and an exit code; what is too long to read is cut."""
 
     code: Exit = Exit.INTERNAL
+
+    def __init__(self, message: str = "") -> None:
+        is_long = len(message) > MAX_MESSAGE
+        super().__init__(f"{message[:MAX_MESSAGE]}..." if is_long else message)
 
 
 class UsageError(SpsError):
@@ -147,7 +155,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-_FIELD = re.compile(r"`([a-z][a-z0-9_]*)`")
+_FIELD = re.compile(r"`([a-z][a-z0-9_]*+)`")
+_OTHERS = "`\ufe0f"  # a backtick of others: with a mark that no terminal shows
+
+
+def as_it_is(text: str) -> str:
+    """Return text from outside for a message, in which its backticks name no option."""
+    return text.replace(_OTHERS, "`").replace("`", _OTHERS)
+
+
+def without_marks(text: str) -> str:
+    """Return a message without the marks of `as_it_is`."""
+    return text.replace(_OTHERS, "`")
 
 
 def replace_fields(text: str, replacement: Callable[[str], str | None]) -> str:
@@ -165,9 +184,10 @@ _MEMORY = (
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, shortened."""
+    """Return the first line of an error's message, shortened; another library's as it is."""
     lines = str(error).strip().splitlines() or ["no message"]
-    return lines[0][:300].rstrip(".:")
+    line = lines[0][:300].rstrip(".:")
+    return line if isinstance(error, SpsError) else as_it_is(line)
 
 
 def is_panic(error: BaseException) -> bool:

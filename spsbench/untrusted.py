@@ -28,12 +28,14 @@ MAX_KEY_PARTS = 16  # of a dotted key in TOML, whose parser takes their square
 MAX_PATH = 300  # characters of a path in a line
 SHOWN = 60  # characters of a value or a name in a line
 GZIP, BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
-STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # the last one may have no end
 NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
-LONG_KEY = re.compile(
-    r"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
-    rf"{{{MAX_KEY_PARTS}}}"
+NO_KEY = re.compile(  # texts and comments of TOML; the last one may have no end
+    r"""\"{3}(?:[^"\\]++|\\.|"(?!""))*+(?:"{3})?|'{3}(?:[^']++|'(?!''))*+(?:'{3})?"""
+    r"""|"(?:[^"\\\n]++|\\.)*+"?|'[^'\n]*+'?|\#[^\n]*+""",
+    re.DOTALL,
 )
+LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}")
 
 
 class FieldError(DataError, ValueError):
@@ -165,7 +167,7 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
     content = read_untrusted(path, what, MAX_TOML)
     try:
         text = content.decode()
-        if LONG_KEY.search(text):
+        if LONG_KEY.search(NO_KEY.sub("_", text)):
             raise ValueError(f"a key of more than {MAX_KEY_PARTS} parts")
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from spsbench.cli.terminal import with_flags
+from spsbench.errors import DataError, as_it_is, first_line
 from tests.parsed import commands, strings
 
 ROOT = Path(__file__).parents[1] / "spsbench"
@@ -44,6 +45,31 @@ def test_no_room_names_a_flag():
 
 def test_the_command_line_shows_flags():
     assert with_flags("`draft_dtype`: see `ray status`") == "--draft-dtype: see `ray status`"
+
+
+def test_fields_in_messages_are_options():
+    parameters = [parameter for _, command in commands() for parameter in command.params]
+    flags = {flag.lstrip("-").replace("-", "_") for p in parameters for flag in (p.name, *p.opts)}
+    named = {
+        field: f"{path.relative_to(ROOT)}:{at}"
+        for path in sorted(ROOT.rglob("*.py"))
+        for at, text in strings(path)
+        for field in re.findall(r"`([a-z][a-z0-9_]*)`", text)
+    }
+    assert not {field: place for field, place in named.items() if field not in flags}
+
+
+def test_words_of_others_are_shown_as_they_are():
+    line = f"`top_p`: {as_it_is('`temperature` must be `positive`')}"
+    assert with_flags(line) == "--top-p: `temperature` must be `positive`"
+    assert with_flags(first_line(ValueError("`top_p` of the library"))) == "`top_p` of the library"
+    assert with_flags(first_line(DataError("`top_p` of ours"))) == "--top-p of ours"
+
+
+def test_an_error_is_short_enough_to_be_read():
+    line = str(DataError("x" * 10**6))
+    assert len(line) < 5_000
+    assert line.endswith("x...")
 
 
 def test_help_of_every_command_names_flags_and_no_fields():

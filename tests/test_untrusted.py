@@ -131,6 +131,7 @@ def test_a_pipe_is_read_to_its_end_and_not_waited_for_for_ever(tmp_path, monkeyp
     "content",
     [
         b"a =",
+        b"a = {b = '''\n' ''', " + b"'c'." * 1000 + b"d = 1}",
         b"a = 1\na = 2",
         b"\xff = 1",
         b"a = " + b"[" * 5000,
@@ -153,8 +154,8 @@ def test_hostile_toml_is_refused_in_one_line(tmp_path, content):
 
 
 def test_toml_with_a_byte_order_mark_and_many_dots_is_read(tmp_path):
-    path = write(tmp_path / "a.toml", b'\xef\xbb\xbfa.b = "' + b"." * 500 + b'"')
-    assert untrusted.read_toml(path, "an experiment") == {"a": {"b": "." * 500}}
+    path = write(tmp_path / "a.toml", b'\xef\xbb\xbfa.b = "' + b"a." * 500 + b'" # ' + b"a." * 500)
+    assert untrusted.read_toml(path, "an experiment") == {"a": {"b": "a." * 500}}
 
 
 def test_text_from_outside_is_made_printable():

@@ -304,7 +304,7 @@ def answer(
 ASK = "you> "
 HELP = "conversation: /reset starts anew, /exit or Ctrl-D ends it, Ctrl-C stops an answer"
 COMMANDS = ("/help", "/reset", "/exit")
-COMMAND = re.compile(r"/\w*(\s|$)")
+COMMAND = re.compile(r"/\w*+(\s|$)")
 """Pattern of a command; a path, with its second slash, is a message."""
 
 

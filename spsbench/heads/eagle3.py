@@ -36,6 +36,7 @@ from spsbench.heads.layers import (
 )
 from spsbench.heads.network import HeadNetwork, Rows
 from spsbench.loop.drafter_context import Cache
+from spsbench.untrusted import cut
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 MASKS = ("mask_token_id", "ptd_token_id", "pard_token")
@@ -181,7 +182,9 @@ def ids(value: Any, where: str) -> list[int]:
     if value is None:
         return []
     if not isinstance(value, list) or any(type(i) is not int or i < 0 for i in value):
-        raise DataError(f"{IDS} is {value!r} ({where}): expected numbers of layers. Check `draft`")
+        raise DataError(
+            f"{IDS} is {cut(value)} ({where}): expected numbers of layers. Check `draft`"
+        )
     return value
 
 

@@ -40,7 +40,7 @@ class MedusaShape:
 def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> MedusaShape:
     """Return the shape of heads of blocks and a vocabulary projection each."""
     config, where = files.config, files.where
-    first = re.compile(r"heads\.(\d+)\.blocks\.0\.weight")
+    first = re.compile(r"heads\.(\d++)\.blocks\.0\.weight")
     numbers = {int(m[1]) for name in found if (m := first.fullmatch(name))}
     if numbers != set(range(len(numbers))):
         raise DataError(

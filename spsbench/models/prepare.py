@@ -125,7 +125,7 @@ def check_ranks(models: Iterable[ModelSpec]) -> None:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?", re.ASCII)
+HUB_ID = re.compile(r"\w[\w.-]*+(/[\w.-]++)?", re.ASCII)
 
 
 def read_once(request: CellRequest, access: Access, read: Callable[[], T]) -> T:

@@ -28,7 +28,7 @@ _ADVICE = (
 SECTIONS = ("normalizer", "pre_tokenizer", "decoder")
 MAX_GROWTH = 1000  # times the length of a text
 LIMIT = 200 << 20  # bytes of the file
-_NUMBER = re.compile(r"[0-9]+")
+_NUMBER = re.compile(r"[0-9]++")
 
 
 class IdTokenizer:

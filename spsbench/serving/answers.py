@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from spsbench.errors import UnavailableError
+from spsbench.errors import UnavailableError, as_it_is
 from spsbench.serving import wire
 from spsbench.serving.wire import Counts, Entry, Stated, first, ordered, read, stated
 from spsbench.untrusted import FieldError, NotJSONError, cut, parse_json
@@ -210,4 +210,4 @@ def reason_in(value: Any) -> str:
     for name in ("error", "message", "detail"):
         if isinstance(value, dict) and name in value:
             value = value[name]
-    return cut(value, MAX_REASON) or "no reason given"
+    return as_it_is(cut(value, MAX_REASON)) or "no reason given"

@@ -17,7 +17,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from spsbench.errors import DataError, UnavailableError, UsageError
+from spsbench.errors import DataError, UnavailableError, UsageError, as_it_is
 from spsbench.serving.address import KEY, ApiKey, checked, is_local
 from spsbench.serving.answers import AttemptError, Reader, reason_in
 from spsbench.untrusted import FieldError, NotJSONError, RangeError, cut, parse_json
@@ -25,7 +25,7 @@ from spsbench.untrusted import FieldError, NotJSONError, RangeError, cut, parse_
 LARGEST = 64 * 2**20  # bytes of one answer
 MAX_EVENTS = 2**16  # events of a stream beside 16 a token: each takes 10 us and more
 SPARE = 16  # events beside those of the tokens that renew the clock of a stream
-LAST_LINE = re.compile(rb"\r?data:[ \t]*\[DONE\]\s*")
+LAST_LINE = re.compile(rb"\r?data:[ \t]*+\[DONE\]\s*+")
 AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retried
 LONGEST_WAIT = 30.0  # seconds between two attempts
 MAX_ERROR_PAGE = 2**16  # bytes of an error page that is read
@@ -267,7 +267,7 @@ class Client:
             except httpx2.ConnectTimeout:
                 failure = AttemptError(f"no connection within {self.limits.connect:g} s")
             except (httpx2.HTTPError, UnicodeError) as error:  # the latter by a host's name
-                words = cut(self.hide(str(error)).strip(), 200)
+                words = as_it_is(cut(self.hide(str(error)).strip(), 200))
                 failure = AttemptError(words or type(error).__name__)
             self.failures[str(failure)] += 1
             if attempt < attempts:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.errors import DataError, MissingError, UsageError, as_it_is
 from spsbench.hardware.child import Child
 from spsbench.untrusted import MAX_PATH, FieldError, cut, parse_json, read_text
 
@@ -189,7 +189,8 @@ def _problem(kind: str, text: str) -> str | None:
         answer = {"problem": str(error)}
     if "error" in answer:
         return f"{answer['error']}: expected one that llguidance can compile. Make it simpler"
-    words = " ".join(str(answer["problem"]).partition("<state>")[0].split())[:FEW]
+    words = " ".join(str(answer["problem"]).partition("<state>")[0].split())
+    words = as_it_is(words[:FEW])
     remedy = {
         "json_schema": "a schema of keywords that llguidance follows. Change it",
         "regex": "a regular expression as in Rust, without look-around. Change it",
@@ -271,8 +272,8 @@ def _problem_of_part(schema: Mapping[str, Any]) -> str | None:
     if (bound := loose_bound(schema)) is not None:
         return (
             f"{bound}, less than 1 away from the other bound: expected no whole number, since "
-            "llguidance would allow it. Name the next number that is allowed, as `minimum` or "
-            "`maximum`"
+            "llguidance would allow it. Name the next number that is allowed, as minimum or "
+            "maximum"
         )
     return None
 

@@ -14,7 +14,7 @@ from spsbench.settings.options import MACHINE, MODELS, RUN, Option, between
 
 THREADS_MAX = 1024
 HERE, PROCESSES, RAY = "here", "processes", "ray"
-WORKERS = re.compile(r"here|ray(:.+)?|processes:[1-9]\d{0,3}", re.ASCII)
+WORKERS = re.compile(r"here|ray(:.++)?|processes:[1-9]\d{0,3}", re.ASCII)
 SHARD = re.compile(r"\d{1,9}/\d{1,9}", re.ASCII)
 NO_RAY = "no Ray (`on` ray): expected it. Run pip install ray, or give `on` processes:N"
 

@@ -32,7 +32,7 @@ KNOWN = (
 )
 
 SHAPE = "shape:"  # before WIDTHxDEPTH: a draft of that shape, with random weights
-_SHAPE = re.compile(SHAPE + r"([1-9]\d{0,4})x([1-9]\d{0,2})(?::(.+))?", re.ASCII)
+_SHAPE = re.compile(SHAPE + r"([1-9]\d{0,4})x([1-9]\d{0,2})(?::(.++))?", re.ASCII)
 WIDTH_STEP, MAX_WIDTH, MAX_DEPTH = 8, 1 << 15, 256
 
 

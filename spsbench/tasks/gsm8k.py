@@ -31,11 +31,11 @@ _NUMBER = r"""
     (?: \\?\$ (?P<inner_sign> [-\u2212])? )?
     (?:
         (?P<whole>
-            \d{1,3} (?P<comma> COMMAS) \d{3}
-            (?: (?P=comma) \d{3})* (?!\d)
-        | \d+ )
-        (?P<fraction> \. \d+)?
-    | (?<![\d.]) (?P<only_fraction> \. \d+) )
+            \d{1,3} (?P<comma> COMMAS) \d{3} (?!\d)
+            (?: (?P=comma) \d{3} (?!\d))*+
+        | \d++ )
+        (?P<fraction> \. \d++)?
+    | (?<![\d.]) (?P<only_fraction> \. \d++) )
 """
 NUMBER = re.compile(_NUMBER.replace("COMMAS", _COMMAS), re.VERBOSE)
 MARKED = re.compile(

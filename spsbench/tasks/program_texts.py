@@ -23,20 +23,21 @@ from spsbench.tasks.reader import rows
 
 ANSWER_RULE = "code-4"
 NOTHING = "no program in the answer"
-_IMPORTED = r"\w[\w.]*( as \w+)?"
+_IMPORTED = r"\w[\w.]*+( as \w++)?"
 _BEGINS = re.compile(
-    rf"(import {_IMPORTED}(, ?{_IMPORTED})*\s*(#.*)?$"
-    r"|from \w+(\.\w+)* import |@\w|class \w|(async )?def \w)"
+    rf"(import {_IMPORTED}(, ?{_IMPORTED})*+\s*+(#.*+)?$"
+    r"|from \w++(\.\w++)*+ import |@\w|class \w|(async )?def \w)"
 )
-_CONSTANT = re.compile(r"[A-Z_][A-Z_0-9]* = ")
+_CONSTANT = re.compile(r"[A-Z_][A-Z_0-9]*+ = ")
 # A definition with only a docstring, `pass` or `...`: a repetition of the question.
 # Without `ast`, since a completion may be nested too deeply for the parser.
 _HEAD = re.compile(
-    r"[^\n]*:[ \t]*\n(?:\s*(\"\"\"|''').*?\1)?\s*(?:#[^\n]*\n\s*)*"
-    r"(?:pass|\.\.\.)?\s*(?:\Z|^(?=\S))",
-    re.MULTILINE | re.DOTALL,
+    r"(?:[^\n:]|:(?![ \t]*+\n))*+:[ \t]*+\n"
+    r"(?:\s*+(?:\"\"\"(?:[^\"]|\"(?!\"\"))*+\"\"\"|'''(?:[^']|'(?!''))*+'''))?"
+    r"\s*+(?:#[^\n]*+\n\s*+)*+(?:pass|\.\.\.)?\s*+(?:\Z|^(?=\S))",
+    re.MULTILINE,
 )
-_RETURNS = re.compile(r"^[ \t]+(return|yield)\b", re.MULTILINE)
+_RETURNS = re.compile(r"^[ \t]++(return|yield)\b", re.MULTILINE)
 
 
 def program(problem: Problem, answer: str) -> str:

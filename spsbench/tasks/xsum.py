@@ -24,7 +24,7 @@ from spsbench.tasks import rouge
 from spsbench.tasks.articles import articles, layout
 from spsbench.tasks.base import PromptTask
 
-_MARK = re.compile(r"""[.!?]+["'”’)\]]*\s+""")
+_MARK = re.compile(r"""(?<![.!?])[.!?]++["'”’)\]]*+\s++""")
 _SHORT = frozenset(
     (
         *("Mr", "Mrs", "Ms", "Dr", "Prof", "Rev", "Sir", "St", "Lt", "Col", "Gen", "Sgt", "Capt"),

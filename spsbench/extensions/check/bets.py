@@ -62,7 +62,7 @@ from spsbench.audit.statistical.positions import (
 from spsbench.serving.engines import Stated
 from spsbench.serving.wire import UNLISTED
 
-BY_ID = re.compile(r"#[0-9]+")  # keys that are ids, where an engine gives them
+BY_ID = re.compile(r"#[0-9]++")  # keys that are ids, where an engine gives them
 END = "end of text"  # the key of all tokens that end a text
 NO_STRATUM = -1  # round boundaries are unknown from outside
 EDGE = 0.05  # rounding tolerance: stated probabilities may exceed 1 by this mass

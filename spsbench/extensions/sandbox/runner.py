@@ -99,7 +99,7 @@ FEWEST_FILES = 20  # with which an interpreter starts and imports
 TASKS = 64  # threads
 FILE = 16  # MiB a file
 MARSHAL = 2  # the format that every Python reads
-INIT = re.compile(rb'"child-pid": *(\d+)')
+INIT = re.compile(rb'"child-pid": *+(\d++)')
 
 ENDINGS = {
     "passed": ProgramVerdict.PASSED,

@@ -187,7 +187,7 @@ def of_texts(
 
 
 KEPT = 2
-NAMED = re.compile(r"step-(\d+)\.pt")
+NAMED = re.compile(r"step-(\d++)\.pt")
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:

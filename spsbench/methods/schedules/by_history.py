@@ -249,7 +249,7 @@ def measured(costs: str, drafter: str, batch: int) -> tuple[Costs, str]:
     names = [name for name in table.arms if name != PLAIN]
     if drafter not in names and (drafter or len(names) != 1):
         raise ValueError(
-            f"`arm` is {drafter!r}: expected a drafter of {costs}: {', '.join(names) or 'none'}"
+            f"arm is {drafter!r}: expected a drafter of {costs}: {', '.join(names) or 'none'}"
         )
     name, batches = drafter or names[0], table.batches
     largest = 1 if batches is None or name not in batches.rest else batches.sizes[-1]

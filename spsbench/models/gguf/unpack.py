@@ -124,7 +124,7 @@ class _Progress(io.StringIO):
         self._name, self._last = name, time.monotonic()
 
     def write(self, text: str) -> int:
-        share = re.search(r"(\d+)%", text)
+        share = re.search(r"(?<!\d)(\d++)%", text)
         if share is not None and time.monotonic() > self._last + PAUSE:
             self._last = time.monotonic()
             log.info(f"unpacking {self._name}: {share[1]} %")

@@ -31,7 +31,7 @@ from spsbench.planning.logs.formats import (
 from spsbench.untrusted import MAX_VALUES, FieldError, NotJSONError, cut, open_untrusted, parse_json
 
 LINE_BYTES = 64 << 20  # of a line; a longer one is left out
-BLANKS = re.compile(r"[ \t\r\n,]*")
+BLANKS = re.compile(r"[ \t\r\n,]*+")
 SURROGATE = re.compile("[\ud800-\udfff]")
 CHUNK = 1 << 20  # bytes of a document that are read at once
 MAX_REASONS = 64

@@ -308,7 +308,7 @@ def _of_texts(
 ) -> Held:
     """Audit the kept texts of a cell."""
     if cell.temperature == 0:
-        return Held(named(cell), settings | {"ars": ""}, greedy_records(loaded, sps))
+        return Held(named(cell), settings | {"ars": ""}, greedy_records(cell, loaded, sps))
     ars = ars or list(_generated(Workbench.of(cell, loaded), sps))
     limits = {"level": plan.level, "bias": plan.bias}
     finding = audit_texts(cell, loaded, ars, sps, most=plan.max_tokens, **limits)

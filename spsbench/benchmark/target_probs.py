@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spsbench.loop.decode import token_budget
 from spsbench.loop.types import LM, Limits
+from spsbench.methods.processors import processors_of
 from spsbench.methods.resolve import warp
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
@@ -26,7 +27,7 @@ PIECE = 64  # positions scored at once
 
 
 class Rows(NamedTuple):
-    """Logits and probs of the target at some positions of a text."""
+    """Logits and probs of the target at some positions of a text, under its processors."""
 
     logits: Tensor  # [n, V]
     q: Tensor  # [n, V]
@@ -44,15 +45,19 @@ class TextTracer:
         self.cell, self.warp = cell, warp(cell)
         engine = make("engines", cell.target.engine)
         self.target: LM = engine.session(loaded.target, vocab_size=loaded.vocab_size)
+        self._processors = processors_of(cell, loaded)
 
     def rows(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Rows]:
         """Yield the distributions of one piece of the text after another."""
         text, end = [*prompt, *tokens], len(prompt) + len(tokens)
+        processed = None if self._processors is None else self._processors.open(len(prompt))
         self.target.commit(0)
         self.target.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
         for begin in range(len(prompt), end, PIECE):
             fed = torch.tensor(text[begin - 1 : min(begin + PIECE, end) - 1], dtype=torch.int64)
             logits = self.target.append(fed, keep=len(fed)).logits
+            if processed is not None:
+                logits = processed.along(logits, text[: begin + len(fed) - 1])
             yield Rows(logits, self.warp(logits))
 
     def written(

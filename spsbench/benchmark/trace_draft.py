@@ -3,7 +3,8 @@
 A schedule that reads the draft's distributions is traced by its stops along the text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from spsbench.benchmark.target_probs import Rows, on_host
 from spsbench.loop.drafter_context import Drawn as How
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import ProcessedWarp
 from spsbench.loop.types import Context, Draft, Drafter, Schedule, Scores, Step, Verdict, always
 from spsbench.methods.build import LoadedDrafterContext
 from spsbench.methods.drafters.hybrid import looks_up
 from spsbench.methods.drafters.ngram import agreement, look_ups
+from spsbench.methods.processors import processors_of
 from spsbench.methods.resolve import plan_of, warp
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
@@ -46,6 +49,7 @@ class DraftTracer:
     ) -> None:
         cell = cells[0]
         self.name, self.plan, self.warp = name, plan_of(cell.drafter), warp(cell)
+        self._processors = processors_of(cell, loaded)
         site = LoadedDrafterContext(cell, loaded, self.plan)
         self.drafter: Drafter = make("drafters", cell.drafter, site)
         self._has_probs = overrides(self.drafter, Drafter, "along")
@@ -84,8 +88,10 @@ class DraftTracer:
         counts, hits = [], []
         text, last, most = list(prompt), None, self.of.most
         none, logits = torch.empty(0, dtype=torch.int64), torch.cat([x.logits for x in rows])
+        processed = None if self._processors is None else self._processors.open(len(prompt))
         for t, token in enumerate(tokens):
-            context, noise = Context(list(text), self.warp, last), PhiloxStream(0).round(t)
+            context = Context(list(text), self.warp, last, processors=processed)
+            noise = PhiloxStream(0).round(t)
             proposal = self.drafter.draft(context, most, noise, always).tokens.tolist()
             counts.append(len(proposal))
             hits.append(agreement(proposal, tokens, t))
@@ -104,7 +110,8 @@ class DraftTracer:
             end = min(begin + len(piece.q), len(text))
             if begin == end:  # beyond the context nothing is drafted
                 break
-            draft = self.drafter.along(text[:end], begin, self.warp)
+            before = text[: end - 1]
+            draft = self.drafter.along(text[:end], begin, self._warp_along(before, len(prompt)))
             if draft is None:
                 raise RuntimeError(f"drafter {self.name} has probabilities for some texts only")
             target = self._sized(piece, draft.probs.shape[-1], end - begin)
@@ -122,6 +129,16 @@ class DraftTracer:
             for name, schedule in self.schedules.items()
         }
         return Drawn(**whole, reach=reach, stops=stops)
+
+    def _warp_along(self, text: Sequence[int], start: int) -> Callable[[Tensor], Tensor]:
+        """Return the warp of [n, V] logits after each of the last n tokens of `text`.
+
+        Args:
+            start: tokens of its prompt.
+        """
+        if self._processors is None:
+            return self.warp
+        return ProcessedWarp(partial(self._processors.open(start).along, text=text), self.warp)
 
     def _sized(self, piece: Rows, size: int, count: int) -> Rows:
         """Return the target's distributions over the tokens that both models have."""

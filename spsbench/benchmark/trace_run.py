@@ -32,7 +32,7 @@ def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> Head:
     target = plain.target
     return Head(
         {
-            **{f"sampling.{n}": value for n, value in plain.recorded_warp.items()},
+            **{f"sampling.{n}": value for n, value in plain.recorded_distribution.items()},
             **{f"target.{name}": value for name, value in model_identity(target, folders).items()},
         },
         chat=plain.chat,

@@ -30,7 +30,7 @@ MARGIN = 16  # a text is closed when it can spare a 16th of its budget, and no m
 
 
 class DeadEndError(DataError):
-    """A grammar that allows no token after the text, not even the end of it."""
+    """A text that no token may follow, not even its end: by a grammar, or since all are banned."""
 
 
 class Automaton(Protocol):
@@ -118,12 +118,9 @@ class Constraint:
 
     def masked(self, scores: Scores, text: Sequence[int], draft: Draft) -> Scores:
         """Return the target's scores of a draft after `text`, each row masked by its own path."""
-        rows = [self.output(text)]
-        self._masks = {
-            path: mask for path, mask in self._masks.items() if len(path) >= len(rows[0])
-        }
-        for token, parent in zip(draft.tokens.tolist(), draft.tree.parents, strict=True):
-            rows.append((*rows[parent + 1], token))
+        output = self.output(text)
+        self._masks = {path: mask for path, mask in self._masks.items() if len(path) >= len(output)}
+        rows = [(*output, *path) for path in draft.paths]
         self._rows, raw = rows, scores.logits
         logits = raw.masked_fill(~send(self.allowed(rows), raw.device), -torch.inf)
         if self.weighs:

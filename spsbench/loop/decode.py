@@ -25,6 +25,7 @@ from spsbench.loop.guards import (
     relaxing_of,
 )
 from spsbench.loop.noise import on_device
+from spsbench.loop.processors import Processors
 from spsbench.loop.sampling import on_host, send
 from spsbench.loop.text import PromptError, token_ids
 from spsbench.loop.timing import Stopwatch
@@ -72,23 +73,24 @@ def decode(
     limits: Limits,
     stop: Stop = never,
     constraint: Constraint | None = None,
+    processors: Processors | None = None,
     probs: bool = False,
     likeliest: int = 0,
 ) -> Iterator[Round]:
     """Continue `prompt` and yield one `Round` for each target pass.
 
-    The output is distributed as the target's own under `warp`, over the tokens that `constraint`
-    allows, whenever `verifier` is exact. The prefill runs before the first round and is in no
-    round's seconds. The target's cache is emptied first, so that one session serves prompt after
-    prompt. No token to make: no round. With `probs` each round brings the probabilities of its
-    draft, for audits, and of the `likeliest` tokens.
+    The output is distributed as the target's own under `processors` and `warp`, over the tokens
+    that `constraint` allows, whenever `verifier` is exact. The prefill runs before the first round
+    and is in no round's seconds. The target's cache is emptied first, so that one session serves
+    prompt after prompt. No token to make: no round. With `probs` each round brings the
+    probabilities of its draft, for audits, and of the `likeliest` tokens.
 
     Raises:
         PairingError: the verifier refuses the drafter.
         PlugInError: a part that is not ours failed, or returned what does not fit; names it.
         NonFiniteError: NaN or +inf logits; says which model and which position.
         PromptError: the prompt is empty, no ids, or longer than the target's context.
-        DeadEndError: the constraint allows no token after the text.
+        DeadEndError: the constraint allows no token after the text, or the processors ban all.
     """
     with blame("drafters", drafter):
         drawn, tree = drafter.drawn, drafter.tree
@@ -104,6 +106,7 @@ def decode(
     go_on, relax = go_on_of(schedule), relaxing_of(verifier, warp)
     if constraint is not None:
         constraint.begin(start, budget, target.vocab_size)
+    processed = None if processors is None else processors.open(start)
 
     target.commit(0)
     prefill = target.append(torch.tensor(x[:-1], dtype=torch.int64), keep=0)
@@ -127,7 +130,7 @@ def decode(
         k, rule_k = min(k, left), None if rule_k is None else min(rule_k, left)
         if target.limit is not None:  # a tree's nodes are rows of the cache
             nodes = min(target.limit - len(x), target.limit if nodes is None else nodes)
-        context = Context(x, warp, last, nodes, rule_k, constraint)
+        context = Context(x, warp, last, nodes, rule_k, constraint, processed)
         with drafting.running(), blame("drafters", drafter):
             draft = drafter.draft(context, k, fresh, go_on)
         if foreign_drafter:
@@ -140,6 +143,8 @@ def decode(
             scores = target.append(fed, keep=len(fed), parents=parents)
             if constraint is not None:
                 scores = constraint.masked(scores, x, draft)
+            if processed is not None:
+                scores = processed.scores(scores, x, draft)
 
         offered = draft.offered
         logits = scores.logits[: len(offered.tokens) + 1]
@@ -156,6 +161,8 @@ def decode(
         kept = path[: len(tokens) - 1]  # the last token is pending again
         if constraint is not None:
             constraint.count(kept)
+        if processed is not None:
+            processed.check(kept, x)
         with scoring.running():
             if offered.parents is None:
                 target.commit(len(x) + len(kept))

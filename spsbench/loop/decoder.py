@@ -9,6 +9,7 @@ from torch import Tensor
 from spsbench.errors import DataError
 from spsbench.loop.batch import Batch
 from spsbench.loop.constraint import Constraint
+from spsbench.loop.processors import Processors
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
 from spsbench.settings.cell import Cell, CellRequest
 
@@ -35,6 +36,7 @@ class DecoderContext(Protocol):
     tokenizer: Any
     vocab_size: int
     constraint: Constraint | None  # on the text
+    processors: Processors | None  # of its logits
 
     def drafter(self) -> Drafter:
         """Make the drafter."""

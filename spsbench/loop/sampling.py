@@ -106,11 +106,25 @@ def pieces(n: int, probs: Tensor) -> Iterator[slice]:
         yield slice(start, min(start + step, n))
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessedWarp:
+    """A warp of logits that are processed before: (logits) -> logits, both [..., V]."""
+
+    process: Callable[[Tensor], Tensor]
+    warp: Callable[[Tensor], Tensor]
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Map [..., V] logits to probs."""
+        return self.warp(self.process(logits))
+
+
 def unsharpened(warp: Callable[[Tensor], Tensor], logits: Tensor, probs: Tensor) -> Tensor:
     """Return [..., V] probs that measure confidence: `probs`, at temperature 0 those at 1.
 
     A one-hot row is certain whatever the logits are. Both depend on the prefix alone.
     """
+    if isinstance(warp, ProcessedWarp):
+        return unsharpened(warp.warp, warp.process(logits), probs)
     if isinstance(warp, Warp) and warp.temperature == 0:
         return logits.softmax(-1, dtype=probs.dtype)
     return probs

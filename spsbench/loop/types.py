@@ -83,6 +83,14 @@ class Draft:
         chain = range(-1, len(self.tokens) - 1)
         return tree_of(chain if self.parents is None else self.parents)
 
+    @property
+    def paths(self) -> list[tuple[int, ...]]:
+        """Return the drafted tokens before each row of the target's pass, of the first none."""
+        paths: list[tuple[int, ...]] = [()]
+        for token, parent in zip(self.tokens.tolist(), self.tree.parents, strict=True):
+            paths.append((*paths[parent + 1], token))
+        return paths
+
     def within(self, nodes: int | None) -> "Draft":
         """Return the draft, or the first `nodes` of a tree that has more; None = any number.
 
@@ -140,6 +148,7 @@ class Context(NamedTuple):
     nodes: int | None = None  # the most a tree may have; of a larger one the first are taken
     rule_k: int | None = None  # tokens that a hybrid may draft by its rule; None = K
     constraint: Any = None  # `loop.constraint.Constraint` of the text; None: any text may follow
+    processors: Any = None  # `loop.processors.TextProcessors` of the text; None: logits are as made
 
 
 class Along(NamedTuple):

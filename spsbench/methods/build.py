@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,7 +33,9 @@ from spsbench.loop.drafter_context import (
     alone,
 )
 from spsbench.loop.guards import plan_of
+from spsbench.loop.processors import Processors
 from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
+from spsbench.methods.processors import processors_of
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.parallel.process_group import InStepLM
 from spsbench.plugins import make
@@ -97,6 +99,11 @@ class LoadedDecoderContext:
         self.tokenizer: Any = loaded.tokenizer
         self.vocab_size = loaded.vocab_size
         self._session: LM | None = None  # the target's, once it is open
+
+    @cached_property
+    def processors(self) -> Processors | None:
+        """Return the processors of the cell's texts, in the target's tokens."""
+        return processors_of(self.cell, self._loaded)
 
     def drafter(self) -> Drafter:
         """Open the drafter over the parts that its plan names."""

@@ -17,7 +17,7 @@ from spsbench.loop.constraint import Constraint, Path
 from spsbench.loop.sampling import Numbers
 from spsbench.messages import announce_if_slow
 from spsbench.models.cache import Loaded
-from spsbench.settings.cell import Cell, WarpSettings
+from spsbench.settings.cell import Cell
 from spsbench.settings.constraint import compiled, kind_of, library
 
 MAX_GRAMMARS = 256  # compiled grammars that are kept
@@ -39,7 +39,7 @@ def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
     tokens = tokens_of(loaded)
     automaton = MatcherAutomaton(tokens.matcher(kind, getattr(cell, kind)), loaded, tokens)
     closes = kind == "json_schema" and not cell.leave_open
-    return Constraint(automaton, loaded.eos, weighs=cell.warp == WarpSettings(), closes=closes)
+    return Constraint(automaton, loaded.eos, weighs=not cell.changed_distribution, closes=closes)
 
 
 def tokens_of(loaded: Loaded) -> "Tokens":

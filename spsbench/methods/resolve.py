@@ -19,10 +19,12 @@ from spsbench.settings.constraint import check as check_sampling
 from spsbench.settings.constraint import kind_of
 from spsbench.settings.labels import method
 from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
+from spsbench.settings.processors import OF_ANSWER, PROCESSORS
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
 LARGE = 0.5  # share of a sample text's tokens that both have
+LACKED_BY_HF = ("frequency_penalty", "presence_penalty")
 MODEL, SHARED, STRINGS = Spec("model"), Spec("tli"), Spec("slem")
 Resolver = Callable[[CellRequest], Cell]
 
@@ -48,6 +50,7 @@ def resolve(
     decoder = plug_in("decoders", request.decoder)
     arguments("decoders", request.decoder, decoder)
     check_constraint(request)
+    check_processors(request)
     if not decoder.loads:
         return resolve_elsewhere(request, decoder)
     decoder.check(request)
@@ -125,6 +128,27 @@ def check_constraint(cell: CellRequest) -> None:
     if cell.ranks > 1:
         raise UsageError(f"`{kind}` with several ranks: expected one. Leave one out")
     check_sampling(cell)
+
+
+def check_processors(request: CellRequest) -> None:
+    """Refuse logits processors that no text can follow, or that the decoder does not have."""
+    if request.min_new_tokens > request.max_new_tokens:
+        raise UsageError(
+            f"`min_new_tokens` {request.min_new_tokens} with `max_new_tokens` "
+            f"{request.max_new_tokens}: expected no more than those. Lower it"
+        )
+    decoder, penalty = request.decoder, request.repetition_penalty
+    lacked = {"hf": LACKED_BY_HF, OWN_LOOP: ()}.get(decoder.name, PROCESSORS)
+    for name in request.changed_distribution.keys() & {*lacked}:
+        raise UsageError(
+            f"`{name}` with `decoder` {decoder.name}: expected native, since that engine has none "
+            "of the same meaning. Leave one out"
+        )
+    if decoder.name == "hf" and penalty.endswith(OF_ANSWER):
+        raise UsageError(
+            f"`repetition_penalty` {penalty} with `decoder` hf: expected one of prompt and answer, "
+            "as transformers counts. Leave the scope out"
+        )
 
 
 def resolve_elsewhere(request: CellRequest, decoder: type[Decoder]) -> Cell:

@@ -43,6 +43,7 @@ from spsbench.settings.cell import WARP, Cell
 from spsbench.settings.cell_from_options import DRAFT, TARGET
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BLOCKS, ModelSpec
+from spsbench.settings.processors import IN_CONFIGS
 from spsbench.spec import Spec
 
 Choices = dict[str, dict[str, Any]]
@@ -381,9 +382,10 @@ def pair_warnings(loaded: Loaded, *, chat: bool) -> Iterator[str]:
     hidden = hidden_settings(loaded.folder)
     if stops := hidden.pop("stop_strings", None):
         yield f"{_ignored({'stop_strings': stops})} (`stop` ends a text)"
-    if penalties := {name: value for name, value in hidden.items() if name not in WARP}:
-        yield f"{_ignored(penalties)} (the distribution that is preserved has none of these)"
-    if not chat and (sampling := {name: hidden[name] for name in WARP if name in hidden}):
+    taken = (*IN_CONFIGS, *WARP)
+    if others := {name: value for name, value in hidden.items() if name not in taken}:
+        yield f"{_ignored(others)} (the distribution that is preserved has none of these)"
+    if not chat and (sampling := {name: hidden[name] for name in taken if name in hidden}):
         yield f"{_ignored(sampling)} (a chat takes these)"
     if not loaded.eos:
         yield "the target has no end-of-text token: only `max_new_tokens` and `stop` end the text"

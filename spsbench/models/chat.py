@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.checkpoints.config import expanded, read_object
+from spsbench.checkpoints.config import NEUTRAL, expanded, read_object
 from spsbench.errors import DataError
 from spsbench.hardware.child import Child
 from spsbench.models.folder import locate, named
@@ -19,6 +19,7 @@ from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.settings.cell import WARP
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.processors import IN_CONFIGS
 
 RENDERED_LIMIT = 4 << 20  # characters of one rendered chat
 
@@ -75,12 +76,17 @@ def template_lookup(access: Access) -> Callable[[ModelSpec], bool]:
 
 
 def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
-    """Return the warp options in a model's generation config, as the file has them."""
+    """Return the sampling in a model's generation config, as the file has it, by option."""
     files = files_of(ref, (GENERATION,), access)
     values = read_object(files[0], LIMIT) if files else {}
+    sampling = {
+        name: values[key]
+        for key, name in IN_CONFIGS.items()
+        if values.get(key) not in (None, *NEUTRAL[key])
+    }
     if values.get("do_sample") is False:
-        return {"temperature": 0.0}
-    return {name: values[name] for name in WARP if values.get(name) is not None}
+        return sampling | {"temperature": 0.0}
+    return {name: values[name] for name in WARP if values.get(name) is not None} | sampling
 
 
 def sampling_lookup(access: Access) -> Callable[[ModelSpec], dict[str, Any]]:

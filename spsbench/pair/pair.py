@@ -34,13 +34,19 @@ from spsbench.models.tokenizers import markup_note
 from spsbench.pair.text import Comparison, Text, compare, text_of
 from spsbench.planning.plan import plan
 from spsbench.planning.report import Planned
-from spsbench.settings.cell import WARP, Cell, CellRequest
-from spsbench.settings.cell_from_options import chat_sampling, describe_defaults, own_copy
+from spsbench.settings.cell import DISTRIBUTION, Cell, CellRequest
+from spsbench.settings.cell_from_options import (
+    USUAL_ENGINE,
+    chat_sampling,
+    describe_defaults,
+    own_copy,
+)
 from spsbench.settings.commands import Audit
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
 from spsbench.settings.models import ModelFacts, ModelSpec
 from spsbench.settings.options import parse
+from spsbench.settings.processors import ProcessorSettings
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -307,7 +313,7 @@ class Pair:
         applied = chat_sampling(request.target, self._facts, grid.axes) if chat else {}
         if applied:
             self._log_once(describe_defaults(request.target, applied))
-        elif chat and not any(name in grid.axes for name in WARP):
+        elif chat and not any(name in grid.axes for name in DISTRIBUTION):
             self._log_once(
                 f"chat: temperature 1, as the generation_config of {request.target} names none"
             )
@@ -319,8 +325,9 @@ class Pair:
             "target": (self.loaded.target, self.cell.target),
             "draft": (self.loaded.draft, self.cell.draft),
         }
+        by_text = self.cell.processors != ProcessorSettings()
         return {
-            name: _how_run(model, spec)
+            name: _how_run(model, spec) + TOKEN_BY_TOKEN * (by_text and spec.engine == USUAL_ENGINE)
             for name, (model, spec) in models.items()
             if model is not None and spec is not None
         }
@@ -348,6 +355,9 @@ class Pair:
             if own_copy(spec) or plan_of(spec).weights is Weights.NONE:
                 grid = grid.without("draft")  # it has a rest
         return grid.under(changes).given
+
+
+TOKEN_BY_TOKEN = "; processors: no drafts within a program"
 
 
 def finished(generation: Generation) -> Text:

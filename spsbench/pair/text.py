@@ -214,7 +214,7 @@ def compare(
         identical = (ars.record.tokens, ars.record.text) == (sps.record.tokens, sps.record.text)
     if identical is False and not isinstance(prompt, EnginePrompt) and loaded.target is not None:
         texts = ars.record.tokens, sps.record.tokens, max(r.drafted for r in sps.record.rounds)
-        divergence = compare_greedy(Scorer.shared(loaded), prompt, *texts)
+        divergence = compare_greedy(Scorer.shared(sps.cell, loaded), prompt, *texts)
     return Comparison(ars, sps, gain(ars, sps), identical, divergence, busy)
 
 

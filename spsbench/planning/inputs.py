@@ -17,14 +17,15 @@ from spsbench.planning.forecast.recommendation import Measured
 from spsbench.planning.plan_folder import COSTS, PlanRecord, check_whole, incomplete, load
 from spsbench.planning.report import Planned
 from spsbench.reports.run_tables import tables
-from spsbench.settings.cell import WARP, Cell, CellRequest, WarpSettings, constant
+from spsbench.settings.cell import DISTRIBUTION, Cell, CellRequest, constant
+from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import Planning
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.traces import DraftOf, Head, Traces, read_traces, refuse
 
-OF_SAMPLING = {name: f"sampling.{name}" for name in WARP}
+OF_SAMPLING = {name: f"sampling.{name}" for name in DISTRIBUTION}
 OF_HEAD = {
     "target": "target.id",
     "revision": "target.revision",
@@ -147,7 +148,7 @@ def check_head(
 def head_fields(traces: Traces) -> dict[str, Any]:
     """Return the fields of the target, its sampling and its chat that a trace has."""
     head = traces.head or Head({})
-    usual = {field: getattr(WarpSettings(), name) for name, field in OF_SAMPLING.items()}
+    usual = {field: OF_CELL[name].default for name, field in OF_SAMPLING.items()}
     return {**usual, **head.identity, "work.chat": head.chat, "work.system": head.system}
 
 
@@ -215,5 +216,5 @@ def request_of(traces: Traces, draft: DraftOf) -> CellRequest:
         drafter=Spec.parse(identity["drafter"].partition(" ")[0]),
         chat=fields["work.chat"],
         system=fields["work.system"],
-        **{name: fields[field] for name, field in OF_SAMPLING.items()},
+        **{name: OF_CELL[name].convert(fields[at]) for name, at in OF_SAMPLING.items()},
     )

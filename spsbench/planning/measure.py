@@ -20,6 +20,7 @@ from spsbench.hardware.files import clock
 from spsbench.loop.types import LM, Engine
 from spsbench.messages import ignore
 from spsbench.methods.measured_costs import RoundMeter, turn_tokens
+from spsbench.methods.processors import processors_of
 from spsbench.methods.resolve import check_weights, plan_of, warp
 from spsbench.metrics.costs import BatchCosts, Costs, DrafterCosts, Rule
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
@@ -98,7 +99,7 @@ def setting_of(pairs: Sequence[Pair]) -> dict[str, Any]:
         "hardware": hardware(),
         "versions": {name: all_versions[name] for name in LIBRARIES},
         "threads": torch.get_num_threads(),
-        "sampling": cell.recorded_warp,
+        "sampling": cell.recorded_distribution,
         "vocabulary": loaded.vocab_size,
         "models": {name: described(*model) for name, model in models.items()},
     }
@@ -322,9 +323,15 @@ def loop_meters(
     by_rule = first_by(lambda cell: str(cell.verifier), pairs)
     return {
         name: LoopMeter(
-            logits, warp(cell), make("verifiers", cell.verifier), plan_of(cell.drafter), sizes, draw
+            logits,
+            warp(cell),
+            make("verifiers", cell.verifier),
+            plan_of(cell.drafter),
+            sizes,
+            draw,
+            processors_of(cell, loaded),
         )
-        for name, (cell, _) in by_rule.items()
+        for name, (cell, loaded) in by_rule.items()
     }
 
 

@@ -13,6 +13,7 @@ from spsbench.loop.batch import TARGET, BatchedLM
 from spsbench.loop.decode import decode
 from spsbench.loop.drafter_context import Drawn, Plan
 from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.processors import Processors
 from spsbench.loop.sampling import sample
 from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import (
@@ -171,6 +172,7 @@ class LoopMeter:
         logits: [M, V] of the target, M the largest pass.
         verifier, plan: the rule, and how its drafts are sampled.
         sizes: of passes, N + 1 tokens.
+        processors: of the texts, whose time is the loop's; None: there are none.
     """
 
     def __init__(
@@ -181,6 +183,7 @@ class LoopMeter:
         plan: Plan,
         sizes: Sequence[int],
         draw: Random,
+        processors: Processors | None = None,
     ) -> None:
         self._sizes = tuple(sizes)
         self._sampling, self._verify = Stopwatch(logits.device), Stopwatch(logits.device)
@@ -195,6 +198,7 @@ class LoopMeter:
             warp=self._timed(warp),
             noise=PhiloxStream(0, "free"),
             limits=Limits(ENDLESS),
+            processors=processors,
         )
 
     def turn(self) -> None:

@@ -29,7 +29,8 @@ from spsbench.reports.reporter import (
     Table,
     Title,
 )
-from spsbench.settings.cell import WARP, Cell, WarpSettings
+from spsbench.settings.cell import DISTRIBUTION, Cell
+from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import Planning
 from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
 from spsbench.settings.options import flag_of
@@ -269,7 +270,6 @@ def point(forecast: Prediction, value: Estimate) -> Point:
 def command(cell: Cell, answer: Answer) -> str:
     """Return the command line that applies the plan; without a verdict, a comparison with ArS."""
     target, draft, words = cell.target, cell.draft, ["sps", "generate"]
-    usual = WarpSettings()
 
     def add(name: str, value: Any, default: Any = None) -> None:
         if value != default:
@@ -293,8 +293,10 @@ def command(cell: Cell, answer: Answer) -> str:
         add(*("schedule", cell.schedule) if cell.k is None else ("k", cell.k))
     else:
         add("k", 0)
-    for name in WARP:  # a chat has its model's defaults
-        add(name, getattr(cell, name), None if cell.chat else getattr(usual, name))
+    for name in DISTRIBUTION:  # a chat has its model's defaults
+        value, default = getattr(cell, name), OF_CELL[name].default
+        for one in value if isinstance(value, tuple) else (value,):
+            add(name, one, None if cell.chat else default)
     words += [flag_of("chat")] if cell.chat else []
     add("system", cell.system, "")
     words += [flag_of("compare")] if answer.verdict is Verdict.UNDECIDED else []

@@ -25,6 +25,7 @@ from spsbench.settings.options import (
     between,
     options_of,
 )
+from spsbench.settings.processors import PROCESSORS, ProcessorSettings
 from spsbench.spec import Spec
 
 AUTO = Spec("auto")
@@ -57,8 +58,9 @@ def _in_a_chat(default: str, check: Check) -> Option:
 class WarpSettings:
     """Options of the warp from logits to probabilities, in the order in which they apply.
 
-    `loop.sampling.Warp` says what they do, and `audit.warping` says it once more. Command line,
-    records, labels, traces and peers derive from these fields, whose names transformers uses too.
+    `loop.sampling.Warp` says what they do, and `audit.statistical.positions` says it once more.
+    Command line, records, labels, traces and peers derive from these fields, whose names
+    transformers uses too, and from those of `ProcessorSettings`, which come before them.
 
     Args:
         temperature: Sampling temperature; 0 is greedy decoding.
@@ -76,12 +78,14 @@ class WarpSettings:
 
 
 WARP = tuple(field.name for field in fields(WarpSettings))
+DISTRIBUTION = (*PROCESSORS, *WARP)
+"""Options that change the distribution of a token, in the order in which they apply."""
 ALWAYS_RECORDED = ("temperature", "top_k", "top_p")
-"""Options of the warp that every record names; the others only where not at their default."""
+"""Those of `DISTRIBUTION` that every record names; the others only where not at their default."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Configuration(WarpSettings):
+class Configuration(ProcessorSettings, WarpSettings):
     """Models, method, sampling and work: the fields of a `CellRequest` and of a `Cell`.
 
     Args:
@@ -190,6 +194,17 @@ class Configuration(WarpSettings):
         """Return the options of the warp alone."""
         return WarpSettings(**{name: getattr(self, name) for name in WARP})
 
+    @property
+    def processors(self) -> ProcessorSettings:
+        """Return the options of logits processors alone."""
+        return ProcessorSettings(**{name: getattr(self, name) for name in PROCESSORS})
+
+    @property
+    def changed_distribution(self) -> dict[str, Any]:
+        """Return the options of `DISTRIBUTION` that are not at their default."""
+        values = {name: getattr(self, name) for name in DISTRIBUTION}
+        return {n: v for n, v in values.items() if v != type(self).__dataclass_fields__[n].default}
+
     def but(self, **values: Any) -> Self:
         """Return the configuration with other values in some fields."""
         return replace(self, **values)
@@ -235,11 +250,10 @@ class Cell(Configuration):
         return replace(self.decoder, args=tuple(args))
 
     @property
-    def recorded_warp(self) -> dict[str, float]:
-        """Return the options of the warp as traces and tables of costs store them."""
-        usual = WarpSettings()
-        values = {name: getattr(self, name) for name in WARP}
-        return {n: v for n, v in values.items() if n in ALWAYS_RECORDED or v != getattr(usual, n)}
+    def recorded_distribution(self) -> dict[str, Any]:
+        """Return the options of the distribution as traces and tables of costs store them."""
+        values = {name: getattr(self, name) for name in ALWAYS_RECORDED} | self.changed_distribution
+        return {n: [*v] if isinstance(v, tuple) else v for n, v in values.items()}
 
     @property
     def auto_regressive(self) -> "Cell":
@@ -284,10 +298,10 @@ class Cell(Configuration):
     def to_json(self) -> dict[str, Any]:
         """Return every field by name, as plain values.
 
-        An option of the warp that is not in `ALWAYS_RECORDED` is left out at its default, and so
-        are a batch, a constraint, and the guarantee of a built-in verifier or of none.
+        An option of `DISTRIBUTION` that is not in `ALWAYS_RECORDED` is left out at its default, and
+        so are a batch, a constraint, and the guarantee of a built-in verifier or of none.
         """
-        left_out = {name for name in WARP if name not in self.recorded_warp}
+        left_out = {name for name in DISTRIBUTION if name not in self.recorded_distribution}
         optional = {"batch": 1, "continuous": False, **dict.fromkeys(CONSTRAINTS, "")}
         left_out |= {name for name, value in optional.items() if getattr(self, name) == value}
         if self.verifier.name in GUARANTEES or not self.guarantee:

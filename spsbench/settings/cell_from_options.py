@@ -37,6 +37,7 @@ from spsbench.settings.models import (
     parse_shape,
 )
 from spsbench.settings.options import METHOD, Option, Setting, between, options_of
+from spsbench.settings.processors import PROCESSORS
 from spsbench.spec import ALONE, K_MAX, Spec
 
 log = logging.getLogger(__name__)
@@ -137,14 +138,13 @@ def chat_sampling(target: ModelSpec, facts: ModelFacts, named: Mapping[str, Any]
     """Return the sampling that a chat takes from its model: without what is `named` already.
 
     Args:
-        named: options, or lists of them, by name. At temperature 0 no other one matters.
+        named: options, or lists of them, by name. At temperature 0 only processors matter.
     """
-    if named.get("temperature") in (0, (0,)):
-        return {}
+    greedy = named.get("temperature") in (0, (0,))
     return {
         name: OF_CELL[name].convert(_usual(name, value), f"{name} (generation_config of {target})")
         for name, value in facts.sampling(target).items()
-        if name not in named
+        if name not in named and (name in PROCESSORS or not greedy)
     }
 
 
@@ -157,7 +157,8 @@ def _usual(name: str, value: object) -> object:
 
 def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
     """Describe what `chat_sampling` applied in a line."""
-    words = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in applied.items())
+    numbers = {n: f"{v:g}" if isinstance(v, float) else str(v) for n, v in applied.items()}
+    words = ", ".join(f"{name.replace('_', '-')} {number}" for name, number in numbers.items())
     fields = " and ".join(f"`{name}`" for name in applied)
     verb = "wins" if len(applied) == 1 else "win"
     return (

@@ -10,18 +10,18 @@ from dataclasses import fields, replace
 from typing import Any
 
 from spsbench.settings.cell import (
+    DISTRIBUTION,
     ENGINES_OWN,
     SAMPLING_FIELDS,
-    WARP,
     Cell,
     Configuration,
-    WarpSettings,
     short_hash,
 )
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.processors import PROCESSORS
 from spsbench.spec import Scalar, Spec
 
-OF_SAMPLING = [name for name in SAMPLING_FIELDS if name not in (*WARP, "seed")]
+OF_SAMPLING = [name for name in SAMPLING_FIELDS if name not in (*DISTRIBUTION, "seed")]
 """Options of sampling that neither the setting nor the seed of a label shows."""
 LONG, BEGINNING = 40, 24  # characters of an option in a label
 
@@ -59,13 +59,14 @@ def setting(cell: Cell) -> str:
 
 
 def warp(cell: Cell) -> str:
-    """Return the label of the warp, as in Table 1 of the paper."""
-    if cell.temperature == 0:
-        return "greedy"
-    warp, usual = cell.warp, WarpSettings()
-    changed = [name for name in reversed(WARP) if getattr(warp, name) != getattr(usual, name)]
-    words = {"temperature": "T"}
-    parts = [f"{words.get(n, n.replace('_', '-'))} {getattr(warp, n):g}" for n in changed]
+    """Return the label of the distribution's options, as in Table 1 of the paper."""
+    greedy, changed = cell.temperature == 0, cell.changed_distribution
+    parts, words = ["greedy"] * greedy, {"temperature": "T"}
+    for name in reversed(PROCESSORS if greedy else DISTRIBUTION):
+        values = changed.get(name, ())
+        for value in values if isinstance(values, tuple) else (values,):
+            number = f"{value:g}" if isinstance(value, float) else value
+            parts.append(f"{words.get(name, name.replace('_', '-'))} {number}")
     return ", ".join(parts) or "T 1"
 
 

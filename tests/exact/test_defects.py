@@ -24,11 +24,20 @@ QUICK = {  # one of each kind of walk
     "each sibling tested as if it were alone",
     "a sibling by rule leaves its mass to the next",
     "one draw for a path",
+    "the first row's penalty is used for all",
 }
 
 
 LATE = {"late sps", "late block", "late match"}
-PROVED = LATE | {"sps", "block", "match", "recursive", "traversal", "spectr", "match trees"}
+PROVED = LATE | {
+    "sps",
+    "block",
+    "match",
+    "recursive",
+    "traversal",
+    "spectr",
+    "match trees",
+}
 """Silent by tests/test_exactness.py and tests/test_trees_exactness.py too."""
 
 

@@ -69,10 +69,15 @@ def named(folder, options=MappingProxyType({}), **values):
     return chat_sampling(spec, facts, options)
 
 
-def test_options_of_the_warp_are_named_and_nothing_else(tmp_path):
-    given = {"temperature": 1, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1, "min_p": 0.1}
+def test_options_of_the_distribution_are_named_and_nothing_else(tmp_path):
+    given = {"temperature": 1, "top_p": 0.8, "top_k": 20, "typical_p": 0.9, "min_p": 0.1}
     found = named(tmp_path, do_sample=True, **given)
     assert found == {"temperature": 1.0, "top_p": 0.8, "top_k": 20, "min_p": 0.1}
+    penalties = {"repetition_penalty": 1.1, "no_repeat_ngram_size": 3, "min_new_tokens": 0}
+    found = {"repetition_penalty": "1.1", "no_repeat_ngram": 3}
+    assert named(tmp_path, **penalties) == found
+    assert named(tmp_path, do_sample=False, **penalties) == found | {"temperature": 0.0}
+    assert named(tmp_path, {"temperature": 0}, top_p=0.9, **penalties) == found
     assert named(tmp_path, temperature=None, eos_token_id=2) == {}
     assert named(tmp_path, do_sample=False, temperature=0.7, top_p=0.9) == {"temperature": 0.0}
 

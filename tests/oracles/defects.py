@@ -27,6 +27,7 @@ from spsbench.audit.exact.enumeration import total_variation, walks, whole_texts
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.heads import network
 from spsbench.loop import decode, sampling
+from spsbench.loop.processors import Processors, TextProcessors
 from spsbench.loop.sampling import Warp
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import Context, Draft, Drawn, Limits, Purpose
@@ -203,7 +204,16 @@ SIBLINGS_BY_RULE = {
     "tokens": 2,
     "schedule": Constant(1),
 }
+PENALTIES = Processors(repetition=1.6, presence=0.4)
+PENALISED = {"tokens": 3, "prompt": (0, 1, 0), "processors": PENALTIES}
 WALKS: dict[str, Callable[[Parts], float]] = {
+    "processed sps": texts("sps", (WIDE, PENALISED), (WIDE, PENALISED | {"warp": TOP_K})),
+    "processed trees": trees(
+        "match",
+        ((-1, -1, 0, 0, 1), (2, 1, 0, 1, 2), WIDE),
+        prompt=(0, 0),
+        processors=PENALTIES,
+    ),
     "sps": texts(
         "sps",
         (PLAIN, {}),
@@ -263,6 +273,34 @@ CUT, RESIDUAL, REFUSE = decode.cut, sampling.residual, TreeRejection._refuse
 REFUSE_LEVEL, TRIES = TreeRejection.refuse_level, spectr.tries
 SIBLING_PROBS, SLOT_PROBS, ROW = TreeRejection._probs, sps_rule.slot_probs, sampling.row
 KNOWN_IDS = network.known_ids
+
+
+PROCESSED, FOLLOW = TextProcessors._processed, TextProcessors._follow
+OF_TEXTS = "spsbench.loop.processors.TextProcessors."
+
+
+def keeping_drafts(self: Any, logits: Any, text: Any, paths: Any) -> Any:
+    """Rows of processors whose counts keep what was drafted."""
+    rows = PROCESSED(self, logits, text, paths)
+    for token in max(paths, key=len):
+        self._read(token)
+        self._text.pop()
+    return rows
+
+
+def without_last_row(self: Any, logits: Any, text: Any, paths: Any) -> Any:
+    """Rows of processors that leave out the bonus token's."""
+    rows, dead = PROCESSED(self, logits, text, paths)
+    return (torch.cat([rows[:-1], logits[-1:]]) if len(paths) > 1 else rows), dead
+
+
+class StatesUnpenalised(ModelDrafter):
+    """States the distribution before the penalties, and draws from the one after them."""
+
+    def draft(self, context: Context, k: int, noise: Any, go_on: Any) -> Draft:
+        draft = super().draft(context, k, noise, go_on)
+        text = [*context.tokens, *draft.tokens.tolist()]
+        return replace(draft, probs=self.along(text, len(context.tokens), context.warp).probs)
 
 
 def rule(base: Any, call: Callable[..., Any]) -> Any:
@@ -527,6 +565,26 @@ low = torch.tensor(-1.0, dtype=torch.float64)
 A, F, P = Purpose.ACCEPT, Purpose.FINAL, Purpose.PLAIN
 weak = Confidence(0.5, most=2)
 SEEN = {  # by walk and drafter kind
+    ("processed sps", "model"): {
+        "the first row's penalty is used for all": {
+            OF_TEXTS + "_processed": lambda self, logits, text, paths: PROCESSED(
+                self, logits, text, [paths[0]] * len(paths)
+            )
+        },
+        "the newest token is not counted": {
+            OF_TEXTS + "_follow": lambda self, text: FOLLOW(self, text[:-1])
+        },
+        "counts keep a rejected token": {OF_TEXTS + "_processed": keeping_drafts},
+        "the bonus row has no penalty": {OF_TEXTS + "_processed": without_last_row},
+    },
+    ("processed sps", ""): {"p is stated without the penalty": {"drafter": StatesUnpenalised}},
+    ("processed trees", ""): {
+        "a node counts its siblings": {
+            OF_TEXTS + "_processed": lambda self, logits, text, paths: PROCESSED(
+                self, logits, text, [path and (*path, *paths[1]) for path in paths]
+            )
+        }
+    },
     ("sps on a device", ""): {
         "on a device the residual is of the next slot": {
             SPS + "slot_probs": lambda d, a: SLOT_PROBS(d, (a + 1).clamp(max=len(d.tokens)))

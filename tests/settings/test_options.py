@@ -48,6 +48,13 @@ GIVEN = {
     "top_p": 0.9,
     "top_k": 7,
     "min_p": 0.1,
+    "logit_bias": ["7=-1.5"],
+    "repetition_penalty": "1.3:answer",
+    "frequency_penalty": 0.5,
+    "presence_penalty": -0.5,
+    "no_repeat_ngram": 3,
+    "bad_words": ["x, y"],
+    "min_new_tokens": 2,
     "seed": 5,
     "stop": ["x"],
     "ignore_eos": True,
@@ -153,6 +160,13 @@ OUTSIDE = {
     "top_p": (0.0, 1.5, math.nan),
     "top_k": (-1,),
     "min_p": (2.0,),
+    "logit_bias": (["7"], ["=1"], ["7=nan"], ["7=inf"], {"7": "x"}),
+    "repetition_penalty": (0, -1.0, math.inf, math.nan, True, "1.1:", "1.1:prompt", "x", ""),
+    "frequency_penalty": (math.nan, math.inf),
+    "presence_penalty": (math.nan, -math.inf),
+    "no_repeat_ngram": (-1,),
+    "bad_words": ([""], ["a", ""]),
+    "min_new_tokens": (-1,),
     "seed": (-1, 2**64),
     "stop": ([""], ["a", ""]),
     "trust_remote_code": (True,),
@@ -181,6 +195,16 @@ def test_the_edges_are_allowed():
     make_request(k=1)
     make_request(k=64, max_new_tokens=0, temperature=0.0, top_p=1.0, top_k=0, seed=2**64 - 1)
     make_request(temperature=1e-12, top_p=1e-9, top_k=10**9)
+
+
+def test_biases_and_penalties_are_recorded_in_one_way_however_they_are_given():
+    biases = ("7=-1.5", " a=b=2")
+    for given in (["7=-1.50", " a=b=2.0"], {7: -1.5, " a=b": 2}, biases):
+        assert make_request(logit_bias=given).logit_bias == biases
+    for given in (1.1, "1.10", "1.1"):
+        assert make_request(repetition_penalty=given).repetition_penalty == "1.1"
+    for off in (1, 1.0, "1", "1:answer"):
+        assert make_request(repetition_penalty=off) == make_request()
 
 
 @pytest.mark.parametrize(

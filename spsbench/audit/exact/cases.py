@@ -12,8 +12,10 @@ from torch import Tensor
 
 from spsbench.audit.exact.tables import Distribution, Pair, TableLM
 from spsbench.audit.statistical.positions import distributions_of
+from spsbench.audit.statistical.processed import processed
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import never
+from spsbench.loop.processors import Processors
 from spsbench.loop.types import LM, Draft, Drafter, Noise, Purpose, Schedule, Stop, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
@@ -65,17 +67,23 @@ Outcome = tuple[tuple[int, ...], str]
 """The tokens of a generation and the reason of its end."""
 
 
-def warped(next_probs: Distribution, **settings: Any) -> Distribution:
-    """Return the distribution after the warp of these settings, by the audit's own code."""
+def warped(
+    next_probs: Distribution, processors: Processors | None = None, start: int = 0, **settings: Any
+) -> Distribution:
+    """Return the distribution under processors and the warp of settings, by the audit's own code.
+
+    Args:
+        start: tokens of the prompt, which some processors do not count.
+    """
     warp = WarpSettings(**settings)
 
     @cache
     def after(prefix: tuple[int, ...]) -> tuple[float, ...]:
-        row = next_probs(prefix)
-        if warp.temperature == 0:
-            return tuple(float(x == row.index(max(row))) for x in range(len(row)))
         with np.errstate(divide="ignore"):
-            logits = np.log(np.array([row], np.float64))
+            raw = np.log(np.array([next_probs(prefix)], np.float64))
+        logits = processed(raw, [prefix], start, processors)
+        if warp.temperature == 0:
+            return tuple(float(x == logits[0].argmax()) for x in range(len(logits[0])))
         return tuple(distributions_of(logits, warp).probs[0].tolist())
 
     return after
@@ -125,7 +133,7 @@ def fresh(index: int, length: int, purpose: Purpose, slot: int) -> Hashable:
 
 @dataclass
 class Case:
-    """One generation whose output distribution is enumerated; `q` and `p` are before the warp."""
+    """One generation that is enumerated; `q` and `p` are as models have them, before processors."""
 
     verifier: Verifier
     rule: Rule
@@ -136,6 +144,7 @@ class Case:
     schedule: Schedule = field(default_factory=lambda: Constant(2))
     drafter: Callable[[LM], Drafter] = ModelDrafter
     warp: Mapping[str, Any] = field(default_factory=dict)
+    processors: Processors | None = None
     package_warp: Callable[[Tensor], Tensor] | None = None  # in place of `Warp(**warp)`
     prompt: tuple[int, ...] = (0,)
     eos: frozenset[int] = frozenset()
@@ -158,10 +167,14 @@ class Case:
             return TableLM(next_probs, self.vocab, careless=True)
         return TableLM(next_probs, self.vocab, limit=limit, text=text, target=target)
 
+    def warped(self, next_probs: Distribution) -> Distribution:
+        """Return the distribution after any prefix under the case's processors and warp."""
+        return warped(next_probs, self.processors, len(self.prompt), **self.warp)
+
     def expected(self) -> dict[Outcome, float]:
         """Return the distribution of the target alone."""
         return output_distribution(
-            warped(self.q, **self.warp),
+            self.warped(self.q),
             self.prompt,
             self.tokens,
             eos=self.eos,
@@ -185,6 +198,7 @@ class Setting(NamedTuple):
     warp: Mapping[str, Any] = {}  # read only
     tokens: int = 2  # of whole texts; a single round may emit K + 1
     eos: frozenset[int] = frozenset()
+    processors: Processors | None = None
 
     @property
     def greedy(self) -> bool:
@@ -197,6 +211,7 @@ class Setting(NamedTuple):
         return {
             "prompt": self.prompt,
             "warp": self.warp,
+            "processors": self.processors,
             "eos": self.eos,
             "tokens": self.lookahead + 1 if self.lookahead else self.tokens,
             "one_round": self.lookahead > 0,
@@ -205,6 +220,9 @@ class Setting(NamedTuple):
 
 AT_ZERO = {"temperature": 0.0}
 SURE = ("plain", "sure", "sure")
+MIXED = Processors(
+    biases=((1, 0.5),), repetition=1.5, frequency=0.4, presence=0.3, ngram=3, words=((2, 2),)
+)
 
 TEXTS = (
     Setting("two tokens", Pair(2, 3, ("plain",)), tokens=3),
@@ -218,6 +236,7 @@ TEXTS = (
         warp={"temperature": 1.5, "top_k": 2, "top_p": 0.7},
     ),
     Setting("greedy", Pair(3, 4), tokens=3, warp=AT_ZERO),
+    Setting("penalties, a bias and bans", Pair(3, 6, ("plain",)), tokens=3, processors=MIXED),
 )
 """Whole texts.
 

@@ -19,7 +19,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.cases import Case, Facts, Outcome, output_distribution, warped
+from spsbench.audit.exact.cases import Case, Facts, Outcome, output_distribution
 from spsbench.audit.exact.tables import Distribution
 from spsbench.loop.decode import decode
 from spsbench.loop.sampling import Warp
@@ -75,6 +75,7 @@ class Walk:
             limits=Limits(case.tokens, case.eos),
             stop=case.stop,
             constraint=None if case.constraint is None else case.constraint(),
+            processors=case.processors,
         )
         finish = ""
         for turn in rounds:
@@ -215,7 +216,7 @@ def total_variation(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
 
 def walks(case: Case) -> Iterator[Walk]:
     """Walk all paths of `case`, each uniform near the lower end of its cell."""
-    q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
+    q, p = case.warped(case.q), case.warped(case.p)
     script: list[int] | None = []
     while script is not None:
         walk = Walk(case, q, p, script).run()
@@ -241,7 +242,7 @@ def prove(case: Case) -> Proof:
             if drafted and not accepted:
                 proof.kinds.add("none")
     if case.one_round:
-        q = warped(case.q, **case.warp)
+        q = case.warped(case.q)
         proof.low, proof.high = (whole_texts(case, q, side) for side in (proof.low, proof.high))
     return proof
 

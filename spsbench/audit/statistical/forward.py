@@ -20,13 +20,17 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.audit.statistical.betting import Floats
+from spsbench.audit.statistical.processed import processed
 from spsbench.engines.linear_layers import StandIn
 from spsbench.engines.quantization.layers import dequantise, format_of
 from spsbench.engines.session.states import keeps_states, one_by_one
+from spsbench.loop.processors import Processors
+from spsbench.methods.processors import processors_of
 from spsbench.models.cache import Loaded
 from spsbench.models.devices import free_bytes
 from spsbench.models.source import rounded
 from spsbench.models.third_party import silent
+from spsbench.settings.cell import Cell
 
 PRECISE = (torch.float32, torch.float64)
 SHARE = 0.4  # share of the free memory available to a copy
@@ -38,29 +42,53 @@ class Scorer:
     Args:
         model: the model loaded for the run.
         vocab_size: number of tokens; further logits are padding.
+        processors: of the texts; None: there are none.
         reload: load the weights again instead of sharing them, if memory allows.
     """
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int, *, reload: bool = True) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        vocab_size: int,
+        processors: Processors | None = None,
+        *,
+        reload: bool = True,
+    ) -> None:
         self.model = (again(model) if reload else None) or model
-        self.vocab_size = vocab_size
+        self.vocab_size, self._processors = vocab_size, processors
         context = model.config.get_text_config()
         self.limit: int | None = getattr(context, "max_position_embeddings", None)
 
     @classmethod
-    def shared(cls, loaded: Loaded) -> Self:
-        """Return the scorer of a target over the loaded weights."""
-        return cls(loaded.target, loaded.vocab_size, reload=False)
+    def shared(cls, cell: Cell, loaded: Loaded) -> Self:
+        """Return the scorer of texts of `cell` over the loaded weights of its target."""
+        return cls(loaded.target, loaded.vocab_size, processors_of(cell, loaded), reload=False)
 
     def logits(self, prompt: Sequence[int], tokens: Sequence[int]) -> Floats:
-        """Return [n, V] logits of each of `tokens`, given all before; fewer if the context ends."""
+        """Return [n, V] logits of each of `tokens`, given all before; fewer if the context ends.
+
+        They are under the processors.
+        """
         text = [*prompt, *tokens[:-1]] if tokens else []
         text = text[: self.limit]
         keep = len(text) - len(prompt) + 1
         if not tokens or keep <= 0:
             return np.zeros((0, self.vocab_size))
         with precise(self.model):
-            return plain(self.model, text, keep)[:, : self.vocab_size].numpy()
+            rows = plain(self.model, text, keep)
+        return self.processed(rows, text, len(prompt))
+
+    def processed(self, rows: Tensor, text: Sequence[int], start: int) -> Floats:
+        """Return [n, V] of the model's logits after each of the last n tokens of `text`.
+
+        They are under the processors, without padding.
+
+        Args:
+            start: tokens of the prompt of `text`.
+        """
+        ends = range(len(text) - len(rows) + 1, len(text) + 1)
+        logits = rows[:, : self.vocab_size].numpy()
+        return processed(logits, (text[:end] for end in ends), start, self._processors)
 
 
 @torch.inference_mode()

@@ -22,10 +22,12 @@ from spsbench.audit.statistical.comparison import (
 )
 from spsbench.audit.statistical.finding import LEADS, AuditVerdict
 from spsbench.audit.statistical.forward import Scorer
+from spsbench.audit.statistical.positions import greatest_difference
 from spsbench.audit.statistical.referee import Text
 from spsbench.audit.statistical.texts import Prompt, generate, plain_cell
 from spsbench.engines.eager import Eager
 from spsbench.engines.session.states import keeps_states
+from spsbench.methods.processors import processors_of
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 
@@ -57,8 +59,9 @@ def compare(
     a, b = ars[at], sps[at]
     reference = torch.from_numpy(scorer.logits(prompt, [*ars[:at], a])[-1])
     text, first = torch.tensor([*prompt, *ars[:at]]), len(prompt) - 1
-    passes = (after_block(scorer.model, text, size, first) for size in (1, k + 1))
-    epsilon = max(float((reference - row[: len(reference)]).abs().max()) for row in passes)
+    rows = (after_block(scorer.model, text, size, first) for size in (1, k + 1))
+    passes = (scorer.processed(row[None], text.tolist(), len(prompt))[0] for row in rows)
+    epsilon = max(greatest_difference(reference.numpy(), row) for row in passes)
     logits = float(reference[a]), float(reference[b])
     gap = abs(logits[0] - logits[1])
     kind = kind_of((a, b), reference.topk(2).indices.tolist(), gap, 2 * epsilon)
@@ -129,7 +132,7 @@ def catches_wrong_token(
 def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt]) -> Greedy:
     """Compare each prompt under greedy ArS and SpS: identical, a rounding tie, or a bug."""
     began = time.perf_counter()
-    plain, result, scorer = plain_cell(cell), Greedy(), Scorer.shared(loaded)
+    plain, result, scorer = plain_cell(cell), Greedy(), Scorer.shared(cell, loaded)
     for number, prompt in enumerate(prompts):
         ars = generate(plain, loaded, prompt.ids, prompt.name, 0).tokens
         sps = generate(cell, loaded, prompt.ids, prompt.name, 0)
@@ -146,10 +149,10 @@ def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt]) -> Greedy
     return result
 
 
-def greedy_records(loaded: Loaded, texts: Sequence[Text]) -> Greedy:
-    """Compare records of a greedy run with the scorer's argmax, given each token's prefix."""
-    result, shared = Greedy(), Scorer.shared(loaded)
-    scorer = Scorer(loaded.target, loaded.vocab_size)
+def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[Text]) -> Greedy:
+    """Compare records of a greedy cell with the scorer's argmax, given each token's prefix."""
+    result, shared = Greedy(), Scorer.shared(cell, loaded)
+    scorer = Scorer(loaded.target, loaded.vocab_size, processors_of(cell, loaded))
     for text in texts:
         best = scorer.logits(text.prompt, text.tokens).argmax(-1).tolist()
         tokens = list(text.tokens[: len(best)])

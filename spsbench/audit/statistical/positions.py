@@ -44,13 +44,22 @@ class Distributions:
     def outside(self, tokens: Whole) -> Floats:
         """Return [n] the distance of each token beyond the support: 0 for a token within.
 
-        The unit is logits if top-k or min-p cut the token, and mass if top-p did.
+        The unit is logits if top-k or min-p cut the token, and mass if top-p did. A banned token,
+        with a logit of -inf, is infinitely far.
         """
         rows = np.arange(len(tokens))
-        below = np.maximum(self.least - self.scaled[rows, tokens], 0.0)
+        scaled = self.scaled[rows, tokens]
+        below = np.maximum(self.least - np.maximum(scaled, np.finfo(np.float64).min), 0.0)
+        below = np.where(np.isneginf(scaled), np.inf, below)
         over = np.maximum(self.mass[rows, tokens] - self.top_p, 0.0)
         cut = np.where(below > 0, below, over)
         return np.where(self.probs[rows, tokens] > 0, 0.0, np.maximum(cut, 1e-300))
+
+
+def greatest_difference(a: Floats, b: Floats) -> float:
+    """Return the greatest difference of logits in two arrays; two banned tokens do not differ."""
+    with np.errstate(invalid="ignore"):
+        return float(np.where(a == b, 0.0, np.abs(a - b)).max())
 
 
 def distributions_of(logits: Floats, warp: WarpSettings) -> Distributions:

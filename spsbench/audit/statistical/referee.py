@@ -23,11 +23,13 @@ from spsbench.audit.statistical.positions import (
     Positions,
     distributions_of,
     evidence_of,
+    greatest_difference,
     masses,
     of_vocabulary,
     sets_of,
 )
 from spsbench.loop.drafter_context import Drawn, Weights
+from spsbench.methods.processors import processors_of
 from spsbench.methods.resolve import plan_of
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell, WarpSettings
@@ -137,8 +139,9 @@ def rounding(
         if not len(wide):
             continue
         whole = [*text.prompt, *text.tokens[: len(wide) - 1]]
-        narrow = plain(model, whole, len(wide))[:, : wide.shape[1]].numpy()
-        edge = max(edge, 2 * float(np.abs(narrow - wide).max()) / referee.warp.temperature)
+        rows = plain(model, whole, len(wide))
+        narrow = referee.scorer.processed(rows, whole, len(text.prompt))
+        edge = max(edge, 2 * greatest_difference(narrow, wide) / referee.warp.temperature)
         ((_, target, at),) = referee.positions(text, None)
         moved = distributions_of(narrow, referee.warp).probs
         for shift, alternative in zip(shifts, alternatives, strict=True):
@@ -159,11 +162,12 @@ def referee_of(cell: Cell, loaded: Loaded) -> Referee:
     """Return the referee of texts of `cell`, which both methods share for comparability."""
     reload = not (cell.target.trust_remote_code or cell.random)
     shared = loaded.draft is not None and loaded.draft_tokenizer is None
+    over = loaded.vocab_size, processors_of(cell, loaded)
     return Referee(
-        Scorer(loaded.target, loaded.vocab_size, reload=reload),
+        Scorer(loaded.target, *over, reload=reload),
         cell.warp,
         frozenset(loaded.eos),
-        draft=Scorer(loaded.draft, loaded.vocab_size, reload=reload) if shared else None,
+        draft=Scorer(loaded.draft, *over, reload=reload) if shared else None,
         budget=cell.max_new_tokens,
         ends=not cell.ignore_eos,
         seed=cell.seed % 2**32,

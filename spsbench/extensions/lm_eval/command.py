@@ -14,11 +14,13 @@ from tqdm import tqdm
 from spsbench.cli.terminal import say
 from spsbench.errors import MissingError, UsageError
 from spsbench.metrics.rates import metrics
+from spsbench.settings.cell import DISTRIBUTION
+from spsbench.settings.processors import IN_CONFIGS, PROCESSORS
 from spsbench.settings.records import RoundRecord
 
 MAX_TOKENS = 256  # of a text whose task gives no limit
 LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
+SAMPLING = (*IN_CONFIGS, *DISTRIBUTION, "seed")
 NEUTRAL = dict.fromkeys(("num_beams", "num_return_sequences"), 1) | {"use_cache": True, "top_k": -1}
 NEUTRAL |= dict.fromkeys(("repetition_penalty", "length_penalty"), 1)
 NEUTRAL |= dict.fromkeys(("presence_penalty", "frequency_penalty", "no_repeat_ngram_size"), 0)
@@ -66,14 +68,15 @@ def generation_options(asked: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := [n for n in asked if n not in ("until", "do_sample", *LIMITS, *SAMPLING)]:
         raise UsageError(
             f"generation_kwargs {', '.join(unknown)}: expected until, do_sample, "
-            f"{', '.join((*LIMITS, *SAMPLING))}. Leave them out"
+            f"{', '.join(dict.fromkeys((*LIMITS, *SAMPLING)))}. Leave them out"
         )
     until = asked.get("until") or []
     stop = [text for text in ([until] if isinstance(until, str) else until) if text]
     tokens = next((asked[name] for name in LIMITS if name in asked), MAX_TOKENS)
-    sampling = {name: asked[name] for name in SAMPLING if name in asked}
+    sampling = {IN_CONFIGS.get(name, name): asked[name] for name in SAMPLING if name in asked}
     if not asked.get("do_sample", sampling.get("temperature", 0) > 0):
-        sampling = {"temperature": 0.0}
+        sampling = {n: value for n, value in sampling.items() if n in PROCESSORS}
+        sampling |= {"temperature": 0.0}
     sampling |= {"stop": stop} if stop else {}
     return {"max_new_tokens": int(tokens), "truncate": True, **sampling}
 

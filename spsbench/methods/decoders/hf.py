@@ -28,6 +28,7 @@ from spsbench.engines.eager import context_of, rows_of
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.decode import cut, token_budget
 from spsbench.loop.decoder import Decoder, DecoderContext
+from spsbench.loop.processors import Processors
 from spsbench.loop.sampling import Warp
 from spsbench.loop.text import token_ids
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
@@ -77,6 +78,7 @@ class HfDecoder(Decoder):
         target_model, draft_model: as loaded; their generation configs are not changed.
         k: tokens drafted a round.
         vocab_size: tokens of the vocabulary; rows of padding beyond are never drawn.
+        processors: of the texts; None: there are none.
         lookup: the longest n-gram of transformers' prompt lookup, instead of an assistant; 0 = off.
     """
 
@@ -95,7 +97,7 @@ class HfDecoder(Decoder):
             )
         lookup = options.get("n", 2) if cell.drafter.name == "ngram" else 0
         models = context.target_model, context.draft_model
-        return cls(*models, cell.k or 0, context.vocab_size, int(lookup))
+        return cls(*models, cell.k or 0, context.vocab_size, int(lookup), context.processors)
 
     def __init__(
         self,
@@ -104,7 +106,9 @@ class HfDecoder(Decoder):
         k: int,
         vocab_size: int | None = None,
         lookup: int = 0,
+        processors: Processors | None = None,
     ) -> None:
+        self._processors = processors
         self._target, self._draft, self._k, self._lookup = target_model, draft_model, k, lookup
         self.prefill_seconds = 0.0  # of the last generation; in its first round if there is but one
         rows = [rows_of(model) for model in (target_model, draft_model or target_model)]
@@ -165,7 +169,8 @@ class HfDecoder(Decoder):
         blocks = Blocks(len(prompt))
         ids = torch.tensor([prompt], device=self._target.device)
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**53)
-        config = config_of(replace(limits, max_new_tokens=budget), warp, self._padding)
+        limits = replace(limits, max_new_tokens=budget)
+        config = config_of(limits, warp, self._padding, self._processors)
         if self._lookup and self._k:
             config.prompt_lookup_num_tokens = self._k
             config.max_matching_ngram_size = self._lookup
@@ -217,9 +222,24 @@ def cards(model: PreTrainedModel) -> list[torch.device]:
     return [model.device] if model.device.type == "cuda" else []
 
 
-def config_of(limits: Limits, warp: Warp, padding: Sequence[int] = ()) -> GenerationConfig:
+def config_of(
+    limits: Limits,
+    warp: Warp,
+    padding: Sequence[int] = (),
+    processors: Processors | None = None,
+) -> GenerationConfig:
     """Translate the cell's sampling to a generation config; ids of `padding` are never drawn."""
-    sampling = {"do_sample": True, **asdict(warp)} if warp.temperature > 0 else {"do_sample": False}
+    sampling: dict[str, Any] = {"do_sample": False}
+    if warp.temperature > 0:
+        sampling = {"do_sample": True, **asdict(warp)}
+    if processors is not None:
+        sampling |= {
+            "sequence_bias": [[[token], bias] for token, bias in processors.biases] or None,
+            "repetition_penalty": processors.repetition,
+            "no_repeat_ngram_size": processors.ngram,
+            "bad_words_ids": [list(word) for word in processors.words] or None,
+            "min_new_tokens": processors.least or None,
+        }
     return GenerationConfig(
         max_new_tokens=limits.max_new_tokens,
         eos_token_id=sorted(limits.eos) or None,

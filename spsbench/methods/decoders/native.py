@@ -10,6 +10,7 @@ from spsbench.errors import UsageError
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import decode
 from spsbench.loop.decoder import Decoder, DecoderContext
+from spsbench.loop.processors import Processors
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
 from spsbench.settings.cell import CellRequest
 
@@ -34,13 +35,14 @@ class NativeDecoder(Decoder):
     laws: bool = False
     likeliest: int = 0
     constraint: Constraint | None = None
+    processors: Processors | None = None
 
     @classmethod
     def open(cls, context: DecoderContext, laws: bool = False, likeliest: int = 0) -> Self:
         drafter = context.drafter()
         models = context.target(drafter.layers), drafter
         rules = context.verifier(), context.schedule()
-        return cls(*models, *rules, laws, likeliest, context.constraint)
+        return cls(*models, *rules, laws, likeliest, context.constraint, context.processors)
 
     @classmethod
     def check(cls, cell: CellRequest) -> None:
@@ -68,6 +70,7 @@ class NativeDecoder(Decoder):
             limits=limits,
             stop=stop,
             constraint=self.constraint,
+            processors=self.processors,
             probs=self.laws,
             likeliest=self.likeliest,
         )

@@ -83,6 +83,9 @@ class SharedTokensDrafter(Drafter):
             u = noise.uniform(Purpose.DRAFT, k)
             for i in range(k):
                 logits = self._restricted(self._text.logits(feed))
+                if context.processors is not None:
+                    path = tuple(torch.cat(tokens).tolist()) if tokens else ()
+                    logits = context.processors.rows(logits, x, [path])
                 probs = context.warp(logits)[0]
                 self._fed = i
                 if not continues(go_on, context.warp, logits[0], probs):

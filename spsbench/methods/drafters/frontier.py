@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.constraint import Constraint, Path
+from spsbench.loop.constraint import Path
 from spsbench.loop.drafter_context import DrafterContext, Plan, Weights
 from spsbench.loop.sampling import Warp, send
 from spsbench.loop.types import LM, Context, Drafter, Scores
@@ -20,8 +20,9 @@ class Frontier:
     """The cache of a draft model while a tree grows in it.
 
     Only nodes with children are fed, so cache rows and node numbers differ: the frontier maps them.
-    Logits are -inf for tokens that the constraint of the text does not allow; a row in which no
-    known token is allowed stays as it is. Probs are reported as they are drawn from.
+    Logits are -inf for tokens that the constraint of the text does not allow, and changed by the
+    processors of the text; a row in which no known token is left stays as it is. Probs are reported
+    as they are drawn from.
 
     Attributes:
         narrow: logits are those of the tokens `known_ids` alone, [n, Vd] in place of [n, V].
@@ -33,8 +34,8 @@ class Frontier:
     narrow = False
     _rows: dict[int, int]  # node of the last draft -> its place among those fed
     _parents: list[int]  # of each fed node, as such places
-    _constraint: Constraint | None = None
-    _paths: dict[int, Path]  # under a constraint: node -> the output that ends with it
+    _by_path: Context | None = None  # of the round, where a row depends on its own path
+    _paths: dict[int, Path]  # then: node -> the drafted tokens up to it
 
     def __init__(self, lm: LM) -> None:
         self.lm, self.limit = lm, lm.limit
@@ -72,10 +73,9 @@ class Frontier:
 
     def root(self, context: Context) -> Tensor:
         """Feed the tokens that the loop has added, and return the [1, V] logits after the text."""
-        self._constraint = context.constraint
-        if self._constraint is not None:
-            self._paths = {-1: self._constraint.output(context.tokens)}
-        return self._masked(self._root(context), [-1])
+        ruled = context.constraint is not None or context.processors is not None
+        self._by_path, self._paths = context if ruled else None, {-1: ()}
+        return self._ruled(self._root(context), [-1])
 
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
         """Return [n, V] logits after each of some nodes of one depth, in one pass.
@@ -85,10 +85,10 @@ class Frontier:
             nodes: their numbers in the draft.
             parents: the numbers of their parents, -1 = the context.
         """
-        if self._constraint is not None:
+        if self._by_path is not None:
             for node, parent, token in zip(nodes, parents, tokens.tolist(), strict=True):
                 self._paths[node] = (*self._paths[parent], token)
-        return self._masked(self._feed(tokens, nodes, parents), nodes)
+        return self._ruled(self._feed(tokens, nodes, parents), nodes)
 
     def roll_out(
         self, logits: Tensor, u: Tensor, warp: Warp, first: int
@@ -120,11 +120,11 @@ class Frontier:
         self._rows = {place[node]: row for node, row in self._rows.items() if node in place}
 
     def _root(self, context: Context) -> Tensor:
-        """Return the [1, V] logits after the text, before the constraint."""
+        """Return the [1, V] logits after the text, before constraint and processors."""
         return self.lm.append(torch.tensor(context.tokens[self.lm.length :]), keep=1).logits
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after nodes of one depth, before the constraint."""
+        """Return [n, V] logits after nodes of one depth, before those."""
         self._add(nodes, parents)
         return self.lm.append(tokens, keep=len(nodes), parents=torch.tensor(self._parents)).logits
 
@@ -134,14 +134,23 @@ class Frontier:
             self._rows[node] = len(self._parents)
             self._parents.append(self._rows[parent] if parent >= 0 else -1)
 
-    def _masked(self, logits: Tensor, nodes: Sequence[int]) -> Tensor:
-        """Return [n, V] logits after some nodes without the tokens that may not follow."""
-        if self._constraint is None:
+    def _ruled(self, logits: Tensor, nodes: Sequence[int]) -> Tensor:
+        """Return [n, V] logits after some nodes under the constraint and the processors."""
+        if self._by_path is None:
             return logits
-        rows, ids = self._constraint.allowed(self._paths[node] for node in nodes), self.known_ids
-        rows = rows[:, ids.cpu()] if self.narrow and ids is not None else rows[:, : logits.shape[1]]
-        rows |= ~rows.any(-1, keepdim=True)
-        return logits.masked_fill(~send(rows, logits.device), -torch.inf)
+        context, ids = self._by_path, self.known_ids if self.narrow else None
+        paths = [self._paths[node] for node in nodes]
+        if (constraint := context.constraint) is not None:
+            output = constraint.output(context.tokens)
+            rows = constraint.allowed((*output, *path) for path in paths)
+            rows = rows[:, : logits.shape[1]] if ids is None else rows[:, ids.cpu()]
+            rows |= ~rows.any(-1, keepdim=True)
+            logits = logits.masked_fill(~send(rows, logits.device), -torch.inf)
+        if context.processors is None:
+            return logits
+        raw = logits if ids is None else self.spread(logits, -torch.inf)
+        wide: Tensor = context.processors.rows(raw, context.tokens, paths)
+        return wide if ids is None else wide.index_select(1, ids)
 
     def _forget(self) -> None:
         self._rows, self._parents = {}, []
@@ -160,7 +169,7 @@ class ChainFrontier(Frontier):
         self, logits: Tensor, u: Tensor, warp: Warp, first: int
     ) -> tuple[Tensor | None, Tensor] | None:
         roll_out = getattr(self.lm, "roll_out", None)
-        if roll_out is None or self._constraint is not None:
+        if roll_out is None or self._by_path is not None:
             return None
         tokens: tuple[Tensor, Tensor] | None = roll_out(logits, u, warp)
         return tokens

@@ -121,7 +121,7 @@ class HiddenReader(Frontier):
     def roll_out(
         self, logits: Tensor, u: Tensor, warp: Warp, first: int
     ) -> tuple[Tensor | None, Tensor] | None:
-        if first or self._constraint is not None:
+        if first or self._by_path is not None:
             return None
         self._depths.update((node, node + 1) for node in range(len(u)))
         return self._rolled(u, warp)
@@ -136,7 +136,7 @@ class HiddenReader(Frontier):
         return torch.stack([self._states[node] for node in nodes])
 
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
-        """Return what `roll_out` does after the text, without a constraint."""
+        """Return what `roll_out` does after the text, where rows depend on no path."""
         return None
 
     @abstractmethod

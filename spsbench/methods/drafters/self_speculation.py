@@ -117,6 +117,9 @@ class TwoLevelDrafter(PartialDrafter):
                 texts = (text + ahead[:n] for n in range(len(ahead) + 1))
                 allowed = constraint.allowed(map(constraint.output, texts))
                 logits = logits.masked_fill(~send(allowed, logits.device), -torch.inf)
+            if context.processors is not None:
+                paths = [tuple(drafted + ahead[:n]) for n in range(len(ahead) + 1)]
+                logits = context.processors.rows(logits, context.tokens, paths)
             for row, probs in zip(logits, context.warp(logits), strict=True):
                 more = bool(continues(go_on, context.warp, row, probs))
                 if not more:

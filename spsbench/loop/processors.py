@@ -1,0 +1,207 @@
+"""Logits processors: what the text so far does to a row of logits, before the warp.
+
+They apply in the order of transformers' own, with vLLM's two penalties where transformers has none:
+bias, repetition penalty (Keskar et al. 2019, arXiv 1909.05858, section 4.1), frequency and presence
+penalty, then bans: n-grams that would repeat, bad words, an end that comes too soon.
+
+A target under processors is a language model of its own, whose distribution depends on the path:
+each drafted token counts for those after it, in a tree for its own children. So rows of target and
+draft are changed by their own paths, and every rule is exact over the q and p that come out. Each
+processor changes a token's logit by that logit and the text alone, and leaves -inf as it is. So a
+mask before them and one after them give the same row: a constraint composes in either order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spsbench.loop.constraint import DeadEndError, Path
+from spsbench.loop.sampling import Numbers, send
+from spsbench.loop.types import Draft, Scores
+
+
+@dataclass(frozen=True)
+class Processors:
+    """The processors of a text, in token ids; each is off by default.
+
+    Args:
+        biases: (token, what is added to its logit), each token once.
+        repetition: positive logits of tokens that the text has are divided by it, others
+            multiplied.
+        of_answer: the repetition penalty counts tokens of the answer alone, none of the prompt.
+        frequency: subtracted from a token's logit for each time that the answer has it.
+        presence: subtracted from the logits of tokens that the answer has.
+        ngram: so many tokens in a row occur once in prompt and answer; 0 is off.
+        words: rows of tokens that the answer never completes; they may begin in the prompt.
+        least: tokens of the answer before one of `eos`.
+        eos: ids that end a text.
+    """
+
+    biases: tuple[tuple[int, float], ...] = ()
+    repetition: float = 1.0
+    of_answer: bool = False
+    frequency: float = 0.0
+    presence: float = 0.0
+    ngram: int = 0
+    words: tuple[Path, ...] = ()
+    least: int = 0
+    eos: frozenset[int] = field(default_factory=frozenset)
+
+    def open(self, start: int) -> "TextProcessors":
+        """Return the processors of one text, whose prompt has `start` tokens."""
+        return TextProcessors(self, start)
+
+
+class TextProcessors:
+    """The processors of one text, with counts of its tokens that grow as it does.
+
+    Drafted tokens are counted along their paths only, so that nothing is to be taken back when they
+    are rejected.
+    """
+
+    def __init__(self, processors: Processors, start: int) -> None:
+        self._by, self._start = processors, start
+        self._ids, self._values = (
+            torch.tensor([pair[part] for pair in processors.biases]) for part in (0, 1)
+        )
+        self._longest = max(map(len, processors.words), default=1)
+        self._dead: list[bool] = []  # whether all tokens are banned in a row of the last pass
+        self._restart()
+
+    def _restart(self) -> None:
+        self._text: list[int] = []
+        self._columns: dict[int, int] = {}  # token -> its place in the two arrays
+        self._used = 0
+        self._tokens: Numbers = np.zeros(64, np.int64)
+        self._counts: Numbers = np.zeros((2, 64), np.int32)  # of the prompt, of the answer
+        self._after: dict[Any, set[int]] = {}  # n - 1 tokens -> those that came after them
+
+    def rows(self, logits: Tensor, text: Sequence[int], paths: Sequence[Path]) -> Tensor:
+        """Return [n, V] logits under the processors, in float32 (float64 stays).
+
+        A row in which every token is banned stays as it is.
+
+        Args:
+            logits: [n, V], row i after `text` and `paths[i]`; with fewer columns than there are
+                tokens, the others are left out.
+            text: prompt and answer so far.
+            paths: tokens after `text`.
+        """
+        return self._processed(logits, text, paths)[0]
+
+    def along(self, logits: Tensor, text: Sequence[int]) -> Tensor:
+        """Return [n, V] of the logits after each of the last n tokens of `text`; see `rows`."""
+        first = len(text) - len(logits) + 1
+        paths = [tuple(text[first:end]) for end in range(first, len(text) + 1)]
+        return self.rows(logits, text[:first], paths)
+
+    def scores(self, scores: Scores, text: Sequence[int], draft: Draft) -> Scores:
+        """Return the target's scores of a draft after `text`, each row under its own path."""
+        logits, self._dead = self._processed(scores.logits, text, draft.paths)
+        return scores._replace(logits=logits)
+
+    def check(self, kept: Sequence[int], text: Sequence[int]) -> None:
+        """Check the rows that emit the tokens of a round: after `text`, and after `kept` nodes.
+
+        Raises:
+            DeadEndError: every token was banned in one of them.
+        """
+        for tokens, row in enumerate((0, *(node + 1 for node in kept))):
+            if self._dead and self._dead[row]:
+                at = len(text) + tokens
+                raise DeadEndError(
+                    f"all tokens are banned after {at - self._start} tokens of output (position "
+                    f"{at}): expected one that may follow. Lower `no_repeat_ngram` or "
+                    "`min_new_tokens`, or take out some of `bad_words`"
+                )
+
+    def _processed(
+        self, logits: Tensor, text: Sequence[int], paths: Sequence[Path]
+    ) -> tuple[Tensor, list[bool]]:
+        """Return the rows, and whether all tokens are banned in each; no rows if in none."""
+        self._follow(text)
+        by, width = self._by, logits.shape[-1]
+        x = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
+        if by.biases:
+            known = self._ids < width
+            x[:, send(self._ids[known], x.device)] += send(self._values[known].to(x), x.device)
+        self._penalise(x, paths)
+        banned = [(row, t) for row, path in enumerate(paths) for t in self._bans(path) if t < width]
+        if not banned:
+            return x, []
+        rows, tokens = send(torch.tensor(banned).T, x.device)
+        x[rows, tokens] = -torch.inf
+        dead = x.amax(-1) == -torch.inf
+        x = torch.where(dead[:, None], logits.to(x), x) if bool(dead.any()) else x
+        return x, dead.tolist()
+
+    def _penalise(self, x: Tensor, paths: Sequence[Path]) -> None:
+        """Apply the penalties to [n, V] in place, at the tokens of the text and of the paths."""
+        by = self._by
+        if (by.repetition, by.frequency, by.presence) == (1, 0, 0) or not len(x):
+            return
+        new = {token for path in paths for token in path} - self._columns.keys()
+        columns = {token: column for column, token in enumerate(new)}
+        ids = np.concatenate([self._tokens[: self._used], np.array([*columns], np.int64)])
+        counts = np.zeros((2, len(paths), len(ids)), np.int32)  # of the prompt, of the answer
+        counts[:, :, : self._used] = self._counts[:, None, : self._used]
+        for row, path in enumerate(paths):
+            for token in path:
+                at = columns.get(token)
+                counts[1, row, self._columns[token] if at is None else self._used + at] += 1
+        here = ids < x.shape[-1]
+        places, prompt, answer = (
+            send(torch.from_numpy(part), x.device) for part in (ids[here], *counts[:, :, here])
+        )
+        part = x.index_select(1, places)
+        if by.repetition != 1:
+            seen = (answer if by.of_answer else prompt + answer) > 0
+            scaled = torch.where(part < 0, part * by.repetition, part / by.repetition)
+            part = torch.where(seen, scaled, part)
+        part -= by.frequency * answer.to(part)
+        part -= by.presence * (answer > 0).to(part)
+        x.index_copy_(1, places, part)
+
+    def _bans(self, path: Path) -> set[int]:
+        """Return the tokens that may not follow the text and `path`."""
+        by, length, banned = self._by, len(self._text), set[int]()
+        if length - self._start + len(path) < by.least:
+            banned |= by.eos
+        tail = (*self._text[max(0, length - self._longest + 1) :], *path)
+        for *before, last in by.words:
+            if not before or tail[-len(before) :] == tuple(before):
+                banned.add(last)
+        if by.ngram:
+            n = by.ngram - 1
+            tail = (*self._text[max(0, length - n) :], *path)
+            key = tail[len(tail) - n :] if len(tail) >= n else None
+            banned |= self._after.get(key, set())
+            ends = range(n, len(tail))
+            banned |= {tail[end] for end in ends if tail[end - n : end] == key}
+        return banned
+
+    def _follow(self, text: Sequence[int]) -> None:
+        """Bring the counts to `text`, which the text so far begins, or else begin anew."""
+        if list(text[: len(self._text)]) != self._text:
+            self._restart()
+        for token in text[len(self._text) :]:
+            self._read(token)
+
+    def _read(self, token: int) -> None:
+        """Count one more token of the text."""
+        at, n = len(self._text), self._by.ngram - 1
+        if token not in self._columns:
+            self._columns[token] = self._used
+            if self._used == len(self._tokens):
+                self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
+                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)], 1)
+            self._tokens[self._used] = token
+            self._used += 1
+        self._counts[int(at >= self._start), self._columns[token]] += 1
+        if n >= 0 and at >= n:
+            self._after.setdefault(tuple(self._text[at - n :]), set()).add(token)
+        self._text.append(token)

@@ -1,0 +1,88 @@
+"""The processors of a cell in token ids: the target's tokenizer reads words and tokens."""
+
+from typing import Any
+
+from spsbench.errors import DataError
+from spsbench.loop.constraint import Path
+from spsbench.loop.processors import Processors
+from spsbench.models.cache import Loaded
+from spsbench.models.third_party import silent
+from spsbench.models.tokenizers import IdTokenizer
+from spsbench.settings.cell import Cell
+from spsbench.settings.processors import OF_ANSWER, ProcessorSettings
+
+
+def processors_of(cell: Cell, loaded: Loaded) -> Processors | None:
+    """Return the processors of the texts of a cell; None: all are off.
+
+    Raises:
+        DataError: a bias or a bad word that is not the tokenizer's.
+    """
+    settings = cell.processors
+    if settings == ProcessorSettings():
+        return None
+    penalty, _, scope = settings.repetition_penalty.partition(":")
+    return Processors(
+        biases=biases_of(settings, loaded.tokenizer, loaded.vocab_size),
+        repetition=float(penalty),
+        of_answer=scope == OF_ANSWER,
+        frequency=settings.frequency_penalty,
+        presence=settings.presence_penalty,
+        ngram=settings.no_repeat_ngram,
+        words=words_of(settings, loaded.tokenizer, loaded.eos),
+        least=settings.min_new_tokens,
+        eos=frozenset() if cell.ignore_eos else loaded.eos,
+    )
+
+
+def biases_of(
+    settings: ProcessorSettings, tokenizer: Any, vocab_size: int | None
+) -> tuple[tuple[int, float], ...]:
+    """Return (token, bias) of each `logit_bias`: its token is an id, or the text of one.
+
+    Raises:
+        DataError: an id outside the vocabulary, a text of several tokens or without a tokenizer
+            here, or two biases of one token.
+    """
+    biases: dict[int, float] = {}
+    for text in settings.logit_bias:
+        word, _, bias = text.rpartition("=")
+        where = f"`logit_bias` {text}"
+        ids = [int(word)] if word.isdecimal() else ids_of(word, tokenizer, where)
+        if len(ids) != 1:
+            raise DataError(f"{where}: {word!r} is {len(ids)} tokens: expected one. Give an id")
+        if vocab_size is not None and ids[0] >= vocab_size:
+            raise DataError(f"{where}: token {ids[0]}: expected one below {vocab_size:,}")
+        if ids[0] in biases:
+            raise DataError(f"{where}: token {ids[0]} has a bias already: expected one. Add them")
+        biases[ids[0]] = float(bias)
+    return tuple(biases.items())
+
+
+def words_of(
+    settings: ProcessorSettings, tokenizer: Any, eos: frozenset[int] = frozenset()
+) -> tuple[Path, ...]:
+    """Return the tokens of each of `bad_words`, as it is written alone and after a space.
+
+    Raises:
+        DataError: a word without tokens or without a tokenizer here, or one that ends a text.
+    """
+    words: dict[Path, None] = {}
+    for word in settings.bad_words:
+        where = f"`bad_words` {word!r}"
+        alone, spaced = ids_of(word, tokenizer, where), ids_of(f" {word}", tokenizer, where)
+        if not alone or (len(alone) == 1 and alone[0] in eos):
+            what = "has no tokens" if not alone else "is the end of a text"
+            raise DataError(f"{where} {what}: expected a word. Leave it out")
+        words |= {tuple(alone): None, tuple(spaced): None}
+    return tuple(words)
+
+
+def ids_of(text: str, tokenizer: Any, where: str) -> list[int]:
+    """Return the token ids of a text, without those that begin a prompt."""
+    if tokenizer is None:
+        raise DataError(f"{where} without a tokenizer here: expected one. Name it with `target`")
+    if isinstance(tokenizer, IdTokenizer):
+        return tokenizer.encode(text)
+    with silent():
+        return [int(token) for token in tokenizer.encode(text, add_special_tokens=False)]

@@ -1,0 +1,114 @@
+"""Logits processors as options: penalties, biases and bans, which depend on the text so far.
+
+What a user gives becomes the text that a cell records; `methods.processors` turns words into token
+ids once a tokenizer is there.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+from spsbench.errors import UsageError
+from spsbench.settings.options import SAMPLING, Check, Option
+
+OF_ANSWER = "answer"
+"""Scope of a repetition penalty that counts no token of the prompt."""
+FINITE = Check(math.isfinite, "a finite number")
+COUNT = Check(lambda n: n >= 0, "1 or more, or 0 for off")
+
+
+def read_penalty(value: Any, where: str) -> str:
+    """Return a repetition penalty as a cell records it: `1.1`, or `1.1:answer`.
+
+    Args:
+        value: a number, or the text of one with the scope `:answer` perhaps.
+        where: the option, for messages.
+
+    Raises:
+        UsageError: no finite number above 0, or another scope.
+    """
+    number, colon, scope = str(value).partition(":")
+    try:
+        penalty = float(number)
+    except ValueError:
+        penalty = math.nan
+    if isinstance(value, bool) or not 0 < penalty < math.inf or scope != OF_ANSWER * bool(colon):
+        raise UsageError(
+            f"{where} is {value}: expected a number above 0 (1 is off), or with :{OF_ANSWER} one "
+            "that counts no token of the prompt"
+        )
+    return f"{penalty:.12g}{colon}{scope}" if penalty != 1 else "1"
+
+
+def read_biases(value: Any, where: str) -> tuple[str, ...]:
+    """Return biases as a cell records them, each as `TOKEN=VALUE`.
+
+    Args:
+        value: one text or several such, or a mapping from token ids or texts to numbers.
+        where: the option, for messages.
+
+    Raises:
+        UsageError: no token before the last `=`, or no finite number behind it.
+    """
+    if isinstance(value, Mapping):
+        value = [f"{token}={bias}" for token, bias in value.items()]
+    biases = []
+    for text in [value] if isinstance(value, str) else value:
+        token, _, number = str(text).rpartition("=")
+        try:
+            bias = float(number)
+        except ValueError:
+            bias = math.nan
+        if not token or not math.isfinite(bias):
+            raise UsageError(
+                f"{where} is {text!r}: expected TOKEN=VALUE with the id or the text of a token and "
+                "a finite number, such as 11=-2.5"
+            )
+        biases.append(f"{token}={bias:.12g}")
+    return tuple(biases)
+
+
+def _in_a_chat(default: str, check: Check | None = None, **more: Any) -> Option:
+    return Option(SAMPLING, check, default_text=f"{default}, in a chat the model's own", **more)
+
+
+@dataclass(frozen=True)
+class ProcessorSettings:
+    """Options of logits processors, in the order in which they apply, before those of the warp.
+
+    `loop.processors` says what they do, and `audit.statistical.processed` says it once more.
+
+    Args:
+        logit_bias: Add VALUE to the logit of a token, named by its id or its text; repeatable.
+        repetition_penalty: Divide positive logits of tokens in prompt and answer by this number,
+            and multiply others; with :answer, of tokens in the answer alone.
+        frequency_penalty: Subtract this from a token's logit for each time that the answer has it.
+        presence_penalty: Subtract this from the logits of tokens that the answer has.
+        no_repeat_ngram: Never repeat N tokens of prompt and answer in a row; 0 is off.
+        bad_words: Never write this text, alone or after a space; repeatable.
+        min_new_tokens: Minimum number of tokens before the answer may end.
+    """
+
+    logit_bias: Annotated[
+        tuple[str, ...], Option(SAMPLING, metavar="TOKEN=VALUE", parse=read_biases)
+    ] = ()
+    repetition_penalty: Annotated[
+        str, _in_a_chat("1", metavar="R[:answer]", parse=read_penalty)
+    ] = "1"
+    frequency_penalty: Annotated[float, Option(SAMPLING, FINITE)] = 0.0
+    presence_penalty: Annotated[float, Option(SAMPLING, FINITE)] = 0.0
+    no_repeat_ngram: Annotated[int, _in_a_chat("0", COUNT, metavar="N")] = 0
+    bad_words: Annotated[
+        tuple[str, ...], Option(SAMPLING, Check(bool, "a text of at least one character"))
+    ] = ()
+    min_new_tokens: Annotated[int, _in_a_chat("0", COUNT)] = 0
+
+
+PROCESSORS = tuple(field.name for field in fields(ProcessorSettings))
+IN_CONFIGS = {
+    "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram_size": "no_repeat_ngram",
+    "min_new_tokens": "min_new_tokens",
+}
+"""Key of a generation_config.json -> the option, of those that a chat takes from there."""

@@ -182,7 +182,7 @@ def in_transformers(kind: str) -> bool:
     """Return whether transformers has models of this `model_type`, without importing it."""
     spec = find_spec("transformers")
     homes = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
-    name = kind.replace("-", "_")
+    name = kind.replace("-", "_").removesuffix("_text")  # a text model of a family that sees, too
     return name.isidentifier() and any((h / "models" / name).is_dir() for h in homes)
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.errors import DataError, UsageError
 from spsbench.heads.eagle3 import ids
-from spsbench.heads.files import MANY, Files, part, whole
+from spsbench.heads.files import MANY, Files, hidden_states, part, whole
 from spsbench.heads.layers import Layer, LayerShape, Rotary, as_filed, layer_shape, layers_in
 from spsbench.heads.network import HeadModule, Marginal, Target
 
@@ -122,6 +122,8 @@ def features(
 ) -> tuple[int, ...]:
     """Return the hidden states that the head reads, by default DFlash's own for these depths."""
     where = files.where
+    if chosen := hidden_states(files.overrides.get("features", ""), "dflash"):
+        return chosen
     listed = ids(flat.get("aux_hidden_state_layer_ids"), where)
     if not theirs:
         listed = [i + 1 for i in ids(flat.get("target_layer_ids"), where)]

@@ -39,6 +39,7 @@ class EagleShape:
     fc_bias: bool = True
     vocab: int = 0  # rows of its own embeddings
     own_embedding: bool = False
+    feature_first: bool = False  # `fc` reads [feature; embedding], else [embedding; feature]
 
 
 def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> EagleShape:
@@ -50,6 +51,7 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
         fc_bias=bool(config.get("bias", True)),
         vocab=whole(config, "vocab_size", where),
         own_embedding="embed_tokens.weight" in found,
+        feature_first=files.overrides.get("order") == "feature",
     )
 
 
@@ -66,7 +68,8 @@ class EagleNetwork(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, places: Positions, cache: Cache, sees: Any
     ) -> Tensor:
-        x: Tensor = self.fc(torch.cat([embedded, features], -1))
+        both = [features, embedded] if self.shape.feature_first else [embedded, features]
+        x: Tensor = self.fc(torch.cat(both, -1))
         for layer in self.stack:
             x = layer(x, places, cache, sees)
         return x

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.errors import DataError, UsageError
-from spsbench.heads.files import MANY, Files, part, whole
+from spsbench.heads.files import MANY, Files, hidden_states, part, whole
 from spsbench.heads.layers import (
     Attention,
     Layer,
@@ -101,7 +101,9 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
         normed_feedback=overridden(
             files, "feedback", speculators is not None and bool(config.get("norm_output"))
         ),
-        norm_output=speculators is not None or bool(config.get("norm_output", True)),
+        norm_output=overridden(
+            files, "output", speculators is not None or bool(config.get("norm_output", True))
+        ),
         norm_each=bool(config.get("fc_norm")),
         norm_all=speculators is not None and bool(config.get("norm_before_fc")),
         own_head="lm_head.weight" in found,
@@ -143,7 +145,7 @@ def features(
     layers: int | None,
 ) -> tuple[int, ...]:
     """Return the hidden states that a head reads: the user's, the listed, or EAGLE-3's three."""
-    chosen = counted(files.overrides.get("features", "")) or tuple(listed)
+    chosen = hidden_states(files.overrides.get("features", ""), "eagle3") or tuple(listed)
     fc = found["fc.weight"].shape if "fc.weight" in found else ()
     read = fc[1] // width if len(fc) == 2 else 3
     if not chosen and read == 3 and layers is not None:
@@ -159,17 +161,6 @@ def features(
             f"in {IDS}. Fetch it again"
         )
     return chosen
-
-
-def counted(text: Any) -> tuple[int, ...]:
-    """Parse hidden states as a user writes them, `2-16-29`."""
-    parts = str(text).split("-") if text != "" else []
-    if not all(part.isdecimal() for part in parts):
-        raise UsageError(
-            f"eagle3:features={text}: expected hidden states such as 2-16-29. Count them as "
-            "transformers does, 0 being the embeddings"
-        )
-    return tuple(map(int, parts))
 
 
 def default_features(layers: int) -> tuple[int, ...]:

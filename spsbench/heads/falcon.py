@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.errors import DataError, UsageError
+from spsbench.heads.families import FLAGS
 from spsbench.heads.files import MANY, Files, whole
 from spsbench.heads.layers import (
     KV,
@@ -44,7 +45,7 @@ from spsbench.heads.layers import (
 from spsbench.heads.network import HeadModule, Rows
 from spsbench.loop.drafter_context import Cache
 
-RECURRENCE = ("text", "none")
+RECURRENCE = FLAGS["falcon"]["recurrence"]
 
 State = tuple[Tensor, Tensor]
 """Outputs and cells of both layers of the LSTM, each [2, B, H]."""
@@ -83,7 +84,7 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
 
 def recurrence(files: Files) -> str:
     """Return how the LSTM is run, by the user's answer or the file's."""
-    answer = answered(str(files.overrides.get("recurrence", ""))) or files.config.get("recurrence")
+    answer = files.overrides.get("recurrence") or files.config.get("recurrence")
     if answer is None:
         raise UsageError(
             f"{files.folder} does not say how its LSTM is run, and its authors' code cannot be run "
@@ -94,13 +95,6 @@ def recurrence(files: Files) -> str:
     if answer not in RECURRENCE:
         raise DataError(f"recurrence is {answer!r} ({files.where}): expected text or none")
     return str(answer)
-
-
-def answered(answer: str) -> str:
-    """Check the user's answer; an empty one is allowed."""
-    if answer not in ("", *RECURRENCE):
-        raise UsageError(f"falcon:recurrence={answer}: expected text or none. Choose one")
-    return answer
 
 
 class FalconNetwork(HeadModule):

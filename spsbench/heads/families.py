@@ -5,7 +5,7 @@ To add one: a row here, a module beside this one with `shape` and `network`, and
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,31 @@ from spsbench.settings.cell_from_options import parts_of
 from spsbench.spec import Spec
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
-OVERRIDES = ("residual", "feedback", "features", "recurrence", "anyway")
-"""Arguments of drafters that resolve what a head's files leave open or say wrongly."""
+STATES = "features"  # the flag that lists hidden states of the target, as in 2-16-29
+_SIDES = ("raw", "normed")
+_EAGLE3 = {"residual": _SIDES, "feedback": _SIDES, "output": _SIDES, STATES: ()}
+FLAGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "eagle": {"order": ("embedding", "feature"), STATES: ()},
+    "eagle3": _EAGLE3,
+    "peagle": _EAGLE3,
+    "medusa": {STATES: ()},
+    "mlp": {"scaled": ("yes", "no"), STATES: ()},
+    "blockwise": {STATES: ()},
+    "falcon": {"recurrence": ("text", "none"), STATES: ()},
+    "dflash": {STATES: ()},
+    "dspark": {STATES: ()},
+    "mtp": {
+        "order": ("embedding", "feature"),
+        "feature": _SIDES,
+        "feedback": _SIDES,
+        "norms": ("one", "zero"),
+    },
+}
+"""Family -> its flags: what files leave open or say wrongly, and an argument of its drafter may
+answer; a flag's values, none for hidden states. The loader and the search of wirings read them."""
+
+OVERRIDES = frozenset({"anyway"}.union(*FLAGS.values()))
+"""Arguments of drafters that are flags of a head, or excuse another target."""
 
 Renames = tuple[tuple[str, str], ...]
 """Beginnings of tensors' names (regular expressions) -> those of parameters; nothing: not read."""
@@ -37,6 +60,26 @@ QWEN: Renames = (
     (r"mtp\.norm\.", "norm."),
     (r"mtp\.layers\.0\.", "layer."),
 )
+OF_LAYER: Renames = (
+    (r"enorm\.", "norm_embedded."),
+    (r"hnorm\.", "norm_feature."),
+    (r"eh_proj\.", "fc."),
+    (r"(?:shared_head\.norm|final_layernorm)\.", "norm."),
+    (r"shared_head\.(?:head|output)\.", "lm_head."),
+    (r"embed_tokens\.", "embed_tokens."),
+    (r"transformer\.", "layer."),
+    *CUT_OUT,
+)
+ERNIE: Renames = (
+    (r"model\.mtp_emb_norm\.0\.", "norm_embedded."),
+    (r"model\.mtp_hidden_norm\.0\.", "norm_feature."),
+    (r"model\.mtp_linear_proj\.0\.", "fc."),
+    (r"model\.mtp_block\.0\.", "layer."),
+)
+PROJECTION = re.compile(
+    r"((?:model\.(?:language_model\.|mtp\.)?|mtp\.)layers\.)(\d+)\.eh_proj\.weight$"
+)
+SUM = re.compile(r"(?:model\.)?mtp\.(?:\d+\.[eh]_proj|fc_(?:embedding|hidden))\.")
 
 
 def under(front: str, renames: Renames) -> Renames:
@@ -63,8 +106,16 @@ class Family(NamedTuple):
     kind: str = ""  # a `model_type` that tells it, too
     inside: bool = False  # in a language model's own files, whose other tensors are not read
 
-    def parameter(self, name: str) -> str:
-        """Return the parameter of a tensor; nothing for one that is not read."""
+    def parameter(self, name: str, layers: Sequence[str] = ()) -> str:
+        """Return the parameter of a tensor; nothing for one that is not read.
+
+        Args:
+            layers: beginnings of the prediction layers' names, as of `prediction_layers`.
+        """
+        for depth, front in enumerate(layers if self.inside else ()):
+            if name.startswith(front):
+                stage = f"stages.{depth}." if len(layers) > 1 else ""
+                return stage + renamed(name.removeprefix(front), OF_LAYER)
         parameter = renamed(name, self.renames)
         unread = self.inside and parameter == name and not re.match(r"(model\.)?mtp", name)
         return "" if unread else parameter
@@ -76,9 +127,20 @@ class Family(NamedTuple):
             return kind == self.name and not self.inside
         if self.kind and files.config.get("model_type") == self.kind:
             return True
+        if self.inside and prediction_layers(files):
+            return True
         # marks are of first layers and heads: of a model's thousands of names few are looked at
         firsts = [name for name in files.headers if not re.search(r"(?:^|\.)[1-9]", name)]
         return bool(self.marks) and set(map(self.parameter, firsts)).issuperset(self.marks)
+
+
+def prediction_layers(files: Files) -> list[str]:
+    """Return the beginnings of the names of layers with a projection of their own, by depth.
+
+    Their numbers go on after the target's layers, or begin at 0 under a name of their own.
+    """
+    fronts = [match for name in files.headers if (match := PROJECTION.match(name))]
+    return [f"{match[1]}{match[2]}." for match in sorted(fronts, key=lambda match: int(match[2]))]
 
 
 ATTENDS = "stack.0.self_attn.q_proj.weight"
@@ -89,7 +151,7 @@ FAMILIES = (
         "mtp",
         "its target's authors",
         "mtp",
-        (*QWEN, *under(r"model\.mtp_layers\.0\.", CUT_OUT)),
+        (*QWEN, *under(r"model\.mtp_layers\.0\.", CUT_OUT), *ERNIE),
         marks=("fc.weight",),
         inside=True,
     ),
@@ -190,6 +252,12 @@ def recognised(
     """
     files = open_files(folder, overrides)
     family = family_in(files)
+    if family is None and (name := next(filter(SUM.match, files.headers), None)):
+        raise DataError(
+            f"{name} is one of two projections that are added ({folder}): expected one projection "
+            "of both embedding and feature. Draft with `drafter` ngram, or another head of this "
+            "target"
+        )
     if family is None:
         raise no_such(folder, unknown_kind(files))
     if family.name != drafter:

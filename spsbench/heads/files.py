@@ -8,7 +8,7 @@ from typing import Any
 
 from spsbench.checkpoints.config import in_transformers, read_config
 from spsbench.checkpoints.weights import TensorHeader, read_headers, regular_file, safetensors_files
-from spsbench.errors import DataError, MissingError
+from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.hardware.environment import bound_spinning
 
 PICKLES = ("pytorch_model*.bin", "*.pt", "*.bin")
@@ -132,6 +132,21 @@ def positive(value: object, key: str, where: str) -> float:
             "again"
         )
     return float(value)
+
+
+def hidden_states(text: Any, drafter: str) -> tuple[int, ...]:
+    """Parse numbers of hidden states as a user writes them, `2-16-29`; none of an empty text.
+
+    Raises:
+        UsageError: anything else.
+    """
+    parts = str(text).split("-") if text != "" else []
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(
+            f"{drafter}:features={text}: expected hidden states such as 2-16-29. Count them as "
+            "transformers does, 0 being the embeddings"
+        )
+    return tuple(map(int, parts))
 
 
 def part(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:

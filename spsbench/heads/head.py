@@ -18,9 +18,9 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from spsbench.checkpoints.weights import stale_names
-from spsbench.errors import DataError, SpsError, first_line
-from spsbench.heads.families import Family, recognised
-from spsbench.heads.files import Files, pickled
+from spsbench.errors import DataError, SpsError, UsageError, first_line
+from spsbench.heads.families import STATES, Family, prediction_layers, recognised
+from spsbench.heads.files import Files, hidden_states, pickled
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ class Head:
     files: Files
     tensors: dict[str, Tensor] = field(default_factory=dict)  # by the same
     kept: dict[str, Any] = field(default_factory=dict)  # caches what is made of them
+    state: int | None = None  # the only hidden state of the target that it reads; None: the last
     target_mark: str | None = None  # hash of the target that it was trained for, where known
 
     def __str__(self) -> str:
@@ -88,7 +89,13 @@ def read(
     if "speculators_model_type" in files.config:
         writer = "speculators"
     names_read = checked(files, named, network, f"{drafter} head", writer)
-    head = Head(drafter, writer, shape, parts.network, names_read, files)
+    states = "" if hasattr(shape, "features") else overrides.get(STATES, "")
+    if len(numbers := hidden_states(states, drafter)) > 1:
+        raise UsageError(
+            f"{drafter}:{STATES}={states}: expected one hidden state, all that this head reads"
+        )
+    state = numbers[0] if numbers else None
+    head = Head(drafter, writer, shape, parts.network, names_read, files, state=state)
     if target:
         check_target(head, sizes, *names)
     return head
@@ -97,8 +104,9 @@ def read(
 def by_parameter(files: Files, family: Family) -> dict[str, str]:
     """Return parameter -> the tensor that is it, of all that are read."""
     named: dict[str, str] = {}
+    layers = prediction_layers(files) if family.inside else []
     for name in files.headers:
-        parameter = family.parameter(name)
+        parameter = family.parameter(name, layers)
         if parameter and named.setdefault(parameter, name) != name:
             raise DataError(
                 f"{named[parameter]} and {name} are one weight ({files.folder}): expected it "
@@ -108,10 +116,10 @@ def by_parameter(files: Files, family: Family) -> dict[str, str]:
 
 
 def checked(
-    files: Files, named: Mapping[str, str], network: nn.Module, what: str, writer: str
+    files: Files, named: Mapping[str, str], network: Any, what: str, writer: str
 ) -> dict[str, str]:
     """Return the tensors that are read; none may be missing, unknown, or of another shape."""
-    wanted = {name: tuple(weight.shape) for name, weight in network.state_dict().items()}
+    wanted = {name: tuple(weight.shape) for name, weight in network.released().items()}
     shape: Any = network.shape
     rows = getattr(shape, "draft_vocab", shape.vocab)
     maps: Any = network.maps if hasattr(shape, "draft_vocab") else ()
@@ -185,7 +193,7 @@ def check_target(head: Head, sizes: Mapping[str, Any], target: str, name: str) -
     whose = f"{name} is a head for {stated or 'another target'}, not for {target} ({where})"
     if stated == target:
         whose = f"{name} does not fit {target}, which it names ({where})"
-    width = getattr(shape, "target_width", getattr(shape, "layer", shape).width)
+    width = getattr(shape, "target_width", None) or getattr(shape, "layer", shape).width
     for keys, own in (
         (("hidden_size", "n_embd", "d_model"), width),
         (("vocab_size",), shape.vocab),
@@ -200,8 +208,8 @@ def check_target(head: Head, sizes: Mapping[str, Any], target: str, name: str) -
         (sizes[key] for key in ("num_hidden_layers", "n_layer") if isinstance(sizes.get(key), int)),
         None,
     )
-    deepest = max(getattr(shape, "features", (0,)))
-    if layers is not None and deepest >= layers:
+    deepest = max(getattr(shape, "features", (head.state or 0,)))
+    if layers is not None and deepest >= layers + (head.state is not None):
         raise DataError(
             f"{whose}: it reads hidden state {deepest}, and the target has {layers} layers: "
             f"expected a state below {layers}. Choose the head of this target"

@@ -37,14 +37,14 @@ class MlpShape:
 def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> MlpShape:
     """Return the shape of stages of an embedding, a projection, a norm and a head."""
     config, where = files.config, files.where
-    width = whole(config, "emb_dim", where)
+    width, scaled = whole(config, "emb_dim", where), files.overrides.get("scaled")
     return MlpShape(
         width=width,
         inner=width if not config.get("inner_dim") else whole(config, "inner_dim", where),
         vocab=whole(config, "vocab_size", where),
         count=whole(config, "n_predict", where, most=MANY),
         tied=bool(config.get("tie_weights", False)),
-        scaled=bool(config.get("scale_input", False)),
+        scaled=scaled == "yes" if scaled else bool(config.get("scale_input", False)),
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.errors import DataError
+from spsbench.heads.blocks import Block
 from spsbench.heads.layers import Positions, Rotary, TextCaches
 from spsbench.loop.drafter_context import Cache, TargetParts
 
@@ -40,7 +41,38 @@ class HeadModule(nn.Module):
         self.shape = shape
         self.layers: tuple[int, ...] = getattr(shape, "features", (layers,))
         if getattr(shape, "own_embedding", False):
-            self.embed_tokens = nn.Embedding(shape.vocab, shape.layer.width)
+            width = getattr(shape, "width", None) or shape.layer.width
+            self.embed_tokens = nn.Embedding(shape.vocab, width)
+
+    def released(self) -> dict[str, Tensor]:
+        """Return the weights by parameter, in the shapes that files of the head have."""
+        return self._converted(self.state_dict(), Block.split)
+
+    def grouped(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the weights of a file as the network has them: experts stacked.
+
+        Args:
+            tensors: by the names that `released` returns; emptied of those of blocks.
+        """
+        return self._converted(tensors, Block.stack)
+
+    def _converted(
+        self, weights: dict[str, Tensor], convert: Callable[[Block, Any], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Return `weights` with those of each block as `convert` returns them."""
+        for path, block in self.named_modules():
+            if isinstance(block, Block):
+                names = [name for name in weights if name.startswith(f"{path}.")]
+                inner = {name[len(path) + 1 :]: weights.pop(name) for name in names}
+                weights |= {f"{path}.{name}": w for name, w in convert(block, inner).items()}
+        return weights
+
+    def meet(self, target: TargetParts) -> None:
+        """Take what the loaded network needs of `target` once.
+
+        Raises:
+            DataError: the target has no such part.
+        """
 
     def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
         """Embed [m] tokens to [m, H] by its own table, if that differs, else by the target's.
@@ -187,19 +219,32 @@ class Marginal(ParallelNetwork):
 def load_network(head: Any, target: TargetParts) -> Any:
     """Make a network with the weights of a `Head`, without memory for any other.
 
-    Embeddings that equal the target's bit for bit are dropped: the network uses the target's.
+    Embeddings that equal the target's bit for bit are dropped, and so is an output layer that a
+    file of the target repeats: the network uses the target's.
     """
     shape, tensors = head.shape, dict(head.tensors)
-    if "embed_tokens.weight" in tensors and shared(tensors["embed_tokens.weight"], target):
-        del tensors["embed_tokens.weight"]
-        shape = replace(shape, own_embedding=False)
+    for flag, ending, equal in (
+        ("own_embedding", "embed_tokens.weight", shared),
+        ("shared_head", "lm_head.weight", is_target_head),
+    ):
+        copies = [name for name in tensors if name.endswith(ending)]
+        if getattr(shape, flag, False) and all(equal(tensors[name], target) for name in copies):
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in copies}
+            shape = replace(shape, **{flag: False})
     ids, tensors = known_ids(shape, tensors, target.vocab_size)
     if (listed := tensors.pop("token_map", None)) is not None:
         ids = mapped(listed, target.vocab_size)
     with torch.device("meta"):
-        network = head.network(shape, target.config.num_hidden_layers)
+        network = head.network(shape, head.state or target.config.num_hidden_layers)
+    if not network.state_dict().keys() <= tensors.keys():
+        head.tensors.clear()  # experts are in memory once: stacked, for the next network too
+        tensors = network.grouped(tensors)
+        head.tensors.update(tensors)
     network.load_state_dict(tensors, strict=True, assign=True)
     network.ids = None if ids is None else ids.long()
+    for module in network.modules():
+        if isinstance(module, HeadModule):
+            module.meet(target)
     first = next(network.parameters())
     network.dtype = first.dtype
     return network.to(first.device).eval().requires_grad_(False)  # buffers too
@@ -214,6 +259,14 @@ def shared(embeddings: Tensor, target: TargetParts) -> bool:
     return theirs.shape[1] == embeddings.shape[1] and torch.equal(
         theirs.to(embeddings.dtype), embeddings[: len(rows)].to(theirs.device)
     )
+
+
+def is_target_head(rows: Tensor, target: TargetParts) -> bool:
+    """Return whether `rows` [V, H] are a copy of the target's output layer, if that is plain."""
+    weight = getattr(target.lm_head, "weight", None)
+    if weight is None or weight.shape != rows.shape:
+        return False
+    return torch.equal(weight.to(rows.dtype), rows.to(weight.device))
 
 
 def known_ids(

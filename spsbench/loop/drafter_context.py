@@ -71,6 +71,7 @@ class TargetParts:
     dtype: torch.dtype
     embed: nn.Module  # [m] tokens -> [m, D]
     lm_head: nn.Module  # [m, D] hidden states of the last layer -> [m, V] logits, and maybe padding
+    norm: nn.Module | None = None  # after the last layer; None: it is not known
 
     @classmethod
     def of(cls, model: Any, vocab_size: int) -> Self:
@@ -82,6 +83,7 @@ class TargetParts:
             dtype=model.dtype,
             embed=model.get_input_embeddings(),
             lm_head=model.get_output_embeddings(),
+            norm=getattr(model.get_decoder(), "norm", None),
         )
 
     def head(self, hidden: Tensor) -> Tensor:

@@ -154,6 +154,8 @@ def whole(network: Any, features: Tensor, tokens: Tensor, target: TargetParts) -
     m, embedded = len(tokens), network.embed(tokens, target.embed)
     places = network.rotary.rows(0, m, features.dtype)
     sees = torch.ones(m, m, dtype=torch.bool).tril()
+    if (window := getattr(network.shape, "window", None)) is not None:
+        sees = sees.triu(1 - window)
     made: Tensor = network.step(features, embedded, places, PreallocatedCache(None), sees)
     return made
 

@@ -21,6 +21,7 @@ from spsbench.heads.layers import Positions
 from spsbench.heads.network import HeadNetwork
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import Warp, send
+from spsbench.loop.tree import places as positions_of
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import Context, Scores
 from spsbench.methods.drafters.frontier import Frontier
@@ -242,7 +243,9 @@ class HeadFrontier(HiddenReader):
 
     def __init__(self, network: Any, target: TargetParts, *parts: Any) -> None:
         super().__init__(network, target, *parts)
-        self._masks = CausalMasks(self._dtype, target.device)
+        self._window: int | None = getattr(network.shape, "window", None)
+        self._masks = CausalMasks(self._dtype, target.device, self._window)
+        self._branched = CausalMasks(self._dtype, target.device)
 
     def _root(self, context: Context) -> Tensor:
         newest: Any = self._newest
@@ -259,13 +262,17 @@ class HeadFrontier(HiddenReader):
             above = torch.tensor(self._parents)
             positions = send(self._read + tree_of(above).ancestors[-n:], self._target.device)
             places = self.network.rotary(positions, self._dtype)
-            sees = self._masks.branched(self._read + past, n, above)
+            sees = self._branched.branched(self._read + past, n, above)
+            if self._window is not None:
+                sees = hide_beyond(self._window, sees, above, n)
         inputs = send(tokens, self._target.device), *places, features
         outputs = self._run("feed", self._fed, inputs, sees)[0]
         return self._noted(nodes, outputs)
 
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
         features, n = self._after([-1]), len(u)
+        if self._window is not None and self._read + n > self._window:
+            return None  # a program of one row has no mask
         first, width = torch.cat([features, self._after_text], 1), features.shape[1]
         places = self.network.rotary.rows(self._read, n, self._dtype)
         rolled = self._roll_out("feed", first, width, u, warp, places, self._cache)
@@ -293,7 +300,7 @@ class HeadFrontier(HiddenReader):
         start = self._read + past
         return (
             self.network.rotary.rows(start, m, self._dtype),
-            None if m == 1 else self._masks.mask(start, m),
+            None if m == 1 and start < (self._window or start + 1) else self._masks.mask(start, m),
         )
 
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
@@ -334,6 +341,18 @@ class HeadFrontier(HiddenReader):
         return self._over_texts(
             "scores", lambda rows: self.network.scores(rows, self._their_head), features
         )
+
+
+def hide_beyond(window: int, mask: Tensor, parents: Tensor, m: int) -> Tensor:
+    """Return the mask [1, 1, m, n] of a tree without the keys that left the rows' windows.
+
+    Args:
+        window: newest keys that a row sees, its own among them.
+        parents: of all nodes of the tree, the last m of them the rows; -1: the text.
+    """
+    keys = positions_of(parents, mask.shape[-1], 0)
+    beyond = keys[None] <= keys[-m:, None] - window
+    return mask.masked_fill(beyond.to(mask.device), torch.finfo(mask.dtype).min)
 
 
 class SlotFrontier(HeadFrontier):

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from spsbench.errors import UsageError
-from spsbench.heads import falcon
-from spsbench.heads.eagle3 import counted
+from spsbench.heads.families import FLAGS
+from spsbench.heads.files import hidden_states
+from spsbench.heads.mtp import MtpLadder
 from spsbench.heads.network import load_network
 from spsbench.loop.drafter_context import DrafterContext, Drawn, Weights
 from spsbench.loop.types import Drafter
 from spsbench.methods.drafters.frontier import Arguments, Frontier
 from spsbench.methods.drafters.head_frontier import HeadFrontier, HiddenReader, SlotFrontier
+from spsbench.methods.drafters.ladder_frontier import LadderFrontier
 from spsbench.methods.drafters.model import ChainDrafter
 from spsbench.methods.drafters.parallel_frontier import BlockFrontier, ParallelFrontier
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
@@ -35,12 +37,15 @@ class HeadDrafter(Arguments):
         width: of a tree that grows best first: nodes expanded a depth; 0 = no such tree.
         depth: of that tree; 0 = as deep as K.
         nodes: kept of that tree.
+        features: hidden states that the head reads, as in 2-16-29, counted as transformers does;
+            none = as its files say.
         anyway: the target may have another name than the one that the head was trained for.
     """
 
     ranges: ClassVar = {"width": (0, MAX_NODES), "depth": (0, MAX_NODES), "nodes": (1, MAX_NODES)}
     weights, uses_target = Weights.HEAD, True
     frontier: ClassVar[type[HiddenReader]]
+    family: ClassVar[str]  # in `families.FLAGS`
 
     sampled: bool = True
     shape: str | int = ""
@@ -48,9 +53,17 @@ class HeadDrafter(Arguments):
     width: int = 0
     depth: int = 0
     nodes: int = 60
+    features: str | int = ""
     anyway: bool = False
 
     def __post_init__(self) -> None:
+        for flag, values in FLAGS[self.family].items():
+            answer = getattr(self, flag)
+            if values and answer not in ("", *values):
+                raise UsageError(
+                    f"{self.family}:{flag}={answer}: expected {' or '.join(values)}. Choose one"
+                )
+        hidden_states(self.features, self.family)
         if self.shape and self.width:
             raise ValueError(
                 f"shape is {self.shape!r} with width {self.width}: expected one of the two"
@@ -72,7 +85,16 @@ class HeadDrafter(Arguments):
     def open(cls, context: DrafterContext, **arguments: Any) -> Drafter:
         drafter, head, target = cls(**arguments), context.head(), context.target()
         network = context.network(lambda: load_network(head, target))
-        return drafter.over(cls.frontier(network, target, context.cache(), context.together))
+        frontier = drafter.frontier_of(network)
+        return drafter.over(frontier(network, target, context.cache(), context.together))
+
+    def frontier_of(self, network: Any) -> type[HiddenReader]:
+        """Return the frontier that grows drafts with `network`.
+
+        Raises:
+            UsageError: the arguments ask for drafts that it cannot grow.
+        """
+        return self.frontier
 
     def over(self, frontier: Frontier) -> Drafter:
         if self.shape:
@@ -82,26 +104,110 @@ class HeadDrafter(Arguments):
         return ChainDrafter(frontier, self.sampled)
 
 
-class RecurrentHead(HeadDrafter):
-    """A drafter over one layer for all depths: EAGLE-1's or an MTP layer."""
+@dataclass(frozen=True)
+class Eagle(HeadDrafter):
+    """A drafter over a head of EAGLE-1's shape.
 
-    frontier = HeadFrontier
+    Args:
+        order: the half of `fc` that reads first, `embedding` or `feature`.
+    """
+
+    frontier, family = HeadFrontier, "eagle"
+
+    order: str = ""
 
 
-class ParallelHead(HeadDrafter):
-    """A drafter over heads that read the text once a round: Medusa's, an MLP speculator's ..."""
+@dataclass(frozen=True)
+class Eagle3(HeadDrafter):
+    """A drafter over a head of EAGLE-3's shape.
 
-    frontier = ParallelFrontier
+    Args:
+        residual, feedback: `raw` or `normed`, where a file leaves it open or says it wrongly.
+        output: likewise, before the head.
+    """
+
+    frontier: ClassVar[type[HiddenReader]] = HeadFrontier
+    family = "eagle3"
+
+    residual: str = ""
+    feedback: str = ""
+    output: str = ""
+
+
+class PEagle(Eagle3):
+    """A drafter over a P-EAGLE head; its arguments are those of `eagle3`."""
+
+    frontier, family = SlotFrontier, "peagle"
+
+
+@dataclass(frozen=True)
+class Mtp(HeadDrafter):
+    """A drafter over prediction layers of the target's own.
+
+    Args:
+        order: the half of `fc` that reads first, `embedding` or `feature`.
+        feature: the target's hidden state before (`raw`) or after (`normed`) its last norm.
+        feedback: likewise, of the layer, for the next depth.
+        norms: `one` or `zero`, from which the weights of norms count.
+    """
+
+    frontier, family = HeadFrontier, "mtp"
+
+    order: str = ""
+    feature: str = ""
+    feedback: str = ""
+    norms: str = ""
+
+    def frontier_of(self, network: Any) -> type[HiddenReader]:
+        if not isinstance(network, MtpLadder):
+            return self.frontier
+        if self.tree:
+            raise UsageError(
+                "a tree over prediction layers, one a depth: expected a chain. Leave `shape` and "
+                "`width` out of the drafter"
+            )
+        return LadderFrontier
+
+
+class Medusa(HeadDrafter):
+    """A drafter over Medusa's heads."""
+
+    frontier, family = ParallelFrontier, "medusa"
+
+
+class Blockwise(HeadDrafter):
+    """A drafter over the heads of blockwise decoding."""
+
+    frontier, family = ParallelFrontier, "blockwise"
+
+
+@dataclass(frozen=True)
+class Mlp(HeadDrafter):
+    """A drafter over an MLP speculator.
+
+    Args:
+        scaled: `yes` or `no`, whether the hidden state is normed first.
+    """
+
+    frontier, family = ParallelFrontier, "mlp"
+
+    scaled: str = ""
 
 
 @dataclass(frozen=True)
 class DFlash(HeadDrafter):
     """A drafter over a block-diffusion head; by default tokens come by rule."""
 
-    frontier = ParallelFrontier
+    frontier, family = ParallelFrontier, "dflash"
 
     sampled: bool = False
     siblings: str = "top"
+
+
+class DSpark(HeadDrafter):
+    """A drafter over a block-diffusion head with a coupling."""
+
+    frontier, family = ParallelFrontier, "dspark"
 
 
 @dataclass(frozen=True)
@@ -112,39 +218,6 @@ class Falcon(HeadDrafter):
         recurrence: `text` or `none`, which a file of its authors leaves open.
     """
 
-    frontier = BlockFrontier
+    frontier, family = BlockFrontier, "falcon"
 
     recurrence: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        falcon.answered(self.recurrence)
-
-
-@dataclass(frozen=True)
-class Eagle3(HeadDrafter):
-    """A drafter over a head of EAGLE-3's shape.
-
-    Args:
-        residual, feedback: `raw` or `normed`, where a file leaves it open or says it wrongly.
-        features: hidden states, as in 2-16-29, likewise; transformers numbers them.
-    """
-
-    frontier: ClassVar[type[HiddenReader]] = HeadFrontier
-
-    residual: str = ""
-    feedback: str = ""
-    features: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("residual", "feedback"):
-            if (value := getattr(self, name)) not in ("", "raw", "normed"):
-                raise UsageError(f"eagle3:{name}={value}: expected raw or normed. Choose one")
-        counted(self.features)
-
-
-class PEagle(Eagle3):
-    """A drafter over a P-EAGLE head; its arguments are those of `eagle3`."""
-
-    frontier = SlotFrontier

@@ -1,0 +1,251 @@
+"""A decoder layer of the target's own class, as the layer of a head.
+
+The layer is taken out of a model of that class that has the prediction layers alone and is made
+without memory: gated or latent attention, experts and biases are transformers' own code.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    PrefixChange,
+    WeightConverter,
+    WeightRenaming,
+    dot_natural_key,
+    rename_source_key,
+    revert_weight_conversion,
+)
+
+from spsbench.engines.session.cache import doubled
+from spsbench.engines.session.masks import FULL, SLIDING
+from spsbench.errors import DataError, first_line
+from spsbench.heads.layers import Positions
+from spsbench.loop.drafter_context import Cache
+
+BY_LENGTH = {"dynamic", "longrope"}  # kinds of rotary angles that a longer text changes
+REMEDY = "Draft with `drafter` ngram, or another head of this target"
+
+
+def text_config(values: Mapping[str, Any], where: str) -> PreTrainedConfig:
+    """Return the configuration of the text model that `values` of a config.json describe.
+
+    Args:
+        values: with a `model_type` of transformers.
+        where: the file, for messages.
+
+    Raises:
+        DataError: transformers has no such model, or refuses the values.
+    """
+    kind = values.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise DataError(
+            f"a prediction layer of {kind} ({where}): expected a model that transformers has. "
+            f"{REMEDY}"
+        )
+    try:
+        return CONFIG_MAPPING[kind].from_dict(dict(values)).get_text_config(decoder=True)
+    except Exception as e:  # whatever bad values make of a configuration
+        raise DataError(f"config.json is not one of {kind} ({where}): {first_line(e)}") from e
+
+
+def block_configs(target: PreTrainedConfig, count: int, where: str) -> Iterator[PreTrainedConfig]:
+    """Yield the configurations that `count` prediction layers may have, the usual one first.
+
+    A config.json that does not say how the layers attend, or whether they have experts, leaves both
+    to the shapes of the tensors.
+
+    Args:
+        target: configuration of the target's text model.
+        where: the file, for messages.
+
+    Raises:
+        DataError: the layers are of a kind that no cache of keys and values serves.
+    """
+    kinds = getattr(target, "layer_types", None)
+    stated = getattr(target, "mtp_layer_types", None)
+    possible = kinds or (FULL,) if stated is None else {*stated}
+    attentions = [kind for kind in (FULL, SLIDING) if kind in possible]
+    if stated is not None and len(possible) > 1:
+        attentions = []
+    if not attentions:
+        named = ", ".join(sorted({*(stated or kinds or ())}))
+        raise DataError(
+            f"prediction layers of kind {named} ({where}): expected {FULL} or {SLIDING}, the same "
+            f"in all. {REMEDY}"
+        )
+    inner = getattr(target, "mtp_mlp_layer_types", None)
+    last = (getattr(target, "mlp_layer_types", None) or ["sparse"])[-1]
+    for attention in attentions:
+        for mlp in (inner,) if inner else ([last] * count, ["dense"] * count):
+            config = deepcopy(target)
+            if kinds is not None:
+                config.layer_types = [attention] * count
+            if getattr(target, "mlp_layer_types", None) is not None:
+                config.mlp_layer_types = [*mlp]
+            dense = mlp[-1] == "dense"
+            every = [*range(count)]
+            for name, value in (
+                ("first_k_dense_replace", count if dense else 0),
+                ("mlp_only_layers", every if dense else []),
+                ("moe_layer_start_index", count if dense else 0),
+                ("moe_layer_end_index", count),
+            ):
+                if hasattr(config, name):
+                    setattr(config, name, value)
+            config.num_hidden_layers = count
+            if hasattr(config, "per_layer_config"):
+                config.per_layer_config = getattr(target, "mtp_per_layer_config", None)
+            config.tie_word_embeddings = False
+            yield config
+
+
+def window_of(config: PreTrainedConfig) -> int | None:
+    """Return the newest keys that the layers of a block's config see; None: all."""
+    size, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    return size if size and (kinds is None or SLIDING in kinds) else None
+
+
+class Block(nn.Module):
+    """A layer of a model of the target's class, over the cache of a head.
+
+    Args:
+        config: configuration of a model with the prediction layers alone.
+        number: which of these layers, and of the cache's.
+
+    Attributes:
+        norm: the class of its norms, whose weights may count from zero.
+        config: what its modules read as they run.
+
+    Raises:
+        ValueError, AttributeError: as transformers, from a config that it cannot build.
+    """
+
+    _model: Any  # no module of this one: names, conversions and rotary angles are asked of it
+    _front: str  # beginning of the layer's names there
+    rotary_class: Any
+
+    def __init__(self, config: PreTrainedConfig, number: int = 0) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        decoder = model.get_decoder()
+        self.layer, self.config = decoder.layers[number], model.config
+        self.norm: Any = type(decoder.norm)
+        front = next(name for name, part in model.named_modules() if part is self.layer)
+        rotary = getattr(decoder, "rotary_emb", None)
+        vars(self).update(_model=model, _front=f"{front}.", rotary_class=type(rotary))
+
+    @property
+    def name(self) -> str:
+        """Return the name of the layer's class."""
+        return type(self.layer).__name__
+
+    def split(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return its `weights` by the names and in the shapes of released files: experts apart."""
+        named = {self._front + name.removeprefix("layer."): w for name, w in weights.items()}
+        apart = revert_weight_conversion(self._model, named)
+        return {name.removeprefix(self._front): weight for name, weight in apart.items()}
+
+    def stack(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the weights of a released file by the names of its own, experts stacked.
+
+        Args:
+            tensors: by the names that `split` returns; emptied, so that no expert is in memory
+                twice.
+        """
+        changes = get_model_conversion_mapping(self._model)
+        renamings = [
+            change
+            for change in changes
+            if isinstance(change, WeightRenaming) and not isinstance(change, PrefixChange)
+        ]
+        converters = [change for change in changes if isinstance(change, WeightConverter)]
+        by_pattern = {name: change for change in converters for name in change.source_patterns}
+        groups: dict[str, Any] = {}
+        for name in sorted(tensors, key=dot_natural_key):
+            key = self._front + name
+            new, pattern = rename_source_key(key, renamings, converters)
+            change = WeightRenaming(key, new) if pattern is None else by_pattern[pattern]
+            groups.setdefault(new, deepcopy(change)).add_tensor(
+                new, key, pattern or key, tensors.pop(name)
+            )
+        stacked: dict[str, Tensor] = {}
+        while groups:
+            first = next(iter(groups))
+            change = groups.pop(first)
+            weights = change.convert(first, model=self._model, config=self._model.config)
+            for name, weight in weights.items():
+                tensor = weight[0] if isinstance(weight, list) else weight
+                stacked["layer." + name.removeprefix(self._front)] = tensor
+        return stacked
+
+    def forward(self, x: Tensor, places: Positions, cache: Cache, sees: Any) -> Tensor:
+        """Map [m, H] to [m, H], appending to its layer of `cache`.
+
+        `sees` is [m, n] bool, or [1, 1, m, n] additive; None: everything is seen.
+        """
+        mask = sees
+        if sees is not None and sees.ndim == 2:
+            lowest = torch.finfo(x.dtype).min
+            mask = torch.zeros_like(sees, dtype=x.dtype).masked_fill(~sees, lowest)[None, None]
+        output = self.layer(
+            x[None],
+            attention_mask=mask,
+            position_ids=places.positions[None],
+            position_embeddings=(places.cos[None], places.sin[None]),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        rows: Tensor = output[0] if isinstance(output, tuple) else output
+        return rows[0] if rows.ndim == 3 else rows
+
+
+class BlockRotary(nn.Module):
+    """The rotary angles of the target's own module, in a table that grows.
+
+    Args:
+        block: whose layers they are for.
+
+    Raises:
+        DataError: the model has no such module, or its angles depend on the length of the text.
+    """
+
+    _table: Positions | None = None  # of all positions up to some
+    _angles: Any
+    _block: Any
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        kind, config = block.rotary_class, block.config
+        with torch.device("cpu"):
+            angles = None if kind is type(None) else kind(config=config)
+        rope = getattr(angles, "rope_type", None)
+        if angles is None or {*(rope.values() if isinstance(rope, dict) else [rope])} & BY_LENGTH:
+            raise DataError(
+                f"a prediction layer of {config.model_type} with rotary angles of kind {rope}: "
+                f"expected angles that depend on the position alone. {REMEDY}"
+            )
+        vars(self).update(_angles=angles, _block=block)
+        by_kind = "layer_type" in inspect.signature(angles.forward).parameters
+        self._more = {"layer_type": config.layer_types[0]} if by_kind else {}
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Positions:
+        """Return the places at [m] positions."""
+        like = torch.empty(1, dtype=dtype, device=positions.device)
+        self._angles.to(positions.device)
+        cos, sin = self._angles(like, position_ids=positions[None], **self._more)
+        return Positions(positions, cos[0].to(dtype), sin[0].to(dtype))
+
+    def rows(self, start: int, m: int, dtype: torch.dtype) -> Positions:
+        """Return m places from position `start` on."""
+        table, end = self._table, start + m
+        if table is None or len(table.cos) < end or table.cos.dtype != dtype:
+            device = next(self._block.parameters()).device
+            table = self._table = self(torch.arange(doubled(end), device=device), dtype)
+        return Positions(*(part[start:end] for part in table))

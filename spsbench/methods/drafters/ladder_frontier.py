@@ -1,0 +1,111 @@
+"""The frontier of prediction layers, one a depth: MiMo-V2's three, Step-3.7's.
+
+Layer k reads at row j what layer k - 1 wrote of that row, and the embedding of token j + 1 + k. So
+its row j is final one token later than that of layer k - 1: each layer has a length of its own, and
+one final row of the layer before waits for it. While a chain is drafted, the pass at depth k feeds
+layer k the rows that only drafted tokens complete: k of them, the waiting one and those of the pass
+before.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spsbench.engines.session.masks import CausalMasks
+from spsbench.heads.mtp import MtpLadder
+from spsbench.loop.drafter_context import TargetParts
+from spsbench.loop.sampling import send
+from spsbench.loop.types import Context, Scores
+from spsbench.methods.drafters.head_frontier import HiddenReader
+
+
+class LaggingCache:
+    """A cache whose layer k has k rows less than layer 0."""
+
+    def __init__(self, cache: Any) -> None:
+        self._cache = cache
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *more: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append rows to a layer and return all of its rows."""
+        appended: tuple[Tensor, Tensor] = self._cache.update(key_states, value_states, layer_idx)
+        return appended
+
+    def keep(self, length: int, rows: Sequence[int] = ()) -> None:
+        """Keep the rows of the layers that `length` rows of layer 0 complete."""
+        for k, layer in enumerate(self._cache.layers):
+            layer.keep(max(0, length - k))
+
+
+class LadderFrontier(HiddenReader):
+    """The caches of prediction layers while a chain grows in them."""
+
+    network: MtpLadder
+
+    def __init__(self, network: MtpLadder, target: TargetParts, cache: Any, *parts: Any) -> None:
+        super().__init__(network, target, LaggingCache(cache), *parts)
+        self._stages: list[Any] = list(network.stages)
+        self.deepest: int = len(self._stages)
+        self._masks = CausalMasks(self._dtype, target.device, network.shape.window)
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._waiting: list[Tensor] = []  # [<= 1, H] final rows that the next layer has not read
+        self._newest_tokens: list[int] = []  # as many as there are layers
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        self._start_anew()
+        super().begin(prompt, prefill)
+
+    def _run_stage(self, k: int, start: int, features: Tensor, tokens: Tensor) -> Tensor:
+        """Run layer k over [m, H] features from row `start` on, and [m] tokens; return [m, H]."""
+        stage, m = self._stages[k], len(features)
+        embedded = stage.embed(tokens, self._target.embed).to(self._dtype)
+        window = self.network.shape.window
+        sees = None if m == 1 and window is None else self._masks.mask(start, m)
+        places = stage.rotary.rows(start, m, self._dtype)
+        outputs: Tensor = stage.step(features, embedded, places, self._cache, sees)
+        return outputs
+
+    @torch.inference_mode()
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
+        text = [*self._newest_tokens, *tokens.tolist()]
+        end, device = self._read + len(tokens), tokens.device
+        features = self._run_stage(0, self._read, self._stages[0].fuse(hidden), tokens)
+        newest = features[-1]
+        for k in range(1, self.deepest):
+            waiting = self._waiting[k - 1] if k <= len(self._waiting) else features[:0]
+            final = torch.cat([waiting, features])
+            features, self._waiting[k - 1 : k] = final[:-1], [final[-1:]]
+            if m := len(features):
+                fed = send(torch.tensor(text[-m:]), device)
+                features = self._run_stage(k, end - k - m, features, fed)
+        self._newest_tokens = text[-self.deepest :]
+        return newest
+
+    @torch.inference_mode()
+    def _root(self, context: Context) -> Tensor:
+        newest: Any = self._newest
+        self._drafted: list[int] = []
+        self._tentative = newest.new_empty(
+            0, len(newest)
+        )  # [<= K, H] rows that drafted tokens complete
+        return self._spread(self._logits(0, newest[None]))
+
+    @torch.inference_mode()
+    def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        self._add(nodes, parents)
+        self._drafted.append(int(tokens[0]))
+        k = len(self._drafted)
+        rows = torch.cat([self._waiting[k - 1], self._tentative])
+        fed = send(torch.tensor(self._drafted), self._target.device)
+        self._tentative = self._run_stage(k, self._read - k, rows, fed)
+        return self._spread(self._logits(k, self._tentative[-1:]))
+
+    def _logits(self, k: int, rows: Tensor) -> Tensor:
+        """Map [n, H] outputs of layer k to [n, V'] logits."""
+        logits: Tensor = self._stages[k].scores(rows, self._their_head)
+        return logits

@@ -23,10 +23,12 @@ class RollOut(NamedTuple):
     A token is drawn by inverse CDF, as `loop.sampling.sample` draws, up to rounding.
     """
 
-    logits: Tensor  # [1, V'] of the pass before the first; V tokens are drawn from
+    ids: Tensor  # [n] int64, filled with the tokens
     u: Tensor  # [n] float64 in [0, 1)
-    vocab: int  # V
     warp: Warp
+    start: int  # which number of a pass's result is the first logit
+    tokens: int  # logits that are tokens; the rest is padding
+    names: Tensor | None = None  # [tokens] int64: their ids; None: their numbers
 
 
 class ModelReplay(Protocol):
@@ -35,8 +37,10 @@ class ModelReplay(Protocol):
     def run(self, inputs: PassInputs, end: int) -> Any:
         """Return the output of a pass, as of the model, which lengthens the cache to `end`."""
 
-    def roll_out(self, inputs: PassInputs, end: int, rolled: RollOut) -> Tensor | None:
-        """Return the logits [n, V'] of a roll-out, whose tokens are left in `inputs.ids`.
+    def roll_out(
+        self, inputs: PassInputs, end: int, logits: Tensor, rolled: RollOut
+    ) -> Tensor | None:
+        """Return the logits [n, V'] of a roll-out, after `logits` [1, V']; `inputs` has its ids.
 
         The first of its passes lengthens the cache to `end`. None: the tokens are to be fed one by
         one.
@@ -48,17 +52,6 @@ class ModelReplay(Protocol):
 
 NetworkPass = Callable[[Sequence[Tensor], Any, Any], Tensor]
 """(inputs [m, ...], mask [1, 1, m, n] or None, cache) -> a tensor: the network's own code."""
-
-
-class NetworkRollOut(NamedTuple):
-    """The draws of a roll-out of a network, whose results hold logits after features."""
-
-    ids: Tensor  # [n] int64, filled with the tokens
-    u: Tensor  # [n] float64 in [0, 1)
-    warp: Warp
-    start: int  # which number of a result is the first logit
-    tokens: int  # logits that are tokens; the rest is padding
-    names: Tensor | None  # [tokens] int64: the target's ids; None: the same
 
 
 class NetworkReplay(Protocol):
@@ -84,13 +77,13 @@ class NetworkReplay(Protocol):
         rows: Tensor,
         tables: Sequence[Tensor],
         cache: Any,
-        draws: NetworkRollOut,
+        rolled: RollOut,
     ) -> bool:
         """Make n passes of one row, each after a draw from the result of the one before it.
 
-        The pass takes the drawn id, a row of each of `tables` [n, ...], and the result before it;
-        all but the first of the results `rows` [n + 1, X] are filled. Returns whether it was done;
-        else nothing has changed.
+        The pass takes the drawn id, a row of each of `tables` [n, ...], and the result before it,
+        features and logits; all but the first of the results `rows` [n + 1, X] are filled. Returns
+        whether it was done; else nothing has changed.
         """
 
 

@@ -66,9 +66,9 @@ class FastLM(EagerLM):
         ids, positions = torch.empty(n, dtype=torch.int64), self._positions(n, None)
         self._make_room(ids)
         inputs = PassInputs(ids, positions, None, self._cache, 1, (), self._length)
-        rolled = RollOut(logits, u, self.vocab_size, warp)
+        rolled = RollOut(ids, u, warp, 0, self.vocab_size)
         with threads(self._prepared.choice.threads):
-            rolled_logits = replay.roll_out(inputs, self._length + 1, rolled)
+            rolled_logits = replay.roll_out(inputs, self._length + 1, logits, rolled)
         if rolled_logits is None:
             return None
         self._length = end

@@ -65,8 +65,8 @@ from spsbench.extensions.cpu.packing.panels import PanelLinear, has_unit
 from spsbench.extensions.cpu.packing.tuning import measured_prefetch
 from spsbench.extensions.cpu.replay.attention import NAME, attend
 from spsbench.extensions.cpu.replay.fused_modules import exchange_activations, exchange_norms
-from spsbench.extensions.cpu.replay.model_pass import ModelPass
-from spsbench.extensions.cpu.replay.network_pass import replays_of
+from spsbench.extensions.cpu.replay.models import ModelReplay
+from spsbench.extensions.cpu.replay.networks import replays_of
 from spsbench.extensions.cpu.warp import KernelWarp
 from spsbench.hardware import contention
 from spsbench.loop.types import LM, Engine
@@ -192,7 +192,7 @@ def prepare(
         lm = FastLM(model)
         lm.append(ordinary(lm.vocab_size, 1), keep=1)
     release_memory()
-    replay = ModelPass(model)
+    replay = ModelReplay(model)
     choice = EngineConfig(
         engine="fast",
         reason=refused or packing.reason,

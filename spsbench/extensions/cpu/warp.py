@@ -22,7 +22,7 @@ class KernelWarp(Warp):
         if not self._takes(rows):
             return Warp.__call__(self, logits)
         laws = torch.empty(rows.shape, dtype=torch.float32, device="cpu")
-        record, (count, size) = WarpInC.of(self), rows.shape
+        record, (count, size) = WarpRecord.of(self), rows.shape
         kernel("laws", rows.dtype)(
             *(rows.data_ptr(), laws.data_ptr(), count, rows.stride(0), size),
             *(addressof(record), torch.get_num_threads()),
@@ -43,7 +43,7 @@ class KernelWarp(Warp):
         )
 
 
-class WarpInC(Structure):
+class WarpRecord(Structure):
     """The record `warp` of laws.h."""
 
     _fields_ = (
@@ -62,4 +62,4 @@ def has_kernel_fields_only(warp: Warp) -> bool:
     return all(f.name in IN_KERNEL or getattr(warp, f.name) == f.default for f in fields(warp))
 
 
-IN_KERNEL = frozenset(name for name, *_ in WarpInC._fields_)
+IN_KERNEL = frozenset(name for name, *_ in WarpRecord._fields_)

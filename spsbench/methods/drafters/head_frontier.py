@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.engines.replay import NetworkPass, NetworkReplay, NetworkRollOut, replay_over
+from spsbench.engines.replay import NetworkPass, NetworkReplay, RollOut, replay_over
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.heads.eagle3 import Eagle3Network
 from spsbench.heads.layers import Positions
@@ -215,8 +215,8 @@ class HiddenReader(Frontier):
         rows[:1] = first
         ids, uniforms = torch.empty(n, dtype=torch.int64), u.double().contiguous()
         vocab = self._vocab_width(first[:, width:])
-        draws = NetworkRollOut(ids, uniforms, warp, width, vocab, self.network.ids)
-        done = self._replay.roll_out(name, rows, tables, cache, draws)
+        rolled = RollOut(ids, uniforms, warp, width, vocab, self.network.ids)
+        done = self._replay.roll_out(name, rows, tables, cache, rolled)
         return (ids, rows[1:]) if done else None
 
     def _their_head(self, features: Tensor) -> Tensor:

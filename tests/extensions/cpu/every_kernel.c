@@ -89,7 +89,7 @@ static double itself_bf16(const bf16 *row, long width, long i) {
 }
 static double itself_float(const float *row, long width, long i) { return (void)width, row[i]; }
 
-#define CODED(NAME, KIND, NUMBER, SHORT, BITS, LEAST, SIDE, SEEN)                                              \
+#define CODED(NAME, KIND, NUMBER, SHORT, BITS, LEAST, SIDE, SEEN)                                  \
     static void try_##NAME##_##KIND(long out, long width, long given_group, long rows) {           \
         long own = given_group ? given_group : 32, room = (width + own - 1) / own * own;           \
         long group = given_group ? given_group : room, count = (out + 31) / 32;                    \
@@ -152,7 +152,7 @@ static double itself_float(const float *row, long width, long i) { return (void)
 #define PLAIN(KIND, NUMBER, SHORT, DEPTH)                                                          \
     void pack_##KIND(const NUMBER *, NUMBER *, long, long, long, long, int);                       \
     PRODUCT(product, KIND, NUMBER, KIND, NUMBER, SHORT, DEPTH)                                     \
-    /* `heads` of which each `group` share keys; a tree: every token sees the past, and some of the \
+    /* `heads` of which each `group` share keys; a tree: every token sees the past, and some of the\
        tokens before it. */                                                                        \
     int attend_##KIND(const struct attended *, long, const void *, long, long, long, long, long,   \
                       float, float, int);                                                          \
@@ -223,7 +223,7 @@ CODED(dots_int4_least, bfloat16, bf16, bf16, 4, 1, 4, rounded)
         NUMBER *y = malloc(rows * width * sizeof *y);                                              \
         for (long i = 0; i < rows * width; i++) x[i] = to_##SHORT(draw());                         \
         for (long i = 0; i < width; i++) w[i] = to_##SHORT(draw());                                \
-        norm_##KIND(x, w, y, rows, width, 0.01f, way, 2);                                               \
+        norm_##KIND(x, w, y, rows, width, 0.01f, way, 2);                                          \
         for (long r = 0; r < rows; r++) {                                                          \
             double squares = 0;                                                                    \
             for (long i = 0; i < width; i++) squares += pow(of_##SHORT(x[r * width + i]), 2);      \
@@ -275,7 +275,7 @@ static double relu(double x) { return x > 0 ? x : 0; }
 #define ACTIVATION(NAME, KIND, NUMBER, SHORT)                                                      \
     void NAME##_##KIND(const NUMBER *, const NUMBER *, NUMBER *, long, int);                       \
     static void try_##NAME##_##KIND(long count) {                                                  \
-        NUMBER *x = calloc(count, sizeof *x), *y = malloc(count * sizeof *y);                     \
+        NUMBER *x = calloc(count, sizeof *x), *y = malloc(count * sizeof *y);                      \
         NUMBER *by = malloc(count * sizeof *by), *z = malloc(count * sizeof *z);                   \
         for (long i = 0; i < count; i++) x[i] = to_##SHORT(draw() * 20), by[i] = to_##SHORT(draw());\
         NAME##_##KIND(x, NULL, y, count, 2);                                                       \
@@ -347,9 +347,9 @@ ACTIVATIONS(OF_BOTH)
              {2, 1, rows, width, width, 2 * width}, {0.5}},                                        \
         };                                                                                         \
         char *bases[] = {0, 0, 0, 0, (char *)states, (char *)made};                                \
-        struct room rooms[1] = {{(int64_t)keys, (int64_t)values, room}};                              \
+        struct cache_layer layers[1] = {{(int64_t)keys, (int64_t)values, room}};                   \
         struct text text = {0, rows, end, seen, (int64_t)mask, seen + 5};                          \
-        struct pass pass = {bases, &text, rooms, 1, 2};                                            \
+        struct pass pass = {bases, &text, layers, 1, 2};                                           \
         if (run_steps(steps, 3, &pass)) worst_##SHORT = INFINITY;                                  \
         for (long head = 0; head < 2; head++)                                                      \
             for (long row = 0; row < rows; row++) {                                                \
@@ -404,7 +404,7 @@ ROTATE(bfloat16, bf16, bf16)
         codes_##KIND(w, made, scales, rows, width, 1, rows, group, bits, 2);                       \
         for (long r = 0; r < rows; r++)                                                            \
             for (long i = 0; i < width; i++) {                                                     \
-                double scale = of_half(scales[r * groups + i / group]);                              \
+                double scale = of_half(scales[r * groups + i / group]);                            \
                 double off = fabs(of_##SHORT(w[i * rows + r]) - made[r * width + i] * scale);      \
                 int end = made[r * width + i] >= (bits == 8 ? 127 : 7);                            \
                 if (off > fabs(scale) * (end ? 1.01 : 0.501)) worst_##SHORT = INFINITY;            \

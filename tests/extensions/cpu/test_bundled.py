@@ -25,5 +25,7 @@ def test_bundled_pairs_run_programs_in_every_kind_of_weights(drafter, weights):
         choice, replay = prepared(model)
         assert (choice.row_bits, replay.refused, replay.counts[1] >= 2) == (True, None, True)
     if drafter != "model":
-        replay = LoadedDecoderContext(pair.cell, loaded).drafter()._frontier._replay
-        assert (replay.refused, bool(replay._checked)) == (None, True)
+        frontier = LoadedDecoderContext(pair.cell, loaded).drafter()._frontier
+        replays = frontier._replay.replays.values()
+        assert all(one.refused is None for one in replays)
+        assert any(one.counts[1] for one in replays)

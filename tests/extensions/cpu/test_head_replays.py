@@ -154,9 +154,9 @@ def test_drafts_by_programs_are_those_of_the_network_s_own_code(family, target, 
         tree = {"shape": "3x2x1"}
         wanted = drafts(site, target, warp, Constant(3), 0, OwnCode, **tree)
         assert_same(drafts(site, target, warp, Constant(3), 0, **tree), wanted)
-    assert replay(site).refused is None
-    names = {name for name, *_ in replay(site)._checked}
-    assert names == PASSES.get(family, {"read", "scores", "feed"})
+    replays = replay(site).replays
+    assert all(one.refused is None and one.counts[1] for one in replays.values())
+    assert set(replays) == PASSES.get(family, {"read", "scores", "feed"})
 
 
 @pytest.mark.parametrize("weights", variants.first(1, ("int4", "int8")))
@@ -166,7 +166,7 @@ def test_heads_over_codes_draft_by_programs_too(family, weights, target, tmp_pat
     wanted = drafts(site, target, Warp(1.0), Stepwise(K), 1, OwnCode)
     assert_same(drafts(site, target, Warp(1.0), Constant(K), 1), wanted)
     assert_same(drafts(site, target, Warp(1.0), Stepwise(K), 1), wanted)
-    assert replay(site).refused is None
+    assert all(one.refused is None for one in replay(site).replays.values())
     whole = drafts(site_of(family, target, tmp_path), target, Warp(1.0), Stepwise(K), 1, OwnCode)
     apart = (whole[0].probs[0] - wanted[0].probs[0]).abs().sum()
     assert 0 < apart < (0.1 if weights == "int8" else 0.8)
@@ -181,8 +181,8 @@ def test_what_is_no_program_runs_its_own_code(how, target, tmp_path):
         network.stack[0].register_forward_hook(lambda module, given, made: made.tanh())
     wanted = drafts(site, target, Warp(1.0), Stepwise(K), 1, OwnCode)
     assert_same(drafts(site, target, Warp(1.0), Constant(K), 1), wanted)
-    with_cache = [made for name, made in replay(site)._programs.items() if name != "scores"]
-    assert not any(with_cache)
+    by_programs = {name: one.counts[1] for name, one in replay(site).replays.items()}
+    assert not any(count for name, count in by_programs.items() if name != "scores")
 
 
 def test_a_program_that_differs_is_given_up(target, tmp_path):
@@ -198,7 +198,7 @@ def test_a_program_that_differs_is_given_up(target, tmp_path):
     Differing.calls = 0
     site = site_of("eagle3", target, tmp_path)
     drafts(site, target, Warp(1.0), Stepwise(2), 1, Differing)
-    assert "differs" in replay(site).refused
+    assert "differs" in (replay(site).replays["feed"].refused or "")
 
 
 @pytest.mark.parametrize("family", variants.first(1, ("eagle3", "eagle")))

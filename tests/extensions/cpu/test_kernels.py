@@ -16,7 +16,7 @@ from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.kernels.native import NoKernelError, kernel, missing
 from spsbench.extensions.cpu.kernels.steps import run
 from spsbench.extensions.cpu.replay.attention import takes
-from spsbench.extensions.cpu.warp import KernelWarp, WarpInC
+from spsbench.extensions.cpu.warp import KernelWarp, WarpRecord
 from spsbench.loop.sampling import Warp, sample
 from tests import variants
 from tests.extensions.cpu.laid_out import forget, random
@@ -284,7 +284,7 @@ def test_no_token_of_weight_zero_is_drawn(processor, dtype, settings):
         logits[torch.rand(size, generator=by) < 0.4] = -torch.inf
         logits[0], logits[1] = -torch.inf, 1.0
         warp, weights = Warp(1.0 + seed % 3 * 1e6, **settings), torch.empty(size)
-        given = WarpInC.of(warp)
+        given = WarpRecord.of(warp)
         law = KernelWarp(warp.temperature, **settings)(logits[None].expand(1, -1))[0]
         for u in ENDS:
             address = ctypes.addressof(given)

@@ -1,6 +1,7 @@
 """Passes as programs: the bits of the model's own code, and refused where unsure."""
 
 import copy
+import doctest
 import gc
 from weakref import ref
 
@@ -12,6 +13,7 @@ from spsbench.engines.session.engine_config import prepared
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.kernels.steps import OF_TORCH, available
+from spsbench.extensions.cpu.replay import program
 from spsbench.extensions.cpu.replay.record import RecordingCache
 from tests.extensions.cpu.programs import MODELS, ready
 from tests.oracles.models import laws
@@ -321,3 +323,7 @@ def test_an_id_beyond_the_embeddings_is_refused():
         with pytest.raises(IndexError):
             lm.append(torch.tensor([wrong]), keep=1)
     assert torch.equal(before, lm.append(torch.tensor([1]), keep=1).logits)
+
+
+def test_the_example_of_an_affine_array_holds():
+    assert doctest.testmod(program).attempted > 0 == doctest.testmod(program).failed

@@ -1,7 +1,7 @@
 /* Operations number by number over tensors of up to AXES axes in any order, as torch computes them: in
    float, narrowed once. steps.py writes them down.
 
-   at: inputs a and b, result y. n: sizes, then the steps of a, of b and of y along each axis. What has one
+   args: inputs a and b, result y. n: sizes, then the steps of a, of b and of y along each axis. What has one
    input has it twice. */
 
 #include "numbers.h"
@@ -27,8 +27,8 @@
     int NAME(const struct step *step, const struct pass *pass) {                                   \
         const int64_t *size = step->n, *of_a = size + AXES, *of_b = of_a + AXES;                   \
         const int64_t *of_y = of_b + AXES;                                                         \
-        const NUMBER *a = at(step, pass, 0), *b = at(step, pass, 1);                               \
-        NUMBER *y = at(step, pass, 2);                                                             \
+        const NUMBER *a = arg(step, pass, 0), *b = arg(step, pass, 1);                             \
+        NUMBER *y = arg(step, pass, 2);                                                            \
         long rows = size[0] * size[1] * size[2];                                                   \
         _Pragma("omp parallel for num_threads(pass->threads) if (rows * size[3] > MUCH)")          \
         for (long row = 0; row < rows; row++) {                                                    \

@@ -18,18 +18,18 @@ int run_steps(const struct step *steps, long count, const struct pass *pass) {
     return failed;
 }
 
-/* A step by itself. `numbers`: of a text and its room, then bases. Returns as `run_steps`. */
+/* A step by itself. `numbers`: of a text and its cache layer, then bases. Returns as `run_steps`. */
 int run_step(const struct step *step, const int64_t *numbers, int threads) {
     struct text text;
-    struct room room;
+    struct cache_layer layer;
     memcpy(&text, numbers, sizeof text);
-    memcpy(&room, numbers + sizeof text / sizeof *numbers, sizeof room);
-    char **bases = (char **)numbers + (sizeof text + sizeof room) / sizeof *numbers;
-    struct pass pass = {bases, &text, &room, 1, threads};
+    memcpy(&layer, numbers + sizeof text / sizeof *numbers, sizeof layer);
+    char **bases = (char **)numbers + (sizeof text + sizeof layer) / sizeof *numbers;
+    struct pass pass = {bases, &text, &layer, 1, threads};
     return step->run(step, &pass);
 }
 
-/* at: inputs, panels, biases, results; n: rows, width, outputs of each, hint and ahead, and then for codes
+/* args: inputs, panels, biases, results; n: rows, width, outputs of each, hint and ahead, and then for codes
    room, group and what stands for 0. A third product may be missing. */
 #define PANELS 1
 #define BIASES (PANELS + MANY)
@@ -37,8 +37,8 @@ int run_step(const struct step *step, const int64_t *numbers, int threads) {
 static int jobs_at(const struct step *step, const struct pass *pass, struct job *jobs) {
     int count = 0;
     for (; count < MANY && step->n[2 + count]; count++)
-        jobs[count] = (struct job){at(step, pass, PANELS + count), at(step, pass, BIASES + count),
-                                   at(step, pass, RESULTS + count), step->n[2 + count]};
+        jobs[count] = (struct job){arg(step, pass, PANELS + count), arg(step, pass, BIASES + count),
+                                   arg(step, pass, RESULTS + count), step->n[2 + count]};
     return count;
 }
 
@@ -46,7 +46,7 @@ static int jobs_at(const struct step *step, const struct pass *pass, struct job 
     int step_##NAME(const struct step *step, const struct pass *pass) {                            \
         struct job jobs[MANY];                                                                     \
         const int64_t *n = step->n;                                                                \
-        return NAME(jobs, jobs_at(step, pass, jobs), at(step, pass, 0), n[0], n[1],         \
+        return NAME(jobs, jobs_at(step, pass, jobs), arg(step, pass, 0), n[0], n[1],               \
                            (int)n[5], n[6], pass->threads);                                        \
     }
 PRODUCT(product_float32)
@@ -58,7 +58,7 @@ PRODUCT(tiles_bfloat16)
     int step_##NAME(const struct step *step, const struct pass *pass) {                            \
         struct job jobs[MANY];                                                                     \
         const int64_t *n = step->n;                                                                \
-        return NAME(jobs, jobs_at(step, pass, jobs), at(step, pass, 0), n[0], n[1], n[7],   \
+        return NAME(jobs, jobs_at(step, pass, jobs), arg(step, pass, 0), n[0], n[1], n[7],         \
                            n[8], (int)n[9], (int)n[5], n[6], pass->threads);                       \
     }
 #define EACH_CODE(OF, HOW, KIND)                                                                   \
@@ -67,48 +67,48 @@ EACH_CODE(OF_CODES, product, float32)
 EACH_CODE(OF_CODES, product, bfloat16)
 EACH_CODE(OF_CODES, dots, bfloat16)
 
-/* at: x, w, y, or x, w, b, y; n: rows, width, and of the former the way; real: eps. */
+/* args: x, w, y, or x, w, b, y; n: rows, width, and of the former the way; real: eps. */
 #define NORMS(KIND)                                                                                \
     void norm_##KIND(const void *, const void *, void *, long, long, float, int, int);             \
     void layer_norm_##KIND(const void *, const void *, const void *, void *, long, long, float, int);\
     int step_norm_##KIND(const struct step *step, const struct pass *pass) {                       \
-        norm_##KIND(at(step, pass, 0), at(step, pass, 1), at(step, pass, 2), step->n[0],           \
+        norm_##KIND(arg(step, pass, 0), arg(step, pass, 1), arg(step, pass, 2), step->n[0],        \
                     step->n[1], (float)step->real[0], (int)step->n[2], pass->threads);             \
         return 0;                                                                                  \
     }                                                                                              \
     int step_layer_norm_##KIND(const struct step *step, const struct pass *pass) {                 \
-        layer_norm_##KIND(at(step, pass, 0), at(step, pass, 1), at(step, pass, 2),                 \
-                          at(step, pass, 3), step->n[0], step->n[1], (float)step->real[0],         \
+        layer_norm_##KIND(arg(step, pass, 0), arg(step, pass, 1), arg(step, pass, 2),              \
+                          arg(step, pass, 3), step->n[0], step->n[1], (float)step->real[0],        \
                           pass->threads);                                                          \
         return 0;                                                                                  \
     }
 NORMS(float32)
 NORMS(bfloat16)
 
-/* at: x, y, and what y is multiplied by, or nothing; n: how many. */
+/* args: x, y, and what y is multiplied by, or nothing; n: how many. */
 #define ACTIVATION(NAME)                                                                           \
     void NAME(const void *, const void *, void *, long, int);                                      \
     int step_##NAME(const struct step *step, const struct pass *pass) {                            \
-        NAME(at(step, pass, 0), at(step, pass, 2), at(step, pass, 1), step->n[0], pass->threads);  \
+        NAME(arg(step, pass, 0), arg(step, pass, 2), arg(step, pass, 1), step->n[0], pass->threads);\
         return 0;                                                                                  \
     }
 #define BOTH(NAME) ACTIVATION(NAME##_float32) ACTIVATION(NAME##_bfloat16)
 ACTIVATIONS(BOTH)
 
-/* at: x, cosines, sines, y; n: heads, tokens, width, steps of x from a head and a token to the next. */
+/* args: x, cosines, sines, y; n: heads, tokens, width, steps of x from a head and a token to the next. */
 #define ROTATE(KIND)                                                                               \
-    void rotate_##KIND(const void *, const void *, const void *, void *, long, long, long, long, long,  \
+    void rotate_##KIND(const void *, const void *, const void *, void *, long, long, long, long, long,\
                        int);                                                                       \
     int step_rotate_##KIND(const struct step *step, const struct pass *pass) {                     \
         const int64_t *n = step->n;                                                                \
-        rotate_##KIND(at(step, pass, 0), at(step, pass, 1), at(step, pass, 2), at(step, pass, 3),  \
+        rotate_##KIND(arg(step, pass, 0), arg(step, pass, 1), arg(step, pass, 2), arg(step, pass, 3),\
                       n[0], n[1], n[2], n[3], n[4], pass->threads);                                \
         return 0;                                                                                  \
     }
 ROTATE(float32)
 ROTATE(bfloat16)
 
-/* Into keys or values. at: their base, rows; n: heads, rows, width, steps of rows from a head and from one
+/* Into keys or values. args: their base, rows; n: heads, rows, width, steps of rows from a head and from one
    to the next, bytes of a number, layer, kind of mask. */
 void put_rows(char *, const char *, long, long, long, long, long, long, long);
 int step_put(const struct step *step, const struct pass *pass) {
@@ -116,34 +116,34 @@ int step_put(const struct step *step, const struct pass *pass) {
     long size = n[2] * n[5];
     for (long t = 0; t < pass->count; t++) {
         const struct text *text = pass->texts + n[7] * pass->count + t;
-        const struct room *room = pass->rooms + n[6] * pass->count + t;
-        char *to = (char *)(step->at[0].base == KEYS ? room->keys : room->values);
+        const struct cache_layer *layer = pass->cache_layers + n[6] * pass->count + t;
+        char *to = (char *)(step->args[0].base == KEYS ? layer->keys : layer->values);
         put_rows(to + (text->end - text->rows) * size,
-                 (const char *)at(step, pass, 1) + text->first * n[4] * n[5], n[0], text->rows, size,
-                 room->tokens * size, size, n[3] * n[5], n[4] * n[5]);
+                 (const char *)arg(step, pass, 1) + text->first * n[4] * n[5], n[0], text->rows, size,
+                 layer->tokens * size, size, n[3] * n[5], n[4] * n[5]);
     }
     return 0;
 }
 
-/* at: query, keys, values, mask, sinks, result; n: heads, those that share keys, tokens, width, steps of the
+/* args: query, keys, values, mask, sinks, result; n: heads, those that share keys, tokens, width, steps of the
    query from a head and a token to the next, layer, kind of mask; real: scale, cap. */
 #define ATTEND(KIND, NUMBER)                                                                       \
-    int attend_##KIND(const struct attended *, long, const void *, long, long, long, long, long,\
+    int attend_##KIND(const struct attended *, long, const void *, long, long, long, long, long,   \
                              float, float, int);                                                   \
     int step_attend_##KIND(const struct step *step, const struct pass *pass) {                     \
         const int64_t *n = step->n;                                                                \
         struct attended each[pass->count];                                                         \
         for (long t = 0; t < pass->count; t++) {                                                   \
             struct text text = pass->texts[n[7] * pass->count + t];                                \
-            struct room room = pass->rooms[n[6] * pass->count + t];                                \
-            long from = (text.end - text.seen) * n[3], head = room.tokens * n[3];                  \
-            each[t] = (struct attended){(const NUMBER *)at(step, pass, 0) + text.first * n[5],     \
-                                        (const NUMBER *)room.keys + from,                          \
-                                        (const NUMBER *)room.values + from, (const void *)text.mask,\
-                                        (NUMBER *)at(step, pass, 5) + text.first * n[0] * n[3],    \
+            struct cache_layer layer = pass->cache_layers[n[6] * pass->count + t];                 \
+            long from = (text.end - text.seen) * n[3], head = layer.tokens * n[3];                 \
+            each[t] = (struct attended){(const NUMBER *)arg(step, pass, 0) + text.first * n[5],    \
+                                        (const NUMBER *)layer.keys + from,                         \
+                                        (const NUMBER *)layer.values + from, (const void *)text.mask,\
+                                        (NUMBER *)arg(step, pass, 5) + text.first * n[0] * n[3],   \
                                         text.rows, text.seen, head, head, text.mask_step};         \
         }                                                                                          \
-        return attend_##KIND(each, pass->count, at(step, pass, 4), n[0], n[1], n[3], n[4], n[5],  \
+        return attend_##KIND(each, pass->count, arg(step, pass, 4), n[0], n[1], n[3], n[4], n[5],  \
                                     (float)step->real[0], (float)step->real[1], pass->threads);    \
     }
 ATTEND(float32, float)

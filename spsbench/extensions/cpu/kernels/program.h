@@ -6,14 +6,14 @@
 
 #include "laws.h"
 
-#define PLACES 10  /* inputs and outputs of a step */
+#define STEP_ARGS 10 /* inputs and outputs of a step */
 #define NUMBERS 16 /* sizes and steps */
 #define AXES 4
 #define NO_MEMORY 1
 #define NO_ROW 2
 #define KEYS 2 /* base of keys; the next is that of values */
 
-struct place { /* `offset` bytes after a base; base 0: there is none */
+struct step_arg { /* `offset` bytes after a base; base 0: there is none */
     int64_t base, offset;
 };
 
@@ -21,7 +21,7 @@ struct text { /* its rows; tokens in its cache after the pass, and how many are 
     int64_t first, rows, end, seen, mask, mask_step;
 };
 
-struct room { /* addresses of keys and values of a layer and a text, the tokens that fit */
+struct cache_layer { /* addresses of keys and values of a layer and a text, the tokens that fit */
     int64_t keys, values, tokens;
 };
 
@@ -33,15 +33,15 @@ struct attended { /* of a text by attention; steps go from one head, or one toke
 
 struct pass {
     char **bases;
-    struct text *texts;       /* `count` for each kind of mask */
-    const struct room *rooms; /* `count` for each layer */
+    struct text *texts; /* `count` for each kind of mask */
+    const struct cache_layer *cache_layers; /* `count` for each layer */
     int64_t count;            /* of texts */
     int64_t threads;
 };
 
 struct step {
     int (*run)(const struct step *, const struct pass *); /* 0, or NO_MEMORY, or NO_ROW for an id */
-    struct place at[PLACES];
+    struct step_arg args[STEP_ARGS];
     int64_t n[NUMBERS];
     double real[2];
 };
@@ -60,7 +60,7 @@ int run_step(const struct step *, const int64_t *, int);
 int run_steps(const struct step *, long, const struct pass *);
 int roll_out(const struct step *, long, struct pass *, long, const int64_t *, long, const struct draws *);
 
-static inline void *at(const struct step *step, const struct pass *pass, int place) {
-    char *base = pass->bases[step->at[place].base];
-    return base ? base + step->at[place].offset : 0;
+static inline void *arg(const struct step *step, const struct pass *pass, int number) {
+    char *base = pass->bases[step->args[number].base];
+    return base ? base + step->args[number].offset : 0;
 }

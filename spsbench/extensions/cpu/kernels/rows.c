@@ -31,13 +31,13 @@ static void wide_rows_of_panels(const uint32_t *panels, const int64_t *ids, uint
     }
 }
 
-/* at: ids, W, result; n: how many ids, rows of W, and the size of a row: words in panels, else bytes. */
+/* args: ids, W, result; n: how many ids, rows of W, and the size of a row: words in panels, else bytes. */
 #define LOOK_UP(NAME, COPY)                                                                        \
     int step_##NAME(const struct step *step, const struct pass *pass) {                            \
-        const int64_t *ids = at(step, pass, 0);                                                    \
+        const int64_t *ids = arg(step, pass, 0);                                                   \
         for (long i = 0; i < step->n[0]; i++)                                                      \
             if (ids[i] < 0 || ids[i] >= step->n[1]) return NO_ROW;                                 \
-        COPY(at(step, pass, 1), ids, at(step, pass, 2), step->n[0], step->n[2]);                   \
+        COPY(arg(step, pass, 1), ids, arg(step, pass, 2), step->n[0], step->n[2]);                 \
         return 0;                                                                                  \
     }
 static void rows_of_table(const char *table, const int64_t *ids, char *to, long rows, long size) {

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from spsbench.extensions.cpu.kernels.native import KINDS, library
 
-PLACES, NUMBERS, REALS, AXES, MANY = 10, 16, 2, 4, 3  # as in program.h and products.h
-SCRATCH, KEYS, VALUES, FIRST = range(1, 5)  # bases of places, as in program.h; 0: none
+STEP_ARGS, NUMBERS, REALS, AXES, MANY = 10, 16, 2, 4, 3  # as in program.h and products.h
+SCRATCH, KEYS, VALUES, FIRST = range(1, 5)  # bases of step args, as in program.h; 0: none
 NO_MEMORY, NO_ROW = 1, 2  # as in program.h
-TEXT, ROOM = 6, 3  # numbers of a text, and of its part of a layer's cache
+TEXT, CACHE_LAYER = 6, 3  # numbers of a text, and of its part of a layer's cache
 PANEL = 32  # outputs side by side, as in reading.h
 SCALES = 2 * PANEL  # bytes of a group's scales in a panel of codes, and of its minima
 ZERO = {8: 0, 4: 8}  # what a code of so many bits is in memory where its number is 0
@@ -30,7 +30,7 @@ MOST = 256  # plans that are kept of an operator with its fixed arguments
 BY_NUMBER = {"mul": "scale", "div": "divide"}  # operators with a number -> their kernels
 BY_TENSOR = "add", "mul"
 
-_RECORD = Struct(f"={1 + 2 * PLACES + NUMBERS}q{REALS}d")
+_RECORD = Struct(f"={1 + 2 * STEP_ARGS + NUMBERS}q{REALS}d")
 
 
 class RefusedError(Exception):
@@ -41,10 +41,10 @@ class Step(NamedTuple):
     """One call of a kernel: what it reads and writes, as program.c describes it."""
 
     name: str
-    at: tuple[Tensor | None, ...]  # inputs and results
+    args: tuple[Tensor | None, ...]  # inputs and results
     n: tuple[int, ...] = ()
     real: tuple[float, ...] = ()
-    past: tuple[int, ...] | None = None  # of a step over a cache: its text and its room
+    past: tuple[int, ...] | None = None  # of a step over a cache: its text and its cache layer
 
 
 Planned = tuple[Tensor | None, Step]
@@ -64,16 +64,16 @@ class Weights:
         self._state = list(state)
         if any(x.layout != torch.strided for x in self._state):
             raise RefusedError("weights in a layout of another library")
-        self._forms, self._places = list(map(_form_of, self._state)), list[int]()
+        self._forms, self._addresses = list(map(_form_of, self._state)), list[int]()
 
-    def places(self) -> list[int] | None:
+    def addresses(self) -> list[int] | None:
         """Return the addresses; None: a weight has another form than before."""
         now = list(map(Tensor.data_ptr, self._state))
-        if now != self._places:
+        if now != self._addresses:
             if list(map(_form_of, self._state)) != self._forms:
                 return None
-            self._places = now
-        return self._places
+            self._addresses = now
+        return self._addresses
 
 
 def _form_of(weight: Tensor) -> tuple[Any, ...]:
@@ -102,28 +102,28 @@ class BoundOperator:
                 pointers.append(x.data_ptr())
             else:
                 key.append(x)
-        plan, places = self._plans.get(tuple(key)), self._weights.places()
-        if plan is None or places is None:
+        plan, weights = self._plans.get(tuple(key)), self._weights.addresses()
+        if plan is None or weights is None:
             result, step = run_now(self.name, *inputs, *self.fixed)
-            if inputs[0].numel() and places is not None:
+            if inputs[0].numel() and weights is not None:
                 self._keep_plan(tuple(key), result, step, inputs)
             return result
         shape, stride, dtype, record, pack = plan
         result = inputs[0].new_empty_strided(shape, stride, dtype=dtype)
-        numbers = pack(*pointers, *places, result.data_ptr())
+        numbers = pack(*pointers, *weights, result.data_ptr())
         check(in_c().run_step(record, numbers, torch.get_num_threads()))
         return result
 
     def _keep_plan(self, key: Any, result: Tensor, step: Step, inputs: Sequence[Any]) -> None:
         tensors = [*(x for x in inputs if isinstance(x, Tensor)), *self._tensors, result]
-        places = {id(x): n for n, x in enumerate(tensors)}
-        if len(places) < len(tensors):  # one was given twice: which is which cannot be told
+        numbers = {id(x): n for n, x in enumerate(tensors)}
+        if len(numbers) < len(tensors):  # one was given twice: which is which cannot be told
             return
         if len(self._plans) >= MOST:
             self._plans.clear()
-        bases = tuple(0 if x is None else 1 + places[id(x)] for x in step.at)
+        bases = tuple(0 if x is None else 1 + numbers[id(x)] for x in step.args)
         record = _record(step.name, bases, step.n, step.real)
-        pack = Struct(f"={8 * (TEXT + ROOM + 1)}x{len(tensors)}q").pack
+        pack = Struct(f"={8 * (TEXT + CACHE_LAYER + 1)}x{len(tensors)}q").pack
         self._plans[key] = result.shape, result.stride(), result.dtype, record, pack
 
 
@@ -142,9 +142,9 @@ def run_now(name: str, *arguments: Any) -> tuple[Any, Step]:
     """Run an operator, whether or not a recorder is at work; return its result and its step."""
     result, step = OPERATORS[name](*arguments)
     if arguments[0].numel():
-        record = _record(step.name, tuple(range(1, 1 + len(step.at))), step.n, step.real)
-        pointers = [0 if x is None else x.data_ptr() for x in step.at]
-        numbers = array("q", (*(step.past or [0] * (TEXT + ROOM)), 0, *pointers)).tobytes()
+        record = _record(step.name, tuple(range(1, 1 + len(step.args))), step.n, step.real)
+        pointers = [0 if x is None else x.data_ptr() for x in step.args]
+        numbers = array("q", (*(step.past or [0] * (TEXT + CACHE_LAYER)), 0, *pointers)).tobytes()
         check(in_c().run_step(record, numbers, torch.get_num_threads()))
     return result, step
 
@@ -156,9 +156,9 @@ def available() -> bool:
 
 @lru_cache(4096)
 def _record(name: str, bases: tuple[int, ...], n: tuple[int, ...], real: tuple[float, ...]) -> Any:
-    """Return the record of a step whose places are these bases."""
-    at = [number for base in bases for number in (base, 0)]
-    filled = (*at, *[0] * (2 * PLACES - len(at)), *n, *[0] * (NUMBERS - len(n)))
+    """Return the record of a step whose arguments begin at these bases."""
+    args = [number for base in bases for number in (base, 0)]
+    filled = (*args, *[0] * (2 * STEP_ARGS - len(args)), *n, *[0] * (NUMBERS - len(n)))
     reals = (*real, *[0.0] * (REALS - len(real)))
     return create_string_buffer(_RECORD.pack(address(name), *filled, *reals), _RECORD.size)
 
@@ -237,8 +237,8 @@ def _planned_product(
     whole = bias is None or (bias.shape == more[:1] and bias.is_contiguous())
     _expect(whole and (bias is None or bias.dtype == x.dtype), "a bias")
     result = x.new_empty((*x.shape[:-1], more[0]))
-    at = x, panels, None, None, bias, None, None, result, None, None
-    return result, Step(f"{name}_{KINDS[x.dtype]}", at, (x.numel() // width, width, *more))
+    args = x, panels, None, None, bias, None, None, result, None, None
+    return result, Step(f"{name}_{KINDS[x.dtype]}", args, (x.numel() // width, width, *more))
 
 
 def _norm(name: str, count: int) -> Callable[..., Planned]:
@@ -304,8 +304,8 @@ def _attend(
         value = value.new_empty(1, key.shape[1], capacity, width)[:, :, :seen].copy_(value)
     n = heads, heads // key.shape[1], tokens, width, *query.stride()[1:3]
     past = *text_record(tokens, seen, seen, mask), key.data_ptr(), value.data_ptr(), capacity
-    at = query, key, value, mask, sinks, result
-    return result, Step(f"attend_{KINDS[query.dtype]}", at, n, (scale, cap), past)
+    args = query, key, value, mask, sinks, result
+    return result, Step(f"attend_{KINDS[query.dtype]}", args, n, (scale, cap), past)
 
 
 def is_read(mask: Tensor, tokens: int, seen: int, dtype: torch.dtype) -> bool:

@@ -7,18 +7,20 @@ shared by what is never needed at once.
 
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import Structure, addressof, c_int64, c_void_p
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from spsbench.engines.replay import RollOut
 from spsbench.extensions.cpu.kernels.steps import (
     FIRST,
     KEYS,
     NUMBERS,
-    PLACES,
     REALS,
     SCRATCH,
+    STEP_ARGS,
     TEXT,
     VALUES,
     RefusedError,
@@ -27,11 +29,16 @@ from spsbench.extensions.cpu.kernels.steps import (
     in_c,
 )
 from spsbench.extensions.cpu.packing.memory import ALIGNED
-from spsbench.extensions.cpu.replay.record import Instruction, Recording
-from spsbench.extensions.cpu.warp import WarpInC
+from spsbench.extensions.cpu.replay.record import (
+    Instruction,
+    OperandKind,
+    Recording,
+    results_in,
+)
+from spsbench.extensions.cpu.warp import WarpRecord
 
-STEP = 1 + 2 * PLACES + NUMBERS + REALS  # numbers of 8 bytes in the record of a step
-N = 1 + 2 * PLACES  # where sizes begin in it
+STEP = 1 + 2 * STEP_ARGS + NUMBERS + REALS  # numbers of 8 bytes in the record of a step
+N = 1 + 2 * STEP_ARGS  # where sizes begin in it
 SHAPE = 4  # axes of a result, at most
 MOST = 64  # sizes whose steps are kept
 
@@ -47,27 +54,50 @@ class Pass(Structure):
     """A record as in program.h."""
 
     _fields_ = (
-        *(("bases", c_void_p), ("texts", c_void_p), ("rooms", c_void_p)),
+        *(("bases", c_void_p), ("texts", c_void_p), ("cache_layers", c_void_p)),
         *(("count", c_int64), ("threads", c_int64)),
     )
 
 
 class Draws(Structure):
-    """The record `draws` of program.h."""
+    """The record `draws` of program.h, of a roll-out."""
 
     _fields_ = (
         *(("ids", c_void_p), ("u", c_void_p), ("first", c_void_p), ("made", c_void_p)),
         ("names", c_void_p),
         *(("passes", c_int64), ("tokens", c_int64), ("bytes", c_int64), ("narrow", c_int64)),
-        ("warp", WarpInC),
+        ("warp", WarpRecord),
     )
+
+    @classmethod
+    def of(cls, rolled: RollOut, logits: Tensor, rows: Tensor) -> Self:
+        """Return the record of draws from `logits` [..., V'] and from the results `rows` [n, X]."""
+        size = rows.itemsize
+        return cls(
+            *(rolled.ids.data_ptr(), rolled.u.data_ptr(), logits.data_ptr()),
+            rows.data_ptr() + rolled.start * size,
+            0 if rolled.names is None else rolled.names.data_ptr(),
+            *(len(rolled.ids), rolled.tokens, rows.stride(0) * size),
+            *(rows.dtype == torch.bfloat16, WarpRecord.of(rolled.warp)),
+        )
 
 
 class Affine:
-    """An array of whole numbers that are affine in the size of a pass."""
+    """An array of whole numbers `a + b tokens + c kept`, each with its own a, b and c.
+
+    A step over the rows [m, 64] of a pass, a table of 70 rows beside them, and the logits [kept, V]
+    of V = 96 have these numbers of elements; the fourth recording checks what three determine:
+
+    >>> sizes = Size(16, 16), Size(6, 6), Size(6, 2), Size(9, 4)
+    >>> recorded = [np.array([64 * m, 70, 96 * kept]) for m, kept in sizes]
+    >>> Affine(sizes, recorded).at(Size(tokens=5, kept=1)).tolist()
+    [320, 70, 96]
+
+    Where every pass keeps all of its rows, two recordings determine a and b.
+    """
 
     def __init__(self, sizes: Sequence[Size], arrays: Sequence[np.ndarray]) -> None:
-        """Fit the first recordings.
+        """Fit the first two or three `arrays`, of one shape, each recorded at one of `sizes`.
 
         Raises:
             RefusedError: the others do not agree.
@@ -125,13 +155,19 @@ class Program:
         needed = _needed(first, self._outputs)
         lists = [[recording.steps[n] for n in needed] for recording in recordings]
         steps = lists[0]
-        numbers = [x.number for step in steps for x in step.at if x and x.kind == "input"]
+        args = [x for step in steps for x in step.args if x is not None]
+        numbers = [x.number for x in args if x.kind is OperandKind.INPUT]
         self.inputs = 1 + max(numbers, default=-1)
         self._results = {first.outputs[name]: n for n, name in enumerate(self._outputs)}
         of_inputs = FIRST + len(self._outputs)
         of_tables = of_inputs + self.inputs
-        self._base_of = {"keys": KEYS, "values": VALUES, "input": of_inputs, "table": of_tables}
-        self._base_of["weight"] = of_tables + len(first.tables)
+        self._base_of = {
+            OperandKind.KEYS: KEYS,
+            OperandKind.VALUES: VALUES,
+            OperandKind.INPUT: of_inputs,
+            OperandKind.TABLE: of_tables,
+            OperandKind.WEIGHT: of_tables + len(first.tables),
+        }
         self._numbers = Affine(sizes, [self._records(each) for each in lists])
         self._fixed = np.zeros((len(steps), STEP), np.int64)
         self._fixed[:, 0] = [address(step.name) for step in steps]
@@ -146,19 +182,19 @@ class Program:
         self._bound: dict[Size, Bound] = {}
         self._weights: Sequence[int] = ()
         self._bases: Any = ()
-        self._rooms: list[int] = []
-        self._room_array: Any = (c_int64 * 0)()
+        self._cache_layers: list[int] = []
+        self._cache_layer_array: Any = (c_int64 * 0)()
 
     def _records(self, steps: Sequence[Instruction]) -> np.ndarray:
         records = np.zeros((len(steps), STEP), np.int64)
         for row, step in zip(records, steps, strict=True):
-            for n, operand in enumerate(step.at):
+            for n, operand in enumerate(step.args):
                 if operand is not None:
                     kind, number, offset = operand
                     base = self._base_of.get(kind, SCRATCH)
-                    if kind == "made" and number in self._results:
+                    if kind is OperandKind.RESULT and number in self._results:
                         base = FIRST + self._results[number]
-                    elif kind in ("input", "table", "weight"):
+                    elif base > VALUES:
                         base += number
                     row[1 + 2 * n : 3 + 2 * n] = base, offset
             row[N : N + len(step.n)] = step.n
@@ -170,7 +206,7 @@ class Program:
         """Give each thing that is made a slot, which later ones of its size use again."""
         ends: dict[int, int] = {}
         for n, step in enumerate(steps):
-            ends |= {x.number: n for x in step.at if x is not None and x.kind == "made"}
+            ends |= dict.fromkeys(results_in(step), n)
         slots: list[list[int]] = []
         free: list[int] = []
         slot_of: dict[int, int] = {}
@@ -185,17 +221,17 @@ class Program:
                     slots.append([])
                 slots[slot].append(number)
                 slot_of[number] = slot
-            free += [slot_of[made] for made, end in ends.items() if end == n and made in slot_of]
+            free += [slot_of[x] for x, end in ends.items() if end == n and x in slot_of]
         order = [number for slot in slots for number in slot]
         arrays = [np.array([each.sizes[n] for n in order], np.int64) for each in recordings]
         self._sizes, self._starts = Affine(sizes, arrays), np.cumsum([0, *map(len, slots)])[:-1]
-        places = [
+        in_slots = [
             (n, 2 + 2 * k, slot_of[x.number])
             for n, step in enumerate(steps)
-            for k, x in enumerate(step.at)
-            if x is not None and x.kind == "made" and x.number in slot_of
+            for k, x in enumerate(step.args)
+            if x is not None and x.kind is OperandKind.RESULT and x.number in slot_of
         ]
-        self._places = np.array(places, np.int64).reshape(-1, 3).T
+        self._in_slots = np.array(in_slots, np.int64).reshape(-1, 3).T
 
     def at(self, size: Size) -> Bound:
         """Return the steps for a size."""
@@ -207,7 +243,7 @@ class Program:
 
     def _bind(self, size: Size) -> Bound:
         steps, total = self._numbers.at(size) + self._fixed, 0
-        rows, columns, slots = self._places
+        rows, columns, slots = self._in_slots
         if len(rows):
             sizes = np.maximum.reduceat(self._sizes.at(size), self._starts)
             ends = np.cumsum(sizes + -sizes % ALIGNED)
@@ -224,7 +260,7 @@ class Program:
         addresses: Sequence[int],
         weights: Sequence[int],
         texts: Sequence[int],
-        rooms: list[int],
+        cache_layers: list[int],
         draws: Draws | None = None,
         advances: Sequence[int] = (),
     ) -> None:
@@ -236,7 +272,7 @@ class Program:
             addresses: of outputs, inputs and tables.
             weights: addresses of theirs.
             texts: records of texts, for each kind of mask.
-            rooms: records of the texts' parts of the cache, for each layer.
+            cache_layers: records of the texts' caches, for each layer.
             draws: of a roll-out.
             advances: bytes from each of `addresses` in one pass to that in the next.
 
@@ -249,11 +285,12 @@ class Program:
             self._bases = (c_int64 * (len(bases) + len(weights)))(*bases, *weights)
         else:
             self._bases[: len(bases)] = bases
-        if rooms != self._rooms:
-            self._rooms, self._room_array = rooms, (c_int64 * len(rooms))(*rooms)
+        if cache_layers != self._cache_layers:
+            self._cache_layers = cache_layers
+            self._cache_layer_array = (c_int64 * len(cache_layers))(*cache_layers)
         text_array = (c_int64 * len(texts))(*texts)
         in_pass = Pass(
-            *(addressof(self._bases), addressof(text_array), addressof(self._room_array)),
+            *(addressof(self._bases), addressof(text_array), addressof(self._cache_layer_array)),
             *(len(texts) // TEXT // len(self.layers), torch.get_num_threads()),
         )
         steps = bound.address, len(bound.steps), addressof(in_pass)
@@ -274,7 +311,7 @@ def _shapes(recording: Recording, outputs: Sequence[Any]) -> np.ndarray:
 def _form(recording: Recording) -> Any:
     """Return what must be the same in passes of all sizes."""
     steps = [
-        (step.name, [x and x[:2] for x in step.at], len(step.n), step.real, step.writes)
+        (step.name, [x and x[:2] for x in step.args], len(step.n), step.real, step.writes)
         for step in recording.steps
     ]
     constants = [(x.dtype, x.tolist()) for x in recording.constants]
@@ -288,7 +325,7 @@ def _needed(recording: Recording, outputs: Sequence[Any]) -> list[int]:
     for n, step in reversed(list(enumerate(recording.steps))):
         if step.name == "put" or step.writes & needed:
             kept.append(n)
-            needed |= {x.number for x in step.at if x is not None and x.kind == "made"}
+            needed.update(results_in(step))
     return kept[::-1]
 
 

@@ -8,6 +8,7 @@ or depends on the values of tensors, is refused. `merge_products` and `fuse_fact
 import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum, auto
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -17,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 from transformers import Cache
 
 from spsbench.engines import linear_layers
@@ -59,10 +59,21 @@ def where(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
+class OperandKind(Enum):
+    """What an operand lies in."""
+
+    RESULT = auto()  # of a step
+    INPUT = auto()
+    TABLE = auto()  # rows of a function of positions
+    WEIGHT = auto()  # or a constant, numbered after the weights
+    KEYS = auto()  # of a layer of the cache
+    VALUES = auto()
+
+
 class Operand(NamedTuple):
     """A place in a tensor, by the name of the tensor."""
 
-    kind: str  # made, input, table, weight, keys, values
+    kind: OperandKind
     number: int
     offset: int  # bytes
 
@@ -71,7 +82,7 @@ class Instruction(NamedTuple):
     """A step over names."""
 
     name: str
-    at: tuple[Operand | None, ...]
+    args: tuple[Operand | None, ...]
     n: tuple[int, ...]
     real: tuple[float, ...]
     writes: frozenset[int]  # numbers of what it makes; none: it writes into the cache
@@ -104,7 +115,7 @@ class RecordingCache(Cache):  # type: ignore[misc]
     def __init__(self, length: int) -> None:
         self.length = length
         self.past: dict[int, tuple[Tensor, Tensor]] = {}
-        self.storages: dict[int, tuple[str, int]] = {}
+        self.storages: dict[int, tuple[OperandKind, int]] = {}
         self.layers: list[Any] = []
 
     def update(
@@ -116,8 +127,8 @@ class RecordingCache(Cache):  # type: ignore[misc]
             sizes = [(1, x.shape[1], end, x.shape[-1]) for x in (key_states, value_states)]
             keys, values = (torch.zeros(size, dtype=key_states.dtype) for size in sizes)
             number, self.past[layer_idx] = len(self.past), (keys, values)
-            self.storages[storage_of(keys)] = "keys", number
-            self.storages[storage_of(values)] = "values", number
+            self.storages[storage_of(keys)] = OperandKind.KEYS, number
+            self.storages[storage_of(values)] = OperandKind.VALUES, number
         keys, values = self.past[layer_idx]
         run("put", keys, key_states, end)
         run("put", values, value_states, end)
@@ -251,26 +262,27 @@ class Recorder(TorchDispatchMode):
         )
 
     def _named(self, step: Step, made: set[int]) -> Instruction:
-        n, at = step.n, step.at
+        n, args = step.n, step.args
         if step.past is not None:
             layer, mask = self._in_cache(step)
             n = *n, *[0] * (6 - len(n)), layer, mask
-            at = (*at[:MASK], None, *at[MASK + 1 :]) if step.name != "put" else at
-        operands = tuple(None if x is None else self._operand(x, step.past) for x in at)
+            args = (*args[:MASK], None, *args[MASK + 1 :]) if step.name != "put" else args
+        operands = tuple(None if x is None else self._operand(x, step.past) for x in args)
         writes = frozenset(self._made[storage] for storage in made)
         return Instruction(step.name, operands, n, step.real, writes)
 
     def _in_cache(self, step: Step) -> tuple[int, int]:
         """Return the number of the layer, and of the kind of mask, of a step over the cache."""
         puts = step.name == "put"
-        tensors: Any = step.at[:1] if puts else step.at[1:3]
-        places = [self.past.get(storage_of(x), ("", -1)) for x in tensors]
-        layer = places[0][1]
-        if layer < 0 or (not puts and places != [("keys", layer), ("values", layer)]):
+        tensors: Any = step.args[:1] if puts else step.args[1:3]
+        read = [self.past.get(storage_of(x), (None, -1)) for x in tensors]
+        layer = read[0][1]
+        kinds = OperandKind.KEYS, OperandKind.VALUES
+        if layer < 0 or (not puts and read != [(kind, layer) for kind in kinds]):
             raise RefusedError("attention over other keys than those of the cache")
         if puts:
             return layer, 0
-        mask = step.at[MASK]
+        mask = step.args[MASK]
         if mask is None or where(mask) not in self._masks:
             raise RefusedError("attention under a mask of its own")
         number = self._masks.index(where(mask))
@@ -280,22 +292,22 @@ class Recorder(TorchDispatchMode):
     def _operand(self, x: Tensor, past: Any) -> Operand:
         storage, at = storage_of(x), x.data_ptr()
         if storage in self._made:
-            return Operand("made", self._made[storage], at - storage)
+            return Operand(OperandKind.RESULT, self._made[storage], at - storage)
         if storage in self.past and past is not None:
             return Operand(*self.past[storage], 0)
         if storage in self._unread or storage in self.past:
             raise RefusedError("keys, values or masks in another operation than attention")
         for number, given in enumerate(self._inputs):
             if storage == storage_of(given):
-                return Operand("input", number, at - given.data_ptr())
+                return Operand(OperandKind.INPUT, number, at - given.data_ptr())
         if storage in self._of_positions:
-            return Operand("table", _number_of(x, self._tables), 0)
+            return Operand(OperandKind.TABLE, _number_of(x, self._tables), 0)
         for begin, end, number in self._weights.get(storage, ()):
             if begin <= at < end:
-                return Operand("weight", number, at - begin)
+                return Operand(OperandKind.WEIGHT, number, at - begin)
         if x.numel() > 1:
             raise RefusedError("an operation over what was not given")
-        return Operand("weight", self._weight_count + _number_of(x, self._constants), 0)
+        return Operand(OperandKind.WEIGHT, self._weight_count + _number_of(x, self._constants), 0)
 
 
 def _tensors_in(x: Any) -> Iterator[Tensor]:
@@ -309,11 +321,11 @@ def _tensors_in(x: Any) -> Iterator[Tensor]:
 
 def _number_of(x: Tensor, known: list[Tensor]) -> int:
     """Return the place of a view in a list, to which it is added if it is new."""
-    places = [where(other) for other in known]
-    if where(x) not in places:
+    views = [where(other) for other in known]
+    if where(x) not in views:
         known.append(x)
-        return len(places)
-    return places.index(where(x))
+        return len(views)
+    return views.index(where(x))
 
 
 def record(body: Callable[[], Mapping[Any, Tensor]], recorder: Recorder) -> Recording:
@@ -374,7 +386,7 @@ def merge_products(steps: Sequence[Instruction]) -> list[Instruction]:
         if not step.name.startswith(PRODUCTS):
             merged.append(step)
             continue
-        key = step.name, step.at[0], step.n[:2], step.n[2 + MANY :]
+        key = step.name, step.args[0], step.n[:2], step.n[2 + MANY :]
         number = latest.get(key)
         count = 0 if number is None else sum(out > 0 for out in merged[number].n[2 : 2 + MANY])
         if number is None or count == MANY:
@@ -382,12 +394,12 @@ def merge_products(steps: Sequence[Instruction]) -> list[Instruction]:
             merged.append(step)
             continue
         first = merged[number]
-        at, n = list(first.at), list(first.n)
+        args, n = list(first.args), list(first.n)
         for role in range(3):  # panels, biases, results
-            at[1 + role * MANY + count] = step.at[1 + role * MANY]
+            args[1 + role * MANY + count] = step.args[1 + role * MANY]
         n[2 + count] = step.n[2]
         writes = first.writes | step.writes
-        merged[number] = first._replace(at=tuple(at), n=tuple(n), writes=writes)
+        merged[number] = first._replace(args=tuple(args), n=tuple(n), writes=writes)
     return merged
 
 
@@ -398,40 +410,31 @@ def fuse_factors(steps: Sequence[Instruction]) -> list[Instruction]:
     """
     reads: dict[int, int] = {}
     for step in steps:
-        for number in {x.number for x in step.at if x and x.kind == "made"} - step.writes:
+        for number in set(results_in(step)) - step.writes:
             reads[number] = reads.get(number, 0) + 1
     fused: list[Instruction] = []
     for step in steps:
         last = fused[-1] if fused else step
         name, _, kind = last.name.rpartition("_")
-        if name in ACTIVATIONS and step.name == f"mul_{kind}" and len(last.at) == 2:
-            argument, activated = last.at
-            multiplied, factor, out = step.at
+        if name in ACTIVATIONS and step.name == f"mul_{kind}" and len(last.args) == 2:
+            argument, activated = last.args
+            multiplied, factor, out = step.args
             sizes, count = step.n[:4], last.n[0]
             strides = [step.n[i : i + 4] for i in (4, 8, 12)]
             dense = strides == [_dense(sizes)] * 3 and prod(sizes) == count
             alone = activated is not None and reads.get(activated.number) == 1
             if dense and alone and multiplied == activated and factor != activated:
-                fused[-1] = last._replace(at=(argument, out, factor), writes=step.writes)
+                fused[-1] = last._replace(args=(argument, out, factor), writes=step.writes)
                 continue
         fused.append(step)
     return fused
 
 
+def results_in(step: Instruction) -> list[int]:
+    """Return the numbers of the results of steps among the arguments of `step`, its own too."""
+    return [x.number for x in step.args if x is not None and x.kind is OperandKind.RESULT]
+
+
 def _dense(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of a contiguous tensor, 0 for axes of one number."""
     return tuple(prod(sizes[n + 1 :]) if size > 1 else 0 for n, size in enumerate(sizes))
-
-
-def tables_at(recording: Recording, given: Tensor, positions: Tensor) -> list[Tensor]:
-    """Return the tables of other positions, as many as those that were recorded, `given`."""
-    known: dict[int, Any] = {id(given): positions}
-
-    def now(x: Any) -> Any:
-        return known.get(id(x), x) if isinstance(x, Tensor) else x
-
-    for func, args, kwargs, out in recording.calls:
-        moved = func(*tree_map(now, args), **tree_map(now, kwargs))
-        for old, new in zip(tree_leaves(out), tree_leaves(moved), strict=True):
-            known[id(old)] = new
-    return [known[id(x)] for x in recording.tables]

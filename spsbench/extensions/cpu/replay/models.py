@@ -1,0 +1,262 @@
+"""Passes of a model by programs.
+
+Rotary tables and learned embeddings of positions are tables with a row for each position. Whoever
+exchanges a module of the model, or hooks one, has its own code back.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+from transformers import PreTrainedModel
+
+from spsbench.engines.eager import context_of, ordinary, rows_of
+from spsbench.engines.experts import watch_experts
+from spsbench.engines.replay import MAX_ROWS, RollOut
+from spsbench.engines.session.cache import PreallocatedCache, doubled
+from spsbench.engines.session.masks import FULL, SLIDING, PassInputs, windows_of
+from spsbench.extensions.cpu.kernels.steps import RefusedError, is_read, text_record
+from spsbench.extensions.cpu.replay.fused_modules import one_rotation
+from spsbench.extensions.cpu.replay.program import Size
+from spsbench.extensions.cpu.replay.record import Recorder, Recording, RecordingCache, record
+from spsbench.extensions.cpu.replay.replay import Operands, Replay
+
+LOGITS = -1  # among the numbers of hidden states
+SIZES = Size(16, 16), Size(6, 6), Size(6, 2), Size(9, 4)  # recorded; the last one is a check
+PASTS = 3, 5, 4, 8  # tokens before each of them
+COLLECTS = "transformers.utils.output_capturing"  # the module whose hooks change nothing
+
+
+class PassOutput(NamedTuple):
+    """The output of a pass, as that of a model."""
+
+    logits: Tensor  # [1, keep, V]
+    hidden_states: Any  # layer -> [1, m, D]
+
+
+class ModelRequest(NamedTuple):
+    """A pass of a model, after which its cache has `end` tokens."""
+
+    inputs: PassInputs
+    end: int
+    size: Size
+
+    @property
+    def kind(self) -> Hashable:
+        size = self.size if self.size.tokens <= MAX_ROWS else None
+        return type(self.inputs.cache), self.inputs.layers, self.inputs.masks is None, size
+
+    def outputs(self, is_checked: bool) -> tuple[int, ...]:
+        unread = is_checked and self.inputs.unread
+        return *self.inputs.layers, *([] if unread else [LOGITS])
+
+
+class ModelBody:
+    """A model: the embedding, all layers and the head are one list of steps."""
+
+    sizes: Sequence[Size] = SIZES
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model: Any = ref(model)  # which lives as long as its sessions, not as its programs
+        self._dtype = model.dtype
+        self._has_run = False
+        self.weights: Sequence[Tensor] = ()
+        self._cache_forms: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values of no tokens
+        self._mask_layers = list[int]()  # by kind of mask: a layer that uses it; -1: none
+        self._outside = Outside(model)
+        self._windows = windows_of(model)
+        mapped = self._windows is not None and self._windows.mapped
+        self._mask_kinds = (FULL, SLIDING) if mapped else ("",)
+
+    def run(self, request: ModelRequest) -> Mapping[Any, Tensor]:
+        self._has_run = True
+        out = request.inputs.of(self._model())
+        return {LOGITS: out.logits} | {n: out.hidden_states[n] for n in request.inputs.layers}
+
+    def takes(self, request: ModelRequest) -> bool:
+        """Return False for the first pass too: a first prompt does not wait for recordings."""
+        return self._has_run and self._outside.same()
+
+    def operands(self, request: ModelRequest, passes: int) -> Operands | None:
+        inputs = request.inputs
+        if inputs.ids.dtype != torch.int64 or not inputs.ids.is_contiguous():
+            return None
+        cache_layers = self._cache_layers(inputs.cache, request.end + passes - 1)
+        texts = None if cache_layers is None else self._texts(cache_layers, request)
+        if cache_layers is None or texts is None:
+            return None
+        tables = self._tables.rows(inputs)
+        return Operands([inputs.ids], tables, cache_layers, texts, request.end)
+
+    def _cache_layers(self, cache: Any, end: int) -> Sequence[Any] | None:
+        """Return the layers of the cache; None: they have no room for `end` tokens."""
+        if type(cache) is PreallocatedCache:
+            while len(cache.layers) <= max(self._cache_forms):
+                cache.layers.append(cache.layer_class_to_replicate())
+            for number, form in self._cache_forms.items():
+                layer = cache.layers[number]
+                if not layer.is_initialized:
+                    layer.lazy_initialization(*form)
+                if layer.capacity < end:
+                    layer.widen(doubled(end, layer.capacity, layer.most))
+        layers = [cache.layers[number] for number in self._cache_forms]
+        return layers if all(layer.length < end <= layer.capacity for layer in layers) else None
+
+    def _texts(self, cache_layers: Sequence[Any], request: ModelRequest) -> list[int] | None:
+        """Return the records of texts, for each kind of mask; None: a mask does not fit."""
+        if (texts := getattr(cache_layers[0], "texts", None)) is not None:
+            return list(texts) * len(self._mask_layers)
+        masks, numbers, m = request.inputs.named_masks(), list[int](), request.size.tokens
+        for name, number in zip(self._mask_kinds, self._mask_layers, strict=True):
+            layer, mask = cache_layers[max(number, 0)], masks.get(name)
+            seen = request.end - layer.first
+            if mask is not None:
+                if not is_read(mask, m, seen, self._dtype):
+                    return None
+            elif self._windows is not None and m > 1:  # own code has another kernel for its mask
+                return None
+            numbers += text_record(m, request.end, seen, mask)
+        return numbers
+
+    def record(self, request: ModelRequest) -> list[Recording]:
+        model = self._model()
+        self.weights = [x for module in model.modules() for x in tensors_of(module)]
+        positions = [
+            torch.arange(before, before + size.tokens)
+            for size, before in zip(SIZES, PASTS, strict=True)
+        ]
+        with watch_experts(), one_rotation(model):  # experts are counted once
+            passes = zip(SIZES, positions, strict=True)
+            recordings = [self._record_size(size.kept, at) for size, at in passes]
+        self._tables = Tables(recordings[0], positions[0], context_of(model))
+        self._mask_layers = recordings[0].layers
+        return recordings
+
+    def _record_size(self, kept: int, positions: Tensor) -> Recording:
+        m, end = len(positions), int(positions[-1]) + 1
+        ids, cache = ordinary(rows_of(self._model()), m), RecordingCache(end - m)
+        masks = [torch.zeros(1, 1, m, end, dtype=self._dtype) for _ in self._mask_kinds]
+        named = dict(zip(self._mask_kinds, masks, strict=True))
+
+        def run() -> dict[int, Tensor]:
+            in_form: Any = masks[0] if len(masks) == 1 else named
+            out = PassInputs(ids, positions, in_form, cache, kept, (0,)).of(self._model())
+            return dict(enumerate(out.hidden_states)) | {LOGITS: out.logits}
+
+        recording = record(run, Recorder([ids], positions, masks, self.weights, cache))
+        self._cache_forms = {
+            n: (keys[:, :, :0].clone(), values[:, :, :0].clone())
+            for n, (keys, values) in cache.past.items()
+        }
+        return recording
+
+
+class ModelReplay(Replay[ModelRequest]):
+    """Makes the passes of one model: see `engines.replay.ModelReplay`."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(ModelBody(model), Lock())
+        self._no_logits = torch.empty(1, 0, rows_of(model), dtype=model.dtype)
+
+    def attach(self, model: PreTrainedModel) -> "ModelReplay":
+        """Return what makes the passes of another model."""
+        return ModelReplay(model)
+
+    def run(self, inputs: PassInputs, end: int) -> PassOutput:
+        """Return the logits and the hidden states of a pass, which lengthens the cache to `end`."""
+        size = Size(len(inputs.ids), inputs.keep)
+        outputs = self.make_pass(ModelRequest(inputs, end, size))
+        return PassOutput(outputs.get(LOGITS, self._no_logits), outputs)
+
+    def roll_out(
+        self, inputs: PassInputs, end: int, logits: Tensor, rolled: RollOut
+    ) -> Tensor | None:
+        """Return the logits [n, V'] of n passes; None: there is no checked program."""
+        rows = self.make_roll_out(ModelRequest(inputs, end, Size(1, 1)), rolled, logits)
+        return None if rows is None else rows.flatten(0, 2)
+
+
+class Outside:
+    """The modules of a model outside of its layers, and the layers: those that a pass looks at."""
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = list(model.modules())
+        lists = [module for module in modules if isinstance(module, nn.ModuleList)]
+        layers: Any = max(lists, key=len, default=())
+        within = {part for layer in layers for part in list(layer.modules())[1:]}
+        outer = [module for module in modules if module not in within]
+        self._hooks = [h for m in outer for h in (m._forward_hooks, m._forward_pre_hooks)]
+        self._settings = [vars(module) for module in outer]
+        self._before, self._harmless = self._form(), list[int]()
+
+    def same(self) -> bool:
+        """Return whether no module was exchanged, or has a hook other than transformers' own."""
+        counts = list(map(len, self._hooks))
+        if counts != self._harmless:
+            hooks = [hook for hooks in self._hooks for hook in hooks.values()]
+            if any(hook.__module__ != COLLECTS for hook in hooks):
+                return False
+            self._harmless = counts
+        return self._form() == self._before
+
+    def _form(self) -> list[Any]:
+        parts = [(x.get("forward"), *x["_modules"].values()) for x in self._settings]
+        return [part for of_module in parts for part in of_module]
+
+
+class Tables:
+    """Functions of positions alone: a row for each position that texts have reached.
+
+    Raises:
+        RefusedError: they are no rows.
+    """
+
+    def __init__(self, recording: Recording, positions: Tensor, most: int | None) -> None:
+        """Take them from the recording of a pass over `positions`; there are at most `most`."""
+        count = len(positions)
+        if any(not x.is_contiguous() or x.numel() % count for x in recording.tables):
+            raise RefusedError("functions of positions that are no rows")
+        self._recording, self._positions, self._most = recording, positions, most
+        self._count, self._rows = 0, list[Tensor]()
+
+    def rows(self, request: PassInputs) -> list[Tensor]:
+        """Return the rows of a pass."""
+        start, m = request.start, len(request.positions)
+        end = int(request.positions.max()) + 1 if start is None else start + m
+        if end > self._count:
+            self._grow(doubled(end, self._count, self._most))
+        which = request.positions if start is None else slice(start, end)
+        return [x[which] for x in self._rows]
+
+    def _grow(self, count: int) -> None:
+        parts, piece = [self._rows] if self._rows else [], len(self._positions)
+        for start in range(self._count, count, piece):
+            positions = (start + torch.arange(piece)).clamp(max=count - 1)
+            made = tables_at(self._recording, self._positions, positions)
+            parts.append([x.reshape(piece, -1)[: count - start].clone() for x in made])
+        self._rows = [torch.cat(rows) for rows in zip(*parts, strict=True)]
+        self._count = count
+
+
+def tensors_of(module: nn.Module) -> list[Tensor]:
+    """Return each parameter and buffer of a module, without those of its parts."""
+    tensors = *module._parameters.values(), *module._buffers.values()
+    return [tensor for tensor in tensors if tensor is not None]
+
+
+def tables_at(recording: Recording, given: Tensor, positions: Tensor) -> list[Tensor]:
+    """Return the tables of other positions, as many as those that were recorded, `given`."""
+    known: dict[int, Any] = {id(given): positions}
+
+    def now(x: Any) -> Any:
+        return known.get(id(x), x) if isinstance(x, Tensor) else x
+
+    for func, args, kwargs, out in recording.calls:
+        moved = func(*tree_map(now, args), **tree_map(now, kwargs))
+        for old, new in zip(tree_leaves(out), tree_leaves(moved), strict=True):
+            known[id(old)] = new
+    return [known[id(x)] for x in recording.tables]

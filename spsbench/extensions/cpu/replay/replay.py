@@ -1,0 +1,228 @@
+"""Replays: passes by programs, each kind of them checked against own code before it is used.
+
+A `Body` has the own code of passes, of a model or of a head's network, and says what a program of
+them reads. It is recorded once, for passes of every size. The first pass of each kind is made by
+the own code as well, and must agree bit for bit; else, and where an operator has no kernel, that
+code stays in use.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from threading import Lock
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from spsbench.engines.replay import RollOut
+from spsbench.extensions.cpu.kernels.steps import RefusedError, Weights
+from spsbench.extensions.cpu.replay.program import Bound, Draws, Program, Scratch, Size
+from spsbench.extensions.cpu.replay.record import Recording
+
+
+class PassRequest(Protocol):
+    """The inputs of a pass and its cache; or of n passes of one row, a roll-out."""
+
+    @property
+    def size(self) -> Size:
+        """Return the size of each pass."""
+
+    @property
+    def kind(self) -> Hashable:
+        """Return what passes have in common of which one is checked for all."""
+
+    def outputs(self, is_checked: bool) -> tuple[Any, ...]:
+        """Return the names of the outputs to make, of a pass whose kind is checked or is not."""
+
+
+Request = TypeVar("Request", bound=PassRequest)
+AnyRequest = TypeVar("AnyRequest", bound=PassRequest, contravariant=True)
+
+
+class Operands(NamedTuple):
+    """What the steps of a pass, or of the first of a roll-out, read beside weights."""
+
+    inputs: Sequence[Tensor]  # numbered as in the recording; those after the last read are unused
+    tables: Sequence[Tensor]  # rows of functions of positions
+    cache_layers: Sequence[Any]
+    texts: Sequence[int]  # records of texts, for each kind of mask
+    end: int  # tokens in the cache after the pass
+
+
+class Body(Protocol[AnyRequest]):
+    """Own code of passes, and what a program of them reads.
+
+    Attributes:
+        sizes: of the recordings; the last one checks the others.
+        weights: tensors that steps may read, numbered as in the recordings.
+    """
+
+    sizes: Sequence[Size]
+    weights: Sequence[Tensor]
+
+    def run(self, request: AnyRequest) -> Mapping[Any, Tensor]:
+        """Make a pass by own code, which lengthens the cache; return its outputs by name."""
+
+    def takes(self, request: AnyRequest) -> bool:
+        """Return whether a pass may be recorded, and a program may make it."""
+
+    def record(self, request: AnyRequest) -> list[Recording]:
+        """Record passes of all `sizes` over caches of their own, with inputs like a request's.
+
+        Raises:
+            RefusedError: they cannot be steps. Any other error means the same.
+        """
+
+    def operands(self, request: AnyRequest, passes: int) -> Operands | None:
+        """Return what a program reads; None: it cannot read it, or `passes` have no room."""
+
+
+class Replay(Generic[Request]):
+    """Makes the passes of one body, for all sessions over it; programs make one at a time.
+
+    Args:
+        body: whose passes.
+        lock: held while a pass is made; those of several bodies, within each other, share it.
+
+    Attributes:
+        refused: why passes, of some kind or of all, run own code.
+        counts: passes by own code, and by programs.
+    """
+
+    def __init__(self, body: Body[Request], lock: Lock) -> None:
+        self._body, self._lock = body, lock
+        self.refused: str | None = None
+        self.counts = [0, 0]
+        self._scratch = Scratch()
+        self._recordings: list[Recording] | None = []  # None: they cannot be programs
+        self._programs: dict[tuple[Any, ...], Program] = {}  # by the names of their outputs
+        self._agrees: dict[Hashable, bool] = {}  # by the kind of a pass: program and own code
+        self._weights = Weights([])
+
+    def make_pass(self, request: Request) -> Mapping[Any, Tensor]:
+        """Make a pass, which lengthens the cache; return its outputs by name.
+
+        A pass that comes while another is made, of a thread or of a hook, runs own code.
+        """
+        if self._recordings is None or not self._lock.acquire(blocking=False):
+            return self._run(request)
+        try:
+            if self._body.takes(request):
+                outputs = self._make_pass(request, self._recordings or self._record(request))
+                if outputs is not None:
+                    return outputs
+        except RefusedError as error:
+            self._recordings, self.refused = None, str(error)
+        finally:
+            self._lock.release()
+        return self._run(request)
+
+    def _run(self, request: Request) -> Mapping[Any, Tensor]:
+        self.counts[0] += 1
+        return self._body.run(request)
+
+    def _make_pass(
+        self, request: Request, recordings: list[Recording]
+    ) -> Mapping[Any, Tensor] | None:
+        """Return the outputs of a program, or of the own code that checks it; None: of neither."""
+        agrees = self._agrees.get(kind := request.kind)
+        if agrees is False:
+            return None
+        names = request.outputs(bool(agrees))
+        if names not in self._programs:
+            self._programs[names] = Program(self._body.sizes, recordings, names)
+        program = self._programs[names]
+        if (operands := self._body.operands(request, 1)) is None:
+            return None
+        bound = program.at(request.size)
+        shapes = zip(bound.shapes.items(), program.dtypes, strict=True)
+        outputs = {name: torch.empty(x, dtype=dtype, device="cpu") for (name, x), dtype in shapes}
+        if not self._run_program(program, bound, list(outputs.values()), operands):
+            return None
+        if agrees:
+            self.counts[1] += 1
+            _lengthen(operands, 1)
+            return outputs
+        own = self._run(request)  # last: its keys and values stay
+        self._agrees[kind] = all(torch.equal(outputs[name], own[name]) for name in names)
+        if not self._agrees[kind]:
+            self.refused = "a program of a pass differs from own code"
+        return own
+
+    def make_roll_out(
+        self, request: Request, rolled: RollOut, logits: Tensor, rows: Tensor | None = None
+    ) -> Tensor | None:
+        """Make n passes of one row, each after a draw from the logits of the one before.
+
+        Args:
+            request: of the passes, whose inputs have n rows.
+            rolled: the draws, whose ids are filled.
+            logits: [..., V'] from which the first token is drawn.
+            rows: memory [n, X] for the only output of each pass; None: new memory.
+
+        Returns:
+            `rows` or the new memory [n, ...], filled; None: nothing has changed, since no program
+            of such a pass is checked.
+        """
+        program, agrees = self._programs.get(request.outputs(True)), self._agrees.get(request.kind)
+        if program is None or not agrees or not self._lock.acquire(blocking=False):
+            return None
+        n = len(rolled.ids)
+        try:
+            operands = self._body.operands(request, n) if self._body.takes(request) else None
+            if operands is None:
+                return None
+            bound = program.at(request.size)
+            if rows is None:
+                (shape,) = bound.shapes.values()
+                rows = torch.empty((n, *shape), dtype=program.dtypes[0], device="cpu")
+            draws = Draws.of(rolled, logits, rows)
+            if not self._run_program(program, bound, [rows], operands, draws):
+                return None
+        finally:
+            self._lock.release()
+        self.counts[1] += n
+        _lengthen(operands, n)
+        return rows
+
+    def _run_program(
+        self,
+        program: Program,
+        bound: Bound,
+        outputs: Sequence[Tensor],
+        operands: Operands,
+        draws: Draws | None = None,
+    ) -> bool:
+        """Fill `outputs`, of all passes of a roll-out; return whether weights can be read.
+
+        The cache is not lengthened.
+        """
+        if (weights := self._weights.addresses()) is None:
+            return False
+        tensors = [*outputs, *operands.inputs[: program.inputs], *operands.tables]
+        addresses = list(map(Tensor.data_ptr, tensors))
+        cached = [number for layer in operands.cache_layers for number in layer.addresses]
+        advances = () if draws is None else [x.stride(0) * x.itemsize for x in tensors]
+        scratch = self._scratch.address(bound.scratch)
+        program.run(bound, scratch, addresses, weights, operands.texts, cached, draws, advances)
+        return True
+
+    def _record(self, request: Request) -> list[Recording]:
+        """Record passes of a few sizes, and return them.
+
+        Raises:
+            RefusedError: they cannot be programs.
+        """
+        try:
+            recordings = self._body.record(request)
+            self._weights = Weights([*self._body.weights, *recordings[0].constants])
+        except RefusedError:
+            raise
+        except Exception as error:  # foreign code may do anything
+            raise RefusedError(f"a pass cannot be recorded ({type(error).__name__})") from error
+        self._recordings = recordings
+        return recordings
+
+
+def _lengthen(operands: Operands, passes: int) -> None:
+    for layer in operands.cache_layers:
+        layer.length = operands.end + passes - 1

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Scores
 from spsbench.methods.drafters.ngram import RuleDrafter
+from spsbench.methods.drafters.text_index import ROOT, SuffixAutomaton
 
 
 class CopyDrafter(RuleDrafter):
@@ -37,7 +38,9 @@ class CopyDrafter(RuleDrafter):
         self._after, self._before, self._least = after, before, least
         self.tokenizer: Any = None  # finds the markers
         self._source: list[int] = []
-        self._places: dict[int, list[int]] = {}  # token -> where it stands in the source
+        self._index = SuffixAutomaton()  # of the source without its last token
+        self._places: dict[int, int] = {}  # state that occurs once -> index after it
+        self._met = ROOT, 0  # the longest end of the text that the index has
         self._at: int | None = None  # of the source, what is expected next; None = nowhere
         self._read = 0  # tokens of the text that the pointer has followed
 
@@ -48,37 +51,36 @@ class CopyDrafter(RuleDrafter):
         """
         first, last = self._marked(prompt)
         self._source = list(prompt[first:last])
-        self._places = {}
-        for place, token in enumerate(self._source):
-            self._places.setdefault(token, []).append(place)
+        self._index, self._met = SuffixAutomaton(), (ROOT, 0)
+        self._index.add(self._source[:-1])
+        self._places = self._index.single_places()
+        for token in prompt:
+            self._met = self._index.step(*self._met, token)
         marked = (first, last) != (0, len(prompt))
         self._at = 0 if marked else None
         self._read = len(prompt)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
         for token in tokens[self._read :]:
+            self._met = self._index.step(*self._met, token)
             follows = self._at is not None and self._source[self._at : self._at + 1] == [token]
             self._at = self._at + 1 if follows and self._at is not None else None
         self._read = len(tokens)
         if self._at is None or self._at == len(self._source):
-            self._at = self._only_place(tokens)
+            self._at = self._only_place(len(tokens))
         at = len(self._source) if self._at is None else self._at
         return [self._source[at : at + max(ks)]] * len(ks)
 
-    def _only_place(self, x: Sequence[int]) -> int | None:
-        """Return the index after the one occurrence of the text's suffix in the source, or None."""
-        ends = self._places.get(x[-1], ()) if x else ()
-        places = [at for at in ends if at + 1 < len(self._source)]
-        j = 1
-        while len(places) > 1 and j < len(x):
-            places = [at for at in places if at >= j and self._source[at - j] == x[-1 - j]]
-            j += 1
-        if len(places) != 1:
-            return None
-        at, agreeing = places[0], min(self._least, len(x))
-        if self._source[max(0, at + 1 - agreeing) : at + 1] != list(x[-agreeing:]):
-            return None
-        return at + 1
+    def _only_place(self, length: int) -> int | None:
+        """Return the index after the one occurrence of the text's suffix in the source, or None.
+
+        A suffix that occurs once is the longest that occurs, or part of it.
+
+        Args:
+            length: tokens of the text.
+        """
+        state, agreeing = self._met
+        return self._places.get(state) if agreeing >= min(self._least, length) else None
 
     def _marked(self, prompt: Sequence[int]) -> tuple[int, int]:
         """Return the range [first, last) of `prompt` tokens that are wholly between the markers."""

@@ -1,7 +1,8 @@
 """Lookups in texts: suffix automata, earlier generations, and drafts of the tokens that followed.
 
 Automata after Blumer et al. 1985: states are sets of substrings that end at the same positions;
-adding a token takes O(1) amortised, and updating counts a step for each length of the known suffix.
+adding a token takes O(1) amortised, and updating counts a step for each suffix that ends at other
+positions, at most `MOST_SUFFIXES` of them: a text of one repeated token has as many as tokens.
 """
 
 import heapq
@@ -14,6 +15,7 @@ import torch
 from spsbench.loop.types import Draft
 
 ROOT = 0
+MOST_SUFFIXES = 64  # of the text, the longest ones, whose counts a token updates
 
 
 class SuffixAutomaton:
@@ -29,6 +31,8 @@ class SuffixAutomaton:
         self._length = [0]  # of a state's longest substring
         self._count = [0]  # places where it ends
         self._newest = [0]  # the last of them, as a number that grows with every token
+        self._after = [0]  # tokens that followed it
+        self._best = [-1]  # the likeliest of them: the most frequent, of these the newest
         self._added = 0
         self.last = ROOT
 
@@ -38,13 +42,22 @@ class SuffixAutomaton:
     def add(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text."""
         for token in tokens:
+            state, counted = self.last, ROOT
             self.last = self._extended(token)
             self._added += 1
-            state = self.last
-            while state != ROOT:
-                self._count[state] += 1
-                self._newest[state] = self._added
+            for _ in range(MOST_SUFFIXES):
+                there = self._next[state][token]
+                if there != counted:
+                    counted = there
+                    self._count[there] += 1
+                    self._newest[there] = self._added
+                self._after[state] += 1
+                best = self._best[state]
+                if best < 0 or self._count[there] >= self._count[self._next[state][best]]:
+                    self._best[state] = token
                 state = self._link[state]
+                if state < 0:
+                    break
 
     def followers(self, state: int) -> list[tuple[float, int, int]]:
         """Return (share, token, next state) of each token that followed, the likeliest first.
@@ -55,23 +68,26 @@ class SuffixAutomaton:
         total = sum(self._count[there] for _, there in after)
         return [
             (self._count[there] / total, token, there)
-            for token, there in sorted(after, key=self._rank)
+            for token, there in sorted(
+                after, key=lambda edge: (-self._count[edge[1]], -self._newest[edge[1]], edge[0])
+            )
         ]
 
     def likeliest(self, state: int) -> list[tuple[float, int, int]]:
-        """Return the first of `followers`, or nothing, without ranking the others."""
-        after = self._next[state]
-        if len(after) == 1:
-            return [(1.0, *edge) for edge in after.items()]
-        if not after:
+        """Return the first of `followers`, or nothing, without looking at the others."""
+        token = self._best[state]
+        if token < 0:
             return []
-        token, there = min(after.items(), key=self._rank)
-        total = sum(self._count[other] for other in after.values())
-        return [(self._count[there] / total, token, there)]
+        there = self._next[state][token]
+        return [(self._count[there] / max(self._after[state], self._count[there]), token, there)]
 
-    def _rank(self, edge: tuple[int, int]) -> tuple[int, int, int]:
-        token, there = edge
-        return -self._count[there], -self._newest[there], token
+    def single_places(self) -> dict[int, int]:
+        """Return the states that occur once in a single text -> how many tokens there were then.
+
+        Such a state is the end of one prefix, and a suffix of no other state.
+        """
+        repeated = {ROOT, *self._link}
+        return {state: at for state, at in enumerate(self._newest) if state not in repeated}
 
     def suffixes(self, state: int, length: int) -> Iterator[tuple[int, int]]:
         """Yield `state` of a text of `length`, then its shorter suffixes, with their lengths.
@@ -129,6 +145,8 @@ class SuffixAutomaton:
         self._length.append(length)
         self._count.append(self._count[like])
         self._newest.append(self._newest[like])
+        self._after.append(self._after[like] if like != ROOT else 0)
+        self._best.append(self._best[like] if like != ROOT else -1)
         return len(self._next) - 1
 
 

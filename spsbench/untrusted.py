@@ -4,13 +4,16 @@ Read `open_untrusted`, `read_untrusted`, `read_text`, `read_json` and `read_toml
 `parse_json` (bytes), and `cut` (text from outside, made printable).
 """
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 import os
 import re
 import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
@@ -27,7 +30,8 @@ MAX_TOML = 2**18  # bytes of a TOML file: a part of a key takes up to 1 KB
 MAX_KEY_PARTS = 16  # of a dotted key in TOML, whose parser takes their square
 MAX_PATH = 300  # characters of a path in a line
 SHOWN = 60  # characters of a value or a name in a line
-GZIP, BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
+BOM, UTF_16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
+POINTER = b"version https://git-lfs"
 STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # the last one may have no end
 NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 NO_KEY = re.compile(  # texts and comments of TOML; the last one may have no end
@@ -52,7 +56,7 @@ class RangeError(FieldError):
 
 @contextmanager
 def open_untrusted(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Open a file or a pipe, which may be gzip by its first bytes; a byte order mark is skipped.
+    """Open a file or a pipe, packed or not by its first bytes; a byte order mark is skipped.
 
     Yields the file to read, and the one whose position says how far it is read. A pipe that is
     silent for too long ends in an error, and so does a device.
@@ -63,14 +67,36 @@ def open_untrusted(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[
 
     Raises:
         MissingError: no such file. PermissionDeniedError: not readable.
-        DataError: it fails while it is read; or it is damaged, a folder or a device.
+        DataError: it fails while it is read; or it is damaged, a folder or a device; it is UTF-16,
+            or a pointer of Git LFS.
     """
     with reading(path, what), open_file(_existing(path)) as file:
-        is_packed = file.peek(2)[:2] == GZIP
-        with gzip.open(file) if is_packed else nullcontext(file) as unpacked:
+        start, shown = file.peek(len(POINTER)), cut(str(path), MAX_PATH)
+        if start.startswith(UTF_16):
+            raise DataError(f"UTF-16 ({shown}): expected {what}, in UTF-8. Convert it with iconv")
+        if start.startswith(POINTER):
+            raise DataError(f"a Git LFS pointer ({shown}): expected {what}. Run git lfs pull")
+        openers = (opener for mark, opener in PACKED.items() if start.startswith(mark))
+        with next(openers, nullcontext)(file) as unpacked:
             if unpacked.peek(3)[:3] == BOM:
                 unpacked.read(3)
-            yield unpacked, file  # type: ignore[misc]
+            yield unpacked, file
+
+
+def _open_zstd(file: IO[bytes]) -> IO[bytes]:
+    import pyarrow  # type: ignore[import-untyped]  # the standard library has it from 3.14 on
+
+    stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
+    return io.BufferedReader(stream)
+
+
+PACKED: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+    b"\x28\xb5\x2f\xfd": _open_zstd,
+}
+"""First bytes of packed files -> what opens them."""
 
 
 def above(folder: Path, path: str) -> Path | None:
@@ -105,7 +131,7 @@ def reading(path: str | Path, what: str) -> Iterator[None]:
         raise PermissionDeniedError(
             f"{shown} may not be read: expected read permission. Ask its owner"
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise DataError(
             f"unreadable ({shown}: {reason}): expected {what}. Check the file"

@@ -82,12 +82,16 @@ class Repetition:
     variety: float = 0.0  # sum over texts of distinct bigrams over bigrams
 
     def add(self, record: Record) -> None:
-        """Count one text; failures and texts without a bigram are ignored."""
-        if record.error is not None or len(record.tokens) < 2:
-            return
-        self.texts += 1
-        self.looping += ends_in_loop(record.tokens)
-        self.variety += distinct_bigrams(record.tokens)
+        """Count the text of a record; failures are ignored."""
+        if record.error is None:
+            self.add_text(record.tokens)
+
+    def add_text(self, tokens: Sequence[int]) -> None:
+        """Count one text; one without a bigram is ignored."""
+        if len(tokens) > 1:
+            self.texts += 1
+            self.looping += ends_in_loop(tokens)
+            self.variety += distinct_bigrams(tokens)
 
     @property
     def doubtful(self) -> bool:

@@ -44,7 +44,7 @@ def answer(task):
     random.seed(0)
     texts, _ = render_jinja_template(
         conversations=[task["messages"]], chat_template=task["template"],
-        add_generation_prompt=True, **task["names"])
+        add_generation_prompt=task["open"], **task["names"])
     return {"text": texts[0]} if len(texts[0]) <= task["limit"] else {"error": "too much text"}
 """)
 
@@ -136,21 +136,24 @@ class Span(NamedTuple):
 def render(
     template: str,
     messages: Sequence[Mapping[str, object]],
-    names: Mapping[str, str],
+    names: Mapping[str, Any],
     controls: Sequence[str],
     instead: str,
     clock: datetime | None = None,
+    *,
+    opens_answer: bool = True,
 ) -> list[Span]:
     """Render the chat to text, cut where the messages contain one of `controls`.
 
     Args:
-        names: the special tokens a template may write, such as `bos_token`.
+        names: the special tokens a template may write, such as `bos_token`, and `tools`.
         instead: what a user can do where the template fails.
         clock: the time given to the template; None: now.
+        opens_answer: whether the text ends where an answer begins.
     """
     marks = {f"\ue000{secrets.token_hex(8)}\ue001": control for control in controls if control}
     marked = [{key: _mark(value, marks) for key, value in message.items()} for message in messages]
-    text = _run(template, marked, names, instead, clock)
+    text = _run(template, marked, names, instead, clock, opens_answer)
     spans = []
     while hits := [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]:
         at, mark = min(hits)
@@ -174,15 +177,17 @@ def _mark(value: object, marks: Mapping[str, str]) -> object:
 def _run(
     template: str,
     messages: list[dict[str, object]],
-    names: Mapping[str, str],
+    names: Mapping[str, Any],
     instead: str,
     clock: datetime | None,
+    opens_answer: bool,
 ) -> str:
     task = {
         "template": template,
         "messages": messages,
         "names": dict(names),
         "limit": RENDERED_LIMIT,
+        "open": opens_answer,
         "clock": clock and clock.isoformat(),
     }
     step = "filling the chat template, in a process of its own"

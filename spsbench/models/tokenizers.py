@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from spsbench.checkpoints.config import CONFIG_LIMIT, read_object
 from spsbench.errors import DataError
-from spsbench.models.chat import render
+from spsbench.models.chat import Span, render
 from spsbench.models.third_party import open_config, silent, translated, without_panics
 
 _SECTIONS = ("model", "normalizer", "pre_tokenizer", "decoder")
@@ -97,12 +97,14 @@ def encode_chat(
     *,
     instead: str = "Ask with `chat` off",
     clock: datetime | None = None,
+    tools: Sequence[Any] = (),
 ) -> list[int]:
     """Encode a chat up to the model's answer, by the model's own template.
 
     Args:
         instead: what a user can do where there is no chat.
         clock: the time given to the template; None: now.
+        tools: schemas of functions, which the template may write.
     """
     if not tokenizer.chat_template:
         raise DataError(f"no chat template (tokenizer): expected a chat model. {instead}")
@@ -113,10 +115,8 @@ def encode_chat(
                 "a message with tool calls: expected none, the model's chat template has no place "
                 "for them. Leave them out"
             )
-        controls = list(special_tokens(tokenizer))
-        names = {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
         ids: list[int] = []
-        for span in render(template, messages, names, controls, instead, clock):
+        for span in rendered(tokenizer, messages, instead, clock, tools):
             with without_panics():
                 ids += tokenizer.encode(
                     span.text, add_special_tokens=False, split_special_tokens=span.plain
@@ -124,6 +124,25 @@ def encode_chat(
     if not ids:
         raise DataError("an empty chat (prompt): expected a message. Give a prompt")
     return ids
+
+
+def rendered(
+    tokenizer: transformers.PreTrainedTokenizerBase,
+    messages: Sequence[Mapping[str, object]],
+    instead: str,
+    clock: datetime | None = None,
+    tools: Sequence[Any] = (),
+    *,
+    opens_answer: bool = True,
+) -> list[Span]:
+    """Return a chat as the template writes it; arguments as those of `encode_chat` and `render`."""
+    names: dict[str, Any] = {
+        k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)
+    }
+    if tools:
+        names["tools"] = list(tools)
+    controls, template = list(special_tokens(tokenizer)), tokenizer.get_chat_template()
+    return render(template, messages, names, controls, instead, clock, opens_answer=opens_answer)
 
 
 def has_calls(message: Mapping[str, object]) -> bool:

@@ -184,6 +184,7 @@ class LogOptions:
         log: Answer from this log of served requests alone: a file, -, or a run; repeatable.
         tokenizer: Tokenizer of the target, for logs of texts: a tokenizer.json, a folder, or a
             model.
+        unread: Count requests that have text in fields which are not read, too.
         alpha: Only print the formulas for these acceptance rates: 0.5,0.7,0.9.
         draft_ratio: Cost of a drafted token of a model, in plain passes.
         row_ratio: Cost of a further row of the target's pass, in plain passes.
@@ -192,6 +193,7 @@ class LogOptions:
 
     log: Annotated[tuple[str, ...], Option(RUN, metavar="PATH")] = ()
     tokenizer: Annotated[str | None, Option(WORK)] = None
+    unread: Annotated[bool, Option(RUN)] = False
     alpha: Annotated[str | None, Option(MACHINE)] = None
     draft_ratio: Annotated[float | None, Option(MACHINE, RATIO)] = None
     row_ratio: Annotated[float | None, Option(MACHINE, RATIO)] = None

@@ -35,8 +35,10 @@ def plan_from_log(
     if form == "json":
         write(js.dumps({"schema": SCHEMA, **answer.values()}, indent=2) + "\n")
     elif form == "table":
-        write(format_tables(answer.tables()))
-        write("\n".join([with_flags(answer.sentence()), *answer.pasted()]) + "\n")
+        warnings = [f"warning: {line}\n" for line in answer.warnings()]
+        write("".join([*warnings, format_tables(answer.tables())]))
+        write("".join([*warnings, with_flags(answer.sentence()), "\n"]))
+        write("".join(f"{line}\n" for line in answer.pasted()))
     else:
         publish(Report("Plan from logs", [], sections=(answer.section(),)), form)
     if plot is not None:

@@ -16,7 +16,7 @@ from spsbench.loop.types import LM, Guarantee
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import ModelCache
-from spsbench.planning.logs.formats import Request
+from spsbench.planning.logs.entries import Request
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell, WarpSettings
 from spsbench.settings.execution import Access

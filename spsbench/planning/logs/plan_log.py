@@ -5,14 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore
 from spsbench.planning.forecast.rounds import RULES
 from spsbench.planning.logs.assumptions import costs_of
-from spsbench.planning.logs.requests import LogReader, Tokens
+from spsbench.planning.logs.requests import LogReader
 from spsbench.planning.logs.tables import LogAnswer
 from spsbench.planning.logs.texts import USUAL, LogPlan, open_drafter, prompts_by_id
+from spsbench.planning.logs.tokens import Tokens, tokenizer_of
 from spsbench.settings.cell import WARP, WarpSettings
 from spsbench.settings.commands import Candidates, LogOptions, Planning
 from spsbench.settings.execution import Access
@@ -71,13 +72,11 @@ def plan_log(
     models, batches = grid.axes.get("draft", ()), sorted(planning.batch) or [1]
     costs, about = costs_of(log_options, planning.costs, batches, models, max(ks))
     paths = [Path(file) for file in ([log] if isinstance(log, str | Path) else log)]
-    for path in paths:
-        if str(path) != "-" and not path.exists():
-            raise MissingError(f"no file {path}: expected a log of served requests. Check the path")
+    reader = LogReader(paths, prompts_by_id(planning.prompts), unread_counts=log_options.unread)
     tokens = tokenizer_of(log_options.tokenizer, access)
     drafters = grid.axes.get("drafter", () if models else map(Spec.parse, USUAL))
     by_name = {str(spec): open_drafter(spec, tokens.vocab_size or 0) for spec in drafters}
-    loaded, folders = [], None
+    loaded: list[Any] = []
     if models or any(path.is_dir() for path in paths):
         with importing_libraries():
             from spsbench.planning.logs.from_models import DraftModel, run_requests
@@ -86,11 +85,11 @@ def plan_log(
             name.removeprefix("draft_"): value for name, value in named.items() if name in OF_MODELS
         }
         loaded = [DraftModel.load(name, of_draft, access) for name in models]
-        folders = partial(run_requests, access=access)
+        reader.folders = partial(run_requests, access=access)
     if loaded and tokens.tokenizer is None:
         size = min(model.vocab_size for model in loaded)
-        tokens = Tokens(loaded[0].tokenizer.backend_tokenizer, size)
-    reader = LogReader(paths, prompts_by_id(planning.prompts), folders)
+        tokenizer = loaded[0].tokenizer
+        tokens = Tokens.of_backend(tokenizer.backend_tokenizer, size, tokenizer)
     plan = LogPlan(
         reader=reader,
         ks=ks,
@@ -105,32 +104,3 @@ def plan_log(
         stop=stop,
     )
     return LogAnswer(plan.run(), about, every=planning.every)
-
-
-def tokenizer_of(name: str | None, access: Access) -> Tokens:
-    """Return the tokenizer of a file, a folder or a model; None: logs must hold ids.
-
-    Raises:
-        SpsError: none is there, or one that cannot be read.
-    """
-    if name is None:
-        return Tokens()
-    path = Path(name).expanduser()
-    if not path.is_file():
-        from spsbench.models.folder import locate
-        from spsbench.settings.models import ModelSpec
-
-        path = locate(ModelSpec(name), access) / "tokenizer.json"
-    if not path.is_file():
-        raise MissingError(
-            f"no tokenizer.json ({path.parent}): expected a fast tokenizer. Name a tokenizer.json"
-        )
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare exceptions
-        raise DataError(
-            f"no tokenizer ({path}: {error}): expected a tokenizer.json of tokenizers"
-        ) from error
-    return Tokens(tokenizer, tokenizer.get_vocab_size(with_added_tokens=True))

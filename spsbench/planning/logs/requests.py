@@ -3,40 +3,28 @@
 Lines that hold no usable request are left out and counted by reason (`formats`).
 """
 
-import codecs
-import io
-import json
-import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
-from spsbench.errors import DataError, first_line
-from spsbench.planning.logs.formats import (
-    BATCH,
-    LINES,
-    LeftOutError,
+from spsbench.planning.logs.account import Account
+from spsbench.planning.logs.chats import LeftOutError, prompt_of
+from spsbench.planning.logs.entries import (
     Request,
+    contained,
     fields_of,
-    of_bench,
-    of_conversation,
-    of_line,
-    prompt_of,
+    requests_in,
     temperature_of,
 )
-from spsbench.untrusted import MAX_VALUES, FieldError, NotJSONError, cut, open_untrusted, parse_json
+from spsbench.planning.logs.files import WHAT, opened, values_of
+from spsbench.untrusted import cut, reading
 
-LINE_BYTES = 64 << 20  # of a line; a longer one is left out
-BLANKS = re.compile(r"[ \t\r\n,]*+")
-SURROGATE = re.compile("[\ud800-\udfff]")
-CHUNK = 1 << 20  # bytes of a document that are read at once
 MAX_REASONS = 64
 OTHER_REASONS = "other reasons"
-WHAT = "a log of served requests, or the folder of a run"
+MOST_SHOWN, MOST_WORDS = 3, 200  # reasons in an error, and characters of each
+BATCHES = {"OpenAI batch output", "Anthropic batch"}
 
 
 @dataclass(slots=True)
@@ -49,26 +37,37 @@ class LogReader:
         paths: files, `-` for standard input, or pipes; gzip is recognised by its first bytes.
         prompts: prompts by id or by number, for logs that hold none.
         folders: reads a folder; None: folders are refused.
+        unread_counts: whether requests count that have text which is not read.
 
     Attributes:
         left_out: how many lines were left out, by reason.
+        unread: how many requests have text in a field that is not read, by its name.
         formats: names of the formats that were read.
+        unanswered: requests of batches without an answer.
     """
 
     paths: Sequence[Path]
     prompts: Mapping[str, str] = field(default_factory=dict)
     folders: Callable[[Path], Iterator["Request"]] | None = None
+    unread_counts: bool = False
     left_out: Counter[str] = field(default_factory=Counter)
+    unread: Counter[str] = field(default_factory=Counter)
     formats: Counter[str] = field(default_factory=Counter)
     total: int = 0  # bytes of all files; 0 where they are pipes
     done: int = 0  # bytes read so far
     _sent: dict[str, Any] = field(default_factory=dict)  # custom_id -> request; None = two
     _answered: set[str] = field(default_factory=set)  # custom_ids of answers with a request
+    unanswered: int = 0
+    _traced: set[int] = field(default_factory=set)  # generations, by trace and answer
     _waiting: list[tuple[str, Request]] = field(default_factory=list)  # custom_id, answer
 
     def __post_init__(self) -> None:
-        files = [path for path in self.paths if path.is_file()]
-        whole = len(files) == len(self.paths)
+        files = []
+        for path in self.paths:
+            with reading(path, WHAT):
+                files += [path] if str(path) == "-" or path.is_file() else []
+                path.stat() if str(path) != "-" else None
+        whole = len(files) == len(self.paths) and Path("-") not in files
         self.total = sum(path.stat().st_size for path in files) if whole else 0
 
     def __str__(self) -> str:
@@ -76,6 +75,11 @@ class LogReader:
 
     def __iter__(self) -> Iterator[Request]:
         for request in self._requests():
+            try:
+                request = self._checked(request)
+            except LeftOutError as reason:
+                self.leave_out(reason)
+                continue
             if request.prompt is None and self.prompts:
                 request = replace(request, prompt=self.prompts.get(request.id))
             yield request
@@ -87,20 +91,54 @@ class LogReader:
             words = OTHER_REASONS
         self.left_out[words] += 1
 
+    def reasons(self) -> str:
+        """Return the most frequent reasons for which lines were left out, in words."""
+        shown = self.left_out.most_common(MOST_SHOWN)
+        words = [f"{count:,} lines: {cut(why, MOST_WORDS)}" for why, count in shown]
+        if len(self.left_out) > len(shown):
+            words.append(f"{len(self.left_out) - len(shown):,} other reasons")
+        if self.unanswered:
+            words.append(
+                f"{self.unanswered:,} requests of a batch without an answer: name the output of "
+                "the batch, too"
+            )
+        return "; ".join(words) or "it is empty"
+
+    def _checked(self, request: Request) -> Request:
+        """Count what of a request is not read.
+
+        Raises:
+            LeftOutError: what is not read may be of the prompt or the answer; or it is there again.
+        """
+        if request.unread_inside and not self.unread_counts:
+            raise LeftOutError(
+                f"text that is not read in a request or an answer: {request.unread_inside[0]} "
+                "(`unread` counts such requests)"
+            )
+        if request.trace is not None:
+            key = hash((request.trace, str(request.answer)))
+            if key in self._traced:
+                raise LeftOutError("a generation that is in its trace again")
+            self._traced.add(key)
+        for path in (*request.unread, *request.unread_inside):
+            self.unread[path if len(self.unread) < MAX_REASONS else OTHER_REASONS] += 1
+        return request
+
     def _requests(self) -> Iterator[Request]:
         before = 0
         for path in self.paths:
-            if path.is_dir() and self.folders is not None:
+            if self.folders is not None and str(path) != "-" and path.is_dir():
                 self.formats["run of sps bench"] += 1
                 yield from self.folders(path)
                 continue
-            standard = nullcontext((sys.stdin.buffer, sys.stdin.buffer))
-            with standard if str(path) == "-" else open_untrusted(path, WHAT) as (file, raw):
-                for number, value in self._objects(file, path):
+            with opened(path) as (file, raw):
+                for number, value in values_of(file, path, self.leave_out):
                     if self.total:
                         self.done = before + raw.tell()
-                    data = value.get("data") if isinstance(value, dict) else None  # of an API
-                    for place, entry in enumerate(data if isinstance(data, list) else [value]):
+                    for place, (entry, broken) in enumerate(contained(value)):
+                        if broken:
+                            self.leave_out(broken)
+                            continue
                         try:
                             yield from self._of(entry, number + place)
                         except LeftOutError as reason:
@@ -113,45 +151,36 @@ class LogReader:
                 yield self._joined(custom_id, answer)
             except LeftOutError as reason:
                 self.leave_out(reason, answer.fields)
+        self.unanswered = len(self._sent.keys() - self._answered)
 
     def _of(self, entry: object, number: int) -> Iterator[Request]:
-        if isinstance(entry, list):
-            entry = {"messages": entry}
         if not isinstance(entry, dict):
             raise LeftOutError("no JSON object")
-        if "conversations" in entry:
-            self.formats["ShareGPT conversations"] += 1
-            yield from of_conversation(entry, number)
-        elif "generated_texts" in entry:
-            self.formats["vllm bench serve"] += 1
-            yield from of_bench(entry, number)
-        elif "custom_id" not in entry or ("body" in entry and "response" in entry):
-            yield from self._counted(LINES, of_line(entry, number))
-        elif "body" in entry:
-            self._keep(str(entry["custom_id"]), entry["body"])
-        elif isinstance(entry.get("response"), dict) and "body" in entry["response"]:
-            for answer in self._counted(BATCH, of_line(entry, number)):
-                custom_id = str(entry["custom_id"])
-                if custom_id in self._sent and not self._waiting:
-                    self._answered.add(custom_id)
-                    yield self._joined(custom_id, answer)
-                else:
-                    self._waiting.append((custom_id, answer))
-        else:
-            yield from self._counted(LINES, of_line(entry, number))
+        sent = entry.get("body", entry.get("params"))
+        custom_id, answer = str(entry.get("custom_id")), entry.get("response", entry.get("result"))
+        if "custom_id" in entry and answer is None and sent is not None:
+            self._keep(custom_id, entry, sent)
+            return
+        forms: Counter[str] = Counter()
+        for request in requests_in(entry, number, forms):
+            self.formats += forms
+            if not forms.keys() & BATCHES or sent is not None:
+                yield request
+            elif custom_id in self._sent and not self._waiting:
+                self._answered.add(custom_id)
+                yield self._joined(custom_id, request)
+            else:
+                self._waiting.append((custom_id, request))
+            forms.clear()
 
-    def _counted(self, form: str, answers: Iterator[Request]) -> Iterator[Request]:
-        for place, answer in enumerate(answers):
-            self.formats[form] += not place
-            yield answer
-
-    def _keep(self, custom_id: str, body: object) -> None:
+    def _keep(self, custom_id: str, entry: dict[str, Any], body: object) -> None:
         """Keep the prompt of a batch's request until its answer comes.
 
         An id that names another request is that of a later batch if the first was answered.
         """
+        account = Account(entry)
         temperature = temperature_of(body) if isinstance(body, dict) else None
-        sent = prompt_of(body), temperature
+        sent = prompt_of(account, body), temperature, tuple(account.unread()[1])
         if custom_id in self._sent and custom_id not in self._answered:
             sent = sent if sent == self._sent[custom_id] else None  # type: ignore[assignment]
         self._sent[custom_id] = sent
@@ -163,119 +192,13 @@ class LogReader:
         Raises:
             LeftOutError: two requests have the id.
         """
-        sent = self._sent.get(custom_id, (None, None))
+        sent = self._sent.get(custom_id, (None, None, ()))
         if sent is None:
             raise LeftOutError("a custom_id that two requests have")
-        prompt, temperature = sent
+        prompt, temperature, unread = sent
         return replace(
             answer,
             prompt=answer.prompt if prompt is None else prompt,
             temperature=answer.temperature if temperature is None else temperature,
+            unread_inside=(*answer.unread_inside, *unread),
         )
-
-    def _objects(self, file: IO[bytes], path: Path) -> Iterator[tuple[int, object]]:
-        """Yield the objects of a file with their numbers: one a line, or those of a document."""
-        number, line = 0, file.readline(LINE_BYTES).removeprefix(codecs.BOM_UTF8)
-        while line and not line.strip():
-            number, line = number + 1, file.readline(LINE_BYTES)
-        begin = line.lstrip()[:1]
-        if begin == b"[" or (begin == b"{" and line.strip() == b"{"):
-            yield from enumerate(document(line, file, path))
-            return
-        while line:
-            if len(line) == LINE_BYTES and not line.endswith(b"\n"):
-                self.leave_out(f"a line above {LINE_BYTES >> 20} MiB")
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(LINE_BYTES)
-            elif line.strip():
-                try:
-                    yield number, parse_json(line, strict=False, limit=LINE_BYTES)
-                except NotJSONError:
-                    cut_off = "" if line.endswith(b"\n") else " (the last line, cut off)"
-                    self.leave_out(f"no JSON{cut_off}")
-                except FieldError as error:
-                    self.leave_out(error)
-            number += 1
-            line = file.readline(LINE_BYTES)
-
-
-def document(first: bytes, file: IO[bytes], path: Path) -> Iterator[object]:
-    """Yield the values of a JSON document, those of a list one by one: one is in memory at a time.
-
-    Args:
-        first: the bytes that were read already.
-
-    Raises:
-        DataError: no JSON, or a value beyond the bounds.
-    """
-    decode = codecs.getincrementaldecoder("utf-8")().decode
-    scan = json.JSONDecoder().raw_decode
-    text, at, ended, opened = "", 0, False, False
-    start = io.BytesIO(first)
-    piece = start.read(CHUNK)
-    try:
-        while True:
-            text, at, ended = text[at:] + decode(piece, not piece), 0, not piece
-            if len(text) > LINE_BYTES or sum(map(text.count, ",[{")) > MAX_VALUES:
-                raise FieldError(f"a value above {LINE_BYTES >> 20} MiB or {MAX_VALUES:,} values")
-            while (at := BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
-                if text[at] == ("]" if opened else "["):
-                    at, opened = at + 1, not opened
-                    continue
-                try:
-                    value, at = scan(text, at)
-                except ValueError:
-                    if ended:
-                        raise
-                    break
-                yield value
-            if ended:
-                break
-            size = max(CHUNK, len(text) - at)
-            piece = start.read(size) or file.read(size)
-        if opened:
-            raise FieldError("its list has no end")
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"no JSON ({cut(str(path))}: {first_line(error)}): expected a list of requests, or "
-            "one a line, as jq -c '.[]' writes it"
-        ) from error
-
-
-class Tokens(NamedTuple):
-    """Turns requests into ids.
-
-    Args:
-        tokenizer: of the `tokenizers` library; None where the log must hold ids.
-        vocab_size: ids below it exist; None where that is unknown.
-    """
-
-    tokenizer: Any = None
-    vocab_size: int | None = None
-
-    def of(self, request: Request) -> tuple[list[int], list[int]]:
-        """Return the ids of prompt and answer.
-
-        Raises:
-            LeftOutError: there are none, or ids beyond the vocabulary.
-        """
-        answer = self._ids(request.answer)
-        if answer is None:
-            raise LeftOutError("texts without token ids, and no tokenizer")
-        prompt = self._ids(request.prompt or ()) or []
-        if not answer:
-            raise LeftOutError("an empty answer")
-        if len(answer) <= request.first:
-            raise LeftOutError("an answer of one token, which the pass over the prompt gives")
-        if self.vocab_size is not None and max([*prompt, *answer]) >= self.vocab_size:
-            raise LeftOutError(f"token ids from {self.vocab_size:,} on, beyond the vocabulary")
-        return prompt, answer
-
-    def _ids(self, part: str | Sequence[int]) -> list[int] | None:
-        if not isinstance(part, str):
-            return list(part)
-        if not part.isascii() and SURROGATE.search(part):
-            raise LeftOutError("a text with half a surrogate pair")
-        if self.tokenizer is None:
-            return None
-        return list(self.tokenizer.encode(part, add_special_tokens=False).ids)

@@ -89,14 +89,14 @@ class LogAnswer:
         unlike = len({row.prediction.texts for row in self.rows}) > 1
         cells = []
         for row in self.rows:
-            kept, length = row.kept_share, row.acceptance_length
+            kept, rate, length = row.kept_share, row.acceptance_rate, row.acceptance_length
             cells.append(
                 [
                     *name(row),
                     str(row.prediction.candidate.k),
                     spread(row.prediction.tau, ""),
                     "n/a" if length is None else f"{length:.2f}",
-                    "n/a" if kept is None else f"{100 * kept:.0f} %",
+                    *("n/a" if share is None else f"{100 * share:.0f} %" for share in (rate, kept)),
                     f"{row.prediction.work:.2f}",
                     *[f"{row.prediction.texts:,}"] * unlike,
                     *(spread(row.prediction.speedup_in(size)) for size in self.batches),
@@ -104,7 +104,16 @@ class LogAnswer:
             )
         batched = len(self.batches) > 1
         speedups = [f"batch {size}" if batched else "speed-up" for size in self.batches]
-        figures = ["K", "tau", "vLLM's", "accepted", "work", *["requests"] * unlike, *speedups]
+        figures = [
+            "K",
+            "tau",
+            "vLLM's",
+            "its rate",
+            "accepted",
+            "work",
+            *["requests"] * unlike,
+            *speedups,
+        ]
         heads = ["drafter", "rule", *figures]
         title = "From the log: each drafter at its best K"
         return TextTable(title, heads, cells, self.remarks(), names=2)
@@ -151,6 +160,21 @@ class LogAnswer:
             names=2,
         )
 
+    def warnings(self) -> list[str]:
+        """Return why the figures may be of other texts than those that were served."""
+        plan, tokens = self.plan, self.plan.tokens
+        lines = [
+            tokens.answers.warning("tokens in their answers"),
+            tokens.prompts.warning("tokens in their prompts"),
+            tokens.texts.warning("token ids in their answers"),
+        ]
+        if plan.repetition.doubtful:
+            lines.append(
+                f"Repetition in the answers ({plan.repetition}). Loops are easy to draft: the "
+                "figures say little about other texts."
+            )
+        return list(filter(None, lines))
+
     def remarks(self) -> list[str]:
         """Return what the figures rest on, and what was left out."""
         plan, candidates = self.plan, self.plan.rows
@@ -159,7 +183,8 @@ class LogAnswer:
             f"{plan.requests:,} requests, {plan.written:,} tokens ({formats}); intervals are "
             "over requests. Every exact rule accepts the same tokens of a deterministic draft.",
             "tau: tokens a round, over all rounds. vLLM's: its mean acceptance length, accepted "
-            "tokens a round with a draft, and one; rounds without a draft are left out.",
+            "tokens a round with a draft, and one; rounds without a draft are left out. its rate: "
+            "vLLM's draft acceptance rate, accepted of all drafted tokens.",
             "accepted: of the drafted tokens whose places the answers have. work: operations over "
             "plain sampling's, a row of the target each, and the draft's.",
         ]
@@ -173,6 +198,14 @@ class LogAnswer:
                 f"{plan.without_prompt:,} of {plan.requests:,} requests have no prompt, from "
                 "which drafters copy (`prompts`): more would be accepted with them."
             )
+        if plan.echoed:
+            lines.append(f"{plan.echoed:,} answers began with their prompts, which are cut off.")
+        lines += [
+            f"{n:,} of {plan.requests:,} requests have text in a field that is not read: {path}."
+            for path, n in plan.reader.unread.most_common()
+        ]
+        if plan.reader.unanswered:
+            lines.append(f"{plan.reader.unanswered:,} requests of batches have no answer.")
         lines += [f"{n:,} left out: {why}." for why, n in plan.reader.left_out.most_common()]
         lines += [f"{n:,} texts not read: {why}." for why, n in plan.unread.most_common()]
         lines += [f"{n:,} without sps and block: {why}." for why, n in plan.without_q.most_common()]
@@ -204,7 +237,7 @@ class LogAnswer:
             title=TITLE,
             status="good" if self.rows[0].prediction.gain >= NOTICED else "open",
             line=self.sentence(),
-            notes=tuple(self.pasted()),
+            notes=(*self.warnings(), *self.pasted()),
             figures=(self.figure(),),
             tables=tuple(self.tables()),
             answers=True,
@@ -214,6 +247,7 @@ class LogAnswer:
         """Return plain values for JSON."""
         return {
             "answer": self.sentence(),
+            "warnings": self.warnings(),
             "requests": self.plan.requests,
             "tokens": self.plan.written,
             "left_out": dict(self.plan.reader.left_out),
@@ -229,6 +263,7 @@ class LogAnswer:
             "k": candidate.k,
             "tau": dict(zip(LIMITS, row.prediction.tau, strict=False)),
             "acceptance_length": row.acceptance_length,
+            "acceptance_rate": row.acceptance_rate,
             "kept": row.kept_share,
             "work": row.prediction.work,
             "speedup": {

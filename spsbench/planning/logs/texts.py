@@ -17,6 +17,7 @@ from spsbench.methods.drafters.hybrid import HybridDrafter, looks_up
 from spsbench.methods.drafters.ngram import RuleDrafter, look_ups
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Floats
+from spsbench.metrics.text_checks import Repetition
 from spsbench.planning.forecast.predictions import ARS, Candidate, Prediction
 from spsbench.planning.forecast.rounds import (
     LEAST,
@@ -27,11 +28,14 @@ from spsbench.planning.forecast.rounds import (
     room_of,
     rounds,
 )
-from spsbench.planning.logs.formats import LeftOutError, Request
-from spsbench.planning.logs.requests import LogReader, Tokens
+from spsbench.planning.logs.chats import LeftOutError
+from spsbench.planning.logs.entries import Request
+from spsbench.planning.logs.requests import LogReader
+from spsbench.planning.logs.tokens import Tokens
 from spsbench.plugins import make
 from spsbench.settings.cell import WarpSettings
 from spsbench.spec import Spec
+from spsbench.untrusted import MAX_PATH, cut
 
 USUAL = ("ngram", "ngram:match=first", "suffix", "suffix:shared=true", "copy")
 NO_PREFILL = Scores(torch.empty(0, 0), {})  # no drafter that reads the text alone needs it
@@ -107,6 +111,12 @@ class LogRow:
         return self.prediction.sums.accepted / self.within if self.within else None
 
     @property
+    def acceptance_rate(self) -> float | None:
+        """Return accepted over all drafted tokens, which vLLM reports; None without a draft."""
+        sums = self.prediction.sums
+        return sums.accepted / sums.drafted if sums.drafted else None
+
+    @property
     def acceptance_length(self) -> float | None:
         """Return the tokens of a round with a draft, which vLLM reports; None without one."""
         drafts = self.prediction.tally.by_depth[0]
@@ -159,6 +169,8 @@ class LogPlan:
     without_prompt: int = field(default=0, init=False)
     of_servers: int = field(default=0, init=False)  # requests whose first token a prompt pass gave
     assumed: int = field(default=0, init=False)  # requests without a temperature of their own
+    echoed: int = field(default=0, init=False)  # answers that began with their prompts
+    repetition: Repetition = field(default_factory=Repetition, init=False)  # in the answers
     without_q: Counter[str] = field(default_factory=Counter, init=False)  # by reason
     unread: Counter[str] = field(default_factory=Counter, init=False)  # texts no model reads
     _plain: dict[tuple[str, str], Prediction] = field(default_factory=dict, init=False)
@@ -178,17 +190,18 @@ class LogPlan:
                 self.reader.leave_out(reason, request.fields)
                 continue
             self.without_prompt += not text.prompt
+            self.repetition.add_text(text.answer)
+            self.echoed += request.is_echo
             self.of_servers += request.first > 0
             self.requests, self.written = self.requests + 1, self.written + len(text.answer)
             self.cached += len(text.prompt) + len(text.answer) / 2
             self._add(text)
             self.watch(number + 1)
         if not self.requests:
-            reasons = "; ".join(f"{n:,} lines: {why}" for why, n in self.reader.left_out.items())
             raise DataError(
-                f"no usable request ({', '.join(map(str, self.reader.paths))}; "
-                f"{reasons or 'it is empty'}): expected answers with token ids, or texts and a "
-                "tokenizer. See docs/howto/logs.md for the formats"
+                f"no usable request ({cut(', '.join(map(str, self.reader.paths)), MAX_PATH)}; "
+                f"{self.reader.reasons()}): expected answers with token ids, or texts and a "
+                "`tokenizer`. See docs/howto/logs.md for the formats"
             )
         context = self.cached / self.requests
         for candidate, row in self.rows.items():

@@ -49,6 +49,7 @@ def test_as_many_tokens_as_it_takes_must_agree():
     drafter = CopyDrafter()
     drafter.begin(prompt, PREFILL)
     assert tokens_of(drafter, [*prompt, 3], 2) == []  # 3 stands twice, what came before does not
+    drafter.begin(prompt, PREFILL)
     assert tokens_of(drafter, [*prompt, 4, 2, 3], 2) == [5, 9]
     drafter.begin(prompt, PREFILL)
     assert tokens_of(drafter, [*prompt, 1, 2, 3], 2) == [4, 2]

@@ -16,9 +16,10 @@ from spsbench.metrics.costs_file import dumps
 from spsbench.models.folder import local_folder
 from spsbench.planning.forecast.predictions import predict
 from spsbench.planning.forecast.rounds import Acceptances, room_of, rounds
-from spsbench.planning.logs.formats import Request
-from spsbench.planning.logs.plan_log import plan_log, tokenizer_of
+from spsbench.planning.logs.entries import Request
+from spsbench.planning.logs.plan_log import plan_log
 from spsbench.planning.logs.texts import target_chances
+from spsbench.planning.logs.tokens import tokenizer_of
 from spsbench.settings.cell import WarpSettings
 from spsbench.settings.execution import Access
 from spsbench.store.traces import read_traces
@@ -127,7 +128,7 @@ def test_what_the_command_prints(tmp_path, sps):
     ran = sps("plan", "--log", str(path), "-k", "4", "--row-ratio", "0.01")
     assert ran.code == 0
     assert "2 requests, 88 tokens" in ran.out
-    assert "1 left out: texts without token ids, and no tokenizer; the line has: id," in ran.out
+    assert "1 left out: texts without token ids, and no tokenizer" in ran.out
     assert "1 left out: no JSON (the last line, cut off)." in ran.out
     assert '"prompt_lookup_max": 4' in ran.out or '"method": "suffix"' in ran.out
     assert "predicted" in ran.out

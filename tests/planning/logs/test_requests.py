@@ -10,10 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from spsbench.errors import DataError, MissingError, SpsError
-from spsbench.planning.logs import requests
-from spsbench.planning.logs.formats import LeftOutError, Request
+from spsbench.planning.logs import files, requests
+from spsbench.planning.logs.chats import LeftOutError
+from spsbench.planning.logs.entries import Request
 from spsbench.planning.logs.plan_log import plan_log
-from spsbench.planning.logs.requests import LogReader, Tokens
+from spsbench.planning.logs.requests import LogReader
+from spsbench.planning.logs.tokens import Tokens
 
 Q, A = "Say: the quick fox", "the quick fox sleeps"
 USER, REPLY = {"role": "user", "content": Q}, {"role": "assistant", "content": A}
@@ -259,7 +261,7 @@ def test_log_probabilities_that_are_none_are_not_used(tmp_path, values):
 
 
 def test_a_long_line_is_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(requests, "LINE_BYTES", 1 << 10)
+    monkeypatch.setattr(files, "LINE_BYTES", 1 << 10)
     good = {"prompt": "x", "completion": "y"}
     found, reader = read(tmp_path, lines(good, {"prompt": "x" * 5000, "completion": "y"}, good))
     assert len(found) == 2
@@ -267,8 +269,8 @@ def test_a_long_line_is_left_out(tmp_path, monkeypatch):
 
 
 def test_values_of_a_list_are_counted_one_by_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(requests, "CHUNK", 1 << 8)
-    monkeypatch.setattr(requests, "MAX_VALUES", 1 << 7)
+    monkeypatch.setattr(files, "CHUNK", 1 << 8)
+    monkeypatch.setattr(files, "MAX_VALUES", 1 << 7)
     rows = [{"token_ids": [n] * 20} for n in range(100)]
     found, _ = read(tmp_path, json.dumps(rows))
     assert [request.answer for request in found] == [row["token_ids"] for row in rows]

@@ -1,0 +1,169 @@
+"""An account of a line of a log: each field that holds text is read, known as no text, or named."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from spsbench.planning.logs.forms import names
+from spsbench.untrusted import FieldError, cut, parse_json
+
+FEWEST_IDS = 8  # integers of a list that may be token ids
+START = 400  # characters by which a text is told from a name, a date or a number
+MOST_UNREAD = 16  # fields of a line that are named
+MOST_COMPARED = 500  # texts of a line that are looked up in those that were read
+NOT_TEXT = frozenset(names.not_text)
+
+
+def is_known(key: str) -> bool:
+    """Return whether the last part of a name is a field without text."""
+    return key.rpartition(".")[2].replace("_", "").replace("-", "").lower() in NOT_TEXT
+
+
+def unpacked(value: object) -> object:
+    """Return the messages or the object of an API that a text holds as JSON; else the value."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    if not any(f'"{name}"' in value for name in names.in_json):
+        return value
+    try:
+        parsed = parse_json(value.encode(errors="surrogatepass"), strict=False)
+    except FieldError:
+        return value
+    first = parsed[0] if isinstance(parsed, list) and parsed else parsed
+    return parsed if isinstance(first, dict) and first.keys() & set(names.in_json) else value
+
+
+def holds_text(value: object) -> bool:
+    """Return whether a value is several words, other letters than ASCII's, or many integers."""
+    if isinstance(value, list):
+        return len(value) >= FEWEST_IDS and all(type(item) is int for item in value)
+    if not isinstance(value, str):
+        return False
+    start = value[:START]
+    words = sum(any(map(str.isalpha, word)) for word in start.split())
+    return words > 1 or any(not letter.isascii() and letter.isalpha() for letter in start)
+
+
+def step(value: object, key: str) -> Any:
+    """Return the value of a key of an object, or at a place of a list; None without one."""
+    if isinstance(value, dict):
+        return value.get(key)
+    places = key.isdecimal() and isinstance(value, list) and int(key) < len(value)
+    return value[int(key)] if places else None  # type: ignore[index]
+
+
+def value_at(value: object, path: str) -> Any:
+    """Return what is at a path: keys of objects and places of lists, separated by dots; or None."""
+    for key in path.split("."):
+        value = step(value, key)
+    return value
+
+
+class Account:
+    """The fields of an entry that were read.
+
+    Args:
+        entry: the object of a line. A text that holds JSON of an API is replaced by what it holds.
+
+    Attributes:
+        texts: the texts that were read.
+        others: parts of a request or an answer that are no text, as images, in words.
+    """
+
+    def __init__(self, entry: dict[str, Any]) -> None:
+        self.entry = entry
+        self.texts: list[str] = []
+        self.others: dict[str, None] = {}
+        self._read: set[tuple[int, str]] = set()  # object and field
+        self._whole: set[tuple[int, str]] = set()  # the same, of fields read with all below them
+        self._bodies: dict[int, object] = {}  # objects below the line's with a field that was read
+        self._compared = 0
+
+    def get(
+        self, holder: dict[str, Any], *fields: str, whole: bool = False, api: bool = False
+    ) -> Any:
+        """Return the first of some fields that is a text, list or object and not empty, or None.
+
+        Args:
+            fields: names; that one is read.
+            whole: all below it is read, too.
+            api: a text may hold JSON of an API.
+        """
+        for name in fields:
+            value = holder.get(name)
+            if not isinstance(value, str | list | dict) or not value:
+                continue
+            if api:
+                value = holder[name] = unpacked(value)
+            (self._whole if whole else self._read).add((id(holder), name))
+            if holder is not self.entry:
+                self._bodies[id(holder)] = holder
+            if isinstance(value, str):
+                self.texts.append(value)
+            return value
+        return None
+
+    def at(self, paths: Sequence[str]) -> Any:
+        """Return what is at the first of some paths that the entry has, and read it; or None.
+
+        Args:
+            paths: as `value_at` takes them. Empty: the entry itself.
+        """
+        if not paths:
+            return self.entry
+        path = next((path for path in paths if value_at(self.entry, path)), None)
+        if path is None:
+            return None
+        value: Any = self.entry
+        for key in path.split("."):
+            holder, value = value, step(value, key)
+            if isinstance(holder, dict):
+                self._read.add((id(holder), key))
+                value = holder[key] = unpacked(value)
+        if isinstance(value, str):
+            self.texts.append(value)
+        return value
+
+    def unread(self) -> tuple[list[str], list[str]]:
+        """Return the fields with text that were not read: beside bodies, and inside them.
+
+        A body is an object of a request or an answer. A text inside one that was read says nothing
+        new.
+        """
+        fields: dict[str, bool] = {}
+        for path, in_body in self._unread(self.entry, "", False, False):
+            fields[path] = fields.get(path, False) or in_body
+            if len(fields) >= MOST_UNREAD:
+                break
+        beside = [path for path, in_body in fields.items() if not in_body]
+        return beside, [*self.others, *(path for path, in_body in fields.items() if in_body)]
+
+    def _unread(
+        self, value: Any, path: str, in_body: bool, is_read: bool
+    ) -> Iterator[tuple[str, bool]]:
+        """Yield the path of each unread text at or below a value, and whether a body has it."""
+        if isinstance(value, dict):
+            in_body = in_body or id(value) in self._bodies
+            for key, item in value.items():
+                field = id(value), key
+                if field not in self._whole and (field in self._read or not is_known(key)):
+                    below = f"{path}.{cut(key)}" if path else cut(key)
+                    yield from self._unread(item, below, in_body, field in self._read)
+        elif isinstance(value, list) and not holds_text(value):
+            for item in value:
+                yield from self._unread(item, path, in_body, is_read)
+        elif not is_read and holds_text(value):
+            packed = unpacked(value)
+            if packed is not value:
+                yield from self._unread(packed, path, in_body, False)
+            elif not self._repeats(value):
+                yield cut(path), in_body
+
+    def _repeats(self, value: Any) -> bool:
+        """Return whether a text is part of one that was read."""
+        self._compared += 1
+        words = value.strip() if isinstance(value, str) else ""
+        return (
+            bool(words)
+            and self._compared <= MOST_COMPARED
+            and any(words in text for text in self.texts)
+        )

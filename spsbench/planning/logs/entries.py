@@ -1,0 +1,409 @@
+"""Objects of lines become requests, by the table of `forms`; `chats` reads what is there.
+
+What holds no usable request raises `LeftOutError`, and is counted by its reason.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spsbench.metrics.intervals import Floats
+from spsbench.planning.logs.account import Account, holds_text, value_at
+from spsbench.planning.logs.chats import (
+    KINDS,
+    TOKEN_ID_END,
+    Chat,
+    Holders,
+    LeftOutError,
+    Reply,
+    answers_of,
+    messages_of,
+    prompt_of,
+    reply_of,
+    role_of,
+    token_ids,
+    turns_of,
+)
+from spsbench.planning.logs.forms import CONTAINERS, FORMS, Form, names
+from spsbench.untrusted import cut
+
+ROUNDING = 1e-3  # above 0, which servers' float16 and bfloat16 log-probabilities reach
+NOT_LISTED = -9999.0  # stands for an unknown log-probability in OpenAI's API and vLLM's
+MAX_TEMPERATURE = 100.0
+MAX_FIELDS = 12  # names of fields in a reason
+MAX_ANSWERS = 256  # of one conversation
+LEAST_ECHO = 16  # characters of a prompt that an answer repeats by no accident
+LENGTHS = {"prompt_tokens": "input_lens", "completion_tokens": "output_lens"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A served request: ids, or texts that a tokenizer turns into ids."""
+
+    id: str
+    prompt: str | Sequence[int] | None  # a text, a `Chat`, or ids; None: it is unknown
+    answer: str | Sequence[int]  # a text, a `Reply`, or ids
+    text: str | None = None  # of an answer in ids, where the log has it too
+    read: int | None = None  # tokens of the prompt by the log's usage
+    written: int | None = None  # tokens of the answer by the log's usage
+    logprobs: Sequence[float] | None = None  # of each token of the answer, in nats
+    probabilities: Floats | None = None  # of each token in the distribution it was sampled from
+    temperature: float | None = None
+    group: str | None = None
+    trace: str | None = None  # in which a generation may stand several times
+    budget: int | None = None  # most tokens of the answer; None: unknown
+    ended_by_limit: bool = False  # so that the budget is the answer's length
+    is_echo: bool = False  # whether the logged text began with the prompt
+    first: int = 1  # token that the first round begins at; a server's prompt pass gives token 0
+    unread: tuple[str, ...] = ()  # fields beside request and answer whose text is not read
+    unread_inside: tuple[str, ...] = ()  # the same, of request and answer
+    fields: str = ""  # of the line
+
+
+def fields_of(entry: object) -> str:
+    """Return the names of a line's fields."""
+    if not isinstance(entry, dict):
+        return f"it is {KINDS.get(type(entry), 'a number')}"
+    fields = [cut(name) for name in list(entry)[:MAX_FIELDS]]
+    more = [f"{len(entry) - MAX_FIELDS:,} more"] if len(entry) > MAX_FIELDS else []
+    return f"the line has: {', '.join(fields + more) or 'no fields'}"
+
+
+def contained(value: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the entries of a value, one or those of a container, and why not: empty, they are read.
+
+    Raises:
+        LeftOutError: a list that is no conversation.
+    """
+    if not isinstance(value, dict):
+        yield ({"messages": value} if isinstance(value, list) else value), ""
+        return
+    for path, broken in CONTAINERS.items():
+        entries = list(spread(value, path.split(".")))
+        if any(isinstance(entry, dict) for entry in entries):
+            yield from ((entry, "") for entry in entries)
+            for other in broken:
+                why = f"a request that is not whole ({other.rpartition('.')[2]})"
+                yield from ((entry, why) for entry in spread(value, other.split(".")))
+            return
+    texts = value.get("generated_texts")
+    if isinstance(texts, list):  # of `vllm bench serve`, which has a list a field and no prompts
+        for place, text in enumerate(texts):
+            counts = {key: value_at(value, f"{lens}.{place}") for key, lens in LENGTHS.items()}
+            yield {"id": str(place), "generated_text": text, **counts}, ""
+        return
+    yield value, ""
+
+
+def spread(value: Any, path: Sequence[str]) -> Iterator[Any]:
+    """Yield what is at a path, through all items of lists."""
+    if isinstance(value, list):
+        for item in value:
+            yield from spread(item, path)
+    elif not path:
+        yield value
+    elif isinstance(value, dict) and path[0] in value:
+        yield from spread(value[path[0]], path[1:])
+
+
+def nest(attributes: Any) -> Any:
+    """Return the attributes of a span as objects; OpenTelemetry lists them, with dots in names."""
+    if isinstance(attributes, list):
+        pairs = {
+            item["key"]: next(iter(item["value"].values()), None)
+            for item in attributes
+            if isinstance(item, dict)
+            and isinstance(item.get("key"), str)
+            and isinstance(item.get("value"), dict)
+        }
+        attributes = pairs
+    if not isinstance(attributes, dict):
+        return attributes
+    root: dict[str, Any] = {}
+    for name, value in attributes.items():
+        *path, last = name.split(".", 6)
+        holder = root
+        for key in path:
+            inner = holder.setdefault(key, {})
+            holder = inner if isinstance(inner, dict) else holder
+        holder.setdefault(last, value)
+    return listed(root)
+
+
+def listed(value: Any) -> Any:
+    """Return objects whose keys are all numbers as lists, at every level."""
+    if not isinstance(value, dict):
+        return value
+    items = {key: listed(item) for key, item in value.items()}
+    if items and all(key.isdecimal() for key in items):
+        return [items[key] for key in sorted(items, key=lambda key: (len(key), key))]
+    return items
+
+
+def requests_in(entry: dict[str, Any], index: int, forms: Counter[str]) -> Iterator[Request]:
+    """Yield the requests of a line.
+
+    Args:
+        index: number of the line, a name where it has none.
+        forms: by name, to which the form of the line is added.
+
+    Raises:
+        LeftOutError: it holds none.
+    """
+    if "attributes" in entry:
+        entry = {**entry, "attributes": nest(entry["attributes"])}
+    for path in names.span_kinds:
+        kind = value_at(entry, path)
+        if isinstance(kind, str) and kind.lower() in names.steps:
+            raise LeftOutError(f"a step of a trace that is no generation ({path}: {kind.lower()})")
+    if any(entry.get(name) is True for name in names.cached):
+        raise LeftOutError("an answer out of a cache")
+    account = Account(entry)
+    form = next(
+        form for form in FORMS if all(value_at(entry, path) is not None for path in form.marks)
+    )
+    make = _of_conversation if form.turns else _of_form
+    for place, request in enumerate(make(account, form, index)):
+        forms[form.name] += not place
+        yield request
+
+
+def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
+    """Yield the answers of a line to its one request."""
+    entry = account.entry
+    sent = account.at(form.request)
+    if isinstance(sent, dict) and sent is not entry and isinstance(sent.get("body"), dict):
+        sent = sent["body"]
+    is_line = sent is None or sent is entry
+    prompt = None if is_line else prompt_of(account, sent)
+    answer = account.at(form.answer)
+    speaks = role_of(entry)
+    if prompt is None and speaks is None and form.request in ((), FORMS[-1].request):
+        prompt = prompt_of(account, entry)
+    if answer is None and speaks == "assistant":
+        answer = entry
+    if answer is None and prompt is not None:
+        answer = account.get(entry, "text")
+    turns = prompt.messages if isinstance(prompt, Chat) else []
+    if turns and turns[-1]["role"] == "assistant":
+        last = Reply.of(turns[-1])
+        if answer is None or reply_of(Account({}), answer) == last:
+            answer = last
+            prompt = Chat.of(turns[:-1], prompt.tools) if turns[1:] else None  # type: ignore[union-attr]
+    if answer is None and all(entry.get(key) is None for key in names.answer_ids):
+        raise LeftOutError(_without_answer(entry, speaks, prompt))
+    choices = list(answers_of(account, answer, () if answer is entry else (entry,)))
+    if not choices:
+        raise LeftOutError("an answer without choices")
+    beside = [account.at(path) for path in form.beside if value_at(entry, path)]
+    around = tuple(half for half in (sent, *beside) if isinstance(half, dict))
+    identity = name(entry, index, "custom_id", "id", "request_id", "rid")
+    made = [
+        _request(
+            account,
+            choice,
+            (*holders, *around),
+            id=identity + (f"/{place}" if place else ""),
+            prompt=prompt,
+            temperature=temperature_of(entry, *around, *reversed(holders)),
+            group=cut(entry["group"]) if isinstance(entry.get("group"), str) else None,
+            trace=next((cut(v) for k in names.traces if isinstance(v := entry.get(k), str)), None),
+            fields=fields_of(entry),
+        )
+        for place, (choice, holders) in enumerate(choices)
+    ]
+    yield from _accounted(account, made)
+
+
+def _accounted(account: Account, made: Sequence[Request]) -> Iterator[Request]:
+    """Yield requests with the fields that none of them read."""
+    beside, inside = account.unread()
+    several = len(made) > 1  # usage is of all of them
+    for request in made:
+        yield replace(
+            request,
+            unread=tuple(beside),
+            unread_inside=tuple(inside),
+            written=None if several else request.written,
+        )
+
+
+def _without_answer(entry: Mapping[str, Any], speaks: str | None, prompt: object) -> str:
+    """Return why a line has no answer, in words."""
+    if any(entry.get(key) for key in ("error", "errors")) or value_at(entry, "result.error"):
+        return "an error in place of an answer"
+    if "custom_id" in entry and ("body" in entry or "params" in entry):
+        return "a request of a batch without an answer: add the file of its output"
+    if speaks is not None:
+        return "one message of a conversation in a line"
+    if prompt is None and not any(map(holds_text, entry.values())):
+        return "no texts, only lengths or times"
+    return "no answer in a known field"
+
+
+def _request(account: Account, choice: object, holders: Holders, **values: Any) -> Request:
+    """Return the request of one answer, whose ids and usage an outer object may have.
+
+    Raises:
+        LeftOutError: an answer that is neither a text nor ids, or not what a model wrote.
+    """
+    reply = choice if isinstance(choice, Reply) else reply_of(account, choice)
+    ids, logprobs = None, None
+    for holder in holders:
+        for key in names.answer_ids:
+            ids = token_ids(account, holder, key) if ids is None and holder.get(key) else ids
+        logprobs = logprobs or holder.get("logprobs")
+    if ids is None and reply is not None:
+        ids, listed_logprobs = spelled(holders, reply)
+        logprobs = logprobs or listed_logprobs
+    if reply is None and ids is None:
+        raise LeftOutError("an answer without text")
+    check_whole(holders, reply)
+    prompt = values["prompt"]
+    if isinstance(prompt, str | None):
+        of_prompt = (token_ids(account, h, "prompt_token_ids") for h in holders)
+        values["prompt"] = prompt = next(filter(None, of_prompt), prompt)
+    echoes = any(holder.get("echo") is True for holder in holders)
+    answer, is_echo = without_prompt(ids if ids is not None else reply or "", prompt, echoes)
+    endings = [str(ending(holder)).lower() for holder in holders]
+    return Request(
+        answer=answer,
+        text=None if ids is None or is_echo else reply,
+        logprobs=logged(logprobs),
+        read=count_of(holders, names.read),
+        written=count_of(holders, names.written),
+        ended_by_limit=any(word in names.at_limit for word in endings),
+        is_echo=is_echo,
+        **values,
+    )
+
+
+def without_prompt(
+    answer: str | list[int], prompt: Any, echoes: bool
+) -> tuple[str | list[int], bool]:
+    """Return an answer without the prompt that it begins with, and whether it did."""
+    before: Any = prompt
+    if isinstance(prompt, Chat) and prompt.messages:
+        before = prompt.messages[-1]["content"]
+        if prompt.messages[-1]["role"] != "assistant" and not echoes:
+            return answer, False
+    begins = before and type(before) is not Chat and answer[: len(before)] == before
+    if not begins or len(answer) == len(before) or not (echoes or len(before) >= LEAST_ECHO):
+        return answer, False
+    return answer[len(before) :], True
+
+
+def spelled(holders: Holders, text: str) -> tuple[list[int] | None, list[Any] | None]:
+    """Return ids and log-probabilities in `details`, if their texts make up the answer."""
+    for holder in holders:
+        tokens = value_at(holder, "details.tokens")
+        if isinstance(tokens, list) and tokens and all(isinstance(t, dict) for t in tokens):
+            texts, ids = [[token.get(key) for token in tokens] for key in ("text", "id")]
+            if all(isinstance(x, str) for x in texts) and "".join(texts) == text:
+                checked = token_ids(Account({}), {"details": ids}, "details")
+                return checked, [token.get("logprob") for token in tokens]
+    return None, None
+
+
+def ending(holder: Mapping[str, Any]) -> object:
+    """Return why an answer ended, as the log has it; None: it is not said."""
+    value = next((holder[key] for key in names.endings if holder.get(key)), None)
+    return value.get("type", value.get("reason")) if isinstance(value, dict) else value
+
+
+def check_whole(holders: Holders, text: str | None) -> None:
+    """Refuse answers that no model wrote, or not as they are logged.
+
+    Raises:
+        LeftOutError: a piece of a stream, an error, a filtered or a shortened text.
+    """
+    for holder in holders:
+        kind = str(holder.get("object", ""))
+        if kind.endswith(".chunk") or "delta" in holder or holder.get("done") is False:
+            raise LeftOutError("a piece of a stream: expected whole answers")
+        word = str(ending(holder)).lower()
+        if word in names.broken:
+            raise LeftOutError(f"an answer that ended by {word}")
+        status = next((holder[k] for k in names.statuses if type(holder.get(k)) is int), 0)
+        if status >= 400:
+            raise LeftOutError("an answer with an error")
+        if holder.get("truncated") is True:
+            raise LeftOutError("a text that was truncated")
+    if text is not None and any(mark in text.lower() for mark in names.shortened):
+        raise LeftOutError("a text that the log has shortened")
+
+
+def count_of(holders: Holders, keys: Sequence[str]) -> int | None:
+    """Return the tokens that the nearest object with a usage states; None: none does."""
+    for holder in holders:
+        for place in (holder, *(holder.get(key) for key in names.usages)):
+            for key in keys if isinstance(place, dict) else ():
+                value = place.get(key)  # type: ignore[union-attr]
+                if type(value) is int and 0 <= value < TOKEN_ID_END:
+                    return value
+    return None
+
+
+def temperature_of(*entries: Mapping[str, Any]) -> float | None:
+    """Return the temperature that the first of some objects names; None without one.
+
+    Raises:
+        LeftOutError: it is none.
+    """
+    for entry in (*entries, *(entry.get(key) for entry in entries for key in names.sampling)):
+        if isinstance(entry, dict) and entry.get("temperature") is not None:
+            temperature = entry["temperature"]
+            if type(temperature) not in (int, float) or not 0 <= temperature <= MAX_TEMPERATURE:
+                raise LeftOutError(f"a temperature that is no number from 0 to {MAX_TEMPERATURE:g}")
+            return float(temperature)
+    return None
+
+
+def name(entry: Mapping[str, Any], index: int, *keys: str) -> str:
+    """Return the first of some fields that names the request, else its number."""
+    values = (entry.get(key) for key in keys)
+    return next((cut(value) for value in values if type(value) in (str, int)), str(index))
+
+
+def logged(values: object) -> list[float] | None:
+    """Return the log-probabilities of tokens: numbers, or either form of OpenAI's API.
+
+    What is missing for some token is missing for all: None.
+    """
+    if isinstance(values, dict):
+        content = values.get("content")
+        if not isinstance(content, list):
+            return logged(values.get("token_logprobs"))
+        return logged([item.get("logprob") if isinstance(item, dict) else None for item in content])
+    if not isinstance(values, list):
+        return None
+    for value in values:
+        if type(value) not in (int, float) or not NOT_LISTED < value <= ROUNDING:
+            return None
+    return [min(float(value), 0.0) for value in values]
+
+
+def _of_conversation(account: Account, form: Form, index: int) -> Iterator[Request]:
+    """Yield each answer of a conversation, after the turns before it."""
+    turns = account.at(form.turns)
+    if not isinstance(turns, list):
+        raise LeftOutError("conversations that are no list")
+    messages = messages_of(account, turns_of(turns))
+    answers = [place for place, m in enumerate(messages) if place and m["role"] == "assistant"]
+    if not answers:
+        raise LeftOutError("a conversation without an answer")
+    if len(answers) > MAX_ANSWERS:
+        raise LeftOutError(f"a conversation of more than {MAX_ANSWERS} answers")
+    system = account.at(("system",))
+    lead = [{"role": "system", "content": system}] if isinstance(system, str) else []
+    made = [
+        Request(
+            id=f"{name(account.entry, index, 'id')}/{place}",
+            prompt=Chat.of([*lead, *messages[:place]], []),
+            answer=Reply.of(messages[place]),
+            fields=fields_of(account.entry),
+        )
+        for place in answers
+    ]
+    yield from _accounted(account, made)

@@ -1,0 +1,222 @@
+"""Files, pipes and folders of logs: the values of their lines, rows or documents, one by one."""
+
+import codecs
+import csv
+import errno
+import io
+import json
+import os
+import re
+import select
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from spsbench.errors import DataError, first_line
+from spsbench.hardware.files import SILENCE
+from spsbench.planning.logs.chats import role_of
+from spsbench.untrusted import (
+    MAX_VALUES,
+    FieldError,
+    NotJSONError,
+    cut,
+    open_untrusted,
+    parse_json,
+    reading,
+)
+
+LINE_BYTES = 64 << 20  # of a line; a longer one is left out
+BLANKS = re.compile(r"[ \t\r\n,]*+")
+CHUNK = 1 << 20  # bytes of a document that are read at once
+WHAT = "a log of served requests, or the folder of a run"
+PARQUET = b"PAR1"
+COUNTED = ("token", "usage")  # columns of a CSV that hold numbers
+
+LeaveOut = Callable[[str], None]
+"""Counts a line that holds no value, with its reason."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Open a file, or standard input as `-`; as `open_untrusted`."""
+    if str(path) == "-":
+        yield sys.stdin.buffer, sys.stdin.buffer
+        return
+    with reading(path, WHAT), writer_of(path), open_untrusted(path, WHAT) as files:
+        yield files
+
+
+@contextmanager
+def writer_of(path: Path) -> Iterator[None]:
+    """Wait until a named pipe has a writer, and keep what it writes until this block ends."""
+    if not path.is_fifo():
+        yield
+        return
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        if not poll.poll(1000 * SILENCE):
+            raise TimeoutError(errno.ETIMEDOUT, f"no writer for {SILENCE:g} s")
+        yield
+
+
+def values_of(file: IO[bytes], path: Path, leave_out: LeaveOut) -> Iterator[tuple[int, Any]]:
+    """Yield the values of a file with their numbers: of lines, rows, or of a JSON document.
+
+    Raises:
+        DataError: a file of another kind, in one line.
+    """
+    number, line = 0, file.readline(LINE_BYTES).removeprefix(codecs.BOM_UTF8)
+    while line and not line.strip():
+        number, line = number + 1, file.readline(LINE_BYTES)
+    if not line:
+        leave_out(f"an empty file ({cut(path.name)})")
+    elif line.startswith(PARQUET):
+        yield from enumerate(parquet(path))
+    elif line.lstrip()[:1] not in b"[{" and (columns := header(line)):
+        yield from enumerate(table(file, *columns, path), number + 1)
+    elif is_document(line):
+        yield from enumerate(conversations(document(line, file, path)))
+    else:
+        yield from lines(line, number, file, leave_out)
+
+
+def is_document(line: bytes) -> bool:
+    """Return whether a first line begins a document of several lines, or is a list too large."""
+    start = line.strip()
+    if start[:1] == b"{":
+        return start == b"{"
+    if start[:1] != b"[":
+        return False
+    try:
+        parse_json(line, strict=False, limit=LINE_BYTES, values=MAX_VALUES)
+    except FieldError:
+        return True
+    return False
+
+
+def lines(
+    line: bytes, number: int, file: IO[bytes], leave_out: LeaveOut
+) -> Iterator[tuple[int, Any]]:
+    """Yield the values of lines with their numbers; those of a list of objects one by one.
+
+    Args:
+        line: the first of them.
+    """
+    while line:
+        if len(line) == LINE_BYTES and not line.endswith(b"\n"):
+            leave_out(f"a line above {LINE_BYTES >> 20} MiB")
+            while line and not line.endswith(b"\n"):
+                line = file.readline(LINE_BYTES)
+        elif line.strip():
+            try:
+                value = parse_json(line, strict=False, limit=LINE_BYTES)
+            except NotJSONError:
+                is_text = line.lstrip()[:1] not in b"[{"
+                cut_off = "" if line.endswith(b"\n") else " (the last line, cut off)"
+                leave_out(
+                    "plain text, as servers log it, no JSON" if is_text else f"no JSON{cut_off}"
+                )
+            except FieldError as error:
+                leave_out(str(error))
+            else:
+                items = conversations(iter(value)) if isinstance(value, list) else [value]
+                yield from ((number + place, item) for place, item in enumerate(items))
+        number += 1
+        line = file.readline(LINE_BYTES)
+
+
+def conversations(values: Iterator[Any]) -> Iterator[Any]:
+    """Yield the values of a list; messages that follow a first one of a user are a conversation."""
+    first = next(values, None)
+    if role_of(first) in (None, "assistant"):
+        yield from [] if first is None else [first]
+        yield from values
+    else:
+        yield [first, *values]
+
+
+def header(line: bytes) -> tuple[list[str], str] | None:
+    """Return the columns and the separator of a CSV whose first line this is; None: it is none."""
+    text = line.decode(errors="replace").strip()
+    for separator in "\t,;":
+        columns = next(csv.reader([text], delimiter=separator), [])
+        if len(columns) > 1 and all(cell.replace("_", "").isalnum() for cell in columns):
+            return columns, separator
+    return None
+
+
+def table(file: IO[bytes], columns: list[str], separator: str, path: Path) -> Iterator[Any]:
+    """Yield the rows of a CSV as objects; names are in lower case where they are one word.
+
+    Raises:
+        DataError: no CSV, or a cell beyond the bounds.
+    """
+    csv.field_size_limit(LINE_BYTES)
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    names = [name if "_" in name or not name.istitle() else name.lower() for name in columns]
+    try:
+        for cells in csv.reader(text, delimiter=separator):
+            row: dict[str, Any] = dict(zip(names, cells, strict=False))
+            for name, cell in row.items():
+                if cell.isdecimal() and any(word in name.lower() for word in COUNTED):
+                    row[name] = int(cell[:18])
+            yield row
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(
+            f"no CSV ({cut(str(path))}: {first_line(error)}): expected a row a request, in UTF-8"
+        ) from error
+
+
+def parquet(path: Path) -> Iterator[Any]:
+    """Yield the rows of a parquet file, as files of prompts are read."""
+    from spsbench.tasks.reader import rows
+
+    if str(path) == "-":
+        raise DataError("parquet (standard input): expected a file. Name it")
+    yield from (row.values for row in rows(path))
+
+
+def document(first: bytes, file: IO[bytes], path: Path) -> Iterator[Any]:
+    """Yield the values of a JSON document, those of a list one by one: one is in memory at a time.
+
+    Args:
+        first: the bytes that were read already.
+
+    Raises:
+        DataError: no JSON, or a value beyond the bounds.
+    """
+    decode = codecs.getincrementaldecoder("utf-8")().decode
+    scan = json.JSONDecoder().raw_decode
+    text, at, ended, is_open = "", 0, False, False
+    start = io.BytesIO(first)
+    piece = start.read(CHUNK)
+    try:
+        while True:
+            text, at, ended = text[at:] + decode(piece, not piece), 0, not piece
+            if len(text) > LINE_BYTES or sum(map(text.count, ",[{")) > MAX_VALUES:
+                raise FieldError(f"a value above {LINE_BYTES >> 20} MiB or {MAX_VALUES:,} values")
+            while (at := BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+                if text[at] == ("]" if is_open else "["):
+                    at, is_open = at + 1, not is_open
+                    continue
+                try:
+                    value, at = scan(text, at)
+                except ValueError:
+                    if ended:
+                        raise
+                    break
+                yield value
+            if ended:
+                break
+            size = max(CHUNK, len(text) - at)
+            piece = start.read(size) or file.read(size)
+        if is_open:
+            raise FieldError("its list has no end")
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"no JSON ({cut(str(path))}: {first_line(error)}): expected a list of requests, or "
+            "one a line, as jq -c '.[]' writes it"
+        ) from error

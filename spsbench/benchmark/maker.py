@@ -141,6 +141,9 @@ class Maker(Work):
             if self.stop():
                 return
             models = self._load(job.cell)
+            if job.cell.elsewhere:  # a server may draft from its answer to this very prompt
+                prompt = f"({number + 1}) {group[0].sample.prompt}"
+                job = job._replace(sample=replace(group[0].sample, prompt=prompt))
             record = make(job, models, answers=answers)
             if number == 0 and record.error is None:
                 cell = job.cell.but(json_schema=job.sample.json_schema or job.cell.json_schema)

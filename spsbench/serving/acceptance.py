@@ -9,7 +9,7 @@ answer's tokens are refused, since what follows allocates by them.
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate, islice, pairwise, zip_longest
@@ -20,9 +20,8 @@ from spsbench.serving.answers import Answer
 from spsbench.serving.wire import MAX_COUNT, MAX_DEPTH, Histogram, first, read
 from spsbench.untrusted import RangeError
 
-LINE = re.compile(
-    r"^(?:vllm|llamacpp|trtllm)[:_]spec_decode_(\w+?)(?:_total)?(\{[^}\n]*\})? (\S+)", re.MULTILINE
-)
+SAMPLE = re.compile(r"([A-Za-z_:][\w:]*+)(\{[^}\n]*+\})?+[ \t]++(\S++)")
+COUNTER = re.compile(r"(?:vllm|llamacpp|trtllm)[:_]spec_decode_(\w++)")
 PLACE = re.compile(r'position="([0-9]{1,4})"')
 
 log = logging.getLogger(__name__)
@@ -44,11 +43,16 @@ class Acceptance:
     """Counts of rounds, drafted and accepted tokens, and rounds that accepted each position."""
 
     rounds: float
-    drafted: float | None
+    drafted: float | None  # None: not told
     accepted: float
     emitted: float | None  # tokens of the answers; None if only counters are known
     kept: tuple[float, ...] = ()  # rounds that accepted position 1, 2, ...
     source: str = ""
+
+    @property
+    def speculated(self) -> bool:
+        """Return whether any token was drafted."""
+        return bool(self.accepted if self.drafted is None else self.drafted)
 
     def rows(self) -> list[tuple[str, float | None, str]]:
         """Return figures as (this project's term, value, the engines' term)."""
@@ -120,13 +124,15 @@ def _of_engine(answer: Answer) -> Acceptance | None:
         steps = vllm.per_step_accepted
         kept = reached(Counter(steps) if steps else vllm.acceptance_histogram)
     elif sglang := answer.counts.sglang:
-        rounds = sglang.spec_verify_ct or None
-        accepted = first(sglang.spec_num_correct_drafts, sglang.spec_accept_token_num)
-        drafted = first(sglang.spec_num_proposed_drafts, sglang.spec_draft_token_num)
+        rounds = sglang.spec_verify_ct
+        none = None if rounds else rounds  # no round: nothing was drafted
+        accepted = first(sglang.spec_num_correct_drafts, sglang.spec_accept_token_num, none)
+        drafted = first(sglang.spec_num_proposed_drafts, sglang.spec_draft_token_num, none)
         kept = reached(first(sglang.spec_correct_drafts_histogram, sglang.spec_accept_histogram))
         source = "SGLang meta_info"
     elif llama := answer.counts.llama:
-        drafted, accepted = llama.draft_n, llama.draft_n_accepted
+        drafted = llama.draft_n
+        accepted = first(llama.draft_n_accepted, None if drafted else drafted)
         emitted = answer.tokens if llama.predicted_n is None else llama.predicted_n
         rounds = None if accepted is None else emitted - accepted
         source = "llama-server timings; rounds = predicted_n - draft_n_accepted"
@@ -137,8 +143,15 @@ def _of_engine(answer: Answer) -> Acceptance | None:
     return Acceptance(rounds, drafted, accepted, emitted, kept, source)
 
 
-def contradiction(counts: Acceptance, tokens: int) -> str | None:
-    """Return what cannot be true of so many tokens; one draft may go beyond the end."""
+def contradiction(counts: Acceptance, tokens: int, texts: int | None = None) -> str | None:
+    """Return what cannot be true of so many tokens; None if nothing contradicts them.
+
+    Args:
+        counts: of rounds, a draft of which may go beyond the end of a text.
+        tokens: number of tokens of all texts.
+        texts: number of texts in which a server counted together, and nobody else's; None: the
+            counts are an answer's own.
+    """
     rounds, drafted, accepted = counts.rounds, counts.drafted, counts.accepted
     if not 0 <= rounds <= tokens:
         return f"{rounds} rounds of {tokens} tokens, expected as many at most"
@@ -148,6 +161,10 @@ def contradiction(counts: Acceptance, tokens: int) -> str | None:
         return f"{accepted} accepted of {drafted} drafted in {rounds} rounds"
     if max(counts.kept, default=0) > rounds:
         return f"more accepted at a position than the {rounds} rounds"
+    if texts is not None and rounds:
+        beyond = texts * 2 * (1 + (accepted if drafted is None else drafted) / rounds)
+        if rounds + accepted > tokens + beyond:
+            return f"{accepted:.0f} accepted in {rounds:.0f} rounds of {tokens} tokens"
     return None
 
 
@@ -162,19 +179,28 @@ def reached(counts: Any) -> tuple[float, ...]:
 def counters(page: Any) -> dict[str, float]:
     """Read the speculation counters of a /metrics page; empty if there are none."""
     totals: defaultdict[str, float] = defaultdict(float)  # over the engines of one server
-    for name, labels, value in LINE.findall(page) if isinstance(page, str) else ():
-        place = PLACE.search(labels)
-        with suppress(ValueError):
-            if 0 <= (number := float(value)) < MAX_COUNT:
-                totals[f"{name}@{int(place[1])}" if place else name] += number
+    for full_name, labels, number in samples(page):
+        if name := COUNTER.fullmatch(full_name):
+            place = PLACE.search(labels)
+            key = name[1].removesuffix("_total")
+            totals[f"{key}@{int(place[1])}" if place else key] += number
     return totals
 
 
+def samples(page: Any) -> Iterator[tuple[str, str, float]]:
+    """Yield name, labels and value of each count on a /metrics page; none of what is no text."""
+    for line in page.splitlines() if isinstance(page, str) else ():
+        if sample := SAMPLE.match(line):
+            with suppress(ValueError):
+                if 0 <= (number := float(sample[3])) < MAX_COUNT:
+                    yield sample[1], sample[2] or "", number
+
+
 def between(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
-    """Return the difference of two pages; None if nothing was counted or the server restarted."""
+    """Return the difference of two pages; None without counters, or if the server restarted."""
     grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
-    rounds, accepted = grown.get("num_drafts", 0.0), grown.get("num_accepted_tokens")
-    if accepted is None or rounds <= 0 or min(grown.values()) < 0:
+    rounds, accepted = grown.get("num_drafts"), grown.get("num_accepted_tokens")
+    if rounds is None or accepted is None or min(grown.values()) < 0:
         return None
     position = "num_accepted_tokens_per_pos@"
     places = sorted(int(name.split("@")[1]) for name in grown if name.startswith(position))

@@ -15,7 +15,7 @@ from spsbench.untrusted import cut
 KEY, BASELINE_KEY = "SPS_API_KEY", "SPS_BASELINE_API_KEY"
 HIDDEN = "***"
 SHORTEST_SECRET = 8  # characters; a shorter key is no secret, and an ordinary text may hold it
-INVISIBLE = r"[\s\x00-\x1f\x7f\xad\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufe0f\ufeff]*"
+INVISIBLE = r"[\s\x00-\x1f\x7f\xad\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufe0f\ufeff]*+"
 """Characters that may break a key in a text."""
 
 
@@ -69,7 +69,8 @@ class ApiKey:
         self.headers = {"authorization": f"Bearer {self._value}"} if self._value else {}
         forms = sorted(_forms(self._value), key=len, reverse=True) if self._value else []
         self._pattern = re.compile("|".join(map(re.escape, forms)), re.IGNORECASE)
-        self._broken = re.compile(INVISIBLE.join(map(re.escape, self._value)), re.IGNORECASE)
+        visible = map(re.escape, "".join(self._value.split()))
+        self._broken = re.compile(INVISIBLE.join(visible), re.IGNORECASE)
 
     def hide(self, value: Any) -> Any:
         """Replace the key in a text, or in all names and texts of a JSON value.

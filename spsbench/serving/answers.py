@@ -19,6 +19,7 @@ from spsbench.untrusted import FieldError, NotJSONError, cut, parse_json
 
 MAX_REASON = 200  # characters of a server's words in a line
 ID_KEY = re.compile(r"#[0-9]{1,10}")
+BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # how engines print a token of one byte
 ENDS = {
     "length": frozenset(("length", "max_tokens", "max_new_tokens", "max_length")),
     "context": frozenset(("context", "context_length", "model_length")),
@@ -66,11 +67,56 @@ class Answer:
     attempts: int = 1
     reasoning: str = ""  # generated text that is no part of the answer
     unsent: int = 0  # tokens that the engine counts beside `count`, and does not send
+    spelled: str = ""  # the texts of the listed tokens; empty where the engine names ids alone
 
     @property
     def tokens(self) -> int:
         """Return the number of tokens by the engine's count, else as listed, else as arrived."""
         return self.count or len(self.keys if self.ids is None else self.ids) or len(self.stamps)
+
+    def miscount(self, asked: float) -> str:
+        """Return why the number of tokens cannot be true; empty if it can be.
+
+        Args:
+            asked: number of tokens that the request allows.
+        """
+        count, pieces = self.count, len(self.stamps)
+        if count is not None and (type(count) is not int or count < 0):
+            return f"counts {str(count)[:40]} tokens"
+        if self.ids is not None and count not in (None, len(self.ids)):
+            return f"counts {count} tokens and lists {len(self.ids)} ids"
+        if self.tokens > asked:
+            return f"{self.tokens} tokens where {asked} were asked for"
+        if count is not None and count < pieces - 1:  # the last piece may be text held back
+            return f"counts {count} tokens in {pieces} pieces of text"
+        return ""
+
+    def is_cut_short(self, asked: int) -> bool:
+        """Return whether a limit of the server ended the text before the tokens asked for."""
+        finish = (self.finish or "").lower()
+        is_limit = finish in ENDS["length"] | ENDS["context"]
+        return is_limit and 0 < self.tokens + self.unsent < asked
+
+    def misstatement(self) -> str:
+        """Return why the listed tokens are not those of the text; empty if they can be."""
+        rows, keys, ids = len(self.stated), self.keys, self.ids
+        if rows not in (0, len(keys)):
+            return f"states probabilities for {rows} of {len(keys)} tokens"
+        if keys and ids is not None and len(keys) != len(ids):
+            return f"lists log-probabilities of {len(keys)} of {len(ids)} tokens"
+        if keys and ids is None and self.count not in (None, len(keys), len(keys) + 1):  # its end
+            return f"lists {len(keys)} tokens and counts {self.count}"
+        for token, key in zip(ids or (), keys, strict=False):
+            if ID_KEY.fullmatch(key) and key != f"#{token}":
+                return f"has the log-probability of {key} for the token #{token}"
+        if not self.spelled:
+            return ""
+        whole = (self.text, self.reasoning, self.spelled)
+        text, reasoning, spelled = (letters(part, ascii_only=not all(map(str.isascii, whole)))
+                                    for part in whole)  # fmt: skip
+        if text not in spelled or reasoning not in spelled:
+            return "lists tokens that do not spell its text"
+        return ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a line of a file."""
@@ -92,6 +138,7 @@ class Reader:
         self.answer = Answer("", [], [], [], None)
         self.prompt: Sequence[Sequence[Entry] | None] = ()  # likeliest at each of its tokens
         self._unsent = self._length = 0
+        self._pieces: list[str | None] = []  # texts of the listed tokens
 
     def add(self, at: float, data: bytes) -> bool:
         """Read JSON that came at a time, and return whether it holds generated text."""
@@ -142,12 +189,16 @@ class Reader:
             ]
         for part in (chunk, *(chunk.choices or ())):
             self._count(vllm=(part.metrics or {}).get("speculative_decoding"))
-            self._count(llama=part.timings if (part.timings or {}).get("draft_n") else None)
+            timings = part.timings or {}
+            self._count(llama=timings if timings.get("draft_n") is not None else None)
 
     def _add_tokens(self, entries: Sequence[Entry]) -> None:
-        for key, logprob in map(stated, entries):
+        """Append the keys, logarithms and texts of listed tokens to those of the answer."""
+        for entry in entries:
+            key, logprob = stated(entry)
             self.answer.keys.append(key)
             self.answer.own.append(logprob)
+            self._pieces.append(entry.text)
 
     def _count(self, **counts: Any) -> None:
         """Keep an engine's counts of drafts; of counts that cannot be true only the reason."""
@@ -158,23 +209,23 @@ class Reader:
             self.answer.counts = Counts(wrong=str(error))
 
     def done(self) -> Answer:
-        """Return the answer, whose ids and tokens agree, without the key in any part."""
-        answer = self.answer
+        """Return the answer without the key in any part.
+
+        Raises:
+            FieldError: where the tokens spell the key.
+        """
+        answer, pieces = self.answer, self._pieces
         if answer.ids is None and answer.keys and all(map(ID_KEY.fullmatch, answer.keys)):
             answer.ids = [int(key[1:]) for key in answer.keys]
         if answer.count and answer.ids is None and not answer.keys and not answer.reasoning:
             answer.unsent = min(self._unsent, answer.count)
             answer.count -= answer.unsent
-        rows, keys = len(answer.stated), len(answer.keys)
-        if rows not in (0, keys):
-            raise FieldError(f"top_logprobs: {rows} rows, expected one for each of {keys} tokens")
-        for token, key in zip(answer.ids or (), answer.keys, strict=False):
-            if ID_KEY.fullmatch(key) and key != f"#{token}":
-                raise FieldError(f"token {token} has the logprobs of {key}, expected its own")
         answer.text, answer.reasoning = self.hide(answer.text), self.hide(answer.reasoning)
-        spelled = "".join(answer.keys)
-        if self.hide(spelled) != spelled:
-            raise FieldError("tokens: they spell the API key, expected a text without it")
+        if None not in pieces:
+            answer.spelled = "".join(map(str, pieces))
+        for spelled in ("".join(answer.keys), answer.spelled):
+            if self.hide(spelled) != spelled:
+                raise FieldError("tokens: they spell the API key, expected a text without it")
         return answer
 
 
@@ -198,7 +249,7 @@ class SglangReader(Reader):
             answer.stopped_by = finish.matched if isinstance(finish.matched, str) else None
             finish = finish.type
         answer.finish = finish
-        answer.keys, answer.own = [], []
+        answer.keys, answer.own, self._pieces = [], [], []
         self._add_tokens(meta.output_token_logprobs or [])
         answer.stated = list(map(ordered, meta.output_top_logprobs or ()))
         self.prompt = meta.input_top_logprobs or ()
@@ -211,3 +262,14 @@ def reason_in(value: Any) -> str:
         if isinstance(value, dict) and name in value:
             value = value[name]
     return as_it_is(cut(value, MAX_REASON)) or "no reason given"
+
+
+def letters(text: str, *, ascii_only: bool) -> str:
+    """Return the letters and digits of a text: blanks, marks and half characters print variously.
+
+    Args:
+        text: printed by an engine, as a whole or token by token.
+        ascii_only: leave out letters that engines print in several ways, byte by byte.
+    """
+    text = BYTE.sub("", text)
+    return "".join(c for c in text if c.isalnum() and (c.isascii() or not ascii_only))

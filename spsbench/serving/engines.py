@@ -11,12 +11,17 @@ from spsbench.errors import DataError, UnavailableError
 from spsbench.serving.answers import Answer as Answer
 from spsbench.serving.answers import Reader, SglangReader
 from spsbench.serving.http import FIRST, Client, FailedError, RefusedError
-from spsbench.serving.wire import Model, ordered, read
+from spsbench.serving.wire import UNLISTED, Model, ordered, read
 from spsbench.serving.wire import Stated as Stated
 from spsbench.untrusted import cut
 
 TOPS = (10, 5, 1)  # likeliest tokens to request; the largest that the server allows is used
 REFUSED = (400, 422)  # statuses of a request with a field that a server does not take
+NO_ROUTE = (404, 405)
+GENERATE = "/generate"  # SGLang's own route
+SEED = "seed"
+PROBED = 4  # tokens whose rows tell the length of a list, and its digits
+MAX_PLACES = 5  # decimal places of logarithms that are taken as rounded
 
 
 class Kind(StrEnum):
@@ -29,19 +34,31 @@ class Kind(StrEnum):
     OPENAI = "openai"  # any other engine with OpenAI's schema
 
 
-COMMON = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
-OFF: Mapping[Kind, Mapping[str, Any]] = {
-    Kind.VLLM: COMMON
-    | {"repetition_penalty": 1.0, "ignore_eos": True}
-    | {"return_token_ids": True, "return_tokens_as_token_ids": True},
-    Kind.SGLANG: COMMON | {"top_k": -1, "repetition_penalty": 1.0, "ignore_eos": True},
+COMMON = {"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+SAMPLERS: Mapping[Kind, Mapping[str, Any]] = {
+    # vllm/sampling_params.py at 00388f65 (0.33); 0 switches top_k off since 0.9 alone, -1 always
+    Kind.VLLM: COMMON | {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
+    # docs/basic_usage/sampling_params.md at 0a0dd359 (0.5)
+    Kind.SGLANG: COMMON | {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
+    # tools/server/README.md at 00dc8057 (b10470), and its fields that the page leaves out
     Kind.LLAMA_SERVER: COMMON
-    | {"typical_p": 1.0, "repeat_penalty": 1.0, "ignore_eos": False}
-    | {"return_tokens": True, "timings_per_token": False},
-    Kind.LLAMA_CPP_PYTHON: COMMON | {"repeat_penalty": 1.0},
-    Kind.OPENAI: {"top_p": 1.0},
+    | {"top_k": 0, "min_p": 0.0, "typical_p": 1.0, "top_n_sigma": -1.0, "xtc_probability": 0.0}
+    | {"dynatemp_range": 0.0, "mirostat": 0, "adaptive_target": -1.0}
+    | {"repeat_penalty": 1.0, "dry_multiplier": 0.0},
+    # llama_cpp/server/types.py at 10732af5 (0.3)
+    Kind.LLAMA_CPP_PYTHON: COMMON
+    | {"top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0, "mirostat_mode": 0},
+    Kind.OPENAI: COMMON,
 }
-"""Sampling that is off, as each request says it: a server may have defaults of its own."""
+"""Samplers that are off, as each request says it: a server may have defaults of its own."""
+GREEDY_SAFE = frozenset(("top_p", "top_k", "min_p", "top_n_sigma"))
+"""Samplers that leave the likeliest token what it is."""
+EXTRAS: Mapping[Kind, Mapping[str, Any]] = {
+    Kind.VLLM: {"ignore_eos": True, "return_token_ids": True, "return_tokens_as_token_ids": True},
+    Kind.SGLANG: {"ignore_eos": True},
+    Kind.LLAMA_SERVER: {"ignore_eos": False, "return_tokens": True, "timings_per_token": False},
+}
+"""What a request asks for beside a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +74,7 @@ class Ask:
     chat: bool = False
     warp: Mapping[str, float] = field(default_factory=dict)  # top_p, top_k, min_p, where not off
     stop: tuple[str, ...] = ()
-    ignore_eos: bool | None = None  # None = as in `OFF`
+    ignore_eos: bool | None = None  # None = as in `EXTRAS`
     constraint: tuple[str, str] | None = None  # json_schema, regex or grammar, and its text
 
 
@@ -70,8 +87,10 @@ class Server:
     model: str
     version: str = ""
     top: int = 0  # likeliest tokens in an answer; 0 = no logprobs
-    extras: bool = True  # accepts the fields of `OFF`
-    counts_streams: bool = True  # accepts `stream_options`
+    refused: tuple[str, ...] = ()  # fields that it does not take, each left out alone
+    uncertain: tuple[str, ...] = ()  # samplers among them that may be on by a default of its own
+    no_greedy: str = ""  # why it refuses temperature 0; empty = it accepts that
+    digit: float = 0.0  # last digit that it prints of a logarithm, such as 0.01; 0 = all digits
     takes_ids: bool = False  # accepts prompts as ids
     rescores: bool = False  # returns logprobs of a prompt's tokens
     gives_ids: bool = False
@@ -82,6 +101,11 @@ class Server:
     def name(self) -> str:
         """Return the engine and its version in words."""
         return f"{self.kind} {self.version}".strip()
+
+    @property
+    def coldest(self) -> float:
+        """Return the least temperature that the server accepts: 0, or 1 where it refuses that."""
+        return 1.0 if self.no_greedy else 0.0
 
     async def answer(self, ask: Ask) -> Answer:
         """Send a request and return the continuation."""
@@ -95,30 +119,62 @@ class Server:
                 answer = (await self._send(path, body)).answer
             except RefusedError:
                 raise error from None
-            self.counts_streams = False
+            self.refused += ("stream_options",)
             return answer
 
     async def _send(self, path: str, body: dict[str, Any]) -> Reader:
-        reader = SglangReader if self.kind is Kind.SGLANG else Reader
+        reader = SglangReader if path == GENERATE else Reader
         return await self.client.post(path, body, reader)
+
+    async def answer_without_refused(self, ask: Ask) -> Answer:
+        """Return an answer after finding the optional fields that the server refuses.
+
+        Each refused field is added to `refused`, and left out of later requests alone.
+
+        Raises:
+            RefusedError: where the request is refused without any optional field.
+        """
+        try:
+            return await self.answer(ask)
+        except RefusedError as error:
+            if error.status not in REFUSED:
+                raise
+            refusal = error
+        optional = [*SAMPLERS[self.kind], *EXTRAS.get(self.kind, ()), SEED]
+        self.refused = tuple(optional)
+        try:
+            answer = await self.answer(ask)
+        except RefusedError:
+            raise refusal from None
+        for name in optional:
+            refused = self.refused
+            self.refused = tuple(other for other in refused if other != name)
+            try:
+                answer = await self.answer(ask)
+            except (RefusedError, FailedError):
+                self.refused = refused
+        return answer
 
     def request(self, ask: Ask) -> tuple[str, dict[str, Any]]:
         """Return the path and the body of a request in the server's schema."""
         is_list = isinstance(ask.prompt, tuple)
         prompt: Any = list(ask.prompt) if is_list else ask.prompt
         params = {"temperature": ask.temperature, **self._sampling(ask), **self._constraint(ask)}
-        if self.kind is Kind.SGLANG:
-            params |= {"max_new_tokens": ask.tokens, "sampling_seed": ask.seed}
+        if self.kind is Kind.SGLANG and not ask.chat:
+            params |= {"max_new_tokens": ask.tokens}
+            params |= {"sampling_seed": ask.seed} if SEED not in self.refused else {}
             body = {"sampling_params": params, "stream": ask.stream}
             body["input_ids" if is_list else "text"] = prompt
             if ask.top:  # those of the prompt too, for its ids
                 body |= {"return_logprob": True, "top_logprobs_num": ask.top}
-                body |= {"logprob_start_len": 0}
-            return "/generate", body
-        body = {"model": self.model, "max_tokens": ask.tokens, "seed": ask.seed, **params}
+                body |= {"logprob_start_len": 0, "return_text_in_logprobs": True}
+            return GENERATE, body
+        body = {"model": self.model, "max_tokens": ask.tokens, **params}
+        body |= {SEED: ask.seed} if SEED not in self.refused else {}
         if ask.stream:
             body |= {"stream": True}
-            body |= {"stream_options": {"include_usage": True}} if self.counts_streams else {}
+            counts = "stream_options" not in self.refused
+            body |= {"stream_options": {"include_usage": True}} if counts else {}
         if ask.chat:
             body["messages"] = prompt if is_list else [{"role": "user", "content": prompt}]
             body |= {"logprobs": True, "top_logprobs": ask.top} if ask.top else {}
@@ -127,22 +183,23 @@ class Server:
         return "/v1/completions", body
 
     def _sampling(self, ask: Ask) -> dict[str, Any]:
-        off = OFF[self.kind] if self.extras else {}
-        given: dict[str, Any] = dict(ask.warp) | ({"stop": list(ask.stop)} if ask.stop else {})
-        if ask.ignore_eos or (ask.ignore_eos is not None and "ignore_eos" in off):
-            given["ignore_eos"] = ask.ignore_eos
-        if lacking := [name for name in given if name not in ("top_p", "stop", *off)]:
+        """Return the sampling fields: those that are off or asked for, without refused ones."""
+        fields = {**SAMPLERS[self.kind], **EXTRAS.get(self.kind, {})}
+        chosen: dict[str, Any] = dict(ask.warp) | ({"stop": list(ask.stop)} if ask.stop else {})
+        if ask.ignore_eos or (ask.ignore_eos is not None and "ignore_eos" in fields):
+            chosen["ignore_eos"] = ask.ignore_eos
+        if lacking := [name for name in chosen if name not in (*fields, "stop")]:
             raise DataError(
                 f"no {', '.join(lacking)} ({self.client.address}): expected an engine with that "
                 f"parameter, found {self.name}. Leave the option out"
             )
-        return {**off, **given}
+        return {n: v for n, v in fields.items() if n not in self.refused} | chosen
 
     def _constraint(self, ask: Ask) -> dict[str, Any]:
         if ask.constraint is None:
             return {}
         kind, content = ask.constraint
-        if self.kind is Kind.SGLANG:
+        if self.kind is Kind.SGLANG and not ask.chat:
             return {{"grammar": "ebnf"}.get(kind, kind): content}
         schema = json.loads(content) if kind == "json_schema" else content
         if self.kind is Kind.VLLM:
@@ -158,7 +215,8 @@ class Server:
     async def rescore(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Stated]:
         """Return the distribution that the server states for each of `tokens`, in one pass."""
         is_sglang = self.kind is Kind.SGLANG
-        path, body = self.request(Ask((*prompt, *tokens), 1, 0.0, top=self.top * is_sglang))
+        ask = Ask((*prompt, *tokens), 1, self.coldest, top=self.top * is_sglang)
+        path, body = self.request(ask)
         if not is_sglang:
             body["prompt_logprobs"] = self.top
         rows = (await self._send(path, body)).prompt
@@ -170,14 +228,20 @@ class Server:
         return list(map(ordered, rows[-len(tokens) :]))
 
 
-async def connect(client: Client, model: str | None = None) -> Server:
-    """Detect the engine, its model and its capabilities; of several models one must be named."""
+async def connect(client: Client, model: str | None = None, *, chat: bool = False) -> Server:
+    """Detect the engine, its model and its capabilities.
+
+    Args:
+        client: of the address.
+        model: None: the only one; of several models one must be named.
+        chat: probe by chats alone, so that a server may have no other route.
+    """
     with client.reading(FIRST, "a list of models"):
         page = await client.get(FIRST)
         listed = page.get("data") if isinstance(page, dict) else None
         entries = read(listed or [], list[Model])
     names = [entry.id for entry in entries]
-    kind, version = await _engine(client, entries)
+    kind, version, defaults = await _engine(client, entries)
     if names and (len(names) > 1 if model is None else model not in names):
         wrong = f"{len(names)} models" if model is None else f"no model {cut(model)}"
         raise DataError(
@@ -190,52 +254,77 @@ async def connect(client: Client, model: str | None = None) -> Server:
             "schema or SGLang. Check the URL, or name the model with `model`"
         )
     server = Server(client, kind, model or (names[0] if names else ""), version)
-    await _probe(server)
+    await _probe(server, chat=chat)
+    off = SAMPLERS[kind]
+    refused = [name for name in server.refused if name in off]
+    server.uncertain = tuple(name for name in refused if defaults.get(name) != off[name])
     return server
 
 
-async def _engine(client: Client, entries: Sequence[Model]) -> tuple[Kind, str]:
+async def _engine(client: Client, entries: Sequence[Model]) -> tuple[Kind, str, Mapping[str, Any]]:
+    """Return the engine, its version, and its sampling by default as far as it tells."""
     owner = entries[0].owned_by if entries else None
     paths = ("/version", "/server_info", "/get_server_info", "/props")
     pages = await asyncio.gather(*map(client.get, paths))
     version, info, older, props = (page if isinstance(page, dict) else {} for page in pages)
     info = info or older
     if owner == "sglang" or "disaggregation_mode" in info or "avg_spec_accept_length" in info:
-        return Kind.SGLANG, cut(info.get("version") or "")
+        defaults = info.get("preferred_sampling_params")
+        return Kind.SGLANG, cut(info.get("version") or ""), _mapping(defaults)
     if owner == "vllm":
-        return Kind.VLLM, cut(version.get("version") or "")
+        return Kind.VLLM, cut(version.get("version") or ""), {}
     if owner == "llamacpp" or "default_generation_settings" in props:
-        return Kind.LLAMA_SERVER, cut(props.get("build_info") or "")
+        defaults = _mapping(props.get("default_generation_settings"))
+        build = cut(props.get("build_info") or "")
+        return Kind.LLAMA_SERVER, build, {**defaults, **_mapping(defaults.get("params"))}
     if owner == "me" and entries[0].permissions == []:  # the engine's own spelling
-        return Kind.LLAMA_CPP_PYTHON, ""
-    return Kind.OPENAI, ""
+        return Kind.LLAMA_CPP_PYTHON, "", {}
+    return Kind.OPENAI, "", {}
 
 
-async def _probe(server: Server) -> None:
-    """Test the server's capabilities with answers of two tokens: extras, logprobs, ids."""
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+async def _probe(server: Server, *, chat: bool) -> None:
+    """Test the server's capabilities with short answers: fields, temperature 0, logprobs, ids."""
+    short = Ask("The", 2, 1.0, chat=chat)
     try:
-        plain = await server.answer(Ask("The", 2, 1.0))
+        plain = await server.answer_without_refused(short)
     except RefusedError as error:
-        if error.status not in REFUSED:
-            raise
-        server.extras = False
-        plain = await server.answer(Ask("The", 2, 1.0))
+        if error.status in NO_ROUTE and not chat:
+            line = f"{error}. Where the server has chats alone, take `chat`"
+            raise RefusedError(line, error.status, error.reason) from None
+        raise
     server.gives_ids = server.ids_alone = plain.ids is not None
+    cold = replace(short, temperature=0.0)
+    try:
+        await server.answer(cold)
+    except (RefusedError, FailedError) as error:
+        server.no_greedy, cold = str(error), short
     for top in TOPS:
         try:
-            answer = await server.answer(Ask("The", 2, 1.0, top=top))
+            answer = await server.answer(replace(cold, tokens=PROBED, top=top))
         except (RefusedError, FailedError) as error:
             if getattr(error, "status", 500) in REFUSED:
                 continue
             break  # it fails at any number of logprobs
-        if any(answer.stated):
-            server.top = min(top, max(map(len, answer.stated)))
+        if rows := [row for row in answer.stated if row]:
+            # the emitted token may be beside the likeliest: the shortest row is these alone
+            server.top = min(top, *map(len, rows))
+            server.digit = last_digit([logprob for row in rows for _, logprob in row])
             server.gives_ids |= answer.ids is not None
             break
+    if not chat:
+        await probe_ids(server)
+
+
+async def probe_ids(server: Server) -> None:
+    """Set `takes_ids` and `rescores` by completions of prompts as ids."""
     if server.kind not in (Kind.VLLM, Kind.SGLANG, Kind.LLAMA_SERVER):
         return
     try:
-        answer = await server.answer(Ask((1, 2, 3), 2, 0.0))
+        answer = await server.answer(Ask((1, 2, 3), 2, server.coldest))
         server.takes_ids = answer.prompt_tokens in (None, 3)
         if server.takes_ids and server.top and server.kind is not Kind.LLAMA_SERVER:
             server.rescores = len(await server.rescore((1, 2), (3, 2))) == 2
@@ -243,14 +332,23 @@ async def _probe(server: Server) -> None:
         return
 
 
-async def probe_streams(server: Server) -> None:
+def last_digit(logprobs: Sequence[float]) -> float:
+    """Return the last decimal place of printed logarithms, such as 0.01; 0 beyond five places."""
+    printed = [logprob for logprob in logprobs if UNLISTED < logprob < 0]
+    for places in range(1, MAX_PLACES + 1) if printed else ():
+        if all(round(logprob, places) == logprob for logprob in printed):
+            return 10.0**-places
+    return 0.0
+
+
+async def probe_streams(server: Server, *, chat: bool = False) -> None:
     """Set `streams` if a streamed answer has all that a whole one has.
 
     SGLang repeats all tokens in each event, and llama-cpp-python ends a stream at the next request.
     """
     if server.kind in (Kind.SGLANG, Kind.LLAMA_CPP_PYTHON):
         return
-    ask = Ask("The", 3, 0.0, top=server.top)
+    ask = Ask("The", 3, server.coldest, top=server.top, chat=chat)
     try:
         whole = (await server.answer(ask)).to_json()
         parts = (await server.answer(replace(ask, stream=True))).to_json()

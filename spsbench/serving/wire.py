@@ -53,6 +53,11 @@ class TokenLogprob(Struct, kw_only=True):
         number = named[1] if named and self.id is None else self.id
         return self.token if number is None else f"#{number}"
 
+    @property
+    def text(self) -> str | None:
+        """Return what the token prints; None where an engine names it by its id."""
+        return None if NAMED_ID.fullmatch(self.token) else self.token
+
 
 class Logprobs(Struct):
     content: list[TokenLogprob] | None = None
@@ -118,6 +123,7 @@ class Chunk(Struct):
 class Row(Struct, array_like=True):
     logprob: Logprob | None  # None: the first token of a prompt
     id: TokenId
+    text: Any = None  # what the token prints, where it is asked for
 
     @property
     def key(self) -> str:

@@ -12,7 +12,7 @@ from spsbench.serving.acceptance import between, counters, of_answer, of_answers
 from spsbench.serving.answers import Answer
 from spsbench.serving.engines import Ask
 from spsbench.serving.wire import Counts, read
-from spsbench.untrusted import FieldError, RangeError
+from spsbench.untrusted import RangeError
 from tests.oracles.hostile import SPECULATIVE
 from tests.oracles.servers import answer_of, asked
 from tests.oracles.stub import Stub
@@ -44,10 +44,46 @@ def test_a_logarithm_of_what_is_not_listed_is_no_probability(value):
     assert answer.stated == [[("b", -1.0), ("a", float("-inf"))]]
 
 
-def test_ids_of_other_tokens_than_those_of_the_logprobs_are_refused():
-    logprobs = {"tokens": ["token_id:1"], "token_logprobs": [-1.0]}
-    with pytest.raises(FieldError):
-        answer_of([(0.0, {"choices": [{"text": "a", "logprobs": logprobs, "token_ids": [2]}]})])
+def listed(tokens, rows=True):
+    """Log-probabilities of tokens, in the schema of completions."""
+    names = [f"token_id:{t}" if isinstance(t, int) else t for t in tokens]
+    tops = {"top_logprobs": [{name: -1.0} for name in names]} if rows else {}
+    return {"tokens": names, "token_logprobs": [-1.0] * len(names), **tops}
+
+
+@pytest.mark.parametrize(
+    ("choice", "count", "balances"),
+    [
+        ({"text": "a", "logprobs": listed([2]), "token_ids": [2]}, 1, True),
+        ({"text": "a", "logprobs": listed([1]), "token_ids": [2]}, 1, False),
+        ({"text": "a b", "logprobs": listed([1]), "token_ids": [1, 2]}, 2, False),
+        ({"text": "a b", "logprobs": listed(["a", " b"])}, 2, True),
+        ({"text": "a b", "logprobs": listed(["a", " b", ""])}, 3, True),  # an end without a text
+        ({"text": "a b", "logprobs": listed(["a", " b"])}, 3, True),  # one that is not listed
+        ({"text": "a b", "logprobs": listed(["a", " b"])}, 9, False),
+        ({"text": "a b", "logprobs": listed(["a", " c"])}, 2, False),
+        ({"text": "a", "logprobs": listed(["a", ". b"])}, 2, True),  # a stop string cut it
+        ({"text": "né", "logprobs": listed(["n", "<0xC3>", "<0xA9>"])}, 3, True),
+        ({"text": "n", "logprobs": listed(["n", "\ufffd"])}, 2, True),  # half a character
+        ({"text": "a b", "logprobs": listed(["▁a", "▁b"])}, 2, True),
+        ({"text": "a", "token_ids": [1]}, 1, True),
+        ({"text": "a", "token_ids": [1]}, 2, False),
+    ],
+)
+def test_an_answer_balances_where_its_tokens_are_those_of_its_text(choice, count, balances):
+    answer = answer_of([(0.0, {"choices": [choice], "usage": {"completion_tokens": count}})])
+    assert (answer.miscount(16) + answer.misstatement() == "") is balances
+
+
+def test_reasoning_is_spelled_by_the_tokens_too():
+    message = {"content": "yes", "reasoning_content": "so it is"}
+    content = [
+        {"token": t, "logprob": -1.0, "id": i} for i, t in enumerate(["so it", " is", "yes"])
+    ]
+    choice = {"message": message, "logprobs": {"content": content}}
+    assert answer_of([(0.0, {"choices": [choice]})]).misstatement() == ""
+    content[1]["token"] = " was"
+    assert "spell" in answer_of([(0.0, {"choices": [choice]})]).misstatement()
 
 
 # Ends.
@@ -97,7 +133,7 @@ def refusing(test, status=422):
 def test_sampling_that_is_off_is_left_out_where_a_server_refuses_it():
     stub = refusing(lambda body: body.get("top_p") == 1.0)
     server, answer = asked(stub, Ask("a b", 4))
-    assert (server.extras, answer.tokens) == (False, 4)
+    assert (server.refused, server.uncertain, answer.tokens) == (("top_p",), ("top_p",), 4)
     assert "top_p" not in stub.asked[-1]
     asked(stub, Ask("a b", 4, warp={"top_p": 0.5}))
     assert stub.asked[-1]["top_p"] == 0.5

@@ -210,7 +210,6 @@ def silent(_: int, http: Any) -> bool:
     ("server", "args", "options", "error"),
     [
         ({"trouble": silent}, "timeout=0.3,retries=0", {}, UnavailableError),
-        ({"says_more": 1}, QUICK, {}, DataError),  # ids are not as many
         ({}, QUICK, {"target": "nano"}, DataError),  # ids of another tokenizer
         ({}, "model=gpt", {}, DataError),
         ({"schema": "openai"}, QUICK, {"top_k": 5}, DataError),
@@ -222,6 +221,14 @@ def test_what_a_server_says_or_lacks_is_refused_in_one_line(
     with serving(Stub(**server)) as url, pytest.raises(error) as failure:
         bench(f"openai:url={url},{args}", **options)
     assert "\n" not in str(failure.value)
+
+
+def test_texts_with_fewer_ids_than_are_counted_are_failed_records(bench: Any) -> None:
+    with serving(Stub(says_more=1)) as url:
+        made = bench(f"openai:url={url},{QUICK}")
+    errors = [record.error for record in records(made.folder)]
+    assert len(errors) == PROMPTS
+    assert all("does not balance" in error for error in errors)
 
 
 GONE = "openai:url=http://127.0.0.1:9"

@@ -22,21 +22,25 @@ N and the rest against t = r / (r + q(N)), and E[f] <= 1 for lam >= 0. Proof: r 
 E[f] - 1 = w lam ((r - g) (1 - t) - q(N) t) = -w lam g (1 - t) <= 0. "Too rarely" has no such
 bound, as g may be r, so it is not bet.
 
+**Theorem 3.** An answer that does not balance is left out, and a token of which nothing is stated
+is not bet on; what was emitted may decide which. Of n taken and k left out the capital is that of
+the taken ones over (n + k + 1) binomial(n + k, k). Proof: for a share s, factors (1 - s) f where
+taken and s where left out have the mean (1 - s) E[f; taken] + s P(left out) <= 1; over all s their
+product has that divisor. It is 1 while nothing was left out: both alarm with 2 `level` at most.
+
 Where nothing is hidden, N is all tokens and q(N) = 1: the whole distribution is bet on. This may
 begin with any text, as soon as the texts before it show that the server samples and lists its ends.
 """
 
 import math
-import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spsbench.audit.statistical.betting import (
     ARGMAX,
@@ -46,8 +50,10 @@ from spsbench.audit.statistical.betting import (
     LEVEL,
     TAIL,
     Bits,
+    Control,
     Floats,
-    lengths,
+    claimable,
+    inject,
 )
 from spsbench.audit.statistical.finding import AuditVerdict, Finding, MethodAudit, Test, share
 from spsbench.audit.statistical.positions import (
@@ -56,16 +62,9 @@ from spsbench.audit.statistical.positions import (
     Excess,
     Followed,
     Likeliest,
-    Positions,
     evidence_of,
 )
-from spsbench.serving.engines import Stated
-from spsbench.serving.wire import UNLISTED
-
-BY_ID = re.compile(r"#[0-9]++")  # keys that are ids, where an engine gives them
-END = "end of text"  # the key of all tokens that end a text
-NO_STRATUM = -1  # round boundaries are unknown from outside
-EDGE = 0.05  # rounding tolerance: stated probabilities may exceed 1 by this mass
+from spsbench.extensions.check.columns import END, Columns
 
 
 class Mode(StrEnum):
@@ -89,87 +88,18 @@ UNSEEN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """The known part of the distributions at n tokens of one text."""
-
-    keys: list[list[str]]  # keys of the columns, likeliest first, each once in a row
-    mass: Floats  # [n, k]; 0 in the padding of shorter rows
-    emitted: NDArray[np.int64]  # [n] column of the emitted token; k = the rest
-    tokens: list[str]  # keys of the emitted tokens
-    drafted: Bits | None = None  # [n, k + 1] columns that a draft model prefers to the target
-    flaw: str = ""  # why the statements are no probabilities
-
-    def __len__(self) -> int:
-        return len(self.emitted)
-
-    def positions(self, visible: Bits | None) -> Positions:
-        """Return what is known at each token; the last outcome is all tokens that are no column."""
-        n, width = self.mass.shape
-        probs = np.hstack([self.mass, np.clip(1 - self.mass.sum(1, keepdims=True), 0.0, 1.0)])
-        argmax, ends, tail = (np.zeros(probs.shape, np.bool_) for _ in range(3))
-        listed = np.ones(probs.shape, np.bool_) if visible is None else visible
-        argmax[np.arange(n), listed[:, :width].argmax(1)] = listed[:, :width].any(1)
-        tail[:, width] = width > 1
-        for i, row in enumerate(self.keys):
-            ends[i, : len(row)] = [key == END for key in row]
-        return Positions(
-            probs=probs / probs.sum(1, keepdims=True),
-            emitted=self.emitted,
-            argmax=argmax,
-            ends=ends,
-            tail=tail,
-            index=np.full(n, NO_STRATUM),
-            length=lengths(n),
-            visible=visible,
-            draft=None if self.drafted is None else self.drafted & listed,
-            stated=self.mass,
-            keys=self.keys,
-            tokens=self.tokens,
-        )
-
-
-def is_whole(text: str) -> bool:
-    """Return whether a text has characters, all of them whole: parts of one print alike."""
-    return bool(text) and "\ufffd" not in text
-
-
-def columns(stated: Sequence[Stated], tokens: Sequence[str], top: int) -> Columns:
-    """Sort stated distributions of `top` likeliest tokens into columns; the emitted is beside."""
-    n = min(len(stated), len(tokens))
-    keys: list[list[str]] = []
-    mass, at, highest = np.zeros((n, top)), np.full(n, top), 0.0
-    for i in range(n):
-        likeliest = resolved(stated[i])[:top]
-        counts = Counter(key for key, _ in likeliest)
-        highest = max(highest, sum(chance(lp) for _, lp in likeliest))
-        named = [entry for entry in likeliest if counts[entry[0]] == 1]
-        keys.append([key for key, _ in named])
-        mass[i, : len(named)] = [chance(lp) for _, lp in named]
-        if tokens[i] in keys[i]:
-            at[i] = keys[i].index(tokens[i])
-    flaw = f"stated probabilities add up to {highest:.3f}" if highest > 1 + EDGE else ""
-    if not all(BY_ID.fullmatch(key) for row in (tokens[:n], *keys) for key in row):
-        flaw = "tokens are named by texts, which several may share, not by ids (`weights` can tell)"
-    return Columns(keys, mass, at, list(tokens[:n]), flaw=flaw)
-
-
-def resolved(row: Stated) -> Stated:
-    """Return a row up to the first logarithm that states no probability (-9999, -inf, NaN)."""
-    return list(takewhile(lambda entry: entry[1] > UNLISTED, row))
-
-
-def chance(logprob: float) -> float:
-    """Return the probability of a logarithm; one that is none adds up to too much."""
-    return math.exp(min(logprob, 1.0))
-
-
-@dataclass(frozen=True, slots=True)
 class Band:
     """Bounds on the mean shift in a set's probability that rounding may explain."""
 
     argmax: float = 0.0
     other: float = 0.0
     tokens: int = 0  # sample size of the measurement
+
+    @classmethod
+    def of_printed(cls, digit: float) -> "Band":
+        """Return the band of logarithms that are rounded to a last digit; 0 = not rounded."""
+        half = math.expm1(digit / 2)
+        return cls(half, half)
 
     def of(self, alternative: int) -> Floats:
         """Return the bounds [D] for the bets of one alternative."""
@@ -192,6 +122,12 @@ def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
                 signed = [[x for x in shift.values() if s * x > 0] for s in (1, -1)]
                 other.append(max(abs(sum(part)) for part in signed))
     return Band(mean_and_error(argmax), mean_and_error(other), len(argmax))
+
+
+def price_of(taken: int, left: int) -> float:
+    """Return the nats that a log e-value loses for what was left out (theorem 3)."""
+    total = math.lgamma(taken + left + 2) - math.lgamma(taken + 1) - math.lgamma(left + 1)
+    return total if left else 0.0
 
 
 def mean_and_error(shifts: Sequence[float]) -> float:
@@ -217,16 +153,60 @@ class ServerAudit(MethodAudit):
         bands = [rounding.of(i) for i in range(len(alternatives))]
         super().__init__(name, alternatives, bands, level)
         self.hides, self._emitted = hides, set[str]()
+        self.left_out: Counter[str] = Counter()  # texts by the reason why they are not audited
+        self.unstated = 0  # tokens of audited texts of which nothing is stated
+        self.unseen = 0  # tokens of texts that are left out
 
     def take_text(self, text: Columns) -> None:
-        """Add one text."""
+        """Add one text, by the price of what was left out (theorem 3)."""
         if not len(text) or text.flaw:
             self.texts += 1
             self.broken += [text.flaw] if len(text) else []
             return
         rng = np.random.default_rng([self.texts + 1, len(text)])
         at = text.positions(self._visible(text))
+        peak, self.unstated = self.peak, self.unstated + text.unstated
         self.take(evidence_of([at], self.alternatives, rng))
+        self.peak = max(peak, float(self.curve[-1].max(initial=0.0)) - self._price)
+
+    def leave_out(self, reason: str, tokens: int) -> None:
+        """Count a text of so many tokens whose account does not balance."""
+        self.left_out[reason] += 1
+        self.unseen += tokens
+
+    @property
+    def unaudited(self) -> str:
+        """Return how many texts are left out and why; empty if none is."""
+        reasons = (f"{count} x it {reason}" for reason, count in self.left_out.most_common(3))
+        total = self.texts + self.left_out.total()
+        lead = f"{self.left_out.total()} of {total} texts are left out"
+        return f"{lead} ({', '.join(reasons)})" if self.left_out else ""
+
+    @property
+    def _looked_at(self) -> float:
+        """Return the share of all tokens that bets look at."""
+        return (self.tokens - self.unstated) / max(self.tokens + self.unseen, 1)
+
+    @property
+    def _price(self) -> float:
+        texts = price_of(self.texts, self.left_out.total())
+        return texts + price_of(self.tokens - self.unstated, self.unstated)
+
+    @property
+    def _level(self) -> float:
+        """Return the level of one alternative, after the price of what was left out."""
+        return max(self.level / len(self.bands) * math.exp(-self._price), sys.float_info.min)
+
+    def claim(self) -> float | None:
+        """Return the least bias of all tokens that has power 0.99 in those that are looked at."""
+        if not self._looked_at:
+            return None
+        claim = claimable(self.evidence(), self._level, self.bands[0])
+        return claim / self._looked_at if claim and claim < self._looked_at else None
+
+    def plant(self, bias: float) -> Control:
+        """Plant a bias of all tokens in draws from the same distributions, and audit them."""
+        return inject(self.evidence(), bias * self._looked_at, self._level, self.bands[0])
 
     def _visible(self, text: Columns) -> Bits | None:
         """Return [n, k + 1] the columns known not to be hidden; None: nothing is hidden."""
@@ -265,6 +245,8 @@ class ServerAudit(MethodAudit):
             "tokens": self.tokens,
             "e_value_log10": self.peak / np.log(10),
             "alarmed": self.alarmed,
+            "left_out": dict(self.left_out),
+            "unstated": self.unstated,
             "sets": [
                 {"set": d.direction, "observed": d.observed, "expected": d.expected, "z": d.z}
                 for d in self.shares
@@ -279,6 +261,12 @@ class SampledResult:
     mode: Mode
     rounding: Band
     finding: Finding
+
+    @property
+    def left_out(self) -> Counter[str]:
+        """Return the number of texts of the server that are left out, by reason."""
+        audited = self.finding.audited
+        return audited.left_out if isinstance(audited, ServerAudit) else Counter()
 
     @property
     def verdict(self) -> AuditVerdict:

@@ -16,7 +16,9 @@ from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError, SpsError, UnavailableError
-from spsbench.extensions.check.bets import SampledResult
+from spsbench.extensions.check.bets import (
+    SampledResult,
+)
 from spsbench.extensions.check.greedy import (
     ServerGreedy,
     check_same,
@@ -33,9 +35,9 @@ from spsbench.extensions.check.texts import BASE, CONNECTING, OWN, CheckProgress
 from spsbench.extensions.check.weights import Weights, load_weights
 from spsbench.hardware.signals import cancelling
 from spsbench.messages import ignore
-from spsbench.serving.acceptance import Acceptance, between, counters, of_answers
+from spsbench.serving.acceptance import Acceptance
 from spsbench.serving.address import checked as checked_address
-from spsbench.serving.engines import Answer, Kind
+from spsbench.serving.engines import GREEDY_SAFE, Answer, Kind
 from spsbench.settings.options import parse
 
 log = logging.getLogger(__name__)
@@ -87,32 +89,41 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
         for name, server in texts.servers.items():
             address = server.client.address
             log.info(f"{name}: {server.name[:80]}, {server.model[:80]} ({address})")
-            unknown = "the engine is not known" if server.kind is Kind.OPENAI else ""
-            if why := unknown if server.extras else "it refuses options beyond OpenAI's":
-                texts.remark(f"{name}: {why}, so {OWN_CUTS}")
+            if server.kind is Kind.OPENAI:
+                texts.remark(f"{name}: the engine is not known, so {OWN_CUTS}")
+            if server.refused:
+                may = f", and may have {', '.join(server.uncertain)} on" if server.uncertain else ""
+                texts.remark(f"{name}: it refuses {', '.join(server.refused)}{may}")
         checked = Checked(
             url=audited.client.address, engine=audited.name, model=audited.model, plan=plan
         )
         checked.baseline = f"{base.name}, {base.model}" if base else None
-        before = counters(await texts.page("/metrics"))
-        needs_greedy = {"greedy", "mixed"} & parts or texts.weights
+        before = await texts.counters()
+        if reason := audited.no_greedy or (base and base.no_greedy):
+            parts, checked.refused = parts & {"law"}, sorted(parts - {"law"})
+            texts.remark(f"no greedy texts, so only sampled ones are audited: {reason}")
+        needs_greedy = {"greedy", "mixed"} & parts or (texts.weights and not checked.refused)
         greedy = await texts.greedy(OWN) if needs_greedy else []
         scored = score_greedy(texts, greedy)
         if "greedy" in parts:
             checked.greedy = await compare_greedy(texts, greedy, scored)
         modes = Modes(texts, greedy)
-        await modes.run()
-        checked.modes, checked.refused = modes.results, modes.refused
+        await modes.run(parts)
+        checked.modes = modes.results
+        checked.refused += modes.refused
+        drafts = await texts.drafts("greedy", before, list(texts.answers))
         if "law" in parts:
             checked.law = await Sampled(texts, draft).audit()
-        after = counters(await texts.page("/metrics"))
+        for result in filter(None, (checked.greedy, *checked.modes.values())):
+            result.doubts = doubts_of(checked, texts, drafts)
         answers = list(texts.answers)
+        checked.acceptance = await texts.drafts("all", before, answers)
         if "speed" in parts:
             checked.speed, checked.against_baseline = await time_servers(texts)
             if not answers:  # no other texts: those that were timed tell of their drafts
-                answers, after = texts.answers, counters(await texts.page("/metrics"))
+                answers = texts.answers
+                checked.acceptance = await texts.drafts("speed", before, answers)
         checked.answers = len(answers)
-        checked.acceptance = of_answers(answers) or between(before, after)
         for name, server in texts.servers.items():
             for reason, count in server.client.failures.items():
                 texts.remark(f"{name}: {count} attempts failed ({reason}), tried again")
@@ -120,9 +131,35 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
     return checked
 
 
+def doubts_of(checked: Checked, texts: Texts, drafts: Acceptance | None) -> dict[AuditVerdict, str]:
+    """Return the verdicts on greedy texts that are not decided, with the reasons.
+
+    Args:
+        checked: so far: sampled texts whose lists do not balance are of the same engine.
+        texts: of the check.
+        drafts: in the greedy texts; None: not told.
+    """
+    doubts = {}
+    if drafts is not None and not drafts.speculated:
+        doubts[AuditVerdict.HELD] = f"none of their tokens was drafted ({drafts.source})"
+    uncertain = [n for n in texts.servers[OWN].uncertain if n not in GREEDY_SAFE]
+    if uncertain:
+        names = ", ".join(uncertain)
+        doubts[AuditVerdict.BIAS] = (
+            f"its own {names} may do it, which it does not let be switched off"
+        )
+    by_itself = BASE not in texts.servers and texts.weights is None
+    left_out = checked.law.left_out if by_itself and checked.law else None
+    if left_out:
+        doubts[AuditVerdict.BIAS] = (
+            f"sampled texts of the engine do not balance: it {left_out.most_common(1)[0][0]}"
+        )
+    return doubts
+
+
 def score_greedy(texts: Texts, greedy: Sequence[Answer]) -> list[tuple[Answer | None, Answer]]:
     """Return what the weights expect of greedy texts, and these by ids; refuse other weights."""
-    if texts.weights is None:
+    if texts.weights is None or not greedy:
         return []
     prompts = [texts.prompt_ids(texts.prompt(i), text) for i, text in enumerate(greedy)]
     pairs = zip(prompts, greedy, strict=True)

@@ -6,9 +6,10 @@ reference's two likeliest and at most twice the rounding apart: the largest diff
 logarithms of one token, over the common prefixes of all texts and their references.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,13 @@ from spsbench.audit.statistical.comparison import (
     kind_of,
     with_wrong_token,
 )
-from spsbench.extensions.check.bets import BY_ID, chance, is_whole, resolved
+from spsbench.audit.statistical.finding import AuditVerdict
+from spsbench.extensions.check.columns import (
+    BY_ID,
+    chance,
+    is_whole,
+    resolved,
+)
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer, Stated
 from spsbench.serving.wire import UNLISTED
@@ -38,11 +45,23 @@ LONGEST = 40  # characters of a token in a line
 class ServerGreedy(GreedyResult):
     """Comparisons of a server's greedy texts with a reference, and the controls."""
 
+    doubts: dict[AuditVerdict, str] = field(default_factory=dict)  # why a verdict is not decided
+    left_out: dict[str, int] = field(default_factory=dict)  # texts by reason
+
+    @property
+    def verdict(self) -> AuditVerdict:
+        """Return the verdict; where that is in doubt, that it cannot be decided."""
+        verdict = super().verdict
+        return AuditVerdict.UNKNOWN if verdict in self.doubts else verdict
+
     @property
     def line(self) -> str:
         """Return the result in words."""
         counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
-        return f"against {self.reference}: {counts or 'no texts'}{self.failed_controls}"
+        doubt = self.doubts.get(super().verdict, "")
+        left_out = "".join(f"; {n} left out: it {why}" for why, n in self.left_out.items())
+        line = f"against {self.reference}: {counts or 'no texts'}{self.failed_controls}{left_out}"
+        return f"{line}; not decided, as {doubt}" if doubt else line
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -77,6 +96,8 @@ def compare(
     Tokens of a tie are `tolerance` nats apart at most; None: twice the rounding, measured here.
     """
     names = names or [f"prompt {i + 1}" for i in range(len(texts))]
+    unbalanced = [unbalanced_in(*pair) for pair in zip(bases, texts, strict=True)]
+    bases = [None if why else base for base, why in zip(bases, unbalanced, strict=True)]
     pairs = [(base, text) for base, text in zip(bases, texts, strict=True) if base]
     shared: set[str] = set()
     if tolerance is None:
@@ -91,7 +112,15 @@ def compare(
         else Compared(name, GreedyKind.ALONE)
         for name, base, text in zip(names, bases, texts, strict=True)
     ]
-    return ServerGreedy(reference, compared, all(third_is_a_bug(base) for base, _ in pairs[:1]))
+    result = ServerGreedy(reference, compared, all(third_is_a_bug(base) for base, _ in pairs[:1]))
+    result.left_out = dict(Counter(filter(None, unbalanced)))
+    return result
+
+
+def unbalanced_in(base: Answer | None, text: Answer) -> str:
+    """Return why a text, or what it is compared with, does not balance; empty if both do."""
+    own = text.miscount(math.inf) or text.misstatement()
+    return own or (base.misstatement() if base else "")
 
 
 def compare_best(
@@ -185,7 +214,8 @@ def expect_by_weights(
     for row, emitted in zip(scored, ids, strict=False):
         likeliest = dict.fromkeys([*np.argsort(-row)[:3].tolist(), emitted])
         rows.append([(f"#{i}", float(row[i])) for i in likeliest])
-    return expect_rows(keys, rows) if rows else None, replace(text, keys=keys[: len(rows)])
+    by_id = replace(text, keys=keys[: len(rows)], ids=None, stated=[], spelled="")
+    return expect_rows(keys, rows) if rows else None, by_id
 
 
 def check_same(weights: Weights, pairs: Sequence[tuple[Answer | None, Answer]]) -> float:

@@ -24,7 +24,8 @@ NO_LOGARITHM = -9999.0  # as engines write a probability of 0
 MOST_BYTES = 1 << 28  # of a file, unpacked
 OPTIONS = "options"  # the key of the parameters that a plan's header leaves out
 REFUSED = "refused/"  # before a mode whose requests were refused
-NO_ANSWER = (OPTIONS, "connected/", REFUSED)  # keys, or their beginnings
+COUNTED = "counted/"  # before a part of a check whose drafts the server's counters tell
+NO_ANSWER = (OPTIONS, "connected/", REFUSED, COUNTED)  # keys, or their beginnings
 
 
 class Journal:
@@ -34,10 +35,14 @@ class Journal:
         path: of the file; None = nothing is kept.
         resume: there is a file to go on with.
         asks: answers that the file has not are asked for.
+
+    Attributes:
+        resumed: some answers may come from the file, and others from the server.
     """
 
     def __init__(self, path: Path | None, *, resume: bool = False, asks: bool = True) -> None:
-        self.path, self.asks, self._resumes = path, asks, resume
+        self.path, self.asks, self.resumed = path, asks, resume and asks
+        self._resumes = resume
         self._values: dict[str, Any] = {}
         self._notes: dict[str, Any] = {}  # until the first answer
         self._log: HeadedLog | None = None

@@ -6,8 +6,7 @@ prompt equals the first, which a prefix cache must not change.
 """
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from spsbench.extensions.check.greedy import ServerGreedy, compare, compare_best
 from spsbench.extensions.check.journal import REFUSED
 from spsbench.extensions.check.texts import BASE, OWN, Texts
+from spsbench.serving.acceptance import samples
 from spsbench.serving.engines import Answer, Ask
 from spsbench.serving.http import RefusedError
 from spsbench.untrusted import FieldError, parse_json
@@ -22,7 +22,7 @@ from spsbench.untrusted import FieldError, parse_json
 LONG = 1600  # characters of a long prompt: several blocks of a prefix cache
 LONG_PROMPTS = 4
 JSON_TOKENS = 192  # of an answer under a schema
-CACHED = re.compile(r"^\S*prefix_cache_hits(?:_total)?(?:{[^}]*})?\s+([0-9.eE+]+)$", re.MULTILINE)
+CACHED = ("prefix_cache_hits", "prefix_cache_hits_total")  # how names of counters end
 
 
 def object_of(**properties: Any) -> dict[str, Any]:
@@ -70,12 +70,12 @@ class Modes:
     results: dict[str, ServerGreedy] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)  # modes whose requests the server refuses
 
-    async def run(self) -> None:
-        """Run the modes; one that the server refuses leaves the others."""
+    async def run(self, parts: Set[str]) -> None:
+        """Run the modes among `parts`; one that the server refuses leaves the others."""
         journal = self.texts.journal
         modes = {"json": self._json, "mixed": self._mixed, "cache": self._cache}
         for part, mode in modes.items():
-            if part not in self.texts.plan.parts:
+            if part not in parts:
                 continue
             try:
                 if not journal.asks and f"{REFUSED}{part}" in journal:
@@ -149,7 +149,7 @@ def long_prompt(prompts: Sequence[str], index: int) -> str:
 
 def cached(page: Any) -> float | None:
     """Return the prompt tokens that came from a cache, as a /metrics page counts them."""
-    counts = [float(n) for n in CACHED.findall(page)] if isinstance(page, str) else []
+    counts = [number for name, _, number in samples(page) if name.endswith(CACHED)]
     return sum(counts) if counts else None
 
 

@@ -8,7 +8,10 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.extensions.check.bets import UNSEEN, Mode
+from spsbench.extensions.check.bets import (
+    UNSEEN,
+    Mode,
+)
 from spsbench.extensions.check.check import Checked
 from spsbench.extensions.check.greedy import describe
 from spsbench.extensions.check.journal import finite
@@ -74,7 +77,7 @@ def tables(checked: Checked) -> list[TextTable]:
             differing = [text for text in greedy.compared if text.position is not None]
             rows = [(cut(describe(text), LONGEST_LINE),) for text in differing[:MANY]]
             listed.append(TextTable(title, (greedy.line,), rows))
-    if acceptance := checked.acceptance:
+    if (acceptance := checked.acceptance) and acceptance.speculated:
         rows = [(name, number(value, 3), term) for name, value, term in acceptance.rows()]
         title = f"Acceptance ({acceptance.source}; {number(acceptance.rounds, 0)} rounds)"
         listed.append(TextTable(title, ("here", "value", "elsewhere"), rows))
@@ -122,6 +125,8 @@ def notes(checked: Checked) -> list[str]:
     lines = list(checked.notes)
     if checked.acceptance is None and checked.answers:
         lines.append("acceptance: n/a, the engine tells nothing of its drafts")
+    elif checked.acceptance is not None and not checked.acceptance.speculated:
+        lines.append(f"acceptance: n/a, no token was drafted ({checked.acceptance.source})")
     if sampled := checked.law:
         band, control, plain = sampled.rounding, sampled.finding.control, sampled.finding.plain
         if band.argmax:

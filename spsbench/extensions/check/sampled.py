@@ -12,27 +12,31 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from spsbench.audit.statistical.finding import Audit, AuditVerdict
+from spsbench.audit.statistical.finding import Audit, AuditVerdict, Finding
 from spsbench.extensions.check.bets import (
     Band,
-    Columns,
     Mode,
     SampledResult,
     ServerAudit,
     band_between,
-    columns,
+)
+from spsbench.extensions.check.columns import (
+    Columns,
+    TopLists,
+    as_columns,
 )
 from spsbench.extensions.check.modes import long_prompt
 from spsbench.extensions.check.texts import BASE, OWN, Texts
 from spsbench.extensions.check.weights import Cut, Weights
-from spsbench.serving.engines import Answer, Kind
+from spsbench.serving.acceptance import Acceptance
+from spsbench.serving.engines import Answer, Kind, Stated
 
 log = logging.getLogger(__name__)
 
 BATCH = 16  # texts between two evaluations of the e-value
 ROUNDING = 8  # texts of the baseline for the measurement of rounding
 FIRSTS = 48  # or first tokens of the server
-INCOMPLETE = "it lists fewer tokens than it counts (none that leaves a character incomplete)"
+NOT_TOLD = "the engine does not tell how many of them were drafted"
 
 
 class Sampled:
@@ -42,6 +46,10 @@ class Sampled:
         self.texts, self.plan, self.draft = texts, texts.plan, draft
         self.weights, self.servers = texts.weights, texts.servers
         self._long = "cache" in self.plan.parts
+        self._lists = {
+            name: TopLists(self._top(name)) for name in (OWN, BASE) if name in self.servers
+        }
+        self._answers: list[Answer] = []  # of the server, audited or left out
         self.kind = "sampled long" if self._long else "sampled"
         if f"{OWN}/{self.kind} stopped/0" in texts.journal:  # texts that a stop string ended
             self.kind += " stopped"
@@ -67,6 +75,7 @@ class Sampled:
                 "--logits_all true), or take an engine that gives both"
             )
             return None
+        before = await self.texts.counters()
         band = await self._rounding(mode)
         first = self.servers[OWN].kind in (Kind.LLAMA_SERVER, Kind.LLAMA_CPP_PYTHON)
         cut = Cut(self.plan.top_k, self.plan.top_p, first, band.other)
@@ -84,14 +93,15 @@ class Sampled:
                 if name == BASE and (batch.start // size) % 2:  # half as many texts
                     continue
                 texts = await self._asked(name, batch, mode)
-                scored = await self._scored(name, texts, mode, cut)
-                if name == OWN:
-                    bets = any(text.mass.any() for text in scored)
                 ended = mode is not Mode.WEIGHTS and any(t.finish == "stop" for _, t in texts)
                 is_llama = self.servers[name].kind is Kind.LLAMA_SERVER
                 if ended and not (is_llama or server.hides):
                     server = audits[name] = self._server_audit(name, rounding, hides=True)
                     audit = self._paired(audits)
+                texts = self._balanced(server, texts, mode)
+                scored = await self._scored(name, texts, mode, cut)
+                if name == OWN:
+                    bets = any(text.mass.any() for text in scored)
                 for text in scored:
                     server.take_text(text)
                 if ended and is_llama:
@@ -100,11 +110,62 @@ class Sampled:
             note = f"{server.tokens} tokens, e-value 10^{server.peak / np.log(10):.1f}"
             self.texts.progress.note = note
             log.info(note)
-            full = server.tokens >= self.plan.max_tokens or server.tokens < server.texts or not bets
+            full = server.tokens + server.unseen >= self.plan.max_tokens or not bets
+            full |= server.tokens < server.texts or server.unstated > server.tokens / 2
             broken = any(of_server.broken for of_server in audits.values())
             if full or broken or self._is_last(batch.stop, size) or audit.decided:
                 self.texts.progress.note = ""
-                return SampledResult(mode, rounding, audit.finding())
+                drafts = await self.texts.drafts("law", before, self._answers)
+                finding = self._doubted(audit.finding(), server, drafts)
+                return SampledResult(mode, rounding, finding)
+
+    def _top(self, name: str) -> int:
+        """Return the length of the lists by which texts of a server are scored."""
+        return self.servers[name].top
+
+    def _balanced(
+        self, audit: ServerAudit, texts: Sequence[tuple[int, Answer]], mode: Mode
+    ) -> list[tuple[int, Answer]]:
+        """Return the texts whose accounts balance; the audit counts the others."""
+        balanced = []
+        for number, text in texts:
+            reason = text.miscount(self.plan.max_new_tokens)
+            if mode is Mode.STATED and not reason:
+                reason = text.misstatement() or ("" if text.keys else "states no log-probabilities")
+            if reason:
+                audit.leave_out(reason, text.tokens)
+            else:
+                balanced.append((number, text))
+        if not balanced and not audit.tokens:
+            audit.broken.append(audit.unaudited)
+        return balanced
+
+    def _doubted(self, finding: Finding, audit: ServerAudit, drafts: Acceptance | None) -> Finding:
+        """Return a finding, undecided where its claim was not exercised or has another cause."""
+        tokens, uncertain = audit.tokens, ", ".join(self.servers[OWN].uncertain)
+        line, verdict = finding.line, finding.verdict
+        drafted = drafts.accepted if drafts else 0
+        if verdict is AuditVerdict.BIAS:
+            if uncertain and not finding.shared:
+                line = (
+                    f"its own {uncertain}, which it does not let be switched off, may do it: {line}"
+                )
+                verdict = AuditVerdict.UNKNOWN
+        elif drafts and not drafts.speculated:
+            line = f"none of the {tokens:,} audited tokens was drafted ({drafts.source})"
+            verdict = AuditVerdict.UNKNOWN
+        elif audit.unstated and audit.unstated >= drafted:
+            line = (
+                f"of {audit.unstated:,} of {tokens:,} tokens nothing is stated but that they were "
+                "emitted, which may be all that were drafted"
+            )
+            verdict = AuditVerdict.UNKNOWN
+        elif verdict is AuditVerdict.HELD:
+            told = f"{min(drafted, tokens):,.0f} of them were drafted" if drafts else NOT_TOLD
+            line = f"{line} in {tokens:,} tokens; {told}"
+        if audit.left_out and tokens:
+            line += f"; {audit.unaudited}"
+        return replace(finding, verdict=verdict, line=line)
 
     def _server_audit(self, name: str, rounding: Band, hides: bool) -> ServerAudit:
         draft = self.draft is not None
@@ -123,7 +184,8 @@ class Sampled:
         with 2 `level` at most.
         """
         server = self.servers[name]
-        emits_ends = server.kind in (Kind.VLLM, Kind.SGLANG) and server.extras
+        takes = "ignore_eos" not in server.refused
+        emits_ends = server.kind in (Kind.VLLM, Kind.SGLANG) and takes
         return mode is not Mode.WEIGHTS and not emits_ends
 
     def _is_last(self, start: int, size: int) -> bool:
@@ -150,6 +212,7 @@ class Sampled:
         answers = await self.texts.asked(name, asks)
         # A text that a stop string ended has no end of its own.
         texts = [replace(t, finish="length") if t.stopped_by else t for t in answers]
+        self._answers += answers if name == OWN else []
         numbered = zip(batch, texts, strict=True)
         return [(i, text) for i, text in numbered if self.plan.audits(self._temperature(i))]
 
@@ -157,31 +220,35 @@ class Sampled:
         self, name: str, texts: Sequence[tuple[int, Answer]], mode: Mode, cut: Cut
     ) -> list[Columns]:
         """Return the columns of texts by the weights, by the baseline, or as stated."""
-        server, weights = self.servers[name], self.weights
+        weights = self.weights
 
-        async def score(index: int, text: Answer) -> Columns:
+        async def score(index: int, text: Answer) -> Columns | list[Stated]:
             if mode is Mode.STATED:
-                scored = columns(text.stated, text.keys, server.top)
-            elif mode is Mode.WEIGHTS and weights is not None:
+                return text.stated
+            if mode is Mode.WEIGHTS and weights is not None:
                 prompt = self.texts.prompt_ids(self._prompt(index), text)
                 temperature = self._temperature(index)
-                scored = weights.columns(prompt, text, temperature, self.draft, cut)
-            else:
-                scored = await self._rescored(f"rescored/{name}/{index}", text)
-            lists_all = text.count in (None, len(text.ids or ()))
-            if server.kind is Kind.LLAMA_SERVER and not lists_all:
-                return replace(scored, flaw=INCOMPLETE)
-            return scored
+                return weights.columns(prompt, text, temperature, self.draft, cut)
+            return await self._rescored(f"rescored/{name}/{index}", text)
 
-        return await self.texts.wait_for([partial(score, *text) for text in texts])
+        rows = await self.texts.wait_for([partial(score, *text) for text in texts])
+        return [
+            row if isinstance(row, Columns) else self._columns(name, row, text, mode)
+            for row, (_, text) in zip(rows, texts, strict=True)
+        ]
 
-    async def _rescored(self, key: str, text: Answer) -> Columns:
-        """Return the columns of a text by the baseline's distributions at its tokens."""
+    def _columns(self, name: str, rows: Sequence[Stated], text: Answer, mode: Mode) -> Columns:
+        """Return the columns of a text as stated by its server, or by the baseline."""
+        if mode is Mode.STATED:
+            return self._lists[name].columns(rows, text.keys, text.own)
+        return self._lists[BASE].columns(rows, [f"#{i}" for i in text.ids or ()])
+
+    async def _rescored(self, key: str, text: Answer) -> list[Stated]:
+        """Return the baseline's distributions at the tokens of a text."""
         base, ids = self.servers[BASE], text.ids or ()
         rescore = partial(base.rescore, text.prompt_ids or (), ids)
         read = partial(msgspec.convert, type=list[list[tuple[str, float]]])
-        rows = await self.texts.journal.get(f"{BASE}/{key}", read, rescore)
-        return columns(rows, [f"#{i}" for i in ids], base.top)
+        return await self.texts.journal.get(f"{BASE}/{key}", read, rescore)
 
     async def _rounding(self, mode: Mode) -> Band:
         """Measure the difference between two statements of the same distributions without a draft.
@@ -190,7 +257,9 @@ class Sampled:
         no draft.
         """
         name = BASE if BASE in self.servers else OWN
-        if mode is Mode.STATED or not self.servers[name].top:
+        if mode is Mode.STATED:
+            return Band.of_printed(max(server.digit for server in self.servers.values()))
+        if not self.servers[name].top:
             return Band()
         prompts = [self.texts.prompt(i) for i in range(ROUNDING)]
         asks = [self.texts.ask(BASE, i, 1.0) for i in range(ROUNDING)] if name == BASE else []
@@ -202,8 +271,8 @@ class Sampled:
         pairs = []
         for i, (prompt, text) in enumerate(zip(prompts, answers, strict=True)):
             if self.weights is None:
-                stated = columns(text.stated, text.keys, self.servers[BASE].top)
-                pairs.append((stated, await self._rescored(f"rescored/rounding/{i}", text)))
+                rows = await self._rescored(f"rescored/rounding/{i}", text)
+                pairs.append((as_columns(text.stated), as_columns(rows)))
             else:
                 scored = self.weights.columns(self.texts.prompt_ids(prompt, text), text, 1.0)
                 pairs.append((self.weights.restated(text.stated, len(scored)), scored))

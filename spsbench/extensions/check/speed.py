@@ -14,11 +14,12 @@ import msgspec
 import numpy as np
 
 from spsbench.errors import UnavailableError
-from spsbench.extensions.check.texts import OWN, Texts, miscount
+from spsbench.extensions.check.texts import OWN, Texts
 from spsbench.metrics.intervals import Estimate, Jackknife, over
 from spsbench.serving.engines import Answer, Ask
 
 BLOCKS = 2  # of each server at each concurrency
+WARM_UP = 2  # requests at most before the first block
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Timed:
         if not answer.stamps or answer.attempts > 1:
             return None
         first, last = answer.stamps[0], answer.stamps[-1]
-        tokens = None if miscount(answer, most) else answer.tokens
+        tokens = None if answer.miscount(most) else answer.tokens
         count = len(answer.stamps)
         return cls(prompt, first, last - first, tokens, answer.seconds, count, began)
 
@@ -83,8 +84,10 @@ TTFT, DECODING, FOLLOWING, TOKENS, SECONDS, ONE = range(6)
 WIDTH = ONE + 1
 
 
-def jackknife(rows: Sequence[Sequence[Timed]]) -> Jackknife:
-    """Return the sums of answers side by side, clustered by the prompt of the first."""
+def jackknife(rows: Sequence[Sequence[Timed]]) -> Jackknife | None:
+    """Return the sums of answers side by side, clustered by the prompt of the first; None: none."""
+    if not rows:
+        return None
     sums = np.array([[x for timed in row for x in timed.sums()] for row in rows], np.float64)
     clusters = np.unique(np.array([row[0].prompt for row in rows], np.intp), return_inverse=True)
     return Jackknife(sums.reshape(len(rows), -1), clusters[1])
@@ -98,7 +101,7 @@ def level(server: str, concurrency: int, blocks: Sequence[Block]) -> Level:
     wall, counts = sum(map(wall_time, blocks)), [t.tokens for t in timed if t.tokens is not None]
 
     def figure(numerator: int, denominator: int) -> Estimate | None:
-        return sums.estimate(over(numerator, denominator), denominator) if timed else None
+        return sums.estimate(over(numerator, denominator), denominator) if sums else None
 
     return Level(
         server=server,
@@ -128,7 +131,7 @@ def ratios(
         def ratio(s: Any) -> Any:
             return over(top, bottom)(s) / over(WIDTH + top, WIDTH + bottom)(s)
 
-        return sums.estimate(ratio, ONE) if pairs else None
+        return sums.estimate(ratio, ONE) if sums else None
 
     known = own_level.machine is not None and other.machine
     machine = own_level.machine / other.machine if known else None  # type: ignore[operator]
@@ -151,15 +154,17 @@ async def time_servers(texts: Texts) -> tuple[list[Level], list[Ratios]]:
     for place, together in enumerate(plan.concurrency):
         texts.report(f"speed, {together} at a time", place, len(plan.concurrency))
         blocks: dict[str, list[Block]] = {name: [] for name in servers}
+        first = place * (BLOCKS * plan.requests + WARM_UP)  # no request asks for another's prompt
         for name in servers:  # warm up
             if f"{name}/block/{together}/0" not in journal:
-                await time_block(texts, name, together, min(together, 2))
+                await time_block(texts, name, together, first, min(together, WARM_UP))
         for number in range(BLOCKS):
+            start = first + WARM_UP + number * plan.requests
             for name in servers[:: 1 if number % 2 == 0 else -1]:
                 block = await journal.get(
                     f"{name}/block/{together}/{number}",
                     partial(msgspec.convert, type=list[Timed | None]),
-                    partial(time_block, texts, name, together, plan.requests),
+                    partial(time_block, texts, name, together, start, plan.requests),
                     lambda block: [timed and asdict(timed) for timed in block],
                 )
                 blocks[name].append(block)
@@ -171,14 +176,22 @@ async def time_servers(texts: Texts) -> tuple[list[Level], list[Ratios]]:
     return levels, to_baseline
 
 
-async def time_block(texts: Texts, name: str, together: int, count: int) -> Block:
-    """Time `count` greedy answers, `together` at a time."""
+async def time_block(texts: Texts, name: str, together: int, first: int, count: int) -> Block:
+    """Time greedy answers to prompts that the check has not asked for yet.
+
+    Args:
+        texts: of the check.
+        name: of the server.
+        together: number of requests at a time.
+        first: number of the first new prompt.
+        count: number of requests.
+    """
     plan, began = texts.plan, time.perf_counter()
     failures: list[UnavailableError] = []
 
     async def time_one(i: int) -> Timed | None:
         at = time.perf_counter() - began
-        ask = Ask(texts.prompt(i), plan.max_new_tokens, 0.0, plan.seed, 0, True, plan.chat)
+        ask = Ask(texts.new_prompt(i), plan.max_new_tokens, 0.0, plan.seed, 0, True, plan.chat)
         try:
             answer = await texts.servers[name].answer(ask)
         except UnavailableError as error:
@@ -186,11 +199,15 @@ async def time_block(texts: Texts, name: str, together: int, count: int) -> Bloc
             return None
         if name == OWN:
             texts.answers.append(answer)
-        if line := miscount(answer, ask.tokens):
+        if line := answer.miscount(ask.tokens):
             texts.remark(f"{name}: {line}, so that its speed is n/a")
+        elif answer.is_cut_short(ask.tokens):
+            texts.remark_cut(name, answer, ask.tokens)
         return Timed.of(answer, i % len(plan.texts), at, ask.tokens)
 
-    block: Block = await texts.wait_for([partial(time_one, i) for i in range(count)], together)
+    block: Block = await texts.wait_for(
+        [partial(time_one, first + i) for i in range(count)], together
+    )
     if len(failures) == count:
         raise failures[0]
     return block

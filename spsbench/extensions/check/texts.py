@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from spsbench.extensions.check.journal import Journal
+from spsbench.extensions.check.journal import COUNTED, Journal
 from spsbench.extensions.check.options import CheckOptions
 from spsbench.extensions.check.weights import Weights
 from spsbench.messages import ignore
+from spsbench.serving.acceptance import Acceptance, between, contradiction, counters, of_answers
 from spsbench.serving.address import BASELINE_KEY, KEY
 from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, probe_streams
 from spsbench.serving.http import Client, Limits
+from spsbench.untrusted import cut
 
 GREEDY = 8  # prompts at temperature 0
 SERVER_FIELDS: Mapping[str, Callable[[Any], Any]] = {  # what `connect` finds, and how it is read
@@ -21,7 +23,12 @@ SERVER_FIELDS: Mapping[str, Callable[[Any], Any]] = {  # what `connect` finds, a
     "model": str,
     "version": str,
     "top": int,
-    **dict.fromkeys(("extras", "takes_ids", "rescores", "gives_ids", "ids_alone"), bool),
+    **dict.fromkeys(("takes_ids", "rescores", "gives_ids", "ids_alone"), bool),
+}
+NEW_FIELDS: Mapping[str, Callable[[Any], Any]] = {  # the same, which older files lack
+    **dict.fromkeys(("refused", "uncertain"), tuple),
+    "no_greedy": str,
+    "digit": float,
 }
 OWN, BASE = "server", "baseline"
 CONNECTING = "connecting"
@@ -70,6 +77,13 @@ class Texts:
         if line not in self.remarks:
             self.remarks.append(line)
 
+    def remark_cut(self, name: str, answer: Answer, asked: int) -> None:
+        """Add a remark on a text that a limit of the server ended before the tokens asked for."""
+        self.remark(
+            f"{name}: texts end before the {asked} tokens asked for (finish_reason "
+            f"{cut(answer.finish)}), as by a context of its own"
+        )
+
     def report(self, part: str, done: int, total: int) -> None:
         """Show how much of a part is done."""
         self.progress.part, self.progress.done, self.progress.total = part, done, total
@@ -89,18 +103,61 @@ class Texts:
             if not self.journal.asks:
                 self.servers[name] = self.journal.read(kept, partial(server_of, client))
                 continue
-            server = await connect(await stack.enter_async_context(client), model)
+            client = await stack.enter_async_context(client)
+            server = await connect(client, model, chat=plan.chat)
             self.servers[name] = server
-            await probe_streams(server)
-            self.journal.note(kept, {key: getattr(server, key) for key in SERVER_FIELDS})
+            await probe_streams(server, chat=plan.chat)
+            fields = (*SERVER_FIELDS, *NEW_FIELDS)
+            self.journal.note(kept, {key: getattr(server, key) for key in fields})
 
     async def page(self, path: str) -> Any:
         """Return a page of the server; None if there is none, or no server is asked."""
         return await self.servers[OWN].client.get(path) if self.journal.asks else None
 
+    async def counters(self) -> dict[str, float]:
+        """Return what the server has counted of drafts so far; empty if it does not tell."""
+        return counters(await self.page("/metrics"))
+
+    async def drafts(
+        self, part: str, before: Mapping[str, float], answers: Sequence[Answer]
+    ) -> Acceptance | None:
+        """Return what the engine tells of the drafts in answers of the server; None: nothing.
+
+        Args:
+            part: of the check, by which the counters are kept.
+            before: counters before the answers were asked for.
+            answers: whose own counts come first.
+        """
+        counts = of_answers(answers)
+        if counts is not None or not answers:
+            return counts
+        key = f"{COUNTED}{part}"
+        if self.journal.asks:
+            after = await self.counters()
+            if after:
+                self.journal.keep(key, {"before": before, "after": after})
+        pages = self.journal.read(key, dict) if key in self.journal else {}
+        counts = between(pages.get("before", {}), pages.get("after", {}))
+        if counts is None or (self.journal.resumed and not counts.rounds):
+            return None  # answers of an earlier start are not among these counts
+        if wrong := contradiction(counts, sum(a.tokens for a in answers), len(answers)):
+            self.remark(f"counters at /metrics are of other requests too ({wrong}): not used")
+            return None
+        total = pages["after"].get("num_draft_tokens", pages["after"].get("num_drafts", 0.0))
+        return replace(counts, source=f"{counts.source}; {total:,.0f} drafted in all")
+
     def prompt(self, index: int) -> str:
         """Return a prompt, in rotation."""
         return self.plan.texts[index % len(self.plan.texts)]
+
+    def new_prompt(self, number: int) -> str:
+        """Return a prompt that no other number has: with the number before it, if need be.
+
+        A server may draft from its earlier answers, whose prompts those of other parts are.
+        """
+        texts = self.plan.texts
+        is_new = set(self.plan.parts) == {"speed"} and number < len(texts)
+        return texts[number] if is_new else f"({number + 1}) {texts[number % len(texts)]}"
 
     def ask(self, name: str, index: int, temperature: float, text: str | None = None) -> Ask:
         """Return the request for a text of prompt `index`, or of `text`, with its own seed."""
@@ -131,8 +188,10 @@ class Texts:
             request = partial(server.answer, replace(ask, stream=server.streams))
             key, write = f"{name}/{key}", Answer.to_json
             answer = await self.journal.get(key, Answer.from_json, request, write)
-            if line := miscount(answer, ask.tokens):
+            if line := answer.miscount(ask.tokens):
                 self.remark(f"{name}: {line}")
+            elif answer.is_cut_short(ask.tokens):
+                self.remark_cut(name, answer, ask.tokens)
             if name == OWN:
                 self.answers.append(answer)
             done += 1
@@ -164,18 +223,6 @@ class Texts:
 
 def server_of(client: Client, values: Mapping[str, Any]) -> Server:
     """Return the server of kept answers, which is never asked."""
-    return Server(client, **{name: read(values[name]) for name, read in SERVER_FIELDS.items()})
-
-
-def miscount(answer: Answer, most_tokens: float) -> str:
-    """Return why the number of tokens cannot be what the engine counts; empty if it can."""
-    count, pieces = answer.count, len(answer.stamps)
-    if count is not None and (type(count) is not int or count < 0):
-        return f"counts {str(count)[:40]} tokens"
-    if answer.ids is not None and count not in (None, len(answer.ids)):
-        return f"counts {count} tokens and lists {len(answer.ids)} ids"
-    if answer.tokens > most_tokens:
-        return f"{answer.tokens} tokens where {most_tokens} were asked for"
-    if count is not None and count < pieces - 1:  # the last piece may be text that was held back
-        return f"counts {count} tokens in {pieces} pieces of text"
-    return ""
+    fields = {name: read(values[name]) for name, read in SERVER_FIELDS.items()}
+    fields |= {name: read(values[name]) for name, read in NEW_FIELDS.items() if name in values}
+    return Server(client, **fields)

@@ -22,7 +22,13 @@ import numpy as np
 from spsbench.audit.statistical.betting import Bits, Floats
 from spsbench.audit.statistical.positions import distributions_of
 from spsbench.errors import DataError
-from spsbench.extensions.check.bets import BY_ID, END, Columns, columns, is_whole
+from spsbench.extensions.check.columns import (
+    BY_ID,
+    END,
+    Columns,
+    as_columns,
+    is_whole,
+)
 from spsbench.serving.engines import Answer, Stated
 from spsbench.settings.cell import WarpSettings
 
@@ -166,7 +172,7 @@ class Weights:
              if BY_ID.fullmatch(key) or key in self.ids]
             for row in stated[:n]
         ]  # fmt: skip
-        return columns(rows, [""] * len(rows), max(map(len, rows), default=1))
+        return as_columns(rows)
 
     def prompt(self, text: str, answer: Answer, *, chat: bool) -> tuple[list[int], str]:
         """Return the prompt ids used by the server, and a remark on them."""

@@ -30,18 +30,18 @@ from spsbench.serving.acceptance import (
 )
 from spsbench.serving.address import BASELINE_KEY, KEY, ApiKey, checked
 from spsbench.serving.answers import ENDS, AbortedError
-from spsbench.serving.engines import Answer, Ask, Kind, Server, connect
+from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, probe_ids
 from spsbench.serving.http import Client, ImpossibleAnswerError, RefusedError
 from spsbench.serving.http import Limits as HttpLimits
 from spsbench.settings.cell import WARP, Cell, CellRequest, WarpSettings
 from spsbench.settings.constraint import kind_of
-from spsbench.untrusted import RangeError
+from spsbench.untrusted import RangeError, cut
 
 OF_PROMPT = (400, 413, 422)  # statuses of a prompt that the server does not continue
 CUT = ("length", "context")  # ends of a text that goes on
 OPENS = "/version"  # a small page, or none: asking for it opens a connection
 
-_servers: dict[tuple[str, str], Server] = {}  # by address and model, as this process asked them
+_servers: dict[tuple[str, str, bool], Server] = {}  # by address, model, and whether chats alone
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +102,7 @@ class OpenAiDecoder(Decoder):
     ) -> None:
         self._cell, self._tokenizer, self._client = cell, tokenizer, client
         self._model, self._logprobs, self._batch = model, logprobs, batch
+        self._noted = False  # that texts end early
 
     def __call__(
         self,
@@ -150,7 +151,7 @@ class OpenAiDecoder(Decoder):
 
         async def opened() -> Server:
             client = await batch.enter(replace(self._client, sending=batch.in_flight))
-            server = await self._connected(client)
+            server = await self._connected(client, has_ids=prompt.ids is not None)
             before = counters(await client.get("/metrics"))
             if before:
                 batch.at_end = partial(counted_since, before, client)
@@ -161,11 +162,19 @@ class OpenAiDecoder(Decoder):
         answer = await self._answer_of(server, prompt, tokens, seed)
         return answer, self._acceptance(answer)
 
-    async def _connected(self, client: Client) -> Server:
-        """Return the server, about which this process asks once."""
-        key = (client.address, self._model)
+    async def _connected(self, client: Client, *, has_ids: bool) -> Server:
+        """Return the server, about which this process asks once.
+
+        Args:
+            client: of its address.
+            has_ids: prompts go as ids where the server takes them, chats too.
+        """
+        key = self._key
         if key not in _servers:
-            _servers[key] = await connect(client, self._model or None)
+            server = await connect(client, self._model or None, chat=self._cell.chat)
+            if self._cell.chat and has_ids:
+                await probe_ids(server)
+            _servers[key] = server
         server = _servers[key]
         if self.kinds is not None and server.kind not in self.kinds:
             raise DataError(
@@ -174,12 +183,15 @@ class OpenAiDecoder(Decoder):
             )
         return replace(server, client=client)
 
+    @property
+    def _key(self) -> tuple[str, str, bool]:
+        return self._client.address, self._model, self._cell.chat
+
     async def _answer_of(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Answer:
         ask = self._ask(server, prompt, tokens, seed)
         with naming(prompt, self._batch):
             answer = await server.answer(ask)
-        key = (server.client.address, self._model)
-        _servers[key] = replace(_servers[key], counts_streams=server.counts_streams)
+        _servers[self._key] = replace(_servers[self._key], refused=server.refused)
         return answer
 
     def _acceptance(self, answer: Answer) -> Acceptance | None:
@@ -229,15 +241,16 @@ class OpenAiDecoder(Decoder):
                 f"no number of tokens ({where}): expected usage or token ids in the stream. Add "
                 "logprobs=true to the decoder, which lists them"
             )
-        if ids is not None and answer.count not in (None, len(ids)):
-            raise DataError(
-                f"an answer of {answer.count} tokens with {len(ids)} ids ({where}): expected as "
-                "many. Update the server"
-            )
-        if answer.tokens > most + 1:
+        if wrong := answer.misstatement() or answer.miscount(most + 1):
             raise RefusedPromptError(
-                f"an answer of {answer.tokens} tokens ({where}): expected {most} at most. Update "
-                "the server"
+                f"an answer that does not balance ({where}: it {wrong}): expected one whose tokens "
+                "are those of its text. Update the server"
+            )
+        if answer.is_cut_short(most) and not self._noted:
+            self._noted = True
+            log.warning(
+                f"texts end before the {most} tokens asked for ({where}: finish_reason "
+                f"{cut(answer.finish)}), as by a context of the server's own"
             )
         if ids is None or self._tokenizer is None:
             return
@@ -304,7 +317,8 @@ async def counted_since(before: Mapping[str, float], client: Client) -> Acceptan
     """Return what a server has counted since; None where a failed attempt may count as well."""
     if client.failures.keys() - {"HTTP 429"}:
         return None
-    return between(before, counters(await client.get("/metrics")))
+    counted = between(before, counters(await client.get("/metrics")))
+    return counted if counted and counted.rounds else None
 
 
 @contextmanager

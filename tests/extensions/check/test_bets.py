@@ -9,7 +9,16 @@ from spsbench.audit.statistical import betting
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import Audit, AuditVerdict
 from spsbench.extensions.check import greedy
-from spsbench.extensions.check.bets import END, Band, Columns, ServerAudit, band_between, columns
+from spsbench.extensions.check.bets import (
+    Band,
+    ServerAudit,
+    band_between,
+)
+from spsbench.extensions.check.columns import (
+    END,
+    Columns,
+    TopLists,
+)
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer
 
@@ -21,7 +30,6 @@ SETS = (
     (set(), set(), set(), set(), set(), {B}),  # what followed the newest two the last time
     (set(), {A}, {A}, {A, B}, {A, B}, {A, B}),  # what came too often so far
 )
-TOP = 5
 
 
 def text_of(tokens, law=LAW, **more):
@@ -215,17 +223,25 @@ def row(*entries):
     return [(key, math.log(mass)) for key, mass in entries]
 
 
+def columns(rows, tokens, top):
+    """Columns of a text after one that has shown a token beside lists of `top`."""
+    lists = TopLists(top)
+    shown = [(f"#{i}", -1.0 - i) for i in range(top + 1)]
+    lists.columns([shown[:-1], shown], ["#0", f"#{top}"])
+    return lists.columns(rows, tokens)
+
+
 def test_an_id_that_is_listed_twice_is_the_rest():
-    text = columns([row(("#1", 0.5), ("#2", 0.2), ("#1", 0.2))], ["#1"], TOP)
+    text = columns([row(("#1", 0.5), ("#2", 0.2), ("#1", 0.2))], ["#1"], 1)
     assert text.keys == [["#2"]]
-    assert text.mass[0].tolist() == [pytest.approx(0.2), 0, 0, 0, 0]
-    assert text.emitted.tolist() == [TOP]
+    assert text.mass[0].tolist() == [pytest.approx(0.2)]
+    assert text.emitted.tolist() == [1]
 
 
 @pytest.mark.parametrize("none", [-9999.0, -9000.0, -math.inf, math.nan])
 def test_a_row_ends_where_a_logarithm_states_no_probability(none):
     law = [*row(("#1", 0.5), ("#2", 0.2)), ("#3", none), ("#4", none)]
-    for key, own in (("#1", 0), ("#3", 4), ("#5", 4)):
+    for key, own in (("#1", 0), ("#3", 2), ("#5", 2)):
         text = columns([law], [key], 4)
         assert text.keys == [["#1", "#2"]]
         assert text.emitted.tolist() == [own]

@@ -9,7 +9,6 @@ from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check import page
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.speed import Timed, level, ratios
-from spsbench.extensions.check.texts import miscount
 from spsbench.serving.engines import Answer
 from tests.extensions.check.stubs import Plan
 from tests.oracles.stub import Engine, Stub, serving
@@ -78,7 +77,7 @@ def answer(count, ids=None, pieces=4):
     ],
 )
 def test_a_count_is_believed_where_it_can_be(count, ids, words):
-    line = miscount(answer(count, ids), 8)
+    line = answer(count, ids).miscount(8)
     assert words in line
     assert bool(words) is bool(line)
     timed = Timed.of(answer(count, ids), 0, 0.0, 8)

@@ -1,0 +1,214 @@
+"""Columns: the tokens at each place of a text whose probability is known, and that may be bet on.
+
+A column is chosen from the prefix alone, whatever token was emitted there. Engines list that token
+beside the likeliest, in several ways: `TopLists` tells the likeliest by what no outcome moves.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat, takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spsbench.audit.statistical.betting import Bits, Floats, lengths
+from spsbench.audit.statistical.positions import Positions
+from spsbench.serving.engines import Stated
+from spsbench.serving.wire import UNLISTED
+
+BY_ID = re.compile(r"#[0-9]++")  # keys that are ids, where an engine gives them
+END = "end of text"  # the key of all tokens that end a text
+NO_STRATUM = -1  # round boundaries are unknown from outside
+EDGE = 0.06  # rounding tolerance: stated probabilities may exceed 1 by this mass
+TWICE = 0.1  # nats between two entries of one token, which engines round differently
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The known part of the distributions at n tokens of one text."""
+
+    keys: list[list[str]]  # keys of the columns, likeliest first, each once in a row
+    mass: Floats  # [n, k]; 0 in the padding of shorter rows
+    emitted: NDArray[np.int64]  # [n] column of the emitted token; k = the rest
+    tokens: list[str]  # keys of the emitted tokens
+    drafted: Bits | None = None  # [n, k + 1] columns that a draft model prefers to the target
+    flaw: str = ""  # why the statements are no probabilities
+    unstated: int = 0  # tokens of which nothing is stated but that they were emitted
+
+    def __len__(self) -> int:
+        return len(self.emitted)
+
+    def positions(self, visible: Bits | None) -> Positions:
+        """Return what is known at each token; the last outcome is all tokens that are no column."""
+        n, width = self.mass.shape
+        probs = np.hstack([self.mass, np.clip(1 - self.mass.sum(1, keepdims=True), 0.0, 1.0)])
+        argmax, ends, tail = (np.zeros(probs.shape, np.bool_) for _ in range(3))
+        listed = np.ones(probs.shape, np.bool_) if visible is None else visible
+        argmax[np.arange(n), listed[:, :width].argmax(1)] = listed[:, :width].any(1)
+        tail[:, width] = width > 1
+        for i, row in enumerate(self.keys):
+            ends[i, : len(row)] = [key == END for key in row]
+        return Positions(
+            probs=probs / probs.sum(1, keepdims=True),
+            emitted=self.emitted,
+            argmax=argmax,
+            ends=ends,
+            tail=tail,
+            index=np.full(n, NO_STRATUM),
+            length=lengths(n),
+            visible=visible,
+            draft=None if self.drafted is None else self.drafted & listed,
+            stated=self.mass,
+            keys=self.keys,
+            tokens=self.tokens,
+        )
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text has characters, all of them whole: parts of one print alike."""
+    return bool(text) and "\ufffd" not in text
+
+
+class TopLists:
+    """Sorts the rows of one server into columns by what the prefix alone decides.
+
+    A row has the likeliest tokens T, and may have the emitted token e beside them. Where the row
+    lacks e, or has a token less likely than e, it is T, since T has whatever is likelier than any
+    of it. Elsewhere e, among the lowest, may be one of T or beside it. Two rules choose columns
+    then as they would for any other e:
+
+    - Where all rows so far had a T of one length k, and some have shown how a token outside T is
+      listed, a row with one more token than k has e beside T.
+    - Else the columns are the tokens above the n-th entry, where each T has n entries or more: a
+      token e outside T is none of them, and changes none, whatever it ties with.
+
+    Args:
+        length: of T in a text in which e is always in T; 0: unknown.
+    """
+
+    def __init__(self, length: int = 0) -> None:
+        self._lengths = {length} if length else set[int]()
+        self._lists_emitted = False  # a row had e
+        self._shows_outsiders = False  # a row lacked e, or had one more token than T has
+
+    def columns(
+        self, rows: Sequence[Stated], tokens: Sequence[str], own: Sequence[float] = ()
+    ) -> Columns:
+        """Return the columns of a text, then learn from its rows.
+
+        Args:
+            rows: stated for each token.
+            tokens: keys of the emitted tokens; a row beyond them is left out.
+            own: logarithms that are stated of the emitted tokens beside the rows; empty: none.
+        """
+        logprobs = [*own, *repeat(-math.inf, len(rows) - len(own))]
+        stated = zip(rows, tokens, logprobs, strict=False)
+        listed = [Listed.of(*of_token) for of_token in stated]
+        tops = [self._columns_of(row) for row in listed]
+        n, width = len(tops), max([1, *map(len, tops)])
+        mass, at = np.zeros((n, width)), np.full(n, width)
+        keys = [[key for key, _ in top] for top in tops]
+        for i, top in enumerate(tops):
+            mass[i, : len(top)] = [chance(logprob) for _, logprob in top]
+            if tokens[i] in keys[i]:
+                at[i] = keys[i].index(tokens[i])
+        highest = max((row.total for row in listed), default=0.0)
+        flaw = f"stated probabilities add up to {highest:.3f}" if highest > 1 + EDGE else ""
+        named = (*tokens[:n], *(key for row in listed for key, _ in row.top))
+        if not all(map(BY_ID.fullmatch, named)):
+            flaw = "tokens are named by texts, which several may share, not by ids (`weights` tell)"
+        unstated = sum(map(self._is_unstated, listed))
+        for row in listed:
+            self._learn(row)
+        return Columns(keys, mass, at, list(tokens[:n]), flaw=flaw, unstated=unstated)
+
+    @property
+    def _length(self) -> int:
+        return min(self._lengths, default=0)
+
+    def _is_unstated(self, row: "Listed") -> bool:
+        """Return whether a row says nothing of the tokens that were not emitted."""
+        return not row.top or (row.is_lowest and len(row.top) == 1 < self._length)
+
+    def _columns_of(self, row: "Listed") -> Stated:
+        if row.is_cut:
+            return row.top
+        if self._is_unstated(row) or not (row.has_emitted or self._lists_emitted):
+            return []
+        if self._shows_outsiders and len(self._lengths) == 1:
+            beside = row.is_lowest and len(row.top) > self._length
+            return [entry for entry in row.top if entry[0] != row.emitted] if beside else row.top
+        n = self._length - (not self._shows_outsiders)
+        if n < 1:
+            return []
+        edge = row.top[n - 1][1] if len(row.top) >= n else -math.inf
+        return [entry for entry in row.top if entry[1] > edge]
+
+    def _learn(self, row: "Listed") -> None:
+        if row.is_cut or self._is_unstated(row):
+            return
+        self._lists_emitted |= row.has_emitted
+        if not row.has_emitted and not self._lists_emitted:
+            return
+        if not row.is_lowest:
+            self._lengths.add(len(row.top))
+            self._shows_outsiders |= not row.has_emitted
+        elif self._lengths and len(row.top) > self._length:
+            self._shows_outsiders = True
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A row of a server: its tokens with a stated probability, and where the emitted one is."""
+
+    top: Stated  # likeliest first, each token once
+    emitted: str
+    total: float  # stated probabilities of the row
+    has_emitted: bool
+    is_lowest: bool  # the emitted token, or what it ties with, ends the row
+    is_cut: bool  # other tokens are stated to have no probability: `top` has all that have one
+
+    @classmethod
+    def of(cls, row: Stated, emitted: str, own: float = -math.inf) -> "Listed":
+        """Sort a row, with the emitted token where its logarithm `own` is stated beside the row.
+
+        A key with two different probabilities is of two tokens, and left out.
+        """
+        rest = row[len(resolved(row)) :]
+        is_cut = len(rest) < len(row) and any(key != emitted for key, _ in rest)
+        entries = resolved(row)
+        if UNLISTED < own < 0 and all(key != emitted for key, _ in row):
+            entries = sorted([*entries, (emitted, own)], key=lambda entry: -entry[1])
+        by_key: dict[str, list[float]] = {}
+        for key, logprob in entries:
+            by_key.setdefault(key, []).append(logprob)
+        same = {key: lps[0] for key, lps in by_key.items() if lps[0] - lps[-1] <= TWICE}
+        total = sum(
+            chance(x) for key, lps in by_key.items() for x in lps[: 1 if key in same else None]
+        )
+        top = list(same.items())
+        has_emitted = emitted in same
+        is_lowest = has_emitted and same[emitted] <= top[-1][1]
+        return cls(top, emitted, total, has_emitted, is_lowest, is_cut)
+
+
+def as_columns(rows: Sequence[Stated]) -> Columns:
+    """Return all of stated distributions as columns, for comparison: none is bet on."""
+    listed = [Listed.of(row, "").top for row in rows]
+    mass = np.zeros((len(listed), max(map(len, listed), default=0)))
+    for i, top in enumerate(listed):
+        mass[i, : len(top)] = [chance(logprob) for _, logprob in top]
+    keys = [[key for key, _ in top] for top in listed]
+    return Columns(keys, mass, np.full(len(listed), mass.shape[1]), [""] * len(listed))
+
+
+def resolved(row: Stated) -> Stated:
+    """Return a row up to the first logarithm that states no probability (-9999, -inf, NaN)."""
+    return list(takewhile(lambda entry: entry[1] > UNLISTED, row))
+
+
+def chance(logprob: float) -> float:
+    """Return the probability of a logarithm; one that is none adds up to too much."""
+    return math.exp(min(logprob, 1.0))

@@ -225,7 +225,7 @@ def parity(
     alike = min(old.min(), new.min()) == max(old.max(), new.max())
     if alike or max(means) <= margin or min(means) >= 1 - margin:  # no evidence at an end
         verdict = ParityVerdict.NOT_INFORMATIVE
-    elif n >= needed and -margin < least and greatest < margin:  # both one-sided tests
+    elif -margin < least and greatest < margin:  # both one-sided tests
         verdict = ParityVerdict.EQUIVALENT
     elif low > 0 or high < 0:
         verdict = ParityVerdict.DIFFERENT
@@ -242,11 +242,13 @@ def _within(differences: Floats, reach: float, miss: float) -> tuple[float, floa
 def _needed(differences: Floats, margin: float) -> int:
     """Return the samples of this spread at which equal methods pass with chance 1 - `MISSED`.
 
-    At least the number that equal samples need.
+    A bound is as far from the mean as its normal part, over the root of n, and the part that equal
+    samples have, over n. The spread of few samples is uncertain: half of `MISSED` is for that.
     """
     spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
-    sure = NORMAL.inv_cdf(1 - MISS) + NORMAL.inv_cdf(1 - MISSED / 2)
-    return max(FEWEST, fewest(margin, MISS), math.ceil((sure * spread / margin) ** 2))
+    sure = NORMAL.inv_cdf(1 - MISS) + NORMAL.inv_cdf(1 - MISSED / 4)
+    normal, alike = sure * spread / margin, fewest(margin, MISS)
+    return max(FEWEST, math.ceil((normal / 2 + math.sqrt(normal**2 / 4 + alike)) ** 2 - 1e-6))
 
 
 def parities_of(old: Qualities, new: Qualities, *, identical: bool = False) -> list[Parity]:

@@ -118,12 +118,25 @@ def test_problems_it_takes():
     assert str(of_counts(249, 0, 0)) == "equivalent within 0.012"
     noisy = of_counts(400, 10, 10)
     assert noisy.verdict is ParityVerdict.UNDECIDED
-    assert 2900 < noisy.needed < 3100
+    assert 4000 < noisy.needed < 4500
     assert of_counts(noisy.needed, noisy.needed // 40, noisy.needed // 40).verdict is (
         ParityVerdict.EQUIVALENT
     )
     assert of_counts(164, 12, 0).verdict is ParityVerdict.DIFFERENT
     assert str(of_counts(7, 0, 0)).startswith("undecided")
+
+
+@pytest.mark.parametrize(
+    ("noise", "margin", "n"), [(0.002, 0.003, 50), (0.05, 0.01, 50), (0.2, 0.03, 50)]
+)
+def test_as_many_samples_as_advised_decide_in_four_of_five_cases(noise, margin, n):
+    decided = []
+    for seed in range(60):
+        first = parity("rouge2", *arms(0.0, noise, n, seed), margin)
+        assert first.verdict is ParityVerdict.UNDECIDED
+        again = parity("rouge2", *arms(0.0, noise, first.needed, 1000 + seed), margin)
+        decided.append(again.verdict is ParityVerdict.EQUIVALENT)
+    assert np.mean(decided) >= 0.8
 
 
 def by_cell(cells, scores):

@@ -110,6 +110,8 @@ class Benchmark(Conductor):
                         "samples. Leave this one out"
                     )
                 self._traces(experiment, writer)
+            if not writer.count:
+                return Run(folder, 0)  # stopped before the first record: no file stays
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
                 return Run(folder, writer.count)

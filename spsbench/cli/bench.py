@@ -136,8 +136,9 @@ def run_experiment(
     if ranks().rank > 0:
         return Exit.OK
     if outcome.finished is None:
-        progress = progress_of(outcome.folder)
-        say(f"stopped after {progress}. Continue with: {again(outcome.folder)}")
+        if outcome.records:
+            progress = progress_of(outcome.folder)
+            say(f"stopped after {progress}. Continue with: {again(outcome.folder)}")
         return interrupt.code
     from spsbench.cli.publish import publish, show_chart
 

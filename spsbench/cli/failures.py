@@ -90,6 +90,10 @@ def described(error: BaseException) -> tuple[str, int]:
         text = error.format_message().rstrip(".")
         end = "" if text.endswith("?") else "."
         return f"{text}{end} See {where} --help", error.exit_code
+    if isinstance(error, PermissionError) and error.filename is not None:
+        where = f"{str(error.filename)[:LONGEST]}: {error.strerror}"
+        line = f"no access ({where}): expected permission to search and read. Ask its owner"
+        return line, Exit.PERMISSION
     if is_out_of_memory(error):
         todo = "Try fewer tokens, --dtype bfloat16 or a smaller model"
         return f"out of memory ({first_line(error)}). {todo}", Exit.MEMORY

@@ -1,6 +1,7 @@
 """The manifest of a run: experiment, cells and fingerprint. Written once, with the first record."""
 
 import json
+import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,7 +83,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def write_once(self, folder: Path) -> "Manifest":
         """Write `manifest.json` unless it is there; return the one that is there."""
-        text = json.dumps(to_builtins(self), allow_nan=False, indent=1)
+        values = to_builtins(self)
+        text = json.dumps(values | {"crc": checksum(values)}, allow_nan=False, indent=1)
         if create_file(folder / NAME, text.encode("ascii") + b"\n"):
             return self
         theirs = Manifest.load(folder)
@@ -91,17 +93,30 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, folder: Path) -> "Manifest":
-        """Read the manifest of a run."""
+        """Read the manifest of a run.
+
+        Raises:
+            MissingError: there is none. DataError: it is not what was written.
+            SpsError: as `read_json`.
+        """
         path = folder / NAME
-        if not path.exists():
-            raise MissingError(f"no run ({folder}): expected {NAME} in it. Check the folder")
-        values = read_json(path, "the manifest of a run")
+        try:
+            values = read_json(path, "the manifest of a run")
+        except MissingError as error:
+            line = f"no run ({folder}): expected {NAME} in it. Check the folder"
+            raise MissingError(line) from error
         schema = values.get("schema", RUN_SCHEMA) if isinstance(values, dict) else RUN_SCHEMA
         if schema != RUN_SCHEMA:
             raise DataError(
                 f"run of schema {cut(schema)} ({path}, written by spsbench "
                 f"{cut(values.get('tool'))}): expected schema {RUN_SCHEMA}. Convert one of schema "
                 "6 with recipes/convert_runs.py of the sources, or make the run anew"
+            )
+        crc = values.pop("crc", None) if isinstance(values, dict) else None
+        if crc is not None and crc != checksum(values):
+            raise DataError(
+                f"damaged manifest ({path}: another checksum): expected what sps wrote. "
+                "Restore the file from a copy, or start anew"
             )
         try:
             manifest = convert(values, cls)
@@ -126,6 +141,11 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"foreign cell ({folder}: {error}): expected the fields that this version writes. "
                 "Read the run with the version that its manifest names"
             ) from error
+
+
+def checksum(values: Mapping[str, Any]) -> str:
+    """Return the checksum of a manifest's values, which earlier versions did not write."""
+    return f"{zlib.crc32(json.dumps(values, sort_keys=True).encode()):08x}"
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedModel
 
 from spsbench.errors import Exit
 from spsbench.reports.page.data import aggregated, to_read
@@ -48,6 +49,27 @@ def whole(sps, arguments, tmp_path_factory):
         assert ran.code == 0, ran.err
         (folder.with_name("told")).write_text(ran.err + ran.out)
     return folder
+
+
+def test_a_run_that_is_interrupted_while_models_load_begins_again(
+    sps, arguments, tmp_path, monkeypatch
+):
+    out, asked = tmp_path / "run", (*arguments, "--out", str(tmp_path / "run"))
+    load, calls = PreTrainedModel.from_pretrained.__func__, []
+
+    def interrupted(cls, *args, **options):
+        if not calls:  # a second one would end the program at once
+            calls.append(cls)
+            signal.raise_signal(signal.SIGINT)
+        return load(cls, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PreTrainedModel, "from_pretrained", classmethod(interrupted))
+        ran = sps(*asked)
+    assert (ran.code, ran.err.splitlines()[-1]) == (Exit.INTERRUPTED, "interrupted")
+    assert not out.exists()
+    assert sps(*asked).code == 0
+    assert (out / "manifest.json").exists()
 
 
 def measured(folder):

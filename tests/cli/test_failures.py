@@ -96,6 +96,14 @@ def test_variables_that_cannot_work(name, value, code, sps, monkeypatch):
     assert ran.err.count("\n") == 1
 
 
+@pytest.mark.needs_fast
+def test_a_folder_that_may_not_be_searched(sps, monkeypatch):
+    fails_with(monkeypatch, PermissionError(13, "Permission denied", "/their/folder"))
+    ran = sps("generate")
+    assert (ran.code, ran.err.count("\n")) == (Exit.PERMISSION, 1)
+    assert ran.err.startswith("error: no access (/their/folder: Permission denied)")
+
+
 def test_a_full_disk():
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([*COMMAND, "list"], stdout=full, stderr=subprocess.PIPE, check=False)

@@ -48,6 +48,22 @@ def test_a_broken_one_is_refused_and_none_is_no_run(tmp_path, text):
         Manifest.load(tmp_path)
 
 
+def test_a_changed_one_is_refused_and_one_without_a_checksum_is_read(tmp_path):
+    manifest = made.manifest().write_once(tmp_path)
+    path = tmp_path / "manifest.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values))
+    assert Manifest.load(tmp_path) == manifest
+    title = values["experiment"] | {"title": "another"}
+    path.write_text(json.dumps(values | {"experiment": title}))
+    with pytest.raises(DataError) as caught:
+        Manifest.load(tmp_path)
+    assert "another checksum" in str(caught.value)
+    del values["crc"]
+    path.write_text(json.dumps(values))
+    assert Manifest.load(tmp_path) == manifest
+
+
 def test_differences_tell_kinds_and_absence_apart():
     assert differences({"a": 1, "b": [1]}, {"a": 1, "b": (1,)}) == []
     assert differences({"a": 1, "b": None}, {"a": True, "c": 0}) == [

@@ -77,6 +77,13 @@ def sampled(name, k, seed):
     return prove(case(name, EXACT[name](), Pair(3, seed), schedule=Constant(k)))
 
 
+@pytest.mark.parametrize("name", EXACT)
+def test_each_rule_on_small_cases(name):
+    """Two rounds of two tokens, and tokens that only q or only p has."""
+    proved(name, Pair(2, 3), tokens=3, schedule=Constant(2))
+    proved(name, Pair(3, 1), tokens=2, schedule=Constant(1))
+
+
 @every_rule
 @pytest.mark.parametrize("k", [0, 1, 2])
 @pytest.mark.parametrize("seed", SEEDS)

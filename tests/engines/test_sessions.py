@@ -148,6 +148,20 @@ def any_script(target, session, within):
     run_state_machine_as_test(lambda: Script(target, session(target), within), settings=SCRIPTS)
 
 
+@pytest.mark.parametrize("path", [(0, 4, 8), (2, 6), (1, 5, 7), tuple(range(9))], ids=str)
+def test_a_text_goes_on_along_a_late_branch_of_a_tree_of_nine(model, session, path):
+    target = model("llama")
+    lm, text, nodes = session(target), [3, 1, 4], [2, 5, 7, 9, 3, 8, 6, 1, 0]
+    parents = [-1, -1, -1, 0, 0, 1, 2, 5, 4] if len(path) < 9 else list(range(-1, 8))
+    lm.append(torch.tensor(text[:-1]), keep=0)
+    lm.append(torch.tensor([text[-1], *nodes]), 10, torch.tensor(parents))
+    lm.commit(len(text), list(path))
+    text += [nodes[node] for node in path]
+    after = [4, 4, 11]
+    rows = lm.append(torch.tensor(after), keep=3).logits
+    assert close(rows, laws(target, text + after)[-3:])
+
+
 @architectures
 def test_hidden_states_are_the_model_s_own(model, session, architecture):
     target = model(architecture)

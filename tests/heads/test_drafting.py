@@ -11,6 +11,7 @@ from spsbench.engines.eager import EagerLM
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Schedule, Scores
+from spsbench.methods.drafters import head_frontier
 from spsbench.methods.drafters.head_frontier import HeadFrontier
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.tree_rejection import Recursive
@@ -65,6 +66,11 @@ def test_every_distribution_is_as_from_scratch(sites, target, head, how):
     seen = compared(sites[head], target, **how)
     assert seen.seen > VOCAB // 2
     assert seen.worst < 1e-12
+
+
+def test_a_prompt_that_is_read_in_several_parts(sites, target, monkeypatch):
+    monkeypatch.setattr(head_frontier, "CHUNK", 2)
+    assert compared(sites["eagle3"], target).worst < 1e-12
 
 
 class Sometimes(Schedule):

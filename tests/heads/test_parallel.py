@@ -27,10 +27,10 @@ def equal(found, expected):
     torch.testing.assert_close(torch.stack(list(found)), torch.stack(list(expected)))
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_medusa(target, tmp_path, layers):
-    folder = writers.medusa(tmp_path, target, heads=3, layers=layers)
-    found, h = along(HeadSite(folder, target), target, (2, 9))
+@pytest.mark.parametrize(("heads", "layers"), [(3, 2), (5, 1)])
+def test_medusa(target, tmp_path, heads, layers):
+    folder = writers.medusa(tmp_path, target, heads=heads, layers=layers)
+    found, h = along(HeadSite(folder, target), target, (2, 9, 4, 1)[: heads - 1])
     equal(found, reference.medusa(reference.read(folder)[1], layers, h))
 
 
@@ -63,6 +63,13 @@ def test_mlp(target, tmp_path, tied, scaled):
         _, tensors = reference.read(copies)
     values = {"n_predict": 3, "inner_dim": writers.INNER, "scale_input": scaled}
     equal(found, reference.mlp(values, tensors, h, [7, 2, 9]))
+
+
+def test_an_mlp_of_five_stages(target, tmp_path):
+    folder = writers.mlp(tmp_path, target, stages=5)
+    found, h = along(HeadSite(folder, target), target, (2, 9, 4, 1))
+    values = {"n_predict": 5, "inner_dim": writers.INNER, "scale_input": True}
+    equal(found, reference.mlp(values, reference.read(folder)[1], h, [7, 2, 9, 4, 1]))
 
 
 @pytest.mark.parametrize("own_head", [True, False])

@@ -46,6 +46,18 @@ def test_times_are_of_quiet_timings_where_there_are_some(quiet):
     assert not row.speedup.loaded
 
 
+def test_a_ratio_is_of_pairs_whose_timings_are_both_quiet(quiet):
+    busy = {ARS.id: {"s0", "s1", "s2"}, SPS.id: {"s3", "s4"}}
+    mixed = [under_load(r) if r.sample in busy[r.cell] else r for r in quiet]
+    left_out = set().union(*busy.values())
+    row, alone = (
+        summaries([ARS, SPS], rows)[1]
+        for rows in (mixed, [r for r in quiet if r.sample not in left_out])
+    )
+    assert row.speedup == alone.speedup
+    assert row.speedup.n == N - 5
+
+
 def test_with_nothing_quiet_times_are_marked_and_ratios_kept(quiet):
     row, calm = (summaries([ARS, SPS], rows)[1] for rows in ([under_load(r) for r in quiet], quiet))
     assert (row.timed, row.loaded) == (0, N)

@@ -88,6 +88,15 @@ def test_latency_verifies_at_a_given_rate_and_says_so():
     assert "meaningless" in made.parts[0].part.task.title
 
 
+def test_a_verifier_that_is_named_is_not_the_task_s():
+    asked = {"task": "latency", "weights": "random", "verifier": "sps"}
+    made = plan([parse(asked, Sweep)[0]])
+    assert {str(cell.verifier) for cell in made.cells if cell.k} == {"sps"}
+    asked = {"task": "latency", "decoder": "openai:url=http://127.0.0.1:9", "method": "sps"}
+    made = plan([parse(asked, Sweep)[0]])
+    assert "synthetic" not in {cell.verifier.name for cell in made.cells}
+
+
 @pytest.mark.parametrize(
     "changes",
     [

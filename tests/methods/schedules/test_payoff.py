@@ -98,6 +98,15 @@ def test_a_model_is_asked_by_its_own_acceptance_beside_a_rule_that_is_always_rig
     assert schedule.rule_k(history) >= 4
 
 
+def test_a_draft_by_the_rule_costs_its_rows_and_no_draft():
+    """At a rate of one half, rows of 0.05 pay up to the third, whatever a model's drafts cost."""
+    schedule, history = Payoff(draft=2.0, row=0.05, fixed=0.5), []
+    for _ in range(100):
+        history += [turn(4, 1, by_rule=True), turn(1, 0)]
+    assert schedule.rule_k(history) == 3
+    assert schedule.k(history) <= 1
+
+
 def test_costs_of_rows_are_a_number_each_or_a_list_that_goes_on():
     assert costs_of_rows(0.25, 3) == [0.0, 0.25, 0.5, 0.75]
     assert costs_of_rows("0.1-0.125-0.375", 5) == [0.0, 0.1, 0.125, 0.375, 0.625, 0.875]

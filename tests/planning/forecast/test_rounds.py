@@ -138,6 +138,14 @@ def test_greedy_texts_an_eos_in_a_draft_and_a_full_draft_context(rule: str) -> N
     check(short, 2, lambda text: along(short, text, rule), reach=2)
 
 
+def test_a_simulated_round_is_cut_to_the_tokens_that_are_left() -> None:
+    chances, room = acceptances(12), room_of(12, 12)
+    found, expected = simulated(Constant(4), Round, chances, room, 500), rounds(chances, 4, room)
+    requested = dict(zip(expected.starts.tolist(), expected.requested.tolist(), strict=True))
+    for start, k in zip(found.starts.tolist(), found.requested.tolist(), strict=True):
+        assert k == requested[start] == min(4, 11 - start)
+
+
 BY_FILE = {"disco"}
 SCHEDULES = [e.name for e in entries("schedules") if e.name not in BY_FILE]
 

@@ -28,6 +28,7 @@ from spsbench.pair.load import load
 from spsbench.plugins import make
 from spsbench.settings.experiment import task_spec
 from spsbench.settings.grid import Sweep, make_request
+from spsbench.settings.method import Drafting
 from spsbench.spec import Spec
 from timing import table
 
@@ -51,7 +52,7 @@ def slot_figures(prompts: int, tokens: int) -> dict[str, dict[str, float]]:
     loaded = pair.model_cache.load(cell)
     target, draft = (
         TextTracer(cell.auto_regressive, loaded),
-        DraftTracer("draft", [cell], loaded, {}),
+        DraftTracer(Drafting.of(cell), [cell], loaded, {}),
     )
     task = make("tasks", task_spec(Sweep(task=TASK)))
     rules = {name: make("verifiers", Spec.parse(name)) for name in LOSSY}

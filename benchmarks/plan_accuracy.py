@@ -21,10 +21,10 @@ import numpy as np
 
 from spsbench.benchmark.bench import bench
 from spsbench.metrics.intervals import Floats, Jackknife, over
-from spsbench.planning.candidates import candidate_of
-from spsbench.planning.forecast.predictions import Candidate, predicted, rounds_of, selection_factor
-from spsbench.settings.cell import Cell
-from spsbench.settings.labels import drafting
+from spsbench.planning.forecast.predictions import predicted, rounds_of, selection_factor
+from spsbench.settings.cell import Cell, constant
+from spsbench.settings.method import Drafting, Method
+from spsbench.spec import Spec
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from spsbench.store.traces import Traces, read_traces
@@ -43,17 +43,17 @@ SIMULATIONS, ALL = 50, 2000
 EMITTED, ROUNDS, VARIANCE, SECONDS = range(4)
 
 
-def passes(draft: str, drafted: Any) -> Any:
+def passes(draft: Drafting, drafted: Any) -> Any:
     """Return assumed costs of rounds, in plain passes, by which the best K is chosen."""
-    return 1.1 + (0.18 if draft.startswith("model") else 0.07) * drafted
+    return 1.1 + (0.18 if draft.drafter == Spec("model") else 0.07) * drafted
 
 
-def replayed(candidate: Candidate, traces: Traces) -> dict[str, Floats]:
+def replayed(method: Method, traces: Traces) -> dict[str, Floats]:
     """Return prompt -> emitted tokens, expected rounds, their variance, and assumed seconds."""
-    sums, draft = {}, traces.drafts[candidate.draft]
-    for text, trace in traces.of(candidate.draft):
-        expected = rounds_of(candidate, draft, text, trace, ALL // SIMULATIONS)
-        cost = float(expected.weights @ passes(candidate.draft, expected.drafted))
+    sums, draft = {}, traces.drafts[method.drafting]
+    for text, trace in traces.of(method.drafting):
+        expected = rounds_of(method, draft, text, trace, ALL // SIMULATIONS)
+        cost = float(expected.weights @ passes(method.drafting, expected.drafted))
         counts = len(text.q), float(expected.weights.sum()), expected.variance, cost
         sums[text.key[1]] = np.array(counts)
     return sums
@@ -149,15 +149,16 @@ def measure(task: str, temperature: float, flags: argparse.Namespace) -> dict[st
     ]
     rows = {}
     for cell in cells:
-        by_prompt = replayed(candidate_of(cell), traces)
+        by_prompt = replayed(Method.of(cell), traces)
         both = [prompt for prompt in by_prompt if prompt in real[cell.id]]
         replay = np.stack([by_prompt[prompt] for prompt in both])
         measured = np.stack([real[cell.id][prompt] for prompt in both])
-        rows[str(candidate_of(cell))] = against_real_rounds(replay, measured, flags)
+        rows[str(Method.of(cell))] = against_real_rounds(replay, measured, flags)
     best = {}
-    for draft, group in groupby(sorted(cells, key=drafting), key=drafting):
+    by_label = sorted(cells, key=lambda cell: str(Drafting.of(cell)))
+    for draft, group in groupby(by_label, key=Drafting.of):
         rule = str(next(group).verifier)
-        candidates = [Candidate(draft=draft, verifier=rule, k=k) for k in EVERY_K]
+        candidates = [Method(draft, rule, constant(k)) for k in EVERY_K]
         every = np.stack([[*replayed(candidate, traces).values()] for candidate in candidates])
         for traced in flags.few:
             best[f"{draft}, {rule}, by {traced} prompts"] = of_the_best(every, traced, flags)

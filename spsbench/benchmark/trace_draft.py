@@ -27,6 +27,7 @@ from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
+from spsbench.settings.method import Drafting
 from spsbench.store.traces import Along, DraftOf, Drawn, Proposed
 
 MAX_LOOKAHEAD = 64  # tokens requested from a deterministic draft
@@ -45,7 +46,7 @@ class DraftTracer:
     """
 
     def __init__(
-        self, name: str, cells: Sequence[Cell], loaded: Loaded, identity: Mapping[str, Any]
+        self, name: Drafting, cells: Sequence[Cell], loaded: Loaded, identity: Mapping[str, Any]
     ) -> None:
         cell = cells[0]
         self.name, self.plan, self.warp = name, plan_of(cell.drafter), warp(cell)

@@ -16,7 +16,7 @@ from spsbench.errors import UsageError
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part
-from spsbench.settings.labels import drafting
+from spsbench.settings.method import Drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
@@ -131,10 +131,10 @@ def tracers(
     folders: Mapping[ModelSpec, Path],
 ) -> list[DraftTracer]:
     """Return the tracers of the drafts of cells that do the work of an ArS cell."""
-    by_name: dict[str, list[Cell]] = {}
+    by_name: dict[Drafting, list[Cell]] = {}
     for cell in traced:
         if cell.same_work(plain):
-            by_name.setdefault(drafting(cell), []).append(cell)
+            by_name.setdefault(Drafting.of(cell), []).append(cell)
     return [
         DraftTracer(name, cells, models(cells[0]), draft_identity(cells[0], folders))
         for name, cells in by_name.items()

@@ -80,7 +80,7 @@ def known_costs(cell: CellRequest) -> RoundCosts | None:
     key = key_of(cell)
     if key not in _known:
         path = place()
-        costs = None if path is None else read_costs(path).get(key)
+        costs = None if path is None else read_kept(path).get(key)
         if costs is None:
             return None
         _known[key] = costs
@@ -93,7 +93,7 @@ def keep_costs(cell: CellRequest, costs: RoundCosts) -> None:
     path = place()
     if path is not None:
         with suppress(OSError):
-            write_whole(path, msgspec_json.encode({**read_costs(path), key_of(cell): costs}))
+            write_whole(path, msgspec_json.encode({**read_kept(path), key_of(cell): costs}))
 
 
 def key_of(cell: CellRequest) -> str:
@@ -115,7 +115,7 @@ def place() -> Path | None:
     return folder / f"{sha256(repr(parts).encode()).hexdigest()[:16]}.json"
 
 
-def read_costs(path: Path) -> dict[str, RoundCosts]:
+def read_kept(path: Path) -> dict[str, RoundCosts]:
     """Return the costs of a file; none where it is missing or damaged."""
     try:
         return msgspec_json.decode(read_file(path, LIMIT), type=dict[str, RoundCosts])

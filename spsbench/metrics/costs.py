@@ -20,8 +20,10 @@ import numpy as np
 from spsbench.errors import DataError
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import Surface, Typical, along, in_turns, typical
+from spsbench.settings.method import Drafting
+from spsbench.spec import Spec
 
-PLAIN = "none"  # no drafter: ArS
+PLAIN = Drafting(Spec("none"))  # ArS
 STEP = 16  # tokens of context that are priced alike
 LEAST = 0.5  # least part of the known costs that a round takes
 FREE = "free"  # the rule of costs that no machine measured: verifying takes no time
@@ -30,13 +32,14 @@ SCALED = ("draft", "target", "sampling", "verify", "host")
 """Parts of a round: drafting, the target's pass, its warp, the rule, and the loop around them."""
 PARTS = (*SCALED, "unexplained")
 
+Key = TypeVar("Key")
 Entry = TypeVar("Entry")
 
 
 class Contradiction(NamedTuple):
     """A round with a draft that was measured as faster than a plain round."""
 
-    draft: str
+    draft: Drafting
     k: int
     seconds: float  # the median over turns
     plain: float  # median of an ArS round
@@ -80,7 +83,7 @@ class BatchCosts:
 
     sizes: tuple[int, ...]
     passes: tuple[Surface, ...]
-    rest: Mapping[str, tuple[Surface, ...]]
+    rest: Mapping[Drafting, tuple[Surface, ...]]
     cached: int
 
     def __post_init__(self) -> None:
@@ -93,17 +96,19 @@ class BatchCosts:
         """Return [T] seconds of a common pass over `n` tokens of each of `size` texts."""
         return self._between(self.passes, n, context, size)
 
-    def round(self, name: str, k: float, drafted: float, size: float, context: float) -> Floats:
+    def round(
+        self, drafter: Drafting, k: float, drafted: float, size: float, context: float
+    ) -> Floats:
         """Return [T] seconds of a common round of `size` texts that request `k` tokens each.
 
         Args:
-            name: of a drafter; `none` with k = 0 is ArS.
+            drafter: `PLAIN` with k = 0 is ArS.
             drafted: tokens that each text has on average.
 
         Raises:
             DataError: the drafter was not measured in batches.
         """
-        surfaces = _entry("drafter in batches", name, self.rest)
+        surfaces = _entry("drafter in batches", drafter, self.rest)
         spent = self._between(surfaces, k, context, size)
         return self.target(size, drafted + 1, context) + np.maximum(spent, 0.0)
 
@@ -121,7 +126,7 @@ class Costs:
 
     Attributes:
         passes: of the target alone, by tokens fed and context.
-        arms: drafters by name (`none` is ArS).
+        arms: of drafters; `PLAIN` is ArS.
         rules: by verifier.
         setting: conditions of the times: machine, versions, threads, models, dtype, engine, warp.
         busy: whether other work during the measurement widens the intervals.
@@ -131,7 +136,7 @@ class Costs:
     """
 
     passes: Surface
-    arms: Mapping[str, DrafterCosts]
+    arms: Mapping[Drafting, DrafterCosts]
     rules: Mapping[str, Rule]
     setting: Mapping[str, Any] = field(default_factory=dict)
     busy: bool = False
@@ -144,7 +149,7 @@ class Costs:
     def of_passes(
         cls,
         passes: Mapping[int, Surface],
-        drafts: Mapping[str, Mapping[int, Surface]],
+        drafts: Mapping[Drafting, Mapping[int, Surface]],
         setting: Mapping[str, Any],
     ) -> "Costs":
         """Return costs that are arithmetic: a round is a pass of the target, and its drafting.
@@ -169,7 +174,7 @@ class Costs:
         )
 
     @classmethod
-    def of_ratios(cls, row: float, drafts: Mapping[str, float]) -> "Costs":
+    def of_ratios(cls, row: float, drafts: Mapping[Drafting, float]) -> "Costs":
         """Return costs by hand, in plain passes.
 
         Args:
@@ -177,11 +182,12 @@ class Costs:
             drafts: drafter -> cost of a drafted token; a look-up is free.
         """
         drafting = {name: {1: line(token, token)} for name, token in drafts.items()}
-        return cls.of_passes({1: line(1.0, row)}, drafting, {"row": row, "drafts": dict(drafts)})
+        setting = {"row": row, "drafts": {str(name): cost for name, cost in drafts.items()}}
+        return cls.of_passes({1: line(1.0, row)}, drafting, setting)
 
     def round(
         self,
-        drafter: str,
+        drafter: Drafting,
         k: float,
         drafted: float,
         context: float,
@@ -195,7 +201,7 @@ class Costs:
         plain one at least: a plain one does a part of its work (`contradictions`).
 
         Args:
-            drafter: its name; `none` with k = 0 is a step of ArS.
+            drafter: `PLAIN` with k = 0 is a step of ArS.
             k: tokens requested from it.
             drafted: tokens that it returns.
             batch: texts that make the round together; the seconds are of all of them.
@@ -219,7 +225,7 @@ class Costs:
         return spent
 
     def _parts(
-        self, drafter: str, k: float, n: float, context: float, batch: int, rule: str | None
+        self, drafter: Drafting, k: float, n: float, context: float, batch: int, rule: str | None
     ) -> Floats:
         """Return [parts, turns] seconds as they were measured."""
         if batch == 1 or self.batches is None:
@@ -246,9 +252,9 @@ class Costs:
         """Return the seconds of a target pass over `n` new tokens after `context` cached tokens."""
         return typical(self.passes.at(n, context), self.busy)
 
-    def relative(self, name: str, n: float, context: float) -> Typical:
+    def relative(self, drafter: Drafting, n: float, context: float) -> Typical:
         """Return c: the time of one of `n` drafted tokens, in passes of the target over one."""
-        token_seconds = self.drafter(name).draft.at(n, context) / n
+        token_seconds = self.drafter(drafter).draft.at(n, context) / n
         return typical(token_seconds / self.passes.at(1, context), self.busy)
 
     def contradictions(self) -> list[Contradiction]:
@@ -306,13 +312,13 @@ class Costs:
         passes = self.passes.times(target)
         return replace(self, passes=passes, arms=arms, rules=rules, changed=changed)
 
-    def drafter(self, name: str) -> DrafterCosts:
+    def drafter(self, drafter: Drafting) -> DrafterCosts:
         """Return the costs of a drafter.
 
         Raises:
             DataError: the drafter was not measured.
         """
-        return _entry("drafter", name, self.arms)
+        return _entry("drafter", drafter, self.arms)
 
 
 def line(of_one: float, further: float) -> Surface:
@@ -320,10 +326,10 @@ def line(of_one: float, further: float) -> Surface:
     return Surface((1, 2), (0,), np.array([of_one, of_one + further]).reshape(1, 2, 1))
 
 
-def _entry(kind: str, name: str, measured: Mapping[str, Entry]) -> Entry:
-    if name not in measured:
+def _entry(kind: str, key: Key, measured: Mapping[Key, Entry]) -> Entry:
+    if key not in measured:
         raise DataError(
-            f"no costs of {kind} {name!r} (the table of costs): expected one of "
-            f"{', '.join(measured)}. Measure them with it"
+            f"no costs of {kind} {str(key)!r} (the table of costs): expected one of "
+            f"{', '.join(map(str, measured))}. Measure them with it"
         )
-    return measured[name]
+    return measured[key]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from spsbench.errors import DataError
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import Surface
+from spsbench.settings.method import Drafting
 from spsbench.untrusted import read_untrusted
 
 VERSION = 1
@@ -63,8 +65,13 @@ def read_costs(path: Path) -> Costs:
 
 def to_json(costs: Costs) -> dict[str, Any]:
     """Return plain values; seconds to the nanosecond."""
-    values: dict[str, Any] = to_builtins(costs, enc_hook=_plain)
-    return {name: v for name, v in values.items() if v is not None and not name.startswith("_")}
+    named = {field.name: getattr(costs, field.name) for field in fields(costs) if field.init}
+    values = {name: value for name, value in named.items() if value is not None}
+    values["arms"] = by_label(costs.arms)
+    if costs.batches is not None:
+        values["batches"] = {**vars(costs.batches), "rest": by_label(costs.batches.rest)}
+    plain: dict[str, Any] = to_builtins(values, enc_hook=_plain)
+    return plain
 
 
 def from_json(values: Mapping[str, Any]) -> Costs:
@@ -73,7 +80,10 @@ def from_json(values: Mapping[str, Any]) -> Costs:
     Raises:
         TypeError, ValueError: a field is missing or invalid.
     """
-    costs = convert(values, Costs, dec_hook=_seconds)
+    keyed = {**values, "arms": by_drafting(values["arms"])}
+    if (batches := values.get("batches")) is not None:
+        keyed["batches"] = {**batches, "rest": by_drafting(batches["rest"])}
+    costs = convert(keyed, Costs, dec_hook=_seconds)
     parts = [
         part for by in (costs.arms, costs.rules) for of in by.values() for part in vars(of).values()
     ]
@@ -90,6 +100,21 @@ def from_json(values: Mapping[str, Any]) -> Costs:
                 "batches: expected as many turns of each part, and passes that take time"
             )
     return costs
+
+
+def by_label(costs: Mapping[Drafting, Any]) -> dict[str, Any]:
+    """Return costs by the label of how a text is drafted, as in the file."""
+    return {str(drafting): value for drafting, value in costs.items()}
+
+
+def by_drafting(costs: object) -> dict[Drafting, Any]:
+    """Return costs of a file by how a text is drafted: the inverse of `by_label`.
+
+    Raises:
+        ValueError: no object, or a label that is no drafter.
+    """
+    values = convert(costs, dict[str, Any])
+    return {Drafting.parse(label): value for label, value in values.items()}
 
 
 def _plain(value: Any) -> Any:

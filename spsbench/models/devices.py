@@ -11,6 +11,7 @@ from spsbench.checkpoints.weights import TensorHeader, read_headers
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
+from spsbench.settings.models import DTYPES
 
 
 class Device(NamedTuple):
@@ -76,7 +77,6 @@ def free_bytes(device: torch.device) -> int:
 
 
 log = logging.getLogger(__name__)
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 _STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 

@@ -22,7 +22,7 @@ from spsbench.plugins import is_ours
 from spsbench.settings.cell import CONSTANT, CellRequest, Configuration
 from spsbench.settings.cell_from_options import SELF
 from spsbench.settings.execution import Access
-from spsbench.settings.labels import drafting
+from spsbench.settings.method import Drafting
 from spsbench.settings.models import CHECKPOINT, ModelFacts, ModelSpec
 
 
@@ -46,7 +46,7 @@ def note_default_drafters(cells: Iterable[Configuration], options: Container[str
 
 def _drafting(cell: Configuration) -> str:
     """Return the drafter of a cell with its model, and its schedule if K is not constant."""
-    words, schedule = drafting(cell), cell.schedule
+    words, schedule = str(Drafting.of(cell)), cell.schedule
     if cell.drafter.name == "ngram":
         words += " (prompt lookup)"
     return words if schedule.name == CONSTANT else f"{words} under schedule {schedule}"

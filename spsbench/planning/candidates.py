@@ -1,7 +1,6 @@
 """The candidates of a plan: each combination of drafter, draft, rule, K and schedule."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any
@@ -10,13 +9,12 @@ from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Drawn, Weights
 from spsbench.loop.types import Guarantee, Round
 from spsbench.methods.resolve import Resolver, plan_of, resolve, resolve_valid
-from spsbench.planning.forecast.predictions import Candidate
-from spsbench.planning.forecast.rounds import RULES, simulated
+from spsbench.planning.forecast.rounds import RULES, Acceptances, Ints, Rounds, simulated
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import AUTO, Cell, CellRequest
 from spsbench.settings.cell_from_options import TARGET, fill, own_copy, parts_of
 from spsbench.settings.commands import LISTS
-from spsbench.settings.labels import drafting
+from spsbench.settings.method import Drafting
 from spsbench.settings.models import DEFAULT_DRAFT, DEFAULT_DRAFTER, DEFAULT_HEAD
 from spsbench.spec import Spec
 
@@ -112,13 +110,9 @@ def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator
             yield {**way_options, "drafter": spec, "verifier": rule}
 
 
-def candidate_of(cell: Cell) -> Candidate:
-    """Return the candidate of a cell."""
-    schedule = None
-    if cell.k is None:
-        simulate = partial(simulated, make("schedules", cell.schedule), Round)
-        schedule = str(cell.schedule), simulate
-    return Candidate(draft=drafting(cell), verifier=str(cell.verifier), k=cell.k, schedule=schedule)
+def simulate(schedule: Spec, along: Acceptances, room: Ints, simulations: int) -> Rounds:
+    """Return the rounds under a schedule that looks back, from simulated generations."""
+    return simulated(make("schedules", schedule), Round, along, room, simulations)
 
 
 def replayable(cell: Cell) -> bool:
@@ -132,5 +126,5 @@ def sampled(cells: Iterable[Cell]) -> list[str]:
     for cell in cells:
         plan = plan_of(cell.drafter)
         if plan.drawn is Drawn.IID and not plan.tree and plan.weights is not Weights.HEAD:
-            names.append(drafting(cell))
+            names.append(str(Drafting.of(cell)))
     return list(dict.fromkeys(names))

@@ -10,7 +10,7 @@ from spsbench.loop.drafter_context import Drawn
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import read_costs
-from spsbench.planning.candidates import SAMPLED, candidate_of, replayable
+from spsbench.planning.candidates import SAMPLED, replayable, simulate
 from spsbench.planning.forecast.forecasts import Forecasts, forecast_all
 from spsbench.planning.forecast.predictions import tau_of
 from spsbench.planning.forecast.recommendation import Measured
@@ -20,7 +20,7 @@ from spsbench.reports.run_tables import tables
 from spsbench.settings.cell import DISTRIBUTION, Cell, CellRequest, constant
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import Planning
-from spsbench.settings.labels import drafting
+from spsbench.settings.method import Drafting, Method
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.traces import DraftOf, Head, Traces, read_traces, refuse
@@ -77,48 +77,41 @@ def forecasts_of(
 ) -> Forecasts:
     """Return the forecasts of the cells of a plan whose rule and draft the traces can predict."""
     traced = {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
-    candidates = map(candidate_of, filter(replayable, record.cells))
-    return forecast_all(candidates, traced, costs, notify, record.new_prompts)
+    methods = map(Method.of, filter(replayable, record.cells))
+    return forecast_all(methods, traced, costs, notify, record.new_prompts, simulate)
 
 
 def real_rounds(
     folder: Path, cells: Sequence[Cell], confirm: str | None
-) -> tuple[dict[str, Measured], dict[str, str]]:
-    """Return by candidate the figures of real rounds, or the reason why they are missing.
+) -> tuple[dict[Method, Measured], dict[Method, str]]:
+    """Return by method the figures of real rounds, or the reason why they are missing.
 
     Args:
         confirm: the folder of the real rounds in that of the plan; None: nothing was measured.
     """
-    figures: dict[str, Measured] = {}
-    reasons: dict[str, str] = {}
+    figures: dict[Method, Measured] = {}
+    reasons: dict[Method, str] = {}
     if confirm is None:
         return figures, reasons
-    run, by_bare = folder / confirm, {bare(cell): cell for cell in cells}
+    run, methods = folder / confirm, {Method.of(cell) for cell in cells}
     traces = read_traces([run]) if any(run.glob("traces-*.jsonl")) else Traces()
     for row in tables(run)[0].whole:
-        cell = by_bare.get(bare(row.cell))
-        if cell is None:
+        method = Method.of(row.cell)
+        if method not in methods:
             continue
         gained, tau, ms = row.speedup, row.block_efficiency, row.mean_token_time_ms
-        candidate, texts = candidate_of(cell), traces.of(drafting(cell))
+        draft, texts = traces.drafts.get(method.drafting), traces.of(method.drafting)
         if gained is not None and ms and tau:
-            replayed = replayable(cell) and texts
-            expected = (
-                tau_of(candidate, traces.drafts[candidate.draft], texts) if replayed else None
-            )
-            figures[str(candidate)] = Measured(gained, tau, ms, expected)
+            replayed = texts if replayable(row.cell) else []
+            expected = tau_of(method, draft, replayed, simulate) if draft and replayed else None
+            figures[method] = Measured(gained, tau, ms, expected)
         elif not row.n:
-            reasons[str(candidate)] = f"all of its {row.failures} generations failed"
+            reasons[method] = f"all of its {row.failures} generations failed"
         elif not row.timed + row.loaded:
-            reasons[str(candidate)] = "all of its timings are of first calls"
+            reasons[method] = "all of its timings are of first calls"
         elif gained is None:
-            reasons[str(candidate)] = "no prompt was timed with it and with ArS"
+            reasons[method] = "no prompt was timed with it and with ArS"
     return figures, reasons
-
-
-def bare(cell: Cell) -> Cell:
-    """Return the cell without its source of prompts."""
-    return cell.but(task=None, prompt_version="", chat=False, system="")
 
 
 def read_whole_traces(names: Sequence[str]) -> Traces:
@@ -136,8 +129,8 @@ def check_head(
     """Check that a trace has these models and this sampling."""
     if traces.head is not None:
         refuse(head_of(cells[0].auto_regressive, folders), traces.head, where)
-    for cell in {drafting(cell): cell for cell in cells}.values():
-        recorded = traces.drafts.get(drafting(cell))
+    for drafting, cell in {Drafting.of(cell): cell for cell in cells}.items():
+        recorded = traces.drafts.get(drafting)
         if recorded is not None:
             mine = DraftOf(
                 name=recorded.name, identity=draft_identity(cell, folders), sampled=recorded.sampled
@@ -191,10 +184,11 @@ def cells_of_trace(
             verifier = Spec.parse(str(rule))
             cells += [resolve(request.but(verifier=verifier, schedule=depth)) for depth in depths]
     if not cells:
-        names = ", ".join(n for n in traces.drafts if n in costs.arms) or "none"
+        names = ", ".join(str(n) for n in traces.drafts if n in costs.arms) or "none"
         raise UsageError(
             f"nothing to compare: expected a draft that trace and costs both have ({names}). The "
-            f"trace has {', '.join(traces.drafts)}; the costs have {', '.join(costs.arms)}"
+            f"trace has {', '.join(map(str, traces.drafts))}; the costs have "
+            f"{', '.join(map(str, costs.arms))}"
         )
     return cells
 

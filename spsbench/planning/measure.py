@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from random import Random
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from spsbench.planning.forecast.batch_gains import FEW
 from spsbench.planning.meters import LoopMeter, PassMeter
 from spsbench.plugins import make
 from spsbench.settings.cell import OWN_LOOP, SAMPLING_FIELDS, Cell
-from spsbench.settings.labels import drafting
+from spsbench.settings.method import Drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.store.provenance import digest, hardware, hash_files, versions
 
@@ -46,6 +46,7 @@ SECONDS = 20.0
 LIBRARIES = ("spsbench", "torch", "transformers")
 
 Pair = tuple[Cell, Loaded]
+Key = TypeVar("Key")
 
 
 class Count:
@@ -73,6 +74,13 @@ class Count:
 
 
 Watch = Callable[[Count], Any]
+
+
+class Meter(Protocol):
+    """What times each of its parts once a turn."""
+
+    def turn(self) -> None:
+        """Time every part once."""
 
 
 def weight_bytes(model: PreTrainedModel) -> int:
@@ -178,11 +186,12 @@ def measure(
     text = enough(text, fitting[-1] + room)
     passes_of = pass_meters(pairs[0], text, (1,), sizes, fitting, draw)
     loops = loop_meters([plain, *pairs], text, sizes, draw)
-    drafters, rounds_of = first_by(drafting, [plain, *pairs]), {}
+    drafters, rounds_of = first_by(Drafting.of, [plain, *pairs]), {}
     for name, (cell, loads) in drafters.items():
         ks, times = (requested, 1) if cell.k != 0 else ((0,), PLAIN_TIMES)
         rounds_of[name] = [RoundMeter(cell, loads, text, at, ks, draw, times) for at in fitting]
-    meters = [*passes_of, *loops.values(), *(m for row in rounds_of.values() for m in row)]
+    of_drafters = (meter for row in rounds_of.values() for meter in row)
+    meters: list[Meter] = [*passes_of, *loops.values(), *of_drafters]
     readings = take_turns(meters, seconds, watch, draw)
     turns, busy = quiet(readings)
     (passes,) = surfaces(passes_of, turns, sizes, fitting)
@@ -227,7 +236,7 @@ def measure_batches(
     check_cache(first, models, [fitting[-1]] * sizes[-1], sizes[-1])
     meters = {
         name: RoundMeter(cell, loads, text, middle, ks if cell.k != 0 else (0,), draw, sizes=sizes)
-        for name, (cell, loads) in first_by(drafting, [plain, *pairs]).items()
+        for name, (cell, loads) in first_by(Drafting.of, [plain, *pairs]).items()
     }
     passes_of = pass_meters(pairs[0], text, sizes, tokens, fitting, draw)
     turns, _ = quiet(take_turns([*passes_of, *meters.values()], seconds, watch, draw))
@@ -246,11 +255,11 @@ def measured_sizes(requested: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({1, max(requested), *(requested if len(requested) <= FEW else powers)}))
 
 
-def first_by(name_of: Callable[[Cell], str], pairs: Sequence[Pair]) -> dict[str, Pair]:
-    """Return the first of the cells with each name, in their order."""
-    firsts: dict[str, Pair] = {}
+def first_by(key_of: Callable[[Cell], Key], pairs: Sequence[Pair]) -> dict[Key, Pair]:
+    """Return the first of the cells with each key, in their order."""
+    firsts: dict[Key, Pair] = {}
     for pair in pairs:
-        firsts.setdefault(name_of(pair[0]), pair)
+        firsts.setdefault(key_of(pair[0]), pair)
     return firsts
 
 
@@ -335,7 +344,9 @@ def loop_meters(
     }
 
 
-def take_turns(meters: Sequence[Any], seconds: float, watch: Watch, draw: Random) -> list[Reading]:
+def take_turns(
+    meters: Sequence[Meter], seconds: float, watch: Watch, draw: Random
+) -> list[Reading]:
     """Run a warm-up turn, then turns until the time is up; return clock readings around each."""
     count = Count()
     for meter in meters:

@@ -50,8 +50,9 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
         SpsError: unusable traces, or a file that cannot be written.
     """
     out, traces = check_fit(spec), read_traces(paths)
-    name = _draft([name for name, draft in traces.drafts.items() if draft.sampled], spec)
-    sampled = [trace for _, trace in traces.of(name) if isinstance(trace, Drawn)]
+    drafts = {str(drafting): drafting for drafting, of in traces.drafts.items() if of.sampled}
+    drafting = drafts[_draft([*drafts], spec)]
+    sampled = [trace for _, trace in traces.of(drafting) if isinstance(trace, Drawn)]
     ends = [len(trace.p) if trace.reach is None else trace.reach for trace in sampled]
     entropy, peak, overlap = (
         np.concatenate([getattr(t, column)[:end] for t, end in zip(sampled, ends, strict=True)])

@@ -13,6 +13,7 @@ from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.metrics.intervals import FEWEST
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import OutputFolder
+from spsbench.settings.method import Drafting
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
@@ -198,8 +199,11 @@ def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
     return task
 
 
-def measured_costs(
-    path: Path, setting: Mapping[str, Any], drafts: Iterable[str], measure: Callable[[], Costs]
+def costs_of_plan(
+    path: Path,
+    setting: Mapping[str, Any],
+    drafts: Iterable[Drafting],
+    measure: Callable[[], Costs],
 ) -> Costs:
     """Return the costs in the file of a plan, measured if the file lacks them.
 
@@ -207,12 +211,12 @@ def measured_costs(
 
     Args:
         setting: of the machine and the models now; costs of another setting are measured again.
-        drafts: names of the drafts that must have costs.
+        drafts: that must have costs.
     """
     if path.exists():
         costs = read_costs(path)
         changed = [name for name in setting if setting[name] != costs.setting.get(name)]
-        changed += [name for name in drafts if name not in costs.arms]
+        changed += sorted(str(draft) for draft in drafts if draft not in costs.arms)
         if not changed:
             return costs
         log.info(f"note: costs are measured again, of another setting ({', '.join(changed)})")

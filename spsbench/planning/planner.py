@@ -21,7 +21,7 @@ from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.metrics.surfaces import FEWEST_TURNS
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.folder import local_folder
-from spsbench.planning.candidates import candidate_of, replayable
+from spsbench.planning.candidates import replayable
 from spsbench.planning.forecast.batch_gains import check_batches
 from spsbench.planning.forecast.forecasts import Forecasts
 from spsbench.planning.inputs import (
@@ -37,7 +37,7 @@ from spsbench.planning.plan_folder import (
     PROMPTS,
     TEXTS,
     begin_plan,
-    measured_costs,
+    costs_of_plan,
     prompts_of,
     write_prompts,
 )
@@ -46,7 +46,7 @@ from spsbench.settings.cell import SAMPLING_FIELDS, Cell, short_hash
 from spsbench.settings.commands import Planning
 from spsbench.settings.execution import OutputFolder, Workers
 from spsbench.settings.experiment import Experiment, Part
-from spsbench.settings.labels import drafting
+from spsbench.settings.method import Drafting, Method
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
@@ -145,12 +145,12 @@ class Planner(Conductor):
             yield f"texts and traces: given ({', '.join(planning.trace)})"
         else:
             yield f"texts: {texts} generations of up to {tokens} tokens of {cells[0].target}"
-            drafts = ", ".join(dict.fromkeys(map(drafting, cells)))
+            drafts = ", ".join(dict.fromkeys(str(Drafting.of(cell)) for cell in cells))
             yield f"traces: {drafts}, along {texts} texts each"
         turns = f"{FEWEST_TURNS} to {MOST_TURNS} turns, about {clock(planning.cost_seconds)}"
         measured = f"{turns} or as long as the fewest turns take"
         yield f"costs: {f'given ({planning.costs})' if planning.costs else measured}"
-        methods = {candidate_of(cell).method: replayable(cell) for cell in cells}
+        methods = {Method.of(cell).at_any_k: replayable(cell) for cell in cells}
         replayed = sum(map(replayable, cells))
         yield f"replay: {replayed} of {len(cells)} candidates are predicted"
         if planning.unmeasured:
@@ -229,7 +229,7 @@ class Planner(Conductor):
 
     def _fits(self) -> Fits:
         """Return whether a prompt fits, or is cut, by the shortest context of a model."""
-        cells = {drafting(cell): cell for cell in reversed(self.cells)}.values()
+        cells = {Drafting.of(cell): cell for cell in reversed(self.cells)}.values()
         part = once(spec=self.spec, task=self.task, cells=(self._plain, *cells))
         return fitting(part, self._models)
 
@@ -275,19 +275,19 @@ class Planner(Conductor):
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
         """Return the costs of every traced draft, given or measured, under hypothetical factors."""
         path, sizes = self.planning.costs, sorted(self.planning.batch)
-        if not any(replayable(c) and drafting(c) in traces.drafts for c in self.cells):
+        if not any(replayable(c) and Drafting.of(c) in traces.drafts for c in self.cells):
             raise UsageError(
                 "nothing to predict: expected a draft that a text can tell something of. Add "
                 "`drafter` ngram or a draft model, or measure these with sps bench"
             )
         if path is None:
             pairs, file = self._pairs(traces), self.folder / COSTS
-            drafts = {drafting(cell) for cell, _ in pairs}
+            drafts = {Drafting.of(cell) for cell, _ in pairs}
             sources = pairs, self._text(samples, pairs[0][1])
             how: dict[str, Any] = {"contexts": contexts_of(traces)}
             how |= {"seconds": self.planning.cost_seconds, "watch": partial(self._show, "costs")}
             setting = setting_of([(self._plain, pairs[0][1]), *pairs])
-            costs = measured_costs(file, setting, sorted(drafts), partial(measure, *sources, **how))
+            costs = costs_of_plan(file, setting, drafts, partial(measure, *sources, **how))
             batches = costs.batches
             if sizes and not (
                 batches and batches.sizes[-1] >= sizes[-1] and drafts <= batches.rest.keys()
@@ -298,10 +298,10 @@ class Planner(Conductor):
                 replace_file(file, dumps(costs).encode("ascii"))
         else:
             costs = read_costs(path)
-            if unpriced := [name for name in traces.drafts if name not in costs.arms]:
+            if unpriced := [str(draft) for draft in traces.drafts if draft not in costs.arms]:
                 raise DataError(
                     f"no costs of {', '.join(unpriced)} ({path}): expected those of every draft. "
-                    f"It has {', '.join(costs.arms)}. Measure them: leave `costs` out"
+                    f"It has {', '.join(map(str, costs.arms))}. Measure them: leave `costs` out"
                 )
             if sizes:
                 check_batches(sizes, costs)
@@ -309,8 +309,8 @@ class Planner(Conductor):
 
     def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
         """Return a cell for each draft and rule, with its models."""
-        traced_cells = [cell for cell in self.cells if drafting(cell) in traces.drafts]
-        firsts = {(drafting(c), str(c.verifier)): c for c in reversed(traced_cells)}
+        traced_cells = [cell for cell in self.cells if Drafting.of(cell) in traces.drafts]
+        firsts = {Method.of(c).group: c for c in reversed(traced_cells)}
         return [(cell, self._models(cell)) for cell in reversed(firsts.values())]
 
     def _text(self, samples: Sequence[Sample], models: Loaded) -> list[int]:
@@ -325,12 +325,12 @@ class Planner(Conductor):
         """Return the best cell of each method, and cells of methods without a prediction."""
         if self.planning.unmeasured:
             return []
-        by_name = {str(candidate_of(cell)): cell for cell in self.cells}
-        best = [by_name[str(f.candidate)] for f in forecasts.by_method[: self.planning.confirm]]
-        predicted = {f.candidate.method for f in forecasts.all}
-        unpredicted: dict[str, Cell] = {}
+        cells = {Method.of(cell): cell for cell in self.cells}
+        best = [cells[f.method] for f in forecasts.by_method[: self.planning.confirm]]
+        predicted = {f.method.at_any_k for f in forecasts.all}
+        unpredicted: dict[Method, Cell] = {}
         for cell in sorted(self.cells, key=lambda cell: abs((cell.k or USUAL) - USUAL)):
-            method = candidate_of(cell).method
+            method = Method.of(cell).at_any_k
             if method not in predicted:
                 unpredicted.setdefault(method, cell)
         for method in list(unpredicted)[MOST_UNPREDICTED:]:

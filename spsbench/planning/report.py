@@ -9,7 +9,6 @@ from typing import Any
 
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.planning.candidates import candidate_of
 from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches, row_of
 from spsbench.planning.forecast.forecasts import Forecasts, best_of, grouped_by
 from spsbench.planning.forecast.predictions import Prediction
@@ -32,6 +31,7 @@ from spsbench.reports.reporter import (
 from spsbench.settings.cell import DISTRIBUTION, Cell
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import Planning
+from spsbench.settings.method import Method
 from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
 from spsbench.settings.options import flag_of
 
@@ -60,8 +60,8 @@ class Planned:
     Args:
         record: the inputs of the plan.
         planning: options of how it is shown: `batch`, `every`.
-        measured: candidate name -> figures of real rounds.
-        missing: candidate name -> reason for missing figures.
+        measured: method -> figures of real rounds.
+        missing: method -> reason for missing figures.
         folder: of the plan; None: made from files alone.
         incomplete: what a stopped plan has, and how to go on.
     """
@@ -69,15 +69,15 @@ class Planned:
     record: PlanRecord
     planning: Planning
     forecasts: Forecasts
-    measured: Mapping[str, Measured] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
+    measured: Mapping[Method, Measured] = field(default_factory=dict)
+    missing: Mapping[Method, str] = field(default_factory=dict)
     folder: Path | None = None
     incomplete: str = ""
 
     @cached_property
-    def cells(self) -> dict[str, Cell]:
-        """Return the cells by the name of the candidate of each."""
-        return {str(candidate_of(cell)): cell for cell in self.record.cells}
+    def cells(self) -> dict[Method, Cell]:
+        """Return the cells by their methods."""
+        return {Method.of(cell): cell for cell in self.record.cells}
 
     @cached_property
     def batches(self) -> BatchForecasts | None:
@@ -98,14 +98,16 @@ class Planned:
     def report(self) -> Report:
         """Return the best K of each method, or every candidate, with the answer below."""
         answer, by_batch = self.answer, self.batches
-        best = {str(f.candidate) for f in self.forecasts.by_method} | self.measured.keys()
-        predicted = {str(f.candidate): f for f in self.forecasts.all}
-        ordered = sorted(predicted, key=lambda name: -predicted[name].speedup.mean)
-        names = [name for name in ordered if self.planning.every or name in best]
-        names += [name for name in self.measured if name not in predicted]
+        best = {f.method for f in self.forecasts.by_method} | self.measured.keys()
+        predicted = {f.method: f for f in self.forecasts.all}
+        ordered = sorted(predicted, key=lambda method: -predicted[method].speedup.mean)
+        methods = [method for method in ordered if self.planning.every or method in best]
+        methods += [method for method in self.measured if method not in predicted]
         rows = [
-            row(self.cells[name], self.forecasts, predicted.get(name), self.measured.get(name))
-            for name in names
+            row(
+                self.cells[method], self.forecasts, predicted.get(method), self.measured.get(method)
+            )
+            for method in methods
         ]
         name = "plan" if self.folder is None else self.folder.name
         lines = [str(answer), *filter(None, [self.incomplete]), f"To paste: {self.command}"]
@@ -118,7 +120,7 @@ class Planned:
             figure=figure(str(answer), self.forecasts.all, self.measured, self.forecasts.ceilings),
             identity={
                 "verdict": answer.verdict.value,
-                "candidate": answer.best,
+                "candidate": str(answer.best),
                 "answer": str(answer),
                 "command": self.command,
                 **({"incomplete": self.incomplete} if self.incomplete else {}),
@@ -215,7 +217,7 @@ def row(
     values["terms"] = {
         "predicted_tau": forecast.tau,
         "predicted_ms": forecast.ms,
-        "ceiling_speedup": alone(forecasts.ceilings[forecast.candidate.group]),
+        "ceiling_speedup": alone(forecasts.ceilings[forecast.method.group]),
         **{f"{name}_percent": None if hides else alone(part) for name, part in parts.items()},
         "work": alone(forecast.work),
     }
@@ -225,8 +227,8 @@ def row(
 def figure(
     title: str,
     predictions: Iterable[Prediction],
-    measured: Mapping[str, Measured],
-    ceilings: Mapping[str, float],
+    measured: Mapping[Method, Measured],
+    ceilings: Mapping[Method, float],
     *,
     priced: bool = True,
 ) -> Figure:
@@ -236,9 +238,10 @@ def figure(
     """
     taus: list[Curve | Level] = []
     gains: list[Curve | Level] = []
-    groups = grouped_by(predictions, lambda candidate: candidate.group)
-    for line, (name, members) in enumerate(groups.items()):
-        by_k = sorted((f for f in members if f.candidate.k), key=lambda f: f.candidate.k or 0)
+    groups = grouped_by(predictions, lambda method: method.group)
+    for line, (group, members) in enumerate(groups.items()):
+        by_k = sorted((f for f in members if f.method.k), key=lambda f: f.method.k or 0)
+        name = str(group)
         if by_k:
             best, predicted = best_of(by_k), tuple(point(f, f.speedup) for f in by_k)
             taus.append(Curve(name=name, points=tuple(point(f, f.tau) for f in by_k), line=line))
@@ -246,14 +249,14 @@ def figure(
             gains.append(Curve(name=name, points=predicted, line=line, best=top))
         label, other = f"{name}, measured", len(groups) + line
         for forecast in by_k:
-            figures = measured.get(str(forecast.candidate))
+            figures = measured.get(forecast.method)
             if figures is not None:
                 at, gained = point(forecast, figures.tau), point(forecast, figures.speedup)
                 taus.append(Curve(name=label, points=(at,), line=other))
                 if not figures.doubt:
                     gains.append(Curve(name=label, points=(gained,), line=other))
-        if name in ceilings:
-            gains.append(Level(name=f"{name}, ceiling", y=ceilings[name], line=line))
+        if group in ceilings:
+            gains.append(Level(name=f"{name}, ceiling", y=ceilings[group], line=line))
     gains.append(Level(name="ArS", y=1.0))
     panels = (
         Panel(title="Tokens a round", x="K", y="tau", items=tuple(taus), whole=True),
@@ -264,7 +267,7 @@ def figure(
 
 def point(forecast: Prediction, value: Estimate) -> Point:
     """Return the point of a candidate at its K."""
-    return Point(float(forecast.candidate.k or 0), *value[:3], value.loaded)
+    return Point(float(forecast.method.k or 0), *value[:3], value.loaded)
 
 
 def command(cell: Cell, answer: Answer) -> str:

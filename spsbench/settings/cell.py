@@ -49,6 +49,12 @@ def constant(k: int) -> Spec:
     return Spec(CONSTANT, (("lookahead", k),))
 
 
+def k_of(schedule: Spec) -> int | None:
+    """Return the tokens that a constant schedule drafts per round; None where it names none."""
+    lookahead = dict(schedule.args).get("lookahead")
+    return int(lookahead) if schedule.name == CONSTANT and lookahead is not None else None
+
+
 def _in_a_chat(default: str, check: Check) -> Option:
     text = f"{default}, in a chat the model's own"
     return Option(SAMPLING, check, default_text=text)
@@ -174,10 +180,7 @@ class Configuration(ProcessorSettings, WarpSettings):
     @property
     def k(self) -> int | None:
         """Return the tokens drafted per round: 0 for ArS, None if the schedule is not constant."""
-        if self.drafter.name == "none":
-            return 0
-        lookahead = dict(self.schedule.args).get("lookahead")
-        return int(lookahead) if self.schedule.name == CONSTANT and lookahead is not None else None
+        return 0 if self.drafter.name == "none" else k_of(self.schedule)
 
     @property
     def constrained(self) -> bool:

@@ -43,15 +43,6 @@ def method(cell: Configuration) -> str:
     return f"SpS{how}{rule}{depth}"
 
 
-def drafting(cell: Configuration) -> str:
-    """Return the drafter and its model: `ngram`, `model nano-draft`; the dtype where it differs."""
-    drafter, model = cell.drafter, cell.draft
-    if model is None:
-        return str(drafter)
-    name = str(model) if model.dtype == cell.target.dtype else f"{model} {model.dtype}"
-    return f"{drafter} {name} (random)" if model.random else f"{drafter} {name}"
-
-
 def setting(cell: Cell) -> str:
     """Return the label of the warp, with the chat template if one is used."""
     template = "chat template, own system message" if cell.system else "chat template"

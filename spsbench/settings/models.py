@@ -16,6 +16,7 @@ CHECKPOINT, RANDOM = "checkpoint", "random"  # weights
 BLOCKS = "blocks"  # those of a GGUF file as it packs them: the distribution of its checkpoint
 QUANTISED = ("int8", "int4", "int4-64")  # those of the checkpoint, rounded once they are loaded
 """One scale an output; a scale for 32 inputs; for 64. See `engines/quantization`."""
+DTYPES = ("float64", "float32", "bfloat16", "float16")  # besides `auto`, the dtype of the weights
 SERVED = "served"  # another engine has them, as `decoder` names it; nothing is loaded here
 WEIGHTS = (
     CHECKPOINT,

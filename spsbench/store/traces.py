@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from spsbench.errors import DataError, MismatchError, MissingError
 from spsbench.metrics.intervals import Floats
+from spsbench.settings.method import Drafting
 from spsbench.settings.records import Key
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import differences
@@ -50,7 +51,7 @@ class Head:
 class DraftOf:
     """The identity of a draft, and how exact its trace is."""
 
-    name: str
+    name: Drafting
     identity: Mapping[str, Any] = field(default_factory=dict)
     sampled: bool  # sampled from a distribution of the text alone; else deterministic
     exact: bool = True  # False: the draft also depends on rounds outside the trace
@@ -145,11 +146,11 @@ class Traces:
     """Texts, and the trace of each draft along them."""
 
     head: Head | None = None
-    drafts: dict[str, DraftOf] = field(default_factory=dict)
+    drafts: dict[Drafting, DraftOf] = field(default_factory=dict)
     texts: dict[Key, Written] = field(default_factory=dict)
-    along: dict[tuple[Key, str], Along] = field(default_factory=dict)
+    along: dict[tuple[Key, Drafting], Along] = field(default_factory=dict)
 
-    def of(self, name: str) -> list[tuple[Written, Along]]:
+    def of(self, name: Drafting) -> list[tuple[Written, Along]]:
         """Return the texts along which a draft was traced."""
         keys = [key for key in self.texts if (key, name) in self.along]
         return [(self.texts[key], self.along[key, name]) for key in keys]
@@ -169,19 +170,21 @@ class Traces:
             if self.head.version != VERSION:
                 raise ValueError(f"version {self.head.version}, not {VERSION}")
         elif "draft" in values:
-            draft = unpack({**values, "name": values["draft"]}, DraftOf)
+            draft = unpack(
+                {**values, "name": Drafting.parse(convert(values["draft"], str))}, DraftOf
+            )
             self.drafts[draft.name] = draft
         elif "text" in values:
             text = unpack({**values, "key": values["text"]}, Written)
             self.texts[text.key] = text
         else:
-            key, name = convert((values["along"], values["by"]), tuple[Key, str])
+            key, label = convert((values["along"], values["by"]), tuple[Key, str])
             kind: type[Any] = Proposed if "hits" in values else Drawn
             along: Along = unpack(values, kind)
             length = len(along.of(1)[0] if isinstance(along, Proposed) else along.p)
             if length != len(self.texts[key].q):
                 raise ValueError("columns of unlike length")
-            self.along[key, name] = along
+            self.along[key, Drafting.parse(label)] = along
 
 
 def read_traces(paths: Sequence[Path]) -> Traces:
@@ -274,9 +277,9 @@ class TraceWriter:
             refuse(draft, declared, self.path)
             draft = replace(draft, exact=draft.exact and declared.exact)
         if declared != draft:
-            self._append({"draft": draft.name, **pack(draft)}, "name")
+            self._append({"draft": str(draft.name), **pack(draft)}, "name")
 
-    def has(self, key: Key, name: str, schedules: Iterable[str] = ()) -> bool:
+    def has(self, key: Key, name: Drafting, schedules: Iterable[str] = ()) -> bool:
         """Return whether a draft was traced along a text, with the stops of these schedules."""
         along = self.known.along.get((key, name))
         return along is not None and set(schedules) <= stops_of(along)
@@ -286,10 +289,10 @@ class TraceWriter:
         if text.key not in self.known.texts:
             self._append({"text": text.key, **pack(text)}, "key")
 
-    def add(self, key: Key, name: str, along: Along) -> None:
+    def add(self, key: Key, name: Drafting, along: Along) -> None:
         """Write a draft along a text, once; or again, with the stops of more schedules."""
         if not self.has(key, name, stops_of(along)):
-            self._append({"along": key, "by": name, **pack(along)})
+            self._append({"along": key, "by": str(name), **pack(along)})
 
     def _append(self, values: dict[str, Any], renamed: str = "") -> None:
         """Write a line and take it; a field that the line has under another name is left out."""

@@ -13,11 +13,11 @@ from spsbench.metrics.costs import PARTS, PLAIN, BatchCosts, Costs, line
 from spsbench.metrics.costs_file import dumps, loads, read_costs, to_json
 from spsbench.metrics.sums import AT, Tally, Totals
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface, typical
-from tests.oracles.forecasts import costs, drafts, surface
+from tests.oracles.forecasts import NGRAM, SMALL, costs, drafts, surface
 
 
 def test_parts_add_up():
-    parts = np.median(costs().round("model small", 4, 4, 152), 1)
+    parts = np.median(costs().round(SMALL, 4, 4, 152), 1)
     assert parts == pytest.approx([8, 9 + 5 + 0.52, 0.5, 0.2, 0.3, 0.5])
 
 
@@ -50,9 +50,9 @@ def test_drift_cancels_in_ratios_but_not_in_seconds():
     """Turns of a machine that becomes slower."""
     slow = [1.0, 1.1, 1.3, 1.2, 1.6, 1.5, 1.9, 2.0]
     made = costs(passes=surface(lambda n, context: 9.0 + n, slow=slow))
-    ratio = made.relative("model small", 4, 100)
-    drifting = costs(passes=made.passes, arms={"model small": drafts(2.0, slow=slow)})
-    same = drifting.relative("model small", 4, 100)
+    ratio = made.relative(SMALL, 4, 100)
+    drifting = costs(passes=made.passes, arms={SMALL: drafts(2.0, slow=slow)})
+    same = drifting.relative(SMALL, 4, 100)
     assert same.low == pytest.approx(same.high) == pytest.approx(0.2)
     assert ratio.high / ratio.low > 1.5
     seconds = made.target(5, 100)
@@ -86,7 +86,7 @@ def test_few_turns_and_busy_ones():
 def test_as_if():
     made = costs()
     half = made.scaled(draft=0.5, target=2.0)
-    draft, target, _, _, _, unexplained = np.median(half.round("model small", 4, 4, 96), 1)
+    draft, target, _, _, _, unexplained = np.median(half.round(SMALL, 4, 4, 96), 1)
     assert (draft, target) == pytest.approx((4, 28.08))
     assert unexplained == 0.5  # as it was measured
     assert half.scaled(draft=0.5).changed == {"draft": 0.25, "target": 2.0}
@@ -149,22 +149,22 @@ def test_a_surface_is_a_grid():
 
 
 def test_ratios_price_drafted_tokens_and_further_rows_in_plain_passes():
-    by_hand = Costs.of_ratios(0.05, {"model": 0.1, "ngram": 0.0})
+    by_hand = Costs.of_ratios(0.05, {SMALL: 0.1, NGRAM: 0.0})
     assert by_hand.round(PLAIN, 0, 0, 500).sum(0) == pytest.approx([1.0])
-    assert by_hand.round("model", 4, 4, 500).sum(0) == pytest.approx([1 + 4 * 0.1 + 4 * 0.05])
-    assert by_hand.round("ngram", 4, 2, 500).sum(0) == pytest.approx([1 + 2 * 0.05])
-    assert by_hand.round("model", 4, 0, 500).sum(0) == pytest.approx([1 + 4 * 0.1])
+    assert by_hand.round(SMALL, 4, 4, 500).sum(0) == pytest.approx([1 + 4 * 0.1 + 4 * 0.05])
+    assert by_hand.round(NGRAM, 4, 2, 500).sum(0) == pytest.approx([1 + 2 * 0.05])
+    assert by_hand.round(SMALL, 4, 0, 500).sum(0) == pytest.approx([1 + 4 * 0.1])
 
 
 def test_a_round_with_a_draft_takes_as_long_as_a_plain_one_at_least():
-    arms = {PLAIN: drafts(0.0, verifier="match"), "model small": drafts(2.0, fixed=-6.0)}
+    arms = {PLAIN: drafts(0.0, verifier="match"), SMALL: drafts(2.0, fixed=-6.0)}
     measured = costs(arms=arms)
     plain = np.median(measured.round(PLAIN, 0, 0, 150).sum(0))
     cheap = costs(arms=arms, passes=measured.passes.times(1e-3))
-    assert np.median(cheap.round("model small", 1, 1, 150).sum(0)) >= np.median(
+    assert np.median(cheap.round(SMALL, 1, 1, 150).sum(0)) >= np.median(
         cheap.round(PLAIN, 0, 0, 150).sum(0)
     )
-    looked_for = measured.round("model small", 4, 0, 150).sum(0)
+    looked_for = measured.round(SMALL, 4, 0, 150).sum(0)
     assert np.median(looked_for) == pytest.approx(plain + 4 * 2.0)
 
 

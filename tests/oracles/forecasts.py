@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from spsbench.metrics.costs import BatchCosts, Costs, DrafterCosts, Rule
+from spsbench.metrics.costs import PLAIN, BatchCosts, Costs, DrafterCosts, Rule
 from spsbench.metrics.surfaces import Surface
 from spsbench.planning.forecast.forecasts import forecast_all
-from spsbench.planning.forecast.predictions import Candidate, predict
+from spsbench.planning.forecast.predictions import predict
+from spsbench.settings.cell import constant
+from spsbench.settings.method import Drafting, Method
 from spsbench.store.traces import DraftOf, Drawn, Written
 
 TURNS = 8
+SMALL, NGRAM = map(Drafting.parse, ("model small", "ngram"))
 
 
 def surface(
@@ -52,7 +55,7 @@ def costs(**more: object) -> Costs:
     """A target of 10 seconds and one more for each token more; drafts of 2 seconds a token."""
     values: dict[str, object] = {
         "passes": surface(lambda n, context: 9.0 + n + (context - 100) / 100),
-        "arms": {"none": drafts(0.0, verifier="match"), "model small": drafts(2.0)},
+        "arms": {PLAIN: drafts(0.0, verifier="match"), SMALL: drafts(2.0)},
         "rules": {"sps": rule(), "match": rule()},
         "setting": {"machine": {"cpu": "made up"}, "threads": 2},
     }
@@ -74,11 +77,10 @@ def in_batches(draft=1.0):
     passes = [surface(lambda n, _, b=b: pass_seconds(b, n), range(1, 18)) for b in SIZES]
     plain = [surface(lambda k, _, b=b: 0.1 * b, (0,), (150,)) for b in SIZES]
     drafts = [surface(lambda k, _, b=b: draft * k + 0.1 * b, (1, 8), (150,)) for b in SIZES]
-    rest = {"none": tuple(plain), SMALL: tuple(drafts)}
+    rest = {PLAIN: tuple(plain), SMALL: tuple(drafts)}
     return BatchCosts(sizes=SIZES, passes=tuple(passes), rest=rest, cached=CACHED)
 
 
-SMALL = "model small"
 DRAFT = DraftOf(name=SMALL, sampled=True)
 L = 24
 
@@ -112,7 +114,7 @@ def texts(alpha, count=10, length=L):
 
 
 def candidate(k, verifier="sps"):
-    return Candidate(draft=SMALL, verifier=verifier, k=k)
+    return Method(SMALL, verifier, constant(k))
 
 
 def found(alpha, own=None, count=8):

@@ -11,6 +11,7 @@ from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.methods.schedules.by_distribution import Disco
 from spsbench.metrics.classifier import Classifier, fit, read_classifier, write_classifier
 from spsbench.planning.plan import fit_schedule, slots_of
+from spsbench.settings.method import Drafting
 from spsbench.spec import Spec
 from spsbench.store.traces import DraftOf, Drawn, Head, Proposed, TraceWriter, Written
 
@@ -32,16 +33,18 @@ def trace(tmp_path):
     file = tmp_path / "traces-cell-00-of-01.jsonl"
     with TraceWriter(file, Head({"target": "made up"})) as writer:
         for name, sampled in (("a", True), ("b", True), ("ngram", False)):
-            writer.declare(DraftOf(name=name, sampled=sampled, most=0 if sampled else 4))
+            writer.declare(
+                DraftOf(name=Drafting.parse(name), sampled=sampled, most=0 if sampled else 4)
+            )
         for number in range(3):
             key = ("cell", str(number), 0)
             q = np.full(LENGTH, 0.5)
             sizes = {"prompt_tokens": 4, "budget": LENGTH, "finish": "length"}
             writer.add_text(Written(key=key, q=q, entropy=q, **sizes))
             for name in ("a", "b"):
-                writer.add(key, name, drawn(number))
+                writer.add(key, Drafting.parse(name), drawn(number))
             looked = np.zeros(LENGTH, np.uint8)
-            writer.add(key, "ngram", Proposed(proposed=looked, hits=looked))
+            writer.add(key, Drafting.parse("ngram"), Proposed(proposed=looked, hits=looked))
     return file
 
 

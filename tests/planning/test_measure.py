@@ -15,16 +15,18 @@ from spsbench.loop.sampling import Warp
 from spsbench.methods.measured_costs import RoundMeter
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.costs_file import dumps, loads, read_costs
 from spsbench.models.cache import Loaded
 from spsbench.planning import measure as measuring
 from spsbench.planning.measure import enough, measure, measured_sizes, quiet, take_turns, within
-from spsbench.planning.plan_folder import measured_costs
+from spsbench.planning.plan_folder import costs_of_plan
 from spsbench.settings.cell import CellRequest
-from spsbench.settings.labels import drafting
+from spsbench.settings.method import Drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
+from tests.oracles.forecasts import NGRAM as LOOK_UP
 from tests.oracles.forecasts import costs as table
 from tests.oracles.forecasts import drafts
 
@@ -103,21 +105,21 @@ def costs(models):
 def test_every_part_is_what_it_takes(parts, models):
     made = costs(models)
     assert made.turns == 6
-    assert sorted(made.arms) == ["model d", "ngram", "none"]
+    assert sorted(map(str, made.arms)) == ["model d", "ngram", "none"]
     assert sorted(made.rules) == ["block", "match", "sps"]
     for n in SIZES:
         assert made.target(n, 50).value == pytest.approx(10 + n + 0.5)
         assert made.target(n, 100).value == pytest.approx(10 + n + 1.0)
-    draft, _, sampling, verify, host, _ = np.median(made.round("none", 0, 0, 56), 1)
+    draft, _, sampling, verify, host, _ = np.median(made.round(PLAIN, 0, 0, 56), 1)
     assert sampling == pytest.approx(0.125)
     assert verify == pytest.approx(0.25 + 2 * 0.5)  # two draws of uniforms in the rule
     assert draft == host == 0
-    draft, _, sampling, _, _, unexplained = np.median(made.round("model d", 4, 4, 152), 1)
+    draft, _, sampling, _, _, unexplained = np.median(made.round(Drafting.of(CELL), 4, 4, 152), 1)
     assert draft == pytest.approx(0.5 + 4 * (2.0 + 0.125))
     assert sampling == pytest.approx(5 * 0.125)
     # what is drafted grows with the text of a turn, by rounds that are not measured here
     assert abs(unexplained) < 0.01 * 60
-    assert (made.round("ngram", 4, 4, 56)[0] == 0).all()
+    assert (made.round(LOOK_UP, 4, 4, 56)[0] == 0).all()
     every = sum(weight.nbytes for weight in models.target.parameters())
     assert made.weights == every - models.target.get_input_embeddings().weight.nbytes
     assert loads(dumps(made), "here").setting == made.setting
@@ -133,8 +135,8 @@ def test_rounds_of_another_k_take_what_was_foretold(parts, models):
         again = RoundMeter(cell, models, list(range(1, 100)) * 2, 88, [3], Random(1), times=4)
         again.turn()
         drafted, _, _, seconds, _ = again.of([0])[0, :, 0, 0]
-        predicted = made.round(drafting(cell), 3, drafted, 88, rule=str(cell.verifier)).sum(0)
-        plain = np.median(made.round("none", 0, 0, 88).sum(0))  # no round takes less
+        predicted = made.round(Drafting.of(cell), 3, drafted, 88, rule=str(cell.verifier)).sum(0)
+        plain = np.median(made.round(PLAIN, 0, 0, 88).sum(0))  # no round takes less
         assert max(seconds, plain) == pytest.approx(np.median(predicted), rel=0.01)
 
 
@@ -204,12 +206,12 @@ def test_few_sizes_are_measured_of_many():
     ("fixed", "kept", "notes"), [([-6.0, 0.5], 0.5, 1), ([-6.0, -7.0], -7.0, 1), ([0.5], 0.5, 0)]
 )
 def test_contradictory_costs_are_measured_once_more(fixed, kept, notes, said, tmp_path):
-    tables = [table(arms={"none": drafts(0.0), "ngram": drafts(0.01, fixed=one)}) for one in fixed]
+    tables = [table(arms={PLAIN: drafts(0.0), LOOK_UP: drafts(0.01, fixed=one)}) for one in fixed]
     path = tmp_path / "costs.json"
     setting = {"threads": 2}
-    measured_costs(path, setting, [], lambda: tables.pop(0))
+    costs_of_plan(path, setting, [], lambda: tables.pop(0))
     assert not tables
-    assert measured_costs(path, setting, ["ngram"], lambda: 1 / 0).setting["threads"] == 2
+    assert costs_of_plan(path, setting, [LOOK_UP], lambda: 1 / 0).setting["threads"] == 2
     assert len(said) == notes
     assert all("contradict" in line and "ngram with K = 1" in line for line in said)
-    assert read_costs(path).arms["ngram"].unexplained.seconds.max() == kept
+    assert read_costs(path).arms[LOOK_UP].unexplained.seconds.max() == kept

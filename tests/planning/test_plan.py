@@ -63,7 +63,7 @@ def made(pair, tmp_path_factory):
 
 
 def test_a_plan_predicts_and_measures(made):
-    names = {str(f.candidate) for f in made.forecasts.all}
+    names = {f.method for f in made.forecasts.all}
     assert len(names) == 6  # K of 1 and 3: model by sps and block, ngram by match
     assert len(made.measured) == 1
     assert set(made.measured) <= names
@@ -75,7 +75,7 @@ def test_a_plan_predicts_and_measures(made):
         assert str(made.answer) in form(made.report).replace("\\", "")
     values = json.loads(as_json(made.report))
     assert (values["verdict"], values["answer"]) == (made.answer.verdict.value, str(made.answer))
-    assert (values["candidate"], values["command"]) == (best, made.command)
+    assert (values["candidate"], values["command"]) == (str(best), made.command)
     panels = made.report.tables[0].figure.panels
     assert [panel.y for panel in panels] == ["tau", "over ArS"]
 
@@ -117,9 +117,9 @@ def test_it_goes_on_where_it_stopped(made, pair, tmp_path):
     bar = []
     done = plan(resume=True, watch=lambda progress: bar.append(progress.done), **asked)
     assert bar == sorted(bar)
-    first = {str(f.candidate): f.tau for f in made.forecasts.all}
+    first = {f.method: f.tau for f in made.forecasts.all}
     for each in done.forecasts.all:  # the same texts, whatever stopped them
-        assert each.tau == first[str(each.candidate)]
+        assert each.tau == first[each.method]
     more = plan(resume=True, **{**asked, "drafter": ["model", "ngram"]})
     assert len(more.forecasts.all) > len(done.forecasts.all)
 
@@ -175,11 +175,11 @@ def test_files_alone(made, pair):
     trace, costs = made.folder / "texts", made.folder / "costs.json"
     given = {"trace": [str(trace)], "costs": costs, "k": "1,3", "held_back": 3}
     found = plan(**given)
-    first = {str(f.candidate): f.speedup for f in made.forecasts.all}
-    assert {str(f.candidate): f.speedup for f in found.forecasts.all} == first
+    first = {f.method: f.speedup for f in made.forecasts.all}
+    assert {f.method: f.speedup for f in found.forecasts.all} == first
     assert found.answer.verdict in Verdict
     only = plan(drafter=["ngram"], **given)
-    assert {f.candidate.draft for f in only.forecasts.all} == {"ngram"}
+    assert {str(f.method.drafting) for f in only.forecasts.all} == {"ngram"}
     with pytest.raises(MismatchError):
         plan(temperature=1.0, **given)
     with pytest.raises(MismatchError):

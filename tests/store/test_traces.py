@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError, MismatchError, MissingError
+from spsbench.settings.method import Drafting
 from spsbench.store.log import encode, iterate
 from spsbench.store.traces import (
     DraftOf,
@@ -19,8 +20,10 @@ from spsbench.store.traces import (
 )
 
 HEAD = Head({"target.id": "t", "target.tokenizer": "aa", "sampling.temperature": 1.0})
-MODEL = DraftOf(name="model d", identity={"drafter": "model", "id": "d"}, sampled=True)
-RULE = DraftOf(name="ngram", identity={"drafter": "ngram"}, sampled=False, most=16)
+MODEL = DraftOf(
+    name=Drafting.parse("model d"), identity={"drafter": "model", "id": "d"}, sampled=True
+)
+RULE = DraftOf(name=Drafting.parse("ngram"), identity={"drafter": "ngram"}, sampled=False, most=16)
 L = 100
 UNIT, BYTES = np.random.default_rng(0).random(L), np.arange(L, dtype=np.uint8)
 DRAWN = Drawn(p=UNIT, overlap=UNIT, entropy=UNIT, peak=UNIT, agrees=UNIT > 0.5, reach=50)

@@ -16,6 +16,7 @@ from spsbench.extensions.training.losses import overlap
 from spsbench.extensions.training.students.student import Prediction, Student
 from spsbench.loop.sampling import Warp
 from spsbench.metrics.costs import PLAIN, Costs
+from spsbench.settings.method import Drafting
 
 RESAMPLED = 400
 LEVEL = (2.5, 97.5)
@@ -166,7 +167,7 @@ class Gain(NamedTuple):
     k: int
 
 
-def best_gain(costs: Costs, method: str, reach: Sequence[float]) -> Gain:
+def best_gain(costs: Costs, method: Drafting, reach: Sequence[float]) -> Gain:
     """Return the K of the highest predicted speed-up of `method`, among the depths of `reach`."""
     context = min(CONTEXT, costs.passes.contexts[-1])
     plain, gains = costs.round(PLAIN, 0, 0, context).sum(0), []

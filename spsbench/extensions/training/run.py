@@ -59,6 +59,7 @@ from spsbench.extensions.training.texts import (
 )
 from spsbench.hardware.files import in_words
 from spsbench.messages import no_lines
+from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.models.devices import free_bytes
 from spsbench.models.loader import load_model
@@ -245,7 +246,7 @@ class Trainer(Conductor):
             costs = measure_costs(pair, seconds=options.cost_seconds)
         if costs is not measured or not folder.costs.is_file():
             replace_file(folder.costs, dumps(costs).encode())
-        method = next((name for name in costs.arms if name != "none"), None)
+        method = next((name for name in costs.arms if name != PLAIN), None)
         return None if method is None else partial(best_gain, costs, method)
 
 

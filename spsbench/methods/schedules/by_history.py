@@ -13,6 +13,7 @@ from spsbench.metrics.costs import PLAIN, Costs
 from spsbench.metrics.costs_file import read_costs
 from spsbench.metrics.rates import expected_tokens
 from spsbench.plugins import COST, INSIDE, MOST
+from spsbench.settings.method import Drafting
 from spsbench.spec import K_MAX
 
 S = TypeVar("S")
@@ -216,7 +217,7 @@ class Goodput(Schedule):
         self._sums = running_sums(self.decay)
         self._written: Fold[int] = Fold(0, lambda tokens, turn: tokens + turn.emitted)
         self._table: Costs | None = None
-        self._drafter = ""
+        self._drafter = PLAIN
         if self.costs:
             self._table, self._drafter = measured(self.costs, self.arm, self.batch)
         elif self.batch > 1:
@@ -243,19 +244,19 @@ class Goodput(Schedule):
         return [float(np.median(seconds)) for seconds in turns]
 
 
-def measured(costs: str, drafter: str, batch: int) -> tuple[Costs, str]:
-    """Return a measured table of costs, and the name of its drafter."""
+def measured(costs: str, arm: str, batch: int) -> tuple[Costs, Drafting]:
+    """Return a measured table of costs, and its drafter of a name."""
     table = read_costs(Path(costs).expanduser())
-    names = [name for name in table.arms if name != PLAIN]
-    if drafter not in names and (drafter or len(names) != 1):
+    arms = {str(drafter): drafter for drafter in table.arms if drafter != PLAIN}
+    if arm not in arms and (arm or len(arms) != 1):
         raise ValueError(
-            f"arm is {drafter!r}: expected a drafter of {costs}: {', '.join(names) or 'none'}"
+            f"arm is {arm!r}: expected a drafter of {costs}: {', '.join(arms) or 'none'}"
         )
-    name, batches = drafter or names[0], table.batches
-    largest = 1 if batches is None or name not in batches.rest else batches.sizes[-1]
+    drafter, batches = arms[arm or next(iter(arms))], table.batches
+    largest = 1 if batches is None or drafter not in batches.rest else batches.sizes[-1]
     if batch > largest:
         raise ValueError(
             f"batch is {batch}: expected up to {largest}, as in {costs} (measured by "
             "sps plan --batch)"
         )
-    return table, name
+    return table, drafter

@@ -22,9 +22,9 @@ from spsbench.metrics.costs import BatchCosts, Costs
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.planning.forecast.forecasts import Forecasts
-from spsbench.planning.forecast.predictions import Prediction
 from spsbench.planning.forecast.recommendation import NOTICED
 from spsbench.settings.cell import Cell
+from spsbench.settings.method import Method
 
 FEW = 8  # sizes of a batch that are all shown; of more, those that were measured
 IN_ENGINES = "num_speculative_tokens_per_batch_size"  # texts from, to, and K: an option of vLLM
@@ -40,44 +40,44 @@ class BatchForecasts(NamedTuple):
 
 
 def forecast_batches(
-    sizes: Sequence[int], forecasts: Forecasts, cells: Mapping[str, Cell]
+    sizes: Sequence[int], forecasts: Forecasts, cells: Mapping[Method, Cell]
 ) -> BatchForecasts | None:
     """Return forecasts in batches, from those of single texts and the costs of batches.
 
     Args:
         sizes: texts of a batch, rising; none: nothing is returned.
-        cells: candidate name -> cell.
+        cells: of all methods.
     """
     if not sizes:
         return None
     costs = forecasts.costs
     batches = check_batches(sizes, costs)
-    constant = {str(f.candidate): f for f in forecasts.all if f.candidate.k}
+    constant = {f.method: f for f in forecasts.all if f.method.k}
     if not constant:
         raise UsageError("`batch`: expected a constant K among what is compared. Add `k` 1..8")
     gains = {
-        size: {name: forecast.speedup_in(size) for name, forecast in constant.items()}
+        size: {method: forecast.speedup_in(size) for method, forecast in constant.items()}
         for size in range(1, max(sizes) + 1)
     }
     shown = [s for s in sizes if len(sizes) <= FEW or s in {sizes[0], sizes[-1], *batches.sizes}]
-    best = {max((gain.mean, name) for name, gain in gains[size].items())[1] for size in shown}
+    best = {max(gains[size], key=lambda m: (gains[size][m].mean, str(m))) for size in shown}
     first = next(iter(constant))
     baseline, plain = constant[first].baseline or constant[first], cells[first].auto_regressive
     rows = []
     for size in shown:
-        tokens_per_s = size * baseline.sums.tokens / float(np.median(baseline.seconds_in(size)))
+        tokens_per_s = size * baseline.sums.tokens / float(np.median(baseline.rounds.seconds(size)))
         alone = Estimate(1.0, None, None, 0)
         compared = [(plain, baseline, alone)]
-        compared += [(cells[n], f, gains[size][n]) for n, f in constant.items() if n in best]
+        compared += [(cells[m], f, gains[size][m]) for m, f in constant.items() if m in best]
         for cell, forecast, gained in compared:
             in_all = Estimate(tokens_per_s * gained.mean, None, None, gained.n)
             figures = {"block_efficiency": forecast.tau, "speedup": gained}
             figures["mean_token_time_ms"] = in_all._replace(mean=1e3 * size / in_all.mean)
             machine = {"machine_tokens_per_s": in_all}
             rows.append(row_of(cell.but(batch=size), forecast.texts, measured=machine, **figures))
-    method, table = engine_table(constant, gains)
+    advised, table = engine_table(gains)
     balance = {size: costs.weights / (size * batches.cached) for size in shown if costs.weights}
-    remarks = [f'For vLLM, with {method or "any draft"}: "{IN_ENGINES}": {table}']
+    remarks = [f'For vLLM, with {advised or "any draft"}: "{IN_ENGINES}": {table}']
     if balance:
         ends = (shown[0], shown[-1]) if len(shown) > 1 else shown
         named = ", ".join(f"{balance[size]:,.0f} tokens at batch {size}" for size in ends)
@@ -97,7 +97,7 @@ def forecast_batches(
         }
         for row in rows
     ]
-    return BatchForecasts(rows, remarks, {"rows": values, "method": method, IN_ENGINES: table})
+    return BatchForecasts(rows, remarks, {"rows": values, "method": advised, IN_ENGINES: table})
 
 
 def row_of(cell: Cell, n: int, **figures: Any) -> Summary:
@@ -119,25 +119,24 @@ def check_batches(sizes: Sequence[int], costs: Costs) -> BatchCosts:
 
 
 def engine_table(
-    forecasts: Mapping[str, Prediction], gains: Mapping[int, Mapping[str, Estimate]]
+    gains: Mapping[int, Mapping[Method, Estimate]],
 ) -> tuple[str, list[list[int]]]:
     """Return the method that gains most over all sizes, and its K as [from, to, K] by size.
 
     K = 0 is plain sampling; the method is empty where none gains.
     """
-    tops: dict[str, list[tuple[float, int]]] = {}  # method -> of each size, gain and K
-    for by_name in gains.values():
-        best: dict[str, tuple[float, int]] = {}
-        for name, gained in by_name.items():
-            candidate = forecasts[name].candidate
-            top = gained.mean, candidate.k or 0
-            best[candidate.method] = max(best.get(candidate.method, top), top)
-        for method, top in best.items():
-            tops.setdefault(method, []).append(top)
-    method = max(tops, key=lambda method: sum(max(gained, 1.0) for gained, _ in tops[method]))
-    ks = [k if gained >= NOTICED else 0 for gained, k in tops[method]]
+    tops: dict[Method, list[tuple[float, int]]] = {}  # group -> of each size, gain and K
+    for by_method in gains.values():
+        best: dict[Method, tuple[float, int]] = {}
+        for method, gained in by_method.items():
+            top = gained.mean, method.k or 0
+            best[method.group] = max(best.get(method.group, top), top)
+        for group, top in best.items():
+            tops.setdefault(group, []).append(top)
+    group = max(tops, key=lambda group: sum(max(gained, 1.0) for gained, _ in tops[group]))
+    ks = [k if gained >= NOTICED else 0 for gained, k in tops[group]]
     table: list[list[int]] = []
     for k, run in groupby(zip(gains, ks, strict=True), lambda pair: pair[1]):
         sizes = [size for size, _ in run]
         table.append([sizes[0], sizes[-1], k])
-    return method if any(ks) else "", table
+    return str(group) if any(ks) else "", table

@@ -20,7 +20,9 @@ from spsbench.planning.forecast.rounds import (
     room_along,
     rounds,
 )
-from spsbench.spec import K_MAX
+from spsbench.settings.cell import constant
+from spsbench.settings.method import Drafting, Method
+from spsbench.spec import K_MAX, Spec
 from spsbench.store.traces import Along, DraftOf, Written
 
 LOOKUP_RULE = "match"  # the rule under which deterministic drafts are replayed
@@ -30,78 +32,34 @@ FEWEST_SIMULATIONS = 20  # of a text
 MOST_ROWS = 2048  # texts beyond it share the rows of earlier ones
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A method to speculate that could be run.
-
-    Args:
-        draft: name of the draft in trace and costs.
-        verifier: the rule.
-        k: tokens a round, where the schedule is constant.
-        schedule: spec of a schedule that is not constant, and how its rounds are simulated, from
-            chances, room and a number of simulations.
-    """
-
-    draft: str
-    verifier: str
-    k: int | None = None
-    schedule: tuple[str, Callable[[Acceptances, Ints, int], Rounds]] | None = None
-
-    @property
-    def group(self) -> str:
-        """Return the draft and the rule: a name of candidates that differ in K or schedule."""
-        return f"{self.draft}, {self.verifier}"
-
-    @property
-    def method(self) -> str:
-        """Return a name of the method: all fields but K."""
-        return self.group if self.schedule is None else f"{self.group}, {self.schedule[0]}"
-
-    def __str__(self) -> str:
-        depth = f"K = {self.k}" if self.schedule is None else self.schedule[0]
-        return f"{self.draft}, {depth}, {self.verifier}"
-
-
-ARS = Candidate(draft=PLAIN, verifier="", k=0)
+ARS = Method(PLAIN, "", constant(0))
+Simulate = Callable[[Spec, Acceptances, Ints, int], Rounds]
+"""How the rounds of a schedule are simulated, from chances, room and a number of simulations."""
 
 
 @dataclass(kw_only=True, eq=False)
-class Prediction:
-    """The expected rounds of a candidate over texts, which come one after the other.
-
-    Figures are those of measured rounds, under the same names; of intervals, those of
-    `block_efficiency`, `mean_token_time_ms` and `speedup` are widened to what other prompts and
-    other timings would have.
+class RoundTally:
+    """The expected rounds of a method and their price, added text by text; then its prediction.
 
     Args:
-        baseline: the prediction of ArS over the same texts, added before; None: this one is.
-        drafter: its name in the costs; the default is that of the candidate.
+        drafter: as the costs name it; the default is that of the method.
         batch: texts that make their rounds together.
-        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced;
-            infinity: the intervals are those of the mean.
-        exact: whether counts are exact for these texts, so that only times are estimates.
-        operations: of a drafted token over those of a row of the target; 0: it is looked up.
-        factor: part of the gain that is left to prompts that did not choose this K.
     """
 
-    candidate: Candidate
+    method: Method
     costs: Costs
-    baseline: "Prediction | None" = None
-    drafter: str = ""
+    drafter: Drafting | None = None
     batch: int = 1
-    new_prompts: float | None = None
-    exact: bool = True
-    operations: float = 0.0
-    factor: float = 1.0
 
     def __post_init__(self) -> None:
-        k = self.candidate.k or 0
-        self.drafter = self.drafter or self.candidate.draft
-        self.tally = Tally(k, 0, k)
+        k = self.method.k or 0
+        self.priced_as = self.drafter or self.method.drafting
+        self.sums = Tally(k, 0, k)
         self.simulated, self.variance, self.texts = False, 0.0, 0
-        self._acceptance = np.zeros(2)
-        self._parts: Floats = np.zeros(())
-        self._sizes: dict[tuple[int, ...], float] = {}
+        self.acceptance = np.zeros(2)
+        self.parts: Floats = np.zeros(())
+        self.sizes: dict[tuple[int, ...], float] = {}
+        self._predicted = False
 
     def add(self, expected: Rounds, context: int, key: tuple[int, int]) -> None:
         """Add the rounds of a text.
@@ -109,26 +67,103 @@ class Prediction:
         Args:
             context: tokens of its prompt.
             key: numbers of its sample and repeat.
+
+        Raises:
+            RuntimeError: there is a prediction of these rounds.
         """
+        if self._predicted:
+            raise RuntimeError(f"{self.method}: rounds after their prediction")
         sizes, weights = expected.sizes(context, alike=len(self.costs.passes.contexts) == 1)
-        rule = self.candidate.verifier
-        seconds = price(sizes, weights, self.costs, self.drafter, rule, self.batch)
+        rule = self.method.verifier
+        seconds = price(sizes, weights, self.costs, self.priced_as, rule, self.batch)
         for size, weight in zip(map(tuple, sizes.tolist()), weights.tolist(), strict=True):
-            self._sizes[size] = self._sizes.get(size, 0.0) + weight
-        self._parts = self._parts + seconds
-        self._acceptance += expected.acceptance()
+            self.sizes[size] = self.sizes.get(size, 0.0) + weight
+        self.parts = self.parts + seconds
+        self.acceptance += expected.acceptance()
         self.variance += expected.variance
         self.simulated |= expected.simulations is not None
         self.texts += 1
-        slots = self.tally.slots
+        slots = self.sums.slots
         sums, by_slot = expected.totals(seconds), expected.by_position(slots)
         key = key[0] % MOST_ROWS, key[1]
-        self.tally.add_expected(key, sums, by_slot, expected.by_depth(slots))
+        self.sums.add_expected(key, sums, by_slot, expected.by_depth(slots))
 
     def add_plain(self, length: int, context: int, key: tuple[int, int]) -> None:
         """Add the rounds of ArS: one a token."""
         nothing = Acceptances(np.zeros((length, 0), np.bool_), np.zeros(length, np.int64))
         self.add(rounds(nothing, 0, nothing.longest), context, key)
+
+    def seconds(self, batch: int) -> Floats:
+        """Return [turns] seconds of all texts, where each batch has so many."""
+        if batch == self.batch:
+            return np.asarray(self.parts.sum(0))
+        sizes = np.array(list(self.sizes), np.int64).reshape(-1, 3)
+        weights, rule = np.array(list(self.sizes.values())), self.method.verifier
+        return np.asarray(price(sizes, weights, self.costs, self.priced_as, rule, batch).sum(0))
+
+    def predict(
+        self,
+        baseline: "Prediction | None" = None,
+        *,
+        new_prompts: float | None = None,
+        exact: bool = True,
+        operations: float = 0.0,
+    ) -> "Prediction":
+        """Return the prediction, after which no rounds are added; the arguments are its fields."""
+        self._predicted = True
+        return Prediction(
+            rounds=self,
+            baseline=baseline,
+            new_prompts=new_prompts,
+            exact=exact,
+            operations=operations,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prediction:
+    """The figures of a method over texts, which come one after the other.
+
+    Figures are those of measured rounds, under the same names; of intervals, those of
+    `block_efficiency`, `mean_token_time_ms` and `speedup` are widened to what other prompts and
+    other timings would have.
+
+    Args:
+        rounds: of the method, to which no more are added.
+        baseline: the prediction of ArS over the same texts; None: this one is.
+        new_prompts: prompts whose figures the intervals are to hold; None: as many as traced;
+            infinity: the intervals are those of the mean.
+        exact: whether counts are exact for these texts, so that only times are estimates.
+        operations: of a drafted token over those of a row of the target; 0: it is looked up.
+        factor: part of the gain that is left to prompts that did not choose this K.
+    """
+
+    rounds: RoundTally
+    baseline: "Prediction | None" = None
+    new_prompts: float | None = None
+    exact: bool = True
+    operations: float = 0.0
+    factor: float = 1.0
+
+    @property
+    def method(self) -> Method:
+        """Return the method whose rounds these are."""
+        return self.rounds.method
+
+    @property
+    def tally(self) -> Tally:
+        """Return the sums of each text."""
+        return self.rounds.sums
+
+    @property
+    def texts(self) -> int:
+        """Return the number of texts."""
+        return self.rounds.texts
+
+    @property
+    def simulated(self) -> bool:
+        """Return whether where rounds start is simulated."""
+        return self.rounds.simulated
 
     @cached_property
     def sums(self) -> Totals:
@@ -149,7 +184,7 @@ class Prediction:
     @property
     def right(self) -> float:
         """Return the expected acceptance rate of the pair, under any rule."""
-        return float(self._acceptance[0] / max(self._acceptance[1], 1e-12))
+        return float(self.rounds.acceptance[0] / max(self.rounds.acceptance[1], 1e-12))
 
     @property
     def drafted(self) -> float:
@@ -166,7 +201,9 @@ class Prediction:
     def plain_ms(self) -> float:
         """Return the decode time of a token by ArS."""
         baseline = self.baseline or self
-        return float(1e3 * np.median(baseline.seconds_in(self.batch)) / baseline.sums.tokens)
+        return float(
+            1e3 * np.median(baseline.rounds.seconds(self.rounds.batch)) / baseline.sums.tokens
+        )
 
     @property
     def round_ms(self) -> float:
@@ -176,7 +213,7 @@ class Prediction:
     @property
     def shares(self) -> dict[str, float]:
         """Return the shares of the time of a round, by part."""
-        shares = np.median(self._parts / self._parts.sum(0), 1).tolist()
+        shares = np.median(self.rounds.parts / self.rounds.parts.sum(0), 1).tolist()
         return dict(zip(PARTS, shares, strict=True))
 
     @cached_property
@@ -188,22 +225,22 @@ class Prediction:
     def ms(self) -> Estimate:
         """Return the decode time of a token in ms."""
         by_texts = self._predicted(self.figure("mean_token_time_ms"))
-        spread = self._parts.sum(0) / self.sums.seconds * by_texts.mean
-        return times(widened(by_texts, typical(spread, self.costs.busy)), 1 / self._left)
+        spread = self.rounds.parts.sum(0) / self.sums.seconds * by_texts.mean
+        return times(widened(by_texts, typical(spread, self.rounds.costs.busy)), 1 / self._left)
 
     @cached_property
     def speedup(self) -> Estimate:
         """Return the speed-up over ArS, for other prompts and other timings."""
-        return self.speedup_in(self.batch)
+        return self.speedup_in(self.rounds.batch)
 
     def speedup_in(self, batch: int) -> Estimate:
         """Return the speed-up over ArS in batches of a size; tau does not depend on it."""
         by_texts = self.tau
-        if batch == self.batch:
+        if batch == self.rounds.batch:
             baseline = (self.baseline or self).tally
-            by_texts = self._predicted(gains(baseline, self.tally, self.candidate.k).get("speedup"))
-        ratios = (self.baseline or self).seconds_in(batch) / self.seconds_in(batch)
-        gained = times(widened(by_texts, typical(ratios, self.costs.busy)), self._left)
+            by_texts = self._predicted(gains(baseline, self.tally, self.method.k).get("speedup"))
+        ratios = (self.baseline or self).rounds.seconds(batch) / self.rounds.seconds(batch)
+        gained = times(widened(by_texts, typical(ratios, self.rounds.costs.busy)), self._left)
         # a round takes at least as long as a plain one, which noisy costs may deny
         mean, low, high = min(gained.mean, self.tau.mean), gained.low, gained.high
         if low is not None and high is not None:
@@ -224,15 +261,6 @@ class Prediction:
             np.add.at(seconds[:, column], prompts, tally.rows[:, AT["seconds"]])
         return seconds
 
-    def seconds_in(self, batch: int) -> Floats:
-        """Return [turns] seconds of all texts, where each batch has so many."""
-        if batch == self.batch:
-            return np.asarray(self._parts.sum(0))
-        sizes = np.array(list(self._sizes), np.int64).reshape(-1, 3)
-        weights = np.array(list(self._sizes.values()))
-        rule = self.candidate.verifier
-        return np.asarray(price(sizes, weights, self.costs, self.drafter, rule, batch).sum(0))
-
     @property
     def _left(self) -> float:
         """Return `factor`, but no less than leaves a round one token."""
@@ -243,87 +271,95 @@ class Prediction:
         if of_mean is None:
             raise ValueError("texts without a token")
         prompts = len({sample for sample, _ in self.tally.keys})
-        return predicted(of_mean, prompts, self.new_prompts, self.variance, self.sums.rounds)
+        return predicted(of_mean, prompts, self.new_prompts, self.rounds.variance, self.sums.rounds)
 
 
 def predict(
-    candidates: Sequence[Candidate],
+    methods: Sequence[Method],
     draft: DraftOf,
     traced: Sequence[tuple[Written, Along]],
     costs: Costs,
     new_prompts: int | None = None,
     notify: Callable[[], None] = lambda: None,
     plain: Prediction | None = None,
+    simulate: Simulate | None = None,
 ) -> list[Prediction]:
-    """Return the predictions of candidates with one draft along its texts.
+    """Return the predictions of methods with one draft along its texts.
 
     Args:
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
         notify: is called before each text.
         plain: the prediction of ArS over these texts, if it was made before.
+        simulate: is called for a schedule that is not constant.
     """
     samples = dict.fromkeys(text.key[1] for text, _ in traced)
     numbers = dict(zip(samples, range(len(samples)), strict=True))
     context = float(np.mean([text.prompt_tokens + len(text.q) / 2 for text, _ in traced]))
-    baseline = plain or Prediction(candidate=ARS, costs=costs, new_prompts=new_prompts)
-    predictions = [
-        Prediction(
-            candidate=candidate,
-            costs=costs,
-            baseline=baseline,
-            new_prompts=new_prompts,
-            exact=draft.exact,
-            # c, a ratio of times, stands for what a drafted token computes in rows of the target
-            operations=costs.relative(candidate.draft, candidate.k or 1, context).value
-            * draft.sampled,
-        )
-        for candidate in candidates
-    ]
-    most = max(candidate.k or 0 for candidate in candidates)
-    rules = {candidate.verifier: rule_of(candidate, draft) for candidate in candidates}
+    tallies = [RoundTally(method=method, costs=costs) for method in methods]
+    of_plain = RoundTally(method=ARS, costs=costs)
+    most = max(method.k or 0 for method in methods)
+    rules = {method.verifier: rule_of(method, draft) for method in methods}
     for text, trace in traced:
         notify()
         key = numbers[text.key[1]], text.key[2]
         if plain is None:
-            baseline.add_plain(len(text.q), text.prompt_tokens, key)
+            of_plain.add_plain(len(text.q), text.prompt_tokens, key)
         acceptances = {
             name: acceptances_of(text, trace, rule, most) for name, rule in rules.items()
         }
-        for prediction in predictions:
-            candidate = prediction.candidate
-            of_rule = acceptances[candidate.verifier]
-            expected = rounds_of(candidate, draft, text, trace, len(traced), of_rule)
-            prediction.add(expected, text.prompt_tokens, key)
-    return predictions
+        for tally in tallies:
+            of_rule = acceptances[tally.method.verifier]
+            expected = rounds_of(tally.method, draft, text, trace, len(traced), of_rule, simulate)
+            tally.add(expected, text.prompt_tokens, key)
+    baseline = plain or of_plain.predict(new_prompts=new_prompts)
+    return [
+        tally.predict(
+            baseline,
+            new_prompts=new_prompts,
+            exact=draft.exact,
+            # c, a ratio of times, stands for what a drafted token computes in rows of the target
+            operations=costs.relative(tally.priced_as, tally.method.k or 1, context).value
+            * draft.sampled,
+        )
+        for tally in tallies
+    ]
 
 
 def rounds_of(
-    candidate: Candidate,
+    method: Method,
     draft: DraftOf,
     text: Written,
     trace: Along,
     texts: int,
     of_rule: Acceptances | None = None,
+    simulate: Simulate | None = None,
 ) -> Rounds:
-    """Return the rounds of a candidate along a text; `of_rule`: probabilities under its rule."""
-    room, rule = room_along(text, trace), rule_of(candidate, draft)
-    if candidate.schedule is None:
-        k = candidate.k or 0
-        return rounds(of_rule or acceptances_of(text, trace, rule, k), k, room)
-    name, simulate = candidate.schedule
-    acceptances = acceptances_of(text, trace, rule, draft.most or K_MAX, name)
-    return simulate(acceptances, room, max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // texts))
+    """Return the rounds of a method along a text; `of_rule`: probabilities under its rule."""
+    room, rule = room_along(text, trace), rule_of(method, draft)
+    if method.k is not None:
+        return rounds(of_rule or acceptances_of(text, trace, rule, method.k), method.k, room)
+    if method.schedule is None or simulate is None:
+        raise ValueError(f"{method}: expected a schedule, and how its rounds are simulated")
+    acceptances = acceptances_of(text, trace, rule, draft.most or K_MAX, str(method.schedule))
+    simulations = max(FEWEST_SIMULATIONS, ALL_SIMULATIONS // texts)
+    return simulate(method.schedule, acceptances, room, simulations)
 
 
-def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:
+def tau_of(
+    method: Method,
+    draft: DraftOf,
+    traced: Sequence[tuple[Written, Along]],
+    simulate: Simulate | None = None,
+) -> float:
     """Return the block efficiency alone, which needs no costs."""
-    expected = [rounds_of(candidate, draft, text, trace, len(traced)) for text, trace in traced]
+    texts = len(traced)
+    expected = [rounds_of(method, draft, *pair, texts, simulate=simulate) for pair in traced]
     return sum(len(text.q) for text, _ in traced) / sum(float(r.weights.sum()) for r in expected)
 
 
-def rule_of(candidate: Candidate, draft: DraftOf) -> str:
-    """Return the rule under which a candidate is replayed."""
-    return candidate.verifier if draft.sampled else LOOKUP_RULE
+def rule_of(method: Method, draft: DraftOf) -> str:
+    """Return the rule under which a method is replayed."""
+    return method.verifier if draft.sampled else LOOKUP_RULE
 
 
 def selection_factor(seconds: Floats) -> float:

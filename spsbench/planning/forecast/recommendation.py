@@ -8,6 +8,7 @@ from typing import NamedTuple
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.rates import alpha_for
 from spsbench.planning.forecast.predictions import Prediction
+from spsbench.settings.method import Method
 
 NOTICED = 1.02  # a smaller speed-up is not noticeable
 HALF = 0.5
@@ -54,7 +55,7 @@ class Answer:
     """The answer of a plan."""
 
     verdict: Verdict
-    best: str  # the candidate
+    best: Method
     reason: str  # in plain words
     numbers: str
 
@@ -100,7 +101,7 @@ def break_even(predictions: Sequence[Prediction], pass_seconds: float) -> BreakE
 
 
 def answer(
-    name: str,
+    method: Method,
     best: Prediction | None,
     measured: Measured | None,
     needs: BreakEven,
@@ -129,12 +130,12 @@ def answer(
             reason, fate = UNSURE, f"; what was measured does not count: {measured.doubt}."
         elif doubt:
             reason = f"The costs contradict each other: {doubt}."
-        numbers = f"Not decided: {among} predicted to be {spread(best.speedup)} ({name}){fate}"
+        numbers = f"Not decided: {among} predicted to be {spread(best.speedup)} ({method}){fate}"
         if expected in NO_GAIN:
             numbers += f" {lacks(best, needs)}"
-        return Answer(verdict=Verdict.UNDECIDED, best=name, reason=reason, numbers=numbers)
+        return Answer(verdict=Verdict.UNDECIDED, best=method, reason=reason, numbers=numbers)
     if measured is None:
-        raise ValueError(f"{name}: expected a prediction or a measurement")
+        raise ValueError(f"{method}: expected a prediction or a measurement")
     verdict = decided(measured.speedup)
     if measured.speedup.low is None and (
         doubt or measured.speedup.loaded or verdict is not expected
@@ -144,12 +145,12 @@ def answer(
         "which no text predicts" if best is None else f"{best.speedup.mean:.2f}x predicted"
     )
     numbers = {
-        Verdict.SPECULATE: f"Speculate with {name}: {figures}.",
-        Verdict.UNDECIDED: f"Not decided: {name} is {figures}.",
-    }.get(verdict, f"Do not speculate: {among} {figures} ({name}).")
+        Verdict.SPECULATE: f"Speculate with {method}: {figures}.",
+        Verdict.UNDECIDED: f"Not decided: {method} is {figures}.",
+    }.get(verdict, f"Do not speculate: {among} {figures} ({method}).")
     if best is not None and verdict in NO_GAIN:
         numbers += f" {lacks(best, needs)}"
-    return Answer(verdict=verdict, best=name, reason=why(verdict, best, needs), numbers=numbers)
+    return Answer(verdict=verdict, best=method, reason=why(verdict, best, needs), numbers=numbers)
 
 
 def decided(gained: Estimate) -> Verdict:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from spsbench.metrics.costs import STEP, Costs
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.sums import Totals
+from spsbench.settings.method import Drafting
 from spsbench.store.traces import Along, Proposed, Written
 
 Ints = NDArray[np.int64]
@@ -260,7 +261,12 @@ def median(turns: Floats) -> Floats:
 
 
 def price(
-    sizes: Ints, weights: Floats, costs: Costs, drafter: str, rule: str | None, batch: int = 1
+    sizes: Ints,
+    weights: Floats,
+    costs: Costs,
+    drafter: Drafting,
+    rule: str | None,
+    batch: int = 1,
 ) -> Floats:
     """Return [parts, turns] expected seconds of rounds of some sizes (`Rounds.sizes`)."""
     total = np.zeros_like(costs.round(drafter, 0, 0, 0, batch=batch))

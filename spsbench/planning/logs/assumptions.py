@@ -23,9 +23,10 @@ from spsbench.metrics.costs import PLAIN, Costs, line
 from spsbench.metrics.costs_file import read_costs
 from spsbench.metrics.rates import expected_tokens
 from spsbench.metrics.surfaces import Surface
-from spsbench.planning.logs.texts import LOOK_UP, MODEL_DRAFT
+from spsbench.planning.logs.texts import LOOK_UP, priced_model
 from spsbench.reports.reporter import TextTable
 from spsbench.settings.commands import LogOptions
+from spsbench.settings.method import Drafting
 
 ASSUMED_DRAFT, ASSUMED_ROW = 0.1, 0.05  # by which K is chosen where no costs are named
 ASSUMPTION = (
@@ -88,7 +89,7 @@ def costs_of(
             f"{fields['weight_bytes']:g} bytes at {fields['bandwidth']:.3g} B/s and "
             f"{fields['flops']:.3g} operations/s."
         )
-        runs_model = {LOOK_UP: False, **dict.fromkeys(map(MODEL_DRAFT.format, models), True)}
+        runs_model = {LOOK_UP: False, **dict.fromkeys(map(priced_model, models), True)}
         return roofline_costs(fields, runs_model, batches, most), about
     if list(batches) != [1]:
         raise UsageError(
@@ -103,7 +104,7 @@ def costs_of(
     draft, row = (draft or 0.0, row or 0.0) if by_ratios else (ASSUMED_DRAFT, ASSUMED_ROW)
     by_model = f"a drafted token of a model costs {draft:g}, " if models else ""
     about = f"In passes of plain sampling {by_model}a further row {row:g}; a look-up is free."
-    drafts = {LOOK_UP: 0.0, **dict.fromkeys(map(MODEL_DRAFT.format, models), draft)}
+    drafts = {LOOK_UP: 0.0, **dict.fromkeys(map(priced_model, models), draft)}
     return Costs.of_ratios(row, drafts), about if by_ratios else ""
 
 
@@ -139,12 +140,15 @@ def parse_roofline(text: str) -> dict[str, float]:
 
 
 def roofline_costs(
-    fields: Mapping[str, float], drafters: Mapping[str, bool], batches: Sequence[int], most: int
+    fields: Mapping[str, float],
+    drafters: Mapping[Drafting, bool],
+    batches: Sequence[int],
+    most: int,
 ) -> Costs:
     """Return the costs of a roofline: exact at whole tokens, and to a token of context.
 
     Args:
-        drafters: name -> whether it runs the draft model.
+        drafters: drafter -> whether it runs the draft model.
         batches: texts of a batch.
         most: the largest K.
     """

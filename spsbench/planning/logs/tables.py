@@ -7,12 +7,13 @@ from functools import cached_property
 from typing import Any
 
 from spsbench.methods.drafters.ngram import NgramDrafter
-from spsbench.planning.forecast.predictions import Candidate
 from spsbench.planning.forecast.recommendation import NOTICED, spread
 from spsbench.planning.logs.assumptions import ASSUMPTION
-from spsbench.planning.logs.texts import ANY_RULE, LogPlan, LogRow
+from spsbench.planning.logs.texts import LogPlan, LogRow
 from spsbench.planning.report import figure
 from spsbench.reports.reporter import Figure, Section, TextTable
+from spsbench.settings.cell_from_options import parts_of
+from spsbench.settings.method import Drafting, Method
 from spsbench.spec import Spec
 
 SHOWN = 5  # methods in detailed tables
@@ -38,10 +39,10 @@ class LogAnswer:
     @cached_property
     def methods(self) -> list[list[LogRow]]:
         """Return the rows of each method by K, the best method first."""
-        methods: dict[str, list[LogRow]] = {}
-        for candidate, row in self.plan.rows.items():
-            methods.setdefault(candidate.method, []).append(row)
-        return sorted(methods.values(), key=lambda rows: -max(row.prediction.gain for row in rows))
+        groups: dict[Method, list[LogRow]] = {}
+        for method, row in self.plan.rows.items():
+            groups.setdefault(method.group, []).append(row)
+        return sorted(groups.values(), key=lambda rows: -max(row.prediction.gain for row in rows))
 
     @cached_property
     def rows(self) -> list[LogRow]:
@@ -61,9 +62,9 @@ class LogAnswer:
     def sentence(self) -> str:
         """Return what to do, in a sentence or two."""
         row = self.rows[0]
-        candidate, value = row.prediction.candidate, row.prediction.tau
+        method, value = row.prediction.method, row.prediction.tau
         start = (
-            f"{candidate.draft}, K = {candidate.k}, would have made "
+            f"{method.drafting}, K = {method.k}, would have made "
             f"{spread(value, '')} tokens a round on these {row.prediction.texts:,} requests."
         )
         if not self.costs:
@@ -77,9 +78,7 @@ class LogAnswer:
             return f"Do not speculate by these costs: {gained.mean:.2f}x at best. {start}"
         sure = gained.low is not None and gained.low > 1
         advice = "Speculate" if sure else "Not decided"
-        return (
-            f"{advice}: {candidate.draft}, K = {candidate.k}: {spread(gained)} predicted. {start}"
-        )
+        return f"{advice}: {method.drafting}, K = {method.k}: {spread(gained)} predicted. {start}"
 
     def tables(self) -> list[TextTable]:
         """Return all tables: by method, K, group and slot."""
@@ -93,7 +92,7 @@ class LogAnswer:
             cells.append(
                 [
                     *name(row),
-                    str(row.prediction.candidate.k),
+                    str(row.prediction.method.k),
                     spread(row.prediction.tau, ""),
                     "n/a" if length is None else f"{length:.2f}",
                     *("n/a" if share is None else f"{100 * share:.0f} %" for share in (rate, kept)),
@@ -133,7 +132,7 @@ class LogAnswer:
         cells = [
             [
                 *name(row),
-                str(row.prediction.candidate.k),
+                str(row.prediction.method.k),
                 *(f"{row.groups.get(group, 1.0):.2f}" for group in groups),
             ]
             for row in self.rows
@@ -177,7 +176,7 @@ class LogAnswer:
 
     def remarks(self) -> list[str]:
         """Return what the figures rest on, and what was left out."""
-        plan, candidates = self.plan, self.plan.rows
+        plan, methods = self.plan, self.plan.rows
         formats = ", ".join(plan.reader.formats)
         lines = [
             f"{plan.requests:,} requests, {plan.written:,} tokens ({formats}); intervals are "
@@ -209,22 +208,21 @@ class LogAnswer:
         lines += [f"{n:,} left out: {why}." for why, n in plan.reader.left_out.most_common()]
         lines += [f"{n:,} texts not read: {why}." for why, n in plan.unread.most_common()]
         lines += [f"{n:,} without sps and block: {why}." for why, n in plan.without_q.most_common()]
-        if plan.without_q and any(candidate.verifier == "match" for candidate in candidates):
+        if plan.without_q and any(method.verifier == "match" for method in methods):
             lines.append("match is a lower bound for sps: p(x) is at most min(1, p(x) / q(x)).")
         if plan.models and plan.assumed:
             lines.append(
                 f"{plan.assumed:,} requests name no temperature: "
                 f"{plan.warp.temperature:g} was assumed (`temperature`)."
             )
-        if any("shared=true" in candidate.draft for candidate in candidates):
+        if any(shares(method.drafting.drafter) for method in methods):
             lines.append("shared=true looks up earlier answers of the log, in its order.")
         return [*lines, *filter(None, [self.costs])]
 
     def pasted(self) -> list[str]:
         """Return settings of engines for the advised method."""
-        candidate = self.rows[0].prediction.candidate
-        model = candidate.verifier != ANY_RULE
-        return engine_settings(candidate.draft, candidate.k or 0, model=model)
+        method = self.rows[0].prediction.method
+        return engine_settings(method.drafting, method.k or 0)
 
     def figure(self) -> Figure:
         """Return tau, and the speed-up where costs are known, by K."""
@@ -251,16 +249,16 @@ class LogAnswer:
             "requests": self.plan.requests,
             "tokens": self.plan.written,
             "left_out": dict(self.plan.reader.left_out),
-            "rows": [self._values(candidate, row) for candidate, row in self.plan.rows.items()],
+            "rows": [self._values(method, row) for method, row in self.plan.rows.items()],
             "notes": self.remarks(),
             "settings": self.pasted(),
         }
 
-    def _values(self, candidate: Candidate, row: LogRow) -> dict[str, Any]:
+    def _values(self, method: Method, row: LogRow) -> dict[str, Any]:
         return {
-            "drafter": candidate.draft,
-            "rule": candidate.verifier,
-            "k": candidate.k,
+            "drafter": str(method.drafting),
+            "rule": method.verifier,
+            "k": method.k,
             "tau": dict(zip(LIMITS, row.prediction.tau, strict=False)),
             "acceptance_length": row.acceptance_length,
             "acceptance_rate": row.acceptance_rate,
@@ -276,26 +274,29 @@ class LogAnswer:
 
 def name(row: LogRow) -> tuple[str, str]:
     """Return drafter and rule."""
-    return row.prediction.candidate.draft, row.prediction.candidate.verifier
+    return str(row.prediction.method.drafting), row.prediction.method.verifier
 
 
-def engine_settings(drafter: str, k: int, *, model: bool) -> list[str]:
+def shares(drafter: Spec) -> bool:
+    """Return whether a drafter, or a part of it, looks up the texts of other requests."""
+    return any(dict(part.args).get("shared") is True for part in parts_of(drafter))
+
+
+def engine_settings(drafting: Drafting, k: int) -> list[str]:
     """Return lines with vLLM's and llama.cpp's settings; none for what they cannot draft.
 
     Args:
-        drafter: spec, or the name of a draft model.
         k: tokens a round.
-        model: whether a model drafts.
     """
+    model, spec = drafting.model, drafting.drafter
     if model:
         config: Mapping[str, Any] = {
             "method": "draft_model",
-            "model": drafter,
+            "model": model,
             "num_speculative_tokens": k,
             "draft_sample_method": "probabilistic",
         }
-        return [vllm(config), f"llama.cpp: --model-draft {drafter}.gguf --draft-max {k}"]
-    spec = Spec.parse(drafter)
+        return [vllm(config), f"llama.cpp: --model-draft {model}.gguf --draft-max {k}"]
     args = dict(spec.args)
     if spec.name == "ngram":
         config = {

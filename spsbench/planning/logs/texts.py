@@ -18,7 +18,7 @@ from spsbench.methods.drafters.ngram import RuleDrafter, look_ups
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.text_checks import Repetition
-from spsbench.planning.forecast.predictions import ARS, Candidate, Prediction
+from spsbench.planning.forecast.predictions import ARS, Prediction, RoundTally
 from spsbench.planning.forecast.rounds import (
     LEAST,
     RULES,
@@ -33,7 +33,8 @@ from spsbench.planning.logs.entries import Request
 from spsbench.planning.logs.requests import LogReader
 from spsbench.planning.logs.tokens import Tokens
 from spsbench.plugins import make
-from spsbench.settings.cell import WarpSettings
+from spsbench.settings.cell import WarpSettings, constant
+from spsbench.settings.method import Drafting, Method
 from spsbench.spec import Spec
 from spsbench.untrusted import MAX_PATH, cut
 
@@ -41,9 +42,9 @@ USUAL = ("ngram", "ngram:match=first", "suffix", "suffix:shared=true", "copy")
 NO_PREFILL = Scores(torch.empty(0, 0), {})  # no drafter that reads the text alone needs it
 MOST_GROUPS = 64
 OTHER_GROUPS = "(others)"
+OF_ENGINE = Spec("")  # the drafter of a model that an engine runs: it has no name of ours
 ANY_RULE = "any exact"  # of deterministic drafts, which every exact rule accepts alike
-LOOK_UP = "look-up"  # drafters whose look-ups no costs hold: free
-MODEL_DRAFT = "model {}"  # a draft model, as tables of costs name it
+LOOK_UP = Drafting(Spec("look-up"))  # drafters whose look-ups no costs hold: free
 
 
 class LogContext:
@@ -85,16 +86,17 @@ def open_drafter(spec: Spec, vocab_size: int = 0) -> RuleDrafter | HybridDrafter
 
 
 @dataclass(kw_only=True)
-class LogRow:
-    """A candidate along the texts of a log: its prediction, and sums by group."""
+class LogTally:
+    """The rounds of a method along the texts of a log, and sums by group."""
 
-    prediction: Prediction
+    rounds: RoundTally
+    baseline: RoundTally
     within: float = 0.0  # drafted tokens whose places the texts have
     by_group: dict[str, Floats] = field(default_factory=dict)  # emitted, rounds
 
     def add(self, expected: Rounds, context: int, group: str | None) -> None:
         """Add the rounds of a request."""
-        self.prediction.add(expected, context, (self.prediction.texts, 0))
+        self.rounds.add(expected, context, (self.rounds.texts, 0))
         length = len(expected.acceptances.longest)
         self.within += float(
             expected.weights @ np.minimum(expected.drafted, length - expected.starts)
@@ -104,6 +106,15 @@ class LogRow:
                 group = OTHER_GROUPS
             sums = np.array([length, expected.weights.sum()])
             self.by_group[group] = self.by_group.get(group, np.zeros(2)) + sums
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogRow:
+    """A method along the texts of a log: its prediction, and sums as in `LogTally`."""
+
+    prediction: Prediction
+    within: float
+    by_group: Mapping[str, Floats]
 
     @property
     def kept_share(self) -> float | None:
@@ -162,7 +173,7 @@ class LogPlan:
     batches: Sequence[int] = (1,)
     watch: Callable[[int], None] = ignore
     stop: Callable[[], bool] = lambda: False
-    rows: dict[Candidate, LogRow] = field(default_factory=dict, init=False)
+    rows: dict[Method, LogRow] = field(default_factory=dict, init=False)
     requests: int = field(default=0, init=False)
     written: int = field(default=0, init=False)  # tokens of all answers
     cached: float = field(default=0.0, init=False)  # tokens before the middle of each answer
@@ -173,7 +184,8 @@ class LogPlan:
     repetition: Repetition = field(default_factory=Repetition, init=False)  # in the answers
     without_q: Counter[str] = field(default_factory=Counter, init=False)  # by reason
     unread: Counter[str] = field(default_factory=Counter, init=False)  # texts no model reads
-    _plain: dict[tuple[str, str], Prediction] = field(default_factory=dict, init=False)
+    _plain: dict[tuple[str, str], RoundTally] = field(default_factory=dict, init=False)
+    _tallies: dict[Method, LogTally] = field(default_factory=dict, init=False)
 
     def run(self) -> "LogPlan":
         """Replay all requests.
@@ -204,10 +216,18 @@ class LogPlan:
                 "`tokenizer`. See docs/howto/logs.md for the formats"
             )
         context = self.cached / self.requests
-        for candidate, row in self.rows.items():
-            if candidate.verifier != ANY_RULE:
-                c = self.costs.relative(row.prediction.drafter, candidate.k or 1, context)
-                row.prediction.operations = c.value
+        plain = {id(tally): tally.predict(new_prompts=math.inf) for tally in self._plain.values()}
+        for method, tally in self._tallies.items():
+            operations = 0.0
+            if method.verifier != ANY_RULE:
+                priced_as = tally.rounds.priced_as
+                operations = self.costs.relative(priced_as, method.k or 1, context).value
+            prediction = tally.rounds.predict(
+                plain[id(tally.baseline)], new_prompts=math.inf, operations=operations
+            )
+            self.rows[method] = LogRow(
+                prediction=prediction, within=tally.within, by_group=tally.by_group
+            )
         return self
 
     def _add(self, text: LogText) -> None:
@@ -217,28 +237,28 @@ class LogPlan:
             at = len(text.prompt) + text.request.first
             proposed, hits = look_ups(drafter.proposals, [*text.prompt, *text.answer], at, self.ks)
             by_k = map(Acceptances.deterministic, hits, proposed, self.ks)
-            self._add_rows(name, ANY_RULE, list(by_k), text, baseline)
+            self._add_rows(Drafting.parse(name), ANY_RULE, list(by_k), text, baseline)
         temperature = text.request.temperature
         self.assumed += temperature is None
         warp = self.warp if temperature is None else replace(self.warp, temperature=temperature)
         for model in self.models:
             self._add_model(model, text, warp)
 
-    def _baseline(self, method: tuple[str, str], text: LogText) -> Prediction:
+    def _baseline(self, method: tuple[str, str], text: LogText) -> RoundTally:
         """Return plain sampling along the texts of a method, this one among them."""
         if method not in self._plain:
-            self._plain[method] = self._prediction(ARS, None, "")
+            self._plain[method] = self._tally(ARS)
         baseline, first = self._plain[method], text.request.first
         baseline.add_plain(len(text.answer) - first, len(text.prompt) + first, (baseline.texts, 0))
         return baseline
 
     def _add_rows(
         self,
-        draft: str,
+        drafting: Drafting,
         rule: str,
         by_k: Sequence[Acceptances],
         text: LogText,
-        baseline: Prediction,
+        baseline: RoundTally,
         reach: int | None = None,
     ) -> None:
         """Add a draft along the text of a request, for each K."""
@@ -246,31 +266,22 @@ class LogPlan:
         budget = tokens if request.ended_by_limit else request.budget or UNLIMITED
         room = room_of(tokens - request.first, budget - request.first, reach)
         for k, acceptances in zip(self.ks, by_k, strict=True):
-            candidate = Candidate(draft=draft, verifier=rule, k=k)
-            if candidate not in self.rows:
-                prediction = self._prediction(candidate, baseline, self._priced_as(draft, rule))
-                self.rows[candidate] = LogRow(prediction=prediction)
+            method = Method(drafting, rule, constant(k))
+            if method not in self._tallies:
+                tally = self._tally(method, self._priced_as(drafting))
+                self._tallies[method] = LogTally(rounds=tally, baseline=baseline)
             expected = rounds(acceptances, k, room)
-            self.rows[candidate].add(expected, len(text.prompt) + request.first, request.group)
+            self._tallies[method].add(expected, len(text.prompt) + request.first, request.group)
 
-    def _priced_as(self, draft: str, rule: str) -> str:
-        """Return the name that a draft has in the costs; a look-up that they lack is free."""
-        if rule == ANY_RULE:
-            return draft if draft in self.costs.arms else LOOK_UP
-        model = MODEL_DRAFT.format(draft)
-        return next((name for name in self.costs.arms if f"{name} ".startswith(f"{model} ")), model)
+    def _priced_as(self, drafting: Drafting) -> Drafting:
+        """Return what the costs have of a draft; a look-up that they lack is free."""
+        if not drafting.model:
+            return drafting if drafting in self.costs.arms else LOOK_UP
+        model = priced_model(drafting.model)
+        return next((a for a in self.costs.arms if a[:2] == model[:2]), model)
 
-    def _prediction(
-        self, candidate: Candidate, baseline: Prediction | None, drafter: str
-    ) -> Prediction:
-        return Prediction(
-            candidate=candidate,
-            costs=self.costs,
-            baseline=baseline,
-            drafter=drafter,
-            batch=self.batches[0],
-            new_prompts=math.inf,
-        )
+    def _tally(self, method: Method, drafter: Drafting | None = None) -> RoundTally:
+        return RoundTally(method=method, costs=self.costs, drafter=drafter, batch=self.batches[0])
 
     def _add_model(self, model: Any, text: LogText, warp: WarpSettings) -> None:
         request, prompt, answer = text
@@ -290,9 +301,13 @@ class LogPlan:
                     chances, None if q is None else q[first:], rule, most
                 )
                 baseline = self._baseline((model.name, rule), text)
-                self._add_rows(
-                    model.name, rule, [acceptances] * len(self.ks), text, baseline, reach
-                )
+                drafting = Drafting(OF_ENGINE, model.name)
+                self._add_rows(drafting, rule, [acceptances] * len(self.ks), text, baseline, reach)
+
+
+def priced_model(name: str) -> Drafting:
+    """Return a draft model as tables of costs have it."""
+    return Drafting(Spec("model"), name)
 
 
 def target_chances(

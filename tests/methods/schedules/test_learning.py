@@ -19,10 +19,11 @@ from spsbench.methods.schedules.by_history import (
 )
 from spsbench.methods.schedules.by_payoff import Payoff
 from spsbench.methods.schedules.by_utility import Utility
+from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.costs_file import dumps
 from spsbench.plugins import make
 from spsbench.spec import Spec
-from tests.oracles.forecasts import costs, drafts, in_batches, surface
+from tests.oracles.forecasts import NGRAM, SMALL, costs, drafts, in_batches, surface
 
 LEARNING = [Constant, Heuristic, Ema, Goodput, Entropy, Payoff, Utility]
 
@@ -117,13 +118,15 @@ def test_goodput_takes_the_costs_of_a_file(tmp_path):
     file = tmp_path / "costs.json"
     file.write_text(dumps(table))
     schedule = Goodput(costs=str(file), context=100, most=6)
-    arms = ["none", *["model small"] * 6]
+    arms = [PLAIN, *[SMALL] * 6]
     seconds = [np.median(table.round(name, k, k, 100).sum(0)) for k, name in enumerate(arms)]
     rates = [sum(0.7**i for i in range(k + 1)) / seconds[k] for k in range(7)]
     assert schedule.k([]) == rates.index(max(rates))
-    two = costs(arms={"none": drafts(0.0), "a": drafts(1.0), "b": drafts(2.0)})
+    two = costs(arms={PLAIN: drafts(0.0), SMALL: drafts(1.0), NGRAM: drafts(2.0)})
     file.write_text(dumps(two))
-    assert Goodput(costs=str(file), arm="b").k([]) <= Goodput(costs=str(file), arm="a").k([])
+    assert Goodput(costs=str(file), arm="ngram").k([]) <= Goodput(
+        costs=str(file), arm="model small"
+    ).k([])
     with pytest.raises(ValueError):
         Goodput(costs=str(file))
     with pytest.raises(UsageError):
@@ -138,8 +141,8 @@ def test_goodput_drafts_less_in_a_batch_that_fills_the_machine(tmp_path):
     assert ks == sorted(ks, reverse=True)
     assert ks[0] > 0 == ks[-1]
     batches = table.batches
-    seconds = [batches.round("none", 0, 0, 8, 256)]
-    seconds += [batches.round("model small", k, k, 8, 256) for k in range(1, 9)]
+    seconds = [batches.round(PLAIN, 0, 0, 8, 256)]
+    seconds += [batches.round(SMALL, k, k, 8, 256) for k in range(1, 9)]
     rates = [sum(0.7**i for i in range(k + 1)) / seconds[k][0] for k in range(9)]
     assert ks[1] == rates.index(max(rates))
     with pytest.raises(ValueError):

@@ -32,10 +32,8 @@ from tests.oracles.forecasts import (
 def predicted(sizes=SIZES, ks=(1, 2, 4, 8), alpha=0.8, length=60):
     costs = flat(batches=in_batches(), weights=WEIGHTS)
     traced = {SMALL: (DRAFT, texts(alpha, 4, length))}
-    cells = {
-        str(candidate(k)): Cell.from_request(make_request(target="nano", draft="nano-draft", k=k))
-        for k in ks
-    }
+    requests = {k: make_request(target="nano", draft="nano-draft", k=k) for k in ks}
+    cells = {candidate(k): Cell.from_request(request) for k, request in requests.items()}
     return forecast_batches(sizes, forecast_all(map(candidate, ks), traced, costs), cells)
 
 

@@ -1,6 +1,6 @@
 """Predictions against arithmetic by hand, over a table of costs with round numbers."""
 
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from functools import partial
 
 import numpy as np
@@ -8,18 +8,27 @@ import pytest
 
 from spsbench.loop.types import Round
 from spsbench.methods.schedules.by_history import Constant
+from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.intervals import Estimate
 from spsbench.planning.forecast.forecasts import forecast_all
-from spsbench.planning.forecast.predictions import Candidate, predict, predicted, selection_factor
+from spsbench.planning.forecast.predictions import (
+    RoundTally,
+    predict,
+    predicted,
+    selection_factor,
+)
 from spsbench.planning.forecast.recommendation import BreakEven, Measured, Verdict, answer
 from spsbench.planning.forecast.rounds import simulated
 from spsbench.planning.report import row
 from spsbench.reports.table import speedup as speedup_shown
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import Cell, constant
 from spsbench.settings.grid import make_request
+from spsbench.settings.method import Drafting, Method
+from spsbench.spec import Spec
 from spsbench.store.traces import DraftOf, Proposed
 from tests.oracles.forecasts import (
     DRAFT,
+    NGRAM,
     SMALL,
     L,
     candidate,
@@ -57,10 +66,10 @@ def test_a_draft_that_a_schedule_stops_costs_the_probs_that_were_computed(stops,
     """One more than were drafted, K at most, where a round is 10 + 1.1 and more for each draft."""
     ((text, along),) = texts(0.8, 1, 100)
     along = replace(along, stops={"entropy": np.full(100, stops)})
-    given = Candidate(
-        draft=SMALL, verifier="sps", schedule=("entropy", partial(simulated, Constant(3), Round))
+    given, three = Method(SMALL, "sps", Spec("entropy")), partial(simulated, Constant(3), Round)
+    (found,) = predict(
+        [given], DRAFT, [(text, along)], flat(), simulate=lambda schedule, *of: three(*of)
     )
-    found = forecast(given, DRAFT, [(text, along)], flat())
     seconds = 2 * laws + 10 + drafted + 0.1 * (drafted + 1) + 0.2 + 0.3 + 0.5
     assert found.drafted == pytest.approx(drafted, rel=0.03)
     assert found.ms.mean * found.tau.mean == pytest.approx(1e3 * seconds, rel=0.03)
@@ -68,12 +77,12 @@ def test_a_draft_that_a_schedule_stops_costs_the_probs_that_were_computed(stops,
 
 def test_a_look_up_pays_for_what_it_finds():
     """Nothing found: a plain round, and the asking."""
-    lookup = DraftOf(name="ngram", sampled=False, most=16)
+    lookup = DraftOf(name=NGRAM, sampled=False, most=16)
     nothing = np.zeros(L, np.uint8)
     there = np.where(np.arange(L) % 2 == 0, 4, 0).astype(np.uint8)
     written = [text for text, _ in texts(0.5)]
-    own = flat(arms={"none": drafts(0.0), "ngram": drafts(0.01)})
-    given = Candidate(draft="ngram", verifier="match", k=4)
+    own = flat(arms={PLAIN: drafts(0.0), NGRAM: drafts(0.01)})
+    given = Method(NGRAM, "match", constant(4))
     for proposed, hits, tau in ((nothing, nothing, 1.0), (there, nothing, 1.0)):
         along = [(text, Proposed(proposed=proposed, hits=hits)) for text in written]
         found = forecast(given, lookup, along, own)
@@ -94,7 +103,7 @@ def test_intervals_have_both_reasons_to_doubt():
     alike = texts(0.8)
     unlike = each_once(*np.linspace(0.5, 0.95, 10))
     shaky = np.linspace(0.8, 1.2, 8)
-    steady, noisy = flat(), flat(arms={"none": drafts(0.0), SMALL: noisy_arm(shaky)})
+    steady, noisy = flat(), flat(arms={PLAIN: drafts(0.0), SMALL: noisy_arm(shaky)})
 
     def width(traced, own):
         found = forecast(candidate(4), DRAFT, traced, own).speedup
@@ -116,7 +125,7 @@ def real(value, half=0.02):
 
 
 def told(of, measured):
-    best = str(of.best.candidate)
+    best = of.best.method
     return of.answer({best: real(measured)})
 
 
@@ -133,16 +142,16 @@ def told(of, measured):
 def test_what_was_measured_decides(value, half, verdict):
     own = found(0.9)
     assert own.best.speedup.mean > 1.2
-    assert own.answer({str(own.best.candidate): real(value, half)}).verdict is verdict
+    assert own.answer({own.best.method: real(value, half)}).verdict is verdict
 
 
 @pytest.mark.parametrize(("speedup", "tau", "n"), [(1.72, 1.0, 4), (1.72, 1.7, 9), (1.5, 3.0, 1)])
 def test_a_measurement_above_its_tau_or_of_one_prompt_is_no_reason_to_speculate(speedup, tau, n):
     own = found(0.9)
-    first, second = (f"model small, K = {k}, sps" for k in (1, 4))
+    first, second = (candidate(k) for k in (1, 4))
     doubtful = Measured(Estimate(speedup, None, None, n), Estimate(tau, None, None, n), real(1).ms)
     alone = own.answer({first: doubtful})
-    assert (alone.verdict, alone.best) == (Verdict.UNDECIDED, str(own.best.candidate))
+    assert (alone.verdict, alone.best) == (Verdict.UNDECIDED, own.best.method)
     beside = own.answer({first: doubtful, second: real(1.4)})
     assert (beside.verdict, beside.best) == (Verdict.SPECULATE, second)
     shown = row(CELL, own, own.all[0], doubtful)
@@ -154,7 +163,7 @@ def test_parts_of_a_round_that_are_no_shares_under_load_are_not_shown():
     own = found(0.9, flat(busy=True))
     shares = [f"{part}_percent" for part in ("draft", "target", "rest")]
     worst = own.all[1]
-    worst._parts = worst._parts * np.array([1, 9, 1, 1, 1, -9])[:, None]
+    worst.rounds.parts = worst.rounds.parts * np.array([1, 9, 1, 1, 1, -9])[:, None]
     assert [row(CELL, own, worst, None).terms[name] for name in shares] == [None] * 3
     shown = row(CELL, own, own.all[0], None).terms
     assert sum(shown[name].mean for name in shares) == pytest.approx(100)
@@ -175,7 +184,7 @@ def test_a_measurement_without_an_interval_needs_the_prediction():
     def verdict(of, value, loaded=False):
         alone = Estimate(value, None, None, 3, loaded)
         measured = Measured(alone, alone, alone)
-        return of.answer({str(of.best.candidate): measured}).verdict
+        return of.answer({of.best.method: measured}).verdict
 
     assert verdict(own, 1.5) is Verdict.SPECULATE
     assert verdict(own, 1.5, loaded=True) is Verdict.UNDECIDED
@@ -185,7 +194,9 @@ def test_a_measurement_without_an_interval_needs_the_prediction():
 
 def test_a_method_that_no_text_predicts_is_decided_by_its_measurement():
     def unpredicted(measured):
-        return answer("tree d, K = 4, match", None, measured, BreakEven(), 3)
+        return answer(
+            Method(Drafting.parse("tree d"), "match", constant(4)), None, measured, BreakEven(), 3
+        )
 
     best = str(unpredicted(real(1.5, 0.05)))
     assert "Speculate with tree d, K = 4, match: 1.50x (1.45 to 1.55) measured" in best
@@ -196,21 +207,21 @@ def test_a_method_that_no_text_predicts_is_decided_by_its_measurement():
     assert "Not decided: tree d" in str(few)
 
 
-LOOKUP = DraftOf(name="ngram", sampled=False, most=16)
+LOOKUP = DraftOf(name=NGRAM, sampled=False, most=16)
 
 
 def looked_up(own):
     """By rule: every fourth position has two tokens to propose, of which one is right."""
     there = np.where(np.arange(L) % 4 == 0, 2, 0).astype(np.uint8)
     along = [(t, Proposed(proposed=there, hits=there // 2)) for t, _ in texts(0.5)]
-    every = [Candidate(draft="ngram", verifier="match", k=k) for k in (1, 4, 8)]
-    return forecast_all(every, {"ngram": (LOOKUP, along)}, own)
+    every = [Method(NGRAM, "match", constant(k)) for k in (1, 4, 8)]
+    return forecast_all(every, {NGRAM: (LOOKUP, along)}, own)
 
 
 @pytest.mark.parametrize("fixed", [-6.0, -2.0, 0.5, 3.0])
 def test_no_prediction_exceeds_its_ceiling_or_tau(fixed):
     """Also where rounds with a draft were measured as faster than rounds without one."""
-    own = looked_up(flat(arms={"none": drafts(0.0), "ngram": drafts(0.01, fixed=fixed)}))
+    own = looked_up(flat(arms={PLAIN: drafts(0.0), NGRAM: drafts(0.01, fixed=fixed)}))
     (high,) = own.ceilings.values()
     for each in own.all:
         assert each.speedup.mean <= each.tau.mean
@@ -218,9 +229,9 @@ def test_no_prediction_exceeds_its_ceiling_or_tau(fixed):
 
 
 def test_costs_that_contradict_each_other_decide_nothing():
-    own = flat(arms={"none": drafts(0.0), "ngram": drafts(0.01, fixed=-6.0)})
+    own = flat(arms={PLAIN: drafts(0.0), NGRAM: drafts(0.01, fixed=-6.0)})
     (worst,) = own.contradictions()
-    assert (worst.draft, worst.k) == ("ngram", 1)
+    assert (worst.draft, worst.k) == (NGRAM, 1)
     assert worst.seconds < worst.plain == pytest.approx(11.1)
     told_by = looked_up(own)
     assert any(line.startswith("The costs contradict") for line in told_by.remarks())
@@ -228,10 +239,10 @@ def test_costs_that_contradict_each_other_decide_nothing():
     assert answer.verdict is Verdict.UNDECIDED
     assert "a round of ngram with K = 1 took" in answer.reason
     alone = Estimate(1.3, None, None, 3)
-    best = str(told_by.best.candidate)
+    best = told_by.best.method
     assert told_by.answer({best: Measured(alone, alone, alone)}).verdict is Verdict.UNDECIDED
     assert told_by.answer({best: real(1.3)}).verdict is Verdict.SPECULATE  # with an interval
-    assert not flat(arms={"none": drafts(0.0), "ngram": drafts(0.01)}).contradictions()
+    assert not flat(arms={PLAIN: drafts(0.0), NGRAM: drafts(0.01)}).contradictions()
     assert not own.scaled(draft=0.5).contradictions()  # nobody measured these
 
 
@@ -257,14 +268,14 @@ def test_a_short_trace_says_how_much_is_missing():
 
 
 def test_each_draft_of_a_shape_is_told_the_alpha_from_which_it_pays():
-    slow, fast = "model shape:64x8 (random)", "model shape:64x2 (random)"
-    arms = {"none": drafts(0.0), slow: drafts(4.0), fast: drafts(1.0)}
-    every = [Candidate(draft=name, verifier="sps", k=k) for name in (slow, fast) for k in (1, 4)]
+    slow, fast = (Drafting.parse(f"model shape:64x{n} (random)") for n in (8, 2))
+    arms = {PLAIN: drafts(0.0), slow: drafts(4.0), fast: drafts(1.0)}
+    every = [Method(name, "sps", constant(k)) for name in (slow, fast) for k in (1, 4)]
     traced = {name: (replace(DRAFT, name=name), texts(0.05)) for name in (slow, fast)}
     own = forecast_all(every, traced, flat(arms=arms))
     for name in (slow, fast):
-        best = next(f for f in own.by_method if f.candidate.draft == name)
-        (line,) = [line for line in own.remarks() if line.startswith(f"{best.candidate}: ")]
+        best = next(f for f in own.by_method if f.method.drafting == name)
+        (line,) = [line for line in own.remarks() if line.startswith(f"{best.method}: ")]
         assert f"alpha {own.needs(best).needed_alpha:.2f} at this cost" in line
 
 
@@ -298,3 +309,14 @@ def test_every_method_is_corrected_for_the_choice_of_its_k():
         assert other.tau.mean == pytest.approx(times * one.tau.mean)
         assert other.ms.mean == pytest.approx(one.ms.mean / times)
     assert together[0].tau.mean == pytest.approx(1)
+
+
+def test_a_prediction_stays_as_it_is():
+    rounds = RoundTally(method=candidate(4), costs=flat())
+    rounds.add_plain(L, 100, (0, 0))
+    prediction = rounds.predict()
+    with pytest.raises(RuntimeError):
+        rounds.add_plain(L, 100, (1, 0))
+    with pytest.raises(FrozenInstanceError):
+        prediction.factor = 0.5
+    assert replace(prediction, operations=0.5).tau == prediction.tau

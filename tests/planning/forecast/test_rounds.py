@@ -13,8 +13,9 @@ from spsbench.audit.exact.enumeration import walks
 from spsbench.audit.exact.tables import KINDS, Pair
 from spsbench.loop.types import Round
 from spsbench.methods.schedules.by_history import Constant
+from spsbench.metrics.costs import PLAIN as ARS
 from spsbench.metrics.costs import Costs
-from spsbench.planning.candidates import candidate_of
+from spsbench.planning.candidates import simulate
 from spsbench.planning.forecast.predictions import tau_of
 from spsbench.planning.forecast.rounds import (
     RULES,
@@ -30,6 +31,7 @@ from spsbench.plugins import make
 from spsbench.registry import entries
 from spsbench.settings.cell import Cell
 from spsbench.settings.grid import make_request
+from spsbench.settings.method import Method
 from spsbench.spec import Spec
 from tests.oracles.forecasts import DRAFT, texts
 from tests.oracles.written_rules import case
@@ -60,7 +62,7 @@ def along(case: Case, text: tuple[int, ...], rule: Any, most: int = 8) -> Accept
 
 def totals(expected: Rounds) -> Any:
     sizes = expected.sizes(0)
-    return expected.totals(price(*sizes, FREE, "none", None))
+    return expected.totals(price(*sizes, FREE, ARS, None))
 
 
 def check(
@@ -178,7 +180,7 @@ def test_each_schedule_makes_the_rounds_that_the_loop_would_make(name: str) -> N
 
 def test_a_cell_with_a_schedule_is_predicted() -> None:
     cell = Cell.from_request(make_request(verifier=Spec("sps"), schedule=Spec("heuristic")))
-    assert 1 < tau_of(candidate_of(cell), DRAFT, texts(0.8, 2, 30)) < 5
+    assert 1 < tau_of(Method.of(cell), DRAFT, texts(0.8, 2, 30), simulate) < 5
 
 
 def test_the_ceiling_is_below_every_constant() -> None:

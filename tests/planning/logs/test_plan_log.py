@@ -4,7 +4,6 @@ import json
 import random
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 import spsbench
 from spsbench.errors import DataError, MismatchError
+from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.costs_file import dumps
 from spsbench.models.folder import local_folder
 from spsbench.planning.forecast.predictions import predict
@@ -67,7 +67,7 @@ def test_a_run_as_a_log_is_predicted_as_its_traces_are(run, tmp_path):
     """A draft model that reads the texts anew: the same rounds, drafts and speed-ups."""
     traces = read_traces([run])
     ((name, draft),) = traces.drafts.items()
-    table = costs(arms={"none": drafts(0.0), name: drafts(2.0)})
+    table = costs(arms={PLAIN: drafts(0.0), name: drafts(2.0)})
     path = tmp_path / "costs.json"
     path.write_text(dumps(table))
     of_log = plan_log(run, draft=["nano-draft"], k="1..4", costs=path).plan.rows
@@ -76,7 +76,7 @@ def test_a_run_as_a_log_is_predicted_as_its_traces_are(run, tmp_path):
     assert as_log.plan.written == sum(len(text.q) for text, _ in plain)
     assert as_log.plan.of_servers == as_log.plan.requests == len(plain)
     for candidate, row in of_log.items():
-        traced = replace(candidate, draft=name)
+        traced = candidate._replace(drafting=name)
         (of_trace,) = predict([traced], draft, traces.of(name), table)
         for figure in ("tau", "speedup", "ms"):
             mine, other = (getattr(each, figure).mean for each in (row.prediction, of_trace))
@@ -249,7 +249,7 @@ def test_without_costs_k_is_chosen_by_an_assumption_that_is_named(tmp_path):
     path.write_text("\n".join(json.dumps({"token_ids": row}) for row in rows))
     answer = plan_log(path, drafter=["ngram:n=2,min_n=1"])
     (best,) = answer.rows
-    k = best.prediction.candidate.k
+    k = best.prediction.method.k
     assert k < max(answer.plan.ks)
     assert "0.05" in answer.sentence()
     assert f'"num_speculative_tokens": {k}' in answer.pasted()[0]

@@ -2,16 +2,18 @@
 
 import pytest
 
+from spsbench.metrics.costs import PLAIN
 from spsbench.planning.logs.assumptions import parse_roofline, roofline_costs, seconds
+from tests.oracles.forecasts import NGRAM
 
 
 def test_a_roofline_is_flat_until_it_computes():
     fields = parse_roofline("bandwidth=1e12,flops=1e15,params=1e9")
-    costs = roofline_costs(fields, {"ngram": False}, [1, 1000], 8)
+    costs = roofline_costs(fields, {NGRAM: False}, [1, 1000], 8)
 
     def passes(drafted, batch):
-        plain = costs.round("none", 0, 0, 100, batch=batch).sum()
-        return costs.round("ngram", 8, drafted, 100, batch=batch).sum() / plain
+        plain = costs.round(PLAIN, 0, 0, 100, batch=batch).sum()
+        return costs.round(NGRAM, 8, drafted, 100, batch=batch).sum() / plain
 
     assert [passes(n, 1) for n in range(9)] == [1.0] * 9
     assert [passes(n, 1000) for n in range(3)] == pytest.approx([1.0, 2.0, 3.0])

@@ -1,0 +1,112 @@
+"""The identity of a method: `Drafting` is the key of costs and traces, `Method` that of forecasts.
+
+`str(Drafting)` is the label of a draft in files of traces and costs, and `Drafting.parse` reads it
+back: nothing else writes or reads such a label.
+"""
+
+from typing import NamedTuple
+
+from spsbench.settings.cell import Configuration, constant, k_of
+from spsbench.settings.models import BLOCKS, DTYPES, QUANTISED, SHAPE
+from spsbench.spec import Spec
+
+RANDOM = " (random)"
+
+
+class Drafting(NamedTuple):
+    """How a text is drafted: a drafter with its model, whatever the version of a plug-in's file.
+
+    Attributes:
+        drafter: the drafter; `Spec("")` where a model drafts in an engine of its own.
+        model: id of the model, with the revision after an @; empty: the drafter has none.
+        quantised: format of the model's weights; empty: they are not quantised.
+        dtype: of the model, where it is not the target's.
+        random: whether the model's weights are random.
+    """
+
+    drafter: Spec
+    model: str = ""
+    quantised: str = ""
+    dtype: str = ""
+    random: bool = False
+
+    @classmethod
+    def of(cls, cell: Configuration) -> "Drafting":
+        """Return how a cell drafts: equal to what `parse` reads from its label."""
+        model = cell.draft
+        if model is None:
+            return cls.parse(str(cell.drafter))
+        dtype = "" if model.dtype == cell.target.dtype else model.dtype
+        name, quantised = str(model).removesuffix(f" {model.quantised}"), model.quantised or ""
+        return cls.parse(str(cls(cell.drafter, name, quantised, dtype, model.random)))
+
+    @classmethod
+    def parse(cls, label: str) -> "Drafting":
+        """Parse a label such as `ngram:n=3` or `model nano-draft int8 float16 (random)`.
+
+        A drafter ends at the first blank; the path of a plug-in may have blanks up to its class.
+
+        Raises:
+            ValueError: the label begins with no spec of a drafter.
+        """
+        words = label.removesuffix(RANDOM).split(" ")
+        ends = (i for i in range(1, len(words)) if _is_whole(" ".join(words[:i])))
+        end = next(ends, len(words))
+        drafter, rest = Spec.parse(" ".join(words[:end])), words[end:]
+        dtype = rest.pop() if len(rest) > 1 and rest[-1] in ("auto", *DTYPES) else ""
+        quantised = rest.pop() if len(rest) > 1 and rest[-1] in (BLOCKS, *QUANTISED) else ""
+        return cls(drafter, " ".join(rest), quantised, dtype, label.endswith(RANDOM))
+
+    @property
+    def is_shape(self) -> bool:
+        """Return whether the model is a shape with random weights, of which only times count."""
+        return self.model.startswith(SHAPE)
+
+    def __str__(self) -> str:
+        words = str(self.drafter), self.model, self.quantised, self.dtype
+        return " ".join(filter(None, words)) + RANDOM * self.random
+
+
+class Method(NamedTuple):
+    """How a text is drafted, by which rule it is verified, and how K is chosen.
+
+    Attributes:
+        drafting: how it is drafted.
+        verifier: spec of the rule, as text.
+        schedule: how K is chosen; None: the group of all methods that differ in it alone.
+    """
+
+    drafting: Drafting
+    verifier: str
+    schedule: Spec | None = None
+
+    @classmethod
+    def of(cls, cell: Configuration) -> "Method":
+        """Return the method of a cell."""
+        schedule = cell.schedule if cell.k is None else constant(cell.k)
+        return cls(Drafting.of(cell), str(cell.verifier), schedule)
+
+    @property
+    def k(self) -> int | None:
+        """Return the tokens drafted per round; None where they vary or are not known."""
+        return None if self.schedule is None else k_of(self.schedule)
+
+    @property
+    def group(self) -> "Method":
+        """Return the method without its schedule."""
+        return self._replace(schedule=None)
+
+    @property
+    def at_any_k(self) -> "Method":
+        """Return the method without its schedule where that is a K."""
+        return self if self.k is None else self.group
+
+    def __str__(self) -> str:
+        depth = str(self.schedule or "") if self.k is None else f"K = {self.k}"
+        return ", ".join(filter(None, (str(self.drafting), depth, self.verifier)))
+
+
+def _is_whole(text: str) -> bool:
+    """Return whether `text` is no path without a class, and so may be a whole drafter."""
+    name, colon, _ = text.partition(":")
+    return "/" not in name or bool(colon)

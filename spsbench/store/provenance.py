@@ -17,6 +17,7 @@ from spsbench.models.hub import set_here
 from spsbench.settings.cell import Cell, CellRequest
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.processors import PROCESSORS
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
 from spsbench.store.starts import Git, Provenance
@@ -187,6 +188,10 @@ def digests(identity: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str
     return digests
 
 
+NEWER = ("chat", "system", *PROCESSORS)
+"""Fields of a cell that fingerprints name only where they are not at their defaults."""
+
+
 def _of_part(part: Part) -> dict[str, Any]:
     values = part.described()
     return values | fields_of_cells(part.cells)
@@ -205,8 +210,8 @@ def fields_of_cells(cells: Sequence[Cell]) -> dict[str, list[Any]]:
 def compared_fields(cell: Cell) -> dict[str, Any]:
     """Return the compared and displayed fields of a cell in words; those of a model one by one.
 
-    Fingerprints of older runs have these names and no others: a field that is new in `Cell` must
-    be absent at its default, as `chat` and `system` are, or every older run is refused on resume.
+    Fields of `NEWER` are absent at their defaults. A field that is new in `Cell` is to be one of
+    them: fingerprints of older runs lack it, and would be refused on resume.
     """
     compared: dict[str, Any] = {}
     for name, values in (("target", cell.target), ("draft", cell.draft)):
@@ -215,10 +220,9 @@ def compared_fields(cell: Cell) -> dict[str, Any]:
     names = (field.name for field in fields(CellRequest) if field.name not in ("target", "draft"))
     compared |= {name: _text(getattr(cell, name)) for name in names}
     compared["decoder"] = _text(cell.compared_decoder)
-    # absent at their defaults
-    return {
-        name: value for name, value in compared.items() if value or name not in ("chat", "system")
-    }
+    usual = {name: CellRequest.__dataclass_fields__[name].default for name in NEWER}
+    at_default = {name for name, default in usual.items() if getattr(cell, name) == default}
+    return {name: value for name, value in compared.items() if name not in at_default}
 
 
 def _text(value: Any) -> Any:

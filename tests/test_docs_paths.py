@@ -46,6 +46,42 @@ def test_a_room_is_read_in_an_order_that_is_there(room):
     assert not [name for name in names if not [*room.glob(name), *room.glob(f"{name}.py")]]
 
 
+NAME = re.compile(r"`(?:spsbench\.)?([a-z_]\w*(?:\.\w+)+)(?:\(\))?`")
+ENDING = re.compile(r"\.(?:[ch]|jsonl?|toml|py|md|html|txt|log|lock|model)$")  # of files
+OTHERS = {  # of objects, tensors, answers and files, not of modules that are called alike
+    "model.device", "inputs.ids", "mtp.fc", "model.mtp_layers.0", "metrics.speculative_decoding",
+    "files.MODEL.NAME",
+}  # fmt: skip
+
+
+def is_defined(name):
+    """Whether a dotted name is a module, or one's definition; None: it begins with no module."""
+    parts, source = name.split("."), ROOT / "spsbench"
+    for cut in range(len(parts), 0, -1):
+        path = "/".join(parts[:cut])
+        modules = [*source.glob(f"**/{path}.py"), *source.glob(f"**/{path}/__init__.py")]
+        if modules:
+            last = parts[-1]
+            pattern = rf"(?m)(?:def|class|as) {last}\b|^\s*(?:self\.)?{last}(?:: |, .*= | = )"
+            return cut == len(parts) or any(re.search(pattern, m.read_text()) for m in modules)
+    return None
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_that_comments_name_have_what_they_name(room):
+    for path in room.glob("*.py"):
+        names = {n for n in NAME.findall(path.read_text()) if not ENDING.search(n)}
+        gone = [name for name in sorted(names - OTHERS) if is_defined(name) is False]
+        assert not gone, f"{path.relative_to(ROOT)} names {gone}"
+
+
+def test_a_name_that_is_gone_is_seen():
+    assert is_defined("loop.sampling.Warp")
+    assert is_defined("audit.statistical.positions")
+    assert [is_defined(name) for name in ("audit.warping", "loop.sampling.Wrap")] == [False, False]
+    assert is_defined("torch.cat") is None
+
+
 @pytest.mark.needs_fast
 def test_ci_runs_the_commands_that_contributing_names():
     lead = (ROOT / "CONTRIBUTING.md").read_text().split("must pass", 1)[0]

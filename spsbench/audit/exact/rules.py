@@ -1,6 +1,6 @@
 """The compatibility table: every verifier with every kind of draft and every schedule, enumerated.
 
-Whole texts are enumerated at K = 2, and one round at larger K (`draft_kinds.one_rounds`). A pairing
+Whole texts are enumerated at K = 2, and one round at larger K (`cases.ROUNDS`). A pairing
 that the loop refuses is enumerated past the refusal, to show its effect. A plug-in that cannot be
 made over tables is left out, with the reason.
 """

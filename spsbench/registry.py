@@ -73,7 +73,7 @@ COMMANDS_TABLE = """
   list | .cli.listing:list_plug_ins | List drafters, verifiers, schedules, engines, decoders, tasks, report formats and models.
   doctor | .cli.doctor:doctor | Show what this machine and this installation support, and warnings.
   verify | .cli.verify:verify | Verify that the output distribution is the target's. Exits 0 held, 7 bias found, 6 not valid.
-  train | .extensions.training.command:train | Train a drafter for a target, on texts that the target writes.
+  train | .extensions.training.command:commands | Train a drafter for a target, on texts that the target writes.
   lm-eval | .extensions.lm_eval.command:lm_eval | Run lm-evaluation-harness with the model sps; arguments are those of lm_eval.
   models | .cli.listing:models | List the models that have short names, fetch one, or export a drafter to an engine.
 """

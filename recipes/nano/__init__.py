@@ -2,5 +2,5 @@
 
 `python recipes/nano --out DIR` runs it. Chapters, in order of reading: `corpus` (texts, tokenizer,
 batches; over `stdlib`, `functions` and `news`), `train` (the target), `measure` (figures and card),
-`__main__` (all steps; the draft model is trained by `spsbench.extensions.training.library`).
+`__main__` (all steps; the draft model is trained by `spsbench.extensions.training.command`).
 """

@@ -25,7 +25,7 @@ from nano.corpus import Corpus, Stream, encode, make_corpus, train_tokenizer
 from nano.measure import card, measure
 from nano.openings import openings, write_prompts
 from nano.train import Shape, Stage, export, train
-from spsbench.extensions.training.library import train as train_drafter
+from spsbench.extensions.training.command import train as train_drafter
 
 log = logging.getLogger("nano")
 

@@ -80,7 +80,7 @@ def score(
     from spsbench.cli.progress import deferred_progress
     from spsbench.cli.publish import publish
     from spsbench.cli.terminal import one_line, say, write
-    from spsbench.extensions.sandbox.library import Scoring, ScoringOptions
+    from spsbench.extensions.sandbox.scoring import Scoring, ScoringOptions
 
     scoring = Scoring(
         ScoringOptions(

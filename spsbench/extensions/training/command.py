@@ -1,8 +1,9 @@
-"""`sps train`: train a draft model or a head for a target."""
+"""`sps train`, and training as a function: a draft model or a head for a target."""
 
 import json as encoder
+import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +12,30 @@ import typer
 from spsbench.cli import options as o
 from spsbench.cli.bench import again
 from spsbench.cli.terminal import say, write
-from spsbench.errors import Exit
+from spsbench.errors import Exit, UsageError
 from spsbench.extensions.training.options import TRAINED, DraftTraining, HeadTraining, Training
 from spsbench.hardware.files import clock
-from spsbench.hardware.memory import keep_memory
+from spsbench.hardware.memory import importing_libraries, keep_memory
 from spsbench.hardware.signals import graceful
+from spsbench.messages import ignore, takes_say
+from spsbench.models.prepare import prepare
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.grid import Grid
-from spsbench.settings.options import options_of
+from spsbench.settings.options import options_of, parse
 
+log = logging.getLogger(__name__)
+
+OUT = {"draft": "trained-draft", "head": "trained-head"}
 MAX_DEPTHS_SHOWN = 4  # depths in a line
 WITHOUT = {"shard", "score", *OF_CELL} - {*TRAINED, *options_of(Training)}
-train = typer.Typer(
+commands = typer.Typer(
     no_args_is_help=True,
     help="Train a drafter for a target, on texts that the target writes.",
 )
 
 
-@train.command("draft")
+@commands.command("draft")
 @o.takes(DraftTraining, Grid, OutputFolder, Access, without=WITHOUT)
 def draft(
     format: o.TableFormat = "table",
@@ -39,7 +45,7 @@ def draft(
     raise typer.Exit(run_training("draft", options, json=format == "json"))
 
 
-@train.command("head")
+@commands.command("head")
 @o.takes(HeadTraining, Grid, OutputFolder, Access, without=WITHOUT)
 def head(
     format: o.TableFormat = "table",
@@ -68,14 +74,11 @@ def show_evaluation(loop: Any) -> None:
 
 def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     """Train and print the folder of the result; return the exit code."""
-    from spsbench.extensions.training.library import OUT
-    from spsbench.extensions.training.library import train as train_drafter
-
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours
     out = Path(options.get("out") or OUT[what])
     with graceful() as interrupt:
-        trained = train_drafter(
+        trained = train(
             what,
             watch=show_evaluation,
             stop=lambda: interrupt.requested,
@@ -108,3 +111,55 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
     say(f"use it: sps generate --target {target} --draft {trained.folder}{flag} ...")
     write(f"{trained.folder}\n")
     return Exit.OK
+
+
+@takes_say
+def train(
+    what: str,
+    *,
+    watch: Callable[[Any], None] = ignore,
+    stop: Callable[[], bool] = lambda: False,
+    command: Sequence[str] = (),
+    **options: Any,
+) -> Any:
+    """Train a drafter: `train("head", kind="eagle3", target="nano", minutes=10, out="head")`.
+
+    Options are those of `sps train draft` and `sps train head`.
+
+    Args:
+        what: `draft` or `head`.
+        say: receives each message for the user; None: messages go to `logging` only.
+        watch: callback after each evaluation of acceptance.
+        stop: polled; true ends the training early.
+        command: command line for the model card.
+
+    Returns:
+        A `spsbench.extensions.training.export.Trained`; None if it was stopped.
+
+    Raises:
+        SpsError: the message names the error and its remedy.
+    """
+    kind = DraftTraining if what == "draft" else HeadTraining
+    given = {"out": OUT[what]} | {n: value for n, value in options.items() if value is not None}
+    training, grid, place, access = parse(given, kind, Grid, OutputFolder, Access)
+    request = grid.under({"k": (0,)}).one()
+    target = request.target
+    if target.ranks > 1:
+        raise UsageError(f"{target.ranks} ranks (torchrun): expected one, which trains alone")
+    if target.dtype not in ("auto", "float32") and target.device == "cpu":
+        log.info("note: the target computes in its dtype; what learns is float32")
+    prepare([request], access)
+
+    with importing_libraries():
+        from spsbench.extensions.training.run import Trainer
+
+    return Trainer(
+        target=target,
+        options=training,
+        pair_options=grid.given,
+        place=place,
+        access=access,
+        watch=watch,
+        stop=stop,
+        command=command,
+    ).run()

@@ -218,7 +218,7 @@ def finish(
         "batch_tokens": options.batch_tokens,
         "on_policy": options.on_policy,
         "seed": options.seed,
-        "command": shlex.join(command) or "spsbench.extensions.training.library",
+        "command": shlex.join(command) or "spsbench.extensions.training.command",
     }
     replace_file(out / "README.md", card(loop, facts).encode())
     mark = mark_of(loop.teacher.model)

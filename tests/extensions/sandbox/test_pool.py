@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.extensions.sandbox import isolation, judging
+from spsbench.extensions.sandbox import isolation, scoring
 from spsbench.extensions.sandbox.levels import BrokenError, ProgramLimits, interpreter
 from spsbench.tasks.program_texts import Program
 from spsbench.tasks.verdicts import Outcome, ProgramVerdict
@@ -29,7 +29,7 @@ def judged(given, **more):
         assert program.key[1] not in found
         found[program.key[1]] = outcome
 
-    judging.judge(given, LEVEL, LIMITS, report=told, **{"workers": 2, **more})
+    scoring.judge(given, LEVEL, LIMITS, report=told, **{"workers": 2, **more})
     return found
 
 
@@ -56,7 +56,7 @@ def test_only_the_wall_clock_means_again_and_alone(monkeypatch):
             return BUSY if source == "slow" else ENDLESS
         return BUSY if source == "disturbed" and tries[source] == 1 else PASSED
 
-    monkeypatch.setattr(judging, "run", run)
+    monkeypatch.setattr(scoring, "run", run)
     found = judged(programs("disturbed", "slow", "endless", *"abcdefgh"), workers=4)
     assert len(found) == 11
     assert tries == {"disturbed": 2, "slow": 2, "endless": 1, **dict.fromkeys("abcdefgh", 1)}
@@ -68,7 +68,7 @@ def test_only_the_wall_clock_means_again_and_alone(monkeypatch):
 
 def test_stopped_between_programs():
     found = []
-    judging.judge(
+    scoring.judge(
         programs(*["x = 1"] * 30),
         LEVEL,
         LIMITS,
@@ -84,7 +84,7 @@ def test_a_broken_sandbox_is_no_verdict():
     broken = replace(LEVEL, confinement={**LEVEL.confinement, "filter": (b"\0" * 8, ())})
     found = []
     with pytest.raises(BrokenError, match="does not come up"):
-        judging.judge(
+        scoring.judge(
             programs(*["x = 1"] * 100),
             broken,
             LIMITS,

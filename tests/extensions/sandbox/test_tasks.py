@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.extensions.sandbox import choice, isolation, judging, runner
+from spsbench.extensions.sandbox import choice, isolation, runner, scoring
 from spsbench.extensions.sandbox.levels import BusyError, ProgramLimits, interpreter
 from spsbench.extensions.sandbox.runner import TASKS, run
 from spsbench.tasks.program_texts import Program
@@ -129,7 +129,7 @@ def test_workers_are_there_before_programs_take_the_room(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", start)
     programs = [Program(("", f"p{n}", 0), "x = 1") for n in range(3)]
     told = []
-    judging.judge(
+    scoring.judge(
         programs, LEVEL, LIMITS, workers=3, report=lambda one, outcome: told.append(outcome.verdict)
     )
     assert told == ["passed"] * 3

@@ -1,18 +1,25 @@
-"""Scoring: run the programs of a run, or of a file of samples, and compute pass@k."""
+"""Scoring: run the programs of a run, or of a file of samples, and compute pass@k.
+
+Programs run in parallel; those that only the wall clock ended run again, alone.
+"""
 
 import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 from spsbench.errors import DataError
+from spsbench.extensions.sandbox import runner
 from spsbench.extensions.sandbox.choice import Name, choose
-from spsbench.extensions.sandbox.judging import judge
-from spsbench.extensions.sandbox.levels import ProgramLimits
+from spsbench.extensions.sandbox.levels import BusyError, Level, ProgramLimits
+from spsbench.extensions.sandbox.runner import retry_while_busy, run
 from spsbench.hardware.environment import shadows, usable_cores
 from spsbench.hardware.files import clock
 from spsbench.messages import ignore
@@ -29,6 +36,7 @@ from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 log = logging.getLogger(__name__)
 
 K_MOST = 10_000
+Take = Callable[[Program, Outcome], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,3 +167,76 @@ class Scoring:
     def report(self) -> Report:
         """Return the report of a run with recomputed scores."""
         return conclude(self.options.target)
+
+
+def judge(
+    programs: Iterable[Program],
+    level: Level,
+    limits: ProgramLimits,
+    *,
+    workers: int,
+    report: Take,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run each program and report its outcome, in the order in which programs end.
+
+    Load on the machine must not cost a program its pass: a program that ran out of wall-clock time
+    with processor time left runs once more when no other runs, and that verdict is final.
+
+    Raises:
+        SandboxError: the sandbox failed; programs without a reported outcome are not judged.
+    """
+    again: list[Program] = []
+
+    def take(program: Program, outcome: Outcome) -> None:
+        if outcome.wall_only:
+            again.append(program)
+        else:
+            report(program, outcome)
+
+    try:
+        _side_by_side(programs, level, limits, workers, take, stop)
+        for program in again:
+            if stop():
+                return
+            report(program, run(level, program.source, limits))
+    finally:
+        runner.wait_for_orphans()
+
+
+def _side_by_side(
+    programs: Iterable[Program],
+    level: Level,
+    limits: ProgramLimits,
+    workers: int,
+    take: Take,
+    stop: Callable[[], bool],
+) -> None:
+    waiting = iter(programs)
+    running: dict[Future[Outcome], Program] = {}
+    # The kernel ends a program with the thread that started it, so the pool's threads stay alive.
+    with retry_while_busy(lambda: _staffed(workers)) as pool:
+        try:
+            while True:
+                room = 0 if stop() else 2 * workers - len(running)
+                for program in islice(waiting, room):
+                    running[pool.submit(run, level, program.source, limits)] = program
+                if not running:
+                    return
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    take(running.pop(done), done.result())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _staffed(workers: int) -> ThreadPoolExecutor:
+    """Return a pool with all threads started; later the system may have no room for one."""
+    pool, together = ThreadPoolExecutor(workers), Barrier(workers)
+    try:
+        for waiting in [pool.submit(together.wait) for _ in range(workers)]:
+            waiting.result()
+    except RuntimeError as error:  # Python's error for a thread that cannot start
+        together.abort()
+        pool.shutdown()
+        raise BusyError(f"{workers} at a time: {error}") from error
+    return pool

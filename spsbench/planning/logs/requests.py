@@ -1,6 +1,6 @@
 """Logs of served requests: files, pipes and folders, read line by line, and their token ids.
 
-Lines that hold no usable request are left out and counted by reason (`formats`).
+Lines that hold no usable request are left out and counted by reason (`entries`).
 """
 
 from collections import Counter

@@ -58,7 +58,7 @@ EXTRAS: Mapping[Kind, Mapping[str, Any]] = {
     Kind.SGLANG: {"ignore_eos": True},
     Kind.LLAMA_SERVER: {"ignore_eos": False, "return_tokens": True, "timings_per_token": False},
 }
-"""What a request asks for beside a text."""
+"""What a request asks for in addition to a text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,8 @@ class Stub:
     second_differs: bool = False  # the second answer to a prompt, as by a wrong prefix cache
     draws_greedy_beside_sampled: bool = False  # in a batch of both
     ends_after: int | None = None  # requests to generate, then the server stops
+    undrafted: Callable[[Any], bool] = lambda body: False  # requests that it does not speculate for
+    edit: Callable[[Any], None] = lambda choice: None  # what it changes in a choice that it sends
     pages: dict[str, Callable[[Any], None]] = field(default_factory=dict)  # path -> what answers
     model: str = "table"  # its name
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -366,7 +368,8 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     if stub.ends in made.ids:
         made.cut(made.ids.index(stub.ends) + 1)
         text, end = stub.text(made.ids), {"finish_reason": "stop"}
-    stub.count(made)
+    if not (plain := stub.undrafted(body)):
+        stub.count(made)
     vllm, llama = stub.schema == "vllm", stub.schema == "llama-server"
     top = int(body.get("top_logprobs", 0) if chat else body.get("logprobs", 0))
     if top > (stub.most if stub.logprobs else 0):
@@ -400,6 +403,7 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
                 "token_logprobs": list(map(of_token, listed, ids)),
                 "top_logprobs": [{named(j): lp for lp, j in row} for row in listed],
             }
+        stub.edit(choice)
         return choice
 
     steps = list(zip(made.accepted, made.drafted, strict=True))
@@ -407,7 +411,7 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
         steps = [step for step in steps if step[1]]
     answer: dict[str, Any] = {"usage": {"prompt_tokens": len(prompt)}}
     answer["usage"]["completion_tokens"] = len(made.ids) + stub.says_more
-    if vllm and stub.engine.k and stub.per_request and not stopped:
+    if vllm and stub.engine.k and stub.per_request and not stopped and not plain:
         spec = {
             "num_spec_steps": len(steps),
             "num_accepted_draft_tokens": sum(made.accepted),

@@ -31,7 +31,15 @@ from spsbench.extensions.check.modes import Modes
 from spsbench.extensions.check.options import CheckOptions, of_file
 from spsbench.extensions.check.sampled import Sampled
 from spsbench.extensions.check.speed import Level, Ratios, time_servers
-from spsbench.extensions.check.texts import BASE, CONNECTING, OWN, CheckProgress, Texts
+from spsbench.extensions.check.texts import (
+    BASE,
+    CONNECTING,
+    MAY_DO_IT,
+    OWN,
+    CheckProgress,
+    Texts,
+    unexercised,
+)
 from spsbench.extensions.check.weights import Weights, load_weights
 from spsbench.hardware.signals import cancelling
 from spsbench.messages import ignore
@@ -111,11 +119,12 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
         await modes.run(parts)
         checked.modes = modes.results
         checked.refused += modes.refused
-        drafts = await texts.drafts("greedy", before, list(texts.answers))
+        answers = list(texts.answers)
+        drafts = await texts.drafts("greedy", before, answers)
         if "law" in parts:
             checked.law = await Sampled(texts, draft).audit()
         for result in filter(None, (checked.greedy, *checked.modes.values())):
-            result.doubts = doubts_of(checked, texts, drafts)
+            result.doubts = doubts_of(checked, texts, answers, drafts)
         answers = list(texts.answers)
         checked.acceptance = await texts.drafts("all", before, answers)
         if "speed" in parts:
@@ -131,29 +140,27 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
     return checked
 
 
-def doubts_of(checked: Checked, texts: Texts, drafts: Acceptance | None) -> dict[AuditVerdict, str]:
+def doubts_of(
+    checked: Checked, texts: Texts, answers: Sequence[Answer], drafts: Acceptance | None
+) -> dict[AuditVerdict, str]:
     """Return the verdicts on greedy texts that are not decided, with the reasons.
 
     Args:
         checked: so far: sampled texts whose lists do not balance are of the same engine.
         texts: of the check.
-        drafts: in the greedy texts; None: not told.
+        answers: of the server to the requests of greedy texts and modes.
+        drafts: counted in `answers`; None: not told.
     """
     doubts = {}
-    if drafts is not None and not drafts.speculated:
-        doubts[AuditVerdict.HELD] = f"none of their tokens was drafted ({drafts.source})"
-    uncertain = [n for n in texts.servers[OWN].uncertain if n not in GREEDY_SAFE]
-    if uncertain:
-        names = ", ".join(uncertain)
-        doubts[AuditVerdict.BIAS] = (
-            f"its own {names} may do it, which it does not let be switched off"
-        )
     by_itself = BASE not in texts.servers and texts.weights is None
-    left_out = checked.law.left_out if by_itself and checked.law else None
-    if left_out:
-        doubts[AuditVerdict.BIAS] = (
-            f"sampled texts of the engine do not balance: it {left_out.most_common(1)[0][0]}"
-        )
+    rows = [row for text in answers for row in text.stated] if by_itself else []
+    tokens = sum(text.tokens for text in answers)
+    if why := unexercised(drafts, tokens, sum(not row for row in rows)):
+        doubts[AuditVerdict.HELD] = why
+    if uncertain := {*texts.servers[OWN].uncertain} - GREEDY_SAFE:
+        doubts[AuditVerdict.BIAS] = MAY_DO_IT.format(", ".join(sorted(uncertain)))
+    if by_itself and checked.law and (left_out := checked.law.left_out):
+        doubts[AuditVerdict.BIAS] = f"of sampled texts it {left_out.most_common(1)[0][0]}"
     return doubts
 
 

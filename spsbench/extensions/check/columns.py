@@ -7,8 +7,9 @@ beside the likeliest, in several ways: `TopLists` tells the likeliest by what no
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import repeat, takewhile
+from dataclasses import dataclass, replace
+from itertools import chain, repeat, takewhile
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,26 +104,18 @@ class TopLists:
             tokens: keys of the emitted tokens; a row beyond them is left out.
             own: logarithms that are stated of the emitted tokens beside the rows; empty: none.
         """
-        logprobs = [*own, *repeat(-math.inf, len(rows) - len(own))]
-        stated = zip(rows, tokens, logprobs, strict=False)
-        listed = [Listed.of(*of_token) for of_token in stated]
-        tops = [self._columns_of(row) for row in listed]
-        n, width = len(tops), max([1, *map(len, tops)])
-        mass, at = np.zeros((n, width)), np.full(n, width)
-        keys = [[key for key, _ in top] for top in tops]
-        for i, top in enumerate(tops):
-            mass[i, : len(top)] = [chance(logprob) for _, logprob in top]
-            if tokens[i] in keys[i]:
-                at[i] = keys[i].index(tokens[i])
+        logprobs = chain(own, repeat(-math.inf))
+        listed = list(map(list_row, rows, tokens, logprobs))
+        text = as_columns([self._columns_of(row) for row in listed], tokens)
         highest = max((row.total for row in listed), default=0.0)
         flaw = f"stated probabilities add up to {highest:.3f}" if highest > 1 + EDGE else ""
-        named = (*tokens[:n], *(key for row in listed for key, _ in row.top))
+        named = (*text.tokens, *(key for row in listed for key, _ in row.top))
         if not all(map(BY_ID.fullmatch, named)):
             flaw = "tokens are named by texts, which several may share, not by ids (`weights` tell)"
         unstated = sum(map(self._is_unstated, listed))
         for row in listed:
             self._learn(row)
-        return Columns(keys, mass, at, list(tokens[:n]), flaw=flaw, unstated=unstated)
+        return replace(text, flaw=flaw, unstated=unstated)
 
     @property
     def _length(self) -> int:
@@ -159,8 +152,7 @@ class TopLists:
             self._shows_outsiders = True
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """A row of a server: its tokens with a stated probability, and where the emitted one is."""
 
     top: Stated  # likeliest first, each token once
@@ -170,38 +162,38 @@ class Listed:
     is_lowest: bool  # the emitted token, or what it ties with, ends the row
     is_cut: bool  # other tokens are stated to have no probability: `top` has all that have one
 
-    @classmethod
-    def of(cls, row: Stated, emitted: str, own: float = -math.inf) -> "Listed":
-        """Sort a row, with the emitted token where its logarithm `own` is stated beside the row.
 
-        A key with two different probabilities is of two tokens, and left out.
-        """
-        rest = row[len(resolved(row)) :]
-        is_cut = len(rest) < len(row) and any(key != emitted for key, _ in rest)
-        entries = resolved(row)
-        if UNLISTED < own < 0 and all(key != emitted for key, _ in row):
-            entries = sorted([*entries, (emitted, own)], key=lambda entry: -entry[1])
-        by_key: dict[str, list[float]] = {}
-        for key, logprob in entries:
-            by_key.setdefault(key, []).append(logprob)
-        same = {key: lps[0] for key, lps in by_key.items() if lps[0] - lps[-1] <= TWICE}
-        total = sum(
-            chance(x) for key, lps in by_key.items() for x in lps[: 1 if key in same else None]
-        )
-        top = list(same.items())
-        has_emitted = emitted in same
-        is_lowest = has_emitted and same[emitted] <= top[-1][1]
-        return cls(top, emitted, total, has_emitted, is_lowest, is_cut)
+def list_row(row: Stated, emitted: str, own: float) -> Listed:
+    """Sort a row, with the emitted token where its logarithm `own` is stated beside the row.
+
+    A key with two different probabilities is of two tokens, and left out of `top`.
+    """
+    entries = resolved(row)
+    is_cut = bool(entries) and any(key != emitted for key, _ in row[len(entries) :])
+    if UNLISTED < own < 0 and all(key != emitted for key, _ in row):
+        entries = sorted([*entries, (emitted, own)], key=lambda entry: -entry[1])
+    by_key: dict[str, list[float]] = {}
+    for key, logprob in entries:
+        logprobs = by_key.setdefault(key, [logprob])
+        if logprobs[0] - logprob > TWICE:
+            logprobs.append(logprob)
+    top = [(key, logprobs[0]) for key, logprobs in by_key.items() if len(logprobs) == 1]
+    total = sum(chance(logprob) for logprobs in by_key.values() for logprob in logprobs)
+    place = next((logprob for key, logprob in top if key == emitted), None)
+    is_lowest = place is not None and place <= top[-1][1]
+    return Listed(top, emitted, total, place is not None, is_lowest, is_cut)
 
 
-def as_columns(rows: Sequence[Stated]) -> Columns:
-    """Return all of stated distributions as columns, for comparison: none is bet on."""
-    listed = [Listed.of(row, "").top for row in rows]
-    mass = np.zeros((len(listed), max(map(len, listed), default=0)))
-    for i, top in enumerate(listed):
-        mass[i, : len(top)] = [chance(logprob) for _, logprob in top]
-    keys = [[key for key, _ in top] for top in listed]
-    return Columns(keys, mass, np.full(len(listed), mass.shape[1]), [""] * len(listed))
+def as_columns(rows: Sequence[Stated], tokens: Sequence[str]) -> Columns:
+    """Return all that rows state as columns, whichever tokens were emitted."""
+    rows = [resolved(row) for row, _ in zip(rows, tokens, strict=False)]
+    n, width = len(rows), max([1, *map(len, rows)])
+    mass, at = np.zeros((n, width)), np.full(n, width)
+    keys = [[key for key, _ in row] for row in rows]
+    for i, row in enumerate(rows):
+        mass[i, : len(row)] = [chance(logprob) for _, logprob in row]
+        at[i] = keys[i].index(tokens[i]) if tokens[i] in keys[i] else width
+    return Columns(keys, mass, at, list(tokens[:n]))
 
 
 def resolved(row: Stated) -> Stated:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,7 +27,7 @@ from spsbench.extensions.check.columns import (
     as_columns,
 )
 from spsbench.extensions.check.modes import long_prompt
-from spsbench.extensions.check.texts import BASE, OWN, Texts
+from spsbench.extensions.check.texts import BASE, MAY_DO_IT, OWN, Texts, unexercised
 from spsbench.extensions.check.weights import Cut, Weights
 from spsbench.serving.acceptance import Acceptance
 from spsbench.serving.engines import Answer, Kind, Stated
@@ -46,9 +47,7 @@ class Sampled:
         self.texts, self.plan, self.draft = texts, texts.plan, draft
         self.weights, self.servers = texts.weights, texts.servers
         self._long = "cache" in self.plan.parts
-        self._lists = {
-            name: TopLists(self._top(name)) for name in (OWN, BASE) if name in self.servers
-        }
+        self._lists = {name: TopLists(server.top) for name, server in self.servers.items()}
         self._answers: list[Answer] = []  # of the server, audited or left out
         self.kind = "sampled long" if self._long else "sampled"
         if f"{OWN}/{self.kind} stopped/0" in texts.journal:  # texts that a stop string ended
@@ -119,10 +118,6 @@ class Sampled:
                 finding = self._doubted(audit.finding(), server, drafts)
                 return SampledResult(mode, rounding, finding)
 
-    def _top(self, name: str) -> int:
-        """Return the length of the lists by which texts of a server are scored."""
-        return self.servers[name].top
-
     def _balanced(
         self, audit: ServerAudit, texts: Sequence[tuple[int, Answer]], mode: Mode
     ) -> list[tuple[int, Answer]]:
@@ -142,28 +137,22 @@ class Sampled:
 
     def _doubted(self, finding: Finding, audit: ServerAudit, drafts: Acceptance | None) -> Finding:
         """Return a finding, undecided where its claim was not exercised or has another cause."""
-        tokens, uncertain = audit.tokens, ", ".join(self.servers[OWN].uncertain)
+        uncertain = ", ".join(self.servers[OWN].uncertain)
         line, verdict = finding.line, finding.verdict
-        drafted = drafts.accepted if drafts else 0
-        if verdict is AuditVerdict.BIAS:
-            if uncertain and not finding.shared:
-                line = (
-                    f"its own {uncertain}, which it does not let be switched off, may do it: {line}"
-                )
-                verdict = AuditVerdict.UNKNOWN
-        elif drafts and not drafts.speculated:
-            line = f"none of the {tokens:,} audited tokens was drafted ({drafts.source})"
-            verdict = AuditVerdict.UNKNOWN
-        elif audit.unstated and audit.unstated >= drafted:
-            line = (
-                f"of {audit.unstated:,} of {tokens:,} tokens nothing is stated but that they were "
-                "emitted, which may be all that were drafted"
-            )
-            verdict = AuditVerdict.UNKNOWN
+        why = unexercised(drafts, audit.tokens, audit.unstated)
+        if verdict is AuditVerdict.BIAS and uncertain and not finding.shared:
+            verdict, line = AuditVerdict.UNKNOWN, f"{MAY_DO_IT.format(uncertain)}: {line}"
+        elif verdict is not AuditVerdict.BIAS and why:
+            verdict, line = AuditVerdict.UNKNOWN, why
         elif verdict is AuditVerdict.HELD:
-            told = f"{min(drafted, tokens):,.0f} of them were drafted" if drafts else NOT_TOLD
-            line = f"{line} in {tokens:,} tokens; {told}"
-        if audit.left_out and tokens:
+            told = f"{drafts.accepted:,.0f} of them were drafted" if drafts else NOT_TOLD
+            line = f"{line} in {audit.tokens:,} tokens; {told}"
+            if drafts and drafts.accepted + drafts.rounds < (finding.claim or 1) * audit.tokens:
+                verdict, line = (
+                    AuditVerdict.UNKNOWN,
+                    f"{line}, too few for such a bias to be theirs",
+                )
+        if audit.left_out and audit.tokens:
             line += f"; {audit.unaudited}"
         return replace(finding, verdict=verdict, line=line)
 
@@ -221,27 +210,19 @@ class Sampled:
     ) -> list[Columns]:
         """Return the columns of texts by the weights, by the baseline, or as stated."""
         weights = self.weights
+        if mode is Mode.STATED:
+            lists = self._lists[name]
+            return [lists.columns(text.stated, text.keys, text.own) for _, text in texts]
 
-        async def score(index: int, text: Answer) -> Columns | list[Stated]:
-            if mode is Mode.STATED:
-                return text.stated
-            if mode is Mode.WEIGHTS and weights is not None:
-                prompt = self.texts.prompt_ids(self._prompt(index), text)
-                temperature = self._temperature(index)
-                return weights.columns(prompt, text, temperature, self.draft, cut)
-            return await self._rescored(f"rescored/{name}/{index}", text)
+        async def score(index: int, text: Answer) -> Any:
+            if weights is None:
+                return await self._rescored(f"rescored/{name}/{index}", text)
+            prompt = self.texts.prompt_ids(self._prompt(index), text)
+            return weights.columns(prompt, text, self._temperature(index), self.draft, cut)
 
         rows = await self.texts.wait_for([partial(score, *text) for text in texts])
-        return [
-            row if isinstance(row, Columns) else self._columns(name, row, text, mode)
-            for row, (_, text) in zip(rows, texts, strict=True)
-        ]
-
-    def _columns(self, name: str, rows: Sequence[Stated], text: Answer, mode: Mode) -> Columns:
-        """Return the columns of a text as stated by its server, or by the baseline."""
-        if mode is Mode.STATED:
-            return self._lists[name].columns(rows, text.keys, text.own)
-        return self._lists[BASE].columns(rows, [f"#{i}" for i in text.ids or ()])
+        by_id = [[f"#{i}" for i in text.ids or ()] for _, text in texts]
+        return rows if weights else list(map(self._lists[BASE].columns, rows, by_id))
 
     async def _rescored(self, key: str, text: Answer) -> list[Stated]:
         """Return the baseline's distributions at the tokens of a text."""
@@ -272,7 +253,7 @@ class Sampled:
         for i, (prompt, text) in enumerate(zip(prompts, answers, strict=True)):
             if self.weights is None:
                 rows = await self._rescored(f"rescored/rounding/{i}", text)
-                pairs.append((as_columns(text.stated), as_columns(rows)))
+                pairs.append((as_columns(text.stated, text.keys), as_columns(rows, text.keys)))
             else:
                 scored = self.weights.columns(self.texts.prompt_ids(prompt, text), text, 1.0)
                 pairs.append((self.weights.restated(text.stated, len(scored)), scored))

@@ -199,10 +199,7 @@ async def time_block(texts: Texts, name: str, together: int, first: int, count: 
             return None
         if name == OWN:
             texts.answers.append(answer)
-        if line := answer.miscount(ask.tokens):
-            texts.remark(f"{name}: {line}, so that its speed is n/a")
-        elif answer.is_cut_short(ask.tokens):
-            texts.remark_cut(name, answer, ask.tokens)
+        texts.remark_length(name, answer, ask.tokens, ", so that its speed is n/a")
         return Timed.of(answer, i % len(plan.texts), at, ask.tokens)
 
     block: Block = await texts.wait_for(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from spsbench.extensions.check.journal import COUNTED, Journal
 from spsbench.extensions.check.options import CheckOptions
 from spsbench.extensions.check.weights import Weights
@@ -24,13 +26,12 @@ SERVER_FIELDS: Mapping[str, Callable[[Any], Any]] = {  # what `connect` finds, a
     "version": str,
     "top": int,
     **dict.fromkeys(("takes_ids", "rescores", "gives_ids", "ids_alone"), bool),
-}
-NEW_FIELDS: Mapping[str, Callable[[Any], Any]] = {  # the same, which older files lack
     **dict.fromkeys(("refused", "uncertain"), tuple),
     "no_greedy": str,
     "digit": float,
 }
 OWN, BASE = "server", "baseline"
+MAY_DO_IT = "its own {}, which it does not let be switched off, may do it"
 CONNECTING = "connecting"
 
 
@@ -77,12 +78,13 @@ class Texts:
         if line not in self.remarks:
             self.remarks.append(line)
 
-    def remark_cut(self, name: str, answer: Answer, asked: int) -> None:
-        """Add a remark on a text that a limit of the server ended before the tokens asked for."""
-        self.remark(
-            f"{name}: texts end before the {asked} tokens asked for (finish_reason "
-            f"{cut(answer.finish)}), as by a context of its own"
-        )
+    def remark_length(self, name: str, answer: Answer, asked: int, effect: str = "") -> None:
+        """Add a remark where the tokens of an answer cannot be as many, or end before `asked`."""
+        if line := answer.miscount(asked):
+            self.remark(f"{name}: {line}{effect}")
+        elif answer.is_cut_short(asked):
+            why = f"(finish_reason {cut(answer.finish)}), as by a context of its own"
+            self.remark(f"{name}: texts end before the {asked} tokens asked for {why}")
 
     def report(self, part: str, done: int, total: int) -> None:
         """Show how much of a part is done."""
@@ -107,8 +109,7 @@ class Texts:
             server = await connect(client, model, chat=plan.chat)
             self.servers[name] = server
             await probe_streams(server, chat=plan.chat)
-            fields = (*SERVER_FIELDS, *NEW_FIELDS)
-            self.journal.note(kept, {key: getattr(server, key) for key in fields})
+            self.journal.note(kept, {key: getattr(server, key) for key in SERVER_FIELDS})
 
     async def page(self, path: str) -> Any:
         """Return a page of the server; None if there is none, or no server is asked."""
@@ -136,7 +137,8 @@ class Texts:
             after = await self.counters()
             if after:
                 self.journal.keep(key, {"before": before, "after": after})
-        pages = self.journal.read(key, dict) if key in self.journal else {}
+        read = partial(msgspec.convert, type=dict[str, dict[str, float]])
+        pages = self.journal.read(key, read) if key in self.journal else {}
         counts = between(pages.get("before", {}), pages.get("after", {}))
         if counts is None or (self.journal.resumed and not counts.rounds):
             return None  # answers of an earlier start are not among these counts
@@ -188,10 +190,7 @@ class Texts:
             request = partial(server.answer, replace(ask, stream=server.streams))
             key, write = f"{name}/{key}", Answer.to_json
             answer = await self.journal.get(key, Answer.from_json, request, write)
-            if line := answer.miscount(ask.tokens):
-                self.remark(f"{name}: {line}")
-            elif answer.is_cut_short(ask.tokens):
-                self.remark_cut(name, answer, ask.tokens)
+            self.remark_length(name, answer, ask.tokens)
             if name == OWN:
                 self.answers.append(answer)
             done += 1
@@ -221,8 +220,25 @@ class Texts:
         return [task.result() for task in tasks]
 
 
+def unexercised(drafts: Acceptance | None, tokens: int, unstated: int = 0) -> str:
+    """Return why nothing is known of drafted tokens among audited ones; empty if something is.
+
+    Args:
+        drafts: counted in the texts; None: not told.
+        tokens: number of audited tokens.
+        unstated: number of those of which nothing is stated but that they were emitted.
+    """
+    if drafts and not drafts.speculated:
+        return f"none of the {tokens:,} audited tokens was drafted ({drafts.source})"
+    if unstated and unstated >= (drafts.accepted if drafts else 0):
+        return (
+            f"of {unstated:,} of {tokens:,} tokens nothing is stated but that they were emitted, "
+            "which may be all that were drafted"
+        )
+    return ""
+
+
 def server_of(client: Client, values: Mapping[str, Any]) -> Server:
-    """Return the server of kept answers, which is never asked."""
-    fields = {name: read(values[name]) for name, read in SERVER_FIELDS.items()}
-    fields |= {name: read(values[name]) for name, read in NEW_FIELDS.items() if name in values}
-    return Server(client, **fields)
+    """Return the server of kept answers, which is never asked; older files lack some values."""
+    known = {name: read for name, read in SERVER_FIELDS.items() if name in values}
+    return Server(client, **{name: read(values[name]) for name, read in known.items()})

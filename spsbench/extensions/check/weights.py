@@ -172,7 +172,7 @@ class Weights:
              if BY_ID.fullmatch(key) or key in self.ids]
             for row in stated[:n]
         ]  # fmt: skip
-        return as_columns(rows)
+        return as_columns(rows, [""] * len(rows))
 
     def prompt(self, text: str, answer: Answer, *, chat: bool) -> tuple[list[int], str]:
         """Return the prompt ids used by the server, and a remark on them."""

@@ -13,7 +13,7 @@ from spsbench.errors import Exit, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.hardware.signals import at_once
 from spsbench.settings.cell_from_options import OF_CELL
-from spsbench.settings.commands import Audit, Replay
+from spsbench.settings.commands import Audit, HeadSearch, Replay
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
@@ -23,6 +23,8 @@ from spsbench.settings.records import SCHEMA
 # No audit of texts without meaning, or under masks, whose distribution the tests enumerate.
 EXCLUDED = ("stop", *CONSTRAINTS)
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # any other verdict: not valid as an audit
+
+WIRED = {"right": Exit.OK, "not told apart": Exit.NOT_VALID}  # any other: Exit.BIAS
 
 verify = typer.Typer(
     no_args_is_help=True,
@@ -127,6 +129,35 @@ def pair(
     with alive("auditing the pair"):
         verified = verify_pair(opened, audit)
     raise typer.Exit(conclude([verified], format, out, plot))
+
+
+OF_HEAD = {"target", "draft", "drafter", "device", "dtype", "revision", "draft_revision"}
+
+
+@verify.command("head")
+@o.takes(HeadSearch, Grid, Access, without={*OF_CELL} - OF_HEAD)
+def head(format: o.TableFormat = "table", **options: Any) -> None:
+    """Find the wiring that a head was trained for, by its acceptance along texts.
+
+    Exits 0 right, 7 wired otherwise or dead, 6 not told apart.
+    """
+    plan, grid, access = parse({**options, "engine": "eager"}, HeadSearch, Grid, Access)
+    with at_once():
+        from spsbench.pair.load import open_pair
+
+        opened = open_pair(grid, access)
+
+    from spsbench.audit.wiring import verify_head
+    from spsbench.cli.progress import alive
+    from spsbench.cli.publish import show
+    from spsbench.reports.audits import wiring_section
+
+    with alive("trying wirings"):
+        finding = verify_head(opened, plan)
+    code = WIRED.get(finding.verdict, Exit.BIAS)
+    values = {"schema": SCHEMA, "exit": int(code), **finding.to_json()}
+    show(values, format, wiring_section(values))
+    raise typer.Exit(code)
 
 
 def conclude(

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -89,16 +89,42 @@ def read(
     if "speculators_model_type" in files.config:
         writer = "speculators"
     names_read = checked(files, named, network, f"{drafter} head", writer)
+    state = only_state(shape, overrides, drafter)
+    head = Head(drafter, writer, shape, parts.network, names_read, files, state=state)
+    if target:
+        check_target(head, sizes, *names)
+    return head
+
+
+def only_state(shape: Any, overrides: Mapping[str, Any], drafter: str) -> int | None:
+    """Return the hidden state that a user names for a head that reads one; None: the last.
+
+    Raises:
+        UsageError: the user names several.
+    """
     states = "" if hasattr(shape, "features") else overrides.get(STATES, "")
     if len(numbers := hidden_states(states, drafter)) > 1:
         raise UsageError(
             f"{drafter}:{STATES}={states}: expected one hidden state, all that this head reads"
         )
-    state = numbers[0] if numbers else None
-    head = Head(drafter, writer, shape, parts.network, names_read, files, state=state)
-    if target:
-        check_target(head, sizes, *names)
-    return head
+    return numbers[0] if numbers else None
+
+
+def rewired(head: Head, flags: Mapping[str, str], layers: int) -> Head:
+    """Return a loaded head with other values of its flags, over the same tensors.
+
+    Args:
+        flags: as of `families.FLAGS`.
+        layers: number of layers of the target.
+
+    Raises:
+        SpsError: the head cannot be run so.
+    """
+    files = replace(head.files, overrides={**head.files.overrides, **flags})
+    found = {parameter: files.headers[name] for parameter, name in head.names.items()}
+    shape = import_module(head.network.__module__).shape(files, found, layers)
+    state = only_state(shape, files.overrides, head.family)
+    return replace(head, files=files, shape=shape, state=state, kept={})
 
 
 def by_parameter(files: Files, family: Family) -> dict[str, str]:

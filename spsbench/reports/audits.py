@@ -32,6 +32,7 @@ Values = Mapping[str, Any]
 """Values of an audit, by `of_finding` or `of_greedy`, with `name` and `settings`."""
 
 SHOWN = 20  # rows of failures in the table
+WIRINGS: Mapping[str, Status] = {"right": "good", "not told apart": "open"}
 STATUSES: Mapping[str, Status] = {"held": "good", "bias found": "bad"}
 E_PROCESS = (
     "An e-process tests the claim that every token follows the target's distribution. If the "
@@ -68,6 +69,24 @@ def audit_section(audit: Values, run: str = "", records: int | None = None) -> S
         tables=tables,
         run=run,
         cell=str(settings.get("id", "")),
+    )
+
+
+def wiring_section(values: Values) -> Section:
+    """Return the section of a search for the wiring of a head, from the values of its JSON."""
+    rows = []
+    for wiring in sorted(values["wirings"], key=lambda wiring: -wiring["accepted"]):
+        name = ",".join(f"{flag}={value}" for flag, value in wiring["flags"].items())
+        shares = [f"{share:.3f}" for share in wiring["by_depth"]]
+        rows.append((name or "as declared", f"{wiring['accepted']:.3f}", *shares))
+    depths = [f"{d + 1} or more" for d in range(len(values["wirings"][0]["by_depth"]))]
+    for name, level in values["controls"].items():
+        rows.append((f"control: {name}", f"{level:.3f}", *("" for _ in depths)))
+    return Section(
+        title="Wirings of a head, and the tokens that a draft keeps",
+        status=WIRINGS.get(values["verdict"], "bad"),
+        line=values["line"],
+        tables=(TextTable("", ("wiring", "kept", *depths), rows),),
     )
 
 

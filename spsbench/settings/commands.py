@@ -87,6 +87,25 @@ class Replay:
     max_tokens: Annotated[int | None, Option(AUDIT, AUDIT_COUNT, default_text="all")] = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSearch:
+    """Options of `sps verify head`: the texts along which every wiring drafts.
+
+    Args:
+        texts: Texts: a FILE or a task; repeatable.
+        count: Number of texts, from each source equally.
+        tokens: First tokens of a text that are read.
+        depth: Tokens of a draft.
+    """
+
+    texts: Annotated[
+        tuple[str, ...], Option(AUDIT, default_text="humaneval and xsum:data=mini")
+    ] = ()
+    count: Annotated[int, Option(AUDIT, between(1, 10_000))] = 12
+    tokens: Annotated[int, Option(AUDIT, between(16, 1 << 20))] = 128
+    depth: Annotated[int, Option(AUDIT, between(1, 16))] = 3
+
+
 TASK = "xsum:data=mini"  # where nobody names prompts: what the bundled pair was trained for
 FACTOR = between(1e-6, 1e6, "a number above 0")
 

@@ -1,0 +1,433 @@
+"""Which wiring a head was trained for: every wiring of its flags, scored over the same texts.
+
+A wiring is what a file cannot show: the order of a concatenation, a feature before or after a norm,
+hidden states one further. A wrong one gives right text and little acceptance. The target reads each
+text once; the head drafts along the true tokens. The score is the expected number of tokens that a
+draft keeps: the sum over depths d of the products of sum_x min(p, q) up to d. Differences are
+paired by row, and their errors are between blocks of rows.
+
+Controls: the head over features of other rows, which knows what embeddings alone say, and a head of
+random weights.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import inf
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from spsbench.audit.statistical.texts import prompts_of
+from spsbench.audit.verify import TASKS
+from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.errors import DataError, SpsError, UsageError
+from spsbench.heads.families import FLAGS, STATES
+from spsbench.heads.head import Head, rewired
+from spsbench.heads.network import HeadNetwork, load_network
+from spsbench.loop.drafter_context import TargetParts
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context, Scores
+from spsbench.messages import no_lines, takes_say
+from spsbench.methods.drafters.head_frontier import HeadFrontier
+from spsbench.plugins import plug_in
+from spsbench.settings.commands import HeadSearch
+from spsbench.spec import Spec
+
+SURE = 4.0  # standard errors of a paired difference
+MATTERS = 0.02  # of the better score: smaller differences are ties
+ALIVE = 0.05  # accepted tokens above the controls
+BLOCK = 32  # tokens of a text whose rows are one observation, as their drafts overlap
+STRIDE = 4  # tokens between two drafts where each takes passes of its own
+ROLL = 17  # rows between a row and the features that the control gives it
+SHORTEST = 16  # tokens of a text, apart from those of a draft
+
+RIGHT, OTHERWISE, DEAD, NOT_TOLD = "right", "wired otherwise", "dead", "not told apart"
+
+Flags = tuple[tuple[str, str], ...]
+"""Changes of flags, name and value, in the order of `FLAGS`; none: as declared."""
+
+
+class Reading(NamedTuple):
+    """What the target says of one text, computed once for every wiring."""
+
+    tokens: Tensor  # [T]
+    hidden: Mapping[int, Tensor]  # number of a hidden state -> [T, Ht]
+    q: Tensor  # [T, V] distributions after each token
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The acceptance of a head under one wiring."""
+
+    flags: Flags
+    kept: tuple[Tensor, ...]  # of each block [rows, depths] chances to keep so many tokens or more
+
+    @property
+    def by_depth(self) -> list[float]:
+        """Return the share of drafts that keep one token or more, two or more, and so on."""
+        shares: list[float] = torch.cat(self.kept).mean(0).tolist()
+        return shares
+
+    @property
+    def accepted(self) -> float:
+        """Return the tokens that a draft keeps."""
+        return sum(self.by_depth)
+
+    def over(self, other: "Score") -> tuple[float, float]:
+        """Return the mean paired difference to another wiring, and its standard error by block."""
+        pairs = zip(self.kept, other.kept, strict=True)
+        gaps = torch.stack([(one - two).sum(1).mean() for one, two in pairs])
+        rows = torch.tensor([float(len(block)) for block in self.kept])
+        gaps = gaps * rows / rows.mean()
+        error = float(gaps.std() / len(gaps) ** 0.5) if len(gaps) > 1 else inf
+        return float(gaps.mean()), error
+
+    def beats(self, other: "Score") -> bool:
+        """Return whether this wiring is better by more than chance, and by what matters."""
+        gap, error = self.over(other)
+        return gap > SURE * error and gap > MATTERS * self.accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The verdict on the wiring of a head; truthy only if the declared one is right.
+
+    Attributes:
+        name: of the head, as the user gave it.
+        drafter: with the flags of the best wiring.
+        verdict: right, wired otherwise, dead, or not told apart.
+        unbeaten: wirings that no other beats, that of the fewest changes first: the best.
+        scores: every wiring that computes another thing, the declared one first.
+        controls: accepted tokens over features of other rows, and of a random head.
+        least: smallest difference in accepted tokens that the texts could have shown.
+        damage: what the tensors of a dead head show.
+    """
+
+    name: str
+    drafter: Spec
+    verdict: str
+    unbeaten: tuple[Score, ...]
+    scores: tuple[Score, ...]
+    controls: Mapping[str, float]
+    least: float
+    damage: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """Return the verdict in a sentence, with the argument to paste."""
+        best, declared = self.unbeaten[0].accepted, self.scores[0].accepted
+        others = " or ".join(in_words(score.flags) for score in self.unbeaten[1:])
+        if self.verdict == RIGHT:
+            also = f"; not told apart from {others}" if others else ""
+            return (
+                f"right: {self.name} is wired as it was trained. A draft keeps {best:.2f} tokens; "
+                f"a difference of {self.least:.2f} would have been seen{also}"
+            )
+        if self.verdict == DEAD:
+            marks = f": {'; '.join(self.damage)}" if self.damage else ""
+            return (
+                f"dead: {self.name} is not of this target, or damaged{marks}. A draft keeps "
+                f"{best:.2f} tokens at best, and {max(self.controls.values()):.2f} by a control"
+            )
+        kept = f"A draft keeps {best:.2f} tokens, and {declared:.2f} as declared"
+        if self.verdict == OTHERWISE:
+            return f"wired otherwise: say `drafter` {self.drafter}. {kept}"
+        either = in_words(self.unbeaten[0].flags)
+        return f"cannot be told apart: {either} or {others}. {kept}. Give more `texts`"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        wirings = [
+            {
+                "flags": dict(score.flags),
+                "accepted": score.accepted,
+                "by_depth": score.by_depth,
+                "beaten": score not in self.unbeaten,
+            }
+            for score in self.scores
+        ]
+        return {
+            "verdict": self.verdict,
+            "line": self.line,
+            "drafter": str(self.drafter),
+            "least_difference": self.least,
+            "controls": dict(self.controls),
+            "damage": list(self.damage),
+            "wirings": wirings,
+        }
+
+    def __bool__(self) -> bool:
+        return self.verdict == RIGHT
+
+
+def in_words(flags: Flags) -> str:
+    """Return changes of flags as arguments of a drafter."""
+    return ",".join(f"{name}={value}" for name, value in flags) or "as declared"
+
+
+@takes_say
+def verify_head(pair: Any, plan: HeadSearch) -> Finding:
+    """Find the wiring that the head of a pair was trained for, along texts.
+
+    Args:
+        pair: result of `spsbench.load`, of a head and its target.
+        say: receives each message for the user; None: messages go to `logging` only.
+
+    Raises:
+        SpsError: a drafter without a head, or no text that is long enough.
+    """
+    cell, loaded = pair.configured()
+    if loaded.head is None:
+        raise UsageError(
+            f"`draft` {cell.draft or 'is left out'} with `drafter` {cell.drafter}: expected a "
+            "head. Name one, or the target itself with `drafter` mtp"
+        )
+    tasks = [Spec.of_task(name) for name in plan.texts] or TASKS
+    prompts = prompts_of(cell, loaded, tasks, plan.count)
+    texts = [text for p in prompts if len(text := p.ids[: plan.tokens]) >= SHORTEST + plan.depth]
+    if not texts:
+        raise DataError(
+            f"no text of {SHORTEST + plan.depth} tokens or more (`texts`): expected some. Name "
+            "longer ones"
+        )
+    read = reader(loaded.target, texts, loaded.vocab_size)
+    parts = TargetParts.of(loaded.target, loaded.vocab_size)
+    return search(loaded.head, parts, read, plan.depth, str(cell.draft))
+
+
+def reader(model: Any, texts: Sequence[Sequence[int]], vocab: int) -> Callable[..., list[Reading]]:
+    """Return a function from numbers of hidden states to the readings of `texts` by a model.
+
+    Args:
+        texts: token ids.
+        vocab: tokens; further logits are padding.
+    """
+
+    def read_text(tokens: Sequence[int], states: set[int]) -> Reading:
+        ids = torch.tensor([list(tokens)], device=model.device)
+        out = model(input_ids=ids, use_cache=False, output_hidden_states=True)
+        hidden = {n: out.hidden_states[n][0] for n in states}
+        return Reading(ids[0], hidden, out.logits[0, :, :vocab].float().softmax(-1))
+
+    return lambda states: [read_text(tokens, states) for tokens in texts]
+
+
+@torch.inference_mode()
+def search(
+    head: Head,
+    target: TargetParts,
+    read: Callable[[set[int]], Sequence[Reading]],
+    depth: int = 3,
+    name: str = "the head",
+) -> Finding:
+    """Score the wirings of a loaded head, and judge the declared one.
+
+    Args:
+        head: under the wiring of its files and of the user's arguments.
+        target: that reads the texts.
+        read: returns readings of the texts, one or more, with these hidden states.
+        depth: tokens of a draft.
+        name: of the head, for the verdict.
+    """
+    layers = target.config.num_hidden_layers
+    heads = wirings(head, layers)
+    texts = read({state for one in heads.values() for state in states_of(one, layers)})
+    with no_lines():
+        scores = [Score(flags, drafts(one, target, texts, depth)) for flags, one in heads.items()]
+        top = max(scores, key=lambda score: score.accepted)
+        strangers = [
+            text._replace(hidden={n: states.roll(ROLL, 0) for n, states in text.hidden.items()})
+            for text in texts
+        ]
+        controls = {
+            "features of other rows": (heads[top.flags], strangers),
+            "random head": (randomised(head), texts),
+        }
+        levels = {
+            name: Score((), drafts(one, target, texts, depth)).accepted
+            for name, (one, texts) in controls.items()
+        }
+        verdict, unbeaten, least = judge(scores, max(levels.values()))
+        marks = damage(head, target, texts, depth) if verdict == DEAD else ()
+        flags = {**head.files.overrides, **dict(unbeaten[0].flags)}
+        drafter = Spec(head.family, tuple(flags.items()))
+        kept = tuple(distinct(scores))
+        return Finding(name, drafter, verdict, unbeaten, kept, levels, least, tuple(marks))
+
+
+def wirings(head: Head, layers: int) -> dict[Flags, Head]:
+    """Return every wiring of a head's flags, the declared one first.
+
+    Args:
+        layers: number of layers of the target.
+    """
+    choices: list[list[tuple[str, str] | None]] = []
+    for flag, values in FLAGS[head.family].items():
+        choices.append([None])
+        for value in values or neighbours(states_of(head, layers)):
+            try:
+                other = rewired(head, {flag: value}, layers)
+            except SpsError:
+                continue  # the file has no such wiring
+            states = states_of(other, layers)
+            differs = other.shape != head.shape or states != states_of(head, layers)
+            if differs and max(states) <= layers:
+                choices[-1].append((flag, value))
+    every = [tuple(change for change in choice if change) for choice in product(*choices)]
+    return {flags: rewired(head, dict(flags), layers) for flags in every}
+
+
+def states_of(head: Head, layers: int) -> tuple[int, ...]:
+    """Return the hidden states that a head reads."""
+    return tuple(getattr(head.shape, STATES, (head.state or layers,)))
+
+
+def neighbours(states: Sequence[int]) -> list[str]:
+    """Return hidden states one before, one after, and reversed, as users write them."""
+    near = [[i - 1 for i in states], [i + 1 for i in states], [*reversed(states)]]
+    return ["-".join(map(str, one)) for one in near if min(one) >= 0 and one != [*states]]
+
+
+def judge(scores: Sequence[Score], control: float) -> tuple[str, tuple[Score, ...], float]:
+    """Return the verdict, the wirings that no other beats, and the least difference that shows.
+
+    Args:
+        scores: of every wiring, the declared one first.
+        control: accepted tokens of the best control.
+    """
+    ranked = sorted(distinct(scores), key=lambda score: -score.accepted)
+    top = ranked[0]
+    unbeaten = sorted((s for s in ranked if not top.beats(s)), key=lambda s: len(s.flags))
+    best = unbeaten[0]
+    rival = next((s for s in ranked if s is not best), best)
+    least = min(max(SURE * best.over(rival)[1], MATTERS * best.accepted), best.accepted)
+    if top.accepted - control < ALIVE:
+        return DEAD, (top,), least
+    alike = [s for s in unbeaten[1:] if len(s.flags) == len(best.flags)]
+    seems_better = any(s.over(best)[0] > MATTERS * s.accepted for s in unbeaten)
+    verdict = NOT_TOLD if alike or seems_better else OTHERWISE if best.flags else RIGHT
+    return verdict, tuple(unbeaten), least
+
+
+def distinct(scores: Sequence[Score]) -> list[Score]:
+    """Return the scores without those of wirings that compute the same, the fewest changes kept."""
+    kept: dict[bytes, Score] = {}
+    for score in sorted(scores, key=lambda score: len(score.flags)):
+        kept.setdefault(torch.cat(score.kept).numpy().tobytes(), score)
+    return list(kept.values())
+
+
+def drafts(
+    head: Head, target: TargetParts, texts: Sequence[Reading], depth: int
+) -> tuple[Tensor, ...]:
+    """Let a head draft along texts; return blocks [rows, depths], as of `Score.kept`."""
+    network = load_network(head, target)
+    kind: Any = plug_in("drafters", Spec(head.family))().frontier_of(network)
+    frontier = kind(network, target, PreallocatedCache())
+    depth = min(depth, frontier.deepest or depth)
+    at_once = isinstance(network, HeadNetwork) and kind is HeadFrontier
+    blocks: list[Tensor] = []
+    for text in texts:
+        if at_once:
+            overlaps = unrolled(network, target, text, depth)
+        else:
+            overlaps = walked(frontier, text, depth)
+        blocks += torch.split(overlaps.cumprod(1).cpu(), BLOCK if at_once else BLOCK // STRIDE)
+    return tuple(blocks)
+
+
+def unrolled(network: Any, target: TargetParts, text: Reading, depth: int) -> Tensor:
+    """Return [rows, depth] overlaps of drafts after each row, all rows of a depth in one pass.
+
+    Row j of pass d reads what pass d - 1 wrote of row j - 1, d tokens into a draft.
+    """
+    rows = len(text.tokens) - 1
+    features = network.fuse([text.hidden[n][:-1].to(network.dtype) for n in network.layers])
+    embedded = network.embed(text.tokens[1:], target.embed).to(network.dtype)
+    places, cache = network.rotary.rows(0, rows, network.dtype), PreallocatedCache()
+    row = torch.arange(rows, device=features.device)
+    apart = row[:, None] - row
+    within = apart < (getattr(network.shape, "window", None) or rows)
+    overlaps = []
+    for d in range(depth):
+        seen = [apart >= d, *(apart == d - i for i in range(1, d + 1))]
+        sees = torch.cat([block & within for block in seen], 1)
+        output = network.step(features, embedded, places, cache, sees)
+        end = rows - depth + d
+        logits = network.scores(output[d:end], lambda x: target.head(x.to(target.dtype)))
+        overlaps.append(overlap(logits, text.q[1 + d : 1 + end], network.ids))
+        features = pad(output[:-1], (0, 0, 1, 0))
+    return torch.stack(overlaps, 1)
+
+
+def walked(frontier: Any, text: Reading, depth: int) -> Tensor:
+    """Return [rows, depth] overlaps of drafts along the text, `STRIDE` tokens apart.
+
+    A head that looks at a text in other ways than `unrolled` drafts by its drafter's own frontier.
+    """
+    tokens, rows = text.tokens.tolist(), []
+    for n in range(STRIDE, len(tokens) - depth, STRIDE):
+        hidden = {layer: states[: n - 1] for layer, states in text.hidden.items()}
+        frontier.begin(tokens[:n], Scores(text.q[:0], hidden))
+        context = Context(tokens[:n], Warp(1.0), None)
+        if frontier.depth(context, depth) < depth:
+            continue  # too short a text for this head
+        logits, overlaps = frontier.root(context), []
+        for d in range(depth):
+            overlaps.append(overlap(logits, text.q[n - 1 + d, None], None))
+            if d + 1 < depth:
+                logits = frontier.feed(text.tokens[n + d, None].cpu(), [d], [d - 1])
+        rows.append(torch.cat(overlaps))
+    return torch.stack(rows)
+
+
+def overlap(logits: Tensor, q: Tensor, ids: Tensor | None) -> Tensor:
+    """Return [n] the sums of min(p, q) of [n, Vd] logits, whose columns are the tokens `ids`."""
+    p = logits.float().softmax(-1)
+    q = q[:, : p.shape[1]] if ids is None else q[:, ids]
+    return p[:, : q.shape[1]].minimum(q).sum(-1)
+
+
+def randomised(head: Head) -> Head:
+    """Return a head whose matrices have their numbers in a random order."""
+    draw = torch.Generator().manual_seed(0)
+
+    def shuffled(tensor: Tensor) -> Tensor:
+        if tensor.ndim < 2 or not tensor.is_floating_point():
+            return tensor
+        order = torch.randperm(tensor.numel(), generator=draw).to(tensor.device)
+        return tensor.flatten()[order].view_as(tensor)
+
+    tensors = {name: shuffled(tensor) for name, tensor in head.tensors.items()}
+    return replace(head, tensors=tensors, kept={})
+
+
+def damage(head: Head, target: TargetParts, texts: Sequence[Reading], depth: int) -> Iterator[str]:
+    """Yield what the matrices of a dead head show: a constant one, or one that a repair revives."""
+    before = Score((), drafts(head, target, texts, depth))
+    for parameter, tensor in [*head.tensors.items()]:
+        name = head.names.get(parameter, parameter)
+        if tensor.ndim != 2 or not tensor.is_floating_point():
+            continue
+        if bool(tensor.amin() == tensor.amax()):
+            yield f"{name} is constant"
+            continue
+        for what, repaired in repairs(tensor):
+            tensors = {**head.tensors, parameter: repaired}
+            after = Score((), drafts(replace(head, tensors=tensors, kept={}), target, texts, depth))
+            if after.accepted > before.accepted + ALIVE and after.beats(before):
+                yield f"{name} accepts {after.accepted:.2f} {what}"
+
+
+def repairs(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield a matrix without a damage that writers do, and the words for it."""
+    rows, columns = tensor.shape
+    if rows == columns:
+        yield "transposed", tensor.T.contiguous()
+    if rows % 2 == 0:
+        yield "with its halves of rows exchanged", tensor.roll(rows // 2, 0)
+    if columns % 2 == 0:
+        yield "with its halves of columns exchanged", tensor.roll(columns // 2, 1)

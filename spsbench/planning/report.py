@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from spsbench.heads.families import head_part
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches, row_of
@@ -49,6 +50,8 @@ COLUMNS = (
     Column("rest", "terms.rest_percent", 0, "%"),
     Column("work", "terms.work", 2),
 )
+
+CONTROL = 0.4  # tokens that a head keeps over features of other rows: 0.1 to 0.4 on `nano`
 
 STATUSES: Mapping[Verdict, Status] = {Verdict.SPECULATE: "good", Verdict.DO_NOT: "bad"}
 
@@ -180,6 +183,17 @@ class Planned:
                 )
                 for name, f in measured.items()
                 if f.predicted_tau is not None
+            ),
+            *(
+                (
+                    f.tau.mean - 1 < CONTROL,
+                    f"{name}: a draft keeps {f.tau.mean - 1:.2f} tokens, no more than of a head "
+                    f"over other features. `sps verify head {flag_of('target')} {cell.target.id} "
+                    f"{flag_of('draft')} {cell.draft} {flag_of('drafter')} {cell.drafter}` tells "
+                    "whether it is wired as it was trained.",
+                )
+                for name, f in measured.items()
+                if head_part((cell := self.cells[name]).drafter)
             ),
             (
                 any(figures.speedup.loaded for figures in measured.values()),

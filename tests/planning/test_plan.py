@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
+from spsbench.methods.resolve import resolve
 from spsbench.planning.candidates import cells_of
 from spsbench.planning.forecast.recommendation import Verdict
 from spsbench.planning.plan import open_plan, plan
@@ -17,6 +18,7 @@ from spsbench.reports.html import html
 from spsbench.reports.text import json as as_json
 from spsbench.reports.text import markdown
 from spsbench.settings.cell import Cell
+from spsbench.settings.grid import make_request
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.records import records
@@ -78,6 +80,19 @@ def test_a_plan_predicts_and_measures(made):
     assert (values["candidate"], values["command"]) == (str(best), made.command)
     panels = made.report.tables[0].figure.panels
     assert [panel.y for panel in panels] == ["tau", "over ArS"]
+
+
+def test_a_head_that_is_rarely_accepted_is_said_to_be_looked_at(made):
+    """As if what was measured had been a head: the search is named below its control alone."""
+    (name, figures), *_ = made.measured.items()
+    head = resolve(make_request(drafter="eagle3", k=3))
+    for tau, named in ((1.1, True), (2.0, False)):
+        measured = figures._replace(tau=figures.tau._replace(mean=tau))
+        planned = replace(made, measured={name: measured})
+        vars(planned)["cells"] = {**made.cells, name: head}
+        text = markdown(planned.report)
+        assert ("sps verify head" in text) == named
+        assert "nano-eagle3" in text or not named
 
 
 def test_it_is_drawn_again_without_models(made, monkeypatch, tmp_path):

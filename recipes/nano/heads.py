@@ -20,6 +20,7 @@ KINDS = {
     "eagle3": "--depth 4 --draft-vocab 2048 --rate 4e-3 --steps 900",
     "medusa": "--depth 4 --draft-vocab 1536 --rate 3e-3 --steps 600",
     "mlp": "--depth 4 --inner 160 --rate 3e-3 --steps 600",
+    "mtp": "--depth 4 --rate 4e-3 --steps 900",
 }
 
 

@@ -121,6 +121,24 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
     )
 
 
+def new_shape(values: Mapping[str, Any], where: str) -> MtpShape:
+    """Return the shape of a layer to be trained for a target.
+
+    Args:
+        values: of the target's text config.
+        where: the target, for messages.
+    """
+    config = next(block_configs(text_config(values, where), 1, where))
+    plain = values["model_type"] in PLAIN
+    return MtpShape(
+        config=config,
+        layer=layer_shape(values, where) if plain else None,
+        width=values["hidden_size"],
+        vocab=values["vocab_size"],
+        window=window_of(config),
+    )
+
+
 def fitting_config(configs: list[Any], front: str, found: Mapping[str, TensorHeader]) -> Any:
     """Return the first configuration of the layers whose tensors are those of the file.
 

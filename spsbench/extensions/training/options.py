@@ -28,6 +28,7 @@ STUDENTS: Mapping[str, str] = {
     "mlp": ".extensions.training.students.chained:MlpStudent",
     "blockwise": ".extensions.training.students.chained:BlockwiseStudent",
     "falcon": ".extensions.training.students.eagle:FalconStudent",
+    "mtp": ".extensions.training.students.mtp:MtpStudent",
 }
 """Kinds of heads that `sps train head` trains, and the classes that learn."""
 

@@ -16,7 +16,7 @@ from spsbench.spec import Spec
 from tests.oracles.models import tiny
 
 VOCAB, LAYERS = 24, 6
-KINDS = ("draft", "eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon")
+KINDS = ("draft", "eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon", "mtp")
 
 
 def target(dtype: torch.dtype = torch.float64) -> PreTrainedModel:

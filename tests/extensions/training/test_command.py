@@ -87,7 +87,7 @@ def test_ctrl_c_ends_a_step_and_the_training_goes_on(sps, target, tmp_path, monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["eagle", "medusa", "mlp", "draft", "blockwise", "falcon"])
+@pytest.mark.parametrize("kind", ["eagle", "medusa", "mlp", "draft", "blockwise", "falcon", "mtp"])
 def test_every_kind_is_read_again(sps, target, kind, tmp_path):
     flags = ("--target", target, "--out", str(tmp_path / "out"), *SMALL)
     what = ("draft", "--layers", "1") if kind == "draft" else ("head", "--kind", kind)

@@ -10,6 +10,7 @@ from spsbench.extensions.training.students.eagle import unroll_mask
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Scores
 from tests.extensions.training import small
+from tests.heads.released import released
 from tests.heads.stage import HeadSite
 from tests.variants import first
 
@@ -112,3 +113,23 @@ def test_reach_is_what_rounds_keep_by_enumeration(model):
 def test_a_head_cannot_know_more_tokens_than_its_target(kind, model):
     with pytest.raises(UsageError):
         small.student(kind, model, draft_vocab=small.VOCAB + 1)
+
+
+@pytest.mark.parametrize("target", ["deepseek_v3", "qwen3_5_text"])
+def test_a_prediction_layer_begins_as_the_targets_last_one_of_its_kind(target, tmp_path):
+    """Latent attention with experts, and a gated layer whose norms count from zero."""
+    model = released(tmp_path / "target", target, plant=False).float()
+    model.requires_grad_(True)
+    made = small.student("mtp", model)
+    layer = {name: w for name, w in made.network.released().items() if name.startswith("layer.")}
+    assert layer
+    for name, weight in model.model.layers[-1].state_dict().items():
+        own = made.network.layer.layer.state_dict()[name]
+        assert torch.equal(own, weight), name
+    text = small.batch([([3, 1, 4], [1, 5, 2, 6, 5, 3])])
+    guesses = list(made.predict(text, Teacher(model, small.VOCAB).teach(text), 2))
+    sum(guess.logits.sum() for guess in guesses).backward()
+    assert all(weight.grad is not None for weight in made.network.fc.parameters())
+    with torch.no_grad():
+        again = HeadSite(small.folder("mtp", made, tmp_path / "head"), model)
+    assert again.drafter()._frontier.network.released().keys() == made.network.released().keys()

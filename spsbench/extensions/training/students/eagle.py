@@ -41,7 +41,7 @@ class UnrollCache:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *more: object
     ) -> tuple[Tensor, Tensor]:
         """Append [1, heads, m, width]; return all keys and values of the layer."""
         if layer_idx in self._layers:
@@ -55,16 +55,20 @@ class UnrollCache:
         """Do nothing, since nothing is rolled back in training."""
 
 
-def unroll_mask(texts: int, rows: int, depth: int, device: torch.device) -> Tensor:
+def unroll_mask(
+    texts: int, rows: int, depth: int, device: torch.device, window: int | None = None
+) -> Tensor:
     """Return the mask of pass `depth`, [m, (depth + 1) * m] with m = texts * rows.
 
     Row t of a text reads a draft of `depth` tokens after row t - depth. The row attends to rows of
-    pass 0 up to t - depth, and in each later pass i to row t - depth + i.
+    pass 0 up to t - depth, and in each later pass i to row t - depth + i; of them to those in the
+    `window` of newest rows alone.
     """
     place = torch.arange(rows, device=device).repeat(texts)
     text = torch.arange(texts, device=device).repeat_interleave(rows)
     same = text[:, None] == text
     apart = place[:, None] - place  # [m, m] distance from a key to the query
+    same = same if window is None else same & (apart < window)
     blocks = [same & (apart >= depth)]
     blocks += [same & (apart == depth - i) for i in range(1, depth + 1)]
     return torch.cat(blocks, 1)
@@ -114,7 +118,7 @@ class EagleStudent(HeadStudent):
         places = self.network.rotary(place.repeat(texts), dtype)
         cache, last = UnrollCache(), output.hidden[-1]
         for d in range(depth):
-            sees = unroll_mask(texts, rows, d, device)
+            sees = unroll_mask(texts, rows, d, device, getattr(self.shape, "window", None))
             outputs = self.network.step(features, embedded, places, cache, sees)
             # row t predicts the token after row t + 1; a draft of d tokens has d rows before t
             ahead = (torch.arange(texts, device=device)[:, None] * length + place[d:] + 1).flatten()
@@ -161,17 +165,9 @@ class Eagle3Student(EagleStudent):
     def config(self) -> dict[str, Any]:
         shape, layers = self.shape, self.target_layers
         usual = layers > 4 and shape.features == default_features(layers)
-        proposal = {"proposal_type": "greedy", "speculative_tokens": self.depth}
         return {
+            **speculators_config("eagle3", self.target_name, self.depth),
             "architectures": ["Eagle3Speculator"],
-            "speculators_model_type": "eagle3",
-            "speculators_version": SPECULATORS_VERSION,
-            "speculators_config": {
-                "algorithm": "eagle3",
-                "default_proposal_method": "greedy",
-                "proposal_methods": [proposal],
-                "verifier": {"name_or_path": self.target_name, "architectures": []},
-            },
             "draft_vocab_size": shape.draft_vocab,
             "norm_before_residual": False,
             "norm_output": False,
@@ -187,6 +183,27 @@ class Eagle3Student(EagleStudent):
         mask[self.chosen] = True
         offsets = self.chosen - torch.arange(len(self.chosen))
         return {**super().tensors(), "d2t": offsets, "t2d": mask}
+
+
+def speculators_config(kind: str, target: str, depth: int) -> dict[str, Any]:
+    """Return the keys that every config.json of speculators has.
+
+    Args:
+        kind: of the head.
+        target: its name.
+        depth: tokens of a draft.
+    """
+    proposal = {"proposal_type": "greedy", "speculative_tokens": depth}
+    return {
+        "speculators_model_type": kind,
+        "speculators_version": SPECULATORS_VERSION,
+        "speculators_config": {
+            "algorithm": kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal],
+            "verifier": {"name_or_path": target, "architectures": []},
+        },
+    }
 
 
 def features_of(layers: int) -> tuple[int, ...]:

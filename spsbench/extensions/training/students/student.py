@@ -4,7 +4,7 @@ A kind of head is a network, its shape, initial weights, and the format of its f
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -92,6 +92,7 @@ class HeadTarget(NamedTuple):
     name: str  # for config.json
     counts: Tensor  # [V] how often each token occurs in the texts
     start: Head | None = None  # the head to start from
+    layers: Sequence[nn.Module] = ()  # the target's decoder layers
 
 
 class HeadStudent(Student):

@@ -63,6 +63,7 @@ def build_student(
             overrides={},
             target=(name, teacher.parts.config.to_dict()),
         )
-    target = HeadTarget(teacher.parts, embedding, head.weight, name, counts, start)
+    layers = getattr(teacher.model.get_decoder(), "layers", ())
+    target = HeadTarget(teacher.parts, embedding, head.weight, name, counts, start, layers)
     student: Student = at(STUDENTS[options.kind])(options, target)
     return student

@@ -105,7 +105,8 @@ def only_state(shape: Any, overrides: Mapping[str, Any], drafter: str) -> int | 
     states = "" if hasattr(shape, "features") else overrides.get(STATES, "")
     if len(numbers := hidden_states(states, drafter)) > 1:
         raise UsageError(
-            f"{drafter}:{STATES}={states}: expected one hidden state, all that this head reads"
+            f"{drafter}:{STATES}={states}: expected one hidden state, all that this head reads. "
+            "Name one"
         )
     return numbers[0] if numbers else None
 

@@ -8,10 +8,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import spsbench
-from spsbench.audit.wiring import verify_head
+from spsbench.audit.wiring import reader, search, verify_head, wirings
+from spsbench.heads.families import FLAGS
+from spsbench.loop.drafter_context import TargetParts
 from spsbench.settings.commands import HeadSearch
 from spsbench.settings.models import BUNDLED
-from tests.heads.stage import KINDS
+from tests.heads import head_faults, writers
+from tests.heads.stage import KINDS, HeadSite
+from tests.oracles.models import tiny
 
 pytestmark = pytest.mark.numeric
 
@@ -116,3 +120,20 @@ def test_the_command_prints_wirings_and_exits_by_the_verdict(sps):
     undecided = sps("verify", "head", "--draft", "nano-mlp", "--drafter", "mlp:features=15", *few)
     assert undecided.code == 6, undecided.err
     assert sps("verify", "head", "--drafter", "ngram", *texts).code == 2
+
+
+FAMILIES = {**head_faults.FAMILIES, "peagle": writers.peagle}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_searched(tmp_path, family):
+    """Random heads of a random target: each flag is tried, and none makes a head of it."""
+    target = tiny("llama", vocab=12, num_hidden_layers=6, scale=1.0, dtype=torch.float32)
+    head = HeadSite(FAMILIES[family](tmp_path, target), target).head()
+    texts = torch.randint(12, (2, 40), generator=torch.Generator().manual_seed(0)).tolist()
+    parts = TargetParts.of(target, 12)
+    finding = search(head, parts, reader(target, texts, 12))
+    tried = {name for flags in wirings(head, 6) for name, _ in flags}
+    assert tried == FLAGS[head.family].keys()
+    assert len(finding.scores[0].by_depth) == 3
+    assert finding.verdict in ("dead", "not told apart", "right")

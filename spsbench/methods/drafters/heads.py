@@ -163,8 +163,8 @@ class Mtp(HeadDrafter):
             return self.frontier
         if self.tree:
             raise UsageError(
-                "a tree over prediction layers, one a depth: expected a chain. Leave `shape` and "
-                "`width` out of the drafter"
+                "a tree over prediction layers, one a depth: expected a chain. Leave shape and "
+                "width out of the drafter"
             )
         return LadderFrontier
 

@@ -276,12 +276,16 @@ def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None
 
 
 def hidden_settings(folder: Path) -> dict[str, Any]:
-    """Return settings of `generation_config.json` that change probabilities, unapplied."""
+    """Return settings of `generation_config.json` that change probabilities or texts, unapplied.
+
+    Names with a dot are keys of a GGUF file.
+    """
     path = folder / "generation_config.json"
     if not path.is_file():
         return {}
     settings = read_object(path, 1 << 20)
-    return {
+    keys = {name: value for name, value in settings.items() if "." in name}
+    return keys | {
         name: settings[name]
         for name, neutral in NEUTRAL.items()
         if settings.get(name) is not None and settings[name] not in neutral

@@ -16,6 +16,7 @@ from spsbench.errors import DataError
 from spsbench.hardware.child import Child
 from spsbench.models.folder import locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
+from spsbench.models.gguf.tokenizer import sampling_settings
 from spsbench.settings.cell import WARP
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
@@ -77,8 +78,11 @@ def template_lookup(access: Access) -> Callable[[ModelSpec], bool]:
 
 def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
     """Return the sampling in a model's generation config, as the file has it, by option."""
+    path = expanded(ref.id)
     files = files_of(ref, (GENERATION,), access)
     values = read_object(files[0], LIMIT) if files else {}
+    if not (ref.random or ref.served) and named_gguf(ref.id) and path.is_file():
+        values = sampling_settings(read_header(path))
     sampling = {
         name: values[key]
         for key, name in IN_CONFIGS.items()

@@ -10,16 +10,19 @@ import torch
 from safetensors.torch import save_file
 
 from spsbench.audit.statistical.forward import Scorer
+from spsbench.checkpoints.config import hidden_settings
 from spsbench.engines.eager import Eager
 from spsbench.engines.quantization.layers import dequantise, quantised_layers
 from spsbench.errors import DataError, MissingError
 from spsbench.models import folder
+from spsbench.models.chat import own_sampling
 from spsbench.models.gguf import blocks, wheel
-from spsbench.models.gguf.header import read_header
+from spsbench.models.gguf.header import Header, read_header
+from spsbench.models.gguf.tokenizer import generation_settings
 from spsbench.models.gguf.unpack import KEPT, origin
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
-from spsbench.models.tokenizers import load_tokenizer
+from spsbench.models.tokenizers import eos_ids, load_tokenizer
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BLOCKS, ModelSpec
 from tests import trained
@@ -52,6 +55,35 @@ def test_a_file_becomes_a_folder_once(file, said):
     assert tokenizer.eos_token_id == 2
     assert tokenizer.chat_template == trained.TEMPLATE
     assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
+
+
+def test_ends_and_sampling_of_a_file_are_applied_or_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keys = {"tokenizer_ggml_eot__token__id": 5, "tokenizer_ggml_eom__token__id": 7}
+    keys |= {"general_sampling_temp": 3, "general_sampling_mirostat": 1}
+    keys |= {"tokenizer_ggml_mystery": 9, "tokenizer_ggml_fim__pad__id": 4}
+    file = write(tmp_path / "tiny.gguf", **keys)
+    made = find(file)
+    assert eos_ids(made, load_tokenizer(made, trust_remote_code=False)) == {2, 5, 7}
+    assert own_sampling(ModelSpec(str(file)), Access(offline=True)) == {"temperature": 3}
+    assert set(hidden_settings(made)) == {
+        *("temperature", "general.sampling.mirostat", "tokenizer.ggml.mystery"),
+    }
+
+
+def test_a_pointer_in_place_of_a_file_is_named(tmp_path):
+    file = tmp_path / "tiny.gguf"
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(DataError) as caught:
+        read_header(file)
+    assert "git lfs pull" in str(caught.value)
+
+
+@pytest.mark.parametrize(("pre", "named"), [("smollm", True), ("gpt-2", False), ("qwen2", False)])
+def test_a_pre_tokenizer_that_transformers_does_not_know_is_named(pre, named):
+    values = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre}
+    settings = generation_settings(Header(values, 1, "F32", frozenset()))
+    assert ("tokenizer.ggml.pre" in settings) == named
 
 
 def test_blocks_are_kept_as_they_are(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The tokenizer that transformers makes of a GGUF file, without tokens that the file does not list.
+"""The tokenizer and the sampling of a GGUF file, beside what transformers reads of them.
 
 transformers' class for such vocabularies adds `<|endoftext|>` where it is missing (Llama 3,
 Falcon 3, Tekken): an id for which the model has no row.
@@ -9,8 +9,64 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.checkpoints.config import read_object
+from spsbench.models.gguf.header import Header
 
 _LIMIT = 200 << 20  # bytes
+_KEYS, _SAMPLING = "tokenizer.ggml.", "general.sampling."
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""Keys of tokens that end a text: of all, of a turn, of a message."""
+
+HARMLESS = (
+    *("bos_token_id", "unknown_token_id", "padding_token_id", "mask_token_id", "merges", "model"),
+    *("seperator_token_id", "prefix_token_id", "suffix_token_id", "middle_token_id", "tokens"),
+    *("add_bos_token", "add_eos_token", "token_type", "token_type_count", "scores"),
+    *("precompiled_charsmap", "remove_extra_whitespaces"),  # of T5's kind, which is not read
+)
+"""Keys that transformers reads, or that change no text."""
+
+AS_GPT2 = ("default", "gpt-2", "mpt", "olmo", "jais", "trillion", "granite-docling")
+"""Pre-tokenizers that split a text as GPT-2's does, transformers' one for those unknown to it."""
+
+WARPS = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
+WARPS |= {name: name for name in ("top_k", "top_p", "min_p")}
+"""Sampling of llama.cpp -> the same in a generation config."""
+
+
+def sampling_settings(head: Header) -> dict[str, Any]:
+    """Return the sampling that a file names, by the names of a generation config or its own."""
+    settings = {}
+    for key, value in head.values.items():
+        if key.startswith(_SAMPLING):
+            name = WARPS.get(key.removeprefix(_SAMPLING), key)
+            settings[name] = float(f"{value:.6g}") if isinstance(value, float) else value
+    return settings
+
+
+def generation_settings(head: Header) -> dict[str, Any]:
+    """Return the generation config of a file: the ends of texts, sampling, and keys not applied."""
+    settings, values = sampling_settings(head), head.values
+    if ends := {values[_KEYS + name] for name in ENDS if _KEYS + name in values}:
+        settings["eos_token_id"] = sorted(ends)
+    keys = [key for key in values if key.startswith(_KEYS)]
+    return settings | {
+        key: values[key]
+        for key in keys
+        if _changes_text(key.removeprefix(_KEYS), values[key], head)
+    }
+
+
+def _changes_text(name: str, value: Any, head: Header) -> bool:
+    """Return whether a key of the tokenizer changes texts and transformers does not apply it."""
+    if name == "pre":
+        from transformers.integrations.gguf import gguf_tokenizer_mapping as mapping
+
+        is_split = value in AS_GPT2 or value in mapping.GGUF_PRE_TOKENIZER_SPLITS
+        return head.values.get(_KEYS + "model") == "gpt2" and not is_split
+    if name == "add_space_prefix":
+        pieces = head.values.get(_KEYS + "model") == "llama"
+        return not value and pieces and not head.architecture.startswith("gemma")
+    known = name in HARMLESS or name in ENDS or name.startswith("fim_")
+    return not known and value not in (False, 0, "")
 
 
 def keep_listed(folder: Path, count: int) -> None:

@@ -25,7 +25,7 @@ from spsbench.models.gguf.header import KEPT, Header, read_header
 
 log = logging.getLogger(__name__)
 
-RULE = 2  # changes whenever a file is unpacked to other numbers
+RULE = 3  # changes whenever a file is unpacked to other numbers
 ORIGIN = "gguf.json"  # beside the weights: where they come from
 PAUSE = 5.0  # seconds between lines of progress
 _HEAD = 16 << 20  # bytes
@@ -163,7 +163,7 @@ def _write(file: Path, head: Header, folder: Path) -> None:
     from spsbench.checkpoints.config import check_config
     from spsbench.models.gguf.blocks import keep_blocks, tensors_named
     from spsbench.models.gguf.metadata import FACTORS, NAMES, check_rope, check_tensors, full_config
-    from spsbench.models.gguf.tokenizer import keep_listed
+    from spsbench.models.gguf.tokenizer import generation_settings, keep_listed
     from spsbench.models.loader import check_complete
     from spsbench.models.third_party import silent, translated
 
@@ -201,8 +201,9 @@ def _write(file: Path, head: Header, folder: Path) -> None:
         plain.load_state_dict(model.state_dict(), assign=True)
         plain.tie_weights()
         plain.config.name_or_path = ""
-        plain.generation_config = model.generation_config
         plain.save_pretrained(folder)
+        settings = json.dumps(generation_settings(head), indent=2) + "\n"
+        (folder / "generation_config.json").write_text(settings)
         keep_blocks(file, plain, folder)
 
 

@@ -15,7 +15,7 @@ import torch
 from spsbench.engines.eager import rows_of
 from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.recurrent import stateful
-from spsbench.errors import OutOfMemoryError
+from spsbench.errors import DataError, OutOfMemoryError
 from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
 from spsbench.loop.batch import Batch
@@ -34,7 +34,7 @@ from spsbench.parallel.process_group import lost_rank_as_error, on_rank_0
 from spsbench.settings.cell import Cell, constant
 from spsbench.settings.cell_from_options import DEFAULT_K
 from spsbench.settings.records import DraftProbs, Record, RoundRecord
-from spsbench.tasks.answers import opens_thought
+from spsbench.settings.thoughts import opens_thought
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Generation:
 
     Raises:
         PromptError: the prompt is empty, or holds invalid ids.
-        DataError: a constraint that does not go with the tokenizer.
+        DataError: a constraint that does not go with the tokenizer, or on a thought.
     """
 
     def __init__(
@@ -94,6 +94,11 @@ class Generation:
         self._prompt = ids
         tail = ids[-TAIL:] if loaded.tokenizer is not None else []
         self._thinking = bool(tail) and opens_thought(loaded.tokenizer.decode(tail))
+        if self._thinking and self.constraint is not None:
+            raise DataError(
+                "a constraint on a text that begins within a thought, as its prompt ends: expected "
+                "it to hold for the answer. Ask with `chat` off, or leave the constraint out"
+            )
         self._text = ""  # of an engine whose tokens have no text here
         self._tokens: list[int] = []
         self._rounds: list[RoundRecord] = []

@@ -4,6 +4,7 @@ A template is a program that comes with the model: it runs in a child process wi
 time, memory and output.
 """
 
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -21,6 +22,7 @@ from spsbench.settings.cell import WARP
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.processors import IN_CONFIGS
+from spsbench.settings.thoughts import is_mark, without_thinking
 
 RENDERED_LIMIT = 4 << 20  # characters of one rendered chat
 
@@ -149,6 +151,8 @@ def render(
 ) -> list[Span]:
     """Render the chat to text, cut where the messages contain one of `controls`.
 
+    Marks of thoughts in the model's own messages stay as they are: templates look for them.
+
     Args:
         names: the special tokens a template may write, such as `bos_token`, and `tools`.
         instead: what a user can do where the template fails.
@@ -156,14 +160,73 @@ def render(
         opens_answer: whether the text ends where an answer begins.
     """
     marks = {f"\ue000{secrets.token_hex(8)}\ue001": control for control in controls if control}
-    marked = [{key: _mark(value, marks) for key, value in message.items()} for message in messages]
-    text = _run(template, marked, names, instead, clock, opens_answer)
+    visible = {mark: control for mark, control in marks.items() if not is_mark(control)}
+    marked = [
+        {
+            key: _mark(value, visible if message.get("role") == "assistant" else marks)
+            for key, value in message.items()
+        }
+        for message in messages
+    ]
+
+    def write(chat: list[Any]) -> str:
+        return _run(template, chat, names, instead, clock, opens_answer)
+
+    text = _with_all_words(write, marked, instead)
     spans = []
     while hits := [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]:
         at, mark = min(hits)
         spans += [Span(text[:at], False), Span(marks[mark], True)]
         text = text[at + len(mark) :]
     return [span for span in (*spans, Span(text, False)) if span.text]
+
+
+def _with_all_words(write: Callable[[list[Any]], str], messages: list[Any], instead: str) -> str:
+    """Return the chat that `write` renders; a template that reads parts of content is given parts.
+
+    Raises:
+        DataError: the template fails, or leaves out words of a message; `instead` says what to do.
+    """
+    parts = [
+        {**m, "content": [{"type": "text", "text": m["content"]}]} if m.get("content") else m
+        for m in messages
+    ]
+    faults = []
+    for chat in (messages, parts):
+        try:
+            text = write(chat)
+        except DataError as error:
+            faults.append(error)
+            continue
+        if (absent := _absent_message(text, messages)) is None:
+            return text
+        faults.append(
+            DataError(
+                f"message {absent} of the chat is not in what the template writes (tokenizer): "
+                f"expected all its words. {instead}"
+            )
+        )
+    raise faults[0]
+
+
+def _absent_message(text: str, messages: list[Any]) -> int | None:
+    """Return the number of the first message whose words a rendered chat lacks; None: it has all.
+
+    White space and the thoughts of earlier answers may be missing.
+    """
+    squeezed, at = "".join(text.split()), 0
+    for number, message in enumerate(messages, 1):
+        content = message.get("content")
+        content = content if isinstance(content, str) else ""
+        if message.get("role") == "assistant":
+            content = without_thinking(content)
+        escaped = (json.dumps(content, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
+        forms = ["".join(form.split()) for form in (content, *escaped)]
+        places = [(place, form) for form in forms if (place := squeezed.find(form, at)) >= 0]
+        if not places and not any(form in squeezed for form in forms):
+            return number
+        at = max((place + len(form) for place, form in places[:1]), default=at)
+    return None
 
 
 def _mark(value: object, marks: Mapping[str, str]) -> object:

@@ -212,14 +212,14 @@ def check_shapes(
     """Refuse weights whose embeddings have another shape than that of config.json."""
     if config.get("quantization_config") or "text_config" in config:
         return
-    embeddings = [name for name in headers if name.endswith(INPUT_EMBEDDINGS)]
-    vocab, width = config.get("vocab_size"), config.get("hidden_size", config.get("n_embd"))
-    width = config.get("word_embed_proj_dim", width)
-    shape = headers[min(embeddings, key=len)].shape if embeddings else ()
-    if vocab and width and shape and shape != (vocab, width):
+    widths = [config.get(key) for key in ("word_embed_proj_dim", "hidden_size", "n_embd")]
+    sizes = config.get("vocab_size"), next(filter(None, widths), None)
+    name = min((name for name in headers if name.endswith(INPUT_EMBEDDINGS)), key=len, default="")
+    if name and all(sizes) and headers[name].shape != sizes:
+        shapes = ["x".join(map(str, shape)) for shape in (headers[name].shape, sizes)]
         raise DataError(
-            f"{min(embeddings, key=len)} has the shape {shape[0]}x{shape[-1]} ({folder}): expected "
-            f"{vocab}x{width} by config.json. Fetch the model again"
+            f"{name} has the shape {shapes[0]} ({folder}): expected {shapes[1]} by config.json. "
+            "Fetch the model again"
         )
 
 

@@ -1,6 +1,7 @@
 """Loading of a checked folder to a model in memory, complete and with finite weights."""
 
 import logging
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,9 @@ from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 
 log = logging.getLogger(__name__)
+
+LAYER = re.compile(r"\.\d+(?=\.)")  # in the name of a tensor
+MORE_LAYERS = "num_nextn_predict_layers"  # in a config: layers that draft
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what aminmax reads
 
@@ -77,7 +81,7 @@ def load_model(
             model, info = kind.from_pretrained(None, config=config, state_dict=tensors, **options)
             if (folder / "generation_config.json").is_file():
                 model.generation_config = GenerationConfig.from_pretrained(folder)
-        check_complete(info, folder, model, strict=kind is not None)
+        check_complete(info, folder, model)
         model.requires_grad_(False)
         model = (model.to(place) if size == 1 else model).eval()
         model.config.name_or_path = str(folder)
@@ -112,22 +116,17 @@ def plain_class(config: transformers.PreTrainedConfig) -> Any:
 
 
 def check_complete(
-    info: Mapping[str, Collection[Any]],
-    folder: Path,
-    model: PreTrainedModel | None = None,
-    *,
-    strict: bool = True,
+    info: Mapping[str, Collection[Any]], folder: Path, model: PreTrainedModel | None = None
 ) -> None:
     """Refuse a model with tensors that transformers had to initialise, or would leave out.
 
     A tensor is left out where it belongs to a module that computes without it, or to a layer beyond
-    those of config.json. Others that are not used are named in a line.
+    those of config.json. Others that are not used are named, and all of packed weights.
 
     Args:
         info: transformers' loading info.
         folder: for the message.
         model: the one loaded; None: tensors that are not used are checked elsewhere.
-        strict: its weights are plain; others are named alone, as formats of packed weights differ.
     """
     todo = "Fetch the model again, or choose its causal version"
     if missing := info.get("missing_keys", ()):
@@ -145,31 +144,17 @@ def check_complete(
     unused = sorted(map(str, info.get("unexpected_keys", ())))
     if model is None or not unused:
         return
-    names = {name: _without_numbers(name) for name, _ in model.named_parameters()}
-    computing = {name.rpartition(".")[0] for name in names}
-    known = {*computing, *names.values()}
-    prefix = f"{model.base_model_prefix}."
-    for name in unused:
-        places = {part for full in (name, prefix + name) for part in _places(full)}
-        has_more_layers = getattr(model.config, "num_nextn_predict_layers", 0)
-        if strict and places & known and not has_more_layers:
-            raise DataError(
-                f"{len(unused)} tensors are not used by config.json, such as {name} ({folder}): "
-                f"expected those of {type(model).__name__} alone. Correct config.json"
-            )
-    log.info(
-        f"note: {len(unused)} tensors of {folder} are not used by {type(model).__name__}, such as "
-        f"{unused[0]}"
-    )
-
-
-def _places(name: str) -> tuple[str, str]:
-    """Return the module of a tensor, and the tensor's name without the number of its layer."""
-    return name.rpartition(".")[0], _without_numbers(name)
-
-
-def _without_numbers(name: str) -> str:
-    return ".".join("N" if part.isdecimal() else part for part in name.split("."))
+    names, kind = [name for name, _ in model.named_parameters()], type(model).__name__
+    known = {name.rpartition(".")[0] for name in names} | {LAYER.sub("", name) for name in names}
+    both = [name for key in unused for name in (key, f"{model.base_model_prefix}.{key}")]
+    own = [name for name in both if {name.rpartition(".")[0], LAYER.sub("", name)} & known]
+    config = model.config
+    if own and not any(getattr(config, key, None) for key in ("quantization_config", MORE_LAYERS)):
+        raise DataError(
+            f"{len(unused)} tensors are not used by config.json, such as {own[0]} ({folder}): "
+            f"expected those of {kind} alone. Correct config.json"
+        )
+    log.info(f"note: {kind} does not use {len(unused)} tensors of {folder}, such as {unused[0]}")
 
 
 def _shape(sizes: Iterable[int]) -> str:

@@ -47,7 +47,7 @@ tokens / rounds, with the prefill's token: accept_length
 """  # a figure, and what files of all tools call it
 OF_TOKENS = ("TTFT", "time ", "tokens ")
 """Beginnings of the figures of which 0 stands for "not measured"."""
-SUCCEEDED, FAILED = (line.rpartition(": ")[2].split() for line in FIELDS.split("\n")[1:3])
+SUCCEEDED, FAILED = "requests that succeeded", "requests that failed"
 COUNTS = (  # rounds, drafted, accepted
     ("spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"),
     ("total_spec_decode_steps", "total_draft_tokens", "total_accepted_draft_tokens"),
@@ -126,11 +126,12 @@ def _results(value: Mapping[str, Any]) -> Iterator[Results]:
             fields["sglang.mean_itl_ms"] = fields.pop("mean_itl_ms")
         title = [f.cut(fields[name], 200) for name in TITLE.split() if fields.get(name)]
         notes = [line for field, line in NOT_COMPARABLE if not field or fields.get(field)]
-        good, bad = (_first(fields, names) for names in (SUCCEEDED, FAILED))
-        if bad:
-            total = "" if good is None else f" of {good + bad:g}"
+        figures = list(_figures(fields))
+        counts = {figure["name"]: figure["value"] for figure in figures}
+        if bad := counts.get(FAILED):
+            total = f" of {bad + counts[SUCCEEDED]:g}" if SUCCEEDED in counts else ""
             notes = [f"the {bad:g}{total} requests that failed: no time has them", *notes]
-        yield Results(tool, ", ".join(title), list(_figures(fields, good)), notes)
+        yield Results(tool, ", ".join(title), figures, notes)
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -147,25 +148,16 @@ def _finite(value: Any) -> float | None:
     return float(value) if type(value) in (int, float) and abs(value) < MAX_NUMBER else None
 
 
-def _first(fields: Mapping[str, Any], names: Sequence[str]) -> float | None:
-    """Return the first number under `names`; None: there is none."""
-    return next((x for name in names if (x := _finite(fields.get(name))) is not None), None)
-
-
-def _figures(fields: Mapping[str, Any], succeeded: float | None) -> Iterator[dict[str, Any]]:
-    """Yield the figures of a file; a value of None has a `reason`.
-
-    Args:
-        succeeded: requests; None: unknown.
-    """
-    reason = (
-        "no request succeeded" if succeeded == 0 else "of zeros, which stand for no measurement"
-    )
+def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a file; a value of None has a `reason`."""
+    reason = "of zeros, which stand for no measurement"
     for line in FIELDS.strip().split("\n"):
         figure, _, names = line.rpartition(": ")
         unit = "ms" if figure.startswith(("TTFT", "time ")) else ""
         for name in names.split():
             if (number := _finite(fields.get(name))) is not None:
+                if figure == SUCCEEDED and not number:
+                    reason = "no request succeeded"
                 field = name.removeprefix("sglang.")
                 entry = {"name": figure, "value": number, "unit": unit, "field": field}
                 is_zero = 0 in (number, _finite(fields.get(name.replace("mean", "median"))))

@@ -5,7 +5,7 @@ after worked examples is extracted as the paper's authors do: the number behind 
 without thousands' commas (`exact_match`). An instruct model is asked to end with a line of `####`
 and the number alone, and the last such line counts. Models without training in that form often end
 with the number as well, so the last number of the text is a second metric (`exact_match_last`), as
-in evaluation harnesses. Thoughts are no answer (`answers.MARKS`).
+in evaluation harnesses. Thoughts are no answer (`thoughts.MARKS`).
 """
 
 import re
@@ -18,7 +18,8 @@ from unicodedata import digit
 from spsbench.errors import DataError
 from spsbench.metrics.parity import average
 from spsbench.settings.task import Metric, Sample
-from spsbench.tasks.answers import UNMARKED, without_thinking
+from spsbench.settings.thoughts import without_thinking
+from spsbench.tasks.answers import UNMARKED
 from spsbench.tasks.base import PromptTask
 from spsbench.tasks.reader import Row, distinct, rows
 

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from spsbench.errors import DataError
 from spsbench.settings.records import Key
+from spsbench.settings.thoughts import without_thinking
 from spsbench.store.manifest import Manifest
 from spsbench.store.progress import progress
 from spsbench.store.records import records
-from spsbench.tasks.answers import parts_of, without_thinking
+from spsbench.tasks.answers import parts_of
 from spsbench.tasks.humaneval import Problem
 from spsbench.tasks.reader import rows
 

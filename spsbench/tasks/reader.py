@@ -20,8 +20,7 @@ from spsbench.errors import DataError, first_line
 from spsbench.untrusted import open_untrusted
 
 DATA = "JSONL, JSONL.gz, CSV or parquet"
-FOREIGN = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"#!": "a script", b"%PDF": "a PDF"}
-"""First bytes of files of which no line is a prompt."""
+FOREIGN = {b"#!": "a script", b"%PDF": "a PDF"}  # first bytes of files without prompts
 TABLES = {".csv": ",", ".tsv": "\t"}
 LINE_LIMIT = 16 << 20  # bytes
 SIZE_LIMIT = 1 << 30  # bytes when unpacked: rows are kept in memory, and a gzip may be a bomb
@@ -82,7 +81,7 @@ def rows(path: Path, text: str | None = None) -> Generator[Row]:
     with open_untrusted(path, DATA) as (file, _):
         start = file.peek(4)[:4]  # type: ignore[attr-defined]
         if kinds := [kind for mark, kind in FOREIGN.items() if start.startswith(mark)]:
-            raise DataError(f"{kinds[0]} ({path}): expected {DATA}, in UTF-8. Convert the file")
+            raise DataError(f"{kinds[0]} ({path}): expected {DATA}. Name another file")
         if start != b"PAR1":
             table = [TABLES[suffix] for suffix in path.suffixes[-2:] if suffix in TABLES]
             yield from _table(file, path, *table) if table else _json_or_lines(file, path, text)
@@ -116,70 +115,41 @@ def distinct(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
 
 def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Row]:
     """Yield the items of a JSON list, or the rows of a file of lines."""
-    lines = iter(lambda: file.readline(LINE_LIMIT + 1), b"")
-    blank, first = 0, b""
-    for first in lines:
-        if first.strip():
-            break
-        blank += 1
-    if first.lstrip()[:1] in (b"[", b"{") and not _is_json(first, dict[str, Any]):
-        content = first + file.read(LINE_LIMIT) + file.readline(LINE_LIMIT + 1)
-        if _is_json(content, list[Any] | dict[str, Any]):
-            yield from _items(json.decode(content), path, text)
-            return
-        buffer = io.BytesIO(content)
-        lines, first = chain(iter(lambda: buffer.readline(LINE_LIMIT + 1), b""), lines), b""
-    yield from _lines(chain([first] if first else [], lines), path, text, blank)
-
-
-def _is_json(content: bytes, kind: Any) -> bool:
-    with suppress(ValueError, RecursionError):
-        json.decode(content, type=kind)
-        return True
-    return False
-
-
-def _items(document: Any, path: Path, text: str | None) -> Iterator[Row]:
-    """Yield the rows of a JSON list; `text` is the key of items that are strings."""
-    if not isinstance(document, list):
-        keys = ", ".join(map(repr, document))[:200]
-        raise DataError(
-            f"one JSON object with the keys {keys} ({path}): expected a list, or an object a line"
-        )
-    for number, item in enumerate(document, 1):
-        row = {text: item} if text is not None and isinstance(item, str) else item
-        if not isinstance(row, dict):
-            raise DataError(
-                f"a {type(item).__name__} ({path}, item {number}): expected an object with the "
-                "fields of a row"
-            )
-        yield Row(f"{path}, item {number}", row)
+    start, items = b"", None
+    if file.peek(1 << 10).lstrip()[:1] == b"[":  # type: ignore[attr-defined]
+        start = file.read(LINE_LIMIT) + file.readline(LINE_LIMIT + 1)
+        with suppress(ValueError, RecursionError):
+            items = json.decode(start, type=list[Any])
+    if items is None:
+        lines = chain(io.BytesIO(start), iter(lambda: file.readline(LINE_LIMIT + 1), b""))
+        yield from _lines(lines, path, text)
+    for number, item in enumerate(items or (), 1):
+        yield _row(item, f"{path}, item {number}", text)
 
 
 def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[Row]:
     """Yield the rows of a CSV file, whose first line names the fields; empty ones are left out."""
+    lines = (line.decode() for line in iter(lambda: file.readline(LINE_LIMIT + 1), b""))
+    table = csv.DictReader(lines, delimiter=delimiter, strict=True)
+    size = 0
     try:
-        content = file.read(SIZE_LIMIT + 1)
-        _check_size(len(content), path)
-        table = csv.DictReader(
-            io.StringIO(content.decode(), newline=""), delimiter=delimiter, strict=True
-        )
         for row in table:
             if None in row or None in row.values():
                 raise csv.Error(f"other than {len(table.fieldnames or ())} fields")
+            size += sum(map(len, row.values()))
+            _check_size(size, path)
             yield Row(f"{path}:{table.line_num}", {name: x for name, x in row.items() if x})
     except (ValueError, csv.Error) as error:
         raise DataError(
-            f"{first_line(error)} ({path}): expected a table in UTF-8, whose first line names its "
-            "fields. Correct the file"
+            f"{first_line(error)} ({path}:{table.line_num}): expected a table in UTF-8, whose "
+            "first line names its fields. Correct the file"
         ) from error
 
 
-def _lines(lines: Iterable[bytes], path: Path, text: str | None, number: int) -> Iterator[Row]:
-    """Yield a row of each line that is not blank; `number` lines are before them."""
+def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[Row]:
     size = 0
-    for line in lines:
-        number, size = number + 1, size + len(line)
+    for number, line in enumerate(lines, 1):
+        size += len(line)
         where = f"{path}:{number}"
         if len(line) > LINE_LIMIT:
             raise DataError(
@@ -188,28 +158,33 @@ def _lines(lines: Iterable[bytes], path: Path, text: str | None, number: int) ->
             )
         _check_size(size, path)
         if line.strip():
-            yield Row(where, _values(line, where, text))
+            yield _row(_value(line, where, text), where, text)
 
 
-def _values(line: bytes, where: str, text: str | None) -> dict[str, Any]:
+def _value(line: bytes, where: str, text: str | None) -> Any:
+    """Return the JSON value of a line; with a key for text, the text of a line without JSON."""
+    start = line.lstrip()[:1]
     try:
-        start = line.lstrip()[:1]
         if text is None or start == b"{":
             return json.decode(line, type=dict[str, Any])
         content = line.rstrip(b"\r\n").decode()
-        value = json.decode(line) if start in b'["' and _is_json(line, str | list[Any]) else content
     except (ValueError, RecursionError) as error:
         torn = "" if line.endswith(b"\n") else "; the file may have been cut off here"
         raise DataError(
             f"{first_line(error)} ({where}{torn}): expected one JSON object a line, in UTF-8. "
             "Correct the line"
         ) from error
-    if isinstance(value, list):
-        raise DataError(
-            f"a JSON list ({where}): expected a prompt a line, or an object with {text!r}. Correct "
-            "the line"
-        )
-    return {text: value}
+    with suppress(ValueError, RecursionError):  # a text may begin so, too
+        return json.decode(line) if start in (b"[", b'"') else content
+    return content
+
+
+def _row(value: Any, where: str, text: str | None) -> Row:
+    if text is not None and isinstance(value, str):
+        value = {text: value}
+    if not isinstance(value, dict):
+        raise DataError(f"a JSON {type(value).__name__} ({where}): expected an object. Correct it")
+    return Row(where, value)
 
 
 def _parquet(path: Path) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -14,6 +15,7 @@ from spsbench.benchmark.generation import (
     run_both,
     warm_depths,
 )
+from spsbench.errors import DataError
 from spsbench.loop.text import Origin
 from spsbench.loop.types import Round
 from spsbench.methods.build import forget_memories
@@ -22,8 +24,8 @@ from spsbench.models.cache import Loaded
 from spsbench.settings.cell import CellRequest, constant
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record, TreeRound
+from spsbench.settings.thoughts import without_thinking
 from spsbench.spec import Spec
-from spsbench.tasks.answers import without_thinking
 from tests.folders import byte_tokenizer, random_model
 from tests.variants import first
 
@@ -189,3 +191,9 @@ def test_a_record_knows_that_its_prompt_begins_a_thought(loaded, prompt, is_thin
     cut, ended = (replace(record, text=text).answer for text in ("def f", "x</think>def f"))
     assert without_thinking(cut) == ("" if is_thinking else "def f")
     assert without_thinking(ended) == "def f"
+    constrained = partial(Generation, CELL.but(regex="a+"), loaded, loaded.tokenizer.encode(prompt))
+    if not is_thinking:
+        assert constrained().constraint is not None
+        return
+    with pytest.raises(DataError):
+        constrained()

@@ -4,6 +4,7 @@ import json
 from types import MappingProxyType, SimpleNamespace
 
 import pytest
+from tokenizers import AddedToken
 
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.text import PromptError
@@ -55,6 +56,66 @@ def test_a_dead_child_is_told_apart_from_a_slow_template(llama, monkeypatch):
     chat._child.close()
     with pytest.raises(DataError):
         encode_chat(load_tokenizer(llama, trust_remote_code=False), ASK)
+
+
+PARTS = (
+    "{% for m in messages %}{% for c in m.content %}{{ c.text }}{% endfor %}|{% endfor %}",
+    "{% for m in messages %}{{ m.content[0]['text'] }}|{% endfor %}",
+    "{% for m in messages %}{{ m.content if m.content is string else '' }}|{% endfor %}",
+    "{% for m in messages %}{{ m.content | tojson }}|{% endfor %}",
+    "{% for m in messages %}{% for c in m.content %}{{ c.text.strip() }}{% endfor %}|{% endfor %}",
+)
+SAID = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Two\n\nand  two?"},
+    {"role": "assistant", "content": "<think>hm</think> 4"},
+    {"role": "user", "content": "Why?"},
+]
+
+
+@pytest.mark.parametrize("template", PARTS)
+def test_templates_of_parts_get_parts(llama, template):
+    tokenizer = load_tokenizer(llama, trust_remote_code=False)
+    tokenizer.chat_template = template
+    text = tokenizer.decode(encode_chat(tokenizer, SAID))
+    assert text.count("|") == len(SAID)
+    assert "Two" in text
+    assert "Why?" in text
+
+
+@pytest.mark.parametrize(
+    ("template", "number"),
+    [
+        ("{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}", 1),
+        ("{{ messages[0].content }}{{ messages[-1].content }}", 2),
+        ("{% for m in messages[:3] %}{{ m.content | trim }}{% endfor %}", 4),
+        ("{% for m in messages %}{{ m.text }}{% endfor %}", 1),
+        ("{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}", None),
+    ],
+)
+def test_a_message_whose_words_a_template_leaves_out_is_named(llama, template, number):
+    tokenizer = load_tokenizer(llama, trust_remote_code=False)
+    tokenizer.chat_template = template
+    if number is None:
+        assert encode_chat(tokenizer, SAID)
+        return
+    with pytest.raises(DataError) as caught:
+        encode_chat(tokenizer, SAID)
+    assert f"message {number} " in str(caught.value)
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_thoughts_of_earlier_answers_are_dropped_as_the_template_does(llama, special):
+    tokenizer = load_tokenizer(llama, trust_remote_code=False)
+    tokenizer.add_tokens([AddedToken("</think>", special=special)], special_tokens=special)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content.split('</think>')[-1] if m.role == 'assistant' else "
+        "m.content }}|{% endfor %}"
+    )
+    plain = tokenizer.apply_chat_template(SAID, add_generation_prompt=True, return_dict=False)
+    assert encode_chat(tokenizer, SAID) == plain
+    asked = [{"role": "user", "content": "</think>"}]
+    assert (tokenizer.convert_tokens_to_ids("</think>") in encode_chat(tokenizer, asked)) != special
 
 
 # The sampling that a model's generation config names.

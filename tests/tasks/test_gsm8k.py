@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError
-from spsbench.tasks.answers import UNMARKED, without_thinking
+from spsbench.settings.thoughts import without_thinking
+from spsbench.tasks.answers import UNMARKED
 from spsbench.tasks.gsm8k import Gsm8k, last_number, marked_number
 
 HERE = Path(__file__).parent

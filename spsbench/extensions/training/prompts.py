@@ -1,5 +1,6 @@
 """Prompts for the target, in tokens, without texts of the benchmarks (`Overlap`)."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from spsbench.tasks import articles
 from spsbench.tasks.jsonl import Jsonl
 from spsbench.tasks.reader import rows
 from spsbench.untrusted import read_text
+
+log = logging.getLogger(__name__)
 
 
 def find_task(name: str, flag: str, expected_content: str) -> Any:
@@ -152,19 +155,21 @@ def asks_itself(options: Training) -> bool:
 def prompts_of(options: Training, tokenizer: Any, chat: bool, overlap: Overlap) -> list[list[int]]:
     """Return the prompts of files and tasks, without duplicates, the shortest first.
 
-    Prompts are cut to the allowed length; in a chat, longer prompts are left out.
+    Longer prompts than allowed are left out in a chat, else cut at their end; a line counts them.
     """
     prompts: dict[tuple[int, ...], None] = {}
     sources = [name for name in options.prompts if name != SELF]
     for name in sources:
-        before = len(prompts)
+        before, longer = len(prompts), 0
         for _, text, _ in _samples(name, "`prompts`", overlap):
             ids = _encoded(text, tokenizer, chat)
+            longer += len(ids) > options.prompt_tokens
             if chat and len(ids) > options.prompt_tokens:
                 continue
             prompts[tuple(ids[: options.prompt_tokens])] = None
             if len(prompts) == options.count:
                 break
+        _name_longer(longer, name, "left out" if chat else "cut at their end", options)
         if len(prompts) == before < options.count:
             raise DataError(
                 f"no prompts of {options.prompt_tokens} tokens or fewer (`prompts` {name}): "
@@ -178,23 +183,38 @@ def references_of(
 ) -> list[tuple[list[int], list[int]]]:
     """Return prompts and their references by people, cut to the length of a training's texts.
 
-    A whole reference ends with the tokenizer's EOS token.
+    A whole reference ends with the tokenizer's EOS token. Those of prompts that are longer than
+    allowed are left out, and counted in a line.
     """
     references: list[tuple[list[int], list[int]]] = []
     for name in options.references:
+        longer = 0
         for where, text, reference in _samples(name, "`references`", overlap):
             if not reference:
                 raise DataError(
                     f"{where} has no reference (`references` {name}): expected a text by people "
                     "after each prompt. Give prompts alone by `prompts`"
                 )
-            prompt = _encoded(text, tokenizer, chat)[: options.prompt_tokens]
+            prompt = _encoded(text, tokenizer, chat)
+            if len(prompt) > options.prompt_tokens:
+                longer += 1
+                continue
             end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
             ids = encode(tokenizer, reference)
             references.append(
                 (prompt, [*ids[ids[0] == tokenizer.bos_token_id :], *end][: options.tokens])
             )
+        _name_longer(longer, name, "left out with their references", options)
     return references
+
+
+def _name_longer(count: int, name: str, fate: str, options: Training) -> None:
+    """Log how many prompts of a file are too long, and what became of them."""
+    if count:
+        log.info(
+            f"note: {count} prompts of {name} have more than {options.prompt_tokens} tokens "
+            f"(`prompt_tokens`): {fate}"
+        )
 
 
 def _encoded(text: str, tokenizer: Any, chat: bool) -> list[int]:

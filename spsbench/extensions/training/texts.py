@@ -202,6 +202,8 @@ def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]
             f"no text could be made ({path}): {why}. Give it something to answer or to continue, "
             "with `prompts`"
         )
+    if empty or shared:
+        log.info(f"note: {empty} texts of fewer than two tokens and {shared} of tasks are left out")
     return Texts(
         {**header, "left_out": {"empty": empty, "of tasks": shared}}, tuple(texts.values())
     )

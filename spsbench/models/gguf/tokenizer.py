@@ -47,24 +47,21 @@ def generation_settings(head: Header) -> dict[str, Any]:
     settings, values = sampling_settings(head), head.values
     if ends := {values[_KEYS + name] for name in ENDS if _KEYS + name in values}:
         settings["eos_token_id"] = sorted(ends)
-    keys = [key for key in values if key.startswith(_KEYS)]
-    return settings | {
-        key: values[key]
-        for key in keys
-        if _changes_text(key.removeprefix(_KEYS), values[key], head)
-    }
+    return settings | {key: x for key, x in values.items() if _changes_text(key, x, head)}
 
 
-def _changes_text(name: str, value: Any, head: Header) -> bool:
-    """Return whether a key of the tokenizer changes texts and transformers does not apply it."""
+def _changes_text(key: str, value: Any, head: Header) -> bool:
+    """Return whether a key of the tokenizer changes texts and is not applied by transformers."""
+    prefix, name, kind = *key.rpartition(".")[::2], head.values.get(_KEYS + "model")
+    if prefix + "." != _KEYS:
+        return False
     if name == "pre":
         from transformers.integrations.gguf import gguf_tokenizer_mapping as mapping
 
         is_split = value in AS_GPT2 or value in mapping.GGUF_PRE_TOKENIZER_SPLITS
-        return head.values.get(_KEYS + "model") == "gpt2" and not is_split
+        return kind == "gpt2" and not is_split
     if name == "add_space_prefix":
-        pieces = head.values.get(_KEYS + "model") == "llama"
-        return not value and pieces and not head.architecture.startswith("gemma")
+        return not value and kind == "llama" and not head.architecture.startswith("gemma")
     known = name in HARMLESS or name in ENDS or name.startswith("fim_")
     return not known and value not in (False, 0, "")
 

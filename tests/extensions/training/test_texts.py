@@ -18,6 +18,7 @@ from spsbench.extensions.training.texts import (
     write_texts,
 )
 from spsbench.loop.sampling import Warp
+from spsbench.messages import lines_to
 from spsbench.tasks.humaneval import HumanEval
 from tests.extensions.training import small
 from tests.folders import END, TEMPLATE, byte_tokenizer, random_model
@@ -158,6 +159,18 @@ def test_prompts_of_a_file(tmp_path):
         prompts.in_chat(byte_tokenizer(), "on")
 
 
+def test_long_prompts_of_a_chat_are_left_out_and_counted(tmp_path):
+    path, tokenizer = tmp_path / "prompts.jsonl", byte_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    path.write_text('{"prompt": "a"}\n{"prompt": "a long question"}\n{"prompt": "another one"}\n')
+    asked = HeadTraining(prompts=(str(path),), prompt_tokens=5)
+    said: list[str] = []
+    with lines_to(said.append):
+        (prompt,) = prompts.prompts_of(asked, tokenizer, True, Overlap(()))
+    assert tokenizer.decode(prompt) == "a"
+    assert any(" 2 prompts " in line for line in said)
+
+
 def test_references_are_texts_of_people_after_their_prompts(overlap, problem, tmp_path):
     path, tokenizer = tmp_path / "people.jsonl", byte_tokenizer()
     row = {"id": "a", "prompt": "the cat", "reference": " sat on the mat"}
@@ -170,8 +183,12 @@ def test_references_are_texts_of_people_after_their_prompts(overlap, problem, tm
     ((prompt, text),) = found(row)
     assert tokenizer.decode(text) == " sat on the mat" + END
     assert tokenizer.decode(prompt).removeprefix(END) == "the cat"
-    ((prompt, text),) = found(row, tokens=5, prompt_tokens=1)
-    assert (len(prompt), len(text)) == (1, 5)
+    ((prompt, text),) = found(row, tokens=5)
+    assert len(text) == 5
+    said: list[str] = []
+    with lines_to(said.append):
+        assert found(row, prompt_tokens=len(prompt) - 1) == []  # no answer after half a question
+    assert any(" 1 prompts " in line for line in said)
     with pytest.raises(DataError):
         found({**row, "reference": None})
     with pytest.raises(DataError):

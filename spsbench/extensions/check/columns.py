@@ -87,12 +87,14 @@ class TopLists:
 
     Args:
         length: of T in a text in which e is always in T; 0: unknown.
+        documented: the engine documents that e is listed in addition to T. Where T is one token, no
+            row of a server that always emits it shows that.
     """
 
-    def __init__(self, length: int = 0) -> None:
+    def __init__(self, length: int = 0, *, documented: bool = False) -> None:
         self._lengths = {length} if length else set[int]()
         self._lists_emitted = False  # a row had e
-        self._shows_outsiders = False  # a row lacked e, or had one more token than T has
+        self._shows_outsiders = documented and length == 1  # by rows that lack e or are longer
 
     def columns(
         self, rows: Sequence[Stated], tokens: Sequence[str], own: Sequence[float] = ()

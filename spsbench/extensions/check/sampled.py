@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 BATCH = 16  # texts between two evaluations of the e-value
 ROUNDING = 8  # texts of the baseline for the measurement of rounding
 FIRSTS = 48  # or first tokens of the server
+DOCUMENTED = (Kind.VLLM, Kind.SGLANG, Kind.LLAMA_SERVER)  # what their rows hold, but for chats
 NOT_TOLD = "the engine does not tell how many of them were drafted"
 
 
@@ -47,7 +48,10 @@ class Sampled:
         self.texts, self.plan, self.draft = texts, texts.plan, draft
         self.weights, self.servers = texts.weights, texts.servers
         self._long = "cache" in self.plan.parts
-        self._lists = {name: TopLists(server.top) for name, server in self.servers.items()}
+        self._lists = {
+            name: TopLists(server.top, documented=server.kind in DOCUMENTED and not self.plan.chat)
+            for name, server in self.servers.items()
+        }
         self._answers: list[Answer] = []  # of the server, audited or left out
         self.kind = "sampled long" if self._long else "sampled"
         if f"{OWN}/{self.kind} stopped/0" in texts.journal:  # texts that a stop string ended

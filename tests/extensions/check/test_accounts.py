@@ -236,3 +236,8 @@ def test_speed_without_a_timed_answer_is_not_known(again):
     assert (checked.speed[0].failed, checked.speed[0].tpot) == (4, None)
     assert checked.against_baseline[0].pairs == 0
     assert "n/a" in page.as_html(checked, "0")
+
+
+def test_a_server_that_always_emits_the_one_token_that_it_lists_is_found():
+    stub = Stub(Engine(defect="verifies greedily"), most=1)
+    assert of_stub(stub, parts=("law",)).verdict is AuditVerdict.BIAS

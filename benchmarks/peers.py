@@ -5,9 +5,10 @@
 
 makes the pair and its forms for the other engines, and runs them as decoders. Results are kept by
 processor in results/peers.json and peers.md; `native over it` is the ratio of our time to theirs on
-the same prompt, of a plain token and of a speculative round. The draft is the target's first
-layers; later ones are scaled until tau at K = 4 is 3.5. The peers have an environment of their own,
-for `--peers-python` (without it ours and transformers' run):
+the same prompt, of a plain token and of a speculative round. A peer that ends in a trial of four
+tokens is a row that says so. The draft is the target's first layers; later ones are scaled until
+tau at K = 4 is 3.5. The peers have an environment of their own, for `--peers-python` (without it
+ours and transformers' run):
 
     python3 -m venv peers-venv && . peers-venv/bin/activate
     pip install "optimum-intel[openvino]" openvino-genai openvino-tokenizers gguf safetensors
@@ -22,7 +23,7 @@ import random
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -39,6 +40,7 @@ BENCHMARKS = Path(__file__).parent
 WORK = Path("~/.cache/spsbench/peers").expanduser()
 OURS, PEERS = ("native", "hf"), ("llamacpp", "openvino")
 FORMS = {"llamacpp": "gguf", "openvino": "openvino"}
+TRIAL_TOKENS = 4
 
 
 @dataclass(frozen=True)
@@ -162,20 +164,39 @@ def parse_flags() -> argparse.Namespace:
     return options.parse_args()
 
 
-def command(flags: argparse.Namespace, pair: Pair, prompts: Path, out: Path) -> list[str]:
-    """Return the `sps bench` over all engines."""
+def usable_decoders(
+    flags: argparse.Namespace, pair: Pair, failures: dict[str, str]
+) -> Iterator[str]:
+    """Yield the decoder of each engine that writes a few tokens; note why another does not.
+
+    A peer may end its process, as llama.cpp did on a file of its own: the others are compared.
+    """
     python = flags.peers_python
-    engines = flags.engines or [*OURS, *(PEERS if python else ())]
     threads = f",threads={flags.threads}" if flags.threads else ""
-    words = [sys.executable, "-m", "spsbench", "bench", f"jsonl:path={prompts}"]
-    for engine in engines:
+    prompts, out = pair.work / "trial.jsonl", pair.work / "trial"
+    write_prompts(prompts, make_prompts(pair, 1, flags.prompt_tokens))
+    trial = argparse.Namespace(**vars(flags) | {"tokens": TRIAL_TOKENS})
+    for engine in flags.engines or [*OURS, *(PEERS if python else ())]:
         if engine not in PEERS:
-            words += ["--decoder", engine]
+            yield engine
             continue
         if not python:
             raise SystemExit(f"{engine}: expected --peers-python, an interpreter that has it")
-        decoder = decoder_of(pair, engine, flags.quantised or flags.dtype, python)
-        words += ["--decoder", decoder + threads]
+        try:
+            decoder = decoder_of(pair, engine, flags.quantised or flags.dtype, python) + threads
+            run(*command(trial, pair, [decoder], prompts, out), SPS_ENGINES_PYTHON=python)
+            yield decoder
+        except subprocess.CalledProcessError as error:
+            failures[engine] = f"ended with exit code {error.returncode}"
+
+
+def command(
+    flags: argparse.Namespace, pair: Pair, decoders: Iterable[str], prompts: Path, out: Path
+) -> list[str]:
+    """Return the `sps bench` over decoders."""
+    words = [sys.executable, "-m", "spsbench", "bench", f"jsonl:path={prompts}"]
+    for decoder in decoders:
+        words += ["--decoder", decoder]
     words += ["--target", str(pair.target), "--draft", str(pair.draft), "--dtype", flags.dtype]
     words += ["--weights", flags.quantised] if flags.quantised else []
     words += ["--threads", str(flags.threads)] if flags.threads else []
@@ -230,8 +251,13 @@ def main() -> None:
     prompts, out = pair.work / "prompts.jsonl", flags.out or pair.work / "run"
     write_prompts(prompts, make_prompts(pair, flags.repeats, flags.prompt_tokens))
     peers = {"SPS_ENGINES_PYTHON": flags.peers_python} if flags.peers_python else {}
-    run(*command(flags, pair, prompts, out), **peers)
-    keep(RESULTS / "peers", f"{pair.name}, {flags.quantised or flags.dtype}", list(compare(out)))
+    failures: dict[str, str] = {}
+    run(*command(flags, pair, list(usable_decoders(flags, pair, failures)), prompts, out), **peers)
+    rows = [
+        *compare(out),
+        *({"engine": e, "plain, ms a token": why} for e, why in failures.items()),
+    ]
+    keep(RESULTS / "peers", f"{pair.name}, {flags.quantised or flags.dtype}", rows)
 
 
 if __name__ == "__main__":

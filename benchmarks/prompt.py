@@ -6,7 +6,9 @@
 Each engine is a process that holds SmolLM2-135M (`--target smollm2`) in one dtype: float32,
 bfloat16, or bfloat16 with weights of 8 or 4 bits (llama.cpp's Q8_0 and Q4_0, OpenVINO's symmetric
 codes). The engines alternate over random ids; a time is that of a prompt up to the logits of its
-last token, from an empty cache. Results are kept by processor in results/prompt.json and prompt.md.
+last token, from an empty cache. An engine that ends, or whose model cannot be converted, is a row's
+cell that says so; the others go on. Results are kept by processor in results/prompt.json and
+prompt.md.
 
 Ours is measured with the instruction set that `SPSBENCH_MARCH` names, else the processor's own; the
 peers with theirs: OpenVINO's is limited by `ONEDNN_MAX_CPU_ISA=AVX2`, which has no bfloat16, so
@@ -15,6 +17,7 @@ that it multiplies in float32, llama.cpp's as it is compiled. peers.py says how 
 
 import argparse
 import json
+import math
 import os
 import random
 import shlex
@@ -22,6 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -136,33 +140,49 @@ def serve(engine: str, path: str, dtype: str, threads: int) -> None:
 
 
 class Engine:
-    """A process that holds a model."""
+    """A process that holds a model.
+
+    Attributes:
+        failure: how the process ended before it was closed; None: it runs.
+    """
 
     def __init__(self, name: str, python: str, path: str, dtype: str, threads: int) -> None:
         command = [python, __file__, "--serve", name, path, dtype, str(threads)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process: Any = subprocess.Popen(command, stderr=subprocess.DEVNULL, **pipes)
+        self.failure: str | None = None
         self._answer()
 
     def seconds(self, ids: Sequence[int]) -> float:
-        """Time the reading of a prompt."""
-        print(json.dumps(ids), file=self._process.stdin, flush=True)
-        return float(self._answer())
+        """Time the reading of a prompt; NaN where the process has ended."""
+        if self.failure is None:
+            with suppress(BrokenPipeError):
+                print(json.dumps(ids), file=self._process.stdin, flush=True)
+        return math.nan if (line := self._answer()) is None else float(line)
 
-    def _answer(self) -> str:
+    def _answer(self) -> str | None:
         line: str = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"an engine has ended: {shlex.join(self._process.args)}")
-        return line
+        if line:
+            return line
+        if self.failure is None:
+            self.failure = f"ended with exit code {self._process.wait()}"
+            print(f"{self.failure}: {shlex.join(self._process.args)}", file=sys.stderr)
+        return None
 
     def close(self) -> None:
         """End the process."""
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
 
 
-def forms(work: Path, dtype: str, python: str | None) -> dict[str, tuple[str, str]]:
-    """Return each engine's interpreter and model; convert what is missing."""
+def forms(
+    work: Path, dtype: str, python: str | None, failures: dict[str, str]
+) -> dict[str, tuple[str, str]]:
+    """Return each engine's interpreter and model; convert what is missing.
+
+    An engine whose model cannot be converted is added to `failures` instead.
+    """
     from spsbench.settings.models import fetched_folder
 
     stock = work / "stock"
@@ -175,10 +195,13 @@ def forms(work: Path, dtype: str, python: str | None) -> dict[str, tuple[str, st
         return models
     import peers
 
-    return models | {
-        name: (python, str(peers.converted(stock, work / form / dtype, name, dtype, python)))
-        for name, form in PEERS.items()
-    }
+    for name, form in PEERS.items():
+        try:
+            path = peers.converted(stock, work / form / dtype, name, dtype, python)
+            models[name] = python, str(path)
+        except subprocess.CalledProcessError as error:
+            failures[name] = f"conversion ended with exit code {error.returncode}"
+    return models
 
 
 def save_narrow(folder: Path, out: Path) -> None:
@@ -191,9 +214,15 @@ def save_narrow(folder: Path, out: Path) -> None:
 
 
 def measure(
-    engines: Mapping[str, Engine], lengths: Sequence[int], repeats: int
+    engines: Mapping[str, Engine],
+    lengths: Sequence[int],
+    repeats: int,
+    failures: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Return a row for each length: milliseconds, and ratios of ours to each engine."""
+    """Return a row for each length: milliseconds, and ratios of ours to each engine.
+
+    An engine that has ended, or is in `failures`, has the reason in place of its milliseconds.
+    """
     source = random.Random(0)
     rows = []
     for length in lengths:
@@ -204,12 +233,14 @@ def measure(
 
         calls = {name: partial(read, engine) for name, engine in engines.items()}
         times = alternate(calls, repeats, warm_up=1)
+        ended = {name: engine.failure for name, engine in engines.items() if engine.failure}
         row: dict[str, Any] = {"tokens": length}
-        row |= {f"{name}, ms": milliseconds(spent) for name, spent in times.items()}
+        row |= {f"{n}, ms": ended.get(n) or milliseconds(spent) for n, spent in times.items()}
+        row |= {f"{name}, ms": reason for name, reason in failures.items()}
         row |= {
             f"fast over {name}": ratio(times["native"], spent)
             for name, spent in times.items()
-            if name != "native"
+            if name != "native" and not {name, "native"} & ended.keys()
         }
         rows.append(row)
     return rows
@@ -232,12 +263,13 @@ def main() -> None:
     options.add_argument("--convert", action="store_true", help="convert models, measure nothing")
     flags = options.parse_args()
     for dtype in flags.dtypes:
-        models = forms(flags.work.resolve(), dtype, flags.peers_python)
+        failures: dict[str, str] = {}
+        models = forms(flags.work.resolve(), dtype, flags.peers_python, failures)
         models = {name: models[name] for name in flags.engines if name in models}
         if flags.convert:
             continue
         engines = {name: Engine(name, *pair, dtype, flags.threads) for name, pair in models.items()}
-        rows = measure(engines, flags.lengths, flags.repeats)
+        rows = measure(engines, flags.lengths, flags.repeats, failures)
         for engine in engines.values():
             engine.close()
         keep(RESULTS / "prompt", dtype, rows, threads=flags.threads)

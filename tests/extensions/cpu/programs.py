@@ -3,7 +3,7 @@
 import torch
 
 from spsbench.engines.session.engine_config import prepared
-from spsbench.extensions.cpu.replay.program import Program, Scratch, Size
+from spsbench.extensions.cpu.replay.program import Operands, Program, Scratch, Size
 from spsbench.extensions.cpu.replay.record import Recorder, Recording, record
 from tests.extensions.cpu.laid_out import laid_out
 from tests.oracles.models import UNTIED, tiny
@@ -46,9 +46,8 @@ def computed(run, *tensors, weights=()):
     """What a program of `run` makes."""
     recording = recorded(run, *tensors, weights=weights)
     program = Program([Size(1, 1), Size(2, 2)], [recording] * 2, [""])
-    bound, scratch = program.at(Size(1, 1)), Scratch()
+    bound = program.at(Size(1, 1))
     made = torch.empty(bound.shapes[""], dtype=program.dtypes[0])
-    addresses = [x.data_ptr() for x in (made, *tensors)][: 1 + program.inputs]
-    places = [x.data_ptr() for x in weights]
-    program.run(bound, scratch.address(bound.scratch), addresses, places, [], [])
+    addresses = [x.data_ptr() for x in weights]
+    program.run(bound, Scratch(), [made], Operands(tensors, (), (), (), 0), addresses)
     return made

@@ -17,10 +17,7 @@
 INLINE void multiply_tiles(const bf16 *a, long a_step, const uint32_t *b, long b_step, long depth, int columns,
                            float *c, long c_step) {
     int whole = columns > 2 * LANES;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    clear_sums();
     for (long i = 0; i < depth; i += DEEP, b += DEEP / 2 * b_step / sizeof *b) {
         _tile_loadd(6, a + i, a_step);
         ADD(0, 4, b)
@@ -31,9 +28,7 @@ INLINE void multiply_tiles(const bf16 *a, long a_step, const uint32_t *b, long b
     }
     _tile_stored(0, c, c_step);
     _tile_stored(1, c + LANES, c_step);
-    if (!whole) return;
-    _tile_stored(2, c + 2 * LANES, c_step);
-    _tile_stored(3, c + 3 * LANES, c_step);
+    if (whole) { _tile_stored(2, c + 2 * LANES, c_step); _tile_stored(3, c + 3 * LANES, c_step); }
 }
 
 /* 32 columns. Of each DEEP products the unit adds up the even and the odd ones one by one, then both to the sum. */

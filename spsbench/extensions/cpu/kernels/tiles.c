@@ -55,10 +55,7 @@ INLINE void leave(float (*sums)[2][HIGH][LANES], const bf16 *bias, bf16 *y, long
 static void block(const bf16 *w, const bf16 *x, const bf16 *bias, bf16 *y, long rows, long in,
                   long out, long width, int hint, long ahead) {
     float sums[WAYS][2][HIGH][LANES] __attribute__((aligned(64)));
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    clear_sums();
     for (long left = in; left > 0; left -= 2 * DEEP, x += DEEP, w += DEEP * PANEL) {
         ADD(0, 1)
         if (left == DEEP) break;
@@ -79,10 +76,7 @@ static void two_blocks(const bf16 *w, const bf16 *x, long other, const bf16 *bia
     for (long r = 0; r < HIGH; r++) /* lines that are written below, far from each other */
         __builtin_prefetch(y + r * out, 1, 3), __builtin_prefetch(y + (other + r) * out, 1, 3);
     for (int way = 0; way < WAYS; way++) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        clear_sums();
         for (long i = way * DEEP; i < in; i += WAYS * DEEP) {
             if (hint != NOT && !way) /* the other way finds its own there */
                 for (long j = i; j < i + WAYS * DEEP; j += 2) fetch(w + j * PANEL, hint, ahead);

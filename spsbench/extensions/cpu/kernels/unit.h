@@ -28,6 +28,7 @@ INLINE void set_tiles(int rows) {
     _tile_loadconfig(&sizes);
 }
 INLINE void release_tiles(void) { _tile_release(); }
+INLINE void clear_sums(void) { _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3); }
 #else
 INLINE void set_tiles(int rows) { (void)rows; }
 INLINE void release_tiles(void) {}

@@ -21,9 +21,9 @@ from spsbench.engines.session.cache import PreallocatedCache, doubled
 from spsbench.engines.session.masks import FULL, SLIDING, PassInputs, windows_of
 from spsbench.extensions.cpu.kernels.steps import RefusedError, is_read, text_record
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation
-from spsbench.extensions.cpu.replay.program import Size
+from spsbench.extensions.cpu.replay.program import Operands, Size
 from spsbench.extensions.cpu.replay.record import Recorder, Recording, RecordingCache, record
-from spsbench.extensions.cpu.replay.replay import Operands, Replay
+from spsbench.extensions.cpu.replay.replay import Replay
 
 LOGITS = -1  # among the numbers of hidden states
 SIZES = Size(16, 16), Size(6, 6), Size(6, 2), Size(9, 4)  # recorded; the last one is a check

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from spsbench.engines.replay import MAX_ROWS, NetworkPass, RollOut
 from spsbench.extensions.cpu.kernels.steps import is_read, text_record
 from spsbench.extensions.cpu.replay.models import tensors_of
-from spsbench.extensions.cpu.replay.program import Size
+from spsbench.extensions.cpu.replay.program import Operands, Size
 from spsbench.extensions.cpu.replay.record import Recorder, Recording, RecordingCache, record
-from spsbench.extensions.cpu.replay.replay import Operands, Replay
+from spsbench.extensions.cpu.replay.replay import Replay
 
 SIZES = Size(16, 16), Size(6, 6), Size(9, 9)  # recorded; the last one is a check
 PAST = 3  # tokens before them

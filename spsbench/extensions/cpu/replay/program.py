@@ -82,6 +82,16 @@ class Draws(Structure):
         )
 
 
+class Operands(NamedTuple):
+    """What the steps of a pass, or of the first of a roll-out, read beside weights."""
+
+    inputs: Sequence[Tensor]  # numbered as in the recording; those after the last read are unused
+    tables: Sequence[Tensor]  # rows of functions of positions
+    cache_layers: Sequence[Any]
+    texts: Sequence[int]  # records of texts, for each kind of mask
+    end: int  # tokens in the cache after the pass
+
+
 class Affine:
     """An array of whole numbers `a + b tokens + c kept`, each with its own a, b and c.
 
@@ -182,8 +192,8 @@ class Program:
         self._bound: dict[Size, Bound] = {}
         self._weights: Sequence[int] = ()
         self._bases: Any = ()
-        self._cache_layers: list[int] = []
-        self._cache_layer_array: Any = (c_int64 * 0)()
+        self._cached: list[int] = []  # records of the texts' caches, for each layer
+        self._cached_array: Any = (c_int64 * 0)()
 
     def _records(self, steps: Sequence[Instruction]) -> np.ndarray:
         records = np.zeros((len(steps), STEP), np.int64)
@@ -256,50 +266,51 @@ class Program:
     def run(
         self,
         bound: Bound,
-        scratch: int,
-        addresses: Sequence[int],
+        scratch: "Scratch",
+        outputs: Sequence[Tensor],
+        operands: Operands,
         weights: Sequence[int],
-        texts: Sequence[int],
-        cache_layers: list[int],
         draws: Draws | None = None,
-        advances: Sequence[int] = (),
     ) -> None:
-        """Run a pass, or with `draws` one after each draw.
+        """Fill the outputs of a pass, or with `draws` those of one after each draw.
+
+        The cache is not lengthened. Tensors of a roll-out go on by a row from pass to pass.
 
         Args:
             bound: for the size of the pass.
-            scratch: address of the memory for what steps make.
-            addresses: of outputs, inputs and tables.
+            scratch: memory for what steps make.
+            outputs: to be filled.
+            operands: of the pass.
             weights: addresses of theirs.
-            texts: records of texts, for each kind of mask.
-            cache_layers: records of the texts' caches, for each layer.
             draws: of a roll-out.
-            advances: bytes from each of `addresses` in one pass to that in the next.
 
         Raises:
             MemoryError, IndexError: as `check`.
         """
-        bases = 0, scratch, 0, 0, *addresses
+        tensors = [*outputs, *operands.inputs[: self.inputs], *operands.tables]
+        bases = 0, scratch.address(bound.scratch), 0, 0, *map(Tensor.data_ptr, tensors)
         if weights is not self._weights:
             self._weights = weights
             self._bases = (c_int64 * (len(bases) + len(weights)))(*bases, *weights)
         else:
             self._bases[: len(bases)] = bases
-        if cache_layers != self._cache_layers:
-            self._cache_layers = cache_layers
-            self._cache_layer_array = (c_int64 * len(cache_layers))(*cache_layers)
-        text_array = (c_int64 * len(texts))(*texts)
+        cached = [number for layer in operands.cache_layers for number in layer.addresses]
+        if cached != self._cached:
+            self._cached, self._cached_array = cached, (c_int64 * len(cached))(*cached)
+        count, text_array = len(operands.texts), (c_int64 * len(operands.texts))(*operands.texts)
         in_pass = Pass(
-            *(addressof(self._bases), addressof(text_array), addressof(self._cache_layer_array)),
-            *(len(texts) // TEXT // len(self.layers), torch.get_num_threads()),
+            *(addressof(self._bases), addressof(text_array), addressof(self._cached_array)),
+            *(count // TEXT // len(self.layers), torch.get_num_threads()),
         )
         steps = bound.address, len(bound.steps), addressof(in_pass)
         if draws is None:
             check(in_c().run_steps(*steps))
             return
-        strides = (c_int64 * len(bases))(*[0] * FIRST, *advances)
-        more = len(bases), addressof(strides), len(texts) // TEXT, addressof(draws)
-        check(in_c().roll_out(*steps, *more))
+        advances = [0] * FIRST + [x.stride(0) * x.itemsize for x in tensors]
+        strides = (c_int64 * len(bases))(*advances)
+        check(
+            in_c().roll_out(*steps, len(bases), addressof(strides), count // TEXT, addressof(draws))
+        )
 
 
 def _shapes(recording: Recording, outputs: Sequence[Any]) -> np.ndarray:

@@ -8,14 +8,14 @@ code stays in use.
 
 from collections.abc import Hashable, Mapping, Sequence
 from threading import Lock
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from spsbench.engines.replay import RollOut
 from spsbench.extensions.cpu.kernels.steps import RefusedError, Weights
-from spsbench.extensions.cpu.replay.program import Bound, Draws, Program, Scratch, Size
+from spsbench.extensions.cpu.replay.program import Draws, Operands, Program, Scratch, Size
 from spsbench.extensions.cpu.replay.record import Recording
 
 
@@ -36,16 +36,6 @@ class PassRequest(Protocol):
 
 Request = TypeVar("Request", bound=PassRequest)
 AnyRequest = TypeVar("AnyRequest", bound=PassRequest, contravariant=True)
-
-
-class Operands(NamedTuple):
-    """What the steps of a pass, or of the first of a roll-out, read beside weights."""
-
-    inputs: Sequence[Tensor]  # numbered as in the recording; those after the last read are unused
-    tables: Sequence[Tensor]  # rows of functions of positions
-    cache_layers: Sequence[Any]
-    texts: Sequence[int]  # records of texts, for each kind of mask
-    end: int  # tokens in the cache after the pass
 
 
 class Body(Protocol[AnyRequest]):
@@ -130,14 +120,13 @@ class Replay(Generic[Request]):
         names = request.outputs(bool(agrees))
         if names not in self._programs:
             self._programs[names] = Program(self._body.sizes, recordings, names)
-        program = self._programs[names]
-        if (operands := self._body.operands(request, 1)) is None:
+        program, weights = self._programs[names], self._weights.addresses()
+        if weights is None or (operands := self._body.operands(request, 1)) is None:
             return None
         bound = program.at(request.size)
         shapes = zip(bound.shapes.items(), program.dtypes, strict=True)
         outputs = {name: torch.empty(x, dtype=dtype, device="cpu") for (name, x), dtype in shapes}
-        if not self._run_program(program, bound, list(outputs.values()), operands):
-            return None
+        program.run(bound, self._scratch, list(outputs.values()), operands, weights)
         if agrees:
             self.counts[1] += 1
             _lengthen(operands, 1)
@@ -169,42 +158,19 @@ class Replay(Generic[Request]):
         n = len(rolled.ids)
         try:
             operands = self._body.operands(request, n) if self._body.takes(request) else None
-            if operands is None:
+            if operands is None or (weights := self._weights.addresses()) is None:
                 return None
             bound = program.at(request.size)
             if rows is None:
                 (shape,) = bound.shapes.values()
                 rows = torch.empty((n, *shape), dtype=program.dtypes[0], device="cpu")
             draws = Draws.of(rolled, logits, rows)
-            if not self._run_program(program, bound, [rows], operands, draws):
-                return None
+            program.run(bound, self._scratch, [rows], operands, weights, draws)
         finally:
             self._lock.release()
         self.counts[1] += n
         _lengthen(operands, n)
         return rows
-
-    def _run_program(
-        self,
-        program: Program,
-        bound: Bound,
-        outputs: Sequence[Tensor],
-        operands: Operands,
-        draws: Draws | None = None,
-    ) -> bool:
-        """Fill `outputs`, of all passes of a roll-out; return whether weights can be read.
-
-        The cache is not lengthened.
-        """
-        if (weights := self._weights.addresses()) is None:
-            return False
-        tensors = [*outputs, *operands.inputs[: program.inputs], *operands.tables]
-        addresses = list(map(Tensor.data_ptr, tensors))
-        cached = [number for layer in operands.cache_layers for number in layer.addresses]
-        advances = () if draws is None else [x.stride(0) * x.itemsize for x in tensors]
-        scratch = self._scratch.address(bound.scratch)
-        program.run(bound, scratch, addresses, weights, operands.texts, cached, draws, advances)
-        return True
 
     def _record(self, request: Request) -> list[Recording]:
         """Record passes of a few sizes, and return them.

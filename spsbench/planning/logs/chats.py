@@ -119,7 +119,7 @@ def chosen(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
     versions = item.get("versions")
-    if isinstance(versions, list) and versions:
+    if isinstance(versions, list) and versions and all(isinstance(v, dict) for v in versions):
         place = item.get("currentlySelected")
         return versions[place if type(place) is int and 0 <= place < len(versions) else -1]
     path, inner = item.get("id"), item.get("kwargs", item.get("data"))
@@ -127,7 +127,7 @@ def chosen(item: Any) -> Any:
         last = path[-1] if isinstance(path, list) and path else item.get("type")
         inner.setdefault("role", last)
         return inner
-    return item
+    return item["message"] if role_of(item.get("message")) and not role_of(item) else item
 
 
 def read_into(account: Account, value: Any, content: Content, texts: list[str]) -> None:
@@ -332,7 +332,9 @@ def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tu
         yield from answers_of(account, choices, holders)
     elif isinstance(value.get("output"), dict | list) and value["output"]:
         yield from answers_of(account, account.get(value, "output"), holders)
-    elif role_of(value) or any(isinstance(value.get(name), str | list) for name in names.texts):
+    elif role_of(value) or any(
+        isinstance(value.get(k), str | list) and value[k] for k in names.texts
+    ):
         yield value, holders
     elif (inner := account.get(value, *names.wrapped, api=True)) is not None:
         yield from answers_of(account, inner, holders)

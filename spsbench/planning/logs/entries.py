@@ -5,6 +5,7 @@ What holds no usable request raises `LeftOutError`, and is counted by its reason
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,19 +111,13 @@ def spread(value: Any, path: Sequence[str]) -> Iterator[Any]:
 def nest(attributes: Any) -> Any:
     """Return the attributes of a span as objects; OpenTelemetry lists them, with dots in names."""
     if isinstance(attributes, list):
-        pairs = {
-            item["key"]: next(iter(item["value"].values()), None)
-            for item in attributes
-            if isinstance(item, dict)
-            and isinstance(item.get("key"), str)
-            and isinstance(item.get("value"), dict)
-        }
-        attributes = pairs
+        with suppress(KeyError, TypeError, AttributeError, StopIteration):
+            attributes = {item["key"]: next(iter(item["value"].values())) for item in attributes}
     if not isinstance(attributes, dict):
         return attributes
     root: dict[str, Any] = {}
-    for name, value in attributes.items():
-        *path, last = name.split(".", 6)
+    for field, value in attributes.items():
+        *path, last = str(field).split(".", 6)
         holder = root
         for key in path:
             inner = holder.setdefault(key, {})
@@ -163,10 +158,12 @@ def requests_in(entry: dict[str, Any], index: int, forms: Counter[str]) -> Itera
     form = next(
         form for form in FORMS if all(value_at(entry, path) is not None for path in form.marks)
     )
-    make = _of_conversation if form.turns else _of_form
-    for place, request in enumerate(make(account, form, index)):
-        forms[form.name] += not place
-        yield request
+    requests = list((_of_conversation if form.turns else _of_form)(account, form, index))
+    beside, inside = account.unread()
+    forms[form.name] += 1
+    for request in requests:
+        written = request.written if len(requests) == 1 else None  # usage is of all of them
+        yield replace(request, written=written, unread=tuple(beside), unread_inside=tuple(inside))
 
 
 def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
@@ -199,8 +196,8 @@ def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
     beside = [account.at(path) for path in form.beside if value_at(entry, path)]
     around = tuple(half for half in (sent, *beside) if isinstance(half, dict))
     identity = name(entry, index, "custom_id", "id", "request_id", "rid")
-    made = [
-        _request(
+    for place, (choice, holders) in enumerate(choices):
+        yield _request(
             account,
             choice,
             (*holders, *around),
@@ -210,22 +207,6 @@ def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
             group=cut(entry["group"]) if isinstance(entry.get("group"), str) else None,
             trace=next((cut(v) for k in names.traces if isinstance(v := entry.get(k), str)), None),
             fields=fields_of(entry),
-        )
-        for place, (choice, holders) in enumerate(choices)
-    ]
-    yield from _accounted(account, made)
-
-
-def _accounted(account: Account, made: Sequence[Request]) -> Iterator[Request]:
-    """Yield requests with the fields that none of them read."""
-    beside, inside = account.unread()
-    several = len(made) > 1  # usage is of all of them
-    for request in made:
-        yield replace(
-            request,
-            unread=tuple(beside),
-            unread_inside=tuple(inside),
-            written=None if several else request.written,
         )
 
 
@@ -254,9 +235,6 @@ def _request(account: Account, choice: object, holders: Holders, **values: Any) 
         for key in names.answer_ids:
             ids = token_ids(account, holder, key) if ids is None and holder.get(key) else ids
         logprobs = logprobs or holder.get("logprobs")
-    if ids is None and reply is not None:
-        ids, listed_logprobs = spelled(holders, reply)
-        logprobs = logprobs or listed_logprobs
     if reply is None and ids is None:
         raise LeftOutError("an answer without text")
     check_whole(holders, reply)
@@ -292,18 +270,6 @@ def without_prompt(
     if not begins or len(answer) == len(before) or not (echoes or len(before) >= LEAST_ECHO):
         return answer, False
     return answer[len(before) :], True
-
-
-def spelled(holders: Holders, text: str) -> tuple[list[int] | None, list[Any] | None]:
-    """Return ids and log-probabilities in `details`, if their texts make up the answer."""
-    for holder in holders:
-        tokens = value_at(holder, "details.tokens")
-        if isinstance(tokens, list) and tokens and all(isinstance(t, dict) for t in tokens):
-            texts, ids = [[token.get(key) for token in tokens] for key in ("text", "id")]
-            if all(isinstance(x, str) for x in texts) and "".join(texts) == text:
-                checked = token_ids(Account({}), {"details": ids}, "details")
-                return checked, [token.get("logprob") for token in tokens]
-    return None, None
 
 
 def ending(holder: Mapping[str, Any]) -> object:
@@ -397,13 +363,10 @@ def _of_conversation(account: Account, form: Form, index: int) -> Iterator[Reque
         raise LeftOutError(f"a conversation of more than {MAX_ANSWERS} answers")
     system = account.at(("system",))
     lead = [{"role": "system", "content": system}] if isinstance(system, str) else []
-    made = [
-        Request(
+    for place in answers:
+        yield Request(
             id=f"{name(account.entry, index, 'id')}/{place}",
             prompt=Chat.of([*lead, *messages[:place]], []),
             answer=Reply.of(messages[place]),
             fields=fields_of(account.entry),
         )
-        for place in answers
-    ]
-    yield from _accounted(account, made)

@@ -1,7 +1,6 @@
 """Files, pipes and folders of logs: the values of their lines, rows or documents, one by one."""
 
 import codecs
-import csv
 import errno
 import io
 import json
@@ -17,6 +16,7 @@ from typing import IO, Any
 from spsbench.errors import DataError, first_line
 from spsbench.hardware.files import SILENCE
 from spsbench.planning.logs.chats import role_of
+from spsbench.tasks.reader import TABLES, rows
 from spsbench.untrusted import (
     MAX_VALUES,
     FieldError,
@@ -73,10 +73,8 @@ def values_of(file: IO[bytes], path: Path, leave_out: LeaveOut) -> Iterator[tupl
         number, line = number + 1, file.readline(LINE_BYTES)
     if not line:
         leave_out(f"an empty file ({cut(path.name)})")
-    elif line.startswith(PARQUET):
-        yield from enumerate(parquet(path))
-    elif line.lstrip()[:1] not in b"[{" and (columns := header(line)):
-        yield from enumerate(table(file, *columns, path), number + 1)
+    elif line.startswith(PARQUET) or TABLES.keys() & {*path.suffixes}:
+        yield from enumerate(table(path))
     elif is_document(line):
         yield from enumerate(conversations(document(line, file, path)))
     else:
@@ -138,45 +136,16 @@ def conversations(values: Iterator[Any]) -> Iterator[Any]:
         yield [first, *values]
 
 
-def header(line: bytes) -> tuple[list[str], str] | None:
-    """Return the columns and the separator of a CSV whose first line this is; None: it is none."""
-    text = line.decode(errors="replace").strip()
-    for separator in "\t,;":
-        columns = next(csv.reader([text], delimiter=separator), [])
-        if len(columns) > 1 and all(cell.replace("_", "").isalnum() for cell in columns):
-            return columns, separator
-    return None
-
-
-def table(file: IO[bytes], columns: list[str], separator: str, path: Path) -> Iterator[Any]:
-    """Yield the rows of a CSV as objects; names are in lower case where they are one word.
-
-    Raises:
-        DataError: no CSV, or a cell beyond the bounds.
-    """
-    csv.field_size_limit(LINE_BYTES)
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    names = [name if "_" in name or not name.istitle() else name.lower() for name in columns]
-    try:
-        for cells in csv.reader(text, delimiter=separator):
-            row: dict[str, Any] = dict(zip(names, cells, strict=False))
-            for name, cell in row.items():
-                if cell.isdecimal() and any(word in name.lower() for word in COUNTED):
-                    row[name] = int(cell[:18])
-            yield row
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(
-            f"no CSV ({cut(str(path))}: {first_line(error)}): expected a row a request, in UTF-8"
-        ) from error
-
-
-def parquet(path: Path) -> Iterator[Any]:
-    """Yield the rows of a parquet file, as files of prompts are read."""
-    from spsbench.tasks.reader import rows
-
+def table(path: Path) -> Iterator[Any]:
+    """Yield the rows of CSV or parquet as files of prompts are read; words in lower case."""
     if str(path) == "-":
-        raise DataError("parquet (standard input): expected a file. Name it")
-    yield from (row.values for row in rows(path))
+        raise DataError("a table (standard input): expected a file. Name it")
+    for row in rows(path):
+        values = {}
+        for name, cell in row.values.items():
+            is_count = any(word in name.lower() for word in COUNTED) and str(cell).isdecimal()
+            values[name.lower() if name.istitle() else name] = int(cell) if is_count else cell
+        yield values
 
 
 def document(first: bytes, file: IO[bytes], path: Path) -> Iterator[Any]:

@@ -182,8 +182,8 @@ class LogAnswer:
             f"{plan.requests:,} requests, {plan.written:,} tokens ({formats}); intervals are "
             "over requests. Every exact rule accepts the same tokens of a deterministic draft.",
             "tau: tokens a round, over all rounds. vLLM's: its mean acceptance length, accepted "
-            "tokens a round with a draft, and one; rounds without a draft are left out. its rate: "
-            "vLLM's draft acceptance rate, accepted of all drafted tokens.",
+            "tokens a round with a draft, and one; rounds without a draft are left out.",
+            "its rate: vLLM's draft acceptance rate, accepted of all drafted tokens.",
             "accepted: of the drafted tokens whose places the answers have. work: operations over "
             "plain sampling's, a row of the target each, and the draft's.",
         ]

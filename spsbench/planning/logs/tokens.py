@@ -132,25 +132,18 @@ class Tokens:
         from spsbench.models.tokenizers import rendered, special_tokens
 
         messages, begun = for_template(prompt.messages)
-        reply, _ = for_template([answer.message, {}])  # type: ignore[attr-defined]
-        with refusals():
-            texts = [
-                "".join(
-                    span.text
-                    for span in rendered(
-                        self.template, chat, "", None, prompt.tools, opens_answer=opens
-                    )
-                )
-                for chat, opens in ((messages, True), ([*messages, *reply[:1]], False))
-            ]
-        start, whole = texts
-        if begun or not whole.startswith(start):
+        reply = for_template([answer.message, {}])[0][:1]  # type: ignore[attr-defined]
+        texts = []
+        for chat, opens in ((messages, True), ([*messages, *reply], False)):
+            with refusals():
+                spans = rendered(self.template, chat, "", None, prompt.tools, opens_answer=opens)
+            texts.append("".join(span.text for span in spans))
+        if begun or not texts[1].startswith(texts[0]):
             return None
-        text = whole[len(start) :].rstrip()
+        text = texts[1][len(texts[0]) :].rstrip()
         for control in special_tokens(self.template):
             text = text.removesuffix(control)
-        message = answer.message  # type: ignore[attr-defined]
-        words = [message.get("reasoning_content", ""), message["content"]]
+        words = (reply[0].get("reasoning_content", ""), reply[0]["content"])
         return text if all(word.strip() in text for word in words) else None
 
     def _texts(self, texts: Sequence[str]) -> list[int] | None:

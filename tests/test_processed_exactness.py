@@ -11,9 +11,9 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.pairings import drafter_kinds, made_drafter
 from spsbench.audit.exact.tables import Pair
-from spsbench.loop.processors import Processors
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.registry import BUILT_IN
+from spsbench.settings.processors import Processors
 from tests.automata import FORKS, case_of
 
 RULES = {e.name: e.load()() for e in BUILT_IN if (e.kind, e.guarantee) == ("verifiers", "exact")}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.decode import token_budget
+from spsbench.loop.processors import TextProcessors
 from spsbench.loop.types import LM, Limits
 from spsbench.methods.processors import processors_of
 from spsbench.methods.resolve import warp
@@ -50,7 +51,9 @@ class TextTracer:
     def rows(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Rows]:
         """Yield the distributions of one piece of the text after another."""
         text, end = [*prompt, *tokens], len(prompt) + len(tokens)
-        processed = None if self._processors is None else self._processors.open(len(prompt))
+        by, processed = self._processors, None
+        if by is not None:
+            processed = TextProcessors(by, len(prompt))
         self.target.commit(0)
         self.target.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
         for begin in range(len(prompt), end, PIECE):

@@ -16,6 +16,7 @@ from spsbench.benchmark.target_probs import Rows, on_host
 from spsbench.loop.drafter_context import Drawn as How
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.processors import TextProcessors
 from spsbench.loop.sampling import ProcessedWarp
 from spsbench.loop.types import Context, Draft, Drafter, Schedule, Scores, Step, Verdict, always
 from spsbench.methods.build import LoadedDrafterContext
@@ -89,7 +90,9 @@ class DraftTracer:
         counts, hits = [], []
         text, last, most = list(prompt), None, self.of.most
         none, logits = torch.empty(0, dtype=torch.int64), torch.cat([x.logits for x in rows])
-        processed = None if self._processors is None else self._processors.open(len(prompt))
+        by, processed = self._processors, None
+        if by is not None:
+            processed = TextProcessors(by, len(prompt))
         for t, token in enumerate(tokens):
             context = Context(list(text), self.warp, last, processors=processed)
             noise = PhiloxStream(0).round(t)
@@ -139,7 +142,9 @@ class DraftTracer:
         """
         if self._processors is None:
             return self.warp
-        return ProcessedWarp(partial(self._processors.open(start).along, text=text), self.warp)
+        return ProcessedWarp(
+            partial(TextProcessors(self._processors, start).along, text=text), self.warp
+        )
 
     def _sized(self, piece: Rows, size: int, count: int) -> Rows:
         """Return the target's distributions over the tokens that both models have."""

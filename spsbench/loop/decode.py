@@ -25,7 +25,7 @@ from spsbench.loop.guards import (
     relaxing_of,
 )
 from spsbench.loop.noise import on_device
-from spsbench.loop.processors import Processors
+from spsbench.loop.processors import TextProcessors
 from spsbench.loop.sampling import on_host, send
 from spsbench.loop.text import PromptError, token_ids
 from spsbench.loop.timing import Stopwatch
@@ -44,6 +44,7 @@ from spsbench.loop.types import (
     Verdict,
     Verifier,
 )
+from spsbench.settings.processors import Processors
 from spsbench.settings.records import DraftProbs
 
 
@@ -106,7 +107,7 @@ def decode(
     go_on, relax = go_on_of(schedule), relaxing_of(verifier, warp)
     if constraint is not None:
         constraint.begin(start, budget, target.vocab_size)
-    processed = None if processors is None else processors.open(start)
+    processed = None if processors is None else TextProcessors(processors, start)
 
     target.commit(0)
     prefill = target.append(torch.tensor(x[:-1], dtype=torch.int64), keep=0)

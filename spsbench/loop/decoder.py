@@ -9,9 +9,9 @@ from torch import Tensor
 from spsbench.errors import DataError
 from spsbench.loop.batch import Batch
 from spsbench.loop.constraint import Constraint
-from spsbench.loop.processors import Processors
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
 from spsbench.settings.cell import Cell, CellRequest
+from spsbench.settings.processors import Processors
 
 
 class Prompt(NamedTuple):

@@ -12,7 +12,6 @@ mask before them and one after them give the same row: a constraint composes in 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,38 +21,7 @@ from torch import Tensor
 from spsbench.loop.constraint import DeadEndError, Path
 from spsbench.loop.sampling import Numbers, send
 from spsbench.loop.types import Draft, Scores
-
-
-@dataclass(frozen=True)
-class Processors:
-    """The processors of a text, in token ids; each is off by default.
-
-    Args:
-        biases: (token, what is added to its logit), each token once.
-        repetition: positive logits of tokens that the text has are divided by it, others
-            multiplied.
-        of_answer: the repetition penalty counts tokens of the answer alone, none of the prompt.
-        frequency: subtracted from a token's logit for each time that the answer has it.
-        presence: subtracted from the logits of tokens that the answer has.
-        ngram: so many tokens in a row occur once in prompt and answer; 0 is off.
-        words: rows of tokens that the answer never completes; they may begin in the prompt.
-        least: tokens of the answer before one of `eos`.
-        eos: ids that end a text.
-    """
-
-    biases: tuple[tuple[int, float], ...] = ()
-    repetition: float = 1.0
-    of_answer: bool = False
-    frequency: float = 0.0
-    presence: float = 0.0
-    ngram: int = 0
-    words: tuple[Path, ...] = ()
-    least: int = 0
-    eos: frozenset[int] = field(default_factory=frozenset)
-
-    def open(self, start: int) -> "TextProcessors":
-        """Return the processors of one text, whose prompt has `start` tokens."""
-        return TextProcessors(self, start)
+from spsbench.settings.processors import Processors
 
 
 class TextProcessors:

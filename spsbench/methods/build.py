@@ -33,7 +33,6 @@ from spsbench.loop.drafter_context import (
     alone,
 )
 from spsbench.loop.guards import plan_of
-from spsbench.loop.processors import Processors
 from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
 from spsbench.methods.processors import processors_of
 from spsbench.models.cache import Loaded, ModelCache
@@ -42,6 +41,7 @@ from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access
 from spsbench.settings.models import QUANTISED
+from spsbench.settings.processors import Processors
 
 log = logging.getLogger(__name__)
 

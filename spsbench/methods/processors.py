@@ -4,12 +4,11 @@ from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.loop.constraint import Path
-from spsbench.loop.processors import Processors
 from spsbench.models.cache import Loaded
 from spsbench.models.third_party import silent
 from spsbench.models.tokenizers import IdTokenizer
 from spsbench.settings.cell import Cell
-from spsbench.settings.processors import OF_ANSWER, ProcessorSettings
+from spsbench.settings.processors import OF_ANSWER, Processors, ProcessorSettings
 
 
 def processors_of(cell: Cell, loaded: Loaded) -> Processors | None:
@@ -19,7 +18,7 @@ def processors_of(cell: Cell, loaded: Loaded) -> Processors | None:
         DataError: a bias or a bad word that is not the tokenizer's.
     """
     settings = cell.processors
-    if settings == ProcessorSettings():
+    if not settings.changed:
         return None
     penalty, _, scope = settings.repetition_penalty.partition(":")
     return Processors(
@@ -33,6 +32,16 @@ def processors_of(cell: Cell, loaded: Loaded) -> Processors | None:
         least=settings.min_new_tokens,
         eos=frozenset() if cell.ignore_eos else loaded.eos,
     )
+
+
+def requested(settings: ProcessorSettings, tokenizer: Any) -> dict[str, Any]:
+    """Return the options that are on as requests to servers take them: biases by token id.
+
+    Raises:
+        DataError: as `biases_of`.
+    """
+    biases = biases_of(settings, tokenizer, None)
+    return settings.changed | ({"logit_bias": biases} if biases else {})
 
 
 def biases_of(

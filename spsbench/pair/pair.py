@@ -46,7 +46,6 @@ from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
 from spsbench.settings.models import ModelFacts, ModelSpec
 from spsbench.settings.options import parse
-from spsbench.settings.processors import ProcessorSettings
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -325,7 +324,7 @@ class Pair:
             "target": (self.loaded.target, self.cell.target),
             "draft": (self.loaded.draft, self.cell.draft),
         }
-        by_text = self.cell.processors != ProcessorSettings()
+        by_text = bool(self.cell.processors.changed)
         return {
             name: _how_run(model, spec) + TOKEN_BY_TOKEN * (by_text and spec.engine == USUAL_ENGINE)
             for name, (model, spec) in models.items()

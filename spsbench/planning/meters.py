@@ -13,7 +13,6 @@ from spsbench.loop.batch import TARGET, BatchedLM
 from spsbench.loop.decode import decode
 from spsbench.loop.drafter_context import Drawn, Plan
 from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.processors import Processors
 from spsbench.loop.sampling import sample
 from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import (
@@ -34,6 +33,7 @@ from spsbench.methods.measured_costs import GivenSchedule, batch_of, together
 from spsbench.metrics.costs import Rule
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import Surface
+from spsbench.settings.processors import Processors
 
 
 class PassMeter:

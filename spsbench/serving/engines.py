@@ -11,6 +11,7 @@ from spsbench.errors import DataError, UnavailableError
 from spsbench.serving.answers import Answer as Answer
 from spsbench.serving.answers import Reader, SglangReader
 from spsbench.serving.http import FIRST, Client, FailedError, RefusedError
+from spsbench.serving.processors import processor_fields
 from spsbench.serving.wire import UNLISTED, Model, ordered, read
 from spsbench.serving.wire import Stated as Stated
 from spsbench.untrusted import cut
@@ -76,6 +77,7 @@ class Ask:
     stop: tuple[str, ...] = ()
     ignore_eos: bool | None = None  # None = as in `EXTRAS`
     constraint: tuple[str, str] | None = None  # json_schema, regex or grammar, and its text
+    processors: Mapping[str, Any] = field(default_factory=dict)  # as `processor_fields` takes them
 
 
 @dataclass(slots=True)
@@ -193,6 +195,8 @@ class Server:
                 f"no {', '.join(lacking)} ({self.client.address}): expected an engine with that "
                 f"parameter, found {self.name}. Leave the option out"
             )
+        where = f"{self.client.address}, {self.name}"
+        chosen |= processor_fields(self.kind, ask.processors, where)
         return {n: v for n, v in fields.items() if n not in self.refused} | chosen
 
     def _constraint(self, ask: Ask) -> dict[str, Any]:

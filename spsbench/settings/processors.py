@@ -6,7 +6,7 @@ ids once a tokenizer is there.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 from spsbench.errors import UsageError
@@ -104,11 +104,45 @@ class ProcessorSettings:
     ] = ()
     min_new_tokens: Annotated[int, _in_a_chat("0", COUNT)] = 0
 
+    @property
+    def changed(self) -> dict[str, Any]:
+        """Return the options that are not off, by name."""
+        options = fields(ProcessorSettings)
+        return {f.name: v for f in options if (v := getattr(self, f.name)) != f.default}
 
-PROCESSORS = tuple(field.name for field in fields(ProcessorSettings))
+
+PROCESSORS = tuple(one.name for one in fields(ProcessorSettings))
 IN_CONFIGS = {
     "repetition_penalty": "repetition_penalty",
     "no_repeat_ngram_size": "no_repeat_ngram",
     "min_new_tokens": "min_new_tokens",
 }
 """Key of a generation_config.json -> the option, of those that a chat takes from there."""
+
+
+@dataclass(frozen=True)
+class Processors:
+    """The processors of a text, in token ids; each is off by default.
+
+    Args:
+        biases: (token, what is added to its logit), each token once.
+        repetition: positive logits of tokens that the text has are divided by it, others
+            multiplied.
+        of_answer: the repetition penalty counts tokens of the answer alone, none of the prompt.
+        frequency: subtracted from a token's logit for each time that the answer has it.
+        presence: subtracted from the logits of tokens that the answer has.
+        ngram: so many tokens in a row occur once in prompt and answer; 0 is off.
+        words: rows of tokens that the answer never completes; they may begin in the prompt.
+        least: tokens of the answer before one of `eos`.
+        eos: ids that end a text.
+    """
+
+    biases: tuple[tuple[int, float], ...] = ()
+    repetition: float = 1.0
+    of_answer: bool = False
+    frequency: float = 0.0
+    presence: float = 0.0
+    ngram: int = 0
+    words: tuple[tuple[int, ...], ...] = ()
+    least: int = 0
+    eos: frozenset[int] = field(default_factory=frozenset)

@@ -26,7 +26,7 @@ from spsbench.engines.eager import EagerLM
 from spsbench.loop.constraint import DeadEndError
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.processors import Processors
+from spsbench.loop.processors import TextProcessors
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Draft, Limits, Scores
 from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
@@ -34,6 +34,7 @@ from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.settings.processors import Processors
 from tests.oracles.models import ROTARY, WINDOWED, laws, tiny
 
 SIZE, START, EOS = 12, 4, frozenset({3})
@@ -99,7 +100,7 @@ def drawn_logits(n, seed=0):
 def test_each_row_is_transformers_row_after_its_own_path(name):
     by, raw = Processors(**(EACH | THEIRS)[name]), drawn_logits(6)
     draft = Draft(*TREE[:1], None, TREE[1])
-    rows = by.open(START).scores(Scores(raw, {}), TEXT, draft).logits
+    rows = TextProcessors(by, START).scores(Scores(raw, {}), TEXT, draft).logits
     for row, logits, path in zip(rows, raw, draft.paths, strict=True):
         torch.testing.assert_close(row, transformers_rows(logits, [*TEXT, *path], by)[0])
 
@@ -107,7 +108,7 @@ def test_each_row_is_transformers_row_after_its_own_path(name):
 @pytest.mark.parametrize("name", [*EACH, *OURS])
 def test_counts_are_those_of_the_text_whatever_was_drafted_before(name):
     by, rng = Processors(**(EACH | OURS)[name]), random.Random(name)
-    kept, text = by.open(START), TEXT[:START]
+    kept, text = TextProcessors(by, START), TEXT[:START]
     for step in range(12):
         paths = [tuple(rng.choices(range(SIZE), k=depth)) for depth in (0, 1, 3)]
         raw = drawn_logits(3, step).double()
@@ -128,7 +129,7 @@ def test_the_answers_counts_are_those_of_vllm(name):
     plain = Processors(
         **{n: v for n, v in OURS[name].items() if n not in ("frequency", "presence")}
     )
-    row, without = (p.open(START).along(raw[None], TEXT)[0] for p in (by, plain))
+    row, without = (TextProcessors(p, START).along(raw[None], TEXT)[0] for p in (by, plain))
     counts = torch.bincount(torch.tensor(TEXT[START:]), minlength=SIZE)
     lower = by.frequency * counts + by.presence * (counts > 0)
     torch.testing.assert_close(row, without - lower)
@@ -139,16 +140,16 @@ def test_the_answers_counts_are_those_of_vllm(name):
 def test_a_mask_before_or_after_gives_one_row():
     by = Processors(**OURS["mixed"])
     raw, mask = drawn_logits(1).double(), torch.arange(SIZE) % 3 == 0
-    before = by.open(START).along(raw.masked_fill(mask, -torch.inf), TEXT)
-    after = by.open(START).along(raw, TEXT).masked_fill(mask, -torch.inf)
+    before = TextProcessors(by, START).along(raw.masked_fill(mask, -torch.inf), TEXT)
+    after = TextProcessors(by, START).along(raw, TEXT).masked_fill(mask, -torch.inf)
     assert torch.equal(before, after)
 
 
 def test_logits_of_fewer_tokens_leave_out_the_others():
     by = Processors(**OURS["mixed"] | {"ngram": 0, "words": ()})
     wide = drawn_logits(1)
-    narrow = by.open(START).along(wide[:, :6], TEXT)
-    assert torch.equal(narrow, by.open(START).along(wide, TEXT)[:, :6])
+    narrow = TextProcessors(by, START).along(wide[:, :6], TEXT)
+    assert torch.equal(narrow, TextProcessors(by, START).along(wide, TEXT)[:, :6])
 
 
 def ours(target, by, prompt, tokens, drafter=None, verifier=None, temperature=0.0, seed=0):
@@ -201,7 +202,7 @@ def test_the_first_token_is_drawn_from_transformers_distribution(name):
     target, by = tiny("llama", SIZE), Processors(**THEIRS[name])
     raw = laws(target, TEXT)[-1:]
     wanted = transformers_rows(raw[0], TEXT, by).softmax(-1)
-    assert (Warp()(by.open(START).along(raw, TEXT)) - wanted).abs().max() < 1e-6
+    assert (Warp()(TextProcessors(by, START).along(raw, TEXT)) - wanted).abs().max() < 1e-6
 
 
 def test_a_text_of_which_all_tokens_are_banned_ends_with_the_reason():

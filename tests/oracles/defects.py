@@ -27,7 +27,7 @@ from spsbench.audit.exact.enumeration import total_variation, walks, whole_texts
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.heads import network
 from spsbench.loop import decode, sampling
-from spsbench.loop.processors import Processors, TextProcessors
+from spsbench.loop.processors import TextProcessors
 from spsbench.loop.sampling import Warp
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import Context, Draft, Drawn, Limits, Purpose
@@ -45,6 +45,7 @@ from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal
 from spsbench.methods.verifiers.tree_rejection import Recursive, TreeRejection
+from spsbench.settings.processors import Processors
 from tests.heads import head_faults, writers
 from tests.heads.stage import HeadSite, with_frontier
 from tests.oracles.models import tiny

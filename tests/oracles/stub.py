@@ -88,9 +88,11 @@ class Engine:
     wait: float = 0.02  # seconds for a second request
     k: int = K  # 0 = plain sampling
     ignores_cuts: bool = False  # top-p and top-k
+    penalises: str = "text"  # what a repetition penalty counts; "answer", or "" = nothing
     as_vllm: bool = False  # the prompt's pass has no draft; the last draft may go beyond the end
     actual: float | None = None  # a temperature that is set behind the client's back
     size: int = SIZE
+    penalty: float = 1.0  # of repetition, of the request
     slots: dict[int, Any] = field(default_factory=dict)  # draft probs of each running request
     met: threading.Condition = field(default_factory=threading.Condition)
 
@@ -112,19 +114,34 @@ class Engine:
             with self.met:
                 del self.slots[request]
 
-    def generate(self, prompt, n, temperature, seed, top_p=1.0, top_k=0):
+    def penalised(self, rows, fed, drafts, start):
+        """Rows after `fed` and each of the drafts, under the penalty of a text."""
+        begin = {"text": 0, "answer": start}.get(self.penalises)
+        if self.penalty == 1 or begin is None:
+            return rows
+        rows = rows.copy()
+        for i, row in enumerate(rows):
+            for token in {*fed[begin:], *drafts[:i]}:
+                row[token] = (
+                    row[token] / self.penalty if row[token] > 0 else row[token] * self.penalty
+                )
+        return rows
+
+    def generate(self, prompt, n, temperature, seed, top_p=1.0, top_k=0, repetition_penalty=1.0):
+        self.penalty = repetition_penalty
         rng = np.random.default_rng(seed)
         if self.actual is not None and temperature > 0:
             temperature = self.actual
         made, fed, request = Made(), list(prompt) or [0], object()
+        start = len(fed)
         cut = (1.0, 0) if self.ignores_cuts else (top_p, max(top_k, 0))
         with self.slot(request):
             while len(made.ids) < n:
-                self.round(made, fed, temperature, rng, n, request, cut)
+                self.round(made, fed, temperature, rng, n, request, cut, start)
         del made.ids[n:], made.logits[n:]
         return made
 
-    def round(self, made, fed, temperature, rng, n, request, cut):
+    def round(self, made, fed, temperature, rng, n, request, cut, start):
         """Draft, judge, emit; `fed` is the text as the models see it."""
         k = min(self.k, n - len(made.ids) - 1)
         if self.as_vllm:
@@ -144,7 +161,8 @@ class Engine:
             law for key, law in list(self.slots.items()) if key != request and law is not None
         ]
         stated = self.score(fed, [*drafts, 0])
-        q = after_cut(softmax(stated, temperature), *cut)
+        processed = self.penalised(stated, fed, drafts, start)
+        q = after_cut(softmax(processed, temperature), *cut)
         if self.defect == "verifies greedily":
             q = np.eye(q.shape[1])[q.argmax(1)]
         for kept, x in enumerate(drafts):
@@ -357,7 +375,8 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
         return http.send({"error": {"message": f"no model {body['model']}"}}, 404)
     chat = "messages" in body
     prompt = stub.ids(body["messages"][-1]["content"] if chat else body["prompt"])
-    cuts = {name: body[name] for name in ("top_p", "top_k") if name in body}
+    names = ("top_p", "top_k", "repetition_penalty")
+    cuts = {name: body[name] for name in names if name in body}
     seed, temperature = body.get("seed", 0), body["temperature"]
     made = stub.generate(prompt, body["max_tokens"], temperature, seed, cuts)
     texts = {stop: stub.printed_stop(made, stop) for stop in body.get("stop", ())}

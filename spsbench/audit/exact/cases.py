@@ -15,11 +15,11 @@ from spsbench.audit.statistical.positions import distributions_of
 from spsbench.audit.statistical.processed import processed
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import never
-from spsbench.loop.processors import Processors
 from spsbench.loop.types import LM, Draft, Drafter, Noise, Purpose, Schedule, Stop, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.settings.cell import WarpSettings
+from spsbench.settings.processors import Processors
 
 
 @dataclass

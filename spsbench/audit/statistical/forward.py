@@ -24,13 +24,13 @@ from spsbench.audit.statistical.processed import processed
 from spsbench.engines.linear_layers import StandIn
 from spsbench.engines.quantization.layers import dequantise, format_of
 from spsbench.engines.session.states import keeps_states, one_by_one
-from spsbench.loop.processors import Processors
 from spsbench.methods.processors import processors_of
 from spsbench.models.cache import Loaded
 from spsbench.models.devices import free_bytes
 from spsbench.models.source import rounded
 from spsbench.models.third_party import silent
 from spsbench.settings.cell import Cell
+from spsbench.settings.processors import Processors
 
 PRECISE = (torch.float32, torch.float64)
 SHARE = 0.4  # share of the free memory available to a copy
@@ -55,7 +55,7 @@ class Scorer:
         reload: bool = True,
     ) -> None:
         self.model = (again(model) if reload else None) or model
-        self.vocab_size, self._processors = vocab_size, processors
+        self.vocab_size, self.processors = vocab_size, processors
         context = model.config.get_text_config()
         self.limit: int | None = getattr(context, "max_position_embeddings", None)
 
@@ -88,7 +88,7 @@ class Scorer:
         """
         ends = range(len(text) - len(rows) + 1, len(text) + 1)
         logits = rows[:, : self.vocab_size].numpy()
-        return processed(logits, (text[:end] for end in ends), start, self._processors)
+        return processed(logits, (text[:end] for end in ends), start, self.processors)
 
 
 @torch.inference_mode()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from spsbench.audit.statistical.betting import Floats
-from spsbench.loop.processors import Processors
+from spsbench.settings.processors import Processors
 
 
 def processed(

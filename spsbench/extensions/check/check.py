@@ -25,11 +25,12 @@ from spsbench.extensions.check.greedy import (
     compare,
     compare_best,
     expect_by_weights,
+    rounding_between,
 )
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.modes import Modes
 from spsbench.extensions.check.options import CheckOptions, of_file
-from spsbench.extensions.check.sampled import Sampled
+from spsbench.extensions.check.sampled import UNDECIDED, Sampled
 from spsbench.extensions.check.speed import Level, Ratios, time_servers
 from spsbench.extensions.check.texts import (
     BASE,
@@ -47,6 +48,7 @@ from spsbench.serving.acceptance import Acceptance
 from spsbench.serving.address import checked as checked_address
 from spsbench.serving.engines import GREEDY_SAFE, Answer, Kind
 from spsbench.settings.options import parse
+from spsbench.settings.processors import Processors
 
 log = logging.getLogger(__name__)
 OWN_CUTS = "cuts of its own (top-k, top-p, penalties) may be on and would look like a bias"
@@ -114,7 +116,10 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
         greedy = await texts.greedy(OWN) if needs_greedy else []
         scored = score_greedy(texts, greedy)
         if "greedy" in parts:
-            checked.greedy = await compare_greedy(texts, greedy, scored)
+            if plan.processors.changed:
+                checked.greedy = await compare_processed(texts, scored)
+            else:
+                checked.greedy = await compare_greedy(texts, greedy, scored)
         modes = Modes(texts, greedy)
         await modes.run(parts)
         checked.modes = modes.results
@@ -191,6 +196,43 @@ async def compare_greedy(
     return compare_best(greedy, None)
 
 
+async def compare_processed(
+    texts: Texts, plain: Sequence[tuple[Answer | None, Answer]]
+) -> ServerGreedy | None:
+    """Compare greedy texts under the processors with the weights, and name a fault that fits.
+
+    Args:
+        plain: what `score_greedy` returned of texts without processors, which tell the rounding.
+
+    Returns:
+        None without weights: what a server states is the distribution before them on some engines.
+    """
+    weights = texts.weights
+    if weights is None or weights.processors is None:
+        texts.remark(UNDECIDED)
+        return None
+    by, answers = weights.processors, await texts.greedy(OWN, "greedy processed", processed=True)
+    tolerance = rounding_between([(base, text) for base, text in plain if base])
+    tolerance *= max(by.repetition, 1 / by.repetition)
+    prompts = [texts.prompt_ids(texts.prompt(i), text) for i, text in enumerate(answers)]
+
+    def compared(processors: Processors | None) -> ServerGreedy:
+        under = weights.under(processors)
+        pairs = [expect_by_weights(under, *pair) for pair in zip(prompts, answers, strict=True)]
+        bases, by_id = [base for base, _ in pairs], [text for _, text in pairs]
+        return compare("the weights", bases, by_id, tolerance=tolerance)
+
+    result = compared(by)
+    others: dict[str, Processors | None] = {"without any of them": None}
+    if by.repetition != 1:
+        scope = "prompt and answer" if by.of_answer else "the answer alone"
+        others[f"with a repetition penalty of {scope}"] = replace(by, of_answer=not by.of_answer)
+    for words, other in others.items() if result.verdict is AuditVerdict.BIAS else ():
+        if compared(other).verdict is AuditVerdict.HELD:
+            texts.remark(f"{OWN}: under penalties its greedy texts are those {words}")
+    return result
+
+
 def run_check(
     url: str | None,
     given: Mapping[str, Any],
@@ -217,7 +259,7 @@ def run_check(
         (plan,) = parse(given, CheckOptions)
         plan = replace(plan, url=checked_address(url))
         journal = Journal(plan.resume or plan.keep or keep, resume=plan.resume is not None)
-    weights = load(plan.weights) if plan.weights else None
+    weights = load(plan.weights, **plan.processors.changed) if plan.weights else None
     draft = load(plan.draft) if plan.draft else None
     if weights and draft and draft.texts[: len(weights.texts)] != weights.texts[: len(draft.texts)]:
         raise DataError(

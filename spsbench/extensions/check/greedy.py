@@ -101,11 +101,7 @@ def compare(
     pairs = [(base, text) for base, text in zip(bases, texts, strict=True) if base]
     shared: set[str] = set()
     if tolerance is None:
-        apart, shared = [0.0], shared_texts([base for base, _ in pairs])
-        for base, text in pairs:
-            logprobs = zip(base.own, text.own[: first_difference(base, text)], strict=False)
-            apart += [abs(a - b) for a, b in logprobs if min(a, b) > UNLISTED]
-        tolerance = 2 * max(apart) + LEAST
+        tolerance, shared = rounding_between(pairs), shared_texts([base for base, _ in pairs])
     compared = [
         compare_pair(name, base, text, tolerance, shared)
         if base
@@ -115,6 +111,15 @@ def compare(
     result = ServerGreedy(reference, compared, all(third_is_a_bug(base) for base, _ in pairs[:1]))
     result.left_out = dict(Counter(filter(None, unbalanced)))
     return result
+
+
+def rounding_between(pairs: Sequence[tuple[Answer, Answer]]) -> float:
+    """Return the nats that rounding explains: twice the largest difference over common prefixes."""
+    apart = [0.0]
+    for base, text in pairs:
+        logprobs = zip(base.own, text.own[: first_difference(base, text)], strict=False)
+        apart += [abs(a - b) for a, b in logprobs if min(a, b) > UNLISTED]
+    return 2 * max(apart) + LEAST
 
 
 def unbalanced_in(base: Answer | None, text: Answer) -> str:

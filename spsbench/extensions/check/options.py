@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from spsbench.settings.options import (
     numbers,
     parse,
 )
+from spsbench.settings.processors import PROCESSORS, ProcessorSettings
 
 SPEED, OUTPUT = "Speed", "Output"
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
@@ -39,11 +40,13 @@ IN_FILES = {
 HEADER = (
     *("url", "baseline", "weights", "model", "baseline_model", "prompts", "chat", "length"),
     *("temperatures", "top_p", "top_k", "together", "concurrency", "requests", "seed"),
+    *PROCESSORS,
 )
 """The options that the answers in a file depend on, by the names there."""
 MAY_CHANGE = ("parts", "most", "bias", "level", "draft", "url", "baseline")
 """The options that may change when a check resumes."""
-OFF = {"top_p": 1.0, "top_k": 0, "together": None}  # left out of a file
+OFF = {"top_p": 1.0, "top_k": 0, "together": None}  # left out of a file, with processors
+OFF |= json.loads(json.dumps(asdict(ProcessorSettings())))
 PROMPTS = (
     "The old lighthouse keeper climbed the stairs every evening, and",
     "Photosynthesis is the process by which plants",
@@ -65,7 +68,7 @@ PROMPTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckOptions:
+class CheckOptions(ProcessorSettings):
     """Options of a check, beside the address of the server.
 
     Args:
@@ -136,6 +139,11 @@ class CheckOptions:
             raise UsageError(f"`only` {', '.join(unknown)}: expected some of {parts}")
         if not self.texts or not all(self.texts):
             raise UsageError("no prompts (`prompts`): expected one or more that are not empty")
+        if self.min_new_tokens > self.max_new_tokens:
+            raise UsageError(
+                f"`min_new_tokens` {self.min_new_tokens} with `max_new_tokens` "
+                f"{self.max_new_tokens}: expected no more than those. Lower it"
+            )
         if self.weights is None and (self.draft is not None or self.cut):
             raise UsageError(
                 "`draft`, `top_p` or `top_k` without `weights`: expected both, as servers state "
@@ -174,6 +182,11 @@ class CheckOptions:
     def cut(self) -> dict[str, float]:
         """Return the cuts of sampled texts that are not off, as engines name them."""
         return {name: v for name in ("top_p", "top_k") if (v := getattr(self, name)) != OFF[name]}
+
+    @property
+    def processors(self) -> ProcessorSettings:
+        """Return the logits processors of sampled texts, and of greedy ones that are compared."""
+        return ProcessorSettings(**{name: getattr(self, name) for name in PROCESSORS})
 
     @property
     def batch(self) -> int:

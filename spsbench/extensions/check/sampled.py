@@ -38,6 +38,10 @@ BATCH = 16  # texts between two evaluations of the e-value
 ROUNDING = 8  # texts of the baseline for the measurement of rounding
 FIRSTS = 48  # or first tokens of the server
 DOCUMENTED = (Kind.VLLM, Kind.SGLANG, Kind.LLAMA_SERVER)  # what their rows hold, but for chats
+UNDECIDED = (
+    "under penalties, biases or bans a server's distribution cannot be decided by what it states, "
+    "which is that before them on some engines. Name the model with `weights`"
+)
 NOT_TOLD = "the engine does not tell how many of them were drafted"
 
 
@@ -71,6 +75,9 @@ class Sampled:
     async def audit(self) -> SampledResult | None:
         """Audit sampled texts; None if their distribution is not known."""
         mode = self.mode()
+        if self.plan.processors.changed and mode is not Mode.WEIGHTS:
+            self.texts.remark(UNDECIDED)
+            return None
         if mode is None:
             self.texts.remark(
                 "the server gives no logprobs, or no ids: its distribution cannot be decided. Name "
@@ -200,7 +207,7 @@ class Sampled:
         asks = []
         for i in batch:
             ask = self.texts.ask(name, i, self._temperature(i), self._prompt(i))
-            ask = replace(ask, warp=self.plan.cut)
+            ask = replace(self.texts.processed(ask), warp=self.plan.cut)
             asks.append((f"{self.kind}/{i}", replace(ask, top=0) if ids_alone else ask))
         answers = await self.texts.asked(name, asks)
         # A text that a stop string ended has no end of its own.
@@ -221,8 +228,9 @@ class Sampled:
         async def score(index: int, text: Answer) -> Any:
             if weights is None:
                 return await self._rescored(f"rescored/{name}/{index}", text)
-            prompt = self.texts.prompt_ids(self._prompt(index), text)
-            return weights.columns(prompt, text, self._temperature(index), self.draft, cut)
+            by, prompt = weights.processors, self.texts.prompt_ids(self._prompt(index), text)
+            draft = self.draft and self.draft.under(by)
+            return weights.under(by).columns(prompt, text, self._temperature(index), draft, cut)
 
         rows = await self.texts.wait_for([partial(score, *text) for text in texts])
         by_id = [[f"#{i}" for i in text.ids or ()] for _, text in texts]

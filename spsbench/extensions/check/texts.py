@@ -170,6 +170,12 @@ class Texts:
         seed, length = plan.seed + index, plan.max_new_tokens
         return Ask(prompt, length, temperature, seed, server.top, chat=plan.chat)
 
+    def processed(self, ask: Ask) -> Ask:
+        """Return a request with the logits processors of the check."""
+        by = self.weights.processors if self.weights else None
+        biases = {"logit_bias": by.biases} if by and by.biases else {}
+        return replace(ask, processors=self.plan.processors.changed | biases)
+
     def prompt_ids(self, text: str, answer: Answer) -> list[int]:
         """Return the ids of an answer's prompt, for the weights."""
         if self.weights is None:
@@ -200,10 +206,13 @@ class Texts:
         self.report(part, 0, len(asks))
         return await self.wait_for([partial(one, *keyed) for keyed in asks])
 
-    async def greedy(self, name: str, kind: str = "greedy") -> list[Answer]:
-        """Return the greedy texts of the first prompts."""
-        numbers = range(min(GREEDY, len(self.plan.texts)))
-        return await self.asked(name, [(f"{kind}/{i}", self.ask(name, i, 0.0)) for i in numbers])
+    async def greedy(
+        self, name: str, kind: str = "greedy", *, processed: bool = False
+    ) -> list[Answer]:
+        """Return the greedy texts of the first prompts; `processed`, under the processors."""
+        asks = [self.ask(name, i, 0.0) for i in range(min(GREEDY, len(self.plan.texts)))]
+        asks = list(map(self.processed, asks)) if processed else asks
+        return await self.asked(name, [(f"{kind}/{i}", ask) for i, ask in enumerate(asks)])
 
     async def wait_for(
         self, jobs: Sequence[Callable[[], Awaitable[Any]]], together: int | None = None

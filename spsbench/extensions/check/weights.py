@@ -12,7 +12,7 @@ depends on the prefix alone.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Any
@@ -21,6 +21,7 @@ import numpy as np
 
 from spsbench.audit.statistical.betting import Bits, Floats
 from spsbench.audit.statistical.positions import distributions_of
+from spsbench.audit.statistical.processed import processed
 from spsbench.errors import DataError
 from spsbench.extensions.check.columns import (
     BY_ID,
@@ -31,6 +32,7 @@ from spsbench.extensions.check.columns import (
 )
 from spsbench.serving.engines import Answer, Stated
 from spsbench.settings.cell import WarpSettings
+from spsbench.settings.processors import Processors
 
 NATS = 1e-3  # two logarithms this near may change places at the edge of top-k
 MASS = 1e-3  # what rounding at the edge may move without being felt
@@ -90,6 +92,7 @@ class Weights:
         texts: [V] text of each id; None for an id without text.
         ends: ids that end a text.
         bos: the id that begins a text, if the tokenizer has one.
+        processors: of the texts that are scored `under` them; None: there are none.
     """
 
     name: str
@@ -99,6 +102,17 @@ class Weights:
     texts: Sequence[str | None]
     ends: frozenset[int]
     bos: int | None = None
+    processors: Processors | None = None
+
+    def under(self, processors: Processors | None) -> "Weights":
+        """Return the same weights, which score texts under `processors`; None: under none."""
+
+        def score(prompt: Sequence[int], tokens: Sequence[int]) -> Floats:
+            logits = self.score(prompt, tokens)
+            texts = ([*prompt, *tokens[:at]] for at in range(len(logits)))
+            return processed(logits, texts, len(prompt), processors)
+
+        return self if processors is None else replace(self, score=score)
 
     @cached_property
     def ids(self) -> Mapping[str, int]:
@@ -201,13 +215,17 @@ class Weights:
         )
 
 
-def load_weights(name: str, *, offline: bool = False) -> Weights:
-    """Load a model in float32, to score tokens by a plain forward pass without a cache."""
+def load_weights(name: str, *, offline: bool = False, **sampling: Any) -> Weights:
+    """Load a model in float32, to score tokens by a plain forward pass without a cache.
+
+    Args:
+        sampling: options of logits processors that are on.
+    """
     from spsbench.audit.statistical.forward import Scorer
     from spsbench.pair.load import load
 
     pair: Any = load(target=name, k=0, engine="eager", dtype="float32", offline=offline)
-    _, loaded = pair.configured()
+    cell, loaded = pair.configured()
     tokenizer = loaded.tokenizer
 
     def chat(text: str) -> list[int]:
@@ -225,4 +243,5 @@ def load_weights(name: str, *, offline: bool = False) -> Weights:
         texts=[None if i in special else text for i, text in enumerate(texts)],
         ends=frozenset(loaded.eos),
         bos=tokenizer.bos_token_id,
+        processors=Scorer.shared(cell.but(**sampling), loaded).processors,
     )

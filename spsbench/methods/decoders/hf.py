@@ -28,10 +28,10 @@ from spsbench.engines.eager import context_of, rows_of
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.decode import cut, token_budget
 from spsbench.loop.decoder import Decoder, DecoderContext
-from spsbench.loop.processors import Processors
 from spsbench.loop.sampling import Warp
 from spsbench.loop.text import token_ids
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
+from spsbench.settings.processors import Processors
 
 
 class Block(NamedTuple):

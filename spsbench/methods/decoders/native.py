@@ -10,9 +10,9 @@ from spsbench.errors import UsageError
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import decode
 from spsbench.loop.decoder import Decoder, DecoderContext
-from spsbench.loop.processors import Processors
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
 from spsbench.settings.cell import CellRequest
+from spsbench.settings.processors import Processors
 
 MAX_LIKELIEST = 20  # tokens after each that may be recorded
 

@@ -19,6 +19,7 @@ from spsbench.errors import DataError, SpsError, UnavailableError
 from spsbench.loop.decoder import Decoder, DecoderContext, Prompt, RefusedPromptError
 from spsbench.loop.request_batch import RequestBatch
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
+from spsbench.methods.processors import requested
 from spsbench.serving.acceptance import (
     Acceptance,
     Span,
@@ -230,6 +231,7 @@ class OpenAiDecoder(Decoder):
             stop=cell.stop,
             ignore_eos=cell.ignore_eos,
             constraint=None if kind is None else (kind, getattr(cell, kind)),
+            processors=requested(cell.processors, self._tokenizer),
         )
 
     def _check(self, answer: Answer, most: int) -> None:

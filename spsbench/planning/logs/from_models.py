@@ -21,7 +21,6 @@ from spsbench.plugins import make
 from spsbench.settings.cell import Cell, WarpSettings
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import make_request
-from spsbench.settings.processors import ProcessorSettings
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from spsbench.store.traces import read_traces
@@ -108,7 +107,7 @@ def run_requests(folder: Path, access: Access) -> Iterator[Request]:
             "exact verifier, or texts of a server at temperature 0, whose rule is unknown. Record "
             "`method` ars"
         )
-    if any(cell.processors != ProcessorSettings() for cell in chosen.values()):
+    if any(cell.processors.changed for cell in chosen.values()):
         raise DataError(
             f"a run under penalties or bans ({folder}): expected free texts, since a log tells no "
             "logits that they would change. Plan with `sps plan` and the same options"

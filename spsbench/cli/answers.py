@@ -12,6 +12,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from spsbench.cli.doctor import environment
@@ -40,6 +41,7 @@ from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
 
 NA = "n/a"
+WARM_UP = 3.0  # times a usual round that a first one takes where it is said
 SGR = {Origin.ACCEPTED: "\x1b[32m", Origin.RECOVERED: "\x1b[35m", Origin.BONUS: "\x1b[36m"}
 MARKS = {Origin.RECOVERED: ("[~", "~]"), Origin.BONUS: ("[+", "+]")}
 NAMES = {Origin.ACCEPTED: "green", Origin.RECOVERED: "magenta", Origin.BONUS: "cyan"}
@@ -120,6 +122,14 @@ def show_stats(texts: Mapping[str, Text]) -> None:
     figures = rows(list(texts.values()))
     for line in columns([("", *texts), *figures] if len(texts) > 1 else figures):
         say(line.rstrip())
+    for name, text in texts.items():
+        first, *later = [one.seconds for one in text.record.rounds] or [0.0]
+        if len(later) > 1 and first > WARM_UP * (usual := median(later)):
+            which = f" of {name}" * (len(texts) > 1)
+            say(
+                f"the first round{which} took {1e3 * first:.0f} ms, a later one "
+                f"{1e3 * usual:.2f} ms: it warms up, and is in the time to first token"
+            )
 
 
 def rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:

@@ -87,7 +87,7 @@ def described(error: BaseException) -> tuple[str, int]:
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
         where = context.command_path if context is not None else "sps"
-        text = error.format_message().rstrip(".")
+        text = error.format_message().rstrip(".").replace(": Value error, ", ": ")
         end = "" if text.endswith("?") else "."
         return f"{text}{end} See {where} --help", error.exit_code
     if isinstance(error, PermissionError) and error.filename is not None:

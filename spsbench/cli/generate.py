@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.terminal import is_terminal, say
+from spsbench.cli.terminal import is_terminal, note, say
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.signals import at_once
 from spsbench.settings.execution import Access
@@ -17,6 +17,7 @@ from spsbench.untrusted import read_text
 
 LIMIT = 10_000_000  # bytes; far more than any context holds
 WAYS = "PROMPT, --prompt-file FILE or text on stdin"
+FLAT = 10.0  # a temperature above it leaves next to nothing of what the model says
 COLORS = "auto", "always", "never"
 RECORD_PROBS = "native:laws=true,likeliest=3"  # a page shows probabilities and alternatives
 
@@ -73,6 +74,10 @@ def generate(
         from spsbench.pair.load import open_pair
 
     request = grid.one(facts_of(access))
+    if request.max_new_tokens == 0:
+        note("no token is asked for (`max_new_tokens` 0): the prompt is read, and nothing written")
+    if request.temperature > FLAT:
+        note(f"at `temperature` {request.temperature:g} all tokens are about equally likely")
     text = read_once(request, access, lambda: read_prompt(prompt, shown.prompt_file))
     if text is None and not shown.chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")

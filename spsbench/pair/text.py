@@ -136,9 +136,9 @@ class Comparison(NamedTuple):
             spent = [processor_ms(text) for text in (self.ars, self.sps)]
             ratio = (
                 "unknown"
-                if spent[0] is None or not spent[1]
-                else f"{spent[0] / spent[1]:.2f} times as much with ArS ({spent[0]:.2f} ms, with "
-                f"SpS {spent[1]:.2f} ms)"
+                if not spent[0] or spent[1] is None
+                else f"{spent[0]:.2f} ms with ArS, {spent[1]:.2f} ms with SpS, which takes "
+                f"{spent[1] / spent[0]:.2f} times as much"
             )
             return (
                 "speed-up over ArS: not decided: measured on a busy machine. Processor time "

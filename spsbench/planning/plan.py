@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -157,7 +158,11 @@ def plan(
     if planning.prompts is not None:
         if task is not None:
             raise UsageError(f"{task} with `prompts`: expected one of the two. Leave one out")
-        task = f"jsonl:path={planning.prompts}"  # whatever its name ends in
+        name = str(planning.prompts)
+        with suppress(ValueError):  # of a name that is no number
+            float(name)
+            name = f"./{name}"
+        task = f"jsonl:path={name}"  # whatever its name ends in
     if planning.trace and planning.costs is not None:
         if task is not None:
             raise UsageError(f"{task} with `trace` and `costs`: expected no prompts")

@@ -34,10 +34,18 @@ def basis(rows: Sequence[Summary], timed: bool) -> list[str]:
     good, failed = sum(s.n for s in rows), sum(s.failures for s in rows)
     cut, samples = max((s.cut for s in rows), default=0), max((s.samples for s in rows), default=0)
     loaded = sum(s.loaded for s in rows)
+    has_intervals = any(
+        e is not None and e.low is not None for s in rows for e in s.figures.values()
+    )
     flagged = good - sum(s.timed for s in rows) - loaded
     lines = [
-        f"{good} generations over up to {samples} samples. Brackets are 95 % intervals over "
-        f"samples; fewer than {FEWEST} samples have none, unless every one or none succeeds."
+        f"{good} generations over up to {samples} samples. "
+        + (
+            "Brackets are 95 % intervals over samples; fewer than "
+            f"{FEWEST} samples have none, unless every one or none succeeds."
+            if has_intervals
+            else f"No figure has an interval, which needs {FEWEST} samples that differ."
+        )
     ]
     lengths = [s.text_tokens.mean for s in rows if s.text_tokens is not None]
     if lengths:

@@ -24,7 +24,7 @@ from spsbench.untrusted import reading
 MARK = b',"crc":"'
 TAIL = len(MARK) + len('01234567"}\n')
 OWN = {"n", "crc"}  # fields that the log adds to a line
-GO_ON = "What was written before is kept: make room and continue with `resume`"
+GO_ON = "What was written before is kept: make room and run the command again"
 
 
 class Log:

@@ -23,6 +23,7 @@ from spsbench.planning.forecast.recommendation import (
     answer,
     break_even,
     lacks,
+    spread,
 )
 from spsbench.planning.forecast.rounds import acceptances_of, least_cost, room_along
 from spsbench.settings.method import Drafting, Method
@@ -70,8 +71,13 @@ class Forecasts:
         needs = BreakEven() if best is None else self.needs(best)
         draft = None if best is None else method.drafting
         doubts = [str(c) for c in self.costs.contradictions() if c.draft == draft]
-        figures = measured.get(method)
-        return answer(method, best, figures, needs, len(self.all), "; ".join(doubts))
+        figures, usual = measured.get(method), self.best.method
+        reply = answer(method, best, figures, needs, len(self.all), "; ".join(doubts))
+        if method == usual:
+            return reply
+        first = measured.get(usual)
+        fate = "was not measured" if first is None else f"measured {spread(first.speedup)}"
+        return replace(reply, numbers=f"{reply.numbers} {usual}, first by prediction, {fate}.")
 
     def remarks(self) -> list[str]:
         """Return the assumptions and limits of the figures."""

@@ -70,6 +70,8 @@ def _answer(
         figure, interval = "not decided", "measured on a busy machine"
     elif gained is not None:
         figure, interval = f"{gained.mean:.2f}x", _interval(gained)
+        if gained.low is not None and gained.high is not None and gained.low <= 1 <= gained.high:
+            figure, interval = "no difference shown", f"{figure}, {interval}"
     return Answer(
         run=table.title.run,
         name=names.work(cell),

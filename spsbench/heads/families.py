@@ -77,9 +77,9 @@ ERNIE: Renames = (
     (r"model\.mtp_block\.0\.", "layer."),
 )
 PROJECTION = re.compile(
-    r"((?:model\.(?:language_model\.|mtp\.)?|mtp\.)layers\.)(\d+)\.eh_proj\.weight$"
+    r"((?:model\.(?:language_model\.|mtp\.)?|mtp\.)layers\.)(\d++)\.eh_proj\.weight$"
 )
-SUM = re.compile(r"(?:model\.)?mtp\.(?:\d+\.[eh]_proj|fc_(?:embedding|hidden))\.")
+SUM = re.compile(r"(?:model\.)?mtp\.(?:\d++\.[eh]_proj|fc_(?:embedding|hidden))\.")
 
 
 def under(front: str, renames: Renames) -> Renames:

@@ -195,6 +195,16 @@ def test_a_quality_that_differs_is_bad(plain):
     assert other.quality.status == "bad"
 
 
+def test_a_speed_up_whose_interval_contains_1_is_no_headline(plain):
+    table = plain.tables[0]
+    for low, figure in ((0.66, "no difference shown"), (1.02, "1.13x")):
+        gained = Estimate(1.13, low, 1.49, 20)
+        rows = [replace(row, speedup=gained) if row.cell.k else row for row in table.rows]
+        (found,) = answers(replace(table, rows=rows), {})
+        assert found.figure == figure
+        assert "1.49" in found.interval
+
+
 def test_identical_texts_have_identical_quality_without_scores():
     greedy = cells(temperature=0.0)
     table = report_of(simulated(temperature=0.0), greedy).tables[0]

@@ -169,6 +169,16 @@ def test_parts_of_a_round_that_are_no_shares_under_load_are_not_shown():
     assert sum(shown[name].mean for name in shares) == pytest.approx(100)
 
 
+def test_a_row_that_was_first_by_prediction_is_told_where_another_was_faster():
+    of = found(0.9)
+    first = of.best.method
+    other = next(f.method for f in of.all if f.method != first)
+    reply = of.answer({first: real(1.2), other: real(1.4)})
+    assert reply.best == other
+    assert f"{first}, first by prediction, measured 1.20x" in reply.numbers
+    assert "first by prediction" not in of.answer({first: real(1.2)}).numbers
+
+
 def test_a_prediction_alone_decides_nothing():
     for alpha, word in ((0.9, "It may pay"), (0.2, "It hardly pays")):
         answer = found(alpha).answer({})

@@ -27,7 +27,7 @@ from spsbench.settings.models import ModelSpec
 
 log = logging.getLogger(__name__)
 
-LAYER = re.compile(r"\.\d+(?=\.)")  # in the name of a tensor
+LAYER = re.compile(r"\.\d++(?=\.)")  # in the name of a tensor
 MORE_LAYERS = "num_nextn_predict_layers"  # in a config: layers that draft
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what aminmax reads

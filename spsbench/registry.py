@@ -98,12 +98,12 @@ drafters:
   eagle | .methods.drafters.heads:Eagle | EAGLE-1, EAGLE-2, HASS: a recurrent head over hidden states (experimental) | {last} | {chain}; {tree}
   peagle | .methods.drafters.heads:PEagle | P-EAGLE: a head that drafts all tokens in one pass (experimental) | {several} | {chain}; {tree}
   eagle3 | .methods.drafters.heads:Eagle3 | EAGLE-3, 3.1: a head over several layers; served by vLLM 0.32 with equal rounds | {several} | {chain}; {tree}
-  medusa | .methods.drafters.heads:Medusa | Medusa: parallel heads; served by vLLM 0.32 with equal rounds | {last} | {chain}; {tree}
-  blockwise | .methods.drafters.heads:Blockwise | blockwise parallel decoding (Stern et al. 2018): parallel heads (experimental) | {last} | {chain}; {tree}
+  medusa | .methods.drafters.heads:ParallelHead | Medusa: parallel heads; served by vLLM 0.32 with equal rounds | {last} | {chain}; {tree}
+  blockwise | .methods.drafters.heads:ParallelHead | blockwise parallel decoding (Stern et al. 2018): parallel heads (experimental) | {last} | {chain}; {tree}
   mlp | .methods.drafters.heads:Mlp | MLP speculator: a head of one MLP a depth (experimental) | {last} | {chain}; {tree}
   falcon | .methods.drafters.heads:Falcon | Falcon: a semi-autoregressive head, a block of tokens a pass (experimental) | {last} | {chain}; {tree}
   dflash | .methods.drafters.heads:DFlash | DFlash: a block-diffusion head (experimental) | {several} | {rule}; sampled {chain}; {tree}
-  dspark | .methods.drafters.heads:DSpark | DSpark: parallel heads (experimental) | {several} | {chain}; {tree}
+  dspark | .methods.drafters.heads:ParallelHead | DSpark: parallel heads (experimental) | {several} | {chain}; {tree}
   mtp | .methods.drafters.heads:Mtp | multi-token prediction: the target's own MTP layer (experimental) | {last} | {chain}; {tree}
 verifiers:
   sps | .methods.verifiers.sps:Sps | modified rejection sampling (Chen et al. 2023) | exact

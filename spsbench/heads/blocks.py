@@ -141,11 +141,6 @@ class Block(nn.Module):
         rotary = getattr(decoder, "rotary_emb", None)
         vars(self).update(_model=model, _front=f"{front}.", rotary_class=type(rotary))
 
-    @property
-    def name(self) -> str:
-        """Return the name of the layer's class."""
-        return type(self.layer).__name__
-
     def split(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return its `weights` by the names and in the shapes of released files: experts apart."""
         named = {self._front + name.removeprefix("layer."): w for name, w in weights.items()}

@@ -39,6 +39,9 @@ FLAGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """Family -> its flags: what files leave open or say wrongly, and an argument of its drafter may
 answer; a flag's values, none for hidden states. The loader and the search of wirings read them."""
 
+VALUES = {flag: values for flags in FLAGS.values() for flag, values in flags.items() if values}
+"""Flag -> its values, the same in each family that has it; without hidden states."""
+
 OVERRIDES = frozenset({"anyway"}.union(*FLAGS.values()))
 """Arguments of drafters that are flags of a head, or excuse another target."""
 

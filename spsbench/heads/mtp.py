@@ -220,8 +220,8 @@ class MtpNetwork(HeadNetwork):
             if experts is not None:
                 self.layer.config._experts_implementation = experts
             log.info(
-                f"note: the prediction layer is run by transformers, a {self.layer.name}: fast "
-                "has no program for its passes, and texts of a batch do not join them"
+                f"note: transformers runs the prediction layer, {type(self.layer.layer).__name__}: "
+                "fast has no program for its passes, and texts of a batch do not join them"
             )
         if self.shape.norm_shift:
             for name, weight in self.named_parameters():

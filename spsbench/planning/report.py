@@ -186,14 +186,13 @@ class Planned:
             ),
             *(
                 (
-                    f.tau.mean - 1 < CONTROL,
-                    f"{name}: a draft keeps {f.tau.mean - 1:.2f} tokens, no more than of a head "
-                    f"over other features. `sps verify head {flag_of('target')} {cell.target.id} "
+                    kept < CONTROL,
+                    f"{cell.draft}: a draft keeps {kept:.2f} tokens, no more than of a head over "
+                    f"other features. `sps verify head {flag_of('target')} {cell.target.id} "
                     f"{flag_of('draft')} {cell.draft} {flag_of('drafter')} {cell.drafter}` tells "
                     "whether it is wired as it was trained.",
                 )
-                for name, f in measured.items()
-                if head_part((cell := self.cells[name]).drafter)
+                for cell, kept in self._heads().values()
             ),
             (
                 any(figures.speedup.loaded for figures in measured.values()),
@@ -202,6 +201,16 @@ class Planned:
             ),
         )
         return self.forecasts.remarks() + [remark for holds, remark in rows if holds]
+
+    def _heads(self) -> dict[str, tuple[Cell, float]]:
+        """Return a cell of each measured head, and the most tokens of a draft that it keeps."""
+        heads: dict[str, tuple[Cell, float]] = {}
+        for name, figures in self.measured.items():
+            cell, kept = self.cells[name], figures.tau.mean - 1
+            head = f"{cell.drafter} {cell.draft}"
+            if head_part(cell.drafter) and kept > heads.get(head, (cell, -1.0))[1]:
+                heads[head] = cell, kept
+        return heads
 
 
 def row(

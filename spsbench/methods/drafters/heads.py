@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from spsbench.errors import UsageError
-from spsbench.heads.families import FLAGS
+from spsbench.heads.families import VALUES
 from spsbench.heads.files import hidden_states
 from spsbench.heads.mtp import MtpLadder
 from spsbench.heads.network import load_network
@@ -45,7 +45,6 @@ class HeadDrafter(Arguments):
     ranges: ClassVar = {"width": (0, MAX_NODES), "depth": (0, MAX_NODES), "nodes": (1, MAX_NODES)}
     weights, uses_target = Weights.HEAD, True
     frontier: ClassVar[type[HiddenReader]]
-    family: ClassVar[str]  # in `families.FLAGS`
 
     sampled: bool = True
     shape: str | int = ""
@@ -57,13 +56,12 @@ class HeadDrafter(Arguments):
     anyway: bool = False
 
     def __post_init__(self) -> None:
-        for flag, values in FLAGS[self.family].items():
-            answer = getattr(self, flag)
-            if values and answer not in ("", *values):
-                raise UsageError(
-                    f"{self.family}:{flag}={answer}: expected {' or '.join(values)}. Choose one"
-                )
-        hidden_states(self.features, self.family)
+        name = type(self).__name__.lower()
+        for flag, values in VALUES.items():
+            if (answer := getattr(self, flag, "")) not in ("", *values):
+                expected = " or ".join(values)
+                raise UsageError(f"{name}:{flag}={answer}: expected {expected}. Choose one")
+        hidden_states(self.features, name)
         if self.shape and self.width:
             raise ValueError(
                 f"shape is {self.shape!r} with width {self.width}: expected one of the two"
@@ -112,7 +110,7 @@ class Eagle(HeadDrafter):
         order: the half of `fc` that reads first, `embedding` or `feature`.
     """
 
-    frontier, family = HeadFrontier, "eagle"
+    frontier = HeadFrontier
 
     order: str = ""
 
@@ -127,7 +125,6 @@ class Eagle3(HeadDrafter):
     """
 
     frontier: ClassVar[type[HiddenReader]] = HeadFrontier
-    family = "eagle3"
 
     residual: str = ""
     feedback: str = ""
@@ -137,7 +134,7 @@ class Eagle3(HeadDrafter):
 class PEagle(Eagle3):
     """A drafter over a P-EAGLE head; its arguments are those of `eagle3`."""
 
-    frontier, family = SlotFrontier, "peagle"
+    frontier = SlotFrontier
 
 
 @dataclass(frozen=True)
@@ -151,7 +148,7 @@ class Mtp(HeadDrafter):
         norms: `one` or `zero`, from which the weights of norms count.
     """
 
-    frontier, family = HeadFrontier, "mtp"
+    frontier = HeadFrontier
 
     order: str = ""
     feature: str = ""
@@ -169,16 +166,10 @@ class Mtp(HeadDrafter):
         return LadderFrontier
 
 
-class Medusa(HeadDrafter):
-    """A drafter over Medusa's heads."""
+class ParallelHead(HeadDrafter):
+    """A drafter over heads that read the text once a round: Medusa's, blockwise, DSpark's."""
 
-    frontier, family = ParallelFrontier, "medusa"
-
-
-class Blockwise(HeadDrafter):
-    """A drafter over the heads of blockwise decoding."""
-
-    frontier, family = ParallelFrontier, "blockwise"
+    frontier = ParallelFrontier
 
 
 @dataclass(frozen=True)
@@ -189,7 +180,7 @@ class Mlp(HeadDrafter):
         scaled: `yes` or `no`, whether the hidden state is normed first.
     """
 
-    frontier, family = ParallelFrontier, "mlp"
+    frontier = ParallelFrontier
 
     scaled: str = ""
 
@@ -198,16 +189,10 @@ class Mlp(HeadDrafter):
 class DFlash(HeadDrafter):
     """A drafter over a block-diffusion head; by default tokens come by rule."""
 
-    frontier, family = ParallelFrontier, "dflash"
+    frontier = ParallelFrontier
 
     sampled: bool = False
     siblings: str = "top"
-
-
-class DSpark(HeadDrafter):
-    """A drafter over a block-diffusion head with a coupling."""
-
-    frontier, family = ParallelFrontier, "dspark"
 
 
 @dataclass(frozen=True)
@@ -218,6 +203,6 @@ class Falcon(HeadDrafter):
         recurrence: `text` or `none`, which a file of its authors leaves open.
     """
 
-    frontier, family = BlockFrontier, "falcon"
+    frontier = BlockFrontier
 
     recurrence: str = ""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from spsbench.errors import UsageError
 from spsbench.extensions.training.options import HeadTraining
@@ -33,7 +34,9 @@ class MtpStudent(EagleStudent):
                 "`inner` with `kind` mtp: expected the target's own, of a copy of its last layer. "
                 "Leave it out"
             )
-        self.layer_values = target.parts.config.to_dict()
+        usual = PreTrainedConfig().to_dict().keys() - {"model_type"}  # what no layer is made of
+        values = target.parts.config.to_dict()
+        self.layer_values = {name: values[name] for name in values if name not in usual}
         return new_shape(self.layer_values, target.name)
 
     def initialise(self, target: HeadTarget, seed: int) -> None:

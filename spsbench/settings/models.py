@@ -145,7 +145,7 @@ BUNDLED: Mapping[str, Path] = MappingProxyType(
     {
         name: _WEIGHTS / name
         for name in (
-            *("nano", "nano-draft", "nano-eagle3", "nano-medusa", "nano-mlp"),
+            *("nano", "nano-draft", "nano-eagle3", "nano-medusa", "nano-mlp", "nano-mtp"),
             "smollm2-eagle3",
         )
     }
@@ -157,7 +157,7 @@ DEFAULT_DRAFT: Mapping[str, str] = MappingProxyType({"nano": "nano-draft"})
 
 DEFAULT_HEAD: Mapping[tuple[str, str], str] = MappingProxyType(
     {
-        **{("nano", kind): f"nano-{kind}" for kind in ("eagle3", "medusa", "mlp")},
+        **{("nano", kind): f"nano-{kind}" for kind in ("eagle3", "medusa", "mlp", "mtp")},
         ("smollm2", "eagle3"): "smollm2-eagle3",
     }
 )

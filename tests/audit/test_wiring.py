@@ -37,9 +37,12 @@ PLANTED = {
     "eagle3:residual=normed,output=raw": "eagle3:residual=raw,output=normed",
     "medusa:features=15": "medusa:features=16",
     "mlp:features=15": "mlp:features=16",
+    "mtp:order=feature": "mtp:order=embedding",
+    "mtp:norms=zero": "mtp:norms=one",
+    "mtp:order=feature,norms=zero": "mtp:order=embedding,norms=one",
 }
 """Drafter with a wrong wiring -> the right one, which costs more than 2 % on nano."""
-QUICK = ("eagle3:residual=normed,feedback=normed", "medusa:features=15")
+QUICK = ("medusa:features=15", "mtp:order=feature")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,10 +23,10 @@ from spsbench.audit.statistical.texts import (
     Workbench,
     jobs,
     perform_in_order,
-    plain_here,
     plain_jobs,
     prompts_of,
     text_of,
+    with_weights,
     workers_for,
 )
 from spsbench.benchmark.models import Models
@@ -214,9 +214,8 @@ def verify_pair(pair: Any, plan: Audit, **options: Any) -> Held:
     Raises:
         SpsError: invalid options, or no prompt that fits.
     """
-    cell, loaded = pair.configured(**options)
-    if cell.elsewhere:
-        loaded = pair.model_cache.load(plain_here(cell))
+    cell, _ = pair.configured(**options)
+    loaded = pair.model_cache.load(with_weights(cell))
     if cell.constrained:
         raise UsageError(
             "an audit of texts under a constraint: expected free texts. Leave the constraint out; "
@@ -269,7 +268,7 @@ def verify_run(
         loads = Models(ModelCache(access))
 
         def models(cell: Cell) -> Loaded:
-            return loads(relocated(plain_here(cell) if cell.elsewhere else cell, run))
+            return cast("Loaded", loads(relocated(with_weights(cell), run)))
 
         manifest, cells, kept = _auditable(run)
         prompts = RunPrompts(manifest, cells, models, run)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -245,7 +245,7 @@ class Benchmark(Conductor):
         for number, part in enumerate(experiment.parts):
             samples = uncut(part)
             for cell in part.cells:
-                models = self.model_cache.encoder(cell)._replace(clock=clock)
+                models = replace(self.model_cache.encoder(cell), clock=clock)
                 if models.tokenizer is not None:
                     key = (number, cell.target, cell.chat, cell.system)
                     if key not in digests:

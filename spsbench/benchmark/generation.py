@@ -52,7 +52,8 @@ class Generation:
 
     Args:
         cell: the configuration.
-        prompt: token ids, at least one; a `Prompt` for a decoder that loads nothing.
+        models: as `ModelCache.open` returns them.
+        prompt: token ids, at least one; for an engine elsewhere a `Prompt` as well.
         sample, repeat: the rest of the noise's key.
         batch: of which it is a row; None: it is alone.
         json_schema: of this prompt, in place of the cell's.
@@ -68,32 +69,30 @@ class Generation:
     def __init__(
         self,
         cell: Cell,
-        loaded: Loaded,
+        models: Any,
         prompt: Sequence[int] | Prompt,
         sample: str = "",
         repeat: int = 0,
         batch: Batch | None = None,
         json_schema: str = "",
     ) -> None:
+        tokenizer, here = models.tokenizer, not cell.elsewhere
         if isinstance(prompt, Prompt):
             ids = list(prompt.ids or ())
         else:
-            ids = token_ids(prompt, None if loaded.target is None else rows_of(loaded.target))
+            ids = token_ids(prompt, rows_of(models.target) if here else None)
         constrained = replace(cell, json_schema=json_schema) if json_schema else cell
-        self.constraint = open_constraint(constrained, loaded)
-        self.cell, self._decoder = cell, build(cell, loaded, batch, self.constraint)
-        self._asked: Any = ids
-        if not self._decoder.loads:
-            self._asked = as_prompt(loaded, prompt, ids)._replace(name=sample)
-        self._eos = frozenset() if cell.ignore_eos else loaded.eos
+        self.constraint = open_constraint(constrained, models) if here else None
+        self.cell, self._decoder = cell, build(cell, models, batch, self.constraint)
+        self._input: Any = ids if here else engine_prompt(tokenizer, prompt)._replace(name=sample)
+        self._eos = models.eos if here and not cell.ignore_eos else frozenset()
         self._noise = PhiloxStream(cell.seed, cell.noise_key, sample, repeat)
-        stops, ends = cell.stop, named_tokens(loaded.tokenizer, cell.stop)
-        texts = (Transcript(loaded.tokenizer, ids, stops, ends) for _ in range(2))
-        self._transcript, watched = texts
+        decoded = ids if tokenizer is not None else []
+        stops, ends = cell.stop, named_tokens(tokenizer, cell.stop)
+        self._transcript, watched = (Transcript(tokenizer, decoded, stops, ends) for _ in range(2))
         self._stop: Stop = stop_strings(watched) if stops else never
         self._prompt = ids
-        tail = ids[-TAIL:] if loaded.tokenizer is not None else []
-        self._thinking = bool(tail) and opens_thought(loaded.tokenizer.decode(tail))
+        self._thinking = bool(decoded) and opens_thought(tokenizer.decode(decoded[-TAIL:]))
         if self._thinking and self.constraint is not None:
             raise DataError(
                 "a constraint on a text that begins within a thought, as its prompt ends: expected "
@@ -112,7 +111,7 @@ class Generation:
         began = time.perf_counter()
         with lost_rank_as_error():
             for done in self._decoder(
-                self._asked,
+                self._input,
                 limits=Limits(self.cell.max_new_tokens, self._eos),
                 warp=warp(self.cell),
                 noise=self._noise,
@@ -139,9 +138,13 @@ class Generation:
         )
 
     def _prefill_of(self, first: Round, seconds: float) -> float:
-        """Return the seconds before the first round, which decoders that are not live measure."""
-        decoder = self._decoder
-        return seconds - first.seconds if decoder.live else decoder.prefill_seconds
+        """Return the seconds before the first round: those that the decoder measured, if it did.
+
+        Args:
+            seconds: until the first round was there.
+        """
+        measured = self._decoder.prefill_seconds
+        return seconds - first.seconds if measured is None else measured
 
     def _update(self, done: Round) -> Update:
         record = RoundRecord(
@@ -201,11 +204,15 @@ def origins(done: Round) -> list[Origin]:
     return [Origin.ACCEPTED] * done.accepted + [final]
 
 
-def as_prompt(loaded: Loaded, prompt: Sequence[int] | Prompt, ids: list[int]) -> Prompt:
-    """Return a prompt for a decoder that loads nothing."""
+def engine_prompt(tokenizer: Any, prompt: Sequence[int] | Prompt) -> Prompt:
+    """Return a prompt for an engine that has the models elsewhere.
+
+    Args:
+        tokenizer: of the engine's model; None: it is not here, and the prompt has ids alone.
+    """
     if isinstance(prompt, Prompt):
         return prompt
-    return Prompt(loaded.tokenizer.decode(ids) if loaded.tokenizer else "", ids)
+    return Prompt("" if tokenizer is None else tokenizer.decode(prompt), prompt)
 
 
 def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
@@ -236,7 +243,7 @@ Show = Callable[[list[Piece]], None]
 
 
 def run_both(
-    cell: Cell, loaded: Loaded, prompt: Sequence[int] | Prompt, show: Show
+    cell: Cell, loaded: Any, prompt: Sequence[int] | Prompt, show: Show
 ) -> tuple[Generation, Generation]:
     """Run ArS and the cell itself, interleaved by rounds; only the cell's own text is shown."""
     cells = cell.auto_regressive, cell
@@ -248,7 +255,7 @@ def run_both(
     return ars, sps
 
 
-def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int] | Prompt) -> None:
+def warm_up(cells: Sequence[Cell], loaded: Any, prompt: Sequence[int] | Prompt) -> None:
     """Generate with every method for a while, so that first calls enter no figure.
 
     The first passes of each size are slow, since they become programs. Another seed makes it
@@ -272,7 +279,7 @@ def warm_up(cells: Sequence[Cell], loaded: Loaded, prompt: Sequence[int] | Promp
         warm_depths(cell, loaded, last)
 
 
-def warm_depths(cell: Cell, loaded: Loaded, prompt: Sequence[int] | Prompt) -> None:
+def warm_depths(cell: Cell, loaded: Any, prompt: Sequence[int] | Prompt) -> None:
     """Make rounds of each depth that a schedule may choose, for as long as a warm-up may take.
 
     Else the first round of a depth would stand in a figure, wherever the schedule first chooses it,
@@ -308,7 +315,7 @@ def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -
     place = loaded.target.device
     free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else ram()[1]
     most = max(prompts, default=0) + cell.max_new_tokens
-    models = [model for model in (loaded.target, loaded.draft) if model is not None]
+    models = loaded.models
     kept = sum(states.row_bytes for model in models if (states := stateful(model)) is not None)
     row = most * sum(map(token_bytes, models)) + kept * ((cell.k or DEFAULT_K) + 2)
     rows = min(rows, len(prompts))

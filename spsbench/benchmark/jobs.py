@@ -36,16 +36,16 @@ class UnansweredError(SpsError):
 
 
 def prompt_of(
-    loaded: Loaded, cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
+    models: Room, cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
 ) -> list[int] | Prompt:
-    """Return a prompt as the decoder takes it: tokens, or text and messages for another engine.
+    """Return a prompt as tokens; for an engine elsewhere with its text or messages.
 
     Raises:
         DataError: as `encode` and `encode_chat`.
     """
-    if loaded.target is not None:
-        return prompt_ids(loaded, cell, prompt, before)
-    ids = loaded.tokenizer and prompt_ids(loaded, cell, prompt, before)
+    if not cell.elsewhere:
+        return prompt_ids(models, cell, prompt, before)
+    ids = models.tokenizer and prompt_ids(models, cell, prompt, before)
     return Prompt(messages_of(cell, prompt, before) if cell.chat else prompt, ids)
 
 

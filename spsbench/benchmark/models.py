@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from spsbench.checkpoints.weights import BYTES, weight_bytes
 from spsbench.hardware.contention import loaded, read_clocks
@@ -11,7 +12,7 @@ from spsbench.hardware.memory import read_bandwidth
 from spsbench.loop.drafter_context import Weights
 from spsbench.messages import announce_if_slow
 from spsbench.methods.resolve import Resolver, plan_of, resolve, resolve_valid
-from spsbench.models.cache import Loaded, ModelCache, pair_warnings, stop_warnings
+from spsbench.models.cache import ModelCache, pair_warnings, stop_warnings
 from spsbench.models.folder import local_folder, locate
 from spsbench.models.source import locate_shape
 from spsbench.settings.cell import Cell, CellRequest
@@ -32,17 +33,17 @@ class Models:
         self._notify: set[str] = set()  # cells
         self._logged: set[str] = set()  # lines
 
-    def __call__(self, cell: Cell) -> Loaded:
-        """Load the models of a cell, or return them from the cache."""
-        models = self.model_cache.load(cell)
+    def __call__(self, cell: Cell) -> Any:
+        """Load the models of a cell, or return them from the cache: see `ModelCache.open`."""
+        models = self.model_cache.open(cell)
         if cell.id not in self._notify:
             self._notify.add(cell.id)
             self._log_warnings(cell, models)
         return models
 
-    def _log_warnings(self, cell: Cell, models: Loaded) -> None:
-        lines = [] if cell.random else [*pair_warnings(models, chat=cell.chat)]
-        for line in (*lines, *stop_warnings(models, cell.stop)):
+    def _log_warnings(self, cell: Cell, models: Any) -> None:
+        stops = stop_warnings(cell, models.tokenizer)
+        for line in (*pair_warnings(cell, models, chat=cell.chat), *stops):
             if line not in self._logged:
                 log.info(f"note: {line}")
                 self._logged.add(line)
@@ -119,7 +120,7 @@ def measured(threads: int | None, weights: dict[str, int] | None = None) -> Memo
 
 def model_digests(cell: Cell) -> dict[str, str]:
     """Return a digest of the files of each model of a cell that is in a local folder."""
-    local = [model for model in cell.models if not model.random]
+    local = [model for model in cell.models if not (model.random or model.served)]
     return {
         str(model): digest(hash_files(folder))
         for model in local

@@ -1,8 +1,7 @@
 """The prompts of a finished run, made again from its manifest: no record keeps them."""
 
 from collections.abc import Callable
-from dataclasses import is_dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ class RunPrompts:
     def __init__(
         self, manifest: Manifest, cells: dict[str, Cell], models: Rooms, folder: Path
     ) -> None:
-        self._models: Rooms = lambda cell: at_time(models(cell), manifest.created)
+        self._models: Rooms = lambda cell: replace(models(cell), clock=manifest.created)
         self._samples: dict[tuple[str, str], Sample] = {}  # (cell, sample)
         self._answers: dict[str, Answers] = {}  # by cell
         self._folder = folder
@@ -84,7 +83,7 @@ class RunPrompts:
             raise DataError(f"no sample {record.sample} of cell {record.cell}: expected the run's")
         before = self._answers[cell.id].before(record.cell, sample, record.repeat)
         models = self._models(cell)
-        models = at_time(models, self._clocks.get(record.key, models.clock))
+        models = replace(models, clock=self._clocks.get(record.key, models.clock))
         ids = prompt_ids(models, cell, sample.prompt, before)
         if len(ids) != record.prompt_tokens:
             raise DataError(
@@ -102,8 +101,3 @@ def relocated(cell: Cell, run: Path) -> Cell:
         return replace(model, id=str(folder)) if model and folder else model
 
     return cell.but(target=read_back(cell.target), draft=read_back(cell.draft))
-
-
-def at_time(models: Any, clock: datetime | None) -> Any:
-    """Return models or their outline with another time for chat templates."""
-    return replace(models, clock=clock) if is_dataclass(models) else models._replace(clock=clock)  # type: ignore[type-var]

@@ -15,7 +15,7 @@ from spsbench.settings.processors import Processors
 
 
 class Prompt(NamedTuple):
-    """A prompt for a decoder that loads nothing."""
+    """A prompt for an engine that has the models elsewhere."""
 
     content: str | Sequence[Mapping[str, str]]  # text, or messages with role and content
     ids: Sequence[int] | None = None  # where a tokenizer is here
@@ -57,12 +57,11 @@ class Decoder(Protocol):
     Subclass it explicitly to inherit the defaults.
     """
 
-    loads: ClassVar[bool] = True  # else another engine has the models: it is called with a `Prompt`
-    live: ClassVar[bool] = True  # rounds come while it runs, and have no prefill in them
     runs_engines: ClassVar[bool] = True  # else it is given the models as transformers has them
     rules: ClassVar[Mapping[str, str] | None] = None
     """Drafter -> the verifier that comes with it, of a decoder with rules of its own; else None."""
-    prefill_seconds: float = 0.0  # of the last generation, where it is not live
+    prefill_seconds: float | None = None
+    """Of the last generation, whose rounds come at its end; None: they come while it runs."""
     prompt_tokens: int | None = None  # of the last generation, where the engine counts them
 
     @classmethod
@@ -82,7 +81,7 @@ class Decoder(Protocol):
     @abstractmethod
     def __call__(
         self,
-        prompt: Any,  # token ids; a `Prompt` where the decoder loads nothing
+        prompt: Any,  # token ids; a `Prompt` where another engine has the models
         *,
         limits: Limits,
         warp: Callable[[Tensor], Tensor],

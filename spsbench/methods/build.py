@@ -50,10 +50,10 @@ _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = W
 """
 
 
-def load(cell: Cell, access: Access, model_cache: ModelCache) -> Loaded:
-    """Load the models of a cell, over the threads that `access` names."""
-    loaded = model_cache.load(cell)
-    if access.threads is None and loaded.target is not None:
+def load(cell: Cell, access: Access, model_cache: ModelCache) -> Any:
+    """Return the models of a cell by `ModelCache.open`, over the threads that `access` names."""
+    loaded = model_cache.open(cell)
+    if access.threads is None and not cell.elsewhere:
         _limit_threads(loaded.target)
     return loaded
 
@@ -75,30 +75,49 @@ def _limit_threads(model: PreTrainedModel) -> None:
 
 
 def build(
-    cell: Cell, loaded: Loaded, batch: Batch | None = None, constraint: Constraint | None = None
+    cell: Cell, loaded: Any, batch: Batch | None = None, constraint: Constraint | None = None
 ) -> Decoder:
-    """Make a decoder with fresh sessions over the loaded models, in a row of `batch`."""
+    """Make a decoder with fresh sessions over the models of a cell, in a row of `batch`.
+
+    Args:
+        loaded: as `ModelCache.open` returns them.
+    """
     context = LoadedDecoderContext(cell, loaded, batch, constraint)
     decoder: Decoder = make("decoders", cell.decoder, context)
     return decoder
 
 
 class LoadedDecoderContext:
-    """`DecoderContext` for the models of a cell: fresh sessions over shared weights."""
+    """`DecoderContext` for the models of a cell: fresh sessions over shared weights.
+
+    Of a cell whose engine is elsewhere it has the tokenizer alone.
+    """
 
     def __init__(
         self,
         cell: Cell,
-        loaded: Loaded,
+        loaded: Any,
         batch: Batch | None = None,
         constraint: Constraint | None = None,
     ) -> None:
         self.cell, self._loaded, self.batch, self.constraint = cell, loaded, batch, constraint
-        self.target_model: Any = loaded.target
-        self.draft_model: Any | None = loaded.draft
         self.tokenizer: Any = loaded.tokenizer
-        self.vocab_size = loaded.vocab_size
         self._session: LM | None = None  # the target's, once it is open
+
+    @property
+    def target_model(self) -> Any:
+        """Return the target."""
+        return self._loaded.target
+
+    @property
+    def draft_model(self) -> Any | None:
+        """Return the draft model; None: there is none."""
+        return self._loaded.draft
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of tokens that target and draft model know."""
+        return self._loaded.vocab_size  # type: ignore[no-any-return]
 
     @cached_property
     def processors(self) -> Processors | None:

@@ -34,7 +34,7 @@ _KEPT: WeakKeyDictionary[Any, dict[Any, "Tokens"]] = WeakKeyDictionary()
 def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
     """Return the constraint of one generation; None: any text may follow."""
     kind = kind_of(cell)
-    if kind is None or loaded.target is None:
+    if kind is None:
         return None
     tokens = tokens_of(loaded)
     automaton = MatcherAutomaton(tokens.matcher(kind, getattr(cell, kind)), loaded, tokens)

@@ -179,7 +179,7 @@ def learn_costs(cell: CellRequest, loaded: Loaded) -> None:
 
     Nothing is measured beside other work: the costs that are usual for the processor hold then.
     """
-    if not asks_for_costs(cell) or known_costs(cell) is not None or loaded.target is None:
+    if not asks_for_costs(cell) or known_costs(cell) is not None:
         return
     if loaded.limit is not None and loaded.limit < PROMPT + turn_tokens([*DEPTHS] * ROUNDS):
         return

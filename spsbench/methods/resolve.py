@@ -51,7 +51,7 @@ def resolve(
     arguments("decoders", request.decoder, decoder)
     check_constraint(request)
     check_processors(request)
-    if not decoder.loads:
+    if request.elsewhere:
         return resolve_elsewhere(request, decoder)
     decoder.check(request)
     for model, field in zip(request.models, ("`weights`", "`draft_weights`"), strict=False):

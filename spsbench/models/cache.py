@@ -1,7 +1,7 @@
 """Models of cells: found, checked, matched to each other, and each loaded once."""
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -60,9 +60,9 @@ log = logging.getLogger(__name__)
 class Loaded:
     """The loaded models of a cell, checked against each other."""
 
-    target: Any  # the model; None where the decoder loads nothing
+    target: PreTrainedModel
     draft: PreTrainedModel | None  # where the drafter asks for a language model
-    tokenizer: Any  # None where the decoder loads nothing and no target is named
+    tokenizer: Any
     vocab_size: int  # tokens that both models know; padding rows are beyond
     eos: frozenset[int]
     folder: Path | None  # of the target
@@ -73,10 +73,14 @@ class Loaded:
     clock: datetime | None = None  # the time given to a chat template; None: now
 
     @property
+    def models(self) -> list[PreTrainedModel]:
+        """Return the target and, if there is one, the draft model."""
+        return [self.target] if self.draft is None else [self.target, self.draft]
+
+    @property
     def limit(self) -> int | None:
         """Return the shortest context of target and draft, in tokens; None = unlimited."""
-        models = [model for model in (self.target, self.draft) if model is not None]
-        limits = [limit for model in models if (limit := context_of(model)) is not None]
+        limits = [limit for model in self.models if (limit := context_of(model)) is not None]
         return min(limits, default=None)
 
 
@@ -108,8 +112,6 @@ class ModelCache:
     def load(self, cell: Cell) -> Loaded:
         """Load the models of `cell`; every check precedes the first weights."""
         drafter, decoder = cell.drafter, plug_in("decoders", cell.decoder)
-        if not decoder.loads:
-            return self._elsewhere(cell)
         plan = plan_of(drafter)
         wish = Wish(
             cell.target,
@@ -122,25 +124,19 @@ class ModelCache:
         )
         return replace(self._once(wish, partial(self._all, wish)), clock=self.clock)
 
-    def _elsewhere(self, cell: Cell) -> Loaded:
-        """Return the tokenizer alone, where the cell names a target that is here."""
-        target = cell.target
-        if target.served:
-            return Loaded(None, None, None, 0, frozenset(), None, clock=self.clock)
-        located = self._find(target, cell.seed)
-        size = len(located.tokenizer)
-        none: frozenset[int] = frozenset()
-        return Loaded(None, None, located.tokenizer, size, none, located.folder, clock=self.clock)
+    def open(self, cell: Cell) -> Any:
+        """Return a `Loaded`; of a cell whose engine is elsewhere its `encoder`."""
+        return self.encoder(cell) if cell.elsewhere else self.load(cell)
 
     def encoder(self, cell: Cell) -> "Outline":
-        """Return the tokenizer of a cell's target, without any weights and limits."""
+        """Return the tokenizer of a cell's target, if it is here, without weights and limits."""
         target = cell.target
         tokenizer = None if target.served else self._find(target, cell.seed).tokenizer
         return Outline(tokenizer, None, self.clock)
 
     def outline(self, cell: Cell) -> "Outline":
         """Return the limits on a prompt, from configurations alone where they suffice."""
-        if not plug_in("decoders", cell.decoder).loads:
+        if cell.elsewhere:
             return self.encoder(cell)
         has_draft_model = plan_of(cell.drafter).weights is Weights.MODEL
         located = [self._find(cell.target, cell.seed)]
@@ -303,12 +299,14 @@ def _of_draft(field: str) -> str | None:
     return f"`{OF_DRAFT[field]}`" if field in OF_DRAFT else None
 
 
-class Outline(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Outline:
     """The properties of a cell's models that limit a prompt."""
 
     tokenizer: Any
     limit: int | None  # tokens; None = unlimited
     clock: datetime | None = None  # the time given to a chat template; None: now
+    models: tuple[PreTrainedModel, ...] = ()  # none
 
 
 class Wish(NamedTuple):
@@ -347,17 +345,16 @@ def plain_config(folder: Path) -> bool:
     return (folder / "config.json").is_file() and "auto_map" not in read_config(folder)
 
 
-def pair_warnings(loaded: Loaded, *, chat: bool) -> Iterator[str]:
-    """Yield warnings about a pair of models.
+def pair_warnings(cell: Cell, loaded: Any, *, chat: bool) -> Iterator[str]:
+    """Yield warnings about the models of a cell; none about random ones, or an engine's elsewhere.
 
     Args:
         chat: the sampling that the target names itself is applied, but for what changes its probs.
     """
-    target, draft = loaded.target, loaded.draft
-    if target is None or loaded.folder is None:
+    if cell.random or cell.elsewhere or loaded.folder is None:
         return
-    models = {"target": target} | ({"draft model": draft} if draft is not None else {})
-    for name, model in models.items():
+    target, draft = loaded.target, loaded.draft
+    for name, model in zip(("target", "draft model"), loaded.models, strict=False):
         if (before := origin(model.config.name_or_path)) is not None:
             kept = format_of(model) == BLOCKS
             blocks = blocks_in_words(model.config.name_or_path)
@@ -413,12 +410,12 @@ def draft_warnings(target: PreTrainedModel, draft: PreTrainedModel) -> Iterator[
         )
 
 
-def stop_warnings(loaded: Loaded, stops: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each stop string at which no text ends."""
-    special = special_tokens(loaded.tokenizer) if stops else {}
-    for stop in stops:
+def stop_warnings(cell: Cell, tokenizer: Any) -> Iterator[str]:
+    """Yield a line for each stop string at which no text of a cell ends."""
+    special = special_tokens(tokenizer) if cell.stop else {}
+    for stop in cell.stop:
         name = next((name for name in special if name and name in stop), None)
         if name is not None and name != stop:
             yield f"`stop` {stop!r} ends no text: {name} is a special token, which has none"
-        elif name is not None and loaded.target is None:
+        elif name is not None and cell.elsewhere:
             yield f"`stop` {stop!r} may end no text: engines elsewhere write no special tokens"

@@ -37,7 +37,7 @@ def is_chat(prompt: Prompt, chat: bool) -> bool:
 
 
 def ids_of(
-    loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None
+    loaded: Any, prompt: Prompt, *, chat: bool, system: str | None
 ) -> list[int] | EnginePrompt:
     """Return the tokens of a prompt; `chat` puts a text into the model's template.
 
@@ -59,12 +59,11 @@ def ids_of(
         )
     if system is not None:
         raise UsageError("`system` without `chat`: expected both or none")
-    if loaded.target is None and isinstance(prompt, str):
-        return EnginePrompt(prompt, loaded.tokenizer and encode(loaded.tokenizer, prompt))
+    here = isinstance(loaded, Loaded)
     if isinstance(prompt, str):
-        return encode(loaded.tokenizer, prompt)
-    rows = None if loaded.target is None else rows_of(loaded.target)
-    return token_ids(cast("Sequence[int]", prompt), rows)
+        ids = loaded.tokenizer and encode(loaded.tokenizer, prompt)
+        return ids if here else EnginePrompt(prompt, ids)
+    return token_ids(cast("Sequence[int]", prompt), rows_of(loaded.target) if here else None)
 
 
 def _messages(prompt: Any) -> list[dict[str, Any]] | None:
@@ -113,10 +112,10 @@ def _parse_arguments(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def fitted(
-    cell: Cell, loaded: Loaded, prompt: list[int] | EnginePrompt, truncate: bool
+    cell: Cell, loaded: Any, prompt: list[int] | EnginePrompt, truncate: bool
 ) -> list[int] | EnginePrompt:
     """Return `prompt` if it fits the target's context with the new tokens."""
-    if loaded.target is None or isinstance(prompt, EnginePrompt):
+    if cell.elsewhere or isinstance(prompt, EnginePrompt):
         return prompt  # the engine refuses what does not fit
     context, new_tokens = context_of(loaded.target), cell.max_new_tokens
     if context is None or len(prompt) + new_tokens <= context:

@@ -296,8 +296,8 @@ class Pair:
             if changed := self._changed(options, chat):
                 with no_lines():
                     cell = resolve(changed, self.model_cache.vocabularies)
-                loaded = self.model_cache.load(cell)
-            for line in stop_warnings(loaded, cell.stop):
+                loaded = self.model_cache.open(cell)
+            for line in stop_warnings(cell, loaded.tokenizer):
                 self._log_once(f"note: {line}")
             return cell, loaded
 
@@ -320,15 +320,11 @@ class Pair:
 
     def engines(self) -> dict[str, str]:
         """Return the engine of each model and the reason for the choice."""
-        models = {
-            "target": (self.loaded.target, self.cell.target),
-            "draft": (self.loaded.draft, self.cell.draft),
-        }
+        models = zip(("target", "draft"), self.loaded.models, self.cell.models, strict=False)
         by_text = bool(self.cell.processors.changed)
         return {
             name: _how_run(model, spec) + TOKEN_BY_TOKEN * (by_text and spec.engine == USUAL_ENGINE)
-            for name, (model, spec) in models.items()
-            if model is not None and spec is not None
+            for name, model, spec in models
         }
 
     def digests(self) -> dict[str, str]:
@@ -342,7 +338,7 @@ class Pair:
 
     def _log_notes(self, chat: bool) -> None:
         """Log warnings about the models, each line once."""
-        for line in () if self.cell.random else pair_warnings(self.loaded, chat=chat):
+        for line in pair_warnings(self.cell, self.loaded, chat=chat):
             self._log_once(f"note: {line}")
 
     def _under(self, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from spsbench.audit.statistical.comparison import Compared
 from spsbench.audit.statistical.forward import Scorer
@@ -15,7 +15,6 @@ from spsbench.loop.types import Drawn
 from spsbench.methods.resolve import plan_of
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.rates import Metrics, metrics, segments, speedup
-from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record, RoundRecord
 
@@ -201,7 +200,7 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    loaded: Loaded,
+    loaded: Any,
     prompt: Sequence[int] | EnginePrompt,
     ars: Text,
     sps: Text,
@@ -212,9 +211,11 @@ def compare(
     identical, divergence = None, None
     if sps.cell.temperature == 0:
         identical = (ars.record.tokens, ars.record.text) == (sps.record.tokens, sps.record.text)
-    if identical is False and not isinstance(prompt, EnginePrompt) and loaded.target is not None:
+    if identical is False and not sps.cell.elsewhere:
         texts = ars.record.tokens, sps.record.tokens, max(r.drafted for r in sps.record.rounds)
-        divergence = compare_greedy(Scorer.shared(sps.cell, loaded), prompt, *texts)
+        divergence = compare_greedy(
+            Scorer.shared(sps.cell, loaded), cast("Sequence[int]", prompt), *texts
+        )
     return Comparison(ars, sps, gain(ars, sps), identical, divergence, busy)
 
 

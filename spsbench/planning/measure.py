@@ -144,11 +144,11 @@ def measure_costs(
     Raises:
         SpsError: methods that have no costs of their own, or models that cannot be loaded.
     """
+    check_weights(pair.cell, "costs")
     pairs = [pair.configured(**method) for method in methods or ({},)]
     if prompt is None:
         text = Random(0).choices(range(pair.loaded.vocab_size), k=ANY_TEXT)
     else:
-        check_weights(pair.cell, "costs")
         text = cast("list[int]", ids_of(pair.loaded, prompt, chat=False, system=None))
     return measure(pairs, text, contexts=contexts, seconds=seconds, watch=watch)
 

@@ -9,7 +9,7 @@ from spsbench.loop.drafter_context import Weights
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.plugins import parameters, plug_in
 from spsbench.registry import BUILT_IN
-from spsbench.settings.cell import ENGINES_OWN, CellRequest
+from spsbench.settings.cell import ELSEWHERE, ENGINES_OWN, CellRequest
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 
@@ -66,7 +66,7 @@ def cell_of(kind, spec):
     if kind == "decoders":
         needed = [(name, value) for name, value in NEEDED.items() if name in parameters(maker)]
         spec = Spec(spec.name, (*needed, *spec.args))
-        cell = cell.but(drafter=ENGINES_OWN) if not maker.loads else cell
+        cell = cell.but(drafter=ENGINES_OWN) if spec.name in ELSEWHERE else cell
     plan = plan_of(Spec(spec.name)) if kind == "drafters" else None
     if kind == "verifiers" or (plan is not None and plan.weights is not Weights.NONE):
         cell = cell.but(draft=DRAFT)

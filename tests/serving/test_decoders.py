@@ -284,6 +284,31 @@ def test_one_generation_without_a_model_here(bench: Any) -> None:
             bench(f"sglang:url={url}")
 
 
+def test_token_ids_are_a_prompt_without_a_tokenizer_here(bench: Any) -> None:
+    stub = Stub()
+    with serving(stub) as url:
+        pair = spsbench.load(decoder=f"openai:url={url}", max_new_tokens=TOKENS)
+        text = pair.generate([5, 6, 7])
+    assert stub.asked[-1]["prompt"] == [5, 6, 7]
+    assert text.record.prompt_tokens == 3
+    assert text.text.count("w") == TOKENS
+
+
+def test_a_pair_without_a_model_here_has_no_engine_and_reads_no_file_named_like_the_model(
+    bench: Any, tmp_path: Any, monkeypatch: Any, sps: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with serving(Stub()) as url:
+        decoder = f"openai:url={url},model=table"
+        (tmp_path / "table").mkdir()
+        (tmp_path / "table" / "config.json").write_text("{}")
+        pair = spsbench.load(decoder=decoder, max_new_tokens=TOKENS)
+        ran = sps("generate", "The cat", "--decoder", decoder, "-n", "4", "--format", "json")
+    assert (pair.engines(), pair.digests()) == ({}, {})
+    answer = json.loads(ran.out)
+    assert (ran.code, answer["engines"], answer["models"]) == (0, {}, {})
+
+
 # Batches.
 
 

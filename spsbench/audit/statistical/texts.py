@@ -52,6 +52,11 @@ def plain_here(cell: Cell) -> Cell:
     return cell.but(decoder=Spec(OWN_LOOP)).auto_regressive
 
 
+def with_weights(cell: Cell) -> Cell:
+    """Return the cell whose models score the texts of `cell`: itself, if its models are here."""
+    return plain_here(cell) if cell.elsewhere else cell
+
+
 def text_of(prompt: Sequence[int], record: Record, name: str) -> Text:
     """Return a record in the form that the audit reads."""
     return Text(
@@ -234,8 +239,7 @@ def workers_for(cell: Cell, loaded: Loaded) -> int:
     """Return the number of workers: one per core for small models on the CPU, else one."""
     if cell.ranks > 1 or cell.elsewhere:
         return 1
-    models = [model for model in (loaded.target, loaded.draft) if model is not None]
-    size = sum(model.num_parameters() for model in models)
+    size = sum(model.num_parameters() for model in loaded.models)
     cores = usable_cores()
     room = 0.5 * ram()[1] > 4 * size * COPIES * cores
     return cores if loaded.target.device.type == "cpu" and size < SMALL and room else 1

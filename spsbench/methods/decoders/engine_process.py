@@ -146,8 +146,6 @@ class EngineDecoder(Decoder):
         timeout: seconds for the load, and for an answer.
     """
 
-    loads = False
-    live = False
     engine: ClassVar[str]
     ranges: ClassVar = {"window": (1, 1 << 24), "threads": (0, 1024), "timeout": (1e-3, 1e6)}
 

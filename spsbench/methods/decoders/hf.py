@@ -82,7 +82,6 @@ class HfDecoder(Decoder):
         lookup: the longest n-gram of transformers' prompt lookup, instead of an assistant; 0 = off.
     """
 
-    live = False  # all rounds come at the end
     runs_engines = False
     rules = MappingProxyType({"model": "sps", "none": "sps", "ngram": "match"})
 

@@ -60,8 +60,6 @@ class OpenAiDecoder(Decoder):
         retries: attempts after the first.
     """
 
-    loads = False
-    live = False
     kinds: ClassVar[frozenset[Kind] | None] = None  # engines that this decoder speaks to; None: all
 
     @classmethod

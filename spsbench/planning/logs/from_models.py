@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from spsbench.benchmark.run_prompts import RunPrompts, relocated
-from spsbench.errors import DataError, UsageError
+from spsbench.errors import DataError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Guarantee
 from spsbench.methods.resolve import resolve
@@ -50,8 +50,6 @@ class DraftModel:
         plain = {"target": name, "draft": None, "drafter": "none", "k": 0}
         cell = resolve(make_request(**{**options, **plain}))
         loaded = ModelCache(access).load(cell)
-        if loaded.target is None:
-            raise UsageError(f"`draft` {name}: expected a model that is loaded here. Name another")
         engine = make("engines", cell.target.engine)
         session = engine.session(loaded.target, vocab_size=loaded.vocab_size)
         return cls(name, session, loaded.vocab_size, loaded.tokenizer)

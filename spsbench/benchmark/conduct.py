@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from spsbench.benchmark.conductor import Conductor
 from spsbench.benchmark.estimate import estimate
 from spsbench.benchmark.jobs import Room, digest_of_ids, jobs, key, samples_of, uncut
 from spsbench.benchmark.maker import RecordMaking
@@ -33,8 +32,8 @@ from spsbench.benchmark.trace_run import OnProgress, check_traceable, trace_part
 from spsbench.errors import Exit, UsageError
 from spsbench.hardware.ranks import ranks
 from spsbench.hardware.signals import graceful
-from spsbench.messages import no_lines
-from spsbench.methods.build import forget_memories
+from spsbench.messages import ignore, no_lines
+from spsbench.methods.build import forget_memories, use_threads
 from spsbench.methods.measured_costs import learn_costs
 from spsbench.methods.resolve import resolve
 from spsbench.methods.round_costs import asks_for_costs, known_costs
@@ -44,7 +43,7 @@ from spsbench.parallel.process_group import on_rank_0
 from spsbench.registry import COMMANDS, is_installed
 from spsbench.reports.run_tables import conclude
 from spsbench.settings.cell import Cell, short_hash
-from spsbench.settings.execution import HERE
+from spsbench.settings.execution import HERE, Access, OutputFolder, Workers
 from spsbench.settings.experiment import Experiment, ExperimentRequest, Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
@@ -67,17 +66,27 @@ POLL = 0.2  # seconds
 
 
 @dataclass(kw_only=True)
-class Benchmark(Conductor):
+class Benchmark:
     """Makes the records of experiments, each in a folder that can be continued.
 
     Args:
+        place: the folder, and whether to go on with what is in it.
+        access: offline mode, pickle files and threads.
         model_cache: the loaded models.
         name: of the folder under results/, where the place has no name.
+        watch: called with the progress.
+        stop: polled between pieces of work; True ends the work and keeps finished pieces.
+        workers: what makes the pieces; this process, by default.
         traced: called with (traced texts, all texts).
     """
 
+    place: OutputFolder
+    access: Access
     model_cache: ModelCache
     name: str
+    watch: Callable[[Any], None] = ignore
+    stop: Callable[[], bool] = lambda: False
+    workers: Workers = Workers()
     traced: OnProgress = lambda done, total: None
 
     def run(self, experiment: Experiment) -> Run:
@@ -86,33 +95,22 @@ class Benchmark(Conductor):
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        place = self.place
         folders, identity, folder = self._prepare(experiment)
         if ranks().rank > 0:
-            with self._of_run(run := followed()):
-                self._records(experiment, run)
-            return Run(folder, 0)
-        with open_run(
-            folder,
-            self._manifest(experiment, identity),
-            shard=place.slice,
-            resume=place.resume,
-            overwrite=place.overwrite,
-        ) as writer:
+            return self._follow(experiment, folder)
+        shard, models = self.place.slice, Models(self.model_cache)
+        with self._open(experiment, identity, folder) as writer:
             conditions = self._conditions(experiment, folders, writer.starts)
             writer.start(conditions)
             followed(writer)
             with self._of_run(writer):
-                samples = self._records(experiment, writer)
-                if not writer.count and not self.stop():
-                    raise UsageError(
-                        f"`shard` {place.shard} gets no sample: expected at most as many shards as "
-                        "samples. Leave this one out"
-                    )
+                prompts = self._prompts(experiment, writer, models)
+                self._records(experiment, prompts, writer, models)
+                self._check_count(writer)
                 self._traces(experiment, writer)
             if not writer.count:
                 return Run(folder, 0)  # stopped before the first record: no file stays
-            score_missing(experiment, samples, folder, place.slice, self.stop)
+            score_missing(experiment, prompts, folder, shard, self.stop)
             if self.stop():
                 return Run(folder, writer.count)
             if conditions.memory and conditions.memory.loaded:
@@ -120,8 +118,31 @@ class Benchmark(Conductor):
                 writer.note(memory=measured_again(conditions.memory, experiment.threads))
         scored = self._judge(experiment, folder)
         if experiment.no_texts:
-            withhold_texts(folder, place.slice)
+            withhold_texts(folder, shard)
         return Run(folder, writer.count, conclude(folder), scored)
+
+    def _follow(self, experiment: Experiment, folder: Path) -> Run:
+        """Make the records of rank 0's run on another rank, where nothing is written."""
+        models = Models(self.model_cache)
+        with self._of_run(run := followed()):
+            self._records(experiment, self._prompts(experiment, run, models), run, models)
+        return Run(folder, 0)
+
+    def _open(
+        self, experiment: Experiment, identity: dict[str, Any], folder: Path
+    ) -> AbstractContextManager[RunWriter]:
+        """Open the run in its folder, new or to be continued."""
+        place = self.place
+        how: dict[str, Any] = {"resume": place.resume, "overwrite": place.overwrite}
+        return open_run(folder, self._manifest(experiment, identity), shard=place.slice, **how)
+
+    def _check_count(self, writer: RunWriter) -> None:
+        """Refuse a shard to which no sample belongs."""
+        if not writer.count and not self.stop():
+            raise UsageError(
+                f"`shard` {self.place.shard} gets no sample: expected at most as many shards as "
+                "samples. Leave this one out"
+            )
 
     def _conditions(
         self, experiment: Experiment, folders: dict[ModelSpec, Path], before: Sequence[Start]
@@ -160,7 +181,7 @@ class Benchmark(Conductor):
         """
         resolver = partial(resolve, vocabularies=self.model_cache.vocabularies)
         if self.workers.kind == HERE:
-            self.use_threads(request.whole.threads)
+            use_threads(request.whole.threads)
             for cell in request.cells:
                 if asks_for_costs(cell) and known_costs(cell) is None:
                     with no_lines():
@@ -185,7 +206,7 @@ class Benchmark(Conductor):
                     "`batch` or several ranks with `on`: expected one of them, since units of "
                     "workers are made one by one in a process. Leave `on` out"
                 )
-        self.use_threads(experiment.threads)
+        use_threads(experiment.threads)
         check_writable(self.place.out or RESULTS)
         folders = folders_for(experiment.cells, self.access)
         identity = fingerprint(experiment, folders)
@@ -194,14 +215,22 @@ class Benchmark(Conductor):
             log.info(f"{part.spec.name}: {part.task.title}")
         return folders, identity, folder
 
-    def _records(self, experiment: Experiment, writer: RunWriter) -> list[list[Sample]]:
-        """Make every missing record; return the samples of each part."""
-        forget_memories()
-        models = Models(self.model_cache)
+    def _prompts(
+        self, experiment: Experiment, writer: RunWriter, models: Models
+    ) -> list[list[Sample]]:
+        """Return the samples of each part, which say the prompts."""
         contexts = models if self.workers.kind == HERE else self.model_cache.outline
-        samples = [
-            self._samples(part, experiment.seed, writer, contexts) for part in experiment.parts
-        ]
+        return [self._samples(part, experiment.seed, writer, contexts) for part in experiment.parts]
+
+    def _records(
+        self,
+        experiment: Experiment,
+        samples: list[list[Sample]],
+        writer: RunWriter,
+        models: Models,
+    ) -> None:
+        """Make every missing record of the samples of each part."""
+        forget_memories()
         making = RecordMaking(
             experiment=experiment,
             samples=samples,
@@ -210,7 +239,6 @@ class Benchmark(Conductor):
             stop=partial(on_rank_0, self.stop),
         )
         making.make(self.workers, self.access, models)
-        return samples
 
     def _samples(
         self, part: Part, seed: int, writer: RunWriter, contexts: Callable[[Cell], Room]

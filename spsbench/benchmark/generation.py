@@ -147,19 +147,7 @@ class Generation:
         return seconds - first.seconds if measured is None else measured
 
     def _update(self, done: Round) -> Update:
-        record = RoundRecord(
-            drafted=done.drafted,
-            tested=done.tested,
-            accepted=done.accepted,
-            emitted=done.emitted,
-            overlap=done.overlap,
-            seconds=done.seconds,
-            draft_seconds=done.draft_seconds,
-            target_seconds=done.target_seconds,
-            processor_seconds=done.processor,
-            tree=done.tree,
-            passes=done.passes,
-        )
+        record = RoundRecord(*(getattr(done, name) for name in RoundRecord._fields))
         self._rounds.append(record)
         if done.probs is not None:
             self._draft_probs.append(done.probs)

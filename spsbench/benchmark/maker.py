@@ -14,21 +14,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from spsbench.benchmark.conductor import never
 from spsbench.benchmark.estimate import RunProgress
 from spsbench.benchmark.generation import WARM_UP_TOKENS, check_cache, warm_depths
 from spsbench.benchmark.jobs import (
     EMPTY,
     Answers,
     Job,
+    Unit,
+    groups,
     jobs,
     key,
     make,
     prompt_ids,
     prompt_of,
+    units_of,
 )
 from spsbench.benchmark.models import Models, folders_for
-from spsbench.benchmark.units import Unit, groups, units_of
 from spsbench.errors import first_line
 from spsbench.loop.batch import Batch
 from spsbench.loop.request_batch import RequestBatch
@@ -84,7 +85,7 @@ class Maker(Work):
     choices: Choices = field(default_factory=dict)
     clock: datetime | None = None
     models: Callable[[Cell], Loaded] | None = None
-    stop: Callable[[], bool] = never
+    stop: Callable[[], bool] = lambda: False
     counted: Callable[[str, Mapping[str, float]], None] | None = None
     _warm: set[str] = field(default_factory=set)  # cells
 

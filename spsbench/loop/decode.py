@@ -182,7 +182,7 @@ def decode(
             finish=finish,
             probs=draft_probs(offered, q, likeliest) if probs else None,
             tree=None if offered.parents is None else offered.tree.walked(path),
-            processor=processor_seconds() - worked,
+            processor_seconds=processor_seconds() - worked,
             experts=scores.experts,
             by_rule=draft.by_rule,
             draft_seconds=drafting.lap(),

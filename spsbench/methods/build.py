@@ -58,6 +58,12 @@ def load(cell: Cell, access: Access, model_cache: ModelCache) -> Any:
     return loaded
 
 
+def use_threads(threads: int | None) -> None:
+    """Give torch that many threads; None leaves its own choice."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
 def _limit_threads(model: PreTrainedModel) -> None:
     """Limit torch to the threads that `model` received, which leaves cores to other programs.
 

@@ -30,9 +30,9 @@ class Summary:
     group: str | None = None  # a category of the task; None = all of them
     samples: int  # with at least one good generation
     n: int  # good generations; figures exclude failures
-    failures: int
-    cut: int  # samples whose prompt was cut to fit the context
-    timed: int  # generations whose timing was undisturbed
+    failures: int = 0
+    cut: int = 0  # samples whose prompt was cut to fit the context
+    timed: int = 0  # generations whose timing was undisturbed
     loaded: int = 0  # generations timed under load
     horizon: int  # tokens: 128, or the cell's budget where that is smaller
 

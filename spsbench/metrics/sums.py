@@ -29,14 +29,14 @@ class Totals(NamedTuple):
     Sums of time are zero where the timing is excluded; `quiet` is 0 for a timing under load.
     """
 
-    tokens: float  # emitted
-    rounds: float  # passes of the target; of an engine that does not tell them, none
-    drafted: float
-    accepted: float
-    overlap: float  # sum of sum_x min(p, q) over `overlap_tested` draft tokens
-    overlap_tested: float
-    kept: float  # accepted, in rounds that test slot by slot
-    tested: float
+    tokens: float = 0.0  # emitted
+    rounds: float = 0.0  # passes of the target; of an engine that does not tell them, none
+    drafted: float = 0.0
+    accepted: float = 0.0
+    overlap: float = 0.0  # sum of sum_x min(p, q) over `overlap_tested` draft tokens
+    overlap_tested: float = 0.0
+    kept: float = 0.0  # accepted, in rounds that test slot by slot
+    tested: float = 0.0
     depth: float = 0.0  # tokens of the longest drafted paths; in chains, all drafted tokens
     trees: float = 0.0  # rounds whose draft may branch
     tree_depth: float = 0.0  # the part of `depth` in trees
@@ -81,10 +81,8 @@ def totals(
 ) -> Totals:
     """Return the sums of one generation; `horizon` is the number of tokens to time."""
     if not rounds:
-        counts = Totals(0, 0, 0, 0, 0, 0, 0, 0)
-        if not timed:
-            return counts
-        return counts._replace(timed=1, quiet=float(quiet), prefill=prefill_seconds)
+        of_time = {"timed": 1, "quiet": float(quiet), "prefill": prefill_seconds}
+        return Totals(**of_time if timed else {})
     of = columns(rounds)
     drafted, tested, accepted, overlaps = of["drafted"], of["tested"], of["accepted"], of["overlap"]
     one_by_one = [(t, a) for t, a in zip(tested, accepted, strict=True) if t >= 0]

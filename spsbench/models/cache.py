@@ -244,17 +244,14 @@ class ModelCache:
             return self._find(spec, seed)
 
     def _model(self, located: "LocatedModel", runs_engines: bool) -> PreTrainedModel:
-        engine = located.spec.engine if runs_engines else None
-        return self._once(
-            (located.source, engine, located.folder), partial(self._prepared, located, engine)
-        )
-
-    def _prepared(self, located: "LocatedModel", spec: Spec | None) -> PreTrainedModel:
-        """Load and prepare a model for one engine, which alone may pack its weights."""
+        """Return a model, loaded and prepared once for its engine, which may pack its weights."""
+        spec = located.spec.engine if runs_engines else None
+        key = located.source, spec, located.folder
         with announce_if_slow(f"loading {located.spec}"):
-            return self._laid_out(located, spec)
+            return self._once(key, partial(self._load_for, spec, located))
 
-    def _laid_out(self, located: "LocatedModel", spec: Spec | None) -> PreTrainedModel:
+    def _load_for(self, spec: Spec | None, located: "LocatedModel") -> PreTrainedModel:
+        """Load a model and prepare it for an engine; None: for plain modules of transformers."""
         model = located.source.model(located.folder, mapped=True)
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{located.spec.id} {model.dtype} {spec}"

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast, overload
 
-import torch
 from transformers import PreTrainedModel
 
 from spsbench.audit.verify import Held, verify_pair
@@ -24,7 +23,7 @@ from spsbench.loop.batch import Batch
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.text import Piece
 from spsbench.messages import Say, ignore, lines_to, no_lines
-from spsbench.methods.build import load
+from spsbench.methods.build import load, use_threads
 from spsbench.methods.measured_costs import learn_costs
 from spsbench.methods.resolve import check_weights, plan_of, resolve
 from spsbench.methods.round_costs import asks_for_costs, with_costs
@@ -74,8 +73,7 @@ class Pair:
         say: Say | None = None,
     ) -> None:
         self._grid, self.access, self._facts, self._say = grid, access, facts, say
-        if access.threads is not None:
-            torch.set_num_threads(access.threads)
+        use_threads(access.threads)
         self.model_cache = ModelCache(access)
         self.cell = resolve(request, self.model_cache.vocabularies)
         self.loaded = load(self.cell, access, self.model_cache)

@@ -1,7 +1,7 @@
 """Run a plan: texts, traces, costs, predictions, and real rounds of the best candidates."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from spsbench.benchmark.conduct import RESULTS, Benchmark
-from spsbench.benchmark.conductor import Conductor
 from spsbench.benchmark.jobs import fitting, prompt_ids
 from spsbench.benchmark.models import Models, folders_for
 from spsbench.benchmark.models import measured as measured_bandwidth
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.files import clock
+from spsbench.messages import ignore
+from spsbench.methods.build import use_threads
 from spsbench.metrics.costs import Costs
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.metrics.surfaces import FEWEST_TURNS
@@ -44,7 +45,7 @@ from spsbench.planning.plan_folder import (
 from spsbench.planning.report import Planned
 from spsbench.settings.cell import SAMPLING_FIELDS, Cell, short_hash
 from spsbench.settings.commands import Planning
-from spsbench.settings.execution import OutputFolder, Workers
+from spsbench.settings.execution import Access, OutputFolder, Workers
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.method import Drafting, Method
 from spsbench.settings.task import Fits, Sample, Task
@@ -90,14 +91,18 @@ class PlanProgress:
 
 
 @dataclass(kw_only=True)
-class Planner(Conductor):
+class Planner:
     """Decides whether to speculate, and how, in a folder that can be continued.
 
     Args:
         cells: the candidates, resolved; the cells differ in method and draft only.
         spec, task: source of the prompts; `planning` sets the number of prompts.
         model_cache: the loaded models.
+        place: the folder, and whether to go on with what is in it.
+        access: offline mode, pickle files and threads.
         command: the command line that goes on with the plan, shown when the plan is stopped.
+        watch: called with the progress.
+        stop: polled between pieces of work; True ends the work and keeps finished pieces.
 
     Workers of the pool make texts and traces; costs and real rounds are measured by this process.
     """
@@ -107,7 +112,12 @@ class Planner(Conductor):
     task: Task
     planning: Planning
     model_cache: ModelCache
+    place: OutputFolder
+    access: Access
     command: str = ""
+    watch: Callable[[Any], None] = ignore
+    stop: Callable[[], bool] = lambda: False
+    workers: Workers = Workers()
 
     def __post_init__(self) -> None:
         self._progress, self._phase, self._count = PlanProgress(), "texts", Count()
@@ -179,7 +189,7 @@ class Planner(Conductor):
 
     def _begin(self) -> None:
         """Read given traces, and create the folder or go on with the plan in it."""
-        self.use_threads(self.access.threads)
+        use_threads(self.access.threads)
         identity, planning = self._identity(), self.planning
         self.folder = (self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}").absolute()
         self._given = read_whole_traces(planning.trace) if planning.trace else None

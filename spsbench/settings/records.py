@@ -259,9 +259,10 @@ def _rounded(figure: Any, digits: int) -> Any:
 
 def _row(r: RoundRecord) -> list[Any]:
     """A round as an array; that of a chain has no word of trees."""
-    times = [None if value is None else round(value, NANO) for value in r[5:9]]
+    seconds = r.seconds, r.draft_seconds, r.target_seconds, r.processor_seconds
+    times = [None if value is None else round(value, NANO) for value in seconds]
     tree = None if r.tree is None else list(map(_plain, r.tree))
-    row = [*r[:5], *times]
+    row = [r.drafted, r.tested, r.accepted, r.emitted, r.overlap, *times]
     if r.passes != 1:
         return [*row, tree, r.passes]
     return row if tree is None else [*row, tree]

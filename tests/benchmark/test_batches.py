@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.benchmark.jobs import Job
-from spsbench.benchmark.units import groups
+from spsbench.benchmark.jobs import Job, groups
 from spsbench.errors import OutOfMemoryError, UsageError
 from spsbench.pair.load import load
 from spsbench.pair.pair import Pair

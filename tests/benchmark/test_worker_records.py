@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from spsbench.benchmark import maker
-from spsbench.benchmark.jobs import Job, jobs, key
+from spsbench.benchmark.jobs import Job, jobs, key, units_of
 from spsbench.benchmark.maker import Maker, RecordMaking, UnitRecords
 from spsbench.benchmark.models import Models
-from spsbench.benchmark.units import units_of
 from spsbench.errors import MismatchError, UnavailableError
 from spsbench.methods.resolve import resolve
 from spsbench.models.cache import ModelCache

@@ -189,7 +189,7 @@ def test_a_free_look_up_of_one_turn_goes_with_a_measured_table():
 
 def test_expected_rounds_of_one_key_share_a_row():
     tally = Tally(slots=2, horizon=128, k=2)
-    sums = Totals(4, 2.5, 5, 1.5, 0, 0, 1.5, 2.5)
+    sums = Totals(tokens=4, rounds=2.5, drafted=5, accepted=1.5, kept=1.5, tested=2.5)
     for key in ((0, 0), (1, 0), (0, 0)):
         tally.add_expected(key, sums, [0.5] * 4, [1.0] * 2)
     assert tally.rows[:, AT["rounds"]] == pytest.approx([5.0, 2.5])

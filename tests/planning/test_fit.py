@@ -10,7 +10,7 @@ import torch
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.methods.schedules.by_distribution import Disco
 from spsbench.metrics.classifier import Classifier, fit, read_classifier, write_classifier
-from spsbench.planning.plan import fit_schedule, slots_of
+from spsbench.planning.fit import fit_schedule, slots_of
 from spsbench.settings.method import Drafting
 from spsbench.spec import Spec
 from spsbench.store.traces import DraftOf, Drawn, Head, Proposed, TraceWriter, Written

@@ -143,7 +143,8 @@ def run_plans(
 ) -> int:
     """Make a plan of each set of options, or open that in `folder`; return the exit code."""
     from spsbench.cli.publish import publish, save_plot, show_chart
-    from spsbench.planning.plan import check_fit, open_plan, shared_models
+    from spsbench.planning.fit import check_fit
+    from spsbench.planning.plan import open_plan, shared_models
     from spsbench.planning.plan import plan as make_plan
 
     if fit is not None:
@@ -223,7 +224,7 @@ def resume_command() -> str:
 
 def fit_on(fit: Spec, traced: Sequence[Path]) -> int:
     """Fit a schedule on traces and print its quality; return the exit code."""
-    from spsbench.planning.plan import fit_schedule
+    from spsbench.planning.fit import fit_schedule
 
     quality = fit_schedule(fit, traced)
     out = dict(fit.args)["out"]

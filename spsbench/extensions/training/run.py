@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.benchmark.conductor import Conductor
 from spsbench.engines.eager import rows_of
 from spsbench.errors import OutOfMemoryError, UsageError
 from spsbench.extensions.training.acceptance import Gain, best_gain
@@ -58,7 +57,8 @@ from spsbench.extensions.training.texts import (
     write_texts,
 )
 from spsbench.hardware.files import in_words
-from spsbench.messages import no_lines
+from spsbench.messages import ignore, no_lines
+from spsbench.methods.build import use_threads
 from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.models.devices import free_bytes
@@ -67,6 +67,7 @@ from spsbench.models.source import source_of
 from spsbench.models.tokenizers import eos_ids, token_count
 from spsbench.pair.load import load
 from spsbench.planning.measure import measure_costs
+from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
@@ -77,25 +78,33 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
-class Trainer(Conductor):
+class Trainer:
     """Trains one drafter, in a folder that can be continued.
 
     Args:
         target: the target of the drafter.
         options: settings of the training.
         pair_options: the target's settings, as options of `spsbench.load`.
+        place: the folder, and whether to go on with what is in it.
+        access: offline mode, pickle files and threads.
         command: command line of the user.
+        watch: called with the progress.
+        stop: polled between pieces of work; True ends the work and keeps finished pieces.
     """
 
     target: ModelSpec
     options: DraftTraining | HeadTraining
     pair_options: Mapping[str, Any]
+    place: OutputFolder
+    access: Access
     command: Sequence[str] = ()
+    watch: Callable[[Any], None] = ignore
+    stop: Callable[[], bool] = lambda: False
 
     def run(self) -> Trained | None:
         """Train to the end; return None if stopped, so that `resume` can continue."""
         options, target = self.options, self.target
-        self.use_threads(self.access.threads)
+        use_threads(self.access.threads)
         loss = loss_spec(options)
         measured = None if options.costs is None else read_costs(options.costs)
         source = source_of(target, self.access)

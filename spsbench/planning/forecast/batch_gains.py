@@ -102,8 +102,7 @@ def forecast_batches(
 
 def row_of(cell: Cell, n: int, **figures: Any) -> Summary:
     """Return a row with figures over `n` texts, none of which was timed in a benchmark."""
-    counts: dict[str, Any] = {"failures": 0, "cut": 0, "timed": 0, "horizon": cell.max_new_tokens}
-    return Summary(cell=cell, samples=n, n=n, **counts, **figures)
+    return Summary(cell=cell, samples=n, n=n, horizon=cell.max_new_tokens, **figures)
 
 
 def check_batches(sizes: Sequence[int], costs: Costs) -> BatchCosts:

@@ -1,7 +1,6 @@
 """Plans: whether to speculate and with what."""
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial

@@ -184,7 +184,7 @@ def usable_decoders(
             raise SystemExit(f"{engine}: expected --peers-python, an interpreter that has it")
         try:
             decoder = decoder_of(pair, engine, flags.quantised or flags.dtype, python) + threads
-            run(*command(trial, pair, [decoder], prompts, out), SPS_ENGINES_PYTHON=python)
+            run(*command(trial, pair, [OURS[0], decoder], prompts, out), SPS_ENGINES_PYTHON=python)
             yield decoder
         except subprocess.CalledProcessError as error:
             failures[engine] = f"ended with exit code {error.returncode}"

@@ -107,8 +107,10 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
 
 def refuse_pointer(path: Path) -> None:
     """Refuse a file that Git LFS has left in place of the one it stands for."""
-    with suppress(OSError), path.open("rb") as file:  # what is no file is told by its reader
-        if path.is_file() and file.read(len(POINTER)) == POINTER:
+    if not path.is_file():  # a pipe would wait for its writer; its reader says what it is
+        return
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(len(POINTER)) == POINTER:
             raise DataError(
                 f"{path.name} is a pointer of Git LFS ({path}): expected the file itself. Run "
                 "git lfs pull, or fetch the model again"

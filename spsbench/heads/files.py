@@ -138,10 +138,10 @@ def hidden_states(text: Any, drafter: str) -> tuple[int, ...]:
     """Parse numbers of hidden states as a user writes them, `2-16-29`; none of an empty text.
 
     Raises:
-        UsageError: anything else.
+        UsageError: anything else, and a number of more digits than `MANY` has.
     """
     parts = str(text).split("-") if text != "" else []
-    if not all(part.isdecimal() for part in parts):
+    if not all(part.isdecimal() and len(part) <= len(str(MANY)) for part in parts):
         raise UsageError(
             f"{drafter}:features={text}: expected hidden states such as 2-16-29. Count them as "
             "transformers does, 0 being the embeddings"

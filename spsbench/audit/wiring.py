@@ -44,7 +44,7 @@ STRIDE = 4  # tokens between two drafts where each takes passes of its own
 ROLL = 17  # rows between a row and the features that the control gives it
 SHORTEST = 16  # tokens of a text, apart from those of a draft
 
-RIGHT, OTHERWISE, DEAD, NOT_TOLD = "right", "wired otherwise", "dead", "not told apart"
+RIGHT, OTHERWISE, DEAD, NOT_DISTINCT = "right", "wired otherwise", "dead", "not distinguished"
 
 Flags = tuple[tuple[str, str], ...]
 """Changes of flags, name and value, in the order of `FLAGS`; none: as declared."""
@@ -98,7 +98,7 @@ class Finding:
     Attributes:
         name: of the head, as the user gave it.
         drafter: with the flags of the best wiring.
-        verdict: right, wired otherwise, dead, or not told apart.
+        verdict: right, wired otherwise, dead, or not distinguished.
         unbeaten: wirings that no other beats, that of the fewest changes first: the best.
         scores: every wiring that computes another thing, the declared one first.
         controls: accepted tokens over features of other rows, and of a random head.
@@ -121,7 +121,7 @@ class Finding:
         best, declared = self.unbeaten[0].accepted, self.scores[0].accepted
         others = " or ".join(in_words(score.flags) for score in self.unbeaten[1:])
         if self.verdict == RIGHT:
-            also = f"; not told apart from {others}" if others else ""
+            also = f"; not distinguished from {others}" if others else ""
             return (
                 f"right: {self.name} is wired as it was trained. A draft keeps {best:.2f} tokens; "
                 f"a difference of {self.least:.2f} would have been seen{also}"
@@ -136,7 +136,7 @@ class Finding:
         if self.verdict == OTHERWISE:
             return f"wired otherwise: say `drafter` {self.drafter}. {kept}"
         either = in_words(self.unbeaten[0].flags)
-        return f"cannot be told apart: {either} or {others}. {kept}. Give more `texts`"
+        return f"cannot be distinguished: {either} or {others}. {kept}. Give more `texts`"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -308,7 +308,7 @@ def judge(scores: Sequence[Score], control: float) -> tuple[str, tuple[Score, ..
         return DEAD, (top,), least
     alike = [s for s in unbeaten[1:] if len(s.flags) == len(best.flags)]
     seems_better = any(s.over(best)[0] > MATTERS * s.accepted for s in unbeaten)
-    verdict = NOT_TOLD if alike or seems_better else OTHERWISE if best.flags else RIGHT
+    verdict = NOT_DISTINCT if alike or seems_better else OTHERWISE if best.flags else RIGHT
     return verdict, tuple(unbeaten), least
 
 

@@ -24,7 +24,7 @@ from spsbench.settings.records import SCHEMA
 EXCLUDED = ("stop", *CONSTRAINTS)
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # any other verdict: not valid as an audit
 
-WIRED = {"right": Exit.OK, "not told apart": Exit.NOT_VALID}  # any other: Exit.BIAS
+WIRED = {"right": Exit.OK, "not distinguished": Exit.NOT_VALID}  # any other: Exit.BIAS
 
 verify = typer.Typer(
     no_args_is_help=True,
@@ -139,7 +139,7 @@ OF_HEAD = {"target", "draft", "drafter", "device", "dtype", "revision", "draft_r
 def head(format: o.TableFormat = "table", **options: Any) -> None:
     """Find the wiring that a head was trained for, by its acceptance along texts.
 
-    Exits 0 right, 7 wired otherwise or dead, 6 not told apart.
+    Exits 0 right, 7 wired otherwise or dead, 6 not distinguished.
     """
     plan, grid, access = parse({**options, "engine": "eager"}, HeadSearch, Grid, Access)
     with at_once():

@@ -4,7 +4,7 @@ Features are known before the slot's token is sampled: the entropy of the draft'
 greatest probability, and the slot's place in the draft. The label of a position is its acceptance
 probability, sum_x min(p, q) for `sps`, given that all earlier slots were accepted. Which position
 is which slot depends on where rounds begin: each pair counts with its chance under rounds of many
-tokens (`planning.plan.slots_of`).
+tokens (`planning.fit.slots_of`).
 """
 
 import json

@@ -183,12 +183,12 @@ def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
 
 
 def _name_unread(files: Sequence[Path], folder: Path) -> None:
-    """Log which other safetensors stand beside the weights; `weight_files` names a whole one."""
+    """Log which other safetensors lie next to the weights; `weight_files` names a whole one."""
     names = {path.name for path in folder.glob("*.safetensors") if path not in files} - {WHOLE}
     if (folder / "adapter_config.json").is_file():
         names.add("adapter_config.json (merge that adapter into the model to use it)")
     if names:
-        log.info(f"note: not read beside the weights of {folder}: {', '.join(sorted(names))}")
+        log.info(f"note: not read with the weights of {folder}: {', '.join(sorted(names))}")
 
 
 def check_numbers(

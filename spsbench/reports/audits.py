@@ -32,7 +32,7 @@ Values = Mapping[str, Any]
 """Values of an audit, by `of_finding` or `of_greedy`, with `name` and `settings`."""
 
 SHOWN = 20  # rows of failures in the table
-WIRINGS: Mapping[str, Status] = {"right": "good", "not told apart": "open"}
+WIRINGS: Mapping[str, Status] = {"right": "good", "not distinguished": "open"}
 STATUSES: Mapping[str, Status] = {"held": "good", "bias found": "bad"}
 E_PROCESS = (
     "An e-process tests the claim that every token follows the target's distribution. If the "

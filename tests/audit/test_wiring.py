@@ -139,4 +139,4 @@ def test_every_family_is_searched(tmp_path, family):
     tried = {name for flags in wirings(head, 6) for name, _ in flags}
     assert tried == FLAGS[head.family].keys()
     assert len(finding.scores[0].by_depth) == 3
-    assert finding.verdict in ("dead", "not told apart", "right")
+    assert finding.verdict in ("dead", "not distinguished", "right")

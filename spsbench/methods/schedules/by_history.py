@@ -249,9 +249,7 @@ def measured(costs: str, arm: str, batch: int) -> tuple[Costs, Drafting]:
     table = read_costs(Path(costs).expanduser())
     arms = {str(drafter): drafter for drafter in table.arms if drafter != PLAIN}
     if arm not in arms and (arm or len(arms) != 1):
-        raise ValueError(
-            f"arm is {arm!r}: expected a drafter of {costs}: {', '.join(arms) or 'none'}"
-        )
+        raise ValueError(f"arm={arm!r}: expected a drafter of {costs}: {', '.join(arms) or 'none'}")
     drafter, batches = arms[arm or next(iter(arms))], table.batches
     largest = 1 if batches is None or drafter not in batches.rest else batches.sizes[-1]
     if batch > largest:

@@ -111,7 +111,7 @@ def test_a_bug_is_no_failure_of_a_sample(loaded):
     one = part(BASE)
     samples = samples_of(one, lambda cell: loaded)
     without = replace(loaded, target=None)
-    with pytest.raises(TypeError):
+    with pytest.raises(AttributeError):
         carry_out(one, samples, lambda cell: without, Kept(), experiment=EXPERIMENT)
 
 

@@ -92,5 +92,5 @@ def test_a_rotation_that_errs_is_found_out(monkeypatch):
     monkeypatch.setattr(fused_modules, "usual", lambda stock: True)
     model, tape, lm = session()
     found = fed(lm, 6)
-    assert "differs from the model's own code" in str(tape.refused)
+    assert tape.refused
     assert (found - laws(model, list(range(1, 10)))[3:]).abs().max() <= 0.05 * found.abs().max()

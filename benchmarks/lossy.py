@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from spsbench.benchmark.bench import bench
-from spsbench.benchmark.generation import Generation
 from spsbench.benchmark.target_probs import TextTracer
 from spsbench.benchmark.trace_draft import DraftTracer
+from spsbench.generation import Generation
 from spsbench.loop.types import Scores
 from spsbench.methods.resolve import resolve
 from spsbench.models.tokenizers import encode

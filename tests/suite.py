@@ -12,9 +12,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench import messages, registry
+from spsbench import generation, messages, registry
 from spsbench.audit.exact import rules
-from spsbench.benchmark import generation
 from spsbench.benchmark import models as benchmark_models
 from spsbench.hardware.memory import read_bandwidth
 from spsbench.registry import Entry, Kind

@@ -6,8 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from spsbench.benchmark.generation import time_limit
 from spsbench.benchmark.jobs import Job, fitting, generations, make, uncut
+from spsbench.generation import time_limit
 from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.hardware.files import clock
 from spsbench.metrics.rates import baseline

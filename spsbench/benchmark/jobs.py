@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from spsbench.benchmark.generation import Generation
 from spsbench.benchmark.target_probs import distance
 from spsbench.errors import SpsError
+from spsbench.generation import Generation
 from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.loop.batch import Batch
 from spsbench.loop.constraint import DeadEndError

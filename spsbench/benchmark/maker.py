@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 
 from spsbench.benchmark.estimate import RunProgress
-from spsbench.benchmark.generation import WARM_UP_TOKENS, check_cache, warm_depths
 from spsbench.benchmark.jobs import (
     EMPTY,
     Answers,
@@ -31,6 +30,7 @@ from spsbench.benchmark.jobs import (
 )
 from spsbench.benchmark.models import Models, folders_for
 from spsbench.errors import first_line
+from spsbench.generation import WARM_UP_TOKENS, check_cache, warm_depths
 from spsbench.loop.batch import Batch
 from spsbench.loop.request_batch import RequestBatch
 from spsbench.methods.build import forget_memories

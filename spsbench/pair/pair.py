@@ -10,13 +10,13 @@ from transformers import PreTrainedModel
 from spsbench.audit.verify import Held, verify_pair
 from spsbench.benchmark.bench import bench
 from spsbench.benchmark.estimate import RunProgress
-from spsbench.benchmark.generation import Generation, Show, check_cache, run_both
 from spsbench.benchmark.models import model_digests
 from spsbench.benchmark.run import Run
 from spsbench.engines.eager import context_of
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.masks import windows_of
 from spsbench.errors import BatchError, SpsError, UsageError, first_line
+from spsbench.generation import Generation, Show, check_cache, run_both
 from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
 from spsbench.loop.batch import Batch

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from spsbench.audit.statistical.comparison import Compared
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.audit.statistical.greedy import compare as compare_greedy
-from spsbench.benchmark.generation import Generation
+from spsbench.generation import Generation
 from spsbench.loop.decoder import Prompt as EnginePrompt
 from spsbench.loop.text import Origin, Piece
 from spsbench.loop.types import Drawn

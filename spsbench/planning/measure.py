@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.benchmark.generation import check_cache
 from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.errors import UsageError
+from spsbench.generation import check_cache
 from spsbench.hardware.contention import Reading, loaded, read_clocks
 from spsbench.hardware.files import clock
 from spsbench.loop.types import LM, Engine

@@ -129,7 +129,7 @@ def test_what_a_batch_cannot_do_is_refused(
         pair.bench(task, batch="0", **ASKED, **out)
     with pytest.raises(UsageError):
         pair.bench(task, batch="2", on="processes:2", **ASKED, **out)
-    monkeypatch.setattr("spsbench.benchmark.generation.ram", lambda: (1 << 20, 1 << 14))
+    monkeypatch.setattr("spsbench.generation.ram", lambda: (1 << 20, 1 << 14))
     with pytest.raises(OutOfMemoryError):
         pair.bench(task, batch="2", **ASKED, **out)
     assert not (tmp_path / "run").exists()

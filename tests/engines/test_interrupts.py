@@ -12,7 +12,7 @@ GENERATE_AGAIN_AND_AGAIN = """
 import sys
 from spsbench.methods.resolve import resolve
 from spsbench.settings.grid import make_request
-from spsbench.benchmark.generation import Generation
+from spsbench.generation import Generation
 from spsbench.models.cache import ModelCache
 from spsbench.settings.execution import Access
 cell = resolve(make_request(target="nano", k=4, max_new_tokens=200, ignore_eos=True, dtype="auto"))

@@ -82,6 +82,6 @@ def test_what_is_wrong_with_a_prompt_or_a_batch_is_told_before_anything_runs(
         pair.generate(PROMPTS, batch=0)
     with pytest.raises(UsageError):
         pair.generate("the cat", batch=2)
-    monkeypatch.setattr("spsbench.benchmark.generation.ram", lambda: (1 << 20, 1 << 14))
+    monkeypatch.setattr("spsbench.generation.ram", lambda: (1 << 20, 1 << 14))
     with pytest.raises(OutOfMemoryError):
         pair.generate(PROMPTS)

@@ -16,8 +16,8 @@ from spsbench.audit.statistical.betting import Evidence
 from spsbench.audit.statistical.finding import Impossible
 from spsbench.audit.statistical.positions import Alternative
 from spsbench.audit.statistical.referee import Referee, Text, alternatives_of, referee_of
-from spsbench.benchmark.generation import Generation
 from spsbench.errors import UsageError
+from spsbench.generation import Generation
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.memory import ram
 from spsbench.models.cache import Loaded, ModelCache

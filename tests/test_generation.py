@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from spsbench.benchmark.generation import (
+from spsbench.errors import DataError
+from spsbench.generation import (
     WARM_UP_DEPTH,
     Generation,
     interleave,
@@ -15,7 +16,6 @@ from spsbench.benchmark.generation import (
     run_both,
     warm_depths,
 )
-from spsbench.errors import DataError
 from spsbench.loop.text import Origin
 from spsbench.loop.types import Round
 from spsbench.methods.build import forget_memories
@@ -93,7 +93,7 @@ def test_noise_is_keyed_by_seed_sample_and_repeat(loaded):
 @pytest.mark.parametrize("tokens", first(1, [8, 0, 40]))
 def test_a_drafter_does_not_remember_its_warm_up(loaded, tokens, monkeypatch):
     """Its prompt is cut, and so would be remembered as another one."""
-    monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 0.05)
+    monkeypatch.setattr("spsbench.generation.WARM_UP_SECONDS", 0.05)
     drafter = Spec("recycling", (("shared", True),))
     cell = CellRequest(target=TARGET, drafter=drafter, max_new_tokens=tokens, temperature=0.0)
     prompt = ids(loaded) * 9
@@ -112,7 +112,7 @@ def test_a_drafter_does_not_remember_its_warm_up(loaded, tokens, monkeypatch):
 )
 def test_a_schedule_is_warmed_up_at_each_depth(loaded, monkeypatch, schedule, depths):
     """Else the first pass of each size, which is slow, would stand in a figure."""
-    monkeypatch.setattr("spsbench.benchmark.generation.WARM_UP_SECONDS", 60.0)
+    monkeypatch.setattr("spsbench.generation.WARM_UP_SECONDS", 60.0)
     drafted = set()
 
     class Watched(Generation):
@@ -121,7 +121,7 @@ def test_a_schedule_is_warmed_up_at_each_depth(loaded, monkeypatch, schedule, de
                 drafted.add(update.record.drafted)
                 yield update
 
-    monkeypatch.setattr("spsbench.benchmark.generation.Generation", Watched)
+    monkeypatch.setattr("spsbench.generation.Generation", Watched)
     warm_depths(resolve(CELL.to_request(schedule=schedule)), loaded, ids(loaded))
     assert drafted >= depths
 

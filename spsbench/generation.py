@@ -196,7 +196,7 @@ def engine_prompt(tokenizer: Any, prompt: Sequence[int] | Prompt) -> Prompt:
     """Return a prompt for an engine that has the models elsewhere.
 
     Args:
-        tokenizer: of the engine's model; None: it is not here, and the prompt has ids alone.
+        tokenizer: the tokenizer of the engine's model; None: it is not here; prompts are ids.
     """
     if isinstance(prompt, Prompt):
         return prompt

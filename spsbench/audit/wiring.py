@@ -37,7 +37,7 @@ from spsbench.settings.commands import HeadSearch
 from spsbench.spec import Spec
 
 SURE = 4.0  # standard errors of a paired difference
-MATTERS = 0.02  # of the better score: smaller differences are ties
+MATTERS = 0.02  # part of the better score below which a difference is a tie
 ALIVE = 0.05  # accepted tokens above the controls
 BLOCK = 32  # tokens of a text whose rows are one observation, as their drafts overlap
 STRIDE = 4  # tokens between two drafts where each takes passes of its own
@@ -51,7 +51,7 @@ Flags = tuple[tuple[str, str], ...]
 
 
 class Reading(NamedTuple):
-    """What the target says of one text, computed once for every wiring."""
+    """The target's states and distributions along a text, computed once for every wiring."""
 
     tokens: Tensor  # [T]
     hidden: Mapping[int, Tensor]  # number of a hidden state -> [T, Ht]
@@ -63,7 +63,7 @@ class Score:
     """The acceptance of a head under one wiring."""
 
     flags: Flags
-    kept: tuple[Tensor, ...]  # of each block [rows, depths] chances to keep so many tokens or more
+    kept: tuple[Tensor, ...]  # by block: [rows, depths] chances to keep so many tokens or more
 
     @property
     def by_depth(self) -> list[float]:
@@ -96,8 +96,8 @@ class Finding:
     """The verdict on the wiring of a head; truthy only if the declared one is right.
 
     Attributes:
-        name: of the head, as the user gave it.
-        drafter: with the flags of the best wiring.
+        name: the name of the head, as the user gave it.
+        drafter: the spec of the drafter, with the flags of the best wiring.
         verdict: right, wired otherwise, dead, or not distinguished.
         unbeaten: wirings that no other beats, that of the fewest changes first: the best.
         scores: every wiring that computes another thing, the declared one first.
@@ -226,11 +226,11 @@ def search(
     """Score the wirings of a loaded head, and judge the declared one.
 
     Args:
-        head: under the wiring of its files and of the user's arguments.
-        target: that reads the texts.
+        head: the head, under the wiring of its files and of the user's arguments.
+        target: the model that reads the texts.
         read: returns readings of the texts, one or more, with these hidden states.
         depth: tokens of a draft.
-        name: of the head, for the verdict.
+        name: the name of the head, for the verdict.
     """
     layers = target.config.num_hidden_layers
     heads = wirings(head, layers)
@@ -295,7 +295,7 @@ def judge(scores: Sequence[Score], control: float) -> tuple[str, tuple[Score, ..
     """Return the verdict, the wirings that no other beats, and the least difference that shows.
 
     Args:
-        scores: of every wiring, the declared one first.
+        scores: the scores of every wiring, the declared one first.
         control: accepted tokens of the best control.
     """
     ranked = sorted(distinct(scores), key=lambda score: -score.accepted)

@@ -252,7 +252,7 @@ class Unit(NamedTuple):
     """Generations that are made in one process, one after the other."""
 
     jobs: Sequence[Job]
-    turns: Sequence[Sample] = ()  # of its conversations: all of them
+    turns: Sequence[Sample] = ()  # all samples of its conversations
     answers: Iterable[Record] = ()  # existing ones of them; on a worker, their texts alone
 
 
@@ -262,8 +262,8 @@ def units_of(
     """Yield the units of missing jobs of a part, those of one target after the other.
 
     Args:
-        samples: of the part.
-        records: existing ones, whose answers later turns go on from.
+        samples: the samples of the part.
+        records: existing records, whose answers later turns go on from.
     """
     conversations: dict[str, list[Sample]] = {}
     for sample in samples:

@@ -38,7 +38,7 @@ class TextTracer:
     """The target's distributions along a text of auto-regressive sampling.
 
     Args:
-        cell: of ArS.
+        cell: the cell of ArS.
         loaded: its models.
     """
 

@@ -16,7 +16,7 @@ from spsbench.messages import announce_if_slow
 if TYPE_CHECKING:
     import subprocess
 
-START_SECONDS = 120  # of processor time, for the imports of a child
+START_SECONDS = 120  # limit of processor time for the imports of a child
 
 # A child imports first and then takes its limits, so that they bind its tasks only. All of them
 # count what the child uses: on a machine where other work keeps it waiting, it may wait.
@@ -76,7 +76,7 @@ class Child:
 
         Args:
             task: values for JSON.
-            seconds: of processor time, after which the child is ended.
+            seconds: the seconds of processor time after which the child is ended.
             step: announced where the answer takes long.
         """
         with self._lock:

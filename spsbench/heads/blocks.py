@@ -36,7 +36,7 @@ def text_config(values: Mapping[str, Any], where: str) -> PreTrainedConfig:
     """Return the configuration of the text model that `values` of a config.json describe.
 
     Args:
-        values: with a `model_type` of transformers.
+        values: the values of the file, with a `model_type` of transformers.
         where: the file, for messages.
 
     Raises:
@@ -116,7 +116,7 @@ class Block(nn.Module):
 
     Args:
         config: configuration of a model with the prediction layers alone.
-        number: which of these layers, and of the cache's.
+        number: the number of the layer among these, and among the cache's.
 
     Attributes:
         norm: the class of its norms, whose weights may count from zero.
@@ -151,8 +151,8 @@ class Block(nn.Module):
         """Return the weights of a released file by the names of its own, experts stacked.
 
         Args:
-            tensors: by the names that `split` returns; emptied, so that no expert is in memory
-                twice.
+            tensors: tensors by the names that `split` returns; emptied, so that no expert is
+                in memory twice.
         """
         changes = get_model_conversion_mapping(self._model)
         renamings = [
@@ -205,13 +205,13 @@ class BlockRotary(nn.Module):
     """The rotary angles of the target's own module, in a table that grows.
 
     Args:
-        block: whose layers they are for.
+        block: the block whose layers they are for.
 
     Raises:
         DataError: the model has no such module, or its angles depend on the length of the text.
     """
 
-    _table: Positions | None = None  # of all positions up to some
+    _table: Positions | None = None  # the table of all positions up to some
     _angles: Any
     _block: Any
 

@@ -115,7 +115,7 @@ def rewired(head: Head, flags: Mapping[str, str], layers: int) -> Head:
     """Return a loaded head with other values of its flags, over the same tensors.
 
     Args:
-        flags: as of `families.FLAGS`.
+        flags: the values by the names in `families.FLAGS`.
         layers: number of layers of the target.
 
     Raises:

@@ -47,7 +47,7 @@ PACKED = ("F8_", "U8", "I32")  # beginnings of the dtypes of weights in codes
 class MtpShape:
     """The shape of layers that were trained along with their target to predict one token more."""
 
-    config: Any  # of a model of the target's class with the prediction layers alone
+    config: Any  # config of a model of the target's class with the prediction layers alone
     layer: LayerShape | None  # where `layers` has such layers
     width: int  # H
     vocab: int
@@ -125,7 +125,7 @@ def new_shape(values: Mapping[str, Any], where: str) -> MtpShape:
     """Return the shape of a layer to be trained for a target.
 
     Args:
-        values: of the target's text config.
+        values: the values of the target's text config.
         where: the target, for messages.
     """
     config = next(block_configs(text_config(values, where), 1, where))
@@ -186,9 +186,9 @@ class MtpNetwork(HeadNetwork):
     """`fc` [H, 2H], a layer, and three norms.
 
     Args:
-        shape: of the head.
+        shape: the shape of the head.
         layers: number of layers of the target.
-        number: of its layer, and of that in the cache.
+        number: the number of its layer, which is that of the layer in the cache too.
     """
 
     _last: Tensor | None = None  # [H] weight of the target's last norm, where it is undone

@@ -52,7 +52,7 @@ class HeadModule(nn.Module):
         """Return the weights of a file as the network has them: experts stacked.
 
         Args:
-            tensors: by the names that `released` returns; emptied of those of blocks.
+            tensors: tensors by the names that `released` returns; emptied of those of blocks.
         """
         return self._converted(tensors, Block.stack)
 

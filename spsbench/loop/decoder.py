@@ -36,7 +36,7 @@ class DecoderContext(Protocol):
     tokenizer: Any
     vocab_size: int
     constraint: Constraint | None  # on the text
-    processors: Processors | None  # of its logits
+    processors: Processors | None  # the processors of its logits
 
     def drafter(self) -> Drafter:
         """Make the drafter."""
@@ -61,7 +61,7 @@ class Decoder(Protocol):
     rules: ClassVar[Mapping[str, str] | None] = None
     """Drafter -> the verifier that comes with it, of a decoder with rules of its own; else None."""
     prefill_seconds: float | None = None
-    """Of the last generation, whose rounds come at its end; None: they come while it runs."""
+    """Prefill of the last generation, if rounds come at its end; None: they come while it runs."""
     prompt_tokens: int | None = None  # of the last generation, where the engine counts them
 
     @classmethod

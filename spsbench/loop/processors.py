@@ -45,7 +45,7 @@ class TextProcessors:
         self._columns: dict[int, int] = {}  # token -> its place in the two arrays
         self._used = 0
         self._tokens: Numbers = np.zeros(64, np.int64)
-        self._counts: Numbers = np.zeros((2, 64), np.int32)  # of the prompt, of the answer
+        self._counts: Numbers = np.zeros((2, 64), np.int32)  # counts in the prompt, in the answer
         self._after: dict[Any, set[int]] = {}  # n - 1 tokens -> those that came after them
 
     def rows(self, logits: Tensor, text: Sequence[int], paths: Sequence[Path]) -> Tensor:
@@ -115,7 +115,7 @@ class TextProcessors:
         new = {token for path in paths for token in path} - self._columns.keys()
         columns = {token: column for column, token in enumerate(new)}
         ids = np.concatenate([self._tokens[: self._used], np.array([*columns], np.int64)])
-        counts = np.zeros((2, len(paths), len(ids)), np.int32)  # of the prompt, of the answer
+        counts = np.zeros((2, len(paths), len(ids)), np.int32)  # in the prompt, in the answer
         counts[:, :, : self._used] = self._counts[:, None, : self._used]
         for row, path in enumerate(paths):
             for token in path:

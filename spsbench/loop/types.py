@@ -170,7 +170,7 @@ class Round(NamedTuple):
     finish: Finish | None
     probs: DraftProbs | None = None  # if they were asked for
     tree: TreeRound | None = None  # None = a chain
-    processor_seconds: float | None = None  # of all threads; None = not measured
+    processor_seconds: float | None = None  # processor time of all threads; None = not measured
     experts: float | None = None  # that a layer of the target's took for this pass: see `Scores`
     passes: int = 1  # of the target; more: only their sums are known; 0: the engine tells nothing
     text: str | None = None  # of another engine, where no tokenizer here decodes `tokens`

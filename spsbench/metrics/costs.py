@@ -126,7 +126,7 @@ class Costs:
 
     Attributes:
         passes: of the target alone, by tokens fed and context.
-        arms: of drafters; `PLAIN` is ArS.
+        arms: the costs of drafters; `PLAIN` is ArS.
         rules: by verifier.
         setting: conditions of the times: machine, versions, threads, models, dtype, engine, warp.
         busy: whether other work during the measurement widens the intervals.

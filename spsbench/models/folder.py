@@ -229,7 +229,7 @@ def _check_tokenizer(folder: Path) -> None:
     is_alone = not {"tokenizer.json", "vocab.json", "vocab.txt"} & {path.name for path in there}
     if pieces and is_alone and find_spec("sentencepiece") is None:
         with pieces[0].open("rb") as file:
-            if file.read(1) == b"\n":  # of a message of protobuf; tiktoken writes text
+            if file.read(1) == b"\n":  # a message of protobuf begins so; tiktoken writes text
                 raise MissingError(
                     f"{pieces[0].name} alone ({folder}): expected tokenizer.json, or sentencepiece "
                     "to read it. Run pip install sentencepiece protobuf"

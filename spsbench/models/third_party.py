@@ -24,7 +24,7 @@ CONFIGS = ("config.json", "tokenizer_config.json", "generation_config.json")
 
 
 LEFTOVERS = ("return_dict", "attn_implementation", "_attn_implementation", "torch_dtype", "dtype")
-"""What trainings leave in config.json; options say how a model is run, which computes the same."""
+"""Keys left in config.json by trainings; options say how a model runs, which computes the same."""
 
 
 def open_config(folder: Path, *, trust_remote_code: bool = False) -> Any:

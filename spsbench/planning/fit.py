@@ -13,7 +13,7 @@ from spsbench.planning.forecast.rounds import Acceptances, room_of, rounds
 from spsbench.spec import Spec
 from spsbench.store.traces import Drawn, read_traces
 
-SLOTS = 20  # of a draft, in the rounds of a fit
+SLOTS = 20  # slots of a draft in the rounds of a fit
 RARE = 1e-6  # chance from which on a slot at a position counts
 
 

@@ -77,7 +77,7 @@ Watch = Callable[[Count], Any]
 
 
 class Meter(Protocol):
-    """What times each of its parts once a turn."""
+    """A timer of parts, each of them once a turn."""
 
     def turn(self) -> None:
         """Time every part once."""

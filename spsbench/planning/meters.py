@@ -169,10 +169,10 @@ class LoopMeter:
     """The decoding loop with one rule over precomputed models; a turn times each pass size once.
 
     Args:
-        logits: [M, V] of the target, M the largest pass.
+        logits: [M, V] logits of the target, M the largest pass.
         verifier, plan: the rule, and how its drafts are sampled.
-        sizes: of passes, N + 1 tokens.
-        processors: of the texts, whose time is the loop's; None: there are none.
+        sizes: the sizes of passes, N + 1 tokens.
+        processors: the processors of the texts, whose time is the loop's; None: there are none.
     """
 
     def __init__(

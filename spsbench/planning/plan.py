@@ -76,7 +76,7 @@ def plan(
         if task is not None:
             raise UsageError(f"{task} with `prompts`: expected one of the two. Leave one out")
         name = str(planning.prompts)
-        with suppress(ValueError):  # of a name that is no number
+        with suppress(ValueError):  # raised for a name that is no number
             float(name)
             name = f"./{name}"
         task = f"jsonl:path={name}"  # whatever its name ends in

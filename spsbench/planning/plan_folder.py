@@ -211,7 +211,7 @@ def costs_of_plan(
 
     Args:
         setting: of the machine and the models now; costs of another setting are measured again.
-        drafts: that must have costs.
+        drafts: the drafters that must have costs.
     """
     if path.exists():
         costs = read_costs(path)

@@ -73,7 +73,7 @@ class Results(NamedTuple):
 
     tool: str
     title: str
-    figures: list[dict[str, Any]]  # of each its name here, value, unit, field, perhaps a reason
+    figures: list[dict[str, Any]]  # each: its name here, value, unit, field, perhaps a reason
     not_comparable: list[str]
 
 

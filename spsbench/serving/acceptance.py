@@ -147,7 +147,7 @@ def contradiction(counts: Acceptance, tokens: int, texts: int | None = None) -> 
     """Return what cannot be true of so many tokens; None if nothing contradicts them.
 
     Args:
-        counts: of rounds, a draft of which may go beyond the end of a text.
+        counts: the counts of rounds, a draft of which may go beyond the end of a text.
         tokens: number of tokens of all texts.
         texts: number of texts in which a server counted together, and nobody else's; None: the
             counts are an answer's own.

@@ -59,7 +59,7 @@ EXTRAS: Mapping[Kind, Mapping[str, Any]] = {
     Kind.SGLANG: {"ignore_eos": True},
     Kind.LLAMA_SERVER: {"ignore_eos": False, "return_tokens": True, "timings_per_token": False},
 }
-"""What a request asks for in addition to a text."""
+"""Fields of a request apart from prompt and samplers, with their defaults, by engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ async def connect(client: Client, model: str | None = None, *, chat: bool = Fals
     """Detect the engine, its model and its capabilities.
 
     Args:
-        client: of the address.
+        client: the client of the address.
         model: None: the only one; of several models one must be named.
         chat: probe by chats alone, so that a server may have no other route.
     """

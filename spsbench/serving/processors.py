@@ -6,7 +6,7 @@ from typing import Any
 from spsbench.errors import DataError
 
 PENALTY, OF_ANSWER, BIASES = "repetition_penalty", "repetition_penalty of the answer", "logit_bias"
-MAX_BIAS = 100.0  # of the schema; vLLM cuts what is beyond
+MAX_BIAS = 100.0  # the bound of the schema; vLLM cuts what is beyond
 COUNTS = {name: name for name in ("presence_penalty", "frequency_penalty", BIASES)}
 FIELDS: Mapping[str, Mapping[str, str]] = {  # by `Kind`
     "vllm": COUNTS | {PENALTY: PENALTY, "min_new_tokens": "min_tokens", "bad_words": "bad_words"},
@@ -25,7 +25,7 @@ def processor_fields(kind: str, options: Mapping[str, Any], server: str) -> dict
 
     Args:
         kind: the engine.
-        options: those that are on, by name, with `logit_bias` as pairs of a token id and a bias.
+        options: the options on, by name, with `logit_bias` as pairs of a token id and a bias.
         server: its address and name, for the message.
 
     Raises:

@@ -87,7 +87,7 @@ WARP = tuple(field.name for field in fields(WarpSettings))
 DISTRIBUTION = (*PROCESSORS, *WARP)
 """Options that change the distribution of a token, in the order in which they apply."""
 ALWAYS_RECORDED = ("temperature", "top_k", "top_p")
-"""Those of `DISTRIBUTION` that every record names; the others only where not at their default."""
+"""Options of `DISTRIBUTION` that every record names; others only where not at their default."""
 
 
 @dataclass(frozen=True, kw_only=True)

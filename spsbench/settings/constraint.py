@@ -21,7 +21,7 @@ NAMED = ("properties", "patternProperties", "$defs", "definitions")  # schemas b
 NO_SCHEMAS = ("const", "enum", "default", "examples")
 MAX_CHARACTERS = 250_000  # characters of a schema, an expression or a grammar
 FEW = 300  # characters of a message of the library
-SECONDS = 5  # of processor time, to compile a constraint
+SECONDS = 5  # limit of processor time to compile a constraint
 WHITESPACE = r"[ \n\r\t]{0,32}"
 """Default of `whitespace_pattern`: a text may be indented, and not be white for ever.
 

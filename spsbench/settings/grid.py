@@ -257,7 +257,7 @@ class Sweep:
         task, chat = asked_in_chat or task, asked_in_chat is not None
         named = {"nucleus": task.nucleus, "greedy": task.greedy}[setting] if setting else {}
         sampling = chat_sampling(request.target, facts, options) if chat and not setting else {}
-        ends = {} if options.get("ignore_eos") else {"stop": task.stop}  # of full length
+        ends = {} if options.get("ignore_eos") else {"stop": task.stop}  # {}: texts of full length
         usual = {**sampling, "max_new_tokens": task.max_new_tokens, **ends, **named}
         request = request.but(
             **{name: value for name, value in usual.items() if name not in options},

@@ -20,7 +20,7 @@ class Drafting(NamedTuple):
         drafter: the drafter; `Spec("")` where a model drafts in an engine of its own.
         model: id of the model, with the revision after an @; empty: the drafter has none.
         quantised: format of the model's weights; empty: they are not quantised.
-        dtype: of the model, where it is not the target's.
+        dtype: the dtype of the model, where it is not the target's.
         random: whether the model's weights are random.
     """
 

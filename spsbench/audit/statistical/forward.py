@@ -42,7 +42,7 @@ class Scorer:
     Args:
         model: the model loaded for the run.
         vocab_size: number of tokens; further logits are padding.
-        processors: of the texts; None: there are none.
+        processors: the processors under which the texts were drawn; None: there are none.
         reload: load the weights again instead of sharing them, if memory allows.
     """
 

@@ -151,10 +151,10 @@ def doubts_of(
     """Return the verdicts on greedy texts that are not decided, with the reasons.
 
     Args:
-        checked: so far: sampled texts whose lists do not balance are of the same engine.
-        texts: of the check.
-        answers: of the server to the requests of greedy texts and modes.
-        drafts: counted in `answers`; None: not told.
+        checked: the result so far: sampled texts whose lists do not balance are of the same engine.
+        texts: the texts of the check.
+        answers: the server's answers to the requests of greedy texts and modes.
+        drafts: the acceptance of drafts in `answers`; None: unknown.
     """
     doubts = {}
     by_itself = BASE not in texts.servers and texts.weights is None

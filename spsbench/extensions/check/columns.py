@@ -86,7 +86,7 @@ class TopLists:
       token e outside T is none of them, and changes none, whatever it ties with.
 
     Args:
-        length: of T in a text in which e is always in T; 0: unknown.
+        length: the length of T in a text in which e is always in T; 0: unknown.
         documented: the engine documents that e is listed in addition to T. Where T is one token, no
             row of a server that always emits it shows that.
     """

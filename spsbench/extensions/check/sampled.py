@@ -56,7 +56,7 @@ class Sampled:
             name: TopLists(server.top, documented=server.kind in DOCUMENTED and not self.plan.chat)
             for name, server in self.servers.items()
         }
-        self._answers: list[Answer] = []  # of the server, audited or left out
+        self._answers: list[Answer] = []  # the server's answers, audited or left out
         self.kind = "sampled long" if self._long else "sampled"
         if f"{OWN}/{self.kind} stopped/0" in texts.journal:  # texts that a stop string ended
             self.kind += " stopped"

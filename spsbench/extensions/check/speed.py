@@ -180,8 +180,8 @@ async def time_block(texts: Texts, name: str, together: int, first: int, count: 
     """Time greedy answers to prompts that the check has not asked for yet.
 
     Args:
-        texts: of the check.
-        name: of the server.
+        texts: the texts of the check.
+        name: the name of the server.
         together: number of requests at a time.
         first: number of the first new prompt.
         count: number of requests.

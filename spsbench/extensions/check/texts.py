@@ -125,9 +125,9 @@ class Texts:
         """Return what the engine tells of the drafts in answers of the server; None: nothing.
 
         Args:
-            part: of the check, by which the counters are kept.
+            part: the part of the check, by which the counters are kept.
             before: counters before the answers were asked for.
-            answers: whose own counts come first.
+            answers: the server's answers, whose own counts come first.
         """
         counts = of_answers(answers)
         if counts is not None or not answers:
@@ -233,7 +233,7 @@ def unexercised(drafts: Acceptance | None, tokens: int, unstated: int = 0) -> st
     """Return why nothing is known of drafted tokens among audited ones; empty if something is.
 
     Args:
-        drafts: counted in the texts; None: not told.
+        drafts: the acceptance of drafts in the texts; None: unknown.
         tokens: number of audited tokens.
         unstated: number of those of which nothing is stated but that they were emitted.
     """

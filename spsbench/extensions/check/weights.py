@@ -92,7 +92,7 @@ class Weights:
         texts: [V] text of each id; None for an id without text.
         ends: ids that end a text.
         bos: the id that begins a text, if the tokenizer has one.
-        processors: of the texts that are scored `under` them; None: there are none.
+        processors: the processors of the texts that are scored `under` them; None: there are none.
     """
 
     name: str

@@ -78,7 +78,7 @@ class HfDecoder(Decoder):
         target_model, draft_model: as loaded; their generation configs are not changed.
         k: tokens drafted a round.
         vocab_size: tokens of the vocabulary; rows of padding beyond are never drawn.
-        processors: of the texts; None: there are none.
+        processors: the processors under which texts are drawn; None: there are none.
         lookup: the longest n-gram of transformers' prompt lookup, instead of an assistant; 0 = off.
     """
 

@@ -165,7 +165,7 @@ class OpenAiDecoder(Decoder):
         """Return the server, about which this process asks once.
 
         Args:
-            client: of its address.
+            client: the client of its address.
             has_ids: prompts go as ids where the server takes them, chats too.
         """
         key = self._key

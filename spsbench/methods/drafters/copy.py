@@ -38,7 +38,7 @@ class CopyDrafter(RuleDrafter):
         self._after, self._before, self._least = after, before, least
         self.tokenizer: Any = None  # finds the markers
         self._source: list[int] = []
-        self._index = SuffixAutomaton()  # of the source without its last token
+        self._index = SuffixAutomaton()  # index of the source without its last token
         self._places: dict[int, int] = {}  # state that occurs once -> index after it
         self._met = ROOT, 0  # the longest end of the text that the index has
         self._at: int | None = None  # of the source, what is expected next; None = nowhere

@@ -34,7 +34,7 @@ class Frontier:
     narrow = False
     _rows: dict[int, int]  # node of the last draft -> its place among those fed
     _parents: list[int]  # of each fed node, as such places
-    _by_path: Context | None = None  # of the round, where a row depends on its own path
+    _by_path: Context | None = None  # the round's context, where a row depends on its own path
     _paths: dict[int, Path]  # then: node -> the drafted tokens up to it
 
     def __init__(self, lm: LM) -> None:

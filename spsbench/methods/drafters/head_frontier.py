@@ -348,7 +348,7 @@ def hide_beyond(window: int, mask: Tensor, parents: Tensor, m: int) -> Tensor:
 
     Args:
         window: newest keys that a row sees, its own among them.
-        parents: of all nodes of the tree, the last m of them the rows; -1: the text.
+        parents: the parents of all nodes of the tree, the last m of them the rows; -1: the text.
     """
     keys = positions_of(parents, mask.shape[-1], 0)
     beyond = keys[None] <= keys[-m:, None] - window

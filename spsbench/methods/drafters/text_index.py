@@ -15,7 +15,7 @@ import torch
 from spsbench.loop.types import Draft
 
 ROOT = 0
-MOST_SUFFIXES = 64  # of the text, the longest ones, whose counts a token updates
+MOST_SUFFIXES = 64  # the longest suffixes of the text, whose counts a token updates
 
 
 class SuffixAutomaton:

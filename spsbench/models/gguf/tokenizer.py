@@ -14,13 +14,13 @@ from spsbench.models.gguf.header import Header
 _LIMIT = 200 << 20  # bytes
 _KEYS, _SAMPLING = "tokenizer.ggml.", "general.sampling."
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-"""Keys of tokens that end a text: of all, of a turn, of a message."""
+"""Keys of the tokens that end a text, a turn and a message."""
 
 HARMLESS = (
     *("bos_token_id", "unknown_token_id", "padding_token_id", "mask_token_id", "merges", "model"),
     *("seperator_token_id", "prefix_token_id", "suffix_token_id", "middle_token_id", "tokens"),
     *("add_bos_token", "add_eos_token", "token_type", "token_type_count", "scores"),
-    *("precompiled_charsmap", "remove_extra_whitespaces"),  # of T5's kind, which is not read
+    *("precompiled_charsmap", "remove_extra_whitespaces"),  # keys of T5's kind, which is not read
 )
 """Keys that transformers reads, or that change no text."""
 

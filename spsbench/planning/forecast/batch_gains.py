@@ -46,7 +46,7 @@ def forecast_batches(
 
     Args:
         sizes: texts of a batch, rising; none: nothing is returned.
-        cells: of all methods.
+        cells: the cells of all methods.
     """
     if not sizes:
         return None

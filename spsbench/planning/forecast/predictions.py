@@ -129,7 +129,7 @@ class Prediction:
     other timings would have.
 
     Args:
-        rounds: of the method, to which no more are added.
+        rounds: the rounds of the method, to which no more are added.
         baseline: the prediction of ArS over the same texts; None: this one is.
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced;
             infinity: the intervals are those of the mean.

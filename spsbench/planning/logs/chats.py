@@ -24,8 +24,8 @@ class Chat(str):
     """Messages as one text, a line `role: text` each, and as a template takes them.
 
     Attributes:
-        messages: with `role`, `content`, and maybe `reasoning_content` and `tool_calls`.
-        tools: that the target may call, as the request has them.
+        messages: objects with `role`, `content`, and maybe `reasoning_content` and `tool_calls`.
+        tools: the tools that the target may call, as the request has them.
     """
 
     messages: list[dict[str, Any]]
@@ -77,7 +77,7 @@ def parts_of(message: Mapping[str, Any]) -> list[str]:
 
 @dataclass(slots=True)
 class Content:
-    """What a message holds."""
+    """The parts of a message: its texts, thoughts, calls and results."""
 
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
@@ -134,7 +134,7 @@ def read_into(account: Account, value: Any, content: Content, texts: list[str]) 
     """Read a text, a message, a part of one or a list of these.
 
     Args:
-        texts: of the content, what plain texts are added to.
+        texts: the list of the content to which plain texts are added.
     """
     if isinstance(value, str):
         texts.append(value)

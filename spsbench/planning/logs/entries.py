@@ -33,7 +33,7 @@ ROUNDING = 1e-3  # above 0, which servers' float16 and bfloat16 log-probabilitie
 NOT_LISTED = -9999.0  # stands for an unknown log-probability in OpenAI's API and vLLM's
 MAX_TEMPERATURE = 100.0
 MAX_FIELDS = 12  # names of fields in a reason
-MAX_ANSWERS = 256  # of one conversation
+MAX_ANSWERS = 256  # answers of one conversation
 LEAST_ECHO = 16  # characters of a prompt that an answer repeats by no accident
 LENGTHS = {"prompt_tokens": "input_lens", "completion_tokens": "output_lens"}
 
@@ -45,11 +45,11 @@ class Request:
     id: str
     prompt: str | Sequence[int] | None  # a text, a `Chat`, or ids; None: it is unknown
     answer: str | Sequence[int]  # a text, a `Reply`, or ids
-    text: str | None = None  # of an answer in ids, where the log has it too
+    text: str | None = None  # the text of an answer in ids, where the log has it too
     read: int | None = None  # tokens of the prompt by the log's usage
     written: int | None = None  # tokens of the answer by the log's usage
-    logprobs: Sequence[float] | None = None  # of each token of the answer, in nats
-    probabilities: Floats | None = None  # of each token in the distribution it was sampled from
+    logprobs: Sequence[float] | None = None  # log-probability of each token of the answer, in nats
+    probabilities: Floats | None = None  # each token's chance in the distribution it was drawn from
     temperature: float | None = None
     group: str | None = None
     trace: str | None = None  # in which a generation may stand several times
@@ -59,7 +59,7 @@ class Request:
     first: int = 1  # token that the first round begins at; a server's prompt pass gives token 0
     unread: tuple[str, ...] = ()  # fields beside request and answer whose text is not read
     unread_inside: tuple[str, ...] = ()  # the same, of request and answer
-    fields: str = ""  # of the line
+    fields: str = ""  # the names of the line's fields
 
 
 def fields_of(entry: object) -> str:
@@ -89,7 +89,7 @@ def contained(value: Any) -> Iterator[tuple[Any, str]]:
                 yield from ((entry, why) for entry in spread(value, other.split(".")))
             return
     texts = value.get("generated_texts")
-    if isinstance(texts, list):  # of `vllm bench serve`, which has a list a field and no prompts
+    if isinstance(texts, list):  # results of `vllm bench serve`: a list a field, no prompts
         for place, text in enumerate(texts):
             counts = {key: value_at(value, f"{lens}.{place}") for key, lens in LENGTHS.items()}
             yield {"id": str(place), "generated_text": text, **counts}, ""
@@ -141,7 +141,7 @@ def requests_in(entry: dict[str, Any], index: int, forms: Counter[str]) -> Itera
 
     Args:
         index: number of the line, a name where it has none.
-        forms: by name, to which the form of the line is added.
+        forms: counts by name, to which the form of the line is added.
 
     Raises:
         LeftOutError: it holds none.

@@ -27,7 +27,7 @@ from spsbench.untrusted import (
     reading,
 )
 
-LINE_BYTES = 64 << 20  # of a line; a longer one is left out
+LINE_BYTES = 64 << 20  # most bytes of a line; a longer one is left out
 BLANKS = re.compile(r"[ \t\r\n,]*+")
 CHUNK = 1 << 20  # bytes of a document that are read at once
 WHAT = "a log of served requests, or the folder of a run"
@@ -63,7 +63,7 @@ def writer_of(path: Path) -> Iterator[None]:
 
 
 def values_of(file: IO[bytes], path: Path, leave_out: LeaveOut) -> Iterator[tuple[int, Any]]:
-    """Yield the values of a file with their numbers: of lines, rows, or of a JSON document.
+    """Yield the values of a file with the numbers of their lines or rows, or from 0 in a document.
 
     Raises:
         DataError: a file of another kind, in one line.

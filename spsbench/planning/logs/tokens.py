@@ -25,8 +25,8 @@ class Stated:
     """Counts of tokens that a log states, compared with the tokenizer's.
 
     Attributes:
-        requests: with a count.
-        unlike: those whose count differs by more than `SLACK` and `FEW`.
+        requests: number of requests with a count.
+        unlike: number of those whose count differs by more than `SLACK` and `FEW`.
         stated, counted: tokens of these by the log and by the tokenizer.
     """
 
@@ -59,7 +59,7 @@ class Tokens:
     """Turns requests into ids.
 
     Args:
-        tokenizer: of the `tokenizers` library; None where the log must hold ids.
+        tokenizer: a tokenizer of the `tokenizers` library; None where the log must hold ids.
         vocab_size: ids below it exist; None where that is unknown.
         template: a tokenizer of transformers with a chat template; None: chats are plain lines.
     """
@@ -69,7 +69,7 @@ class Tokens:
     template: Any = None
     answers: Stated = field(default_factory=Stated)
     prompts: Stated = field(default_factory=Stated)
-    texts: Stated = field(default_factory=Stated)  # of answers in ids, which the log has as texts
+    texts: Stated = field(default_factory=Stated)  # counts of answers in ids that have texts too
 
     @classmethod
     def of_backend(cls, tokenizer: Any, vocab_size: int, template: Any = None) -> "Tokens":

@@ -44,7 +44,7 @@ class Step(NamedTuple):
     args: tuple[Tensor | None, ...]  # inputs and results
     n: tuple[int, ...] = ()
     real: tuple[float, ...] = ()
-    past: tuple[int, ...] | None = None  # of a step over a cache: its text and its cache layer
+    past: tuple[int, ...] | None = None  # the text and the cache layer of a step over a cache
 
 
 Planned = tuple[Tensor | None, Step]

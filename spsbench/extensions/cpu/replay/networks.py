@@ -28,7 +28,7 @@ class NetworkRequest(NamedTuple):
     plain: Any  # a `NetworkPass`, its own code; None: a roll-out, which runs none
     tensors: Sequence[Tensor]  # [m, ...], of a roll-out [n, ...]
     mask: Any  # additive [1, 1, m, n]; None: each row sees all up to itself
-    cache: Any  # of one layer; None: there is no attention
+    cache: Any  # a cache of one layer; None: there is no attention
     size: Size
 
     @property
@@ -101,7 +101,7 @@ class NetworkReplay:
         modules: the network first, and whatever else has weights that its passes read.
 
     Attributes:
-        replays: by the name of a pass.
+        replays: the replays by the name of a pass.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:

@@ -83,7 +83,7 @@ class Draws(Structure):
 
 
 class Operands(NamedTuple):
-    """What the steps of a pass, or of the first of a roll-out, read beside weights."""
+    """The operands of a pass, or of the first pass of a roll-out, apart from weights."""
 
     inputs: Sequence[Tensor]  # numbered as in the recording; those after the last read are unused
     tables: Sequence[Tensor]  # rows of functions of positions
@@ -277,12 +277,12 @@ class Program:
         The cache is not lengthened. Tensors of a roll-out go on by a row from pass to pass.
 
         Args:
-            bound: for the size of the pass.
+            bound: the program bound to the size of the pass.
             scratch: memory for what steps make.
-            outputs: to be filled.
-            operands: of the pass.
-            weights: addresses of theirs.
-            draws: of a roll-out.
+            outputs: the tensors to be filled.
+            operands: the operands of the pass.
+            weights: the addresses of the weights.
+            draws: the draws of a roll-out.
 
         Raises:
             MemoryError, IndexError: as `check`.

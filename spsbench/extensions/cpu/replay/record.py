@@ -60,13 +60,13 @@ def where(tensor: Tensor) -> tuple[Any, ...]:
 
 
 class OperandKind(Enum):
-    """What an operand lies in."""
+    """The kind of tensor in which an operand lies."""
 
-    RESULT = auto()  # of a step
+    RESULT = auto()  # a result of a step
     INPUT = auto()
     TABLE = auto()  # rows of a function of positions
     WEIGHT = auto()  # or a constant, numbered after the weights
-    KEYS = auto()  # of a layer of the cache
+    KEYS = auto()  # the keys of a layer of the cache
     VALUES = auto()
 
 

@@ -42,7 +42,7 @@ class Body(Protocol[AnyRequest]):
     """Own code of passes, and what a program of them reads.
 
     Attributes:
-        sizes: of the recordings; the last one checks the others.
+        sizes: the sizes of the recordings; the last one checks the others.
         weights: tensors that steps may read, numbered as in the recordings.
     """
 
@@ -70,7 +70,7 @@ class Replay(Generic[Request]):
     """Makes the passes of one body, for all sessions over it; programs make one at a time.
 
     Args:
-        body: whose passes.
+        body: the body whose passes are made.
         lock: held while a pass is made; those of several bodies, within each other, share it.
 
     Attributes:
@@ -113,7 +113,7 @@ class Replay(Generic[Request]):
     def _make_pass(
         self, request: Request, recordings: list[Recording]
     ) -> Mapping[Any, Tensor] | None:
-        """Return the outputs of a program, or of the own code that checks it; None: of neither."""
+        """Return the outputs of a program, or of the own code that checks it; None: neither ran."""
         agrees = self._agrees.get(kind := request.kind)
         if agrees is False:
             return None
@@ -143,7 +143,7 @@ class Replay(Generic[Request]):
         """Make n passes of one row, each after a draw from the logits of the one before.
 
         Args:
-            request: of the passes, whose inputs have n rows.
+            request: the request for the passes, whose inputs have n rows.
             rolled: the draws, whose ids are filled.
             logits: [..., V'] from which the first token is drawn.
             rows: memory [n, X] for the only output of each pass; None: new memory.

@@ -189,8 +189,8 @@ def speculators_config(kind: str, target: str, depth: int) -> dict[str, Any]:
     """Return the keys that every config.json of speculators has.
 
     Args:
-        kind: of the head.
-        target: its name.
+        kind: the kind of the head.
+        target: the name of the target.
         depth: tokens of a draft.
     """
     proposal = {"proposal_type": "greedy", "speculative_tokens": depth}

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError
-from spsbench.untrusted import read_json
+from spsbench.untrusted import POINTER, read_json
 
 CONFIG_LIMIT = 4 << 20  # bytes
-
-POINTER = b"version https://git-lfs.github.com/spec/"
 
 # The names that the families use for one size, and the most that is believed of it.
 _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
@@ -94,7 +92,6 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
 
     NaN and Infinity pass: configurations have them.
     """
-    refuse_pointer(path)
     what = f"the {path.name} of a model"
     value = read_json(path, what, limit=limit, strict=False)
     if not isinstance(value, dict):
@@ -106,7 +103,7 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse a file that Git LFS has left in place of the one it stands for."""
+    """Refuse a file of another form than JSON that Git LFS has left in place of its own."""
     if not path.is_file():  # a pipe would wait for its writer; its reader says what it is
         return
     with suppress(OSError), path.open("rb") as file:

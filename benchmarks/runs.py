@@ -196,7 +196,7 @@ def main() -> None:
     if flags.estimate:
         return
     result = benchmark.run(experiment)
-    if result.report is None:
+    if result.finished is None:
         print("stopped: the same command resumes it")
         return
     rows = [row for results in result.report.tables for row in rows_of(results)]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, ignore, lines_to
@@ -17,17 +17,26 @@ from spsbench.settings.experiment import (
     plan,
 )
 from spsbench.settings.grid import Sweep
-from spsbench.settings.options import parse
+from spsbench.settings.options import parse, takes
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from spsbench import BenchOptions, Pair
+    from spsbench.benchmark.conduct import Benchmark
+    from spsbench.benchmark.estimate import RunProgress
+    from spsbench.benchmark.run import Run
 
 
+@takes(*BENCH)
 def bench(
     task: str,
     *,
-    pair: Any = None,
+    pair: "Pair | None" = None,
     say: Say | None = None,
-    watch: Callable[[Any], None] = ignore,
-    **options: Any,
-) -> Any:
+    watch: "Callable[[RunProgress], None]" = ignore,
+    **options: "Unpack[BenchOptions]",
+) -> "Run":
     """Run a task under auto-regressive and speculative sampling.
 
     `bench("xsum", k=range(1, 9), limit=40, target="nano")`: options are those of `sps bench`; a
@@ -38,9 +47,6 @@ def bench(
         pair: loaded models; None: the models are loaded.
         say: receives each message for the user; None: messages go to `logging` only.
         watch: progress callback; what it receives has `done` of `total`, and `str` has the words.
-
-    Returns:
-        A `spsbench.benchmark.run.Run`.
 
     Raises:
         SpsError: the message names the error and its remedy.
@@ -74,13 +80,13 @@ def conduct(
     name: str,
     place: OutputFolder,
     access: Access,
-    pair: Any = None,
+    pair: "Pair | None" = None,
     *,
     workers: Workers = Workers(),
-    watch: Callable[[Any], None] = ignore,
+    watch: "Callable[[RunProgress], None]" = ignore,
     stop: Callable[[], bool] = lambda: False,
-) -> Any:
-    """Return the `spsbench.benchmark.conduct.Benchmark` that runs an experiment."""
+) -> "Benchmark":
+    """Return what runs an experiment."""
     with importing_libraries():
         from spsbench.benchmark.conduct import Benchmark
         from spsbench.models.cache import ModelCache

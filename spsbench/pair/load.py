@@ -1,6 +1,6 @@
 """`spsbench.load`: a pair of models, checked before anything heavy is imported, and loaded once."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, lines_to
@@ -8,10 +8,19 @@ from spsbench.models.prepare import facts_of, note_default_drafters, prepare
 from spsbench.settings.cell import CellRequest
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
-from spsbench.settings.options import parse
+from spsbench.settings.options import parse, takes
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from spsbench import LoadOptions
+    from spsbench.models.prompts import Prompt
+    from spsbench.pair.pair import Pair
+    from spsbench.pair.text import Text
 
 
-def load(*, say: Say | None = None, **options: Any) -> Any:
+@takes(Grid, Access)
+def load(*, say: Say | None = None, **options: "Unpack[LoadOptions]") -> "Pair":
     """Load a pair: `spsbench.load(target="nano", draft="nano-draft", k=4, temperature=0.8)`.
 
     Options are those of `sps generate` with underscores: of the models (`target`, `draft`, `dtype`,
@@ -20,9 +29,6 @@ def load(*, say: Say | None = None, **options: Any) -> Any:
 
     Args:
         say: receives each message for the user; None: messages go to `logging` only.
-
-    Returns:
-        A `spsbench.pair.pair.Pair`.
 
     Raises:
         SpsError: the message names the error and its remedy.
@@ -34,7 +40,7 @@ def load(*, say: Say | None = None, **options: Any) -> Any:
 
 def open_pair(
     grid: Grid, access: Access, say: Say | None = None, request: CellRequest | None = None
-) -> Any:
+) -> "Pair":
     """Check the models of a grid of one, then import what runs them, and load them: see `load`.
 
     Args:
@@ -50,6 +56,7 @@ def open_pair(
     return pair
 
 
-def generate(prompt: Any, **options: Any) -> Any:
+@takes(Grid, Access)
+def generate(prompt: "Prompt", **options: "Unpack[LoadOptions]") -> "Text":
     """Load a pair and continue one prompt: `load(**options).generate(prompt)`."""
     return load(**options).generate(prompt)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from transformers import PreTrainedModel
 
@@ -40,12 +40,18 @@ from spsbench.settings.cell_from_options import (
     describe_defaults,
     own_copy,
 )
-from spsbench.settings.commands import Audit
+from spsbench.settings.commands import PLAN, Audit
 from spsbench.settings.execution import Access
+from spsbench.settings.experiment import BENCH
 from spsbench.settings.grid import Grid
 from spsbench.settings.models import ModelFacts, ModelSpec
-from spsbench.settings.options import parse
+from spsbench.settings.options import parse, takes
 from spsbench.spec import Spec
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from spsbench import BenchOptions, CallOptions, PlanOptions, VerifyOptions
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +94,7 @@ class Pair:
         return f"<{type(self).__name__} {models}: {self.cell.noise_key}>"
 
     @overload
-    def generate(
+    def generate(  # type: ignore[overload-overlap]  # an empty list is of both
         self,
         prompt: Prompt,
         *,
@@ -96,7 +102,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         batch: int | None = None,
-        **options: Any,
+        **options: "Unpack[CallOptions]",
     ) -> Text: ...
 
     @overload
@@ -108,9 +114,10 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         batch: int | None = None,
-        **options: Any,
+        **options: "Unpack[CallOptions]",
     ) -> list[Text]: ...
 
+    @takes(Grid)
     def generate(
         self,
         prompt: Prompt | Sequence[Prompt],
@@ -119,7 +126,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         batch: int | None = None,
-        **options: Any,
+        **options: "Unpack[CallOptions]",
     ) -> Text | list[Text]:
         """Continue a prompt by speculative sampling, with the target's own distribution.
 
@@ -175,6 +182,7 @@ class Pair:
             )
         return texts
 
+    @takes(Grid)
     def stream(
         self,
         prompt: Prompt,
@@ -182,7 +190,7 @@ class Pair:
         chat: bool = False,
         system: str | None = None,
         truncate: bool = False,
-        **options: Any,
+        **options: "Unpack[CallOptions]",
     ) -> Iterator[Piece]:
         """Yield the pieces of a text as they are generated; a piece has `text` and `origin`."""
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
@@ -197,7 +205,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         sample: str = "",
-        **options: Any,
+        **options: "Unpack[CallOptions]",
     ) -> Generation:
         """Return a generation before its start: iterate over rounds; `record` has the figures.
 
@@ -218,6 +226,7 @@ class Pair:
                 self._log_once(f"note: {note}")
             return cell, loaded, fitted(cell, loaded, ids, truncate)
 
+    @takes(Grid)
     def compare(
         self,
         prompt: Prompt,
@@ -226,7 +235,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         show: Show = lambda pieces: None,
-        **options: Any,
+        **options: "Unpack[CallOptions]",
     ) -> Comparison:
         """Generate by both methods in turn, to measure the speed-up and compare the texts."""
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **options}
@@ -236,25 +245,26 @@ class Pair:
         busy = is_loaded(before, read_clocks())
         return compare(loaded, ids, text_of(ars), text_of(sps), busy=busy)
 
+    @takes(*BENCH)
     def bench(
         self,
         task: str,
         *,
         say: Say | None = None,
         watch: Callable[[RunProgress], None] = ignore,
-        **options: Any,
+        **options: "Unpack[BenchOptions]",
     ) -> Run:
         """Run a task under ArS and SpS into a folder, or resume the run: see `spsbench.bench`."""
-        run: Run = bench(task, pair=self, say=say, watch=watch, **self._under(options))
-        return run
+        return bench(task, pair=self, say=say, watch=watch, **self._under(options))
 
+    @takes(*PLAN)
     def plan(
         self,
         task: str | None = None,
         *,
         watch: Callable[[Any], None] = ignore,
         stop: Callable[[], bool] = lambda: False,
-        **options: Any,
+        **options: "Unpack[PlanOptions]",
     ) -> Planned | None:
         """Predict whether speculation pays, with which drafter and K, and time the best.
 
@@ -270,10 +280,11 @@ class Pair:
         base = {n: v for n, v in self._grid.given.items() if n not in ("k", "schedule", "verifier")}
         given = {name: value for name, value in options.items() if value is not None}
         callbacks: dict[str, Any] = {"say": self._say, "watch": watch, "stop": stop}
-        made: Planned | None = plan(task, pair=self, **callbacks, **base | given)
-        return made
+        planned = plan(task, pair=self, **callbacks, **base | given)
+        return cast("Planned | None", planned)  # of no dry run
 
-    def verify(self, *, say: Say | None = None, **options: Any) -> Held:
+    @takes(Audit, Grid)
+    def verify(self, *, say: Say | None = None, **options: "Unpack[VerifyOptions]") -> Held:
         """Audit the pair until a bias is found, or a bias of the given size is ruled out.
 
         Args:
@@ -282,7 +293,9 @@ class Pair:
         audit, grid = parse(options, Audit, Grid)
         return verify_pair(self, audit, say=say, **grid.given)
 
-    def configured(self, *, chat: bool = False, **options: Any) -> tuple[Cell, Loaded]:
+    def configured(
+        self, *, chat: bool = False, **options: "Unpack[CallOptions]"
+    ) -> tuple[Cell, Loaded]:
         """Return the resolved cell of a call, and its models.
 
         Args:

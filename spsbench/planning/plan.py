@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
@@ -21,13 +21,20 @@ from spsbench.settings.commands import LISTS, PLAN, TASK, Planning
 from spsbench.settings.execution import HERE
 from spsbench.settings.experiment import in_chat, may_need_hub, task_spec
 from spsbench.settings.grid import Sweep
-from spsbench.settings.options import options_of, parse
+from spsbench.settings.options import options_of, parse, takes
 from spsbench.spec import Spec
 from spsbench.store.traces import trace_files
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from spsbench import PlanOptions
+    from spsbench.planning.report import Planned
 
 log = logging.getLogger(__name__)
 
 
+@takes(*PLAN)
 @takes_say
 def plan(
     task: str | None = None,
@@ -38,8 +45,8 @@ def plan(
     fit: Spec | None = None,
     command: str = "",
     dry_run: bool = False,
-    **options: Any,
-) -> Any:
+    **options: "Unpack[PlanOptions]",
+) -> "Planned | list[str] | None":
     """Predict whether speculation pays for a target, with what, and time the best.
 
     `plan("xsum", target="nano", draft=["nano-draft"], drafter=["model", "ngram"])`: options are
@@ -58,8 +65,7 @@ def plan(
         dry_run: return lines of what would be measured; nothing is written, no model is loaded.
 
     Returns:
-        A `spsbench.planning.report.Planned`: `answer`, `command`, `report`, `forecasts`; None if
-        it was stopped.
+        `answer`, `command`, `report`, `forecasts`; None if it was stopped; of a dry run its lines.
 
     Raises:
         SpsError: the message names the error and its remedy.
@@ -136,7 +142,7 @@ def plan(
         command=command,
         workers=workers,
     )
-    return planner.outlook() if dry_run else planner.run()
+    return [*planner.outlook()] if dry_run else planner.run()
 
 
 def shared_models(access: Any) -> SimpleNamespace:

@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from numbers import Integral
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from spsbench.errors import UsageError, did_you_mean, replace_fields
 from spsbench.plugins import fixed
@@ -25,6 +25,7 @@ WORK, SIZE, RUN, AUDIT, MACHINE = "Task", "Size", "Run", "Audit", "Machine"
 SERVER = "Server"
 LONGEST_NAME = 60  # characters in a message
 MAX_NUMBERS = 10_000  # of one range
+Call = TypeVar("Call", bound=Callable[..., Any])
 TERM = re.compile(r"(\d{1,20})(?:\.\.(\d{1,20})(?:\.\.(\d{1,20}))?)?")  # 4, 1..8 or 1..9..2
 
 
@@ -137,6 +138,31 @@ def _helps(record: type[Any]) -> dict[str, str]:
     return found
 
 
+def takes(*records: Any) -> Callable[[Call], Call]:
+    """Declare the records of a call's `**options`, so that `help` and notebooks list each of them.
+
+    The decorated function has them in its `__signature__`, after its own parameters, and as
+    `options`, from which the stub of the package is made. A parameter hides an option of its name.
+    """
+
+    def declare(function: Call) -> Call:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        hidden = {parameter.name for parameter in own}
+        options = {n: s for n, s in options_of(*records).items() if n not in hidden}
+        listed = [
+            inspect.Parameter(
+                n, inspect.Parameter.KEYWORD_ONLY, default=s.default, annotation=s.kind
+            )
+            for n, s in options.items()
+        ]
+        vars(function)["__signature__"] = signature.replace(parameters=[*own, *listed])
+        vars(function)["options"] = options
+        return function
+
+    return declare
+
+
 def parse(options: Mapping[str, Any], *records: Any, where: str = "") -> tuple[Any, ...]:
     """Make each record of its options; a name that several declare is the first one's.
 
@@ -178,7 +204,7 @@ def located(where: str) -> Iterator[None]:
 
 def _bare(kind: Any) -> Any:
     """Return `float` for `float | None`, `tuple` for `tuple[str, ...]`."""
-    if get_origin(kind) in (Union, types.UnionType):
+    if get_origin(kind) is types.UnionType:
         kind = next(one for one in get_args(kind) if one is not type(None))
     return tuple if kind == tuple[str, ...] else kind
 

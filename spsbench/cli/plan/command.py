@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -207,7 +207,7 @@ def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None
         raise UsageError(
             f"--dry-run with {task}: expected a task. Name one, or leave --dry-run out"
         )
-    for line in make_plan(task, dry_run=True, **options):
+    for line in cast("list[str]", make_plan(task, dry_run=True, **options)):
         print(with_flags(line))
 
 

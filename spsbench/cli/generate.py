@@ -28,7 +28,8 @@ class Shown:
 
     Args:
         prompt_file: Read the prompt from a file.
-        chat: Use the model's chat template; without a prompt, start a conversation.
+        chat: Use the model's chat template, and the sampling that its generation_config names;
+            without a prompt, start a conversation.
         system: System message, with `chat`.
         truncate: Drop the oldest tokens of a prompt that is too long.
         compare: Also run auto-regressive sampling: show the speed-up, and whether the texts are

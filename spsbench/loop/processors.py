@@ -37,15 +37,13 @@ class TextProcessors:
             torch.tensor([pair[part] for pair in processors.biases]) for part in (0, 1)
         )
         self._longest = max(map(len, processors.words), default=1)
-        self._dead: list[bool] = []  # whether all tokens are banned in a row of the last pass
+        self._dead: list[bool] = []  # whether all tokens are banned in a row; empty: in none
         self._restart()
 
     def _restart(self) -> None:
         self._text: list[int] = []
-        self._columns: dict[int, int] = {}  # token -> its place in the two arrays
-        self._used = 0
-        self._tokens: Numbers = np.zeros(64, np.int64)
-        self._counts: Numbers = np.zeros((2, 64), np.int32)  # counts in the prompt, in the answer
+        self._columns: dict[int, int] = {}  # token of the text -> its column in `_counts`
+        self._counts: Numbers = np.zeros((2, 64), np.int64)  # tokens, and how often in the answer
         self._after: dict[Any, set[int]] = {}  # n - 1 tokens -> those that came after them
 
     def rows(self, logits: Tensor, text: Sequence[int], paths: Sequence[Path]) -> Tensor:
@@ -59,7 +57,22 @@ class TextProcessors:
             text: prompt and answer so far.
             paths: tokens after `text`.
         """
-        return self._processed(logits, text, paths)[0]
+        self._follow(text)
+        by, width = self._by, logits.shape[-1]
+        x = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
+        if by.biases:
+            known = self._ids < width
+            x[:, send(self._ids[known], x.device)] += send(self._values[known].to(x), x.device)
+        if (by.repetition, by.frequency, by.presence) != (1, 0, 0):
+            self._penalise(x, paths)
+        banned = [(row, t) for row, path in enumerate(paths) for t in self._bans(path) if t < width]
+        self._dead = []
+        if banned:
+            x[tuple(send(torch.tensor(banned).T, x.device))] = -torch.inf
+            dead = x.amax(-1) == -torch.inf
+            if bool(dead.any()):
+                x, self._dead = torch.where(dead[:, None], logits.to(x), x), dead.tolist()
+        return x
 
     def along(self, logits: Tensor, text: Sequence[int]) -> Tensor:
         """Return [n, V] of the logits after each of the last n tokens of `text`; see `rows`."""
@@ -69,8 +82,7 @@ class TextProcessors:
 
     def scores(self, scores: Scores, text: Sequence[int], draft: Draft) -> Scores:
         """Return the target's scores of a draft after `text`, each row under its own path."""
-        logits, self._dead = self._processed(scores.logits, text, draft.paths)
-        return scores._replace(logits=logits)
+        return scores._replace(logits=self.rows(scores.logits, text, draft.paths))
 
     def check(self, kept: Sequence[int], text: Sequence[int]) -> None:
         """Check the rows that emit the tokens of a round: after `text`, and after `kept` nodes.
@@ -87,52 +99,39 @@ class TextProcessors:
                     "`min_new_tokens`, or take out some of `bad_words`"
                 )
 
-    def _processed(
-        self, logits: Tensor, text: Sequence[int], paths: Sequence[Path]
-    ) -> tuple[Tensor, list[bool]]:
-        """Return the rows, and whether all tokens are banned in each; no rows if in none."""
-        self._follow(text)
-        by, width = self._by, logits.shape[-1]
-        x = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
-        if by.biases:
-            known = self._ids < width
-            x[:, send(self._ids[known], x.device)] += send(self._values[known].to(x), x.device)
-        self._penalise(x, paths)
-        banned = [(row, t) for row, path in enumerate(paths) for t in self._bans(path) if t < width]
-        if not banned:
-            return x, []
-        rows, tokens = send(torch.tensor(banned).T, x.device)
-        x[rows, tokens] = -torch.inf
-        dead = x.amax(-1) == -torch.inf
-        x = torch.where(dead[:, None], logits.to(x), x) if bool(dead.any()) else x
-        return x, dead.tolist()
-
     def _penalise(self, x: Tensor, paths: Sequence[Path]) -> None:
-        """Apply the penalties to [n, V] in place, at the tokens of the text and of the paths."""
-        by = self._by
-        if (by.repetition, by.frequency, by.presence) == (1, 0, 0) or not len(x):
+        """Apply the penalties to [n, V] in place, at the tokens of the text and of each path."""
+        width, counts = x.shape[-1], self._counts[:, : len(self._columns)]
+        ids, times = send(torch.from_numpy(counts[:, counts[0] < width]), x.device)
+        penalised = self._penalised(x[:, ids], times)
+        drafted = [
+            (row, token, self._times(token) + path.count(token))
+            for row, path in enumerate(paths)
+            for token in {*path}
+            if token < width
+        ]
+        if not drafted:
+            x[:, ids] = penalised
             return
-        new = {token for path in paths for token in path} - self._columns.keys()
-        columns = {token: column for column, token in enumerate(new)}
-        ids = np.concatenate([self._tokens[: self._used], np.array([*columns], np.int64)])
-        counts = np.zeros((2, len(paths), len(ids)), np.int32)  # in the prompt, in the answer
-        counts[:, :, : self._used] = self._counts[:, None, : self._used]
-        for row, path in enumerate(paths):
-            for token in path:
-                at = columns.get(token)
-                counts[1, row, self._columns[token] if at is None else self._used + at] += 1
-        here = ids < x.shape[-1]
-        places, prompt, answer = (
-            send(torch.from_numpy(part), x.device) for part in (ids[here], *counts[:, :, here])
-        )
-        part = x.index_select(1, places)
+        row, token, times = send(torch.tensor(drafted).T, x.device)
+        at_paths = self._penalised(x[row, token], times)
+        x[:, ids] = penalised
+        x[row, token] = at_paths
+
+    def _times(self, token: int) -> int:
+        """Return how often the answer so far has a token."""
+        column = self._columns.get(token)
+        return 0 if column is None else int(self._counts[1, column])
+
+    def _penalised(self, x: Tensor, times: Tensor) -> Tensor:
+        """Return [..., n] logits of tokens that the text has, by how often the answer has them."""
+        by = self._by
         if by.repetition != 1:
-            seen = (answer if by.of_answer else prompt + answer) > 0
-            scaled = torch.where(part < 0, part * by.repetition, part / by.repetition)
-            part = torch.where(seen, scaled, part)
-        part -= by.frequency * answer.to(part)
-        part -= by.presence * (answer > 0).to(part)
-        x.index_copy_(1, places, part)
+            scaled = torch.where(x < 0, x * by.repetition, x / by.repetition)
+            x = torch.where(times > 0, scaled, x) if by.of_answer else scaled
+        if by.frequency or by.presence:
+            x = x - by.frequency * times.to(x) - by.presence * (times > 0).to(x)
+        return x
 
     def _bans(self, path: Path) -> set[int]:
         """Return the tokens that may not follow the text and `path`."""
@@ -162,14 +161,11 @@ class TextProcessors:
     def _read(self, token: int) -> None:
         """Count one more token of the text."""
         at, n = len(self._text), self._by.ngram - 1
-        if token not in self._columns:
-            self._columns[token] = self._used
-            if self._used == len(self._tokens):
-                self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])
-                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)], 1)
-            self._tokens[self._used] = token
-            self._used += 1
-        self._counts[int(at >= self._start), self._columns[token]] += 1
+        column = self._columns.setdefault(token, len(self._columns))
+        if column == self._counts.shape[1]:
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)], 1)
+        self._counts[0, column] = token
+        self._counts[1, column] += at >= self._start
         if n >= 0 and at >= n:
             self._after.setdefault(tuple(self._text[at - n :]), set()).add(token)
         self._text.append(token)

@@ -25,7 +25,7 @@ from spsbench.settings.options import (
     between,
     options_of,
 )
-from spsbench.settings.processors import PROCESSORS, ProcessorSettings
+from spsbench.settings.processors import COUNT, PROCESSORS, ProcessorSettings
 from spsbench.spec import Spec
 
 AUTO = Spec("auto")
@@ -55,11 +55,6 @@ def k_of(schedule: Spec) -> int | None:
     return int(lookahead) if schedule.name == CONSTANT and lookahead is not None else None
 
 
-def _in_a_chat(default: str, check: Check) -> Option:
-    text = f"{default}, in a chat the model's own"
-    return Option(SAMPLING, check, default_text=text)
-
-
 @dataclass(frozen=True)  # without slots: a cell keeps its `id` once it is known
 class WarpSettings:
     """Options of the warp from logits to probabilities, in the order in which they apply.
@@ -75,12 +70,12 @@ class WarpSettings:
         min_p: Drop tokens below this share of the most likely token's probability; 0 is off.
     """
 
-    temperature: Annotated[float, _in_a_chat("1.0", at_least(0))] = 1.0
-    top_k: Annotated[int, _in_a_chat("0", Check(lambda k: k >= 0, "1 or more, or 0 for off"))] = 0
+    temperature: Annotated[float, Option(SAMPLING, at_least(0))] = 1.0
+    top_k: Annotated[int, Option(SAMPLING, COUNT)] = 0
     top_p: Annotated[
-        float, _in_a_chat("1.0", Check(lambda p: 0 < p <= 1, "above 0 and at most 1"))
+        float, Option(SAMPLING, Check(lambda p: 0 < p <= 1, "above 0 and at most 1"))
     ] = 1.0
-    min_p: Annotated[float, _in_a_chat("0.0", between(0, 1, "0 (off) to 1"))] = 0.0
+    min_p: Annotated[float, Option(SAMPLING, between(0, 1, "0 (off) to 1"))] = 0.0
 
 
 WARP = tuple(field.name for field in fields(WarpSettings))

@@ -160,7 +160,8 @@ class Sweep:
         samples: Samples per prompt.
         repeats: Timed repeats of each sample.
         seed: Random seed, or several such as 0..4; reports show the spread over them.
-        chat: Put prompts into the model's chat template: auto (if it has one), on or off.
+        chat: Put prompts into the model's chat template, and sample as its generation_config says:
+            auto (if it has one), on or off.
         system: System message, for prompts in a chat template.
         record: What to record: counts, laws (distributions p and q, for audits) or trace (for
             sps plan).

@@ -29,10 +29,7 @@ def read_penalty(value: Any, where: str) -> str:
         UsageError: no finite number above 0, or another scope.
     """
     number, colon, scope = str(value).partition(":")
-    try:
-        penalty = float(number)
-    except ValueError:
-        penalty = math.nan
+    penalty = _number(number)
     if isinstance(value, bool) or not 0 < penalty < math.inf or scope != OF_ANSWER * bool(colon):
         raise UsageError(
             f"{where} is {value}: expected a number above 0 (1 is off), or with :{OF_ANSWER} one "
@@ -56,10 +53,7 @@ def read_biases(value: Any, where: str) -> tuple[str, ...]:
     biases = []
     for text in [value] if isinstance(value, str) else value:
         token, _, number = str(text).rpartition("=")
-        try:
-            bias = float(number)
-        except ValueError:
-            bias = math.nan
+        bias = _number(number)
         if not token or not math.isfinite(bias):
             raise UsageError(
                 f"{where} is {text!r}: expected TOKEN=VALUE with the id or the text of a token and "
@@ -69,8 +63,12 @@ def read_biases(value: Any, where: str) -> tuple[str, ...]:
     return tuple(biases)
 
 
-def _in_a_chat(default: str, check: Check | None = None, **more: Any) -> Option:
-    return Option(SAMPLING, check, default_text=f"{default}, in a chat the model's own", **more)
+def _number(text: str) -> float:
+    """Return the number that a text is; NaN for any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 @dataclass(frozen=True)
@@ -94,15 +92,15 @@ class ProcessorSettings:
         tuple[str, ...], Option(SAMPLING, metavar="TOKEN=VALUE", parse=read_biases)
     ] = ()
     repetition_penalty: Annotated[
-        str, _in_a_chat("1", metavar="R[:answer]", parse=read_penalty)
+        str, Option(SAMPLING, metavar="R[:answer]", parse=read_penalty)
     ] = "1"
     frequency_penalty: Annotated[float, Option(SAMPLING, FINITE)] = 0.0
     presence_penalty: Annotated[float, Option(SAMPLING, FINITE)] = 0.0
-    no_repeat_ngram: Annotated[int, _in_a_chat("0", COUNT, metavar="N")] = 0
+    no_repeat_ngram: Annotated[int, Option(SAMPLING, COUNT, metavar="N")] = 0
     bad_words: Annotated[
         tuple[str, ...], Option(SAMPLING, Check(bool, "a text of at least one character"))
     ] = ()
-    min_new_tokens: Annotated[int, _in_a_chat("0", COUNT)] = 0
+    min_new_tokens: Annotated[int, Option(SAMPLING, COUNT)] = 0
 
     @property
     def changed(self) -> dict[str, Any]:

@@ -105,6 +105,14 @@ def test_each_row_is_transformers_row_after_its_own_path(name):
         torch.testing.assert_close(row, transformers_rows(logits, [*TEXT, *path], by)[0])
 
 
+def test_a_bad_word_longer_than_the_text_is_as_transformers_has_it():
+    by, raw = Processors(words=WORDS), drawn_logits(1)
+    for text in ([5], [2, 5], [1, 2, 5]):
+        row = TextProcessors(by, 0).along(raw, text)
+        torch.testing.assert_close(row, transformers_rows(raw[0], text, by))
+        assert np.array_equal(row.double().numpy(), processed(raw.double().numpy(), [text], 0, by))
+
+
 @pytest.mark.parametrize("name", [*EACH, *OURS])
 def test_counts_are_those_of_the_text_whatever_was_drafted_before(name):
     by, rng = Processors(**(EACH | OURS)[name]), random.Random(name)

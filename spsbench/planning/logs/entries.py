@@ -57,6 +57,7 @@ class Request:
     ended_by_limit: bool = False  # so that the budget is the answer's length
     is_echo: bool = False  # whether the logged text began with the prompt
     first: int = 1  # token that the first round begins at; a server's prompt pass gives token 0
+    processed: tuple[str, ...] = ()  # fields of penalties, biases and bans that are on
     unread: tuple[str, ...] = ()  # fields beside request and answer whose text is not read
     unread_inside: tuple[str, ...] = ()  # the same, of request and answer
     fields: str = ""  # the names of the line's fields
@@ -204,6 +205,7 @@ def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
             id=identity + (f"/{place}" if place else ""),
             prompt=prompt,
             temperature=temperature_of(entry, *around, *reversed(holders)),
+            processed=processed_by(entry, *around, *reversed(holders)),
             group=cut(entry["group"]) if isinstance(entry.get("group"), str) else None,
             trace=next((cut(v) for k in names.traces if isinstance(v := entry.get(k), str)), None),
             fields=fields_of(entry),
@@ -309,6 +311,18 @@ def count_of(holders: Holders, keys: Sequence[str]) -> int | None:
                 if type(value) is int and 0 <= value < TOKEN_ID_END:
                     return value
     return None
+
+
+def processed_by(*entries: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields of penalties, biases and bans that any of some objects sets, in order."""
+    every = [*entries, *(entry.get(key) for entry in entries for key in names.sampling)]
+    objects = [entry for entry in every if isinstance(entry, dict)]
+    neutral = {name: 1 for name in names.processors if name.startswith("rep")}
+    return tuple(
+        name
+        for name in names.processors
+        if any(entry.get(name) and entry[name] != neutral.get(name) for entry in objects)
+    )
 
 
 def temperature_of(*entries: Mapping[str, Any]) -> float | None:

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from spsbench.benchmark.run_prompts import RunPrompts, relocated
 from spsbench.errors import DataError
+from spsbench.loop.processors import TextProcessors
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Guarantee
+from spsbench.methods.processors import processors_of
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import ModelCache
@@ -21,6 +23,7 @@ from spsbench.plugins import make
 from spsbench.settings.cell import Cell, WarpSettings
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import make_request
+from spsbench.settings.processors import Processors
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from spsbench.store.traces import read_traces
@@ -36,13 +39,14 @@ class DraftModel:
     lm: LM
     vocab_size: int
     tokenizer: Any
+    processors: Processors | None = None  # under which it drafts
 
     @classmethod
     def load(cls, name: str, options: dict[str, Any], access: Access) -> "DraftModel":
         """Load a model by name, as a plain target.
 
         Args:
-            options: of cells: `dtype`, `device`, `weights`, `engine` ...
+            options: of cells: `dtype`, `device`, `weights`, `engine`, logits processors ...
 
         Raises:
             SpsError: no model that can be loaded.
@@ -52,7 +56,8 @@ class DraftModel:
         loaded = ModelCache(access).load(cell)
         engine = make("engines", cell.target.engine)
         session = engine.session(loaded.target, vocab_size=loaded.vocab_size)
-        return cls(name, session, loaded.vocab_size, loaded.tokenizer)
+        by = processors_of(cell, loaded)
+        return cls(name, session, loaded.vocab_size, loaded.tokenizer, by)
 
     def fits(self, prompt: Sequence[int], answer: Sequence[int]) -> str:
         """Return why a text cannot be read; empty if it can."""
@@ -72,6 +77,7 @@ class DraftModel:
         warped = Warp(**asdict(warp))
         text = torch.tensor([*prompt, *answer], dtype=torch.int64)
         first = len(prompt)
+        by = None if self.processors is None else TextProcessors(self.processors, first)
         self.lm.commit(0)
         if first > 1:
             self.lm.append(text[: first - 1], keep=0)
@@ -79,6 +85,8 @@ class DraftModel:
         for begin in range(first, len(text), PIECE):
             end = min(begin + PIECE, len(text))
             logits = self.lm.append(text[begin - 1 : end - 1], keep=end - begin).logits
+            if by is not None:
+                logits = by.along(logits, text[: end - 1].tolist())
             tokens = text[begin:end].to(logits.device)
             p.append(warped(logits).gather(1, tokens[:, None])[:, 0].double().cpu().numpy())
             agrees.append((logits.argmax(-1) == tokens).cpu().numpy())
@@ -104,11 +112,6 @@ def run_requests(folder: Path, access: Access) -> Iterator[Request]:
             f"no texts of the target's own distribution ({folder}): expected plain sampling, an "
             "exact verifier, or texts of a server at temperature 0, whose rule is unknown. Record "
             "`method` ars"
-        )
-    if any(cell.processors.changed for cell in chosen.values()):
-        raise DataError(
-            f"a run under penalties or bans ({folder}): expected free texts, since a log tells no "
-            "logits that they would change. Plan with `sps plan` and the same options"
         )
     models = ModelCache(access)
 
@@ -136,6 +139,7 @@ def run_requests(folder: Path, access: Access) -> Iterator[Request]:
             group=str(cell.task),
             budget=cell.max_new_tokens,
             first=int(cell.elsewhere),
+            processed=tuple(cell.processors.changed),
         )
 
 

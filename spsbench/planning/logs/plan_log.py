@@ -14,16 +14,17 @@ from spsbench.planning.logs.requests import LogReader
 from spsbench.planning.logs.tables import LogAnswer
 from spsbench.planning.logs.texts import USUAL, LogPlan, open_drafter, prompts_by_id
 from spsbench.planning.logs.tokens import Tokens, tokenizer_of
-from spsbench.settings.cell import WARP, WarpSettings
+from spsbench.settings.cell import DISTRIBUTION, WARP, WarpSettings
 from spsbench.settings.commands import Candidates, LogOptions, Planning
 from spsbench.settings.execution import Access
 from spsbench.settings.options import options_of, parse
+from spsbench.settings.processors import PROCESSORS
 from spsbench.spec import Spec
 
 OF_MODELS = ("dtype", "draft_dtype", "device", "draft_device", "weights", "draft_weights", "engine")
 OF_PLANS = ("k", "batch", "costs", "prompts", "every")
 LISTS = ("drafter", "draft", "verifier")
-TAKEN = frozenset({*options_of(LogOptions, Access), *OF_PLANS, *LISTS, *WARP, *OF_MODELS})
+TAKEN = frozenset({*options_of(LogOptions, Access), *OF_PLANS, *LISTS, *DISTRIBUTION, *OF_MODELS})
 """Options that say something of a log."""
 
 
@@ -82,7 +83,9 @@ def plan_log(
             from spsbench.planning.logs.from_models import DraftModel, run_requests
 
         of_draft = {
-            name.removeprefix("draft_"): value for name, value in named.items() if name in OF_MODELS
+            name.removeprefix("draft_"): value
+            for name, value in named.items()
+            if name in (*OF_MODELS, *PROCESSORS)
         }
         loaded = [DraftModel.load(name, of_draft, access) for name in models]
         reader.folders = partial(run_requests, access=access)
@@ -97,6 +100,7 @@ def plan_log(
         models=loaded,
         rules=rules,
         warp=warp,
+        processed=any(name in named for name in PROCESSORS),
         tokens=tokens,
         costs=costs,
         batches=batches,

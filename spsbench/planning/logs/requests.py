@@ -15,6 +15,7 @@ from spsbench.planning.logs.entries import (
     Request,
     contained,
     fields_of,
+    processed_by,
     requests_in,
     temperature_of,
 )
@@ -179,26 +180,28 @@ class LogReader:
         An id that names another request is that of a later batch if the first was answered.
         """
         account = Account(entry)
-        temperature = temperature_of(body) if isinstance(body, dict) else None
-        sent = prompt_of(account, body), temperature, tuple(account.unread()[1])
+        sampling = [body] if isinstance(body, dict) else []
+        drawn = temperature_of(*sampling), processed_by(*sampling)
+        sent = prompt_of(account, body), *drawn, tuple(account.unread()[1])
         if custom_id in self._sent and custom_id not in self._answered:
             sent = sent if sent == self._sent[custom_id] else None  # type: ignore[assignment]
         self._sent[custom_id] = sent
         self._answered.discard(custom_id)
 
     def _joined(self, custom_id: str, answer: Request) -> Request:
-        """Return an answer with the prompt and temperature of its request.
+        """Return an answer with the prompt and the sampling of its request.
 
         Raises:
             LeftOutError: two requests have the id.
         """
-        sent = self._sent.get(custom_id, (None, None, ()))
+        sent = self._sent.get(custom_id, (None, None, (), ()))
         if sent is None:
             raise LeftOutError("a custom_id that two requests have")
-        prompt, temperature, unread = sent
+        prompt, temperature, processed, unread = sent
         return replace(
             answer,
             prompt=answer.prompt if prompt is None else prompt,
             temperature=answer.temperature if temperature is None else temperature,
+            processed=answer.processed or processed,
             unread_inside=(*answer.unread_inside, *unread),
         )

@@ -215,6 +215,11 @@ class LogAnswer:
                 f"{plan.assumed:,} requests name no temperature: "
                 f"{plan.warp.temperature:g} was assumed (`temperature`)."
             )
+        if plan.models and not plan.processed:
+            lines += [
+                f"{n:,} requests have {names}: drafts of a model are predicted without."
+                for names, n in plan.under.most_common()
+            ]
         if any(shares(method.drafting.drafter) for method in methods):
             lines.append("shared=true looks up earlier answers of the log, in its order.")
         return [*lines, *filter(None, [self.costs])]

@@ -158,6 +158,7 @@ class LogPlan:
         models: draft models (`from_models.DraftModel`).
         rules: verifiers of sampled drafts.
         warp: of requests, where their lines name no temperature.
+        processed: models draft under logits processors.
         tokens: turns requests into ids.
         watch: is called with the number of requests so far.
     """
@@ -168,6 +169,7 @@ class LogPlan:
     models: Sequence[Any] = ()
     rules: Sequence[str] = (*RULES,)
     warp: WarpSettings = field(default_factory=WarpSettings)
+    processed: bool = False
     tokens: Tokens = field(default_factory=Tokens)
     costs: Costs
     batches: Sequence[int] = (1,)
@@ -184,6 +186,7 @@ class LogPlan:
     repetition: Repetition = field(default_factory=Repetition, init=False)  # in the answers
     without_q: Counter[str] = field(default_factory=Counter, init=False)  # by reason
     unread: Counter[str] = field(default_factory=Counter, init=False)  # texts no model reads
+    under: Counter[str] = field(default_factory=Counter, init=False)  # requests by their processors
     _plain: dict[tuple[str, str], RoundTally] = field(default_factory=dict, init=False)
     _tallies: dict[Method, LogTally] = field(default_factory=dict, init=False)
 
@@ -241,6 +244,8 @@ class LogPlan:
         temperature = text.request.temperature
         self.assumed += temperature is None
         warp = self.warp if temperature is None else replace(self.warp, temperature=temperature)
+        if text.request.processed:
+            self.under[", ".join(text.request.processed)] += 1
         for model in self.models:
             self._add_model(model, text, warp)
 
@@ -291,7 +296,9 @@ class LogPlan:
         first, most = request.first, max(self.ks)
         p, agrees = model.along([*prompt, *answer[:first]], answer[first:], warp)
         reach = None if model.lm.limit is None else model.lm.limit - len(prompt) - first
-        q, why = target_chances(request, answer, warp) if warp.temperature else (None, "")
+        q, why, processed = None, "", self.processed or bool(request.processed)
+        if warp.temperature:
+            q, why = target_chances(request, answer, warp, processed)
         if why:
             self.without_q[why] += 1
         for rule in self.rules:
@@ -311,11 +318,14 @@ def priced_model(name: str) -> Drafting:
 
 
 def target_chances(
-    request: Request, answer: Sequence[int], warp: WarpSettings
+    request: Request, answer: Sequence[int], warp: WarpSettings, processed: bool = False
 ) -> tuple[Floats | None, str]:
     """Return the target's probabilities of an answer's tokens, or why they are unknown.
 
-    Most servers log them before temperature and cuts: exact at temperature 1 without cuts.
+    Most servers log them before temperature, cuts and penalties: exact at temperature 1 without.
+
+    Args:
+        processed: penalties, biases or bans changed the distribution.
     """
     if request.probabilities is not None:
         return np.maximum(request.probabilities, LEAST), ""
@@ -323,8 +333,8 @@ def target_chances(
         return None, "no usable log-probability of each token"
     if len(request.logprobs) != len(answer):
         return None, "another number of log-probabilities than of tokens"
-    if warp != WarpSettings():
-        return None, "log-probabilities before the temperature and the cuts of the request"
+    if warp != WarpSettings() or processed:
+        return None, "log-probabilities before temperature, cuts and penalties of the request"
     return np.exp(np.maximum(np.array(request.logprobs, np.float64), math.log(LEAST))), ""
 
 

@@ -50,6 +50,11 @@ def test_the_model_is_ours_unless_another_is_named(arguments, runs):
             | {"do_sample": True},
             {"max_new_tokens": 256, "seed": 3},
         ),
+        (
+            {"repetition_penalty": 1.1, "no_repeat_ngram_size": 3, "presence_penalty": 0.5},
+            {"max_new_tokens": 256, "temperature": 0.0, "repetition_penalty": 1.1}
+            | {"no_repeat_ngram": 3, "presence_penalty": 0.5},
+        ),
         ({"do_sample": False, "temperature": 0.7}, {"max_new_tokens": 256, "temperature": 0.0}),
     ],
 )

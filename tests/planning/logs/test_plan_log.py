@@ -95,6 +95,25 @@ def test_a_run_as_a_log_is_predicted_as_its_traces_are(run, tmp_path):
         assert served[key] == pytest.approx(tokens / expected, rel=1e-5)
 
 
+def test_a_run_under_a_penalty_is_predicted_as_its_traces_are(tmp_path):
+    """A draft model drafts under the penalty if that is an option, else without, as is said."""
+    folder, by = tmp_path / "run", {"repetition_penalty": 1.5}
+    how = {"limit": 2, "k": 2, "max_new_tokens": 16, "record": "trace"}
+    spsbench.bench("xsum:data=mini", out=folder, **how, **by)
+    traces = read_traces([folder])
+    ((name, draft),) = traces.drafts.items()
+    table = costs(arms={PLAIN: drafts(0.0), name: drafts(2.0)})
+    of_log, free = (plan_log(folder, draft=["nano-draft"], k="2", **how) for how in (by, {}))
+    for candidate, row in of_log.plan.rows.items():
+        traced = candidate._replace(drafting=name)
+        (of_trace,) = predict([traced], draft, traces.of(name), table)
+        assert row.prediction.tau.mean == pytest.approx(of_trace.tau.mean, rel=1e-5)
+        assert free.plan.rows[candidate].prediction.tau.mean != row.prediction.tau.mean
+    assert free.plan.under == {"repetition_penalty": 2} == of_log.plan.under
+    assert any("repetition_penalty" in line for line in free.remarks())
+    assert not any("repetition_penalty" in line for line in of_log.remarks())
+
+
 @pytest.mark.parametrize("out", ["run", "results/run"])
 def test_a_run_is_a_log_from_any_folder(tmp_path, monkeypatch, out):
     """Its model and its prompts are relative to the folder in which it was started."""

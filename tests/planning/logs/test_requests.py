@@ -174,14 +174,17 @@ def test_requests_without_prompts_are_answered_and_counted(tmp_path, line):
 
 def test_plain_lines(tmp_path):
     entry = {"id": "a", "prompt_token_ids": [1, 2], "token_ids": [3, 4], "logprobs": [-0.5, 0.0001]}
-    entry |= {"temperature": 0.7, "group": "code"}
+    entry |= {"temperature": 0.7, "group": "code", "logit_bias": {}, "repetition_penalty": 1}
+    entry |= {"sampling_params": {"presence_penalty": 0.5}}
     (one, two), _ = read(tmp_path, lines(entry, {"prompt": "x", "completion": "y"}))
     assert (one.prompt, one.answer, one.logprobs) == ([1, 2], [3, 4], [-0.5, 0.0])
     assert (one.temperature, one.group, two.id) == (0.7, "code", "1")
+    assert (one.processed, two.processed) == (("presence_penalty",), ())
 
 
 def test_openai_batch_files(tmp_path):
     chat = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0}
+    chat["frequency_penalty"] = 1
     sent = {"custom_id": "r1", "method": "POST", "url": "/v1/chat/completions", "body": chat}
     content = [{"token": "y", "logprob": -0.1, "top_logprobs": [{"logprob": -0.1}]}]
     choice = {"message": {"content": "yes"}, "logprobs": {"content": content}}
@@ -189,6 +192,7 @@ def test_openai_batch_files(tmp_path):
     (one,), reader = read(tmp_path, lines(sent, answer))
     assert (one.id, one.prompt, one.answer) == ("r1", "user: hi\nassistant: ", "yes")
     assert (one.temperature, one.logprobs) == (0.0, [-0.1])
+    assert one.processed == ("frequency_penalty",)
     assert dict(reader.formats) == {"OpenAI batch output": 1}
 
 

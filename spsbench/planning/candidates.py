@@ -29,13 +29,13 @@ def cells_of(
     resolver: Resolver = resolve,
     heads: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Cell]:
-    """Return a resolved cell for each candidate, without the combinations that are invalid.
+    """Return a resolved cell for each valid candidate; UsageError where no combination is valid.
 
     Args:
         options: options of cells; those of `LISTS` are lists.
         ks: the K to compare.
         resolver: resolves a request; with tokenizers it chooses the drafter as well.
-        heads: the drafter of each draft that is a head.
+        heads: draft id or folder -> name of its drafter, for the drafts that are heads.
     """
     cells = resolve_valid(requests_of(options, ks, heads), resolver)
     if not cells:
@@ -46,7 +46,7 @@ def cells_of(
 def requests_of(
     options: Mapping[str, Any], ks: Iterable[int], heads: Mapping[str, str]
 ) -> Iterator[CellRequest]:
-    """Yield a request for each method to draft and verify, and each K or schedule of it."""
+    """Yield a request for each drafter, draft and rule, times each K and schedule."""
     depths: list[dict[str, Any]] = [{"k": k} for k in ks]
     depths += [{"schedule": schedule} for schedule in options.get("schedule") or ()]
     for base in methods_of(options, heads):
@@ -55,9 +55,12 @@ def requests_of(
 
 
 def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield the options of each method to draft and verify, without K and schedule.
+    """Yield the options of each combination of drafter, draft and rule, without K and schedule.
 
-    A draft in `heads` is combined with its own drafter only; so is a copy of the target.
+    Unnamed ones are the target's defaults, else `FIRST`; unnamed rules are `SAMPLED` for sampled
+    chains, `auto` for others. A draft in `heads` is combined with its own drafter only; so is a
+    copy
+    of the target. Raises UsageError: a drafter without its draft, or a rule that is lossy.
     """
     named: list[Spec] = [*(options.get("drafter") or ())]
     if copies := [copy for spec in named if (copy := own_copy(spec))]:

@@ -47,7 +47,10 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
 
 
 def slots_of(texts: Sequence[Floats]) -> Slots:
-    """Return which slots the positions of texts are in rounds of `SLOTS` tokens.
+    """Return (positions, slots, weights): an entry for each position and each slot that tests it.
+
+    Positions count through all texts; weights are expected tests, above `RARE`, in rounds of
+    `SLOTS`.
 
     Args:
         texts: acceptance probabilities along each.
@@ -64,10 +67,15 @@ def slots_of(texts: Sequence[Floats]) -> Slots:
 
 
 def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
-    """Return the output file of a fit, which is writable, if the draft of the fit is traced.
+    """Return the output file of a fit, after checking `spec`, the file and the draft.
 
     Args:
-        drafts: sampled drafts that the traces will hold; None: unknown.
+        spec: `disco:out=FILE`, with `draft=NAME` where several drafts are sampled.
+        drafts: names of sampled drafts that the traces will hold; None: not checked.
+
+    Raises:
+        UsageError: another form of `spec`, or no such draft.
+        MissingError: a file that cannot be written.
     """
     arguments = dict(spec.args)
     if spec.name != "disco" or arguments.keys() - {"draft"} != {"out"}:

@@ -35,7 +35,11 @@ OF_HEAD = {
 
 
 def open_plan(folder: Path, planning: Planning) -> Planned:
-    """Return the plan in a folder; hypothetical factors drop the figures of real rounds."""
+    """Return the plan in a folder, finished or stopped among its real rounds.
+
+    `planning.factors` multiply the costs, and drop the figures of real rounds. Raises DataError: no
+    forecasts yet, or a log that lost records.
+    """
     record = load(folder)
     check_whole(folder)
     todo = incomplete(folder, record)
@@ -53,11 +57,12 @@ def open_plan(folder: Path, planning: Planning) -> Planned:
 
 
 def plan_of_files(planning: Planning, options: Mapping[str, Any]) -> Planned:
-    """Return the plan of traces and a table of costs.
+    """Return the plan of traces and a table of costs in files, without real rounds or a folder.
 
     Args:
+        planning: names the files (`trace`, `costs`), the K, and factors of the costs.
         options: `drafter`, `draft`, `verifier` and `schedule` filter the candidates; other options
-            are checked.
+            must equal what the trace records, else MismatchError.
     """
     traces = read_whole_traces(planning.trace)
     costs = read_costs(Path(planning.costs or COSTS)).scaled(**planning.factors)
@@ -75,7 +80,7 @@ def forecasts_of(
     costs: Costs,
     notify: Callable[[int, int], None] = lambda done, total: None,
 ) -> Forecasts:
-    """Return the forecasts of the cells of a plan whose rule and draft the traces can predict."""
+    """Return forecasts of the cells whose rule and draft can be replayed; others are left out."""
     traced = {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
     methods = map(Method.of, filter(replayable, record.cells))
     return forecast_all(methods, traced, costs, notify, record.new_prompts, simulate)
@@ -87,7 +92,8 @@ def real_rounds(
     """Return by method the figures of real rounds, or the reason why they are missing.
 
     Args:
-        confirm: the folder of the real rounds in that of the plan; None: nothing was measured.
+        cells: the methods to return; others are left out.
+        confirm: name of the folder of real rounds in `folder`; None: both results are empty.
     """
     figures: dict[Method, Measured] = {}
     reasons: dict[Method, str] = {}
@@ -126,7 +132,7 @@ def read_whole_traces(names: Sequence[str]) -> Traces:
 def check_head(
     traces: Traces, cells: Sequence[Cell], folders: Mapping[ModelSpec, Path], where: Path
 ) -> None:
-    """Check that a trace has these models and this sampling."""
+    """Raise MismatchError where a trace has other models or another sampling than the cells."""
     if traces.head is not None:
         refuse(head_of(cells[0].auto_regressive, folders), traces.head, where)
     for drafting, cell in {Drafting.of(cell): cell for cell in cells}.items():
@@ -146,7 +152,7 @@ def head_fields(traces: Traces) -> dict[str, Any]:
 
 
 def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Planning) -> None:
-    """Check requested options against the contents of a trace, without loading a model."""
+    """Raise MismatchError where an option contradicts what a trace records; absent options pass."""
     requested = {field: options.get(name) for name, field in OF_HEAD.items()}
     requested["work.chat"] = None if planning.chat == "auto" else planning.chat == "on"
     requested["work.system"] = planning.system
@@ -167,7 +173,10 @@ def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Pl
 def cells_of_trace(
     traces: Traces, costs: Costs, options: Mapping[str, Any], planning: Planning
 ) -> list[Cell]:
-    """Return the candidates for which both a trace and a table of costs exist."""
+    """Return a cell for each traced draft with costs, times its rules, K and schedules.
+
+    `options` filter drafts and name rules; others must equal the trace's. UsageError: no cell left.
+    """
     check_trace_options(traces, options, planning)
     depths = [constant(k) for k in planning.k]
     depths += [Spec.parse(str(depth)) for depth in options.get("schedule") or ()]
@@ -194,7 +203,7 @@ def cells_of_trace(
 
 
 def request_of(traces: Traces, draft: DraftOf) -> CellRequest:
-    """Return the request for a traced draft, from the fields that the trace has."""
+    """Return a request with a traced draft's target, draft, drafter and sampling; no rule, no K."""
     fields, identity = head_fields(traces), draft.identity
     model = None
     if "id" in identity:

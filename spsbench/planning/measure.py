@@ -86,8 +86,8 @@ class Meter(Protocol):
 def weight_bytes(model: PreTrainedModel) -> int:
     """Return the bytes of weights that a pass over one token reads.
 
-    Input embeddings that are not the output's are read one row a token. A mixture of experts reads
-    less than the count.
+    Input embeddings are left out where they are not the output's too, since a pass reads one row a
+    token. All experts of a mixture are counted, though a pass reads fewer.
     """
     read = sum(weight.nbytes for weight in model.parameters())
     looked_up = getattr(model.get_input_embeddings(), "weight", None)
@@ -98,7 +98,7 @@ def weight_bytes(model: PreTrainedModel) -> int:
 
 
 def setting_of(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return machine, versions, threads, sampling and models of cells with one target, plainly."""
+    """Return what times depend on: hardware, versions, threads, sampling, vocabulary, models."""
     cell, loaded = pairs[0]
     drafts = {str(cell.draft): (cell.draft, of.draft) for cell, of in pairs if cell.draft}
     models = {"target": (cell.target, loaded.target), **drafts}
@@ -114,7 +114,7 @@ def setting_of(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def described(spec: ModelSpec, model: Any) -> dict[str, str]:
-    """Return the fields of a model that affect its times, with a digest of a folder's files."""
+    """Return as text the fields of a model that affect its times, and a digest of its folder."""
     values = {field.name: str(getattr(spec, field.name)) for field in fields(spec)}
     folder = None if spec.random else local_folder(spec.id)
     if folder is not None:
@@ -219,11 +219,11 @@ def measure_batches(
     seconds: float,
     watch: Watch,
 ) -> BatchCosts:
-    """Measure passes and rounds that several texts make together, of some drafters and of ArS.
+    """Measure passes and rounds that several texts make together, for each drafter and for ArS.
 
     Args:
         pairs, text, contexts, seconds, watch: as for `measure`.
-        sizes: texts of a batch that are asked for.
+        sizes: requested numbers of texts in a batch; `measured_sizes` says which are measured.
         most_k: largest K of a forecast.
     """
     sizes = measured_sizes(sizes)
@@ -269,7 +269,7 @@ def reached(values: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def check(pairs: Sequence[Pair]) -> None:
-    """Refuse cells whose costs do not belong in one table."""
+    """Raise UsageError unless all cells share target and sampling and use our own loop."""
     works = {(cell.target, *(getattr(cell, n) for n in SAMPLING_FIELDS)) for cell, _ in pairs}
     decoders = {str(cell.decoder) for cell, _ in pairs if cell.decoder.name != OWN_LOOP}
     if len(works) != 1 or decoders:
@@ -281,7 +281,7 @@ def check(pairs: Sequence[Pair]) -> None:
 
 
 def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
-    """Return the contexts that leave room for `room` tokens: the largest pass, a turn of rounds."""
+    """Return the contexts, rising, with `room` tokens left to `limit`; if none, the longest one."""
     rising = sorted(set(contexts))
     if limit is None:
         return rising
@@ -294,7 +294,7 @@ def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
 
 
 def enough(text: Sequence[int], count: int) -> list[int]:
-    """Return at least `count` tokens, by repeating the text."""
+    """Return at least `count` tokens, by repeating the text; UsageError for an empty text."""
     if not text:
         raise UsageError("an empty text (costs): expected tokens. Give prompts")
     return list(text) * -(-count // len(text))
@@ -315,7 +315,7 @@ def pass_meters(
     contexts: Sequence[int],
     draw: Random,
 ) -> list[PassMeter]:
-    """Return a meter of the target's passes for each context."""
+    """Return a meter of the target's passes for each context; `sizes`: texts of a batch."""
     device, most = pair[1].target.device, range(sizes[-1])
     return [
         PassMeter([target_session(pair) for _ in most], text, sizes, tokens, context, device, draw)
@@ -326,7 +326,7 @@ def pass_meters(
 def loop_meters(
     pairs: Sequence[Pair], text: Sequence[int], sizes: Sequence[int], draw: Random
 ) -> dict[str, LoopMeter]:
-    """Return the loop over precomputed models by verifier, with the target's real logits."""
+    """Return verifier -> meter of the loop with it, on the target's real logits for `text`."""
     most, lm = sizes[-1], target_session(pairs[0])
     logits = lm.append(torch.tensor(text[:most]), keep=most).logits.clone()
     by_rule = first_by(lambda cell: str(cell.verifier), pairs)
@@ -347,7 +347,7 @@ def loop_meters(
 def take_turns(
     meters: Sequence[Meter], seconds: float, watch: Watch, draw: Random
 ) -> list[Reading]:
-    """Run a warm-up turn, then turns until the time is up; return clock readings around each."""
+    """Run a warm-up turn, then turns until `seconds` are up; return clock readings around each."""
     count = Count()
     for meter in meters:
         meter.turn()
@@ -377,7 +377,7 @@ def surfaces(
     tokens: Sequence[int],
     contexts: Sequence[int],
 ) -> tuple[Surface, ...]:
-    """Return the passes of a target by size of batch, from a meter for each context."""
+    """Return a surface of seconds by tokens and context for each size of batch."""
     seconds = np.stack([meter.of(turns) for meter in meters], -1)  # [T, B, N, C]
     return tuple(Surface(tuple(tokens), tuple(contexts), of) for of in seconds.swapaxes(0, 1))
 
@@ -389,7 +389,7 @@ def drafter_costs(
     passes: Surface,
     rules: Mapping[str, Rule],
 ) -> DrafterCosts:
-    """Return the costs of rounds at some contexts, less the costs of the parts alone."""
+    """Return tokens drafted, seconds of drafting, and seconds that `passes` and `rules` leave."""
     verifier = str(cell.verifier)
     rule, contexts = rules[verifier], tuple(meter.context for meter in meters)
     parts = np.stack([meter.of(turns)[:, :4, 0] for meter in meters], -1)  # [T, 4, K, C]
@@ -406,7 +406,7 @@ def drafter_costs(
 def rest_of_rounds(
     meter: RoundMeter, turns: Sequence[int], passes: Sequence[Surface], context: int
 ) -> tuple[Surface, ...]:
-    """Return the seconds of rounds less those of the target's pass, of each size."""
+    """Return, for each size of batch, seconds of rounds less the target's pass, by K."""
     drafted, _, _, seconds, contexts = meter.of(turns).swapaxes(0, 1)  # [T, B, K]
     remainder = seconds.copy()
     for turn, size, k in np.ndindex(*seconds.shape):

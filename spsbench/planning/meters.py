@@ -68,7 +68,7 @@ class PassMeter:
             lm.append(self._text[:context].roll(number), keep=0)
 
     def turn(self) -> None:
-        """Time every pass once, including its rollback."""
+        """Time a pass of each batch size and token count once, including its rollback."""
         seconds = np.empty((len(self._sizes), len(self._tokens)))
         for place in self._draw.sample(places := list(np.ndindex(*seconds.shape)), len(places)):
             lms, n = self._lms[: self._sizes[place[0]]], self._tokens[place[1]]
@@ -128,7 +128,7 @@ class PrecomputedDrafter(Drafter):
         """Do nothing: there is nothing to prepare."""
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Return the first tokens of the draft."""
+        """Return the first k tokens of the precomputed draft, as a chain."""
         whole = self._draft
         return Draft(
             whole.tokens[:k],
@@ -157,7 +157,7 @@ class TimedVerifier(Verifier):
 
 
 def sample_draft(logits: Tensor, warp: ToProbs, drawn: Drawn) -> Draft:
-    """Return a draft of N tokens from [N, V] logits, sampled from close distributions."""
+    """Return a draft of N tokens from [N, V] logits: the argmax for `POINT`, else sampled."""
     if drawn is Drawn.POINT:
         return Draft(logits.argmax(-1), None)
     probs = warp(logits * FLATTER)
@@ -202,7 +202,7 @@ class LoopMeter:
         )
 
     def turn(self) -> None:
-        """Time a round of each size: warp, rule, and the rest of the loop."""
+        """Time a round of each size in random order: warp, rule, and the rest of the loop."""
         seconds = np.empty((3, len(self._sizes)))
         self._next(self._sizes[0])  # the first round after other work is slower
         for i in self._draw.sample(range(len(self._sizes)), len(self._sizes)):

@@ -146,16 +146,17 @@ def plan(
 
 
 def shared_models(access: Any) -> SimpleNamespace:
-    """Return the `pair` of several plans: models that are loaded when a plan needs them."""
+    """Return a `pair` for several plans: a model cache that loads what a plan needs."""
     with importing_libraries():
         from spsbench.models.cache import ModelCache
     return SimpleNamespace(access=access, model_cache=ModelCache(access))
 
 
 def open_plan(folder: Path, **options: Any) -> Any:
-    """Load a plan from its folder, without models; options like `draft_cost` replace its values.
+    """Load a plan from its folder, without models; `options` change how it is shown.
 
     Raises:
+        UsageError: an option that is none of `Planning`.
         SpsError: no plan, or a damaged plan.
     """
     if others := options.keys() - options_of(Planning):
@@ -170,7 +171,7 @@ def open_plan(folder: Path, **options: Any) -> Any:
 
 
 def requests_of(options: Mapping[str, Any]) -> list[CellRequest]:
-    """Return requests that name all models, for checks before torch is imported."""
+    """Return a request for each draft, or one without draft, for checks without torch."""
     plain = {name: value for name, value in options.items() if name not in LISTS}
     of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}
     requests = [fill({**plain, "draft": draft}) for draft in options.get("draft") or ()]

@@ -44,9 +44,9 @@ class PlanRecord:
     confirm: str | None = None  # the folder of the real rounds
     factors: Mapping[str, float] = field(default_factory=dict)  # hypothetical factors of costs
     home: str = ""  # first folder of the plan; cells name it even after a move
-    new_prompts: int | None = None  # whose figures the intervals are to hold; None: as many
+    new_prompts: int | None = None  # prompts that the intervals hold for; None: as many
     finished: bool = False
-    command: str = ""  # that goes on with the plan
+    command: str = ""  # the command line that goes on with the plan
 
     @property
     def title(self) -> str:
@@ -63,7 +63,7 @@ class PlanRecord:
 
 
 def load(folder: Path) -> PlanRecord:
-    """Read `plan.json`."""
+    """Read `plan.json` of a folder; DataError where it is missing, damaged or another version."""
     path = folder / NAME
     values = read_json(path, "a plan that `sps plan` wrote", strict=False)
     try:
@@ -79,7 +79,7 @@ def load(folder: Path) -> PlanRecord:
 
 
 def runs_of(folder: Path, record: PlanRecord) -> dict[str, Progress]:
-    """Return the progress of the runs in a plan, by their folders, the last one last."""
+    """Return folder name -> progress of the runs that have begun: texts, then real rounds."""
     names = [name for name in (TEXTS, record.confirm) if name]
     runs = {
         name: progress_of(folder / name) for name in names if (folder / name / MANIFEST).exists()
@@ -88,7 +88,7 @@ def runs_of(folder: Path, record: PlanRecord) -> dict[str, Progress]:
 
 
 def incomplete(folder: Path, record: PlanRecord) -> str:
-    """Describe what a stopped plan has, and how to go on; empty for a finished plan."""
+    """Describe what a stopped plan has, and how to go on; "" for a finished plan."""
     if record.finished:
         return ""
     what = "texts" if record.confirm is None else "real rounds"
@@ -114,7 +114,11 @@ def check_whole(folder: Path) -> None:
 
 
 def begin_plan(folder: Path, identity: Mapping[str, Any], place: OutputFolder) -> PlanRecord:
-    """Return the record of a new plan, whose folder is created, or of one to resume."""
+    """Return the unsaved record of a new plan, whose folder is created, or of one to resume.
+
+    Raises:
+        MismatchError: a plan is there and `resume` is off, or its `identity` differs.
+    """
     check_writable(folder)
     exists = (folder / NAME).is_file()
     if exists and place.overwrite:
@@ -147,10 +151,11 @@ def prompts_of(
     held_back: int,
     sample_seed: int = 0,
 ) -> tuple[list[Sample], list[Sample]]:
-    """Draw the prompts of a task to trace, and others for real rounds; both have all groups.
+    """Draw first turns of a task: `limit` to trace and `held_back` others for real rounds.
 
     With too few prompts for both, half of the prompts are held back, up to as many as an interval
     needs, or a third where a third is more. A single prompt serves for both, with a warning.
+    Raises DataError: no prompt.
     """
 
     def first_turns(fits: Fits) -> Iterator[Sample]:
@@ -178,11 +183,14 @@ def prompts_of(
 
 
 def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
-    """Write prompts to a file of the plan and return the task over the file.
+    """Write prompts to a file of the plan, unless they are there; return the task over it.
 
     Args:
         home: the folder in which the plan was begun. Titles identify runs, so the title of a
             plan that was moved stays the same.
+
+    Raises:
+        MismatchError: the file has other prompts.
     """
     rows = ({"id": s.id, "prompt": s.prompt, "group": s.group} for s in samples)
     text = "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii")
@@ -205,12 +213,12 @@ def costs_of_plan(
     drafts: Iterable[Drafting],
     measure: Callable[[], Costs],
 ) -> Costs:
-    """Return the costs in the file of a plan, measured if the file lacks them.
+    """Return the costs in the file of a plan; measure and write them if it lacks them.
 
     Costs that contradict each other are measured once more.
 
     Args:
-        setting: of the machine and the models now; costs of another setting are measured again.
+        setting: the present machine and models; costs of another setting are measured again.
         drafts: the drafters that must have costs.
     """
     if path.exists():

@@ -78,7 +78,10 @@ class PlanProgress:
         self._text = PHASES[0]
 
     def show(self, phase: str, inner: Any) -> "PlanProgress":
-        """Update the progress of a phase, which has `done`, `total` and a text."""
+        """Move the bar of the whole plan to `phase`, never back, and return the bar.
+
+        `inner` is the progress within the phase: `done`, `total`, and its `str` is shown.
+        """
         number = self._phase = max(PHASES.index(phase), self._phase)
         part = inner.done / inner.total if inner.total else 1.0
         self.done = max(self.done, round(100 * (number + part) / len(PHASES)))
@@ -188,7 +191,7 @@ class Planner:
             )
 
     def _begin(self) -> None:
-        """Read given traces, and create the folder or go on with the plan in it."""
+        """Read given traces; create the folder or go on with its plan; save the record."""
         use_threads(self.access.threads)
         identity, planning = self._identity(), self.planning
         self.folder = (self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}").absolute()
@@ -257,9 +260,11 @@ class Planner:
         traced: Sequence[Cell],
         workers: Workers = Workers(),
     ) -> bool:
-        """Make the missing records and traces of cells over prompts, which are written to a file.
+        """Make missing records of `cells` and traces of `traced`; False: it was stopped.
 
-        False: stopped.
+        Args:
+            name: folder of the run in that of the plan.
+            file: file of the plan that the prompts are written to.
         """
         home = Path(self._record.home)
         jsonl = write_prompts(samples, self.folder / file, home)
@@ -283,7 +288,7 @@ class Planner:
         return benchmark.run(experiment).finished is not None
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
-        """Return the costs of every traced draft, given or measured, under hypothetical factors."""
+        """Return the costs of every traced draft, from a file or measured, times the factors."""
         path, sizes = self.planning.costs, sorted(self.planning.batch)
         if not any(replayable(c) and Drafting.of(c) in traces.drafts for c in self.cells):
             raise UsageError(
@@ -324,7 +329,7 @@ class Planner:
         return [(cell, self._models(cell)) for cell in reversed(firsts.values())]
 
     def _text(self, samples: Sequence[Sample], models: Loaded) -> list[int]:
-        """Return the tokens of all prompts, concatenated."""
+        """Return the tokens of the prompts in order, concatenated, at most `LONGEST`."""
         tokens: list[int] = []
         for sample in samples:
             if len(tokens) < LONGEST:
@@ -332,7 +337,7 @@ class Planner:
         return tokens[:LONGEST]
 
     def _best(self, forecasts: Forecasts) -> list[Cell]:
-        """Return the best cell of each method, and cells of methods without a prediction."""
+        """Return cells for real rounds: the best K of `confirm` methods, and unpredicted ones."""
         if self.planning.unmeasured:
             return []
         cells = {Method.of(cell): cell for cell in self.cells}
@@ -350,7 +355,7 @@ class Planner:
     def _real_rounds(
         self, best: Sequence[Cell], held_back: Sequence[Sample], traces: Traces
     ) -> None:
-        """Run real rounds of some cells on the prompts held back, in a folder of the plan."""
+        """Run `best` and ArS on held-back prompts without a trace, if any, else on all of them."""
         if not best or not held_back:
             self._note(confirm=None)
             return

@@ -65,7 +65,7 @@ class Planned:
         planning: options of how it is shown: `batch`, `every`.
         measured: method -> figures of real rounds.
         missing: method -> reason for missing figures.
-        folder: of the plan; None: made from files alone.
+        folder: the plan's folder; None: made from files alone.
         incomplete: what a stopped plan has, and how to go on.
     """
 
@@ -146,7 +146,7 @@ class Planned:
         return Report(name, [table], sections=[section])
 
     def _remarks(self) -> list[str]:
-        """Return the assumptions of the predictions, and what was and was not measured."""
+        """Return sentences: assumptions of the predictions, then what was measured or not."""
         measured = self.measured
         few = min((figures.speedup.n for figures in measured.values()), default=0)
         alone = any(figures.speedup.low is None for figures in measured.values())
@@ -255,7 +255,7 @@ def figure(
     *,
     priced: bool = True,
 ) -> Figure:
-    """Return a plot of tau, and of the speed-up where costs are known, by K.
+    """Return a plot of tau and, where `priced`, of the speed-up, by K; K = 0 is left out.
 
     Predicted lines, measured points, and ceilings.
     """
@@ -294,7 +294,7 @@ def point(forecast: Prediction, value: Estimate) -> Point:
 
 
 def command(cell: Cell, answer: Answer) -> str:
-    """Return the command line that applies the plan; without a verdict, a comparison with ArS."""
+    """Return the `sps generate` line that applies the plan; undecided: with `--compare`."""
     target, draft, words = cell.target, cell.draft, ["sps", "generate"]
 
     def add(name: str, value: Any, default: Any = None) -> None:

@@ -42,11 +42,15 @@ class BatchForecasts(NamedTuple):
 def forecast_batches(
     sizes: Sequence[int], forecasts: Forecasts, cells: Mapping[Method, Cell]
 ) -> BatchForecasts | None:
-    """Return forecasts in batches, from those of single texts and the costs of batches.
+    """Return rows, remarks and values for batches: ArS and the methods that are best at some size.
 
     Args:
-        sizes: texts of a batch, rising; none: nothing is returned.
+        sizes: texts of a batch, rising; empty: None is returned.
         cells: the cells of all methods.
+
+    Raises:
+        UsageError: no forecast has a constant K.
+        DataError: the costs lack batches as large as these.
     """
     if not sizes:
         return None
@@ -106,7 +110,7 @@ def row_of(cell: Cell, n: int, **figures: Any) -> Summary:
 
 
 def check_batches(sizes: Sequence[int], costs: Costs) -> BatchCosts:
-    """Return the costs of batches as large as these."""
+    """Return the costs of batches; DataError: none of batches as large as `sizes`."""
     batches = costs.batches
     if batches is not None and batches.sizes[-1] >= max(sizes):
         return batches
@@ -122,9 +126,11 @@ def engine_table(
 ) -> tuple[str, list[list[int]]]:
     """Return the method that gains most over all sizes, and its K as [from, to, K] by size.
 
-    K = 0 is plain sampling; the method is empty where none gains.
+    `gains` is size -> method -> speed-up, sizes rising. K = 0 is plain sampling; the method is
+    empty
+    where none gains noticeably.
     """
-    tops: dict[Method, list[tuple[float, int]]] = {}  # group -> of each size, gain and K
+    tops: dict[Method, list[tuple[float, int]]] = {}  # group -> (gain, K) at each size
     for by_method in gains.values():
         best: dict[Method, tuple[float, int]] = {}
         for method, gained in by_method.items():

@@ -44,7 +44,7 @@ class Forecasts:
     costs: Costs
     tokens: int  # generated tokens of all texts
     context: float  # mean tokens before the middle of a text
-    new_prompts: int | None = None  # that the intervals are for; None: as many as traced
+    new_prompts: int | None = None  # prompts that the intervals hold for; None: as many as traced
 
     @property
     def best(self) -> Prediction:
@@ -63,7 +63,7 @@ class Forecasts:
         return break_even(same, self.costs.target(1, self.context).value)
 
     def answer(self, measured: Mapping[Method, Measured]) -> Answer:
-        """Return the answer, from measurements where there are any, else from predictions."""
+        """Return the answer for the best measured method, else for the best predicted one."""
         forecasts = {f.method: f for f in self.all}
         counted = [method for method, figures in measured.items() if not figures.doubt]
         method = max(counted, key=lambda m: measured[m].speedup.mean, default=self.best.method)
@@ -80,7 +80,7 @@ class Forecasts:
         return replace(reply, numbers=f"{reply.numbers} {usual}, first by prediction, {fate}.")
 
     def remarks(self) -> list[str]:
-        """Return the assumptions and limits of the figures."""
+        """Return sentences: the assumptions, limits and contradictions of the figures."""
         best, costs = self.best, self.costs
         few = FEWEST - best.texts
         drafts = {f.method.drafting: f for f in reversed(self.by_method)}
@@ -157,9 +157,10 @@ def forecast_all(
     new_prompts: int | None = None,
     simulate: Simulate | None = None,
 ) -> Forecasts:
-    """Return the forecast of every method whose draft was traced, with as large a K.
+    """Return the forecast of every method whose draft was traced with as large a K.
 
     Args:
+        traced: drafting -> its identity, and its texts with traces.
         notify: is called with the texts done and all of them, each along each draft.
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
     """
@@ -171,7 +172,7 @@ def forecast_all(
                 by_draft.setdefault(method.drafting, []).append(method)
     total, done = sum(len(traced[drafting][1]) for drafting in by_draft), itertools.count()
     predictions: list[Prediction] = []
-    plain: dict[tuple[Any, ...], Prediction] = {}  # by the texts
+    plain: dict[tuple[Any, ...], Prediction] = {}  # keys of the texts -> ArS over them
     for drafting, of_draft in by_draft.items():
         draft, texts = traced[drafting]
         keys = tuple(text.key for text, _ in texts)
@@ -220,9 +221,9 @@ def least_seconds(
     costs: Costs,
     most: int,
 ) -> float:
-    """Return the least seconds of all texts with the best K, up to `most`, of every round.
+    """Return the least seconds of all texts with the best K, 0 to `most`, of every round.
 
-    The choice knows all acceptances, which no real schedule does.
+    The choice knows all acceptances, which no real schedule does. `group`: a draft and a rule.
     """
     simulations = max(FEWEST_CEILING, ALL_CEILING // len(traced))
     drafter, rule = group.drafting, group.verifier

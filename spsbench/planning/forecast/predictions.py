@@ -28,13 +28,13 @@ from spsbench.store.traces import Along, DraftOf, Written
 LOOKUP_RULE = "match"  # the rule under which deterministic drafts are replayed
 TWO_SIDED = NORMAL.inv_cdf((1 + LEVEL) / 2)
 ALL_SIMULATIONS = 2000  # simulations over all texts, where a schedule looks back
-FEWEST_SIMULATIONS = 20  # of a text
+FEWEST_SIMULATIONS = 20  # simulations of each text
 MOST_ROWS = 2048  # texts beyond it share the rows of earlier ones
 
 
 ARS = Method(PLAIN, "", constant(0))
 Simulate = Callable[[Spec, Acceptances, Ints, int], Rounds]
-"""How the rounds of a schedule are simulated, from chances, room and a number of simulations."""
+"""(schedule, acceptances, room, number of simulations) -> the rounds of a text."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -62,14 +62,14 @@ class RoundTally:
         self._predicted = False
 
     def add(self, expected: Rounds, context: int, key: tuple[int, int]) -> None:
-        """Add the rounds of a text.
+        """Add the rounds of a text, with their price by `costs`, to all sums.
 
         Args:
             context: tokens of its prompt.
             key: numbers of its sample and repeat.
 
         Raises:
-            RuntimeError: there is a prediction of these rounds.
+            RuntimeError: a prediction was made of these rounds already.
         """
         if self._predicted:
             raise RuntimeError(f"{self.method}: rounds after their prediction")
@@ -94,7 +94,7 @@ class RoundTally:
         self.add(rounds(nothing, 0, nothing.longest), context, key)
 
     def seconds(self, batch: int) -> Floats:
-        """Return [turns] seconds of all texts, where each batch has so many."""
+        """Return [T] seconds of all texts, by turn of the costs, in batches of `batch`."""
         if batch == self.batch:
             return np.asarray(self.parts.sum(0))
         sizes = np.array(list(self.sizes), np.int64).reshape(-1, 3)
@@ -109,7 +109,10 @@ class RoundTally:
         exact: bool = True,
         operations: float = 0.0,
     ) -> "Prediction":
-        """Return the prediction, after which no rounds are added; the arguments are its fields."""
+        """Return the prediction; adding rounds later raises.
+
+        The arguments are fields of `Prediction`.
+        """
         self._predicted = True
         return Prediction(
             rounds=self,
@@ -134,7 +137,7 @@ class Prediction:
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced;
             infinity: the intervals are those of the mean.
         exact: whether counts are exact for these texts, so that only times are estimates.
-        operations: of a drafted token over those of a row of the target; 0: it is looked up.
+        operations: those of a drafted token over those of a target row; 0: it is looked up.
         factor: part of the gain that is left to prompts that did not choose this K.
     """
 
@@ -234,7 +237,10 @@ class Prediction:
         return self.speedup_in(self.rounds.batch)
 
     def speedup_in(self, batch: int) -> Estimate:
-        """Return the speed-up over ArS in batches of a size; tau does not depend on it."""
+        """Return the speed-up over ArS in batches of `batch` texts, its mean at most tau.
+
+        The interval is for other prompts and timings; tau is that of single texts.
+        """
         by_texts = self.tau
         if batch == self.rounds.batch:
             baseline = (self.baseline or self).tally
@@ -254,7 +260,7 @@ class Prediction:
         return plain.seconds / plain.tokens / (sums.seconds / sums.tokens)
 
     def by_prompt(self) -> Floats:
-        """Return [prompts, 2] seconds of ArS and of the candidate."""
+        """Return [prompts, 2] seconds of ArS and of the candidate, in order of prompts."""
         prompts = numbered([sample for sample, _ in self.tally.keys])
         seconds = np.zeros((int(prompts.max()) + 1, 2))
         for column, tally in enumerate(((self.baseline or self).tally, self.tally)):
@@ -284,9 +290,11 @@ def predict(
     plain: Prediction | None = None,
     simulate: Simulate | None = None,
 ) -> list[Prediction]:
-    """Return the predictions of methods with one draft along its texts.
+    """Return the predictions of methods with one draft along its texts, in the order of `methods`.
 
     Args:
+        methods: methods of the one draft.
+        traced: its texts with their traces, at least one.
         new_prompts: prompts whose figures the intervals are to hold; None: as many as traced.
         notify: is called before each text.
         plain: the prediction of ArS over these texts, if it was made before.
@@ -334,7 +342,15 @@ def rounds_of(
     of_rule: Acceptances | None = None,
     simulate: Simulate | None = None,
 ) -> Rounds:
-    """Return the rounds of a method along a text; `of_rule`: probabilities under its rule."""
+    """Return the rounds of a method along a text: exact for a constant K, else from `simulate`.
+
+    Args:
+        texts: number of traced texts, among which simulations are divided.
+        of_rule: acceptance chances under the method's rule; None: they are computed.
+
+    Raises:
+        ValueError: a schedule that is not constant, without `simulate`.
+    """
     room, rule = room_along(text, trace), rule_of(method, draft)
     if method.k is not None:
         return rounds(of_rule or acceptances_of(text, trace, rule, method.k), method.k, room)
@@ -351,7 +367,7 @@ def tau_of(
     traced: Sequence[tuple[Written, Along]],
     simulate: Simulate | None = None,
 ) -> float:
-    """Return the block efficiency alone, which needs no costs."""
+    """Return the block efficiency of a method over texts, expected tokens a round."""
     texts = len(traced)
     expected = [rounds_of(method, draft, *pair, texts, simulate=simulate) for pair in traced]
     return sum(len(text.q) for text, _ in traced) / sum(float(r.weights.sum()) for r in expected)
@@ -394,12 +410,13 @@ def predicted(
 ) -> Estimate:
     """Return an interval for the figure that other prompts will have, from that of the mean.
 
-    A figure of few prompts varies by their texts, and by the acceptances along each text.
+    A figure of few prompts varies by their texts, and by the acceptances along each text. Without
+    an interval of the mean there is none.
 
     Args:
-        texts: traced prompts.
-        new_prompts: other prompts; None: as many; infinity: the interval of the mean.
-        variance: of the number of rounds, given the traced texts, summed over them.
+        texts: number of traced prompts.
+        new_prompts: number of other prompts; None: as many; infinity: the interval of the mean.
+        variance: variance of the number of rounds, given the traced texts, summed over them.
         rounds: expected number of rounds, summed likewise.
     """
     new = texts if new_prompts is None else new_prompts
@@ -419,7 +436,7 @@ def _with_errors(
 ) -> Estimate:
     """Return `mean` with the error of texts, times `wider`, and another, both on a log scale.
 
-    Errors are relative and independent, so their squares add.
+    Errors are relative and independent, so their squares add; no interval of texts, none at all.
     """
     if by_texts.low is None or by_texts.high is None:
         return Estimate(mean, None, None, by_texts.n)

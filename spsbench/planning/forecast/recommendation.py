@@ -41,7 +41,7 @@ class Measured(NamedTuple):
 
     @property
     def doubt(self) -> str:
-        """Return why the speed-up decides nothing; empty where it may.
+        """Return why the speed-up decides nothing: above tau, or one prompt; "" if it may.
 
         A round takes at least as long as a plain one, so that tau bounds the speed-up.
         """
@@ -67,14 +67,14 @@ class BreakEven(NamedTuple):
     """Break-even values of one draft and one rule, over all K."""
 
     c: float = 0.0  # time of a drafted token, in passes of the target over one token
-    needed_alpha: float | None = None  # at which it is as fast as ArS; None: even 1 is too low
-    needed_c: float | None = None  # likewise; None: even a free draft is too slow
+    needed_alpha: float | None = None  # alpha at which it equals ArS; None: even 1 is too low
+    needed_c: float | None = None  # c at which it equals ArS; None: even a free draft is too slow
     if_free: float = 1.0  # the speed-up with a draft that takes no time
     if_right: float = 1.0  # the speed-up with a draft that is always accepted, at its own cost
 
 
 def break_even(predictions: Sequence[Prediction], pass_seconds: float) -> BreakEven:
-    """Return the break-even values of predictions that differ in K alone.
+    """Return the break-even values of predictions that differ in K alone; defaults if none drafts.
 
     `pass_seconds` is the time of a pass of the target over one token. `needed_alpha` assumes a
     constant acceptance (Leviathan et al. 2023, equation 1); `needed_c` is from expected rounds.
@@ -108,16 +108,20 @@ def answer(
     candidates: int,
     doubt: str = "",
 ) -> Answer:
-    """Return the answer for the best candidate from its measurement; predictions do not decide.
+    """Return the answer for `method` from its measurement; a prediction alone is undecided.
 
     Without an interval, a measurement decides only on a quiet machine and where the prediction
     gives the same verdict.
 
     Args:
-        best: its prediction; None: no text tells what to expect of it.
+        best: the prediction of `method`; None: no text tells what to expect of it.
+        measured: its figures in real rounds; None, or with a doubt: the answer is undecided.
         needs: break-even values of the same draft and rule.
         candidates: number of candidates.
         doubt: contradictions in the costs behind the prediction.
+
+    Raises:
+        ValueError: neither a prediction nor a measurement.
     """
     among = "it is" if candidates == 1 else f"the best of {candidates} candidates is"
     expected = Verdict.UNDECIDED if best is None else decided(best.speedup)
@@ -154,7 +158,12 @@ def answer(
 
 
 def decided(gained: Estimate) -> Verdict:
-    """Return the verdict, from the interval where there is one."""
+    """Return the verdict on a speed-up: by its interval, or by its mean as both ends.
+
+    SPECULATE: noticeable, and all above 1. DO_NOT: mean below 1, or no end noticeable. Between:
+    NEITHER
+    where the mean is not noticeable, else UNDECIDED.
+    """
     low = gained.mean if gained.low is None else gained.low
     high = gained.mean if gained.high is None else gained.high
     if gained.mean >= NOTICED and low > 1:
@@ -173,7 +182,10 @@ def spread(estimate: Estimate, unit: str = "x") -> str:
 
 
 def why(verdict: Verdict, best: Prediction | None, needs: BreakEven) -> str:
-    """Return the reason for a verdict in one sentence without formulas: the first that holds."""
+    """Return the reason for a verdict in one sentence without formulas: the first that holds.
+
+    `best` None (no prediction): whether real rounds were faster.
+    """
     if verdict is Verdict.UNDECIDED:
         return UNSURE
     if best is None:
@@ -217,7 +229,7 @@ def why(verdict: Verdict, best: Prediction | None, needs: BreakEven) -> str:
 
 
 def lacks(best: Prediction, needs: BreakEven) -> str:
-    """Return the actual and the needed numbers behind the reason."""
+    """Return a sentence: c and alpha as they are, then the values at which it would equal ArS."""
     alpha, wants = best.right, []
     has = f"The draft takes {needs.c:.2f} of a target pass a token and alpha is {alpha:.2f}"
     if needs.needed_alpha is not None and needs.needed_alpha > alpha:

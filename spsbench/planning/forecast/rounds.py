@@ -119,6 +119,7 @@ class Acceptances:
         Args:
             hits: [L] first tokens of the proposal at each position that the text has too.
             proposed: [L] tokens of the proposal, of which a shorter draft is the beginning.
+            most: M, the most tokens of a draft.
         """
         matching = np.asarray(hits, np.int64)[:, None]
         return cls(np.arange(most) < matching, np.asarray(proposed, np.int64))
@@ -127,7 +128,10 @@ class Acceptances:
 def acceptances_of(
     text: Written, trace: Along, rule: str, most: int, schedule: str = ""
 ) -> Acceptances:
-    """Return the acceptance chances of a traced draft, with the stops of a schedule."""
+    """Return the acceptance chances of a traced draft of up to `most` tokens.
+
+    `schedule`: text of a schedule whose stops are traced; "" or one without stops ends no draft.
+    """
     if isinstance(trace, Proposed):
         proposed, hits = trace.of(most)
         return Acceptances.deterministic(hits, proposed, most)
@@ -148,13 +152,13 @@ def room_along(text: Written, trace: Along) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """The rounds of one text in expectation over acceptances, given the text."""
+    """The S rounds of one text in expectation over acceptances, given the text."""
 
     acceptances: Acceptances
     starts: Ints  # [S] positions, from the first generated token, at which a round may start
     requested: Ints  # [S] tokens requested from the drafter: K, clamped
     weights: Floats  # [S] expected number of such rounds
-    variance: float = 0.0  # of the number of rounds
+    variance: float = 0.0  # variance of the number of rounds
     simulations: int | None = None  # None: exact; else the number of simulated generations
 
     @cached_property
@@ -163,7 +167,7 @@ class Rounds:
         return np.minimum(self.requested, self.acceptances.longest[self.starts])
 
     def sizes(self, context: int, *, alike: bool = False) -> tuple[Ints, Floats]:
-        """Return the distinct [U, 3] (requested, drafted, steps of context), and [U] their weights.
+        """Return the distinct [U, 3] (requested, drafted, steps of context), and [U] weights.
 
         Args:
             context: tokens of the prompt.
@@ -199,7 +203,7 @@ class Rounds:
         return np.asarray(self.weights + (kept * (np.arange(kept.shape[1]) < later_tokens)).sum(1))
 
     def acceptance(self) -> tuple[float, float]:
-        """Return expected acceptances and tests: of a sampled draft its overlap, under any rule."""
+        """Return expected acceptances and tests; with an overlap, those of `sps`."""
         kept, tested = self.slots
         if self.acceptances.overlap is None:
             return float(kept.sum()), float(tested.sum())
@@ -268,7 +272,12 @@ def price(
     rule: str | None,
     batch: int = 1,
 ) -> Floats:
-    """Return [parts, turns] expected seconds of rounds of some sizes (`Rounds.sizes`)."""
+    """Return [parts, turns] seconds of rounds of these sizes, each times its weight, summed.
+
+    Args:
+        sizes, weights: [U, 3] and [U], as `Rounds.sizes` returns them.
+        batch: texts that make their rounds together.
+    """
     total = np.zeros_like(costs.round(drafter, 0, 0, 0, batch=batch))
     for (requested, drafted, step), weight in zip(sizes.tolist(), weights.tolist(), strict=True):
         seconds = costs.round(drafter, requested, drafted, step * STEP, batch=batch, rule=rule)
@@ -277,7 +286,14 @@ def price(
 
 
 def rounds(acceptances: Acceptances, k: int, room: Ints) -> Rounds:
-    """Return the rounds under a constant K, exactly."""
+    """Return the rounds of a text of L tokens under a constant K, exactly.
+
+    Five tokens, K = 2, each slot kept with chance 1/2: a round advances 1, 2 or 3 with chance 1/2,
+    1/4, 1/4. Rounds start at 0 .. 4 with weights 1, 1/2, 1/2, 5/8, 9/16: 3.19 rounds, tau 5 / 3.19.
+
+    Args:
+        room: [L] the most tokens to draft from each position.
+    """
     length, requested = len(acceptances.longest), np.minimum(k, room)
     drafted = np.minimum(requested, acceptances.longest)[:, None]
     kept = acceptances.kept[:, :k] * (np.arange(k) < drafted)
@@ -295,7 +311,7 @@ def rounds(acceptances: Acceptances, k: int, room: Ints) -> Rounds:
         if weights[t]:
             weights[t + 1 : t + k + 2] += weights[t] * outcomes[t]
     if ((outcomes > 0) & (outcomes < 1)).any():
-        mean, square = np.zeros(length + k + 1), np.zeros(length + k + 1)  # of rounds from t on
+        mean, square = np.zeros(length + k + 1), np.zeros(length + k + 1)  # rounds from t on
         for t in reversed(range(length)):
             ahead = float(outcomes[t] @ mean[t + 1 : t + k + 2])
             mean[t] = 1 + ahead
@@ -313,7 +329,10 @@ def simulated(
     Only where rounds start, and with what K, is simulated: what they keep is its expectation.
 
     Args:
+        schedule: its `k(history)` is asked before each round.
         round_type: `loop.types.Round`, of which the histories are that a schedule reads.
+        along, room: chances along the text, and [L] the most tokens to draft from each position.
+        simulations: number of generations, with seeds 0, 1, ...
     """
     counts, numbers = Counter[tuple[int, int]](), []
     chances, longest, limits = along.kept.tolist(), along.longest.tolist(), room.tolist()
@@ -341,11 +360,11 @@ def simulated(
 def least_cost(acceptances: Acceptances, room: Ints, cost: Floats, simulations: int) -> float:
     """Return the least cost of a text under any choice of each round's K, acceptances known.
 
-    Each position is sampled once a simulation, since the target fills a rejected one; a rule that
-    does not test slot by slot has one sample for each start of a round.
+    The mean over simulations, of which each samples every position's acceptance once, since the
+    target fills a rejected one; a rule that does not test slot by slot has one sample a start.
 
     Args:
-        cost: [L, M + 1] of a round from each position, by drafted tokens.
+        cost: [L, M + 1] cost of a round from each position, by drafted tokens.
     """
     length, most = len(acceptances.longest), cost.shape[1] - 1
     noise = np.random.default_rng(0).random((simulations, length + 1))

@@ -22,7 +22,7 @@ import torch
 
 from spsbench.engines.session.engine_config import prepared, set_engine_config
 from spsbench.extensions.cpu.fast import Fast
-from spsbench.extensions.cpu.packing import coded_panels, layouts, panels
+from spsbench.extensions.cpu.packing import coded_panels, panels
 from spsbench.loop.sampling import Warp
 from spsbench.models.source import source_of
 from spsbench.settings.execution import Access
@@ -61,14 +61,14 @@ SWITCHES = {  # with a layout, and without it
 
 def session_of(target: str, side: Side) -> Any:
     """Return a session over a model of its own."""
-    linear = {name: kind for name, kind in layouts.LAYOUTS.items() if name in side.layouts}
+    linear = {name: kind for name, kind in panels.LAYOUTS.items() if name in side.layouts}
     coded = {n: kind for n, kind in coded_panels.CODE_LAYOUTS.items() if n in side.code_layouts}
     halvable = panels.halvable if side.halves else lambda weight: False
     spec = ModelSpec(id=target, dtype=side.dtype, weights=side.weights)
     source = source_of(spec, Access(offline=True))
     model = source.model(source.locate(spec), mapped=True)
     with (
-        patch.dict(layouts.LAYOUTS, linear, clear=True),
+        patch.dict(panels.LAYOUTS, linear, clear=True),
         patch.dict(coded_panels.CODE_LAYOUTS, coded, clear=True),
         patch.object(panels, "halvable", halvable),
     ):

@@ -1,18 +1,12 @@
 """Matrices as whole numbers of 8 or 4 bits, each with a scale of its group in half precision."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-ROWS = 512  # quantised at once
-
-RoundWeights = Callable[[Tensor, int, int], tuple[Tensor, Tensor] | None]
-"""(weight [out, in], group, bits) -> numbers and scales as of `Codes`; None: it takes no such."""
-ROUND_WEIGHTS: list[RoundWeights] = []
-"""Faster ways to round, to the very same codes, which extensions add; the first that takes it."""
+ROWS = 64  # quantised at once: their float32 numbers stay in a processor's caches
 
 
 class Format(NamedTuple):
@@ -43,9 +37,6 @@ class Codes(NamedTuple):
         -8 times its scale, which may be negative (as in llama.cpp's Q4_0).
         """
         group = kind.group or weight.shape[1]
-        for round_weights in ROUND_WEIGHTS:
-            if (rounded := round_weights(weight.detach(), group, kind.bits)) is not None:
-                return cls(*rounded, group, kind.bits)
         blocks = torch.split(weight.detach(), ROWS)
         parts = [_rounded(rows, group, kind.bits) for rows in blocks]
         numbers, scales = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -63,18 +54,15 @@ class Codes(NamedTuple):
 
 
 def _rounded(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
+    """Return codes [out, in] int8 and scales [out, groups] float16 of `weight` [out, in]."""
     out, width = weight.shape
-    values = pad(weight.float(), (0, -width % group)).view(out, -1, group)
-    size = values.abs().amax(-1, keepdim=True)
+    values = pad(weight.to(torch.float32, copy=True), (0, -width % group)).view(out, -1, group)
+    size, first_widest = values.abs().max(-1, keepdim=True)
     if bits == 8:
-        numbers, scales = _codes(values, size / 127, 127, 127)
+        lowest, highest, scales = -127, 127, size / 127
     else:
-        widest = values.gather(-1, values.abs().argmax(-1, keepdim=True))
-        numbers, scales = _codes(values, widest / -8, 8, 7)
-    return numbers.view(out, -1)[:, :width].to(torch.int8), scales.squeeze(-1).half()
-
-
-def _codes(values: Tensor, scales: Tensor, below: int, above: int) -> tuple[Tensor, Tensor]:
-    """Return codes [out, groups, group] and half-precision scales of float32 weights."""
-    scales = scales.half().float()
-    return (values / torch.where(scales == 0, 1, scales)).round().clamp(-below, above), scales
+        lowest, highest, scales = -8, 7, values.gather(-1, first_widest) / -8
+    halves = scales.half()
+    scales = halves.float()
+    numbers = values.div_(scales.masked_fill_(scales == 0, 1)).round_().clamp_(lowest, highest)
+    return numbers.to(torch.int8).view(out, -1)[:, :width], halves.squeeze(-1)

@@ -26,7 +26,6 @@ from spsbench.engines.eager import (
 )
 from spsbench.engines.experts import count_experts_in, expert_modules
 from spsbench.engines.linear_layers import Packed, restore, slots
-from spsbench.engines.quantization.codes import ROUND_WEIGHTS
 from spsbench.engines.quantization.layers import OverCodes, dequantise, quantised_layers
 from spsbench.engines.session.engine_config import (
     EngineConfig,
@@ -44,37 +43,34 @@ from spsbench.extensions.cpu.packing.coded_panels import (
     coded_bytes,
     pack_codes,
     refuse_codes,
-    round_weights,
 )
 from spsbench.extensions.cpu.packing.experts import (
     PackedExperts,
     expert_slots,
     pack_experts,
 )
-from spsbench.extensions.cpu.packing.layouts import (
+from spsbench.extensions.cpu.packing.logit_check import LogitCheck
+from spsbench.extensions.cpu.packing.memory import huge_pages
+from spsbench.extensions.cpu.packing.panels import (
     LAYOUTS,
+    PanelLinear,
+    has_unit,
     pack_linear_layers,
     pack_network,
     packed_bytes,
     shape_of,
     unpackable,
 )
-from spsbench.extensions.cpu.packing.logit_check import LogitCheck
-from spsbench.extensions.cpu.packing.memory import huge_pages
-from spsbench.extensions.cpu.packing.panels import PanelLinear, has_unit
 from spsbench.extensions.cpu.packing.tuning import measured_prefetch
 from spsbench.extensions.cpu.replay.attention import NAME, attend
+from spsbench.extensions.cpu.replay.bodies import ModelReplay, replays_of
 from spsbench.extensions.cpu.replay.fused_modules import exchange_activations, exchange_norms
-from spsbench.extensions.cpu.replay.models import ModelReplay
-from spsbench.extensions.cpu.replay.networks import replays_of
 from spsbench.extensions.cpu.warp import KernelWarp
 from spsbench.hardware import contention
 from spsbench.loop.types import LM, Engine
 
 Kind = Callable[..., LM]
 SMALL, FEW_THREADS = 32 * 2**20, 2  # bytes of weights, and the threads that they are worth
-
-ROUND_WEIGHTS.append(round_weights)
 
 
 def report_kernels() -> Iterator[tuple[str, str]]:

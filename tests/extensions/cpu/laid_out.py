@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.extensions.cpu.fast import prepare
 from spsbench.extensions.cpu.kernels import native, steps
-from spsbench.extensions.cpu.packing.layouts import LAYOUTS
+from spsbench.extensions.cpu.packing.panels import LAYOUTS
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -14,7 +14,7 @@ from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
 from spsbench.extensions.cpu import fast as fast_module
 from spsbench.extensions.cpu.fast import Fast, with_threads
-from spsbench.extensions.cpu.packing.layouts import LAYOUTS
+from spsbench.extensions.cpu.packing.panels import LAYOUTS
 from spsbench.hardware import contention
 from spsbench.loop.sampling import Warp
 from tests.decoding import text_of

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from spsbench.extensions.cpu.packing.layouts import LAYOUTS
 from spsbench.extensions.cpu.packing.logit_check import LogitCheck
+from spsbench.extensions.cpu.packing.panels import LAYOUTS
 from tests.extensions.cpu.laid_out import laid_out
 from tests.oracles.models import ARCHITECTURES, laws, tiny
 from tests.variants import first

@@ -17,8 +17,14 @@ from spsbench.engines.linear_layers import (
 )
 from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.packing import panels as panel_chapter
-from spsbench.extensions.cpu.packing.layouts import LAYOUTS, layout_of, unpackable
-from spsbench.extensions.cpu.packing.panels import DEPTH, HALVES, PanelLinear
+from spsbench.extensions.cpu.packing.panels import (
+    DEPTH,
+    HALVES,
+    LAYOUTS,
+    PanelLinear,
+    layout_of,
+    unpackable,
+)
 from tests.extensions.cpu.laid_out import random, without_compiler
 from tests.oracles.models import laws, tiny
 

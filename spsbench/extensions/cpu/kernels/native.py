@@ -45,7 +45,6 @@ ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     "pack": ([_pointer] * 2 + [_size] * 4 + [_int], None),
     "tiled": ([], _int),
     "dots": ([], _int),
-    "codes": ([_pointer] * 3 + [_size] * 5 + [_int] * 2, _int),
     "laws": ([_pointer] * 2 + [_size] * 3 + [_pointer, _int], None),
 }
 """Argument and result types of the functions that are no steps of passes; see the C files."""

@@ -227,16 +227,12 @@ def pack_codes(
         dtype: of their inputs.
         rounded: inputs may be rounded to 8 bits.
     """
-    usable = [
-        (name, layout)
-        for name, layout in CODE_LAYOUTS.items()
-        if layout.refuses(dtype) is None and (rounded or layout is not QuantisedDots)
-    ]
+    layouts = CODE_LAYOUTS if rounded else {"panels": QuantisedPanels}
     packed = []
     unpacked = quantised_layers(model)[::-1]
     while unpacked:  # what a layer was is released as soon as it is laid out
         parent, attribute, layer = unpacked.pop()
-        name, layout = usable[0]
+        name, layout = next(pair for pair in layouts.items() if not pair[1].refuses(dtype))
         packed.append((coded_shape(layer), name))
         measure_prefetch(dtype, layout, layer.bits, layer.least)
         setattr(parent, attribute, layout(layer, dtype))
@@ -255,22 +251,3 @@ def coded_bytes(model: nn.Module) -> int:
         count, groups, size = shape_of_panels(layer)
         total += count * groups * size + ALIGNED
     return total
-
-
-def round_weights(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor] | None:
-    """Return the numbers and scales of `weight` [out, in]; None where there is no kernel.
-
-    Raises:
-        MemoryError: no room for a row of weights.
-    """
-    if weight.device.type != "cpu" or missing(weight.dtype) is not None:
-        return None
-    weight = weight.contiguous()  # of columns, a few of each line would be read
-    out, width = weight.shape
-    numbers = torch.empty(out, width, dtype=torch.int8)
-    scales = torch.empty(out, -(-width // group), dtype=torch.float16)
-    sizes = out, width, *weight.stride(), group, bits, torch.get_num_threads()
-    places = weight.data_ptr(), numbers.data_ptr(), scales.data_ptr()
-    if kernel("codes", weight.dtype)(*places, *sizes):
-        raise MemoryError("no memory for a row of weights")
-    return numbers, scales

@@ -129,21 +129,16 @@ def measured_prefetch(
     at = dtype, name
     if at not in _current:
         key = f"reading {dtype}" if name == PRODUCT else f"reading {dtype} {name}"
-        _use(at, str(recall(key)))
-        if at not in _current:
+        kept_name = recall(key)
+        prefetch = next((way for way in PREFETCHES if way.name == kept_name), None)
+        if prefetch is None:
             if missing(dtype):
                 return USUAL
-            _current[at] = preferred(
-                prefetch_seconds(dtype, multiply or _product, sizes), USUAL, MARGIN
-            )
-            keep(key, _current[at].name)
+            seconds = prefetch_seconds(dtype, multiply or _product, sizes)
+            prefetch = preferred(seconds, USUAL, MARGIN)
+            keep(key, prefetch.name)
+        _current[at] = prefetch
     return _current[at]
-
-
-def _use(at: tuple[torch.dtype, str], prefetch: str) -> None:
-    matching = [way for way in PREFETCHES if way.name == prefetch]
-    if matching:
-        _current[at] = matching[0]
 
 
 def preferred(seconds: Mapping[Way, float], usual: Way, margin: float) -> Way:
@@ -156,32 +151,27 @@ def prefetch_seconds(
     dtype: torch.dtype, multiply: Multiply, sizes: Sequence[int]
 ) -> dict[Prefetch, float]:
     """Return processor time of one thread for products of so many rows, medians of turns."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _measure(dtype, multiply, sizes)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _measure(dtype: torch.dtype, multiply: Multiply, sizes: Sequence[int]) -> dict[Prefetch, float]:
     with huge_pages(PIECE * PIECES):
         weights = empty((PIECES, PIECE), torch.uint8).fill_(0)
     others, seconds = torch.ones(OTHERS // 4), dict.fromkeys(PREFETCHES, 0.0)
-    turn = 0
-    for rows in sizes:
-        x = torch.ones(rows, INPUTS, dtype=dtype)
-        times: dict[Prefetch, list[float]] = {prefetch: [] for prefetch in PREFETCHES}
-        for _ in range(TRIALS):
+    turn, threads = 0, torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for rows in sizes:
+            x = torch.ones(rows, INPUTS, dtype=dtype)
+            times: dict[Prefetch, list[float]] = {prefetch: [] for prefetch in PREFETCHES}
+            for _ in range(TRIALS):
+                for prefetch in PREFETCHES:
+                    turn += 1
+                    others.sum()
+                    began = time.thread_time()
+                    multiply(weights[turn % PIECES], x, prefetch)
+                    others.sum()
+                    times[prefetch].append(time.thread_time() - began)
             for prefetch in PREFETCHES:
-                turn += 1
-                others.sum()
-                began = time.thread_time()
-                multiply(weights[turn % PIECES], x, prefetch)
-                others.sum()
-                times[prefetch].append(time.thread_time() - began)
-        for prefetch in PREFETCHES:
-            seconds[prefetch] += median(times[prefetch])
+                seconds[prefetch] += median(times[prefetch])
+    finally:
+        torch.set_num_threads(threads)
     return seconds
 
 

@@ -2,10 +2,9 @@
 
 transformers' `sdpa` copies keys and values once for every query head that shares them, and torch's
 kernel multiplies a single bfloat16 row slowly. On a CPU the kernel of `attention.c` reads them
-where they are; a row of a prompt has the bits that it has alone. Without it the heads that share
-keys become rows of one product, and a single row is computed in float32. Everything else goes to
-`sdpa` as it is, or to the model's own code where its scores are capped (Gemma 2) or its heads have
-sinks (GPT-OSS), which `sdpa` does not know.
+where they are; a row of a prompt has the bits that it has alone. Everything else goes to `sdpa` as
+it is, or to the model's own code where its scores are capped (Gemma 2) or its heads have sinks
+(GPT-OSS), which `sdpa` does not know.
 """
 
 import sys
@@ -13,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
@@ -25,7 +23,6 @@ NAME = "spsbench"
 FEW = 129  # new tokens under a mask: the newest and 128 nodes of a tree
 CAUSAL = "spsbench_causal"  # attribute of a mask by which every token sees all up to itself
 LANES = 16  # floats of a vector, as in numbers.h
-HALF = (torch.bfloat16, torch.float16)
 
 
 def attend(
@@ -50,8 +47,7 @@ def attend(
     `softcap` c: scores become c tanh(score / c). `s_aux` [H]: a score for each head's sink, a key
     without a value. The names are transformers'.
     """
-    _, heads, m, width = query.shape
-    shared = key.shape[1]
+    _, _, m, width = query.shape
     plain = not more.get("position_bias") and dropout == 0.0 and key.dtype == query.dtype
     causal = m == 1 if attention_mask is None else getattr(attention_mask, CAUSAL, False)
     if attention_mask is None and is_causal is not False:
@@ -67,36 +63,17 @@ def attend(
         return _stock(
             module, query, key, value, attention_mask, scaling=scaling, softcap=softcap, **more
         )
-    if not ready or (causal and m > 1):
-        result: tuple[Tensor, None] = sdpa_attention_forward(
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=dropout,
-            scaling=scaling,
-            is_causal=is_causal,
-            **more,
-        )
-        return result
-    group = heads // shared
-    rows = query.reshape(1, shared, group * m, width)
-    mask = attention_mask
-    if mask is not None and group > 1:
-        mask = mask.repeat(1, 1, group, 1)
-    if group * m == 1 and mask is None and query.dtype in HALF:
-        out = _single(rows, key, value, scaling)
-    else:
-        out = scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scaling)
-    return out.reshape(1, heads, m, value.shape[-1]).transpose(1, 2).contiguous(), None
-
-
-def _single(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """Return attention of one row for each head, in float32."""
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    weights = (query.float() * scale) @ key.float().transpose(-1, -2)
-    return (weights.softmax(-1) @ value.float()).to(query.dtype)
+    return sdpa_attention_forward(  # type: ignore[no-any-return]
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        dropout=dropout,
+        scaling=scaling,
+        is_causal=is_causal,
+        **more,
+    )
 
 
 def _stock(

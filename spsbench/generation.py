@@ -147,6 +147,7 @@ class Generation:
         return seconds - first.seconds if measured is None else measured
 
     def _update(self, done: Round) -> Update:
+        """Record a round; return it, its tokens and the pieces of text that it completes."""
         record = RoundRecord(*(getattr(done, name) for name in RoundRecord._fields))
         self._rounds.append(record)
         if done.probs is not None:

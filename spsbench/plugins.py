@@ -131,6 +131,7 @@ def plug_in(kind: Kind, spec: Spec) -> Any:
 
 
 def _check_class(kind: Kind, spec: Spec, part: Any) -> None:
+    """Raise PlugInError unless `part` is callable (a reporter) or a concrete subclass."""
     if kind not in BASES:  # a reporter: a function, or a class of such
         if not callable(part):
             raise PlugInError(

@@ -170,6 +170,7 @@ def _rows(table: str) -> Iterator[list[str]]:
 
 
 def _built_in() -> Iterator[Entry]:
+    """Yield the entry of each row of the built-in table, in its order."""
     kind: Any = None
     for name, *columns in _rows(TABLE):
         if not columns:

@@ -73,7 +73,7 @@ class Benchmark:
         place: the folder, and whether to go on with what is in it.
         access: offline mode, pickle files and threads.
         model_cache: the loaded models.
-        name: of the folder under results/, where the place has no name.
+        name: the folder's under results/, where the place has no name.
         watch: called with the progress.
         stop: polled between pieces of work; True ends the work and keeps finished pieces.
         workers: what makes the pieces; this process, by default.
@@ -298,7 +298,7 @@ class Benchmark:
             writer.note(engines=choices)
 
         self.model_cache.chosen = keep
-        if choices:  # of models loaded earlier
+        if choices:  # chosen for models loaded earlier
             keep()
         try:
             yield

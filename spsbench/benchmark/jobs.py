@@ -87,7 +87,7 @@ class Answers:
     """Answers of earlier turns, for the prompts of later turns.
 
     Args:
-        samples: of a part.
+        samples: those of a part.
         records: existing records.
     """
 

@@ -57,7 +57,7 @@ class UnitRecords(NamedTuple):
 
     records: list[Record]
     machine: Provenance  # that made them
-    choices: Choices  # of its engines
+    choices: Choices  # made by its engines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,9 @@ class Maker(Work):
         calls = (partial(make_record, job, batch=batch) for job in group)
         tokens, failed = list[int](), 0
         for row in batch.run(takewhile(lambda call: not self.stop(), calls)):
-            rounds = [r._replace(processor_seconds=None) for r in row.result.rounds]  # of all rows
+            rounds = [
+                r._replace(processor_seconds=None) for r in row.result.rounds
+            ]  # it counts all rows
             record = replace(
                 row.result,
                 rounds=rounds,
@@ -264,6 +266,7 @@ class RecordMaking:
         self.writer.note(counters={cell: counts})
 
     def _make_here(self, maker: Maker) -> None:
+        """Make the missing generations here, each written at once, until `stop` is True."""
         for jobs_of_part, samples in zip(self._missing, self.samples, strict=True):
             in_turns = any(sample.after for sample in samples)
             earlier = on_rank_0(lambda: list(records(self.writer.folder))) if in_turns else ()
@@ -273,6 +276,7 @@ class RecordMaking:
                 return
 
     def _make_on(self, workers: Workers, maker: Maker, model_cache: ModelCache) -> None:
+        """Make them on `workers` by units; the records of a unit given up hold its error."""
         maker = replace(
             maker,
             expected=environment(folders_for(maker.cells, maker.access)),
@@ -281,6 +285,7 @@ class RecordMaking:
         )
 
         def take(unit: Unit, made: UnitRecords | Exception) -> None:
+            """Write the records of a unit; for an exception, records that hold it."""
             if isinstance(made, Exception):
                 give_up(unit, f"{type(made).__name__}: {first_line(made)}")
                 return

@@ -91,6 +91,7 @@ def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _row(summary: Summary, names: Names, figures: Iterable[str]) -> dict[str, Any]:
+    """Return options, counts and figures (NAME, NAME.low, NAME.high) of a row of a frame."""
     cell = summary.cell
     row: dict[str, Any] = {
         "task": str(cell.task or ""),

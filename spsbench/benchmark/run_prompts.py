@@ -44,6 +44,7 @@ class RunPrompts:
                 self._read(described, cells_of_part)
 
     def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
+        """Read the samples and earlier answers of a part as its manifest describes it."""
         part = Part.from_described(described, {cell.id: cell for cell in cells}, self._folder)
         self._check(part)
         samples = samples_of(part, self._models)

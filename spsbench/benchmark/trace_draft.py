@@ -41,7 +41,7 @@ class DraftTracer:
     """The tracer of one draft, or the reason why a text cannot determine its acceptance.
 
     Args:
-        name: of the draft in the trace.
+        name: the draft's in the trace.
         cells: differ in verifier and schedule only.
         loaded: their models.
     """
@@ -105,6 +105,7 @@ class DraftTracer:
         return Proposed(proposed=np.array(counts, np.uint8), hits=np.array(hits, np.uint8))
 
     def _sampled(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Drawn:
+        """Return the drafter's distribution at each of `tokens`; 0 beyond its context."""
         begin, limit = len(prompt), self.drafter.limit
         reach = None if limit is None else max(limit - begin, 0)
         text = [*prompt, *tokens[:reach]]

@@ -159,6 +159,7 @@ def embedding_and_layers(config: Mapping[str, Any]) -> int:
 
 
 def _check_family(kind: str, config: Mapping[str, Any], where: Path) -> None:
+    """Raise DataError for a `model_type` that is known not to be a decoder-only language model."""
     descriptions = [what for what, kinds in _REFUSED.items() if kind in kinds.split()]
     if config.get("is_encoder_decoder") is True:
         descriptions = [*descriptions, "an encoder-decoder model"]
@@ -191,6 +192,7 @@ def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
 
 
 def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
+    """Raise DataError for a size that is no integer in range, or contradicts another."""
     for names, cap in _SIZES:
         for name in names:
             value = config.get(name)
@@ -234,7 +236,7 @@ def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
 
     Args:
         kind: the class of the model; None for packed weights and parts of larger models.
-        config: of the model, as transformers reads it.
+        config: the model's, as transformers reads it.
         ranks: two or more.
         folder: for the message.
     """
@@ -261,7 +263,7 @@ def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None
     """Refuse heads that do not divide by `ranks`.
 
     Args:
-        config: of the model, as a mapping.
+        config: the model's, as a mapping.
         ranks: two or more.
         folder: for the message.
     """

@@ -66,6 +66,7 @@ def safetensors_files(folder: Path) -> list[Path]:
 
 
 def _indexed_or_whole(folder: Path) -> list[Path]:
+    """Return the shards of the index, else model.safetensors, else none; note a choice."""
     index, whole = folder / INDEX, folder / WHOLE
     if not index.is_file():
         return [whole] if whole.is_file() else []
@@ -98,6 +99,7 @@ def head_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
 
 
 def _shards(index: Path) -> list[Path]:
+    """Return the files that an index names, by name; raise DataError where one is missing."""
     files = [index.parent / name for name in sorted(set(_weight_map(index).values()))]
     for path in files:
         if not path.is_file():

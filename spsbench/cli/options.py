@@ -44,6 +44,7 @@ def takes(
     shown = {*OFTEN.split(), *often}
 
     def dress(command: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `command` with the options of `records` as parameters, behind its own."""
         own_parameters = [p for p in inspect.signature(command).parameters.values() if not _any(p)]
         own_names = {p.name for p in own_parameters}
         settings_by_name = {
@@ -88,6 +89,7 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def _parameter(setting: Setting, seldom: bool) -> inspect.Parameter:
+    """Return the parameter that becomes a flag; if `seldom`, only --help-all shows it."""
     kind = ON_SCREEN.get(setting.kind, str if setting.option.parse else setting.kind)
     if setting.many and get_origin(kind) is not list and kind is not bool:
         kind = list[kind]  # type: ignore[valid-type]

@@ -115,6 +115,7 @@ class Child:
         return f"its process ended without an answer (exit code {code})"
 
     def _start(self) -> "subprocess.Popen[str]":
+        """Start the child and send it its program and limits, without waiting for it."""
         import subprocess
 
         self._process = process = subprocess.Popen(

@@ -10,7 +10,7 @@ STAT = Path("/proc/stat")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 SECONDS = 0.1
 BUSY = 0.5  # threads of others, at work in the mean, beside which nothing is worth measuring
-OTHERS_AT_MOST = 0.1  # of the machine's processors, over the time of a sample
+OTHERS_AT_MOST = 0.1  # share of the processors, over the time of a sample
 HZ = os.sysconf("SC_CLK_TCK")
 PROCESSORS = os.cpu_count() or 1
 
@@ -21,7 +21,7 @@ class Reading:
 
     wall: float
     own: float  # processor time of this process
-    busy: float | None  # of all processors, by everybody; None where the system does not say
+    busy: float | None  # seconds of all processors, by everybody; None: the system does not say
 
 
 def processor_seconds() -> float:

@@ -57,6 +57,7 @@ def graceful(
     aside = threading.current_thread() is not threading.main_thread()
 
     def note(number: int, frame: FrameType | None) -> None:
+        """Note a signal, restore default handlers, raise KeyboardInterrupt if `raises`."""
         interrupt.signal = number
         if farewell is not None:
             late.start()

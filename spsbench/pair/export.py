@@ -38,7 +38,7 @@ class Exported:
     folder: Path
     drafter: str
     engine: str
-    speculative_config: Mapping[str, Any] | None  # of vLLM
+    speculative_config: Mapping[str, Any] | None  # what vLLM takes
     tried: bool  # whether that engine has loaded such files
 
     def to_json(self) -> dict[str, Any]:

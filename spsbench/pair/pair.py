@@ -281,7 +281,7 @@ class Pair:
         given = {name: value for name, value in options.items() if value is not None}
         callbacks: dict[str, Any] = {"say": self._say, "watch": watch, "stop": stop}
         planned = plan(task, pair=self, **callbacks, **base | given)
-        return cast("Planned | None", planned)  # of no dry run
+        return cast("Planned | None", planned)  # None is a dry run's
 
     @takes(Audit, Grid)
     def verify(self, *, say: Say | None = None, **options: "Unpack[VerifyOptions]") -> Held:

@@ -94,6 +94,7 @@ Parts = tuple[list[str], tuple[Figure, ...], tuple[TextTable, ...]]
 
 
 def _sampled(audit: Values) -> Parts:
+    """Return notes, the e-process and the tables of an audit of sampled texts."""
     methods = audit["sps"], audit["controls"]["ars"]
     alarm = audit["alarm_log10"]
     notes = [
@@ -113,6 +114,7 @@ def _sampled(audit: Values) -> Parts:
 
 
 def _of_method(method: Values) -> list[TextTable]:
+    """Return the tables, if any, of a method: tests, and tokens of target probability 0."""
     rows = tuple(
         (
             test["direction"],
@@ -142,6 +144,7 @@ def _of_method(method: Values) -> list[TextTable]:
 
 
 def _greedy(audit: Values) -> Parts:
+    """Return notes and the table of an audit of greedy texts; no table where no text differs."""
     counts = ", ".join(f"{count:,} {kind}" for kind, count in audit["counts"].items())
     controls = audit["controls"]
     notes = [
@@ -160,6 +163,7 @@ def _greedy(audit: Values) -> Parts:
 
 
 def _divergence_row(prompt: Values) -> tuple[str, ...]:
+    """Return the columns of two texts that differ: where, by which tokens, how much."""
     divergence = prompt["divergence"]
     return (
         str(prompt["name"]),

@@ -118,6 +118,7 @@ def _in_words(figure: Mapping[str, Any]) -> str:
 
 
 def _results(value: Mapping[str, Any]) -> Iterator[Results]:
+    """Yield the results in a file of another benchmark tool; none where the tool is not known."""
     tool = next((tool for tool, field in TOOLS if field in value), "")
     shared = {name: field for name, field in _flat(value) if name in TITLE.split()}
     for part in value.get("benchmarks", value.get("runs", [value])) if tool else ():

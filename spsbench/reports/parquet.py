@@ -49,6 +49,7 @@ def parquet(report: Report) -> bytes:
 
 
 def _rows(report: Report) -> Iterator[dict[str, Any]]:
+    """Yield a row for each generation, and after it a row for each of its rounds."""
     for table in report.tables:
         cells = {row.cell.id: row.cell for row in table.rows}
         names = Names(row.cell for table in report.tables for row in table.rows)
@@ -66,6 +67,7 @@ def _tree(r: RoundRecord) -> dict[str, Any]:
 
 
 def _shared(table: Table, cell: Cell, record: Record, names: Names) -> dict[str, Any]:
+    """Return the columns that the rows of a generation and of its rounds share."""
     return {
         "run": _unicode(table.title.run),
         "cell": cell.id,
@@ -81,6 +83,7 @@ def _shared(table: Table, cell: Cell, record: Record, names: Names) -> dict[str,
 
 
 def _generation(record: Record) -> dict[str, Any]:
+    """Return the columns of a generation alone; sums that no round has are None."""
     return {
         "prompt_tokens": record.prompt_tokens,
         "prompt_cut": record.prompt_cut,

@@ -131,6 +131,7 @@ def draw(figure: Figure) -> Any:
 
 
 def _saved(figure: Figure, kind: str, style: Any) -> bytes:
+    """Return `figure` as a file of `kind` (png, svg, pdf), without a date."""
     import matplotlib as mpl
 
     with mpl.rc_context(style):
@@ -141,6 +142,7 @@ def _saved(figure: Figure, kind: str, style: Any) -> bytes:
 
 
 def _draw(axes: Any, panel: Panel, names: bool) -> None:
+    """Draw a panel's rows (with `names` or without), or its curves, levels, empty text."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_title(_plain(panel.title), parse_math=False)

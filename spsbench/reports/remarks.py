@@ -232,6 +232,7 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
 
 
 def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield a line for each reason why figures of `cells` do not measure plain SpS."""
     if any(cell.random or cell.verifier.name == "synthetic" for cell in cells):
         yield "Timing only, output meaningless: random weights or acceptance at a given rate."
     changed = [cell for cell in cells if cell.lossy and cell.verifier.name != "synthetic"]

@@ -79,7 +79,7 @@ class Figure:
     panels: tuple[Panel, ...]
     says: str = ""  # how to read it, on a page
     terms: tuple[str, ...] = ()  # figures of `Summary.figures` that a page defines with it
-    id: str = ""  # of its element on a page
+    id: str = ""  # its element's on a page
 
 
 Status = Literal["good", "bad", "open"]
@@ -146,7 +146,7 @@ class Table:
     qualities: Mapping[str, Qualities] = field(default_factory=dict)  # cell -> scores, 0 .. 1
     greedy: GreedyTexts = field(default_factory=lambda: GreedyTexts(()))
     further: Sequence[TextTable] = ()  # tables of other figures of these rows, such as by batch
-    progress: Progress | None = None  # of the whole run; None = it is unknown what was planned
+    progress: Progress | None = None  # the whole run's; None = it is unknown what was planned
 
     @property
     def whole(self) -> list[Summary]:

@@ -225,6 +225,7 @@ def _sections(source: Source, tables: Sequence[Table]) -> Iterator[Section]:
 
 
 def _tables(source: Source) -> Iterator[Table]:
+    """Yield the tables of a run with digests and progress; a remark if unfinished."""
     identity = {
         "models": digests(source.manifest.fingerprint, source.cells),
         "prompts": source.manifest.experiment.get("prompts", {}),
@@ -297,6 +298,7 @@ def _notes(
     paired: Sequence[tuple[Cell, Parity]],
     memory: Memory | None,
 ) -> list[str]:
+    """Return remarks: findings, counters, ceilings, scorings, and what is missing."""
     notes = findings(whole, paired, paper=source.paper)
     notes += counter_notes(whole, [start for machine in machines for start in machine.starts])
     notes += ceilings(whole, memory) + judged_notes(source.folder, source.cells)

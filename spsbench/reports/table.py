@@ -164,6 +164,7 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
     scale = max(1.0, *(gain.high or gain.mean for _, gain in gains)) / room
 
     def lines() -> Iterator[str]:
+        """Yield a bar for each row, with a heading before each group of one work."""
         heading = None
         for (row, gain), label in zip(gains, labels, strict=True):
             if heading != (heading := names.work(row.cell)):

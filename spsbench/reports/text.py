@@ -66,6 +66,7 @@ def _differs(heading: str, texts: set[str]) -> bool:
 
 
 def _paper_names(theirs: PaperRow, ours: Summary) -> dict[str, str]:
+    """Return the paper's names for the columns of a row of its Table 1."""
     return {
         "task": theirs.task,
         "target": TARGET,
@@ -179,6 +180,7 @@ def markdown(report: Report) -> str:
 
 
 def _markdown_tables(table: Table) -> str:
+    """Return a table and its further ones as Markdown, with titles."""
     title = table.title
     text = [f"## {markdown_text(title.run)}", ""]
     text += [markdown_text(title.task), ""] if title.task else []
@@ -189,6 +191,7 @@ def _markdown_tables(table: Table) -> str:
 
 
 def _markdown_table(table: TextTable) -> list[str]:
+    """Return the lines of a table, then its remarks as a list."""
     rows = [[*map(markdown_text, row[: table.names]), *row[table.names :]] for row in table.rows]
     rule = [":--" if i < table.names else "--:" for i in range(len(table.headings))]
     return [
@@ -222,6 +225,7 @@ def latex(report: Report) -> str:
 
 
 def _latex_table(table: Table) -> str:
+    """Return a table as LaTeX, with its remarks below."""
     text_table = body(table)
     names, figures = text_table.names, len(text_table.headings) - text_table.names
     text = [
@@ -257,7 +261,7 @@ def _latex_figure(text: str) -> str:
     return f"{figure.removesuffix(MARK)}$^{{*}}$" if figure.endswith(MARK) else figure
 
 
-SCHEMA = 7  # of summary.json
+SCHEMA = 7  # the version of summary.json
 COUNTS = ("samples", "n", "failures", "cut", "timed", "loaded", "horizon")
 
 
@@ -310,6 +314,7 @@ def json(report: Report) -> str:
 
 
 def _json_table(table: Table) -> dict[str, object]:
+    """Return a table as plain values, with identity, remarks, figures by seed, and rows."""
     return {
         "schema": SCHEMA,
         "run": table.title.run,
@@ -330,6 +335,10 @@ def _json_table(table: Table) -> dict[str, object]:
 
 
 def _json_row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
+    """Return a row as plain values with all figures.
+
+    `paper` is None where the paper has no such row.
+    """
     return {
         "id": summary.cell.id,
         "k": summary.cell.k,

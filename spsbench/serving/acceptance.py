@@ -116,6 +116,7 @@ def of_answer(answer: Answer) -> Acceptance | None:
 
 
 def _of_engine(answer: Answer) -> Acceptance | None:
+    """Return what an engine counts for one answer; None where it states too little."""
     emitted: int | None = answer.tokens
     kept: tuple[float, ...] = ()
     if vllm := answer.counts.vllm:

@@ -33,8 +33,8 @@ ENDS = {
 class AttemptError(Exception):
     """An attempt without an answer, after which another is made."""
 
-    kind: type[UnavailableError] = UnavailableError  # of the error after the last attempt
-    words = ""  # of the server
+    kind: type[UnavailableError] = UnavailableError  # the error after the last attempt
+    words = ""  # the server's
     wait = 0.0  # seconds that the server asks for
 
     def __init__(self, line: str, **more: Any) -> None:

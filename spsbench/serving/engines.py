@@ -200,6 +200,7 @@ class Server:
         return {n: v for n, v in fields.items() if n not in self.refused} | chosen
 
     def _constraint(self, ask: Ask) -> dict[str, Any]:
+        """Return the request's fields for a constraint; DataError if the engine has none."""
         if ask.constraint is None:
             return {}
         kind, content = ask.constraint

@@ -31,7 +31,7 @@ LONGEST_WAIT = 30.0  # seconds between two attempts
 MAX_ERROR_PAGE = 2**16  # bytes of an error page that is read
 LONGEST_PAGE = 10.0  # seconds for a page that a server need not have
 GRACE = 0.5  # seconds in which a connection may end after its stream, to be used again
-MAX_TIMEOUT = 1e6  # of a timeout
+MAX_TIMEOUT = 1e6  # seconds
 MAX_RETRIES = 1000
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 VARIABLES = (*PROXIES, "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -87,7 +87,7 @@ class Body:
     ) -> None:
         self.streamed, self.status = streamed, 0
         self.headers: Any = {}
-        self.content = bytearray()  # of a stream, the line that has not ended
+        self.content = bytearray()  # where it streams, the line that has not ended
         self.end = 0.0  # time of the last event of a stream, 0 before; of the last byte
         self.reader, self._asked, self.attempt = reader, tokens, 1
         self._size = self._events = self._tokens = 0  # bytes, events, those that hold a token
@@ -187,6 +187,7 @@ class Client:
         return None
 
     async def _page(self, path: str, attempts: int) -> Any:
+        """Return a page as JSON, else text; None unless status 200; raise on 401 and 403."""
         # transformers serve has 500 where it cannot list models, and answers all the same
         again = AGAIN - {500} if path == FIRST else frozenset()
         body = await self._tried(path, attempts, again, Body)

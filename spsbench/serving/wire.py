@@ -200,7 +200,7 @@ def read(value: Any, schema: type[T]) -> T:
     """Return JSON as a value of the schema; RangeError for a number that cannot be true."""
     try:
         return msgspec.convert(value, schema, str_keys=True)
-    except ValueError as error:  # of the schema, or half a surrogate pair
+    except ValueError as error:  # not of the schema, or half a surrogate pair
         kind = RangeError if RANGE.search(str(error)) else FieldError
         raise kind(cut(str(error).replace("`", ""), 200)) from error
 

@@ -16,7 +16,7 @@ from spsbench.untrusted import cut, read_json
 from spsbench.version import __version__
 
 NAME = "manifest.json"
-RUN_SCHEMA = 7  # of manifests and of the lines of logs
+RUN_SCHEMA = 7  # the version of manifests and lines of logs
 ABSENT = "absent"
 
 Count = Annotated[int, Meta(ge=0)]

@@ -52,8 +52,8 @@ def progress(
     """Return the progress of a run with the records `recorded`; None: the manifest plans none.
 
     Args:
-        folder: of the run, whose logs tell which shards have begun.
-        manifest: of the run.
+        folder: the run's, whose logs tell which shards have begun.
+        manifest: the run's.
         cells: the manifest's cells by id.
         recorded: keys of its records.
     """

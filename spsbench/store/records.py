@@ -35,7 +35,7 @@ class LogReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.starts: list[Start] = []
-        self.latest: dict[str | None, Start] = {None: Start()}  # of each machine
+        self.latest: dict[str | None, Start] = {None: Start()}  # by machine
         self.count = 0  # records
 
     def take(self, values: Mapping[str, Any]) -> Placed | None:

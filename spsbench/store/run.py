@@ -53,9 +53,9 @@ class RunWriter:
         self._failures: Counter[Key] = Counter()
         self._made_folder = made_folder
         self._waiting: list[Start] = []  # that no record has followed yet
-        self._latest = Start()  # of this process
+        self._latest = Start()  # this process's
         self._begun = False
-        self._clock: datetime | None = None  # of this start's prompts, if not the manifest's
+        self._clock: datetime | None = None  # that of this start's prompts, if not the manifest's
         own = LogReader(path := records_path(folder, shard))
         self._log = Log(path, lambda values: self._take(own, values))
         self.count = own.count  # records in this shard's log, including failures

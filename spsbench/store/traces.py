@@ -165,6 +165,7 @@ class Traces:
             ) from error
 
     def _take(self, values: Mapping[str, Any]) -> None:
+        """Add a line: a source, a draft, a text, or a draft along an earlier text."""
         if "head" in values:
             self.head = unpack({**values, "identity": values["head"]}, Head)
             if self.head.version != VERSION:
@@ -219,6 +220,7 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _trace_files(path: Path) -> Iterator[Path]:
+    """Yield trace files; MissingError: none in the folder, DataError: foreign."""
     inside = sorted(path.glob("traces-*.jsonl")) or sorted(path.glob("texts/traces-*.jsonl"))
     if path.is_dir() and not inside:
         raise MissingError(

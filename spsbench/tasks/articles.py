@@ -98,6 +98,7 @@ def _hub() -> Articles:
 
 
 def _file(path: Path) -> Articles:
+    """Read the articles of a file without repeated ones; raise DataError where there are none."""
     items, repeated = distinct(_entries(path))
     if not items:
         raise DataError(f"no articles ({path}): expected one a line. Check the path")

@@ -165,6 +165,10 @@ def digits(text: str) -> str:
 
 
 def _sample(number: int, row: Row) -> Sample:
+    """Return a row as a sample, named by its id or `number`.
+
+    Raise DataError without a marked answer.
+    """
     reference = marked_number(row.text("answer"))
     if reference is None:
         raise DataError(

@@ -108,6 +108,7 @@ class Jsonl(PromptTask):
             before = name
 
     def _described(self, samples: list[Sample], repeated: int) -> str:
+        """Return a line that counts prompts, references, and what was left out."""
         references = [s.reference for s in samples if s.reference is not None]
         parts = [f"{self._path}: {len(samples):,} prompts", f"{len(references):,} references"]
         if repeated:

@@ -179,6 +179,7 @@ def _header(values: dict[str, Any], path: Path) -> Settings:
 
 
 def _judged(values: dict[str, Any], path: Path) -> Judged:
+    """Return a line of the log as a verdict; raise DataError where it is none."""
     try:
         return convert(values, Judged)
     except ValidationError as error:

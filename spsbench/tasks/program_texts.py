@@ -78,6 +78,7 @@ def before(problem: Problem) -> str:
 
 
 def _candidates(answer: str) -> Iterator[str]:
+    """Yield an answer's possible programs: code blocks, then code outside of them."""
     blocks, text = parts_of(without_thinking(answer))
     yield from blocks
     lines = text.split("\n")
@@ -122,7 +123,7 @@ class Batch(NamedTuple):
     of: int  # number expected: 164, or the limit of the run
     missing: int = 0  # generations that are missing or failed
     rule: str = RULE  # rule that made the programs
-    lines: Sequence[dict[str, Any]] = ()  # of a file of samples, one a program
+    lines: Sequence[dict[str, Any]] = ()  # a file's samples, one a program
 
     @property
     def partial(self) -> str:

@@ -71,6 +71,7 @@ class Questions(Jsonl):
         self.title = f"{self.benchmark}, {len(self._samples):,} questions of {kinds} ({data})"
 
     def _read(self, row: Row, number: int) -> Sample:
+        """Return a sample grouped by category; DataError without turns, or of placeholders."""
         if not isinstance(row.values.get("turns"), list):
             raise DataError(
                 f"no 'turns' ({row.where}): expected 'question_id', 'category' and 'turns', as in "

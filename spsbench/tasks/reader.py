@@ -147,6 +147,7 @@ def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[Row]:
 
 
 def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[Row]:
+    """Yield each line's row but empty ones; DataError for too long a line or file."""
     size = 0
     for number, line in enumerate(lines, 1):
         size += len(line)
@@ -188,6 +189,7 @@ def _row(value: Any, where: str, text: str | None) -> Row:
 
 
 def _parquet(path: Path) -> Iterator[Row]:
+    """Yield the rows of a parquet file; raise DataError where it is too large."""
     import pyarrow.parquet  # type: ignore[import-untyped]  # it comes with `datasets`
 
     with pyarrow.parquet.ParquetFile(path) as file:
@@ -198,6 +200,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _saved(path: Path) -> Iterator[Row]:
+    """Yield the rows of a folder by `Dataset.save_to_disk`; DataError for another."""
     import datasets
 
     try:

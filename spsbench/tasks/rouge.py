@@ -75,6 +75,7 @@ _rouge = functools.cache(rouge2_metric)
 
 @functools.cache
 def _metric_class() -> Any:
+    """Return the class of the metric, made on first use, as `evaluate` is slow to import."""
     import datasets
     import evaluate
 

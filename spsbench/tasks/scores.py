@@ -16,7 +16,7 @@ from spsbench.store.records import records
 from spsbench.store.run_folder import Shard, belongs, shard_name
 from spsbench.tasks.program_log import scores as verdict_scores
 
-LARGEST = 1e300  # of a score; sums of larger ones overflow
+LARGEST = 1e300  # sums of larger scores overflow
 
 
 def scores_path(folder: Path, shard: Shard) -> Path:
@@ -95,6 +95,7 @@ def write_scores(folder: Path, shard: Shard, scores: Iterable[Score]) -> None:
 
 
 def _scores_in(path: Path) -> Iterator[Score]:
+    """Yield the scores of a file; none without one; DataError for a foreign line."""
     if not path.exists():
         return
     for number, values in enumerate(iterate(path)):

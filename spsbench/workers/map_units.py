@@ -22,7 +22,7 @@ from spsbench.hardware.environment import usable_cores
 from spsbench.settings.execution import PROCESSES, Workers
 from spsbench.workers.work import TICK, Pool, Runner, Work, lost
 
-SET_PARENT_DEATH_SIGNAL = 1  # of prctl
+SET_PARENT_DEATH_SIGNAL = 1  # an option of prctl
 PROGRAM = "import sys; sys.path[:] = {}; from spsbench.workers.map_units import serve; serve({})"
 
 

@@ -22,11 +22,11 @@ from spsbench.workers.work import TICK, Pool, Runner, Work, lost
 log = logging.getLogger(__name__)
 
 REACH = 10.0  # seconds in which whoever is at an address must answer
-RETRIES = 4  # of a unit whose actor is lost, by Ray
+RETRIES = 4  # Ray's, for a unit whose actor is lost
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # of a lost worker Ray prints a page to standard output
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # Ray prints a page about a lost worker to standard output
 }
 PLAIN = {  # Ray's own choices: 15, so that any other work goes first; 30 s, too few on a busy one
     "RAY_worker_niceness": "0",
@@ -139,5 +139,5 @@ def check_reachable(address: str) -> None:
     """
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
-        name = host.removeprefix("ray://").strip("[]")  # of an IPv6 address
+        name = host.removeprefix("ray://").strip("[]")  # an IPv6 address has these
         socket.create_connection((name, int(port)), REACH).close()

@@ -17,7 +17,7 @@ class Work(ABC):
     """The function of a worker, which its process receives pickled.
 
     Args:
-        threads: of the processor; None = torch's choice.
+        threads: the number for torch; None = its own choice.
         beside: workers on one machine.
     """
 

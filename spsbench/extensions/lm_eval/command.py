@@ -18,7 +18,7 @@ from spsbench.settings.cell import DISTRIBUTION
 from spsbench.settings.processors import IN_CONFIGS, PROCESSORS
 from spsbench.settings.records import RoundRecord
 
-MAX_TOKENS = 256  # of a text whose task gives no limit
+MAX_TOKENS = 256  # where a task gives no limit
 LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 SAMPLING = (*IN_CONFIGS, *DISTRIBUTION, "seed")
 NEUTRAL = dict.fromkeys(("num_beams", "num_return_sequences"), 1) | {"use_cache": True, "top_k": -1}

@@ -102,6 +102,7 @@ def refusal(findings: list[LevelFinding]) -> str:
 
 
 def _try(name: str, limits: ProgramLimits) -> LevelFinding:
+    """Start the level `name` once, and return whether it holds here and why."""
     if sys.platform != "linux":
         return LevelFinding(name, False, f"needs Linux, not {platform.system()}")
     if reason := runner.too_low(limits):
@@ -151,6 +152,7 @@ def why_not(level: Level) -> str:
 
 
 def _unconfined(limits: ProgramLimits, understood: bool) -> LevelFinding:
+    """Return the level without isolation; raise SandboxError unless `understood`."""
     if not understood:
         raise SandboxError(
             f"`sandbox` none runs model-written code with your rights (without {UNDERSTOOD}): "

@@ -166,6 +166,7 @@ class _Child:
                 os.close(telling)
 
     def _given(self, source: str) -> dict[str, Any]:
+        """Return what the jail reads on stdin: program, limits, how to confine itself."""
         limits = self._limits
         bounds = (
             (resource.RLIMIT_AS, limits.memory * MIB),

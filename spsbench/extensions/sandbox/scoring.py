@@ -212,6 +212,7 @@ def _side_by_side(
     take: Take,
     stop: Callable[[], bool],
 ) -> None:
+    """Pass each program and its outcome to `take` as it ends; none starts after `stop`."""
     waiting = iter(programs)
     running: dict[Future[Outcome], Program] = {}
     # The kernel ends a program with the thread that started it, so the pool's threads stay alive.

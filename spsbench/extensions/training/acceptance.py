@@ -134,6 +134,11 @@ def _chances(
 
 
 def _summed(rows: Sequence[tuple[Tensor, Tensor]], count: int) -> Acceptance:
+    """Return shares by depth with 95 % intervals from resampled texts; empty without rows.
+
+    Each row of a text is a pair of [D] sums: positions that reached a depth, and that came to it.
+    `count` is the number of positions where rounds begin.
+    """
     if not rows:
         return Acceptance((), (), 0, 0)
     reached = torch.stack([row[0] for row in rows]).numpy()  # [texts, D]

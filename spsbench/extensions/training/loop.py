@@ -40,7 +40,7 @@ from spsbench.extensions.training.texts import continue_texts
 from spsbench.loop.sampling import Warp
 from spsbench.spec import Spec
 
-MIN_RISE = 0.004  # of tau at the last depth, for an evaluation to count as a better one
+MIN_RISE = 0.004  # an evaluation whose last-depth tau rose less is no better one
 
 
 @dataclass(slots=True)
@@ -314,6 +314,7 @@ class TrainingLoop:
         return Distributions(log_p=log_p, tokens=tokens, q=q_there, log_q=q_there.log())
 
     def _evaluate(self, loss: float) -> None:
+        """Evaluate, keep the best weights, call `watch`; UsageError: texts are too short."""
         acceptance = self._acceptance()
         if not acceptance.reach:
             raise UsageError(
@@ -398,6 +399,7 @@ class TrainingLoop:
         return due[:count] + plain[: PROBED - count]
 
     def _save(self, optimiser: torch.optim.Optimizer) -> None:
+        """Write a checkpoint of all that the loop needs to go on from this step."""
         network = self.student.network.state_dict()
         state = {
             "step": self.step,
@@ -415,6 +417,7 @@ class TrainingLoop:
         self.saved = self.step
 
     def _resume(self, optimiser: torch.optim.Optimizer) -> None:
+        """Go on from the newest checkpoint; without one, begin at step 0."""
         state = newest(self.folder)
         if state is None:
             return

@@ -52,7 +52,7 @@ def paragraphs(path: Path, flag: str) -> Iterator[str]:
 
 
 RUN = 13  # words (Brown et al. 2020, appendix C)
-SHARE = 0.5  # of the runs of a text; shared phrases alone are no overlap
+SHARE = 0.5  # a text overlaps if more of its runs are known; phrases alone are not
 TASKS = ("humaneval", "xsum:data=mini")  # tasks whose texts are installed with packages
 HUB = "xsum:data=hub"  # used if it is cached
 KEYS = ("prompt", "document", "text")  # columns of a file's rows that may hold the text

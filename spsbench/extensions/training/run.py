@@ -198,6 +198,7 @@ class Trainer:
         loss: Spec,
         dtype: str,
     ) -> TrainingLoop:
+        """Return the training loop, which rewrites its log at each evaluation."""
         options, device = self.options, self.teacher.parts.device
         longest = max(len(prompt) + len(text) for prompt, text in learnt)
         check_room(options, student, self.teacher, longest, folder.path)

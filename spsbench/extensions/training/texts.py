@@ -139,6 +139,7 @@ class Writer:
         return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
 
     def _asking(self, index: int, count: int) -> Iterator[list[int]]:
+        """Yield `count` empty prompts; in a chat questions by the target, not the empty ones."""
         if not self._chat:
             yield from [bos_prompt(self._tokenizer, self._eos)] * count
             return
@@ -151,6 +152,7 @@ class Writer:
     def _written(
         self, prompts: Sequence[list[int]], key: tuple[int, int], most: int | None = None
     ) -> list[list[int]]:
+        """Return each prompt's continuation of up to `most` tokens (None: `tokens`)."""
         if not prompts:
             return []
         options = self._options
@@ -268,6 +270,7 @@ def parsed(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
 
 
 def _texts(row: Mapping[str, Any], path: Path, number: int, vocab: int) -> Iterator[Text]:
+    """Yield a line's (prompt, continuation) pairs; DataError unless all are token ids."""
     for item in row.get("texts", ()):
         parts = (item.get("prompt"), item.get("text")) if isinstance(item, dict) else (None, None)
         for part in parts:

@@ -62,6 +62,7 @@ def _answer(
     same: dict[str, Same | None],
     audits: Mapping[str, Section],
 ) -> Answer:
+    """Return the fastest of `rows` by speed-up, and what is known of its texts."""
     timed = [row for row in rows if row.speedup and not row.speedup.undecided]
     best = max(timed or rows, key=lambda row: row.speedup.mean if row.speedup else 0.0)
     cell, gained = best.cell, best.speedup
@@ -87,6 +88,7 @@ def _answer(
 
 
 def _speed(row: Summary, method: str, among: int) -> Statement:
+    """State the speed-up over ArS of the best of `among` methods, or why it is open."""
     gained, token_time = row.speedup, row.mean_token_time_ms
     if token_time is None:
         return Statement("open", "Speed-up unknown: no usable timing.")
@@ -169,6 +171,7 @@ def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Sta
 
 
 def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]], same: Same | None) -> Statement:
+    """State whether the scores equal those of ArS: by parity tests, else by equal texts."""
     of_cell = [parity for of, parity in parities if of.id == cell.id]
     if not of_cell and same is not None and same.equal == same.of:
         return Statement("good", f"Quality: {ParityVerdict.IDENTICAL}, since all texts are equal.")
@@ -324,6 +327,7 @@ def html_table(table: TextTable, of_headings: Sequence[str] = ()) -> str:
 
 
 def _finding(section: Section) -> str:
+    """Return the HTML card of a section of an audit."""
     notes = "".join(f"<li>{markup(note)}</li>" for note in section.notes)
     run = f"<p class=run>{markup(section.run)}</p>" if section.run else ""
     return (

@@ -173,6 +173,7 @@ def paired_runs(
 
 
 def _differences(before: Tally, after: Tally, quality: Iterable[Parity]) -> dict[str, Estimate]:
+    """Return the estimable ones: ratio of token times, differences of tau and scores."""
     token_time, tau = RATES["mean_token_time_ms"], RATES["block_efficiency"]
     differences: dict[str, Estimate | None] = {}
     if timed := paired((before, after), "started"):

@@ -96,6 +96,7 @@ def _exhibit(id: str, title: str, says: str, panels: Sequence[Panel], *terms: st
 
 
 def _against_k(table: Table) -> Figure | None:
+    """Return the plots by K; None unless some line has more than two values of K."""
     if not any(len(line) > 2 for line in lines(table.whole).values()):
         return None
     more = (
@@ -115,6 +116,7 @@ def _against_k(table: Table) -> Figure | None:
 
 
 def _by_batch(table: Table) -> Figure | None:
+    """Return the plots by batch; None where the table has no batches."""
     figure = batch_figure(table)
     if figure is None:
         return None

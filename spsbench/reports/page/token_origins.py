@@ -33,8 +33,8 @@ def trace(
     tokenizer is not the run's. Only with ids is the whole text there.
 
     Args:
-        name: of the method.
-        group: of the prompt and setting, whose generations are next to each other.
+        name: the method's.
+        group: the prompt's and setting's, whose generations are next to each other.
     """
     texts = None if tokenizer is None else pieces(tokenizer, prompt, record.tokens)
     if texts is not None and not _agree("".join(texts), record.text):
@@ -51,7 +51,7 @@ def trace(
         "tokens": [*map(shown, map(str, record.tokens) if texts is None else texts)],
         "origins": "".join(o.value[0] for r in record.rounds for o in origins(r)),
         "steps": _columns(record, None if texts is None else tokenizer),
-        "rounds": figures.rounds,  # of the target, of which a step may hold several; 0 = unknown
+        "rounds": figures.rounds,  # passes of the target; a step may hold several; 0 = unknown
         "tau": figures.block_efficiency,
     }
 
@@ -101,6 +101,7 @@ class _Plain:
 
 
 def _cached(model: ModelSpec) -> Path | None:
+    """Return the cached tokenizer.json of a model of the hub; None where there is none."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -166,9 +166,8 @@ class Maker(Work):
         calls = (partial(make_record, job, batch=batch) for job in group)
         tokens, failed = list[int](), 0
         for row in batch.run(takewhile(lambda call: not self.stop(), calls)):
-            rounds = [
-                r._replace(processor_seconds=None) for r in row.result.rounds
-            ]  # it counts all rows
+            # processor seconds count all rows of the batch
+            rounds = [r._replace(processor_seconds=None) for r in row.result.rounds]
             record = replace(
                 row.result,
                 rounds=rounds,

@@ -198,6 +198,9 @@ DOCTOR: Mapping[str, str] = {"sandbox": ".extensions.sandbox.choice:examine"}
 The function returns the value under the key, and the rows of the table as pairs of name and text.
 """
 
+SERVED = ".extensions.vllm.rules:serving"
+"""What vLLM drafts by: (spec of a drafter, K, target) -> its options by flags, and its command."""
+
 
 def commands() -> Iterator[tuple[str, str]]:
     """Yield the name and summary of each of our commands that is installed."""

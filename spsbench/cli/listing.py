@@ -139,7 +139,7 @@ def fetch(
 @models.command("export")
 def export(
     head: Annotated[
-        str, typer.Argument(help="Head or draft model: bundled name, folder or hub id.")
+        str, typer.Argument(help="Head or draft model: name, folder or hub id; for vllm a drafter.")
     ],
     engine: Annotated[
         Literal["vllm", "sglang", "hf"],
@@ -171,5 +171,5 @@ def export(
         return
     if result.speculative_config is not None:
         config = shlex.quote(dumps(result.speculative_config))
-        log.info(f"vllm serve TARGET --speculative-config {config}")
+        log.info(result.command or f"vllm serve TARGET --speculative-config {config}")
     write(f"{result.folder}\n")

@@ -20,6 +20,7 @@ from spsbench.heads.families import family_of
 from spsbench.heads.files import open_files
 from spsbench.heads.head import read
 from spsbench.models.folder import is_hub_id, local_folder, locate
+from spsbench.registry import SERVED, at, entries, is_installed
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec
 from spsbench.store.atomic import replace_file
@@ -40,6 +41,7 @@ class Exported:
     engine: str
     speculative_config: Mapping[str, Any] | None  # what vLLM takes
     tried: bool  # whether that engine has loaded such files
+    command: str = ""  # serves a target with a drafter by rule
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -52,14 +54,14 @@ def export(
     """Write the drafter `draft` into the new folder `out`, as `engine` takes it.
 
     Args:
-        draft: bundled name, folder or hub id of a head or a draft model.
+        draft: bundled name, folder or hub id of a head or a draft model, or a drafter by rule.
         engine: one of `ENGINES`.
         out: folder to write; an empty one may be there.
         verifier: folder or hub id of the target, by which the engine loads it.
         access: as for models.
 
     Raises:
-        UsageError: another engine, or a folder that is not empty.
+        UsageError: another engine, a folder that is not empty, or a drafter it cannot serve.
         MissingError: a verifier that is neither a folder nor a hub id.
         DataError: a head that the engine cannot take, or one for another target.
         SpsError: a drafter that cannot be read, or a folder that cannot be written.
@@ -68,6 +70,11 @@ def export(
         raise UsageError(f"`for` {engine}: expected one of {', '.join(ENGINES)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is there already (`out`): expected a new or an empty folder")
+    is_named = draft.partition(":")[0] in {entry.name for entry in entries("drafters")}
+    if is_named and not os.path.isdir(draft):
+        if engine != "vllm" or not is_installed(SERVED):
+            raise UsageError(f"{draft} for {engine}: expected the folder of a head or draft model")
+        return _export_rule(draft, out, verifier)
     access = access or Access()
     folder = locate(ModelSpec(draft), access)
     family = family_of(folder)
@@ -111,6 +118,16 @@ def export(
         k = min(FALLBACK_K, depth)
         chosen = {"method": family, "model": str(out), "num_speculative_tokens": k}
     return Exported(out, family, engine, chosen, tried=engine == "vllm")
+
+
+def _export_rule(draft: str, out: Path, verifier: str | None) -> Exported:
+    """Write the options, a file each, that make vLLM draft by the spec `draft`."""
+    target = str((verifier and verifier_folder(verifier)) or verifier or "TARGET")
+    options, command = at(SERVED)(draft, FALLBACK_K, target)
+    _make_folder(out)
+    for flag, value in options.items():
+        replace_file(out / f"{flag}.json", (json.dumps(value) + "\n").encode())
+    return Exported(out, draft, "vllm", options["speculative-config"], True, command)
 
 
 def verifier_folder(verifier: str) -> Path | None:
@@ -171,10 +188,14 @@ def write_head(
         name: tensor.detach().cpu().to(dtype if tensor.is_floating_point() else None).contiguous()
         for name, tensor in tensors.items()
     }
+    _make_folder(folder)
+    replace_file(folder / "model.safetensors", save(whole, {"format": "pt"}))
+    named = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
+    replace_file(folder / "config.json", (json.dumps(named, indent=1) + "\n").encode())
+
+
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WriteError.of(error, folder) from error
-    replace_file(folder / "model.safetensors", save(whole, {"format": "pt"}))
-    named = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
-    replace_file(folder / "config.json", (json.dumps(named, indent=1) + "\n").encode())

@@ -2,19 +2,23 @@
 
 import shlex
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from spsbench.errors import SpsError
 from spsbench.heads.families import head_part
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
+from spsbench.models.folder import local_folder
 from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches, row_of
 from spsbench.planning.forecast.forecasts import Forecasts, best_of, grouped_by
 from spsbench.planning.forecast.predictions import Prediction
-from spsbench.planning.forecast.recommendation import Answer, Measured, Verdict
+from spsbench.planning.forecast.recommendation import NO_GAIN, Answer, Measured, Verdict
 from spsbench.planning.plan_folder import PlanRecord
+from spsbench.registry import SERVED, at, is_installed
 from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.columns import Column
 from spsbench.reports.reporter import (
@@ -98,6 +102,16 @@ class Planned:
         return command(self.cells[self.answer.best], self.answer)
 
     @property
+    def serving(self) -> str:
+        """Return the command that serves the best candidate in vLLM; empty where none does."""
+        cell = self.cells[self.answer.best]
+        if cell.k and self.answer.verdict not in NO_GAIN and is_installed(SERVED):
+            with suppress(SpsError):
+                target = local_folder(cell.target.id) or cell.target.id
+                return str(at(SERVED)(str(cell.drafter), cell.k, str(target))[1])
+        return ""
+
+    @property
     def report(self) -> Report:
         """Return the best K of each method, or every candidate, with the answer below."""
         answer, by_batch = self.answer, self.batches
@@ -114,6 +128,7 @@ class Planned:
         ]
         name = "plan" if self.folder is None else self.folder.name
         lines = [str(answer), *filter(None, [self.incomplete]), f"To paste: {self.command}"]
+        lines += [f"To serve with vLLM: {self.serving}"] if self.serving else []
         table = Table(
             title=Title(name, self.record.title),
             rows=rows,
@@ -126,6 +141,7 @@ class Planned:
                 "candidate": str(answer.best),
                 "answer": str(answer),
                 "command": self.command,
+                **({"serving": self.serving} if self.serving else {}),
                 **({"incomplete": self.incomplete} if self.incomplete else {}),
                 **({"batches": by_batch.values} if by_batch else {}),
             },

@@ -1,0 +1,197 @@
+"""The class that vLLM asks for drafts: those of a drafter by rule, or those of a script.
+
+After each pass vLLM gives the tokens of each row of its batch and how many are new, but no request,
+prompt or limit. An exception, an id beyond the vocabulary or more than K tokens end the server. So
+options are refused when it starts; later a text whose draft fails has none, with a warning.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, takewhile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from spsbench.errors import UsageError
+from spsbench.extensions.vllm.rules import KEY, open_rule
+from spsbench.loop.types import Scores
+from spsbench.spec import Spec
+from spsbench.store.atomic import replace_file
+
+log = logging.getLogger(__name__)
+
+Row = NDArray[np.int32]  # [n] the tokens of a text, prompt and answer
+Key = tuple[int, bytes]  # length of a text, and its last tokens
+
+ENDED = 32  # texts that are kept beyond a batch: ended ones, and preempted ones, which come back
+TAIL = 8  # tokens of a key
+MISSED = 64  # tokens of passes after which vLLM asked for no drafts, near its longest text
+
+
+class Proposer:
+    """Drafts for vLLM's method `custom_class`.
+
+    Args:
+        vllm_config: has, under `KEY` of its additional config, either `drafter`, a spec, or
+            `script`, the path of a `Script`.
+
+    Raises:
+        UsageError: neither or both, a drafter that vLLM cannot serve, or a file that is no script.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        model, config = vllm_config.model_config, vllm_config.additional_config
+        self._k = int(vllm_config.speculative_config.num_speculative_tokens)
+        self._vocab, self._longest = int(model.get_vocab_size()), int(model.max_model_len)
+        self._failed = False
+        self._source: RuleDrafts | Script
+        try:
+            ((kind, value),) = config[KEY].items()
+            if kind == "script":
+                about = {
+                    "k": self._k,
+                    "vocab": self._vocab,
+                    "special": special_ids(model.hf_config),
+                }
+                self._source = Script(Path(value), about)
+            else:
+                most = int(vllm_config.scheduler_config.max_num_seqs) + ENDED
+                self._source = RuleDrafts(Spec.parse({"drafter": value}[kind]), most)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f'--additional-config {config}: expected {{"{KEY}": {{"drafter": SPEC}}}}, or '
+                f'"script" with a new file or an earlier script ({type(error).__name__} {error})'
+            ) from error
+
+    def load_model(self, *_: Any) -> None:
+        """Load nothing: vLLM's CPU runner calls this of every proposer."""
+
+    def propose(
+        self,
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: NDArray[np.int32],
+        token_ids_cpu: NDArray[np.int32],
+        **_: Any,
+    ) -> list[list[int]]:
+        """Return the draft of each row, at most K tokens; none for a part of a prompt.
+
+        Args:
+            sampled_token_ids: the new tokens of each row; empty for a part of a prompt.
+            num_tokens_no_spec, token_ids_cpu: [rows], [rows, longest] all tokens of the texts.
+        """
+        drafts = []
+        for i, sampled in enumerate(sampled_token_ids):
+            row = token_ids_cpu[i, : int(num_tokens_no_spec[i])]
+            k = min(self._k, self._longest - len(row) - 1)
+            drafts.append(self._draft(row, len(sampled), k) if sampled and k > 0 else [])
+        return drafts
+
+    def _draft(self, row: Row, new: int, k: int) -> list[int]:
+        """Return a valid draft of at most `k` tokens after a text whose `new` last are new."""
+        try:
+            tokens = map(int, self._source.draft(row, new, k)[:k])
+            return list(takewhile(range(self._vocab).__contains__, tokens))
+        except Exception:
+            if not self._failed:
+                log.warning("a text has no draft, and no further warning follows", exc_info=True)
+            self._failed = True
+            return []
+
+
+def special_ids(config: Any) -> list[int]:
+    """Return the ids that a config of transformers names as end, beginning or padding."""
+    named = [getattr(config, f"{name}_token_id", None) for name in ("eos", "bos", "pad")]
+    flat = [i for ids in named for i in (ids if isinstance(ids, list) else [ids])]
+    return [i for i in dict.fromkeys(flat) if type(i) is int]
+
+
+class RuleDrafts:
+    """Drafts by a rule, with a drafter a text.
+
+    A row is of the text that it continues, wherever that was: rows move, and preempted texts come
+    back; `most` texts are kept. What precedes a text's first new tokens is taken for its prompt.
+    """
+
+    def __init__(self, spec: Spec, most: int) -> None:
+        open_rule(spec)
+        self._spec, self._most = spec, most
+        self._texts: dict[Key, list[tuple[Row, list[int], Any]]] = {}  # tokens, twice, and drafter
+
+    def draft(self, row: Row, new: int, k: int) -> Sequence[int]:
+        """Return the chain after a text whose `new` last tokens are new."""
+        tokens, drafter = self._take(row, new)
+        tokens.extend(row[len(tokens) :].tolist())
+        (draft,) = drafter.proposals(tokens, (k,))
+        self._texts.setdefault(key_of(row), []).append((row.copy(), tokens, drafter))
+        if len(self._texts) > self._most:
+            del self._texts[next(iter(self._texts))]
+        return draft  # type: ignore[no-any-return]
+
+    def _take(self, row: Row, new: int) -> tuple[list[int], Any]:
+        """Take out the text that `row` continues, or begin one; return its tokens and drafter."""
+        usual = key_of(row[: len(row) - new])
+        for key in chain((usual,), self._shorter(len(row))):
+            texts = self._texts.get(key, [])
+            for i, (read, tokens, drafter) in enumerate(texts):
+                if np.array_equal(read, row[: len(read)]):
+                    del texts[i]
+                    if not texts:
+                        del self._texts[key]
+                    return tokens, drafter
+        prompt, drafter = row[: len(row) - new].tolist(), open_rule(self._spec)
+        drafter.begin(prompt, Scores(torch.empty(0), {}))
+        return prompt, drafter
+
+    def _shorter(self, length: int) -> Iterator[Key]:
+        """Yield the keys of the texts that may have come to this length, longest first."""
+        yield from sorted((k for k in self._texts if 0 < length - k[0] <= MISSED), reverse=True)
+
+
+def key_of(row: Row) -> Key:
+    """Return the key by which a text is looked up."""
+    return len(row), row[-TAIL:].tobytes()
+
+
+class Script:
+    """Drafts that a file names for each position of the answers to its prompts: an adversary.
+
+    The file is JSON. Its `texts` are pairs [ids of a prompt, drafts], where drafts[i] follows i
+    tokens of the answer; other texts have no drafts. It is read anew when it is replaced.
+
+    Args:
+        path: written here without texts; a file that is there must be a script.
+        about: what its writer needs to know of the server: `k`, `vocab`, `special` ids.
+
+    Raises:
+        ValueError, KeyError: a file that is no script.
+        SpsError: a file that cannot be written.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self._path, self._read_at = path, 0
+        self._drafts: dict[int, dict[bytes, list[list[int]]]] = {}  # by length, then prompt
+        if path.exists():
+            self._read()
+        replace_file(path, msgspec.json.encode({**about, "texts": []}))
+
+    def draft(self, row: Row, new: int, k: int) -> Sequence[int]:
+        """Return what the file names after a text, by the longest prompt that begins it."""
+        if self._read_at != self._path.stat().st_mtime_ns:
+            self._read()
+        for length, by_prompt in self._drafts.items():
+            drafts = by_prompt.get(row[:length].tobytes()) if length < len(row) else None
+            if drafts is not None:
+                return drafts[len(row) - length] if len(row) - length < len(drafts) else ()
+        return ()
+
+    def _read(self) -> None:
+        self._read_at = self._path.stat().st_mtime_ns
+        content = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
+        texts = msgspec.convert(content["texts"], list[tuple[list[int], list[list[int]]]])
+        self._drafts = {length: {} for length in sorted({len(p) for p, _ in texts}, reverse=True)}
+        for prompt, drafts in texts:
+            self._drafts[len(prompt)][np.array(prompt, np.int32).tobytes()] = drafts

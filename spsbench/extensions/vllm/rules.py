@@ -1,0 +1,58 @@
+"""Drafters by rule that vLLM can serve: those that read the text's tokens and nothing else."""
+
+import json
+import shlex
+from types import SimpleNamespace
+from typing import Any
+
+from spsbench.errors import UsageError
+from spsbench.plugins import make, plug_in
+from spsbench.settings.cell_from_options import HYBRID, part
+from spsbench.spec import Spec
+
+RULES = ("ngram", "suffix", "copy")
+NEED_MORE = ("nodes", "shared", "after", "before")  # arguments: trees, other texts, texts of tokens
+CLASS = "spsbench.extensions.vllm.proposer.Proposer"
+KEY = "spsbench"  # of the options of `Proposer` in vLLM's additional config
+
+
+def open_rule(spec: Spec) -> Any:
+    """Open a drafter of chains that needs the tokens of the text alone.
+
+    Raises:
+        UsageError: another drafter, or arguments that it refuses or that need more than the tokens.
+    """
+    inner = [spec]
+    if spec.name == HYBRID:
+        hybrid = make("drafters", spec)
+        inner = [part(hybrid.first), part(hybrid.then)]
+    for drafter in inner:
+        plug_in("drafters", drafter)
+        if drafter.name not in RULES:
+            raise UsageError(
+                f"{drafter.name} in vLLM: expected {', '.join(RULES)} or a {HYBRID} of them, which "
+                "need the tokens alone. A head or a draft model is exported by its folder"
+            )
+        if needing := [name for name in NEED_MORE if dict(drafter.args).get(name)]:
+            raise UsageError(
+                f"{drafter} in vLLM: expected a chain from the tokens of one text. Leave "
+                f"{needing[0]}= out"
+            )
+    return make("drafters", spec, SimpleNamespace(tokenizer=None, vocab_size=0))
+
+
+def serving(drafter: str, k: int, target: str) -> tuple[dict[str, dict[str, Any]], str]:
+    """Return vLLM's options, by their flags, that make it draft by a spec, and its command.
+
+    Raises:
+        UsageError: text that is no spec, or as `open_rule`.
+    """
+    try:
+        open_rule(Spec.parse(drafter))
+    except ValueError as error:
+        raise UsageError(f"drafter {error}") from error
+    chosen = {"method": "custom_class", "model": CLASS, "num_speculative_tokens": k}
+    about: dict[str, Any] = {KEY: {"drafter": drafter}}
+    options = {"speculative-config": chosen, "additional-config": about}
+    flags = [word for flag, value in options.items() for word in (f"--{flag}", json.dumps(value))]
+    return options, shlex.join(["vllm", "serve", target, *flags])

@@ -90,6 +90,10 @@ class Score:
         gap, error = self.over(other)
         return gap > SURE * error and gap > MATTERS * self.accepted
 
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"flags": dict(self.flags), "accepted": self.accepted, "by_depth": self.by_depth}
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -140,15 +144,6 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        wirings = [
-            {
-                "flags": dict(score.flags),
-                "accepted": score.accepted,
-                "by_depth": score.by_depth,
-                "beaten": score not in self.unbeaten,
-            }
-            for score in self.scores
-        ]
         return {
             "verdict": self.verdict,
             "line": self.line,
@@ -156,7 +151,9 @@ class Finding:
             "least_difference": self.least,
             "controls": dict(self.controls),
             "damage": list(self.damage),
-            "wirings": wirings,
+            "wirings": [
+                score.to_json() | {"beaten": score not in self.unbeaten} for score in self.scores
+            ],
         }
 
     def __bool__(self) -> bool:
@@ -193,69 +190,59 @@ def verify_head(pair: Any, plan: HeadSearch) -> Finding:
             f"no text of {SHORTEST + plan.depth} tokens or more (`texts`): expected some. Name "
             "longer ones"
         )
-    read = reader(loaded.target, texts, loaded.vocab_size)
-    parts = TargetParts.of(loaded.target, loaded.vocab_size)
-    return search(loaded.head, parts, read, plan.depth, str(cell.draft))
-
-
-def reader(model: Any, texts: Sequence[Sequence[int]], vocab: int) -> Callable[..., list[Reading]]:
-    """Return a function from numbers of hidden states to the readings of `texts` by a model.
-
-    Args:
-        texts: token ids.
-        vocab: tokens; further logits are padding.
-    """
-
-    def read_text(tokens: Sequence[int], states: set[int]) -> Reading:
-        ids = torch.tensor([list(tokens)], device=model.device)
-        out = model(input_ids=ids, use_cache=False, output_hidden_states=True)
-        hidden = {n: out.hidden_states[n][0] for n in states}
-        return Reading(ids[0], hidden, out.logits[0, :, :vocab].float().softmax(-1))
-
-    return lambda states: [read_text(tokens, states) for tokens in texts]
+    return search(loaded.head, loaded.target, texts, loaded.vocab_size, plan.depth, str(cell.draft))
 
 
 @torch.inference_mode()
 def search(
     head: Head,
-    target: TargetParts,
-    read: Callable[[set[int]], Sequence[Reading]],
+    model: Any,
+    texts: Sequence[Sequence[int]],
+    vocab: int,
     depth: int = 3,
     name: str = "the head",
 ) -> Finding:
-    """Score the wirings of a loaded head, and judge the declared one.
+    """Score the wirings of a loaded head along texts, and judge the declared one.
 
     Args:
         head: the head, under the wiring of its files and of the user's arguments.
-        target: the model that reads the texts.
-        read: returns readings of the texts, one or more, with these hidden states.
+        model: its target, which reads each text once.
+        texts: token ids, one text or more.
+        vocab: tokens of the target; further logits are padding.
         depth: tokens of a draft.
         name: the name of the head, for the verdict.
     """
-    layers = target.config.num_hidden_layers
+    layers, target = model.config.get_text_config().num_hidden_layers, TargetParts.of(model, vocab)
     heads = wirings(head, layers)
-    texts = read({state for one in heads.values() for state in states_of(one, layers)})
+    states = {state for one in heads.values() for state in states_of(one, layers)}
+    readings = [read(model, text, states, vocab) for text in texts]
+    rolled = [
+        text._replace(hidden={n: hidden.roll(ROLL, 0) for n, hidden in text.hidden.items()})
+        for text in readings
+    ]
     with no_lines():
-        scores = [Score(flags, drafts(one, target, texts, depth)) for flags, one in heads.items()]
-        top = max(scores, key=lambda score: score.accepted)
-        strangers = [
-            text._replace(hidden={n: states.roll(ROLL, 0) for n, states in text.hidden.items()})
-            for text in texts
-        ]
+        scores = [score(one, target, readings, depth, flags) for flags, one in heads.items()]
+        top = heads[max(scores, key=lambda score: score.accepted).flags]
         controls = {
-            "features of other rows": (heads[top.flags], strangers),
-            "random head": (randomised(head), texts),
+            "features of other rows": score(top, target, rolled, depth).accepted,
+            "random head": score(randomised(head), target, readings, depth).accepted,
         }
-        levels = {
-            name: Score((), drafts(one, target, texts, depth)).accepted
-            for name, (one, texts) in controls.items()
-        }
-        verdict, unbeaten, least = judge(scores, max(levels.values()))
-        marks = damage(head, target, texts, depth) if verdict == DEAD else ()
+        verdict, unbeaten, least = judge(scores, max(controls.values()))
+        marks: Iterator[str] = iter(())
+        if verdict == DEAD:
+            marks = damage(head, lambda one: score(one, target, readings, depth))
         flags = {**head.files.overrides, **dict(unbeaten[0].flags)}
         drafter = Spec(head.family, tuple(flags.items()))
-        kept = tuple(distinct(scores))
-        return Finding(name, drafter, verdict, unbeaten, kept, levels, least, tuple(marks))
+        different = tuple(distinct(scores))
+        return Finding(name, drafter, verdict, unbeaten, different, controls, least, tuple(marks))
+
+
+def read(model: Any, tokens: Sequence[int], states: set[int], vocab: int) -> Reading:
+    """Return the reading of a text by a model, with the hidden states of these numbers."""
+    ids = torch.tensor([list(tokens)], device=model.device)
+    out = model(input_ids=ids, use_cache=False, output_hidden_states=True)
+    hidden = {n: out.hidden_states[n][0] for n in states}
+    return Reading(ids[0], hidden, out.logits[0, :, :vocab].float().softmax(-1))
 
 
 def wirings(head: Head, layers: int) -> dict[Flags, Head]:
@@ -320,10 +307,10 @@ def distinct(scores: Sequence[Score]) -> list[Score]:
     return list(kept.values())
 
 
-def drafts(
-    head: Head, target: TargetParts, texts: Sequence[Reading], depth: int
-) -> tuple[Tensor, ...]:
-    """Let a head draft along texts; return blocks [rows, depths], as of `Score.kept`."""
+def score(
+    head: Head, target: TargetParts, texts: Sequence[Reading], depth: int, flags: Flags = ()
+) -> Score:
+    """Let a head draft along texts, and return the score of its wiring, which has these flags."""
     network = load_network(head, target)
     kind: Any = plug_in("drafters", Spec(head.family))().frontier_of(network)
     frontier = kind(network, target, PreallocatedCache())
@@ -336,7 +323,7 @@ def drafts(
         else:
             overlaps = walked(frontier, text, depth)
         blocks += torch.split(overlaps.cumprod(1).cpu(), BLOCK if at_once else BLOCK // STRIDE)
-    return tuple(blocks)
+    return Score(flags, tuple(blocks))
 
 
 def unrolled(network: Any, target: TargetParts, text: Reading, depth: int) -> Tensor:
@@ -401,13 +388,12 @@ def randomised(head: Head) -> Head:
         order = torch.randperm(tensor.numel(), generator=draw).to(tensor.device)
         return tensor.flatten()[order].view_as(tensor)
 
-    tensors = {name: shuffled(tensor) for name, tensor in head.tensors.items()}
-    return replace(head, tensors=tensors, kept={})
+    return with_tensors(head, {name: shuffled(tensor) for name, tensor in head.tensors.items()})
 
 
-def damage(head: Head, target: TargetParts, texts: Sequence[Reading], depth: int) -> Iterator[str]:
+def damage(head: Head, score: Callable[[Head], Score]) -> Iterator[str]:
     """Yield what the matrices of a dead head show: a constant one, or one that a repair revives."""
-    before = Score((), drafts(head, target, texts, depth))
+    before = score(head)
     for parameter, tensor in [*head.tensors.items()]:
         name = head.names.get(parameter, parameter)
         if tensor.ndim != 2 or not tensor.is_floating_point():
@@ -416,10 +402,14 @@ def damage(head: Head, target: TargetParts, texts: Sequence[Reading], depth: int
             yield f"{name} is constant"
             continue
         for what, repaired in repairs(tensor):
-            tensors = {**head.tensors, parameter: repaired}
-            after = Score((), drafts(replace(head, tensors=tensors, kept={}), target, texts, depth))
+            after = score(with_tensors(head, {**head.tensors, parameter: repaired}))
             if after.accepted > before.accepted + ALIVE and after.beats(before):
                 yield f"{name} accepts {after.accepted:.2f} {what}"
+
+
+def with_tensors(head: Head, tensors: dict[str, Tensor]) -> Head:
+    """Return a head of the same wiring with other weights."""
+    return replace(head, tensors=tensors, kept={})
 
 
 def repairs(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:

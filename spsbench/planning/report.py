@@ -55,7 +55,7 @@ COLUMNS = (
     Column("work", "terms.work", 2),
 )
 
-CONTROL = 0.4  # tokens that a head keeps over features of other rows: 0.1 to 0.4 on `nano`
+CONTROL = 0.4  # tokens: heads of `nano` keep 0.1 to 0.4 over features of other rows
 
 STATUSES: Mapping[Verdict, Status] = {Verdict.SPECULATE: "good", Verdict.DO_NOT: "bad"}
 
@@ -203,9 +203,10 @@ class Planned:
             *(
                 (
                     kept < CONTROL,
-                    f"{cell.draft}: a draft keeps {kept:.2f} tokens, no more than of a head over "
-                    f"other features. `sps verify head {flag_of('target')} {cell.target.id} "
-                    f"{flag_of('draft')} {cell.draft} {flag_of('drafter')} {cell.drafter}` tells "
+                    f"{cell.draft}: a draft keeps {kept:.2f} tokens, below {CONTROL:g}, as heads "
+                    "of nano do over features of other rows. `sps verify head "
+                    f"{flag_of('target')} {cell.target.id} {flag_of('draft')} {cell.draft} "
+                    f"{flag_of('drafter')} {cell.drafter}` tells "
                     "whether it is wired as it was trained.",
                 )
                 for cell, kept in self._heads().values()

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import spsbench
-from spsbench.audit.wiring import reader, search, verify_head, wirings
+from spsbench.audit.wiring import damage, read, score, search, verify_head, wirings
 from spsbench.heads.families import FLAGS
 from spsbench.loop.drafter_context import TargetParts
 from spsbench.settings.commands import HeadSearch
@@ -96,6 +97,22 @@ def test_a_dead_head_is_called_dead_and_its_tensor_named(tmp_path, what):
     assert any(mark.startswith(name) and words in mark for mark in finding.damage)
 
 
+def test_a_transposed_projection_is_named_by_what_its_repair_accepts(tmp_path):
+    name = "layers.0.self_attn.o_proj.weight"
+    folder = changed(
+        tmp_path, "nano-eagle3", lambda every: every | {name: every[name].T.contiguous()}
+    )
+    loaded = spsbench.load(target="nano", draft=str(folder), engine="eager", offline=True).loaded
+    head, model, vocab = loaded.head, loaded.target, loaded.vocab_size
+    ids = loaded.tokenizer.encode(Path(__file__).read_text())
+    target = TargetParts.of(model, vocab)
+    with torch.inference_mode():
+        texts = [read(model, ids[i : i + 64], {2, 8, 13}, vocab) for i in range(0, 256, 64)]
+        (mark,) = damage(head, lambda one: score(one, target, texts, 1))
+    assert mark.startswith(name)
+    assert mark.endswith("transposed")
+
+
 @slow
 @pytest.mark.parametrize("kind", ["eagle3"])
 def test_a_head_of_another_target_is_dead(tmp_path, kind):
@@ -134,8 +151,7 @@ def test_every_family_is_searched(tmp_path, family):
     target = tiny("llama", vocab=12, num_hidden_layers=6, scale=1.0, dtype=torch.float32)
     head = HeadSite(FAMILIES[family](tmp_path, target), target).head()
     texts = torch.randint(12, (2, 40), generator=torch.Generator().manual_seed(0)).tolist()
-    parts = TargetParts.of(target, 12)
-    finding = search(head, parts, reader(target, texts, 12))
+    finding = search(head, target, texts, 12)
     tried = {name for flags in wirings(head, 6) for name, _ in flags}
     assert tried == FLAGS[head.family].keys()
     assert len(finding.scores[0].by_depth) == 3

@@ -18,20 +18,9 @@ from transformers.modeling_layers import MtpModel
 
 from spsbench.engines.session.recurrent import register
 from spsbench.models.third_party import silent
+from tests.oracles.models import NO_IDS, SIZES, UNBOUND
 
-SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 512,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "tie_word_embeddings": False,
-}
+USUAL = {**SIZES, **NO_IDS, **UNBOUND, "max_position_embeddings": 512}
 LATENT = {
     "head_dim": 4,
     "num_key_value_heads": 4,
@@ -130,7 +119,7 @@ def released(
     Weights are `scale` times wider than usual, so that probabilities are peaked.
     """
     usual, told = KINDS[kind]
-    config = AutoConfig.for_model(kind, **{"vocab_size": vocab, **SIZES, **told, **more})
+    config = AutoConfig.for_model(kind, **{"vocab_size": vocab, **USUAL, **told, **more})
     with torch.random.fork_rng(), silent():
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config)

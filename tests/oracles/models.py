@@ -44,21 +44,23 @@ WINDOWED: dict[str, dict[str, Any]] = {
 """Architectures with windows, and what their tiny models are told beside the window."""
 
 
+NO_IDS: dict[str, Any] = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+
+
 def config(architecture: str, vocab: int, context: int, **more: Any) -> PreTrainedConfig:
-    no_ids: dict[str, Any] = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
     if architecture == "gpt2":
         sizes = {"n_positions": context, "n_embd": 32, "n_layer": 2, "n_head": 4}
-        return GPT2Config(vocab_size=vocab, **no_ids, **{**sizes, **more})
-    sizes = {
-        "max_position_embeddings": context,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-    }
-    return ROTARY[architecture](vocab_size=vocab, **no_ids, **{**sizes, **more})
+        return GPT2Config(vocab_size=vocab, **NO_IDS, **{**sizes, **more})
+    sizes = {**SIZES, "max_position_embeddings": context}
+    return ROTARY[architecture](vocab_size=vocab, **NO_IDS, **{**sizes, **more})
 
 
 def tiny(

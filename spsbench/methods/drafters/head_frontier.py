@@ -64,7 +64,7 @@ class HiddenReader(Frontier):
         self._forget()
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._cache.keep(0)
+        self._keep(0)
         self._read, self._newest, self._unread = 0, None, []
         self._forget()
         if len(prompt) > 1:
@@ -73,7 +73,7 @@ class HiddenReader(Frontier):
     def settle(self, context: Context) -> None:
         if rows := self._kept(context):
             self._unread.append(rows)
-        self._cache.keep(self._read)
+        self._keep(self._read)
         self._forget()
         if self._unread:
             states, tokens = zip(*self._unread, strict=True)
@@ -83,6 +83,10 @@ class HiddenReader(Frontier):
                 [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in layers],
                 [token for part in tokens for token in part],
             )
+
+    def _keep(self, length: int) -> None:
+        """Keep the first rows of the cache, as many as hold features of the target."""
+        self._cache.keep(length)
 
     def defer(self, context: Context) -> None:
         # Kept for the next `settle`: where nothing is drafted for long, no pass is spent.

@@ -21,32 +21,13 @@ from spsbench.loop.types import Context, Scores
 from spsbench.methods.drafters.head_frontier import HiddenReader
 
 
-class LaggingCache:
-    """A cache whose layer k has k rows less than layer 0."""
-
-    def __init__(self, cache: Any) -> None:
-        self._cache = cache
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *more: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Append rows to a layer and return all of its rows."""
-        appended: tuple[Tensor, Tensor] = self._cache.update(key_states, value_states, layer_idx)
-        return appended
-
-    def keep(self, length: int, rows: Sequence[int] = ()) -> None:
-        """Keep the rows of the layers that `length` rows of layer 0 complete."""
-        for k, layer in enumerate(self._cache.layers):
-            layer.keep(max(0, length - k))
-
-
 class LadderFrontier(HiddenReader):
     """The caches of prediction layers while a chain grows in them."""
 
     network: MtpLadder
 
     def __init__(self, network: MtpLadder, target: TargetParts, cache: Any, *parts: Any) -> None:
-        super().__init__(network, target, LaggingCache(cache), *parts)
+        super().__init__(network, target, cache, *parts)
         self._stages: list[Any] = list(network.stages)
         self.deepest: int = len(self._stages)
         self._masks = CausalMasks(self._dtype, target.device, network.shape.window)
@@ -55,6 +36,10 @@ class LadderFrontier(HiddenReader):
     def _start_anew(self) -> None:
         self._waiting: list[Tensor] = []  # [<= 1, H] final rows that the next layer has not read
         self._newest_tokens: list[int] = []  # as many as there are layers
+
+    def _keep(self, length: int) -> None:
+        for k, layer in enumerate(self._cache.layers):  # type: ignore[attr-defined]
+            layer.keep(max(0, length - k))
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         self._start_anew()
@@ -90,9 +75,7 @@ class LadderFrontier(HiddenReader):
     def _root(self, context: Context) -> Tensor:
         newest: Any = self._newest
         self._drafted: list[int] = []
-        self._tentative = newest.new_empty(
-            0, len(newest)
-        )  # [<= K, H] rows that drafted tokens complete
+        self._tentative = newest[None][:0]  # [<= K, H] rows that drafted tokens complete
         return self._spread(self._logits(0, newest[None]))
 
     @torch.inference_mode()

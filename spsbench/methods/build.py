@@ -86,7 +86,9 @@ def build(
     """Make a decoder with fresh sessions over the models of a cell, in a row of `batch`.
 
     Args:
-        loaded: as `ModelCache.open` returns them.
+        loaded: the cell's models, from `ModelCache.open`.
+        batch: the batch that the generation is a row of; None: it runs alone.
+        constraint: masks tokens of the generation; None: none is masked.
     """
     context = LoadedDecoderContext(cell, loaded, batch, constraint)
     decoder: Decoder = make("decoders", cell.decoder, context)
@@ -131,7 +133,7 @@ class LoadedDecoderContext:
         return processors_of(self.cell, self._loaded)
 
     def drafter(self) -> Drafter:
-        """Open the drafter over the parts that its plan names."""
+        """Open the drafter over the parts of models that its plan names."""
         spec = self.cell.drafter
         plan = plan_of(spec)
         context = LoadedDrafterContext(
@@ -186,7 +188,7 @@ class LoadedDrafterContext:
         self._target_session, self.constrained = target_session, constrained
 
     def session(self) -> LM:
-        """Open a session with the draft model."""
+        """Open a session with the draft model, in its own vocabulary; UsageError if not planned."""
         self._check(self._plan.weights is Weights.MODEL, "a draft model", "weights")
         draft: Any = self._cell.draft  # which every resolved cell has whose drafter needs one
         engine: Engine = make("engines", draft.engine)
@@ -206,7 +208,7 @@ class LoadedDrafterContext:
         return self._loaded.head
 
     def network(self, make_network: Callable[[], Network]) -> Network:
-        """Make the network once and keep it, quantised and packed, beside its weights."""
+        """Return the head's network, made once, quantised, packed and kept with its weights."""
         draft, head = self._cell.draft, self._loaded.head
         if draft is None or head is None:
             return make_network()
@@ -240,7 +242,7 @@ class LoadedDrafterContext:
         return in_row(lm, self._batch, DRAFT, self._cell)
 
     def partial(self, part: CachePart) -> LM:
-        """Open a session with the target over a part of its cache."""
+        """Open a session with the target over a part of its cache; UsageError: the part is all."""
         engine = self._target_engine("a part of the target's cache")
         model, size, limit = self._loaded.target, self.vocab_size, self._loaded.limit
         if limit is not None and (rows := part.sinks + part.window) >= limit:
@@ -267,7 +269,7 @@ class LoadedDrafterContext:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Name the drafter in the errors of the block."""
+        """Put the drafter's name before a UsageError or an UnsupportedModelError of the block."""
         try:
             yield
         except UsageError as error:

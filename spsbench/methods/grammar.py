@@ -32,7 +32,7 @@ _KEPT: WeakKeyDictionary[Any, dict[Any, "Tokens"]] = WeakKeyDictionary()
 
 
 def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
-    """Return the constraint of one generation; None: any text may follow."""
+    """Return the constraint of one generation; None: the cell has none, and any text may follow."""
     kind = kind_of(cell)
     if kind is None:
         return None
@@ -43,7 +43,7 @@ def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
 
 
 def tokens_of(loaded: Loaded) -> "Tokens":
-    """Return the tokens of a model, made once."""
+    """Return the tokens of a model as llguidance reads them, made once for each tokenizer."""
     kept = _KEPT.setdefault(loaded.tokenizer, {})
     key = loaded.vocab_size, loaded.eos
     if key not in kept:
@@ -133,7 +133,7 @@ class Tokens:
         return [t for t, word in every if word in (b"q", b"Q")], [t for t, w in every if w == b'"']
 
     def matcher(self, kind: str, text: str) -> Any:
-        """Return the first state of a constraint, which is compiled once and only copied."""
+        """Return the first state of a grammar: compiled once, kept, and copied by its users."""
         key = kind, text
         if key not in self._matchers:
             matcher = library().LLMatcher(self._tokens, compiled(kind, text), log_level=0)
@@ -157,7 +157,7 @@ class MatcherAutomaton:
         self._read: list[int] = []
 
     def allowed(self) -> Tensor:
-        """Return [V] bool, the tokens that may follow; none where the grammar has a dead end."""
+        """Return [V] bool, the tokens that may follow; all False at a dead end of the grammar."""
         mask = self._mask(self._matcher)
         if self._matcher.is_error():
             if not str(self._matcher.get_error()).startswith(DEAD_END):
@@ -190,7 +190,7 @@ class MatcherAutomaton:
             self._restart()
 
     def end(self) -> Path | None:
-        """Return tokens after which the text may end, found step by step; None: too many."""
+        """Return a short path after which the text may end, () if it may now; None: not found."""
         matcher = self._matcher.deep_copy()
         tokens: Path = ()
         while len(tokens) < MAX_END:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 DEPTHS = range(7)  # tokens drafted a round; the last is the most that `payoff` drafts by itself
 PROMPT = 32  # random tokens
 TURNS = 3
-ROUNDS = 3  # of each depth and turn
+ROUNDS = 3  # rounds of each depth in a turn
 SHORTEST = 64  # tokens before a text restarts
 DRIFT = 10  # turns without a rejection, after which the text restarts
 OWN = Spec("native")
@@ -118,11 +118,11 @@ class RoundMeter:
         ]
         self._decoders: list[Decoder] = [make("decoders", OWN, parts) for parts in contexts]
         self._starts = 0
-        self._rows, self._written = list[Iterator[Round]](), list[int]()  # of each text, its tokens
+        self._rows, self._written = list[Iterator[Round]](), list[int]()  # rounds, tokens by text
         self._turns: list[Floats] = []
 
     def turn(self) -> None:
-        """Time one round of each K in each size of batch."""
+        """Time one round of each K in each size of batch; `of` returns what was measured."""
         if not self._rows or max(self._written) + self._turn > self._room:
             self._begin()
         readings = np.empty((5, len(self.sizes), len(self.ks)))
@@ -136,9 +136,10 @@ class RoundMeter:
         self._turns.append(readings)
 
     def of(self, turns: Sequence[int]) -> Floats:
-        """Return [T, 5, B, K] of some turns.
+        """Return [T, 5, B, K] of some turns, by size of batch and K.
 
-        Tokens drafted a text, seconds of draft, target and whole round, and tokens cached before.
+        The 5 are tokens drafted a text, seconds of draft, target and whole round, and tokens cached
+        before.
         """
         return np.stack([self._turns[turn] for turn in turns])
 
@@ -162,7 +163,7 @@ class RoundMeter:
         return iter(decoder(prompt, limits=limits, warp=self._warp, noise=noise, stop=never))
 
     def _round(self, size: int, k: int) -> tuple[float, ...]:
-        """Make a common round; its texts are those of the first rows."""
+        """Make a round of K = `k` in the first `size` texts together; return its row of `of`."""
         self._schedule.requested = k
         context = self._context + float(np.mean(self._written[:size]))
         began = time.perf_counter()
@@ -175,9 +176,10 @@ class RoundMeter:
 
 
 def learn_costs(cell: CellRequest, loaded: Loaded) -> None:
-    """Measure and keep costs for a request that asks for them, if none are kept.
+    """Measure and keep costs for a request whose schedule asks for them, if none are kept.
 
-    Nothing is measured beside other work: the costs that are usual for the processor hold then.
+    Nothing is measured beside other work or in a short context: the processor's usual costs hold
+    then.
     """
     if not asks_for_costs(cell) or known_costs(cell) is not None:
         return
@@ -218,12 +220,12 @@ def measured_costs(cell: CellRequest, loaded: Loaded) -> RoundCosts:
 
 
 def costs_of(seconds: Sequence[tuple[float, float]]) -> RoundCosts:
-    """Return costs from seconds of rounds of 0, 1, 2, ... drafted tokens.
+    """Return costs in plain rounds from seconds of rounds of 0, 1, 2, ... drafted tokens.
 
     The first row counts as the second: what more a round with a draft takes is its own.
 
     Args:
-        seconds: of drafting, and of the rest of a round: the target's pass, its probs and the rule.
+        seconds: (of drafting, of the rest of a round) by drafted tokens, at least for 0, 1 and 2.
     """
     drafting, rest = zip(*seconds, strict=True)
     plain, first, deepest = rest[0], rest[1], len(seconds) - 1

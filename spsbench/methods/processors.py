@@ -49,6 +49,9 @@ def biases_of(
 ) -> tuple[tuple[int, float], ...]:
     """Return (token, bias) of each `logit_bias`: its token is an id, or the text of one.
 
+    Args:
+        vocab_size: ids are below it; None: not checked.
+
     Raises:
         DataError: an id outside the vocabulary, a text of several tokens or without a tokenizer
             here, or two biases of one token.
@@ -88,7 +91,7 @@ def words_of(
 
 
 def ids_of(text: str, tokenizer: Any, where: str) -> list[int]:
-    """Return the token ids of a text, without those that begin a prompt."""
+    """Return the ids of a text, without those that begin a prompt; DataError: no tokenizer."""
     if tokenizer is None:
         raise DataError(f"{where} without a tokenizer here: expected one. Name it with `target`")
     if isinstance(tokenizer, IdTokenizer):

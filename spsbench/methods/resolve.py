@@ -108,7 +108,7 @@ def resolve_valid(requests: Iterable[CellRequest], resolver: Resolver = resolve)
 
 
 def check_warp(configuration: Configuration) -> None:
-    """Refuse sampling that is out of range, as a file of traces may have it."""
+    """Raise UsageError where sampling is out of range, as a file of traces may have it."""
     try:
         Warp(**asdict(configuration.warp))
     except ValueError as error:
@@ -116,7 +116,7 @@ def check_warp(configuration: Configuration) -> None:
 
 
 def check_constraint(cell: CellRequest) -> None:
-    """Refuse a constraint that nothing can follow, or that this cell cannot apply."""
+    """Raise UsageError for a constraint that decoder, ranks or sampling do not allow."""
     kind = kind_of(cell)
     if kind is None:
         return
@@ -131,7 +131,7 @@ def check_constraint(cell: CellRequest) -> None:
 
 
 def check_processors(request: CellRequest) -> None:
-    """Refuse logits processors that no text can follow, or that the decoder does not have."""
+    """Raise UsageError for logits processors that no text can follow, or that the decoder lacks."""
     if request.min_new_tokens > request.max_new_tokens:
         raise UsageError(
             f"`min_new_tokens` {request.min_new_tokens} with `max_new_tokens` "
@@ -152,7 +152,7 @@ def check_processors(request: CellRequest) -> None:
 
 
 def resolve_elsewhere(request: CellRequest, decoder: type[Decoder]) -> Cell:
-    """Return a cell whose engine is elsewhere: it drafts, and verifies, as it is set up."""
+    """Return a cell whose engine is elsewhere; UsageError: a drafter or verifier is named."""
     if request.drafter.name not in (ENGINES_OWN.name, "none") or request.verifier != AUTO:
         raise UsageError(
             f"`decoder` {request.decoder} with `drafter` {request.drafter}, `verifier` "
@@ -164,7 +164,7 @@ def resolve_elsewhere(request: CellRequest, decoder: type[Decoder]) -> Cell:
 
 
 def check_weights(cell: Cell, what: str) -> None:
-    """Refuse a cell whose models another engine has."""
+    """Raise UsageError for a cell whose models another engine has; `what` needs them here."""
     if cell.elsewhere:
         raise UsageError(
             f"{what} with `decoder` {cell.decoder.name}: expected the weights here. Use "
@@ -206,7 +206,7 @@ def bundled_draft(request: CellRequest) -> ModelSpec | None:
 
 
 def check_draft(cell: Cell, plan: Plan) -> None:
-    """Refuse a draft model without a use, and a missing one that the drafter needs."""
+    """Raise UsageError for a draft model without a use, or a missing one that the drafter needs."""
     drafter, draft = cell.drafter, cell.draft
     if draft is None and plan.weights is not Weights.NONE:
         raise UsageError(f"`drafter` {drafter}: expected a draft model. Name it with `draft`")
@@ -218,7 +218,7 @@ def check_draft(cell: Cell, plan: Plan) -> None:
 
 
 def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
-    """Refuse verifiers that a decoder of another library does not have."""
+    """Raise UsageError unless a decoder of another library has this drafter, rule, and K."""
     rules = decoder.rules or {}
     if rules.get(cell.drafter.name) == str(cell.verifier) and cell.k is not None:
         return

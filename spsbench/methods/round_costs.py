@@ -33,9 +33,9 @@ Cost = Annotated[float, Meta(ge=0, le=GREATEST)]
 class RoundCosts(NamedTuple):
     """Costs in passes of the target over one token."""
 
-    draft: Cost  # of a drafted token
-    row: Annotated[tuple[Cost, ...], Meta(min_length=1)]  # of 1, 2, ... further rows of the target
-    fixed: Cost  # of a round with a draft, whatever its length
+    draft: Cost  # a drafted token
+    row: Annotated[tuple[Cost, ...], Meta(min_length=1)]  # 1, 2, ... further rows of the target
+    fixed: Cost  # a round with a draft, whatever its length
 
     @property
     def arguments(self) -> dict[str, float | str]:
@@ -61,7 +61,7 @@ def asks_for_costs(cell: CellRequest) -> bool:
 
 
 def with_costs(cell: CellRequest) -> CellRequest:
-    """Return the request with numbers in the place of `costs=here`."""
+    """Return the request with kept or usual costs in the place of `costs=here`; else as it is."""
     if not asks_for_costs(cell):
         return cell
     schedule = cell.schedule

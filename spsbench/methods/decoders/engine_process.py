@@ -37,8 +37,8 @@ class EngineProcess:
     """A running engine.
 
     Args:
-        name: of the engine, as the worker knows it.
-        options: of its load.
+        name: the engine's name in `engine_worker`.
+        options: keywords that the engine is loaded with.
         timeout: seconds for the load, and for an answer.
     """
 
@@ -81,7 +81,7 @@ class EngineProcess:
         return self._process.poll() is None
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request."""
+        """Return the answer to a request; RefusedPromptError: an error; UnavailableError: none."""
         with suppress(BrokenPipeError):
             self._input.write(json.dumps(request).encode() + b"\n")
             self._input.flush()
@@ -91,6 +91,7 @@ class EngineProcess:
         return answer
 
     def _answer(self) -> dict[str, Any]:
+        """Return the next line as JSON; UnavailableError, and an end, if none comes in time."""
         until = time.monotonic() + self._timeout
         while b"\n" not in self._left:
             ready, _, _ = select.select([self._output], [], [], max(0.0, until - time.monotonic()))
@@ -159,6 +160,7 @@ class EngineDecoder(Decoder):
         threads: int = 0,
         timeout: float = 600.0,
     ) -> Self:
+        """Return a decoder over a running process with these options, started where none is."""
         options = {
             "path": str(Path(path).expanduser()),
             "draft": draft if context.cell.k else "",
@@ -172,6 +174,7 @@ class EngineDecoder(Decoder):
 
     @classmethod
     def check(cls, cell: CellRequest) -> None:
+        """Raise MissingError for a path that is missing, UsageError where K is not constant."""
         args = dict(cell.decoder.args)
         for name in ("path", "draft"):
             value = str(args.get(name, LOOKUP))
@@ -194,6 +197,7 @@ class EngineDecoder(Decoder):
         noise: NoiseStream,
         stop: Stop,
     ) -> Iterator[Round]:
+        """Continue `prompt`; all rounds come, a block of tokens each, when the answer is whole."""
         cell = self._cell
         answer = self._process.ask(
             {name: getattr(cell, name) for name in WARP}

@@ -201,7 +201,7 @@ def serve(name: str, options: dict[str, Any]) -> None:
 
     try:
         engine = ENGINES[name](**options)
-    except Exception as error:  # of any library
+    except Exception as error:  # from any library
         say({"error": f"{type(error).__name__}: {error}"})
         return
     say({"version": engine.version})
@@ -210,7 +210,7 @@ def serve(name: str, options: dict[str, Any]) -> None:
         try:
             ids = request["ids"] or engine.prompt(request["content"])
             result = engine.generate(ids, request, time.perf_counter())
-        except Exception as error:  # of any library
+        except Exception as error:  # from any library
             say({"error": f"{type(error).__name__}: {error}"})
             continue
         tokens = [token for block, *_ in result["blocks"] for token in block]

@@ -51,9 +51,11 @@ class Blocks:
         self._scored = 1
 
     def watch(self, model: PreTrainedModel, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Count the rows that the target scores, as a pre-hook of its forward pass.
+        """Note the rows that the target scores, as a pre-hook of its forward pass; the last counts.
 
-        Only the last pass of a round counts: a model that is its own assistant drafts before it.
+        `logits_to_keep` of them, else the rows fed from the newest token on. A model that is its
+        own
+        assistant drafts before the last pass.
         """
         keep = kwargs.get("logits_to_keep")
         if keep is None:  # not every model can leave rows out; then the rows fed must tell
@@ -87,6 +89,7 @@ class HfDecoder(Decoder):
 
     @classmethod
     def open(cls, context: DecoderContext) -> Self:
+        """Return a decoder over the cell's models; UsageError: options that transformers lacks."""
         cell = context.cell
         options = dict(cell.drafter.args)
         if ours := options.keys() & {"match", "source"}:
@@ -109,7 +112,7 @@ class HfDecoder(Decoder):
     ) -> None:
         self._processors = processors
         self._target, self._draft, self._k, self._lookup = target_model, draft_model, k, lookup
-        self.prefill_seconds = 0.0  # of the last generation; in its first round if there is but one
+        self.prefill_seconds = 0.0  # the last generation's; in its first round if there is but one
         rows = [rows_of(model) for model in (target_model, draft_model or target_model)]
         if rows[0] != rows[1]:
             raise UsageError(
@@ -150,7 +153,7 @@ class HfDecoder(Decoder):
             output += kept
 
     def _check_draft(self, prompt: int, budget: int) -> None:
-        """Refuse a text whose drafts would not fit a context; the last token needs no draft."""
+        """Raise DataError if drafts would not fit a context; the last token needs no draft."""
         if not self._k or (self._draft is None and not self._lookup):
             return
         limit = context_of(self._draft or self._target)
@@ -165,6 +168,7 @@ class HfDecoder(Decoder):
     def _generate(
         self, prompt: list[int], limits: Limits, budget: int, warp: Warp, noise: NoiseStream
     ) -> list[Block]:
+        """Run `generate`, seeded by `noise`; return its blocks, the first of them the prompt."""
         blocks = Blocks(len(prompt))
         ids = torch.tensor([prompt], device=self._target.device)
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**53)
@@ -191,7 +195,7 @@ class HfDecoder(Decoder):
 
     @contextmanager
     def _assistant(self) -> Iterator[dict[str, Any]]:
-        """Return the argument that makes generation assisted, with K set where it is read."""
+        """Yield the keywords that make generation assisted, K set where it is read; {} at K = 0."""
         draft = self._draft
         if draft is None or self._k == 0:
             yield {}

@@ -24,7 +24,7 @@ class NativeDecoder(Decoder):
 
     @classmethod
     def open(cls, context: DecoderContext, laws: bool = False, likeliest: int = 0) -> Self:
-        """Bind the parts of a cell.
+        """Return a decoder that runs `decode` with the parts of a cell.
 
         Args:
             laws: record the draft's probabilities as well, for audits.

@@ -73,6 +73,7 @@ class OpenAiDecoder(Decoder):
         timeout: float = 120.0,
         retries: int = 3,
     ) -> Self:
+        """Return a decoder over a client of `url`, or of `baseline` at K = 0; nothing is sent."""
         plain = context.cell.k == 0
         other = plain and baseline
         limits = HttpLimits(timeout=timeout, retries=retries)
@@ -203,6 +204,7 @@ class OpenAiDecoder(Decoder):
             ) from error
 
     def _ask(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Ask:
+        """Return the request: ids where the server takes them, else the text or messages."""
         cell, usual = self._cell, WarpSettings()
         kind = kind_of(cell)
         warp = {n: getattr(cell, n) for n in WARP if getattr(cell, n) != getattr(usual, n)}
@@ -233,7 +235,7 @@ class OpenAiDecoder(Decoder):
         )
 
     def _check(self, answer: Answer, most: int) -> None:
-        """Refuse an answer whose count of tokens, ids and text contradict each other."""
+        """Refuse an answer whose count, ids and text contradict each other; warn if cut."""
         where, hide = self._client.address, self._client.hide
         ids = answer.ids
         if answer.count is None and ids is None and not answer.keys:
@@ -269,6 +271,7 @@ class OpenAiDecoder(Decoder):
             )
 
     def _rounds(self, answer: Answer, round_spans: list[Span]) -> Iterator[Round]:
+        """Yield a round for each span, in order, with its ids; the last has finish and text."""
         reason = answer.finish or "length"
         stopped = answer.stopped_by is not None
         usual = "stop" if stopped else "eos"
@@ -314,7 +317,7 @@ def _holds(decoded: str, answer: Answer) -> bool:
 
 
 async def counted_since(before: Mapping[str, float], client: Client) -> Acceptance | None:
-    """Return what a server has counted since; None where a failed attempt may count as well."""
+    """Return what a server has counted since `before`; None: no rounds, or attempts that failed."""
     if client.failures.keys() - {"HTTP 429"}:
         return None
     counted = between(before, counters(await client.get("/metrics")))

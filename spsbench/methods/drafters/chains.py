@@ -58,6 +58,7 @@ class ChainsDrafter(Drafter):
         self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Draw up to `k` tokens for each chain, one pass a depth, within `context.nodes`."""
         frontier, n = self._frontier, self.n
         frontier.settle(context)
         most = n * k if context.nodes is None else min(context.nodes, n * k)
@@ -102,7 +103,7 @@ class ChainsDrafter(Drafter):
     def _going(
         self, probs: Tensor, sure: Tensor, at: list[int], ends: dict[int, list[int]], go_on: GoOn
     ) -> list[tuple[int, int]]:
-        """Return the (row, chain) of each chain that continues, by the probs after its end."""
+        """Return (row, chain) of the chains that go on: one where one token is possible."""
         there = (probs > 0).sum(-1).tolist()
         return [
             (r, chain)

@@ -41,7 +41,7 @@ class CopyDrafter(RuleDrafter):
         self._index = SuffixAutomaton()  # index of the source without its last token
         self._places: dict[int, int] = {}  # state that occurs once -> index after it
         self._met = ROOT, 0  # the longest end of the text that the index has
-        self._at: int | None = None  # of the source, what is expected next; None = nowhere
+        self._at: int | None = None  # index of the source that is expected next; None = nowhere
         self._read = 0  # tokens of the text that the pointer has followed
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
@@ -61,6 +61,7 @@ class CopyDrafter(RuleDrafter):
         self._read = len(prompt)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
+        """Move the pointer along new tokens; return the source after it for all K, or []."""
         for token in tokens[self._read :]:
             self._met = self._index.step(*self._met, token)
             follows = self._at is not None and self._source[self._at : self._at + 1] == [token]
@@ -72,9 +73,11 @@ class CopyDrafter(RuleDrafter):
         return [self._source[at : at + max(ks)]] * len(ks)
 
     def _only_place(self, length: int) -> int | None:
-        """Return the index after the one occurrence of the text's suffix in the source, or None.
+        """Return the index after the only occurrence of the text's end in the source; else None.
 
-        A suffix that occurs once is the longest that occurs, or part of it.
+        A suffix that occurs once is the longest that occurs, or part of it. None too where fewer
+        than
+        `least` tokens agree (of a shorter text: all).
 
         Args:
             length: tokens of the text.

@@ -25,7 +25,7 @@ from spsbench.loop.types import (
 from spsbench.models.translation.translator import ByText, SameTokens, Translator
 from spsbench.models.translation.vocabulary import Vocabularies
 
-MAX_DRAFT_TOKENS_PER_TOKEN = 4  # of the draft's own tokens for each of the target's
+MAX_DRAFT_TOKENS_PER_TOKEN = 4  # the draft's own tokens for each of the target's
 
 
 class SharedTokensDrafter(Drafter):
@@ -35,7 +35,7 @@ class SharedTokensDrafter(Drafter):
         lm: a session with the draft model, in its own vocabulary.
         translator: between the two vocabularies.
         pairs: target's id -> draft's id of each token that both have, in order.
-        vocab_size: of the target.
+        vocab_size: tokens that the target has.
     """
 
     drawn = Drawn.IID
@@ -44,7 +44,7 @@ class SharedTokensDrafter(Drafter):
 
     @classmethod
     def open(cls, context: DrafterContext) -> Self:
-        """Open the drafter over a session with the draft model."""
+        """Open the drafter over a session with the draft model; DataError: no token is shared."""
         both: Vocabularies | None = context.vocabularies
         pairs: Mapping[int, int] = {token: token for token in range(context.vocab_size)}
         if both is not None:
@@ -65,6 +65,7 @@ class SharedTokensDrafter(Drafter):
         self._seen = self._fed = 0  # tokens of the text in the last round, drafted ones fed then
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Forget the last text, and feed the new prompt in the draft model's tokens."""
         self._text.begin(prompt)
         self._seen, self._fed = len(prompt), 0
 
@@ -190,9 +191,10 @@ class OwnTokens:
     def __init__(self, lm: LM, translator: Translator) -> None:
         self.lm, self.translator = lm, translator
         self._cached: list[int] = []
-        self._pending: list[int] = []  # of the text, not fed yet
+        self._pending: list[int] = []  # tokens of the text that are not fed yet
 
     def begin(self, prompt: Sequence[int]) -> None:
+        """Empty the cache and feed the prompt but its last token, if it can be written and fits."""
         self.translator.restart()
         self.lm.commit(0)
         self._cached, self._pending = [], []
@@ -207,7 +209,7 @@ class OwnTokens:
         None where the text cannot be written, or fills the draft model's context.
 
         Args:
-            tokens: of the target.
+            tokens: the whole text, in the target's tokens.
             drafted: the draft model's tokens fed after the last `align`.
         """
         self._cached += drafted

@@ -33,7 +33,7 @@ class Frontier:
     known_ids: Tensor | None = None  # [Vd] the tokens that it knows; None = all
     narrow = False
     _rows: dict[int, int]  # node of the last draft -> its place among those fed
-    _parents: list[int]  # of each fed node, as such places
+    _parents: list[int]  # place of each fed node's parent among those fed; -1: the context
     _by_path: Context | None = None  # the round's context, where a row depends on its own path
     _paths: dict[int, Path]  # then: node -> the drafted tokens up to it
 
@@ -93,7 +93,7 @@ class Frontier:
     def roll_out(
         self, logits: Tensor, u: Tensor, warp: Warp, first: int
     ) -> tuple[Tensor | None, Tensor] | None:
-        """Feed n nodes of a chain, each drawn from the distribution of the pass before it.
+        """Draw and feed n nodes of a chain in one call, each by the pass before it.
 
         Args:
             logits: [1, V] of the newest pass.
@@ -168,6 +168,7 @@ class ChainFrontier(Frontier):
     def roll_out(
         self, logits: Tensor, u: Tensor, warp: Warp, first: int
     ) -> tuple[Tensor | None, Tensor] | None:
+        """Draw and feed n nodes by the engine's own loop; None: it has none, or rows are ruled."""
         roll_out = getattr(self.lm, "roll_out", None)
         if roll_out is None or self._by_path is not None:
             return None

@@ -33,7 +33,7 @@ class Hybrid:
 
     @classmethod
     def plan(cls, **arguments: Any) -> Plan:
-        """Return the plan of both."""
+        """Return the plan of both; ValueError: `first` samples, or both take `draft`."""
         drafter = cls(**arguments)
         first, then = drafter.first, drafter.then
         plans = [plan_of(part(text)) for text in (first, then)]
@@ -75,7 +75,7 @@ class HybridDrafter(Drafter):
         self.tree, self.text_alone = first.tree or then.tree, False  # K decides who drafts
         self.layers = tuple(sorted({*first.layers, *then.layers}))
         self.known_ids = then.known_ids
-        limits = (first.limit, then.limit)  # of the one that reaches further
+        limits = (first.limit, then.limit)  # that of the one that reaches further holds
         self.limit = None if None in limits else max(limit for limit in limits if limit is not None)
         self._device = torch.device("cpu")
 
@@ -114,7 +114,7 @@ class HybridDrafter(Drafter):
         return isinstance(self._first, RuleDrafter) and isinstance(self._then, RuleDrafter)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
-        """Return for each K the chain that is drafted, where both drafters are by rule."""
+        """Return for each K the chain of `first` if it is long enough or alone, else of `then`."""
         first, then = self._first, self._then
         if not (isinstance(first, RuleDrafter) and isinstance(then, RuleDrafter)):
             raise UsageError(f"{HYBRID}: expected two drafters that read the text alone")
@@ -164,6 +164,7 @@ class GrammarDrafter(Drafter):
 
     @classmethod
     def open(cls, context: DrafterContext) -> Self:
+        """Return the drafter; UsageError: generations without a constraint."""
         if not context.constrained:
             raise UsageError(
                 "`drafter` grammar without a constraint: expected one. Give `json_schema`, "
@@ -172,6 +173,7 @@ class GrammarDrafter(Drafter):
         return cls()
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Return up to `k` tokens, each of which is the only one that the constraint allows."""
         constraint = context.constraint
         output = constraint.output(context.tokens)
         tokens: list[int] = []

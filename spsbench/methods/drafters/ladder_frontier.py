@@ -57,6 +57,7 @@ class LadderFrontier(HiddenReader):
 
     @torch.inference_mode()
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
+        """Run all layers over what the text has added; return [H], layer 0's last row."""
         text = [*self._newest_tokens, *tokens.tolist()]
         end, device = self._read + len(tokens), tokens.device
         features = self._run_stage(0, self._read, self._stages[0].fuse(hidden), tokens)
@@ -73,6 +74,7 @@ class LadderFrontier(HiddenReader):
 
     @torch.inference_mode()
     def _root(self, context: Context) -> Tensor:
+        """Forget the last draft; return the [1, V] logits of layer 0 after the text."""
         newest: Any = self._newest
         self._drafted: list[int] = []
         self._tentative = newest[None][:0]  # [<= K, H] rows that drafted tokens complete
@@ -80,6 +82,7 @@ class LadderFrontier(HiddenReader):
 
     @torch.inference_mode()
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """Feed the newest drafted token to the layer of its depth; return [1, V] logits."""
         self._add(nodes, parents)
         self._drafted.append(int(tokens[0]))
         k = len(self._drafted)

@@ -46,6 +46,7 @@ class LookaheadDrafter(Drafter):
         self._columns, self._pool, self._taken = [], {}, 0
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Return the pool's n-grams after the newest token, then the window, only to be scored."""
         x = context.tokens
         if context.last is not None:
             self._advance(context.last, x)

@@ -42,6 +42,7 @@ class ChainDrafter(Drafter):
         self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Draft up to `k` tokens, until `go_on` refuses the next slot's probs; K = 0: none."""
         frontier, ids = self._frontier, self.known_ids
         if k == 0:
             frontier.defer(context)
@@ -117,6 +118,7 @@ class ModelDrafter(ChainDrafter):
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
     ) -> Along | None:
+        """Return the draft's probs before each token of `tokens` from `begin` on, in one pass."""
         lm = self.lm
         lm.commit(min(lm.length, begin - 1))
         fed = torch.tensor(tokens[lm.length : -1], dtype=torch.int64)

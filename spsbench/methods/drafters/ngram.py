@@ -59,7 +59,7 @@ def look_ups(
     The number of tokens, then how many of the first ones the text has too.
 
     Args:
-        proposals: of a drafter, after `begin`.
+        proposals: the method of a drafter after its `begin`.
         text: prompt and answer.
         first: position of the first of the L tokens.
     """
@@ -125,6 +125,7 @@ class NgramDrafter(RuleDrafter):
         self._indexed, self._prompt = 0, len(prompt)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
+        """Return, for every K alike, what followed the matched n-gram, up to the largest K."""
         searched = self._prompt if self.source == "prompt" else len(tokens)
         self._index(tokens, searched)
         end = self._match(tokens)
@@ -132,7 +133,7 @@ class NgramDrafter(RuleDrafter):
         return [copied] * len(ks)
 
     def _index(self, x: Sequence[int], searched: int) -> None:
-        """Index every n-gram that has a successor: its newest place, or with `first` its first."""
+        """Index the n-grams that end before `searched`, each at its newest (or `first`) place."""
         for end in range(self._indexed + 1, searched):
             for n in range(self.min_n, min(self.n, end) + 1):
                 gram = tuple(x[end - n : end])
@@ -146,6 +147,7 @@ class NgramDrafter(RuleDrafter):
         self._indexed = max(self._indexed, searched - 1)
 
     def _match(self, x: Sequence[int]) -> int | None:
+        """Return the position after the n-gram that matches the end of `x`; None: none does."""
         longest = self.min_n if self.match == "recent" else self.n
         for n in range(min(longest, len(x)), self.min_n - 1, -1):
             gram = tuple(x[-n:])

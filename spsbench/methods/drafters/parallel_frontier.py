@@ -33,6 +33,7 @@ class ParallelFrontier(HiddenReader):
         return self._count
 
     def _root(self, context: Context) -> Tensor:
+        """Look once for all depths; return the [1, V] logits after the text."""
         newest: Any = self._newest
         token = send(torch.tensor(context.tokens[-1]), self._target.device)
         self._seen = self.network.look(newest, token, self._read, self._count, self._by)
@@ -48,6 +49,7 @@ class ParallelFrontier(HiddenReader):
         return self._scores(nodes)
 
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor | None, Tensor] | None:
+        """Draw n nodes by `u` in one call, as `roll_out`; None: this head feeds one by one."""
         nodes, state, ids = range(len(u)), self._states[-1], None
         if self.network.marginal:
             self._states.update(dict.fromkeys(nodes, state))
@@ -81,13 +83,13 @@ class Block(NamedTuple):
 
     features: Tensor  # [k, H]
     logits: Tensor  # [k, V]
-    state: State  # of the LSTM after its rows
+    state: State  # the LSTM's, after its rows
 
 
 class Place(NamedTuple):
     """The position of a node: its block and its slot."""
 
-    block: int  # that predicted it, or TEXT
+    block: int  # the block that predicted it, or TEXT
     path: tuple[Tensor, ...]  # the tokens since, its own the last
 
 
@@ -105,6 +107,7 @@ class BlockFrontier(HiddenReader):
         return 0 if len(context.tokens) <= self.network.block else k
 
     def _root(self, context: Context) -> Tensor:
+        """Predict the block after the text; return the [1, V] logits of its first slot."""
         network, k = self.network, self.network.block
         places = torch.arange(self._read - k, self._read, device=self._target.device)
         features = network.predict(self._last, places, self._held, None)
@@ -112,6 +115,7 @@ class BlockFrontier(HiddenReader):
         return self._blocks[TEXT].logits[:1]
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """Place the nodes, predict a block after each that ends one; return their [n, V] logits."""
         fed = send(tokens, self._target.device)
         for i, (node, parent) in enumerate(zip(nodes, parents, strict=True)):
             above = self._at[parent]
@@ -160,10 +164,11 @@ class BlockFrontier(HiddenReader):
     def _forget(self) -> None:
         super()._forget()
         self._blocks: dict[int, Block] = {}
-        self._above: list[int] = []  # of each drafted block, the one before it
+        self._above: list[int] = []  # the block before each drafted block
         self._at = {-1: Place(TEXT, ())}
 
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor) -> Tensor:
+        """Feed the text's new features and tokens; return [H], the row of the last."""
         network, embedded = self.network, self._embed(tokens)
         rows, self._state = network.rows(hidden[0][:, None], embedded[:, None], self._state)
         new_rows = rows[:, 0]

@@ -28,6 +28,7 @@ class EarlierRows:
         self._of: dict[tuple[int, ...], dict[int, list[int]]] = {}
 
     def begin(self, prompt: Sequence[int]) -> ChainMap[int, list[int]]:
+        """Return the rows for a new generation: writable ones, over those of other prompts."""
         key = tuple(prompt)
         self._of.pop(key, None)
         before: dict[int, list[int]] = {}
@@ -47,7 +48,7 @@ class RecyclingDrafter(Drafter):
 
     Args:
         width: candidates kept of a token.
-        nodes: of a tree; 0 = a chain. Which ranks a tree branches into follows from how often
+        nodes: nodes of a tree; 0 = a chain. Which ranks a tree branches into follows from how often
             each was right in this text.
         shared: begin with the rows of generations for other prompts.
     """
@@ -81,6 +82,7 @@ class RecyclingDrafter(Drafter):
         self._looked_up, self._known = 0, len(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Learn from the last pass, then follow the rows from the newest token, up to `k` deep."""
         x = context.tokens
         if context.last is not None:
             self._count_hits(x)

@@ -23,7 +23,7 @@ from spsbench.plugins import make
 from spsbench.settings.cell_from_options import part
 from spsbench.settings.models import QUANTISED
 
-MAX_CACHE_TOKENS = 1 << 24  # of a part of the cache
+MAX_CACHE_TOKENS = 1 << 24  # tokens of a part of the cache
 SINKS = 4  # first tokens that attention rests on, as in StreamingLLM
 
 
@@ -63,6 +63,7 @@ class Self(Arguments):
 
     @classmethod
     def open(cls, context: DrafterContext, **arguments: Any) -> Drafter:
+        """Open a drafter over a part of the cache if there is a window, else over fewer layers."""
         drafter = cls(**arguments)
         if drafter.window is not None:
             sinks = SINKS if drafter.sinks is None else drafter.sinks
@@ -101,6 +102,7 @@ class TwoLevelDrafter(PartialDrafter):
         self._first.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Draw up to `k` tokens; a pass scores what `first` guessed right, and one token more."""
         lm, u = self.lm, noise.uniform(Purpose.DRAFT, k)
         p: list[Tensor] = []
         text, more = list(context.tokens), True
@@ -132,14 +134,14 @@ class TwoLevelDrafter(PartialDrafter):
 
 
 def variant_of(count: int, skip: str | int) -> Variant:
-    """Return the skipped layers of a model of `count`."""
+    """Return the skipped layers of a model of `count`; ValueError: `skip` names no layers."""
     if skip in ("", "half"):
         return Variant(frozenset(range(2, count - 2, 2)) or frozenset({count - 1}))
     return Variant(numbers(skip))
 
 
 def numbers(value: str | int) -> frozenset[int]:
-    """Parse the layers in `3`, `2+4` or `8-11`."""
+    """Parse the layers in `3`, `2+4` or `8-11`; ValueError for anything else."""
     layers: set[int] = set()
     for one in str(value).split("+"):
         first, dash, last = one.partition("-")

@@ -54,6 +54,7 @@ class ShapedDrafter(Drafter):
         self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Draw the tree's first `k` levels, one pass each, within `context.nodes`."""
         frontier = self._frontier
         frontier.settle(context)
         k = frontier.depth(context, k)
@@ -109,7 +110,7 @@ class ShapedDrafter(Drafter):
         counts = [min(len(self._children[slot]), probs.shape[-1]) for slot in slots]
         if self.drawn is not Drawn.POINT:
             there = (probs > 0).sum(-1).tolist()
-            if self.drawn is Drawn.IID:  # of a sure token one is enough
+            if self.drawn is Drawn.IID:  # one child is enough where a token is sure
                 there = [most if n > 1 else n for most, n in zip(counts, there, strict=True)]
             counts = [min(most, n) for most, n in zip(counts, there, strict=True)]
         return [most if go_on(sure[r]) else 0 for r, most in enumerate(counts)]
@@ -117,7 +118,7 @@ class ShapedDrafter(Drafter):
     def _draw(
         self, logits: Tensor, probs: Tensor, slots: Sequence[int], most: int, u: Tensor | None
     ) -> Tensor:
-        """Draw [R, W] children of each of some nodes in order; unwanted slots are arbitrary."""
+        """Draw [R, W] children of R nodes, W = `most`, by slots of `u`; None: the likeliest."""
         if u is None:
             return logits.topk(most).indices
         padded = [[*self._children[slot][:most]] for slot in slots]
@@ -162,8 +163,8 @@ class Sequoia(Arguments):
     depth is at most K: a smaller K cuts it.
 
     Args:
-        nodes: of the tree at most.
-        depth: at most.
+        nodes: nodes of the tree at most.
+        depth: depth of the tree at most.
         accept: the chance that the first, second ... child of a node is kept, of those looked at
             because none before it was: `sibling_at` of a run, with / between them.
         siblings: as of `tree`; `distinct` is the paper's.
@@ -191,7 +192,7 @@ class Sequoia(Arguments):
 
 @lru_cache(maxsize=32)
 def best_shape(nodes: int, depth: int, accept: tuple[float, ...]) -> tuple[int, ...]:
-    """Return the parents of the tree of most tokens, level by level."""
+    """Return the parents of the tree of most expected tokens, level by level; -1: the context."""
     return Table(nodes, depth, kept_chances(accept)).shape(nodes, depth)
 
 
@@ -227,7 +228,7 @@ class Table:
         return 1 + float(self._gain[depth, 0, nodes])
 
     def shape(self, nodes: int, depth: int) -> tuple[int, ...]:
-        """Return the parents of that tree, level by level."""
+        """Return the parents of that tree, level by level; -1: the context."""
         parents: list[int] = []
         level = [(-1, nodes, depth)]  # a node, and how many may be below it, how deep
         while level:
@@ -245,7 +246,7 @@ class Table:
 
 
 def chances(text: str | float) -> tuple[float, ...]:
-    """Parse probabilities separated by `/`."""
+    """Parse probabilities separated by `/`; ValueError: none, or one outside 0 to 1."""
     try:
         probabilities = tuple(float(part) for part in str(text).split("/"))
     except ValueError:
@@ -263,7 +264,7 @@ def drawn_as(siblings: str) -> Drawn:
 
 
 def parents_of(shape: str | int) -> list[int]:
-    """Return the parents of the nodes of a tree of these widths, level by level."""
+    """Return the parents of a tree of these widths, level by level; ValueError: none of a tree."""
     widths = str(shape).split("x")
     if not all(width.isdecimal() and int(width) > 0 for width in widths):
         raise ValueError(f"shape is {shape!r}: expected widths from 1, as in 3x2x1")

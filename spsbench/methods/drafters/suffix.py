@@ -33,7 +33,7 @@ class SuffixDrafter(RuleDrafter):
         factor, offset: at most `factor` times the matched length plus `offset` tokens deep.
         least: chance of a path, by its counts, below which it is not drafted.
         min_n: the shortest end that is looked up.
-        nodes: of a tree; 0 = a chain.
+        nodes: nodes of a tree; 0 = a chain.
         earlier: outputs for other prompts, which are looked up as well; None = none.
     """
 
@@ -79,6 +79,7 @@ class SuffixDrafter(RuleDrafter):
             self.earlier.begin(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Return the chain, or tree of `nodes`, of most expected kept tokens, up to `k` deep."""
         if not self.tree:
             return super().draft(context, k, noise, go_on)
         self._take_in(context.tokens)
@@ -110,6 +111,7 @@ class SuffixDrafter(RuleDrafter):
         return best
 
     def _take_in(self, x: Sequence[int]) -> None:
+        """Add the text's new tokens to its automaton, and follow them in that of earlier texts."""
         new = x[self._read :]
         self._own.add(new)
         self._read = len(x)

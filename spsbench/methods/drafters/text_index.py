@@ -28,7 +28,7 @@ class SuffixAutomaton:
     def __init__(self) -> None:
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]  # the state of the longest suffix that ends at more places
-        self._length = [0]  # of a state's longest substring
+        self._length = [0]  # tokens of a state's longest substring
         self._count = [0]  # places where it ends
         self._newest = [0]  # the last of them, as a number that grows with every token
         self._after = [0]  # tokens that followed it
@@ -40,7 +40,7 @@ class SuffixAutomaton:
         self.last = ROOT
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the text."""
+        """Append tokens to the text, and count each suffix of it that ends with one."""
         for token in tokens:
             state, counted = self.last, ROOT
             self.last = self._extended(token)
@@ -62,7 +62,7 @@ class SuffixAutomaton:
     def followers(self, state: int) -> list[tuple[float, int, int]]:
         """Return (share, token, next state) of each token that followed, the likeliest first.
 
-        Among equally frequent tokens the one that followed last comes first.
+        Among equally frequent tokens the one that followed last comes first. []: nothing followed.
         """
         after = self._next[state].items()
         total = sum(self._count[there] for _, there in after)
@@ -105,7 +105,7 @@ class SuffixAutomaton:
         return state, self._length[state]
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """Advance the longest known suffix of another text by one more token."""
+        """Return the longest known suffix of another text, (`state`, `length`), a token later."""
         while state != ROOT and token not in self._next[state]:
             state = self._link[state]
             length = self._length[state]
@@ -169,6 +169,7 @@ class EarlierTexts:
         self._seen: Sequence[int] = ()  # the text that is being made
 
     def begin(self, prompt: Sequence[int]) -> None:
+        """Store the last text, then index the outputs for other prompts than `prompt`."""
         if len(self._seen) > len(self._prompt):
             self._texts.append((self._prompt, list(self._seen)))
         self._seen, self._prompt = (), tuple(prompt)
@@ -187,7 +188,7 @@ class EarlierTexts:
         self._seen = text
 
     def _forget(self) -> bool:
-        """Drop the oldest texts down to half of the limit, so that this is rare."""
+        """Drop the oldest texts down to half of the limit, if it is exceeded; return whether."""
         sizes = [len(text) - len(of) for of, text in self._texts]
         if sum(sizes) <= self._most:
             return False
@@ -205,7 +206,7 @@ class Grown(NamedTuple):
 
     tokens: list[int]
     parents: list[int] | None  # None: each follows the one before
-    chances: list[float]  # of the path to each token
+    chances: list[float]  # chance of the path to each token
 
     @property
     def expected(self) -> float:
@@ -227,7 +228,7 @@ Tokens of one place are distinct.
 
 
 def chain(root: Place, followers: Followers[Place], depth: int, least: float = 0.0) -> Grown:
-    """Follow the likeliest token up to `depth` times, while the path's probability is `least`."""
+    """Follow the likeliest token up to `depth` times, until the path's chance is below `least`."""
     tokens: list[int] = []
     chances: list[float] = []
     place, chance = root, 1.0
@@ -245,10 +246,11 @@ def chain(root: Place, followers: Followers[Place], depth: int, least: float = 0
 def tree(
     root: Place, followers: Followers[Place], depth: int, nodes: int, least: float = 0.0
 ) -> Grown:
-    """Add the likeliest candidate path until there are `nodes`.
+    """Add the likeliest candidate of all until there are `nodes`, or none is left.
 
     Args:
-        depth: of the deepest node; 1 is a child of the context.
+        followers: as `Followers`, with likeliest tokens first.
+        depth: depth of the deepest node; 1 is a child of the context.
         least: probability of a path below which it is not added.
     """
     tokens: list[int] = []

@@ -45,6 +45,7 @@ class TopkDrafter(Drafter):
         self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Expand depth by depth; return the best nodes, at most `nodes` and `context.nodes`."""
         frontier = self._frontier
         frontier.settle(context)
         k = frontier.depth(context, min(k, self.depth or k))
@@ -89,8 +90,8 @@ class BestFirst(Arguments):
 
     Args:
         width: nodes expanded at each depth, and children of each.
-        depth: of the tree at most; 0 = as deep as K.
-        nodes: kept in the end.
+        depth: depth of the tree at most; 0 = as deep as K.
+        nodes: nodes kept in the end.
     """
 
     drawn, tree = Drawn.POINT, True
@@ -107,7 +108,9 @@ class BestFirst(Arguments):
 def likeliest(
     logits: Tensor, width: int, ids: Tensor | None = None
 ) -> list[list[tuple[float, int]]]:
-    """Return (log probability, token) of the likeliest of each row, in one host read.
+    """Return (log probability, token) of the `width` likeliest of each row, in descending order.
+
+    One host read.
 
     Args:
         logits: [R, V], or [R, n] of n tokens alone.

@@ -18,7 +18,7 @@ from spsbench.spec import K_MAX
 
 S = TypeVar("S")
 PRIOR = 4.0  # tokens
-MOST_NODES = 1 << 16  # of a tree
+MOST_NODES = 1 << 16  # nodes of a tree
 STEP = 64  # tokens of context that are priced alike
 UP, DOWN = 2, 1
 
@@ -48,7 +48,7 @@ class Fold(Generic[S]):
     def __init__(self, start: S, step: Callable[[S, Round], S]) -> None:
         self._start, self._step = start, step
         self._of: Sequence[Round] | None = None
-        self._newest: Round | None = None  # of those that are folded
+        self._newest: Round | None = None  # the last round that was folded
         self._seen, self._state = 0, start
 
     def __call__(self, history: Sequence[Round]) -> S:
@@ -79,13 +79,16 @@ def outcome(turn: Round) -> tuple[int, int]:
 
 
 def costs_of_rows(row: float | str, most: int) -> list[float]:
-    """Return what 0 to `most` further tokens cost that the target scores in a round.
+    """Return the costs of 0 to `most` further tokens that the target scores in a round.
 
     Args:
         row: cost of each; or of 1, 2, ... of them together, as in 0.03-0.06-0.2: a processor
             multiplies some rows while it reads the weights, and further ones take longer. Beyond
             the list each costs as much as its last one adds.
         most: tokens.
+
+    Raises:
+        ValueError: `row` is no number or list of numbers, or one is out of range.
     """
     try:
         costs = [0.0, *map(float, row.split("-") if isinstance(row, str) else [row])]
@@ -114,11 +117,11 @@ class AcceptanceSums(NamedTuple):
 
 
 def best_k(alpha: float, costs: Sequence[float]) -> int:
-    """Return the K of most tokens for its cost; the smaller of two that are equally good.
+    """Return the K of most expected tokens for its cost; the smaller of two that are equally good.
 
     Args:
         alpha: the chance that a tested token is kept.
-        costs: of rounds of K = 0, 1, 2, ...
+        costs: costs of rounds of K = 0, 1, 2, ...
     """
     tokens = expected_tokens(alpha, range(len(costs))).tolist()
     rates = [n / cost for n, cost in zip(tokens, costs, strict=True)]
@@ -236,6 +239,7 @@ class Goodput(Schedule):
         return self._by_context[step]
 
     def _priced(self, context: int) -> list[float]:
+        """Return the costs of rounds of K = 0 to `most`: in passes, or in seconds of the table."""
         table, ks = self._table, range(1, self.most + 1)
         if table is None:
             return [1.0, *(1.0 + self.fixed + k * self.draft + self._rows[k] for k in ks)]
@@ -245,7 +249,7 @@ class Goodput(Schedule):
 
 
 def measured(costs: str, arm: str, batch: int) -> tuple[Costs, Drafting]:
-    """Return a measured table of costs, and its drafter of a name."""
+    """Return a measured table, and its drafter `arm` ("": the only one); ValueError: not in it."""
     table = read_costs(Path(costs).expanduser())
     arms = {str(drafter): drafter for drafter in table.arms if drafter != PLAIN}
     if arm not in arms and (arm or len(arms) != 1):

@@ -94,6 +94,7 @@ class Payoff(Schedule):
         return best_k(model.alpha(self.alpha, PRIOR), self._costs)
 
     def _after(self, state: State, turn: Round) -> State:
+        """Return the state after a round; a trial of the model that does not pay begins a wait."""
         counts, nothing = outcome(turn), (0, 0)
         by_model = turn.drafted != 0 and not turn.by_rule
         waited = max(0, state.wait - 1)

@@ -20,7 +20,7 @@ MOST_ROUNDS = 1 << 16
 class Phase:
     """The phase of a text, and what its earlier phases have shown."""
 
-    k: int  # of the rounds of this phase
+    k: int  # K of the rounds of this phase
     left: int  # rounds to go
     set: bool = False  # K was chosen, and is not on trial
     rounds: int = 0
@@ -77,6 +77,7 @@ class Utility(Schedule):
         return self._phase(history).k
 
     def _after(self, phase: Phase, turn: Round) -> Phase:
+        """Return the phase after a round: the same with its sums, or at its end the next one."""
         phase = replace(
             phase,
             left=phase.left - 1,
@@ -97,7 +98,7 @@ class Utility(Schedule):
         return 1.0 + turn.drafted * (self.draft + self.row)
 
     def _tried(self, phase: Phase) -> Phase:
-        """Return the next phase of a trial, or the phase that it leads to."""
+        """Return the phase after a trial of K: of a neighbour, or with the best K, or 0, set."""
         tried = (*phase.tried, (phase.utility, -phase.k))
         utility, k = max(tried)[0], -max(tried)[1]
         steps = (1, -1) if utility > 1 else (-1, 1)

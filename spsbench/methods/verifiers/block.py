@@ -24,6 +24,7 @@ class Block(Accepting):
     accepts = SAMPLED_CHAINS
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """Keep the longest prefix that passes, then draw from what is left after it."""
         n, u = len(draft.tokens), uniforms(draft, q, noise)
         last = noise.uniform(Purpose.FINAL, 1)[0]
         weight = prefix_weights(ratios(draft, q).nan_to_num(0.0))

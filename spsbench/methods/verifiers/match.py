@@ -29,6 +29,7 @@ class Match(WalkDown):
         return super().__call__(draft, q, noise)
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
+        """Return which nodes equal the target's draw after their parents, and that draw by row."""
         targets = sample(q, noise.uniform(Purpose.PLAIN, len(q)))  # [N + 1]
         above = targets[:-1]
         if draft.parents is not None:

@@ -37,6 +37,7 @@ class Allowing(WalkDown):
         return (passed, drawn_from(lambda end: row_at(q, end), noise))
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """Keep the longest path of allowed nodes, then draw a token from q after its last node."""
         if draft.parents is None:
             return super().__call__(draft, q, noise)
         passed, last = self.test(draft, q, noise)
@@ -57,7 +58,7 @@ class Allowing(WalkDown):
 
 
 def longest(parents: Sequence[int], passes: Sequence[bool], chances: Sequence[float]) -> list[int]:
-    """Return the longest path of passing nodes from the context; parents precede children."""
+    """Return the nodes of the longest path of passing nodes, from the context on; [] if none."""
     best: tuple[int, float, int] = (0, 0.0, -1)  # depth, log-probability, node
     reached: dict[int, tuple[int, float]] = {-1: (0, 0.0)}
     for node, parent in enumerate(parents):

@@ -33,6 +33,7 @@ class SpecTr(Accepting):
     accepts = frozenset({(Drawn.IID, False), (Drawn.IID, True)})
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """Keep the path of first siblings that pass, then draw from the leftover after it."""
         u = uniforms(draft, q, noise)
         last = noise.uniform(Purpose.FINAL, 1)[0]
         tables = draft.tree.tables(q.device)
@@ -77,7 +78,7 @@ def rhos(draft: Draft, q: Tensor, k: Tensor) -> Tensor:
         target = taken(q, here)
         probs = taken(draft.probs, [draft.tree.children[i][0] for i in here])  # type: ignore[arg-type]
         many = k.index_select(0, places)
-        ratio = many.to(q.dtype)  # of k itself the condition holds, and so it does of what follows
+        ratio = many.to(q.dtype)  # k itself meets the condition, and so does what follows
         for _ in range(STEPS):
             ratio = tries(torch.minimum(probs, target / ratio[:, None]).sum(-1), many)
         rho.index_copy_(0, places, ratio)

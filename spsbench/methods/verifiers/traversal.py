@@ -26,6 +26,7 @@ class Traversal(Accepting):
     """
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """Keep the path to the first node that passes, from the leaves up, then draw after it."""
         n, u = len(draft.tokens), uniforms(draft, q, noise)
         last = noise.uniform(Purpose.FINAL, 1)[0]
         tables = draft.tree.tables(q.device)

@@ -39,6 +39,7 @@ class Accepting(Verifier):
     accepts: ClassVar[Accepted] = ALL
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        """Return why drafts drawn so, chains or trees, are not verified; None: they are."""
         if (drawn, tree) in self.accepts:
             return None
         name = type(self).__name__.lower()
@@ -62,6 +63,7 @@ class WalkDown(Accepting):
         """Test the N nodes of a draft with `q` [N+1, V]; node i uses ACCEPT's uniform i."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """Return the path of kept nodes, the token after it, and the number of tested nodes."""
         passed, last = self.test(draft, q, noise)
         if draft.parents is None:
             slots = torch.arange(len(passed), device=q.device)

@@ -137,6 +137,7 @@ class PairAudit(SampledAudit):
         """Generate and examine texts in the order of `work`."""
 
         def receive(job: AuditJob, examined: Examined) -> bool:
+            """Add the evidence of a text to its method, log now and then; return `until`."""
             self.methods[job.speculative].take(*examined)
             if self.audited.tokens - self._logged >= OFTEN:
                 self._logged = self.audited.tokens

@@ -73,7 +73,9 @@ def warped(
     """Return the distribution under processors and the warp of settings, by the audit's own code.
 
     Args:
+        next_probs: the model's distribution after any prefix.
         start: tokens of the prompt, which some processors do not count.
+        settings: fields of `WarpSettings`; temperature 0 is one-hot.
     """
     warp = WarpSettings(**settings)
 
@@ -98,12 +100,13 @@ def output_distribution(
     limit: int | None = None,
     stop: Callable[[Sequence[int]], bool] = lambda output: False,
 ) -> dict[Outcome, float]:
-    """Return every possible output of the target alone with its probability."""
+    """Return (output, reason of its end) -> probability, for all outputs of the target alone."""
     room = math.inf if limit is None else limit - len(prompt)
     budget = min(tokens, room)
     outcomes: dict[Outcome, float] = {}
 
     def walk(output: tuple[int, ...], weight: float) -> None:
+        """Add all outputs that begin with `output`, which has probability `weight`."""
         finish = None
         if output and output[-1] in eos:
             finish = "eos"
@@ -158,7 +161,7 @@ class Case:
     forced: bool = False  # the verifier refuses nothing, and sessions accept any commit
 
     def session(self, text: list[int], target: bool) -> LM:
-        """Return a session over the table of the target or of the draft; `text` checks it."""
+        """Return a session over the table of the target or the draft; `text` checks what is fed."""
         if self.lm is not None:
             return self.lm(self, text, target)
         limit = self.target_limit if target else self.draft_limit
@@ -172,7 +175,7 @@ class Case:
         return warped(next_probs, self.processors, len(self.prompt), **self.warp)
 
     def expected(self) -> dict[Outcome, float]:
-        """Return the distribution of the target alone."""
+        """Return the distribution of outputs of the target alone, which a proof compares with."""
         return output_distribution(
             self.warped(self.q),
             self.prompt,
@@ -196,7 +199,7 @@ class Setting(NamedTuple):
     lookahead: int = 0  # 0: whole texts
     prompt: tuple[int, ...] = PROMPT
     warp: Mapping[str, Any] = {}  # read only
-    tokens: int = 2  # of whole texts; a single round may emit K + 1
+    tokens: int = 2  # the length of whole texts; a single round may emit K + 1
     eos: frozenset[int] = frozenset()
     processors: Processors | None = None
 

@@ -35,7 +35,7 @@ Make = Callable[[QP, int], Case]
 
 
 def smallest(make: Make) -> list[str]:
-    """Describe the smallest wrong case of `make` in lines; none if all are right."""
+    """Describe in lines the first wrong case of `make`, by K, then size; [] if all are right."""
     for depth in DEPTHS:
         for qp in SIMPLE:
             case = make(qp, depth)
@@ -50,7 +50,7 @@ Rulings = dict[tuple[int, tuple[int, ...]], float]
 
 
 def described(case: Case, proof: Proof, qp: QP, depth: int) -> Iterator[str]:
-    """Describe a wrong case in lines."""
+    """Yield lines on a wrong case: its numbers, each draft's decisions, the sum of a wrong text."""
     q, p = qp
     yield (
         f"{len(q)} tokens, K = {depth}; after every text q = {listed(q)} and p = {listed(p)}; "
@@ -85,7 +85,7 @@ def equation(parts: Sequence[str], sign: str, result: str) -> str:
 
 
 def walked(case: Case) -> dict[tuple[int, ...], Rulings]:
-    """Return all drafts of a case of one round, and their rulings."""
+    """Return draft -> its rulings, for all drafts of a case of one round."""
     drafts: dict[tuple[int, ...], Rulings] = {}
     for walk in walks(case):
         _, accepted, emitted, tokens = walk.rounds[0]
@@ -95,7 +95,7 @@ def walked(case: Case) -> dict[tuple[int, ...], Rulings]:
 
 
 def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
-    """Merge rulings that differ in the bonus alone, if its distribution is the target's.
+    """Merge rulings that differ in the bonus after all `n` tokens, if it is distributed as q.
 
     The target continues alone after a round in any case.
     """
@@ -114,7 +114,7 @@ def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
 
 
 def completed(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
-    """Return the probability that a round that emitted `emitted` ends in `text`."""
+    """Return the probability that a round that emitted `emitted` ends in `text`; 0: they differ."""
     shared = min(len(emitted), len(text))
     if tuple(emitted[:shared]) != tuple(text[:shared]):
         return 0.0
@@ -125,7 +125,10 @@ def completed(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
 
 
 def wrong_text(proof: Proof) -> tuple[tuple[int, ...], float, float]:
-    """Return the shortest prefix with a wrong probability, its probability, and the correct one."""
+    """Return the shortest prefix with a wrong probability, its probability, and the correct one.
+
+    Of several the one with the greatest error; (), 1, 1 where all are right.
+    """
     came = max(proof.low, proof.high, key=lambda side: total_variation(side, proof.expected))
     for length in range(1, 1 + max((len(text) for text, _ in proof.expected), default=0)):
         theirs, right = beginnings(came, length), beginnings(proof.expected, length)
@@ -137,7 +140,7 @@ def wrong_text(proof: Proof) -> tuple[tuple[int, ...], float, float]:
 
 
 def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
-    """Describe the shortest prefix of a text that has a wrong probability."""
+    """Describe the shortest prefix of a text with a wrong probability; "" if there is none."""
     text, came, expected = wrong_text(proof)
     if not text:
         return ""

@@ -28,6 +28,7 @@ class DiscoveredRule(Rule):
     _drafts: dict[Any, list[float]] = field(default_factory=dict, repr=False)
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
+        """Return the cells of a draft's uniform by distribution or query, of others by queries."""
         if purpose is Purpose.DRAFT:
             return self._redrawn(facts, slot) if self.drawn is None else self.drawn(facts, slot)
         before = {at: u for at, u in facts.middle.items() if at[0] is not Purpose.DRAFT}
@@ -62,7 +63,7 @@ class DiscoveredRule(Rule):
 
 
 def query_of(verifier: Verifier, facts: Facts, draft: Draft) -> Query:
-    """Return the query of a verifier about a draft, without any answers yet."""
+    """Return a query of a verifier about a draft, with likely thresholds and no answers yet."""
     q = laws_after(facts, draft)
     p = [] if draft.probs is None else draft.probs.tolist()
     above = None if draft.parents is None else draft.parents.tolist()

@@ -40,6 +40,7 @@ class ArgmaxDrafter(Drafter):
         self.lm.commit(0)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Return a chain of the `k` likeliest tokens by the draft model, one after the other."""
         tokens: list[Tensor] = []
         self.lm.commit(min(self.lm.length, len(context.tokens) - 1))
         feed = torch.tensor(context.tokens[self.lm.length :])
@@ -63,6 +64,7 @@ class FixedDrafter(Drafter):
         self.calls = 0
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Return the fixed nodes of depth up to `k`, renumbered, whatever the text is."""
         self.calls += 1
         if self.parents is None:
             return Draft(torch.tensor(self.tokens[:k], dtype=torch.int64), None)
@@ -81,6 +83,7 @@ def tree_cells(parents: Sequence[int], drawn: Drawn) -> Callable[[Facts, int], l
     """
 
     def child_probs(facts: Facts, tokens: Sequence[int | None], node: int) -> list[float]:
+        """Return the probs that `node` is drawn from; [] where a node above it was not drawn."""
         path: list[int] = []
         above = parents[node]
         while above >= 0:
@@ -97,6 +100,7 @@ def tree_cells(parents: Sequence[int], drawn: Drawn) -> Callable[[Facts, int], l
         return probs
 
     def cells(facts: Facts, slot: int) -> list[float]:
+        """Return the widths of the cells of a slot's uniform, given the cells picked before it."""
         tokens: list[int | None] = []
         for node in range(slot):
             possible = sum(child_probs(facts, tokens, node)) > 0

@@ -9,6 +9,14 @@ The walk verifies that no cell contains more than one decision: each path runs w
 near the lower end of its cell, then near the upper end. Decisions are monotone steps in their
 uniform, so equal rounds at both ends prove that nothing changes between. A distribution that is
 right at both ends is therefore exact, and a rule with other thresholds is detected.
+
+One round of `sps`, two tokens, K = 1, q = (1/3, 2/3), p = (2/3, 1/3) has five paths:
+
+    draft 0 (2/3), accepted (1/2), bonus 0 (1/3) or 1 (2/3)    0 0: 1/9, 0 1: 2/9
+    draft 0 (2/3), rejected (1/2), token 1 from (q - p)+ (1)   1: 1/3
+    draft 1 (1/3), accepted (1), bonus 0 (1/3) or 1 (2/3)      1 0: 1/9, 1 1: 2/9
+
+So texts begin with 1 with probability 1/3 + 1/9 + 2/9 = 2/3, which is q of it.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -60,7 +68,7 @@ class Walk:
         self.outcome: Outcome = ((), "")
 
     def run(self) -> Self:
-        """Generate along the path, and note its rounds and its output."""
+        """Generate along the path of `script`; note its rounds, weight and outcome; return it."""
         case = self.case
         target = case.session(self.text, True)
         drafter = case.drafter(case.session(self.text, False))
@@ -120,6 +128,7 @@ class CellNoise:
         self.given: dict[tuple[Purpose, int], float] = {}
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        """Return [n] uniforms, each picked once, in the rule's order; asked again, the same."""
         walk, rule = self.walk, self.walk.case.rule
         for slot in rule.order(purpose, n):
             if (purpose, slot) not in self.given:
@@ -144,6 +153,7 @@ class Watched(Drafter):
         self._drafter.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Return the drafter's draft, and show it; show how to draft again if the rule queries."""
         if self._walk.case.rule.redrafts:
             before = deepcopy((self._drafter, go_on))  # a schedule may count what it was asked
 
@@ -215,7 +225,7 @@ def total_variation(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
 
 
 def walks(case: Case) -> Iterator[Walk]:
-    """Walk all paths of `case`, each uniform near the lower end of its cell."""
+    """Yield a finished walk for each path of `case`, uniforms near the lower ends of cells."""
     q, p = case.warped(case.q), case.warped(case.p)
     script: list[int] | None = []
     while script is not None:
@@ -225,7 +235,7 @@ def walks(case: Case) -> Iterator[Walk]:
 
 
 def prove(case: Case) -> Proof:
-    """Enumerate `case` at both ends of every cell."""
+    """Enumerate `case` at both ends of every cell, and sum up what came."""
     proof = Proof({}, {}, case.expected(), True, 0.0, 0, 0.0, set())
     for walk in walks(case):
         choices = [choice for choice, _ in walk.trail]

@@ -150,7 +150,7 @@ def kinds_of(spec: Spec) -> Iterator[DraftKind]:
 
 
 def kind_of(spec: Spec) -> DraftKind:
-    """Return the kind of a drafter by its spec."""
+    """Return the kind that a drafter's spec stands for; UsageError: no such drafter."""
     plan = plan_of(spec)
     every = not is_ours("drafters", spec) or spec.name in COMMON
     upto = UPTO_OF_TREES if plan.tree and plan.drawn is not Drawn.POINT else MAX_K
@@ -170,7 +170,7 @@ def made_drafter(make: Callable[[LM], Drafter]) -> Drafter:
 
 
 def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
-    """Return where the decisions of a drafter change: a chain, or the tree that it draws."""
+    """Return the cells of a drafter's uniforms: of a chain, or of the tree that it draws."""
     try:
         opened = made_drafter(partial(open_over, drafter=drafter))
     except Exception:  # a drafter without a table is left out, with the reason
@@ -185,7 +185,7 @@ def schedules() -> list[str]:
 
 
 def made_schedule(name: str) -> Schedule:
-    """Make the schedule of a spec as text; the constant one has the K of whole texts.
+    """Make the schedule of a spec as text; `constant` alone has the K of whole texts.
 
     Raises:
         UsageError: no such schedule, or one with other arguments.

@@ -67,7 +67,7 @@ class Query(ABC):
         raise NotImplementedError
 
     def along(self, fixed: Fixed, moved: Uniform, points: Sequence[float]) -> Tensor:
-        """Return [LATER, points, width] the rulings while a uniform moves along `points`."""
+        """Return [LATER, points, width] the rulings while `moved` goes along `points`, by trial."""
         if self.at_once:
             try:
                 with quietly():
@@ -88,7 +88,7 @@ class Query(ABC):
         return sorted({*GRID, LAST, *around})
 
     def cells(self, before: Fixed, moved: Uniform) -> list[float]:
-        """Return the widths of the cells of one uniform, from 0 up.
+        """Return the widths of the cells of one uniform, from 0 up; kept for later calls.
 
         Args:
             before: midpoints of the cells chosen for the earlier uniforms.
@@ -180,6 +180,7 @@ class VerifierQuery(Query):
         return (*path.tolist(), int(token))
 
     def together(self, fixed: Fixed, moved: Uniform, points: Sequence[float]) -> Tensor:
+        """Return what `along` does, in one call of the verifier under `vmap`."""
         trial = trials(len(self.draft.tokens) + 2)[:, None]
         uniforms = trial.repeat(1, len(points), 1, 1)  # [LATER, points, purposes, width]
         for (purpose, slot), u in fixed.items():
@@ -274,7 +275,7 @@ def guesses(
     Args:
         q: [N + 1] the target's distributions in the form given to a verifier.
         p: [N] the draft's distributions, or none for tokens drafted by rule.
-        parents: [N] parents of a tree's nodes.
+        parents: [N] parents of a tree's nodes; None: a chain.
     """
     thresholds = {edge for probs in q for edge in edges(probs)}
     weight = 1.0
@@ -300,9 +301,11 @@ def guesses(
 def of_trees(
     q: Sequence[Probs], p: Sequence[Probs], tokens: Sequence[int], parents: Sequence[int]
 ) -> Iterator[float]:
-    """Yield the residual after each sibling, independent and distinct, from either weight.
+    """Yield each node's acceptance chance, then weight and cell edges after its children.
 
-    A node has the weight 1 if the walk descends to it, else its own probability.
+    For independent and for distinct siblings, from either weight: 1 if the walk descends to the
+    node,
+    else its own probability.
     """
     for distinct in False, True:
         for whole in False, True:

@@ -90,7 +90,7 @@ class RuleRow:
 
 
 def row_of(pair: Pairing) -> RuleRow:
-    """Enumerate one pairing by its names."""
+    """Return the row of one pairing, enumerated; what cannot be made gives a failed row."""
     names = names_of(pair)
     try:
         verifier: Verifier = make("verifiers", pair.verifier)
@@ -107,9 +107,10 @@ def rows_of(
     take_row: Callable[[Pairing, RuleRow], None],
     begun: Callable[[Pairing], None] = lambda pairing: None,
 ) -> list[RuleRow]:
-    """Return the rows of `pairings` in their order, from `workers` other processes, or this one.
+    """Return the rows of `pairings` in their order; an enumeration that raises gives a failed row.
 
     Args:
+        workers: other processes; 0 or 1: this process. One that ends raises SpsError.
         take_row: called with each row on completion, in any order.
         begun: called with each pairing before its enumeration.
     """
@@ -161,7 +162,7 @@ def pairing(
     *,
     deep: bool = False,
 ) -> RuleRow:
-    """Enumerate one pairing, past its refusal if it is refused."""
+    """Return the row of one pairing, enumerated past a refusal; an error gives a failed row."""
     fields: dict[str, Any] = {"verifier": name, "drafter": kind.name, "schedule": schedule_name}
     if reason := impossible_here(kind, schedule):
         return RuleRow(**fields, guarantee="", refused=None, distance=None, left_out=reason)
@@ -181,7 +182,7 @@ def pairing(
 
 
 def impossible_here(kind: DraftKind, schedule: Callable[[], Schedule]) -> str | None:
-    """Return the reason why tables cannot serve as models of a pairing, or None."""
+    """Return why tables cannot serve as models of a pairing; None: they can."""
     try:
         drafter = made_drafter(kind.make)
     except Exception as error:
@@ -255,7 +256,7 @@ class Subject(NamedTuple):
 
 
 def draws(subject: Subject) -> int:
-    """Return the number of uniforms that the drafter requests in a round of whole texts."""
+    """Return the number of uniforms that a drafter requests in a round of K = `LOOKAHEAD`."""
     case = subject.case(TEXTS[0]._replace(lookahead=LOOKAHEAD), Constant(LOOKAHEAD))
     undivided = DiscoveredRule(subject.verifier, lambda facts, slot: [1.0])
     walk = Walk(replace(case, rule=undivided), case.q, case.p, []).run()

@@ -60,6 +60,7 @@ class Pair:
         return self._rows[prefix]
 
     def _new_row(self, prefix: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return (q, p) after `prefix`, seeded by it, with ties, zeros, ... by its kind."""
         kind, rng = self.kind(prefix), self._random(prefix, "law")
         q = [rng.uniform(0.1, 1.0) for _ in range(self.vocab)]
         p = [rng.uniform(0.1, 1.0) for _ in range(self.vocab)]
@@ -171,6 +172,7 @@ class TableLM:
         return self._logits[prefix]
 
     def _check(self, chain: list[int]) -> None:
+        """Raise `InconsistentFeedError` unless a fed chain continues the text with one pending."""
         if self._text is None:
             return
         have = self._cache + chain
@@ -205,7 +207,7 @@ def open_over(lm: LM, drafter: Spec) -> Drafter:
     """Return a drafter of the registry over the table of a draft model.
 
     Raises:
-        SpsError: the drafter needs more than a table.
+        UsageError: the drafter needs more than a table, or its arguments are wrong.
     """
     plan = plan_of(drafter)
     if plan.target or plan.weights not in (Weights.NONE, Weights.MODEL):

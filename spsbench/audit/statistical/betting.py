@@ -5,7 +5,9 @@ expected factor is 1 whatever the past, so the capital is a nonnegative martinga
 inequality the capital ever reaches 1 / level with probability at most `level`: the audit may stop
 at any time (Shafer 2021; Ramdas et al. 2023). The initial capital is divided among many bets:
 sizes, signs, directions and strata. Their sum is one such martingale, so that the number of bets
-costs power, never validity: the level holds for the whole audit. The module ends with the controls:
+costs power, never validity: the level holds for the whole audit. A bet of 0.4 on sets of mass 1/2,
+1/2, 1/5, of which the first two are hit, has 1.2, 1.44, 1.3248 after each token: 1 + 0.4 (1 - 1/2)
+twice, then 1 + 0.4 (0 - 1/5). The module ends with the controls:
 the least detectable bias, and its injection as a test of power.
 """
 
@@ -133,6 +135,8 @@ class Bet:
 
 
 def _bets() -> tuple[Bet, ...]:
+    """Return all bets; the shares of their initial capital sum up to 1."""
+
     def even(share: float, sizes: tuple[float, ...], **put: Any) -> list[Bet]:
         return [Bet(share / len(sizes), size, **put) for size in sizes]
 
@@ -158,9 +162,11 @@ NO_BAND: Floats = np.zeros(len(DIRECTIONS))
 
 
 def log_factors(bet: Bet, mass: Floats, pull: Floats, band: float = 0.0) -> tuple[Floats, Floats]:
-    """Return [...] the logarithms of the factors of a hit and of a miss.
+    """Return [...] the logarithms of the factors of a hit and of a miss of a set of `mass` [...].
 
-    With a `band` the null is |bias| <= band: the bet is fair at the far end of it.
+    With a `band` the null is |bias| <= band: the bet is fair at the far end of it. Scaled bets
+    expect
+    the alternative to add `pull` [...] to the mass.
     """
     mass = np.clip(mass + bet.sign * band, 0.0, 1.0)
     if bet.scaled:
@@ -182,7 +188,7 @@ class EProcess:
         self.peak = 0.0  # largest logarithm of the total
 
     def take(self, evidence: Evidence) -> Floats:
-        """Return [n] the logarithm of the total after each further token."""
+        """Add tokens; return [n] the logarithm of the total capital after each of them."""
         steps = gains(evidence, self.band)
         paths = self.logs + np.cumsum(steps, axis=0)
         if len(paths) == 0:
@@ -250,7 +256,7 @@ class Control:
 
 
 def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) -> float | None:
-    """Return the least bias that such an audit detects with probability 0.99, or None.
+    """Return the least mean bias that such an audit detects with probability 0.99, or None.
 
     The power is simulated at the tokens' distributions with the main bets alone: conservative.
     """
@@ -284,7 +290,7 @@ def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) 
 def inject(
     evidence: Evidence, bias: float, level: float = LEVEL, band: Floats = NO_BAND
 ) -> Control:
-    """Audit tokens drawn from the same distributions with a bias of `bias`, once per seed."""
+    """Audit tokens drawn from the same distributions with a mean bias of `bias`, once per seed."""
     kappa = tilt_of(evidence, bias)
     free = np.maximum(1 - evidence.mass[:, DRAFT], 1e-12)
     chance = added(evidence, kappa) / free  # probability of replacing a token outside the set
@@ -306,7 +312,7 @@ def added(evidence: Evidence, kappa: float) -> Floats:
 
 
 def tilt_of(evidence: Evidence, bias: float) -> float:
-    """Return the tilt whose mean effect is `bias`."""
+    """Return the tilt whose mean effect is `bias`, found by bisection; at most `tilt_limit`."""
     low, high = 0.0, tilt_limit(evidence)
     for _ in range(60):
         middle = (low + high) / 2

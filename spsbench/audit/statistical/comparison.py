@@ -36,10 +36,10 @@ class Compared:
     name: str
     kind: GreedyKind
     position: int | None = None  # first token that differs
-    tokens: tuple[int, int] | tuple[str, str] | None = None  # of the reference, of the text
+    tokens: tuple[int, int] | tuple[str, str] | None = None  # the reference's, the text's
     gap: float | None = None  # between the logarithms of the two tokens
     tolerance: float | None = None
-    logits: tuple[float, float] | None = None  # of the reference, for the two tokens
+    logits: tuple[float, float] | None = None  # the reference's, for the two tokens
 
     @property
     def divergence(self) -> dict[str, Any] | None:
@@ -79,7 +79,7 @@ class GreedyResult:
 
     @property
     def verdict(self) -> AuditVerdict:
-        """Return the verdict: any bug is a bias."""
+        """Return BIAS for any bug; HELD if a text and both controls hold; else NOT_VALID."""
         if self.counts[GreedyKind.BUG]:
             return AuditVerdict.BIAS
         conclusive = len(self.compared) > sum(self.counts[kind] for kind in NO_COMPARISON)

@@ -36,8 +36,8 @@ class AuditVerdict(StrEnum):
 
     HELD = "held"
     BIAS = "bias found"
-    NOT_VALID = "not valid"  # of a pair: a control failed, or there were too few tokens
-    UNKNOWN = "cannot be decided"  # of a server: what it gives does not decide
+    NOT_VALID = "not valid"  # a pair: a control failed, or there were too few tokens
+    UNKNOWN = "cannot be decided"  # a server: what it gives does not decide
     NOT_AUDITED = "not audited"  # by the choice of the user
 
 
@@ -81,7 +81,7 @@ class Test:
 def share(
     evidence: Evidence, d: int, name: str, stratum: str = "all", where: Bits | None = None
 ) -> Test:
-    """Return the share of the tokens `where` in the set of direction `d`, under a name."""
+    """Return the share of tokens `where` (None: all) in the set of direction `d`, under a name."""
     here = slice(None) if where is None else where
     hit, mass = evidence.hit[here, d], evidence.mass[here, d]
     n = len(mass)
@@ -173,7 +173,7 @@ class MethodAudit:
 
     @property
     def shares(self) -> list[Test]:
-        """Return the observed and the expected share of each direction, and by stratum."""
+        """Return observed and expected shares by direction, then by stratum, without empty ones."""
         tokens = self.evidence()
         shares = [share(tokens, d, name) for d, name in enumerate(DIRECTIONS)]
         for names, strata in ((INDEX_STRATA, tokens.index), (LENGTH_STRATA, tokens.length)):
@@ -185,7 +185,7 @@ class MethodAudit:
 
     @property
     def alarm_line(self) -> str:
-        """Describe what alarms: the first impossible token, or the largest deviation."""
+        """Describe what alarms: the first impossible token, else e-value and largest deviation."""
         if self.impossible:
             first = self.impossible[0]
             return (
@@ -201,6 +201,7 @@ class MethodAudit:
         )
 
     def to_json(self) -> dict[str, Any]:
+        """Return the figures, shares, curve and first impossible tokens as plain values."""
         return {
             "name": self.name,
             "texts": self.texts,
@@ -223,7 +224,7 @@ class Finding:
     verdict: AuditVerdict
     line: str
     claim: float | None  # least bias that has power 0.99
-    control: Control | None  # of an audit without an alarm
+    control: Control | None  # the planted bias; None: an alarm, or nothing to claim
     audited: MethodAudit
     plain: MethodAudit | None
     seconds: float = 0.0
@@ -234,6 +235,7 @@ class Finding:
         return self.plain is not None and self.plain.alarmed
 
     def to_json(self) -> dict[str, Any]:
+        """Return verdict, line, claim, controls and both methods as plain values."""
         level = self.audited.level
         return {
             "verdict": self.verdict.value,
@@ -251,7 +253,7 @@ class Finding:
         }
 
 
-GROWTH = 1.1  # of the sample, before the simulated claim is computed again
+GROWTH = 1.1  # how far the sample grows before the simulated claim is computed again
 
 
 class Audit:
@@ -281,7 +283,7 @@ class Audit:
         return self.audited.alarmed or (self.plain is not None and self.plain.alarmed)
 
     def claim(self, growth: float = GROWTH) -> float | None:
-        """Return the least detectable bias, computed again after growth of the sample."""
+        """Return the least detectable bias, computed again once the sample grew by `growth`."""
         if self.audited.tokens > growth * self._tried:
             self._tried = self.audited.tokens
             self._claim = self.audited.claim()
@@ -295,7 +297,7 @@ class Audit:
         return self.bias is not None and (claim := self.claim()) is not None and claim <= self.bias
 
     def finding(self, seconds: float = 0.0) -> Finding:
-        """Return the verdict."""
+        """Plant a bias that must be caught, judge the texts so far; `seconds`: that it took."""
         claim = self.claim(growth=1.0)
         control = self.audited.plant(claim) if claim and not self.audited.alarmed else None
         verdict, line = self._judge(claim, control)
@@ -310,6 +312,7 @@ class Audit:
         )
 
     def _judge(self, claim: float | None, control: Control | None) -> tuple[AuditVerdict, str]:
+        """Return verdict and reason: broken, alarm, too few tokens, control, claim, else HELD."""
         for method, where in ((self.plain, "in plain sampling already: "), (self.audited, "")):
             if method is not None and method.broken:
                 return self.undecided, f"{where}{method.broken[0]}: no probabilities to bet on"

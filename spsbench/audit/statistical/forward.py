@@ -79,11 +79,11 @@ class Scorer:
         return self.processed(rows, text, len(prompt))
 
     def processed(self, rows: Tensor, text: Sequence[int], start: int) -> Floats:
-        """Return [n, V] of the model's logits after each of the last n tokens of `text`.
-
-        They are under the processors, without padding.
+        """Return [n, V] the model's logits after each of the last n tokens, under the processors.
 
         Args:
+            rows: [n, V + padding] the model's logits.
+            text: prompt and answer.
             start: tokens of the prompt of `text`.
         """
         ends = range(len(text) - len(rows) + 1, len(text) + 1)
@@ -107,7 +107,7 @@ def plain(model: PreTrainedModel, text: Sequence[int], keep: int) -> Tensor:
 
 
 def again(model: PreTrainedModel) -> PreTrainedModel | None:
-    """Load the model again in float32; None without a folder, or without enough memory."""
+    """Load the model again in float32; None where files, memory or its code do not allow it."""
     folder = Path(str(model.config.name_or_path))
     plain_files = folder.is_dir() and any(folder.glob("*.safetensors"))
     quantised = getattr(model.config, "quantization_config", None) is not None
@@ -136,7 +136,7 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
 
 def _unpacked(module: StandIn, wide: bool, *inputs: Any, **options: Any) -> Any:
     """Compute a layer that an engine packed as its stock one."""
-    stock = deepcopy(module)  # of a stand-in: the stock layer
+    stock = deepcopy(module)  # the copy of a stand-in is the stock layer
     return (stock.float() if wide else stock)(*inputs, **options)
 
 
@@ -179,7 +179,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _narrow_weights(module: nn.Module) -> list[nn.Parameter]:
-    """Return the weights to widen; packed ones are widened as they are unpacked."""
+    """Return the floating-point weights to widen; packed ones are widened as they are unpacked."""
     return [
         weight
         for part in module.modules()

@@ -48,7 +48,8 @@ def compare(
     """Compare two greedy texts of one prompt: identical, a tie within rounding, or a bug.
 
     The reference is a cacheless pass in float32; the tolerance is twice the measured difference
-    to a step, and to a block of k + 1 tokens, of the scorer's model in its own precision.
+    to a step, and to a block of k + 1 tokens, of the scorer's model in its own precision. A text
+    that ends before the other is a bug.
     """
     if list(ars) == list(sps):
         return Compared(name, GreedyKind.IDENTICAL)
@@ -69,7 +70,7 @@ def compare(
 
 
 def after_block(model: PreTrainedModel, text: Tensor, size: int, prefill: int = 0) -> Tensor:
-    """Return [V] logits after `text`, its last `size` tokens fed together.
+    """Return [V] logits after `text`, its last `size` tokens fed together, by a session.
 
     Args:
         prefill: tokens that a model with states reads at once; all others are fed one by one.
@@ -98,6 +99,7 @@ class Greedy(GreedyResult):
         return f"{lead}{counts}{self.failed_controls} ({self.seconds:.0f} s)"
 
     def to_json(self) -> dict[str, Any]:
+        """Return verdict, line, counts, controls and every comparison as plain values."""
         return {
             "verdict": self.verdict.value,
             "line": self.line,

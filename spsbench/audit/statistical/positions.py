@@ -38,7 +38,7 @@ class Distributions:
     probs: Floats  # [n, V]
     scaled: Floats  # [n, V] logits over the temperature, the largest 0
     least: Floats  # [n] the least scaled logits that top-k and min-p keep
-    mass: Floats  # [n, V] of the likelier tokens that top-k keeps
+    mass: Floats  # [n, V] mass of the likelier tokens that top-k keeps
     top_p: float
 
     def outside(self, tokens: Whole) -> Floats:
@@ -63,7 +63,7 @@ def greatest_difference(a: Floats, b: Floats) -> float:
 
 
 def distributions_of(logits: Floats, warp: WarpSettings) -> Distributions:
-    """Return [n, V] the distributions of logits; the temperature is above 0."""
+    """Return the n distributions of [n, V] logits under a warp of temperature above 0."""
     n, size = logits.shape
     scaled = (logits.astype(np.float64) - logits.max(-1, keepdims=True)) / warp.temperature
     least = np.full(n, -np.inf)
@@ -88,7 +88,7 @@ def distributions_of(logits: Floats, warp: WarpSettings) -> Distributions:
 class Positions:
     """The target's distributions at n tokens of a text, and what came."""
 
-    probs: Floats  # [n, W] of all outcomes
+    probs: Floats  # [n, W] probabilities of all outcomes
     emitted: Whole  # [n] outcome of the emitted token
     argmax: Bits  # [n, W] the likeliest visible outcome
     ends: Bits  # [n, W] outcomes that end a text
@@ -116,8 +116,11 @@ def of_vocabulary(
     """Return the positions of tokens whose outcomes are all tokens of the vocabulary.
 
     Args:
+        probs: [n, V] the target's distributions.
+        tokens: [n] the emitted tokens.
         rounds: the number of tokens that each round of the text emitted.
         first: position of the first of `tokens` in the text.
+        draft: [n, V] the draft's distributions; None: there is no draft.
     """
     n, size = probs.shape
     argmax, ends, tail = (np.zeros(probs.shape, np.bool_) for _ in range(3))
@@ -151,7 +154,7 @@ def sets_of(at: Positions, favoured: Bits) -> Bits:
 def evidence(
     at: Positions, favoured: Bits, rng: np.random.Generator, pull: Floats | None = None
 ) -> Evidence:
-    """Return whether each token hit each set, and the probability of that.
+    """Return whether each token hit each set, the set's probability, and seeded draws of both.
 
     Args:
         favoured: [n, W] outcomes that an alternative favours.
@@ -204,7 +207,7 @@ def masses(probs: Floats, sets: Bits) -> Floats:
 
 
 def draws(probs: Floats, sets: Bits, rng: np.random.Generator) -> tuple[Bits, Bits]:
-    """Return [R, n, D] the sets of seeded draws, and of draws within the favoured set."""
+    """Return [R, n, D] the sets that seeded draws hit, and of draws within the favoured set."""
     n, rows = len(probs), np.arange(len(probs))
     inside = probs * sets[:, DRAFT]
     sets_of_draws = []
@@ -237,6 +240,7 @@ class DraftPreferred:
     name = "tokens that the draft model prefers"
 
     def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+        """Return where p > q, and the sum of p - q there; without a draft, nothing."""
         if at.draft is None:
             return np.zeros(at.probs.shape, np.bool_), None
         if at.draft.dtype == np.bool_:
@@ -251,7 +255,8 @@ class Likeliest:
     name = "the likeliest token"
 
     def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
-        # of a vocabulary where it is not certain, of columns where it is possible
+        """Return the argmax where a bet on it is possible; None: no pull."""
+        # among all tokens where it is not certain, among columns where it is possible
         return at.argmax & (at.probs > 0 if at.keys else at.probs < 1), None
 
 
@@ -268,6 +273,7 @@ class Followed:
         self._otherwise = otherwise
 
     def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+        """Return what followed the newest two tokens last time, else what `otherwise` favours."""
         favoured = np.zeros(at.probs.shape, np.bool_)
         text, last = [*context, *at.tokens], dict[tuple[Any, ...], Any]()
         for end in range(2, len(text)):
@@ -293,6 +299,7 @@ class Excess:
         self._counts: dict[Any, list[float]] = {}
 
     def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+        """Return the columns above their expected counts so far, then count this text's tokens."""
         favoured, text = np.zeros(at.probs.shape, np.bool_), [*context, *at.tokens]
         stated = at.probs if at.stated is None else at.stated
         for i, keys in enumerate(at.keys):
@@ -326,7 +333,7 @@ def evidence_of(
     rng: np.random.Generator,
     context: Sequence[Any] = (),
 ) -> list[Evidence]:
-    """Return the evidence of a text, given in blocks after a context, for each alternative."""
+    """Return the evidence of a text, given in blocks after a context, one for each alternative."""
     parts: list[list[Evidence]] = [[] for _ in alternatives]
     before = [*context]
     for at in blocks:

@@ -70,7 +70,7 @@ class Referee:
     def examine(
         self, text: Text, alternatives: Sequence[Alternative]
     ) -> tuple[list[Evidence], list[Impossible]]:
-        """Return the evidence of a text for each alternative, and its impossible tokens."""
+        """Return a text's evidence for each alternative, and its impossible tokens."""
         impossible = self._beyond_the_end(text)
         crc = zlib.crc32(np.array(text.tokens, np.int64).tobytes())
         rng = np.random.default_rng([self.seed, crc, len(text.prompt)])
@@ -101,7 +101,7 @@ class Referee:
             yield first, target, at
 
     def _outside(self, text: Text, first: int, at: Positions, gap: Floats) -> Iterator[Impossible]:
-        """Yield the tokens outside the target's support, by the distance [n] from it."""
+        """Yield tokens beyond `edge` outside the target's support; `gap` [n]: their distance."""
         for row in np.flatnonzero(gap > self.edge).tolist():
             before = (*text.prompt, *text.tokens[: first + row])[-SHOWN:]
             reason = f"outside the target's support by {gap[row]:.3g}"
@@ -129,8 +129,8 @@ def rounding(
 
     The distribution of a run of lower precision differs from that of float32 at every token, so its
     audit tests |bias| <= band instead of bias = 0. A band [D] is the mean shift of each set's
-    probability by the model's precision; none in float32. The edge is in logits, or in mass at the
-    boundary of a nucleus.
+    probability by the model's precision and three standard errors; 0 in float32. The edge is in
+    logits, or in mass at the boundary of a nucleus.
     """
     shifts: list[list[Floats]] = [[] for _ in alternatives]
     edge = EDGE
@@ -175,7 +175,10 @@ def referee_of(cell: Cell, loaded: Loaded) -> Referee:
 
 
 def alternatives_of(cell: Cell, loaded: Loaded) -> list[Alternative]:
-    """Return the faults to bet on: a wrong method shifts texts towards what its drafts are."""
+    """Return the one fault to bet on: a set of tokens towards which a wrong method shifts texts.
+
+    Those that the draft model prefers; for look-ups what followed last time; else the likeliest.
+    """
     if loaded.draft is not None and loaded.draft_tokenizer is None:
         return [DraftPreferred()]
     if cell.elsewhere or loaded.vocabularies is not None:

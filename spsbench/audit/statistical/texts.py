@@ -77,7 +77,7 @@ def generate(cell: Cell, loaded: Loaded, prompt: Sequence[int], sample: str, rep
 
 
 SMALL = 200_000_000  # parameters of target and draft together; larger ones use all cores alone
-COPIES = 2  # of each model in a worker: the engine's and the scorer's
+COPIES = 2  # copies of each model in a worker: the engine's and the scorer's
 
 
 class Prompt(NamedTuple):
@@ -94,7 +94,7 @@ def prompts_of(
     most: int,
     sample_seed: int | None = None,
 ) -> list[Prompt]:
-    """Return prompts that fit the context with their output, from each task in turn.
+    """Return up to `most` prompts that fit the context with their output, from each task in turn.
 
     Each task gives its first prompts, or those that `sample_seed` draws.
     """
@@ -197,6 +197,7 @@ def perform_in_order(
     next_index, over = 0, False
 
     def take(unit: tuple[int, AuditJob], examined: Examined | Exception) -> None:
+        """Keep a result until all before it have come, then hand them on in order."""
         nonlocal next_index, over
         if isinstance(examined, Exception):
             raise examined
@@ -236,7 +237,7 @@ class AuditTexts(Work):
 
 
 def workers_for(cell: Cell, loaded: Loaded) -> int:
-    """Return the number of workers: one per core for small models on the CPU, else one."""
+    """Return 1, or the number of cores for small models on the CPU that memory holds so often."""
     if cell.ranks > 1 or cell.elsewhere:
         return 1
     size = sum(model.num_parameters() for model in loaded.models)

@@ -276,7 +276,7 @@ SIBLING_PROBS, SLOT_PROBS, ROW = TreeRejection._probs, sps_rule.slot_probs, samp
 KNOWN_IDS = network.known_ids
 
 
-PROCESSED, FOLLOW = TextProcessors._processed, TextProcessors._follow
+PROCESSED, FOLLOW = TextProcessors.rows, TextProcessors._follow
 OF_TEXTS = "spsbench.loop.processors.TextProcessors."
 
 
@@ -291,8 +291,8 @@ def keeping_drafts(self: Any, logits: Any, text: Any, paths: Any) -> Any:
 
 def without_last_row(self: Any, logits: Any, text: Any, paths: Any) -> Any:
     """Rows of processors that leave out the bonus token's."""
-    rows, dead = PROCESSED(self, logits, text, paths)
-    return (torch.cat([rows[:-1], logits[-1:]]) if len(paths) > 1 else rows), dead
+    rows = PROCESSED(self, logits, text, paths)
+    return torch.cat([rows[:-1], logits[-1:]]) if len(paths) > 1 else rows
 
 
 class StatesUnpenalised(ModelDrafter):
@@ -568,20 +568,20 @@ weak = Confidence(0.5, most=2)
 SEEN = {  # by walk and drafter kind
     ("processed sps", "model"): {
         "the first row's penalty is used for all": {
-            OF_TEXTS + "_processed": lambda self, logits, text, paths: PROCESSED(
+            OF_TEXTS + "rows": lambda self, logits, text, paths: PROCESSED(
                 self, logits, text, [paths[0]] * len(paths)
             )
         },
         "the newest token is not counted": {
             OF_TEXTS + "_follow": lambda self, text: FOLLOW(self, text[:-1])
         },
-        "counts keep a rejected token": {OF_TEXTS + "_processed": keeping_drafts},
-        "the bonus row has no penalty": {OF_TEXTS + "_processed": without_last_row},
+        "counts keep a rejected token": {OF_TEXTS + "rows": keeping_drafts},
+        "the bonus row has no penalty": {OF_TEXTS + "rows": without_last_row},
     },
     ("processed sps", ""): {"p is stated without the penalty": {"drafter": StatesUnpenalised}},
     ("processed trees", ""): {
         "a node counts its siblings": {
-            OF_TEXTS + "_processed": lambda self, logits, text, paths: PROCESSED(
+            OF_TEXTS + "rows": lambda self, logits, text, paths: PROCESSED(
                 self, logits, text, [path and (*path, *paths[1]) for path in paths]
             )
         }

@@ -120,6 +120,9 @@ Verifier: TypeAlias = (
 class LoadOptions(TypedDict, total=False):
     """Options of `spsbench.load` and `spsbench.generate`; None: not given."""
 
+    adapter: str | None
+    """PEFT adapter merged into the target: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
     allow_pickle: bool | None
     """Allow weights in pickle files, which can run code when they are loaded. Default:
     False."""
@@ -135,6 +138,9 @@ class LoadOptions(TypedDict, total=False):
     draft: str | None
     """Name, folder or Hugging Face id of the draft model. self:int8 is the target quantised.
     Default: that of a bundled pair."""
+    draft_adapter: str | None
+    """PEFT adapter merged into the draft model: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
     draft_device: str | None
     """Device of the draft model: cpu, cuda, cuda:1 ... Default: the target's."""
     draft_dtype: str | None
@@ -175,14 +181,12 @@ class LoadOptions(TypedDict, total=False):
     max_new_tokens: int | None
     """Maximum number of tokens to generate. Default: 128."""
     min_new_tokens: int | None
-    """Minimum number of tokens before the answer may end. Default: 0, in a chat the model's
-    own."""
+    """Minimum number of tokens before the answer may end. Default: 0."""
     min_p: float | None
     """Drop tokens below this share of the most likely token's probability; 0 is off. Default:
-    0.0, in a chat the model's own."""
+    0.0."""
     no_repeat_ngram: int | None
-    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0, in a chat the
-    model's own."""
+    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0."""
     offline: bool | None
     """Never contact the Hugging Face Hub. Default: False."""
     presence_penalty: float | None
@@ -191,8 +195,7 @@ class LoadOptions(TypedDict, total=False):
     """Regular expression that each text matches in full. Default: none."""
     repetition_penalty: float | str | None
     """Divide positive logits of tokens in prompt and answer by this number, and multiply
-    others; with :answer, of tokens in the answer alone. Default: 1, in a chat the model's
-    own."""
+    others; with :answer, of tokens in the answer alone. Default: 1."""
     revision: str | None
     """Branch, tag or commit of the target on the hub. Default: none."""
     schedule: Schedule | None
@@ -205,15 +208,14 @@ class LoadOptions(TypedDict, total=False):
     target: str | None
     """Name, folder or Hugging Face id of the target. Default: nano."""
     temperature: float | None
-    """Sampling temperature; 0 is greedy decoding. Default: 1.0, in a chat the model's own."""
+    """Sampling temperature; 0 is greedy decoding. Default: 1.0."""
     threads: int | Literal["auto"] | None
     """CPU threads; auto leaves room for other programs. Default: auto."""
     top_k: int | None
-    """Sample from the k most likely tokens only; 0 is off. Default: 0, in a chat the model's
-    own."""
+    """Sample from the k most likely tokens only; 0 is off. Default: 0."""
     top_p: float | None
     """Nucleus sampling, from the most likely tokens of total probability p; 1 is off. Default:
-    1.0, in a chat the model's own."""
+    1.0."""
     trust_remote_code: bool | None
     """Run the Python code in the repository of the target; needs a pinned revision. Default:
     False."""
@@ -227,6 +229,9 @@ class LoadOptions(TypedDict, total=False):
 class CallOptions(TypedDict, total=False):
     """Options of `Pair.generate`, `stream`, `generation` and `compare`; None: not given."""
 
+    adapter: str | None
+    """PEFT adapter merged into the target: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
     attention: str | None
     """Attention implementation of the target, by its name in transformers. Default: none."""
     bad_words: str | Sequence[str] | None
@@ -239,6 +244,9 @@ class CallOptions(TypedDict, total=False):
     draft: str | None
     """Name, folder or Hugging Face id of the draft model. self:int8 is the target quantised.
     Default: that of a bundled pair."""
+    draft_adapter: str | None
+    """PEFT adapter merged into the draft model: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
     draft_device: str | None
     """Device of the draft model: cpu, cuda, cuda:1 ... Default: the target's."""
     draft_dtype: str | None
@@ -279,22 +287,19 @@ class CallOptions(TypedDict, total=False):
     max_new_tokens: int | None
     """Maximum number of tokens to generate. Default: 128."""
     min_new_tokens: int | None
-    """Minimum number of tokens before the answer may end. Default: 0, in a chat the model's
-    own."""
+    """Minimum number of tokens before the answer may end. Default: 0."""
     min_p: float | None
     """Drop tokens below this share of the most likely token's probability; 0 is off. Default:
-    0.0, in a chat the model's own."""
+    0.0."""
     no_repeat_ngram: int | None
-    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0, in a chat the
-    model's own."""
+    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0."""
     presence_penalty: float | None
     """Subtract this from the logits of tokens that the answer has. Default: 0.0."""
     regex: str | None
     """Regular expression that each text matches in full. Default: none."""
     repetition_penalty: float | str | None
     """Divide positive logits of tokens in prompt and answer by this number, and multiply
-    others; with :answer, of tokens in the answer alone. Default: 1, in a chat the model's
-    own."""
+    others; with :answer, of tokens in the answer alone. Default: 1."""
     revision: str | None
     """Branch, tag or commit of the target on the hub. Default: none."""
     schedule: Schedule | None
@@ -307,13 +312,12 @@ class CallOptions(TypedDict, total=False):
     target: str | None
     """Name, folder or Hugging Face id of the target. Default: nano."""
     temperature: float | None
-    """Sampling temperature; 0 is greedy decoding. Default: 1.0, in a chat the model's own."""
+    """Sampling temperature; 0 is greedy decoding. Default: 1.0."""
     top_k: int | None
-    """Sample from the k most likely tokens only; 0 is off. Default: 0, in a chat the model's
-    own."""
+    """Sample from the k most likely tokens only; 0 is off. Default: 0."""
     top_p: float | None
     """Nucleus sampling, from the most likely tokens of total probability p; 1 is off. Default:
-    1.0, in a chat the model's own."""
+    1.0."""
     trust_remote_code: bool | None
     """Run the Python code in the repository of the target; needs a pinned revision. Default:
     False."""
@@ -327,6 +331,9 @@ class CallOptions(TypedDict, total=False):
 class BenchOptions(TypedDict, total=False):
     """Options of `spsbench.bench` and `Pair.bench`; None: not given."""
 
+    adapter: str | Sequence[str] | None
+    """PEFT adapter merged into the target: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
     allow_pickle: bool | None
     """Allow weights in pickle files, which can run code when they are loaded. Default:
     False."""
@@ -337,8 +344,8 @@ class BenchOptions(TypedDict, total=False):
     batch: int | str | Iterable[int | str] | None
     """Texts at a time, in the same passes or as requests to a server: 1,2,4,8. Default: 1."""
     chat: bool | Literal["auto", "on", "off"] | None
-    """Put prompts into the model's chat template: auto (if it has one), on or off. Default:
-    auto."""
+    """Put prompts into the model's chat template, and sample as its generation_config says:
+    auto (if it has one), on or off. Default: auto."""
     continuous: bool | None
     """Continuous batching: a finished text makes room for the next. Default: False."""
     data: str | None
@@ -351,6 +358,9 @@ class BenchOptions(TypedDict, total=False):
     draft: str | Sequence[str] | None
     """Name, folder or Hugging Face id of the draft model. self:int8 is the target quantised.
     Default: that of a bundled pair."""
+    draft_adapter: str | Sequence[str] | None
+    """PEFT adapter merged into the draft model: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
     draft_device: str | Sequence[str] | None
     """Device of the draft model: cpu, cuda, cuda:1 ... Default: the target's."""
     draft_dtype: str | Sequence[str] | None
@@ -395,14 +405,12 @@ class BenchOptions(TypedDict, total=False):
     method: str | Sequence[str] | None
     """Methods: ars (auto-regressive), sps (speculative sampling). Default: ars,sps."""
     min_new_tokens: int | Sequence[int] | None
-    """Minimum number of tokens before the answer may end. Default: 0, in a chat the model's
-    own."""
+    """Minimum number of tokens before the answer may end. Default: 0."""
     min_p: float | Sequence[float] | None
     """Drop tokens below this share of the most likely token's probability; 0 is off. Default:
-    0.0, in a chat the model's own."""
+    0.0."""
     no_repeat_ngram: int | Sequence[int] | None
-    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0, in a chat the
-    model's own."""
+    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0."""
     no_texts: bool | None
     """Leave a digest in the place of texts and token ids, once they are scored. Default:
     False."""
@@ -427,8 +435,7 @@ class BenchOptions(TypedDict, total=False):
     """Timed repeats of each sample. Default: 1."""
     repetition_penalty: float | str | Sequence[float | str] | None
     """Divide positive logits of tokens in prompt and answer by this number, and multiply
-    others; with :answer, of tokens in the answer alone. Default: 1, in a chat the model's
-    own."""
+    others; with :answer, of tokens in the answer alone. Default: 1."""
     resume: bool | None
     """Resume an interrupted run. Default: False."""
     revision: str | Sequence[str] | None
@@ -456,17 +463,16 @@ class BenchOptions(TypedDict, total=False):
     target: str | Sequence[str] | None
     """Name, folder or Hugging Face id of the target. Default: nano."""
     temperature: float | Sequence[float] | None
-    """Sampling temperature; 0 is greedy decoding. Default: 1.0, in a chat the model's own."""
+    """Sampling temperature; 0 is greedy decoding. Default: 1.0."""
     threads: int | Literal["auto"] | None
     """CPU threads; auto leaves room for other programs. Default: auto."""
     title: str | None
     """Title of the report. Default: none."""
     top_k: int | Sequence[int] | None
-    """Sample from the k most likely tokens only; 0 is off. Default: 0, in a chat the model's
-    own."""
+    """Sample from the k most likely tokens only; 0 is off. Default: 0."""
     top_p: float | Sequence[float] | None
     """Nucleus sampling, from the most likely tokens of total probability p; 1 is off. Default:
-    1.0, in a chat the model's own."""
+    1.0."""
     trust_remote_code: bool | Sequence[bool] | None
     """Run the Python code in the repository of the target; needs a pinned revision. Default:
     False."""
@@ -482,6 +488,9 @@ class BenchOptions(TypedDict, total=False):
 class PlanOptions(TypedDict, total=False):
     """Options of `Pair.plan`; None: not given."""
 
+    adapter: str | None
+    """PEFT adapter merged into the target: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
     allow_pickle: bool | None
     """Allow weights in pickle files, which can run code when they are loaded. Default:
     False."""
@@ -509,6 +518,9 @@ class PlanOptions(TypedDict, total=False):
     draft: str | Sequence[str] | None
     """Name, folder or Hugging Face id of the draft model. self:int8 is the target quantised.
     Default: that of a bundled pair."""
+    draft_adapter: str | None
+    """PEFT adapter merged into the draft model: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
     draft_cost: float | None
     """Predict for a draft that takes this many times as long. Default: none."""
     draft_device: str | None
@@ -553,14 +565,12 @@ class PlanOptions(TypedDict, total=False):
     max_new_tokens: int | None
     """Maximum number of tokens to generate. Default: 128."""
     min_new_tokens: int | None
-    """Minimum number of tokens before the answer may end. Default: 0, in a chat the model's
-    own."""
+    """Minimum number of tokens before the answer may end. Default: 0."""
     min_p: float | None
     """Drop tokens below this share of the most likely token's probability; 0 is off. Default:
-    0.0, in a chat the model's own."""
+    0.0."""
     no_repeat_ngram: int | None
-    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0, in a chat the
-    model's own."""
+    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0."""
     offline: bool | None
     """Never contact the Hugging Face Hub. Default: False."""
     on: str | None
@@ -575,8 +585,7 @@ class PlanOptions(TypedDict, total=False):
     """File of your own prompts, one a line, as text or JSON. Default: none."""
     repetition_penalty: float | str | None
     """Divide positive logits of tokens in prompt and answer by this number, and multiply
-    others; with :answer, of tokens in the answer alone. Default: 1, in a chat the model's
-    own."""
+    others; with :answer, of tokens in the answer alone. Default: 1."""
     resume: bool | None
     """Resume an interrupted run. Default: False."""
     revision: str | None
@@ -599,15 +608,14 @@ class PlanOptions(TypedDict, total=False):
     target_cost: float | None
     """Predict for a target that takes this many times as long. Default: none."""
     temperature: float | None
-    """Sampling temperature; 0 is greedy decoding. Default: 1.0, in a chat the model's own."""
+    """Sampling temperature; 0 is greedy decoding. Default: 1.0."""
     threads: int | Literal["auto"] | None
     """CPU threads; auto leaves room for other programs. Default: auto."""
     top_k: int | None
-    """Sample from the k most likely tokens only; 0 is off. Default: 0, in a chat the model's
-    own."""
+    """Sample from the k most likely tokens only; 0 is off. Default: 0."""
     top_p: float | None
     """Nucleus sampling, from the most likely tokens of total probability p; 1 is off. Default:
-    1.0, in a chat the model's own."""
+    1.0."""
     trace: str | Sequence[str] | None
     """Use this recorded trace, or the traces of a run, instead of generating texts. Default:
     none."""
@@ -624,6 +632,9 @@ class PlanOptions(TypedDict, total=False):
 class VerifyOptions(TypedDict, total=False):
     """Options of `Pair.verify`; None: not given."""
 
+    adapter: str | None
+    """PEFT adapter merged into the target: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
     attention: str | None
     """Attention implementation of the target, by its name in transformers. Default: none."""
     bad_words: str | Sequence[str] | None
@@ -638,6 +649,9 @@ class VerifyOptions(TypedDict, total=False):
     draft: str | None
     """Name, folder or Hugging Face id of the draft model. self:int8 is the target quantised.
     Default: that of a bundled pair."""
+    draft_adapter: str | None
+    """PEFT adapter merged into the draft model: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
     draft_device: str | None
     """Device of the draft model: cpu, cuda, cuda:1 ... Default: the target's."""
     draft_dtype: str | None
@@ -683,14 +697,12 @@ class VerifyOptions(TypedDict, total=False):
     """Maximum tokens from speculative sampling; the audit then ends, decided or not. Default:
     200000."""
     min_new_tokens: int | None
-    """Minimum number of tokens before the answer may end. Default: 0, in a chat the model's
-    own."""
+    """Minimum number of tokens before the answer may end. Default: 0."""
     min_p: float | None
     """Drop tokens below this share of the most likely token's probability; 0 is off. Default:
-    0.0, in a chat the model's own."""
+    0.0."""
     no_repeat_ngram: int | None
-    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0, in a chat the
-    model's own."""
+    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0."""
     presence_penalty: float | None
     """Subtract this from the logits of tokens that the answer has. Default: 0.0."""
     prompts: int | None
@@ -699,8 +711,7 @@ class VerifyOptions(TypedDict, total=False):
     """Regular expression that each text matches in full. Default: none."""
     repetition_penalty: float | str | None
     """Divide positive logits of tokens in prompt and answer by this number, and multiply
-    others; with :answer, of tokens in the answer alone. Default: 1, in a chat the model's
-    own."""
+    others; with :answer, of tokens in the answer alone. Default: 1."""
     revision: str | None
     """Branch, tag or commit of the target on the hub. Default: none."""
     sample_seed: int | None
@@ -719,13 +730,12 @@ class VerifyOptions(TypedDict, total=False):
     """Task that supplies the prompts, or a FILE of them; repeatable. Default: humaneval and
     xsum:data=mini."""
     temperature: float | None
-    """Sampling temperature; 0 is greedy decoding. Default: 1.0, in a chat the model's own."""
+    """Sampling temperature; 0 is greedy decoding. Default: 1.0."""
     top_k: int | None
-    """Sample from the k most likely tokens only; 0 is off. Default: 0, in a chat the model's
-    own."""
+    """Sample from the k most likely tokens only; 0 is off. Default: 0."""
     top_p: float | None
     """Nucleus sampling, from the most likely tokens of total probability p; 1 is off. Default:
-    1.0, in a chat the model's own."""
+    1.0."""
     trust_remote_code: bool | None
     """Run the Python code in the repository of the target; needs a pinned revision. Default:
     False."""

@@ -13,6 +13,7 @@ import pytest
 
 import spsbench
 from spsbench.errors import Exit
+from tests.adapters import faulty_adapters
 from tests.folders import random_model
 from tests.heads import writers
 
@@ -34,6 +35,7 @@ def places(pair, tmp_path_factory):
         made[name] = str(getattr(writers, name)(folder / name, model, **more))
     made["pickle"] = str(writers.eagle(folder / "pickle", model, pickle=True))
     made["other"] = str(writers.speculators(folder / "other", random_model(hidden_size=40)))
+    made["adapters"] = str(faulty_adapters(folder / "adapters", Path(pair.target)))
     line = '{"task_id": "HumanEval/0", "completion": ""}\n'
     for name, text in (("empty", ""), ("some", line), ("unknown", line.replace("/0", "/999"))):
         (folder / f"{name}.jsonl").write_text(text)

@@ -122,7 +122,7 @@ def model_digests(cell: Cell) -> dict[str, str]:
     """Return a digest of the files of each model of a cell that is in a local folder."""
     local = [model for model in cell.models if not (model.random or model.served)]
     return {
-        str(model): digest(hash_files(folder))
+        str(model): digest(hash_files(folder, model.adapter))
         for model in local
         if (folder := local_folder(model.id)) is not None
     }

@@ -60,7 +60,7 @@ def model_identity(model: ModelSpec, folders: Mapping[ModelSpec, Path]) -> dict[
         }
     if model.quantised is not None:
         identity["weights"] = model.weights
-    files = hash_files(folder)
+    files = hash_files(folder, model.adapter)
     words = {name: value for name, value in files.items() if name.startswith(TOKENIZER)}
     other_files = {name: value for name, value in files.items() if name not in words}
     return identity | {"files": digest(other_files)[:16], "tokenizer": digest(words)[:16]}

@@ -97,6 +97,10 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
 def _folder(spec: ModelSpec, access: Access, what: str) -> Path:
     """Return the folder that `spec` names, with tensors to be read as they are."""
     check_dtype(spec.dtype)
+    if spec.adapter:
+        raise UsageError(
+            f"`adapter` of the {what} {spec.id}: expected a language model with it. Leave it out"
+        )
     if spec.random:
         raise UsageError(
             f"random weights for the {what} {spec.id}: expected its tensors. Leave `draft_weights` "

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from spsbench.checkpoints.adapters import read_adapters
 from spsbench.checkpoints.config import (
     check_config,
     embedding_and_layers,
@@ -157,7 +158,7 @@ def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
     if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
         raise DataError(
             f"an adapter, not a model ({folder}): expected config.json and whole weights. "
-            "Merge the adapter into its base model first"
+            "Pass its base model, and this folder with `adapter`"
         )
     if not (folder / "config.json").is_file() and (files := sorted(folder.glob("*.gguf"))):
         raise DataError(
@@ -166,6 +167,7 @@ def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
         )
     config = read_config(folder)
     check_config(config, folder, trust_remote_code=ref.trust_remote_code)
+    read_adapters(ref.adapter, allow_pickle=access.allow_pickle)
     files = weight_files(folder, allow_pickle=access.allow_pickle)
     if files[0].suffix == ".safetensors":
         headers = read_headers(files)
@@ -186,7 +188,7 @@ def _name_unread(files: Sequence[Path], folder: Path) -> None:
     """Log which other safetensors lie next to the weights; `weight_files` names a whole one."""
     names = {path.name for path in folder.glob("*.safetensors") if path not in files} - {WHOLE}
     if (folder / "adapter_config.json").is_file():
-        names.add("adapter_config.json (merge that adapter into the model to use it)")
+        names.add("adapter_config.json (name that adapter with `adapter` to use it)")
     if names:
         log.info(f"note: not read with the weights of {folder}: {', '.join(sorted(names))}")
 

@@ -19,6 +19,7 @@ from spsbench.checkpoints.config import check_shareable
 from spsbench.checkpoints.weights import WHOLE, stale_names, weight_files
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.ranks import missing_ranks, ranks
+from spsbench.models.adapters import merge_adapters
 from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
 from spsbench.models.third_party import open_config, silent, translated
 from spsbench.parallel.process_group import connect, lost_rank_as_error, share
@@ -52,10 +53,11 @@ def load_model(
     with translated("the model", folder), silent():
         config = open_config(folder, trust_remote_code=remote)
         number = choose(spec.dtype, place, files)
+        wide = torch.promote_types(number, torch.float32) if spec.adapter else number
         if size == 1:
             warn_of_memory(files, number, place)
         options: dict[str, Any] = {
-            "dtype": number,
+            "dtype": wide,
             "output_loading_info": True,
             "ignore_mismatched_sizes": True,  # `check_complete` names them
         }
@@ -77,14 +79,15 @@ def load_model(
             )
         else:
             parts = mapped and place.type == "cpu" and size == 1
-            tensors = lazy_tensors(files, widen=number == torch.float32, mapped=parts)
+            tensors = lazy_tensors(files, widen=wide == torch.float32, mapped=parts)
             model, info = kind.from_pretrained(None, config=config, state_dict=tensors, **options)
             if (folder / "generation_config.json").is_file():
                 model.generation_config = GenerationConfig.from_pretrained(folder)
         check_complete(info, folder, model)
+        model.config.name_or_path = str(folder)
+        merge_adapters(model, spec.adapter, number)
         model.requires_grad_(False)
         model = (model.to(place) if size == 1 else model).eval()
-        model.config.name_or_path = str(folder)
         check_sound(model, folder)
     return model
 

@@ -319,7 +319,7 @@ def command(cell: Cell, answer: Answer) -> str:
             words.extend([flag_of(name), f"{value:g}" if isinstance(value, float) else str(value)])
 
     def add_model(prefix: str, model: ModelSpec, default: ModelSpec) -> None:
-        for name in ("weights", "device", "dtype", "engine"):
+        for name in ("weights", "adapter", "device", "dtype", "engine"):
             add(prefix + name, getattr(model, name), getattr(default, name))
 
     add("target", target.id)

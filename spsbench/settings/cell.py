@@ -290,7 +290,7 @@ class Cell(Configuration):
         for name in ("target", "draft"):
             if changed.get(name) is not None:
                 model = usual["target"]
-                changed[name] = {n: v for n, v in changed[name].items() if v != model[n]}
+                changed[name] = {n: v for n, v in changed[name].items() if v != model.get(n)}
         return short_hash(changed, 12)
 
     def to_json(self) -> dict[str, Any]:
@@ -345,5 +345,6 @@ def _plain(value: Any) -> Any:
         source = {"source": value.source} if value.source else {}
         return {"name": value.name, "args": value.args, **source}
     if isinstance(value, ModelSpec):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        names = [field.name for field in fields(value) if field.name != "adapter" or value.adapter]
+        return {name: _plain(getattr(value, name)) for name in names}
     return value

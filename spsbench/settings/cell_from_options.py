@@ -66,7 +66,7 @@ def _of_target(field: str, setting: Setting) -> Setting:
 
 def _of_draft(field: str, setting: Setting) -> Setting:
     """Return the setting of the draft model, which defaults to the target's where possible."""
-    alone = {"id": "that of a bundled pair", "revision": None}
+    alone = {"id": "that of a bundled pair", "revision": None, "adapter": None}
     option = setting.option._replace(
         help=setting.option.help.format(model="the draft model")
         + (SPECIAL_DRAFTS if field == "id" else ""),
@@ -178,7 +178,8 @@ def _elsewhere(values: Mapping[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
     for name in ("url", "baseline"):
         if name in args:
             checked(str(args[name]))
-    refused = [name for name in ("draft", "drafter", "verifier", "schedule") if name in values]
+    names = ("draft", "drafter", "verifier", "schedule", "adapter")
+    refused = [name for name in names if name in values]
     if refused or (k and "url" in args):
         name, why = f"`k` {k}", "the server sets it"
         if refused:
@@ -295,7 +296,7 @@ def target_of(values: Mapping[str, Any]) -> ModelSpec:
     if options["trust_remote_code"] and options["revision"] is None:
         raise UsageError("`trust_remote_code`: expected a pinned revision. Give it with `revision`")
     size = ranks().size
-    return ModelSpec(**options, parallel=f"tp:{size}" if size > 1 else None)
+    return _mergeable(ModelSpec(**options, parallel=f"tp:{size}" if size > 1 else None))
 
 
 def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
@@ -311,6 +312,7 @@ def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSp
     if name.startswith(SELF):
         _check_own(name, options)
         options |= {"revision": target.revision, "weights": name.removeprefix(SELF)}
+        options |= {"adapter": target.adapter}
         if target.random:
             options["weights"] = f"{RANDOM}-{options['weights']}"
         name = target.id
@@ -326,8 +328,18 @@ def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSp
     elif name in HEAD_WEIGHTS and target.weights in (CHECKPOINT, BLOCKS) and target.device == "cpu":
         options.setdefault("weights", HEAD_WEIGHTS[name])
     is_trusted = target.trust_remote_code and options.get("revision") is not None
-    alone = {"revision": None, "parallel": None, "trust_remote_code": is_trusted}
-    return replace(target, **alone | options | {"id": name})
+    alone = {"revision": None, "adapter": "", "parallel": None, "trust_remote_code": is_trusted}
+    return _mergeable(replace(target, **alone | options | {"id": name}))
+
+
+def _mergeable(model: ModelSpec) -> ModelSpec:
+    """Return the model; refuse an adapter whose changes have no whole weights to be added to."""
+    if model.adapter and (model.random or model.weights == BLOCKS or model.ranks > 1):
+        how = f"`weights` {model.weights}" if model.ranks == 1 else f"{model.ranks} ranks"
+        raise UsageError(
+            f"`adapter` with {how}: expected a checkpoint in one process. Leave one out"
+        )
+    return model
 
 
 def _check_own(name: str, options: Mapping[str, Any]) -> None:
@@ -337,7 +349,7 @@ def _check_own(name: str, options: Mapping[str, Any]) -> None:
             f"{', '.join(SELF + kind for kind in QUANTISED)}, which are "
             "the target's own weights quantised. With fewer layers: `drafter` self:8-11"
         )
-    for field in ("revision", "weights"):
+    for field in ("revision", "weights", "adapter"):
         if field in options:
             raise UsageError(
                 f"`{DRAFT[field].name}` with `draft` {name}: expected one of the two, as the "

@@ -206,9 +206,9 @@ def _in_words(value: Any) -> str | bool:
 
 
 def _of_model(model: ModelSpec) -> dict[str, str | bool]:
-    """Return all fields but the id; of the weights only whether they are random."""
+    """Return all fields but those of the name; of the weights only whether they are random."""
     values = {field.name: getattr(model, field.name) for field in fields(ModelSpec)}
-    del values["id"]
+    del values["id"], values["adapter"]
     values["weights"] = "random" if model.random else ""
     return {
         name: value if isinstance(value, bool) else str(value or "")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
@@ -72,6 +72,7 @@ class ModelSpec:
         revision: Branch, tag or commit of {model} on the hub.
         weights: Weights of {model}: checkpoint; int8, int4 or int4-64 (quantised); blocks (as
             stored in a GGUF file); served (another engine has them); or random.
+        adapter: PEFT adapter merged into {model}: a folder, or A=0.7+B=0.3; none is no adapter.
         trust_remote_code: Run the Python code in the repository of {model}; needs a pinned
             revision.
         engine: Engine that runs {model}; see sps list engines.
@@ -83,6 +84,9 @@ class ModelSpec:
     id: Annotated[str, Option(MODELS)]
     revision: Annotated[str | None, Option(MODELS)] = None
     weights: Annotated[str, Option(MODELS, Check(lambda name: name in WEIGHTS, KNOWN))] = CHECKPOINT
+    adapter: Annotated[
+        str, Option(MODELS, metavar="FOLDER", parse=lambda text, _: "" if text == "none" else text)
+    ] = ""
     trust_remote_code: Annotated[bool, Option(MODELS)] = False
     engine: Annotated[Spec, Option(MACHINE)] = Spec("fast")
     device: Annotated[str, Option(MACHINE)] = "cpu"
@@ -115,11 +119,12 @@ class ModelSpec:
 
     @property
     def name(self) -> str:
-        """Return the name in tables, with the quantised format."""
-        return self.id if self.quantised is None else f"{self.id} {self.quantised}"
+        """Return the name in tables, with the adapter and the quantised format."""
+        return str(self if self.revision is None else replace(self, revision=None))
 
     def __str__(self) -> str:
         name = self.id if self.revision is None else f"{self.id}@{self.revision}"
+        name += f" with {self.adapter}" if self.adapter else ""
         return name if self.quantised is None else f"{name} {self.quantised}"
 
 

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from spsbench.checkpoints.adapters import adapter_files
 from spsbench.hardware.environment import PACKAGES, cpu_kind, package_version, usable_cores
 from spsbench.hardware.files import open_file
 from spsbench.messages import announce_if_slow
@@ -118,15 +119,19 @@ def git(folder: Path, *arguments: str) -> bytes:
     return done.stdout
 
 
-def hash_files(folder: Path) -> dict[str, str]:
-    """Return file name -> SHA-256 of configuration, tokenizer and weights in a model's folder."""
+def hash_files(folder: Path, adapter: str = "") -> dict[str, str]:
+    """Return file name -> SHA-256 of configuration, tokenizer and weights in a model's folder.
+
+    Those of what `adapter` names are added, by their order.
+    """
     with (
         reading(folder, "the folder of a model"),
         announce_if_slow(f"hashing the files of {folder.name}"),
     ):
         os.listdir(folder)  # `glob` finds nothing where there is no folder
         names = {p.name for pattern in MODEL_FILES for p in folder.glob(pattern) if p.is_file()}
-        return {name: hash_file(folder / name) for name in sorted(names)}
+        files = {name: hash_file(folder / name) for name in sorted(names)}
+        return files | {name: hash_file(path) for name, path in adapter_files(adapter).items()}
 
 
 def digest(files: Mapping[str, str]) -> str:
@@ -172,7 +177,9 @@ def model_files(folders: Mapping[ModelSpec, Path]) -> dict[str, str]:
     values = dict[str, str]()
     for model, folder in folders.items():
         shape = folder / "config.json"
-        files = {shape.name: hash_file(shape)} if model.random else hash_files(folder)
+        files = (
+            {shape.name: hash_file(shape)} if model.random else hash_files(folder, model.adapter)
+        )
         values |= {f"files.{model}.{name}": file for name, file in files.items()}
     return values
 
@@ -217,6 +224,8 @@ def compared_fields(cell: Cell) -> dict[str, Any]:
     for name, values in (("target", cell.target), ("draft", cell.draft)):
         for field in fields(ModelSpec):
             compared[f"{name}.{field.name}"] = _text(getattr(values, field.name, None))
+        if not compared[f"{name}.adapter"]:
+            del compared[f"{name}.adapter"]
     names = (field.name for field in fields(CellRequest) if field.name not in ("target", "draft"))
     compared |= {name: _text(getattr(cell, name)) for name in names}
     compared["decoder"] = _text(cell.compared_decoder)

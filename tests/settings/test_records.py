@@ -33,6 +33,7 @@ MODEL = {
     "id": "other",
     "revision": "main",
     "weights": "random",
+    "adapter": "a=0.5+b",
     "trust_remote_code": True,
     "engine": Spec("other"),
     "device": "cuda",

@@ -25,6 +25,7 @@ from spsbench.engines.linear_layers import StandIn
 from spsbench.engines.quantization.layers import dequantise, format_of
 from spsbench.engines.session.states import keeps_states, one_by_one
 from spsbench.methods.processors import processors_of
+from spsbench.models.adapters import adapter_of, merge_adapters
 from spsbench.models.cache import Loaded
 from spsbench.models.devices import free_bytes
 from spsbench.models.source import rounded
@@ -111,7 +112,7 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
     folder = Path(str(model.config.name_or_path))
     plain_files = folder.is_dir() and any(folder.glob("*.safetensors"))
     quantised = getattr(model.config, "quantization_config", None) is not None
-    need = 4 * int(model.num_parameters())
+    need, adapter = 4 * int(model.num_parameters()), adapter_of(model)
     if not plain_files or quantised or need >= SHARE * free_bytes(model.device):
         return None
     try:
@@ -120,12 +121,13 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
                 folder,
                 local_files_only=True,
                 use_safetensors=True,
-                dtype=model.dtype,
+                dtype=torch.float32 if adapter else model.dtype,
                 attn_implementation="eager",
             )
     except (OSError, ValueError):  # custom code, or no eager attention: share the model
         return None
     # First in the dtype of the run: rounding the weights is part of the target.
+    merge_adapters(copy, adapter, model.dtype)
     if (name := format_of(model)) is not None:
         rounded(copy, name, folder)
         dequantise(copy)

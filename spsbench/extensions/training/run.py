@@ -116,7 +116,7 @@ class Trainer:
         references = references_of(options, self.tokenizer, self.chat, self.overlap)
         if options.texts is not None:
             read_head(options.texts)
-        files = hash_files(target_folder)
+        files = hash_files(target_folder, target.adapter)
         folder = open_training(self.place)
         dtype = self._compute_dtype(folder)
         with folder.gone_if_refused(), Lock(folder.lock):

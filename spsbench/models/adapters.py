@@ -1,0 +1,78 @@
+"""Adapters merged into the weights of a loaded model by PEFT: in float32, and rounded once."""
+
+import logging
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from spsbench.checkpoints.adapters import Adapter, read_adapters
+from spsbench.checkpoints.weights import read_headers
+from spsbench.heads.files import pickled
+from spsbench.models.third_party import silent, translated
+
+log = logging.getLogger(__name__)
+
+
+def adapter_of(model: PreTrainedModel) -> str:
+    """Return what was merged into `model`, as a user names it; empty: nothing."""
+    return str(getattr(model, "merged_adapter", ""))
+
+
+@torch.no_grad()
+def merge_adapters(model: PreTrainedModel, text: str, dtype: torch.dtype) -> None:
+    """Merge what `text` names into the weights of `model`, then round all weights to `dtype`.
+
+    The changes of several add up. A head that is tied to embeddings has weights of its own
+    afterwards, since an adapter changes one of the two.
+
+    Args:
+        model: on the CPU, its weights as they are stored, or wider.
+        text: as for `read_adapters`; empty: the model stays as it is.
+        dtype: that in which the model is run.
+
+    Raises:
+        DataError: an adapter that is damaged, or of another base.
+    """
+    adapters = read_adapters(text, allow_pickle=True)
+    if not adapters:
+        return
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and head.weight is embeddings.weight:
+        head.weight = nn.Parameter(head.weight.clone(), requires_grad=False)
+        model.config.get_text_config().tie_word_embeddings = False
+    for adapter in adapters:
+        base, folder = Path(adapter.base), Path(model.config.name_or_path)
+        names = [base.name.lower(), folder.name.lower()]
+        if names[0] not in str(folder).lower() and names[1] not in adapter.base.lower():
+            log.info(f"note: {adapter.folder} is an adapter of {base}, by its own words")
+        with translated("the adapter", adapter.folder), silent():
+            _merge(adapter, model)
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)
+        weight.requires_grad_(False)
+    model.config.dtype, model.merged_adapter = dtype, text
+
+
+def _merge(adapter: Adapter, model: PreTrainedModel) -> None:
+    """Merge an adapter into `model`; refuse tensors that are missing or have no use."""
+    from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+
+    is_safe = adapter.file.suffix == ".safetensors"
+    names = {*(read_headers([adapter.file]) if is_safe else pickled(adapter.file, "meta"))}
+    wrapped = PeftModel(model, PeftConfig.from_pretrained(adapter.folder, inference_mode=True))
+    try:
+        unused = wrapped.load_adapter(adapter.folder, "default").unexpected_keys
+    except RuntimeError as error:
+        what = str(error).strip().rpartition("\n")[2].strip().rstrip(".")
+        expected = "an adapter of this base, in its own vocabulary"
+        raise adapter.error(what, expected) from error
+    missing = get_peft_model_state_dict(wrapped, save_embedding_layers=False).keys() - names
+    for what, keys in (("lacks", missing), ("has no use for", unused)):
+        if keys:
+            raise adapter.error(f"it {what} {min(keys)}", "the tensors of all that it adapts")
+    for module in wrapped.modules():
+        if adapter.factor != 1 and hasattr(module, "scale_layer"):
+            module.scale_layer(adapter.factor)
+    wrapped.merge_and_unload(safe_merge=True)

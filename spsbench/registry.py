@@ -131,7 +131,7 @@ schedules:
 engines:
   fast | .extensions.cpu.fast:Fast | packed weights, compiled passes on a CPU
   eager | .engines.eager:Eager | transformers as it is; over several ranks under torchrun (experimental)
-  static | .engines.static:Static | StaticCache and torch.compile, for CUDA (experimental)
+  static | .engines.static:Static | passes recorded as CUDA graphs (experimental)
 decoders:
   native | .methods.decoders.native:NativeDecoder | this package's loop
   hf | .methods.decoders.hf:HfDecoder | transformers' own generate

@@ -35,6 +35,7 @@ from spsbench.engines.session.engine_config import (
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import narrowed
 from spsbench.engines.session.session import FastLM
+from spsbench.engines.static import Static, StaticLM
 from spsbench.extensions.cpu.kernels.native import KINDS as DTYPES
 from spsbench.extensions.cpu.kernels.native import library
 from spsbench.extensions.cpu.kernels.steps import PANEL
@@ -110,11 +111,7 @@ class Fast(Engine):
             UnsupportedModelError: eager sessions cannot run it either.
         """
         if model.device.type == "cuda" and model not in KINDS:
-            dequantise(model)
-            check_rollback(model)
-            reason = "its kernels are for processors; `engine` static is for CUDA (experimental)"
-            config = EngineConfig(engine="eager", reason=reason)
-            return set_engine_config(model, config).to_json()
+            return Static().prepare(model)  # the kernels are for processors
         previous = None if known is None else EngineConfig.from_json(known)
         choice = prepare(model, previous=previous, threads=threads)
         if choice.engine == "eager":
@@ -145,7 +142,9 @@ def kind_of_session(model: PreTrainedModel) -> Kind:
     if model in KINDS:
         return KINDS[model]
     chosen = engine_config_of(model)
-    return FastLM if chosen is None or chosen.engine == "fast" else EagerLM
+    if chosen is None or chosen.engine == "fast":
+        return FastLM
+    return StaticLM if chosen.engine == "static" else EagerLM
 
 
 @torch.inference_mode()

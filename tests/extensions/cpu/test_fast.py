@@ -12,6 +12,7 @@ from spsbench.engines.linear_layers import Packed, slots
 from spsbench.engines.session.engine_config import EngineConfig, engine_config_of
 from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
+from spsbench.engines.static import Static, StaticLM
 from spsbench.extensions.cpu import fast as fast_module
 from spsbench.extensions.cpu.fast import Fast, with_threads
 from spsbench.extensions.cpu.packing.panels import LAYOUTS
@@ -198,3 +199,9 @@ def test_report_says_whether_kernels_are_compiled(library, words, monkeypatch):
     (name, told), *weights = Fast.report()
     assert (name, words in told) == ("kernels", True)
     assert [name for name, _ in weights] == ([] if isinstance(library, str) else ["weights"] * 2)
+
+
+def test_a_model_that_static_runs_has_its_sessions():
+    model = tiny("llama")
+    Static().prepare(model)
+    assert type(Fast().session(model)) is StaticLM

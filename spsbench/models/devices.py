@@ -43,7 +43,11 @@ def devices() -> list[Device]:
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device called `name`: `cpu`, `cuda`, `cuda:1`, `mps`, `auto` (the best)."""
+    """Return the device called `name`: `cpu`, `cuda`, `cuda:1`, `mps`, `auto` (the best).
+
+    cuDNN's attention is switched off: it plans anew, for tens of ms, at each new number of keys.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
     device_name = "cuda:0" if name == "cuda" else name
     if _usable(device_name):
         return torch.device(device_name)

@@ -218,6 +218,12 @@ def test_numbers_beyond_a_type_are_no_fault_of_the_cache(broken):
     assert "float16" in str(caught.value)
 
 
+def test_attention_by_cudnn_is_off_where_a_model_is_loaded(llama):
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    load(llama)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_larger_than_memory_is_said(llama, said, monkeypatch):
     monkeypatch.setattr("spsbench.models.devices.free_bytes", lambda place: 1000)
     load(llama)

@@ -56,7 +56,7 @@ class CausalMasks:
         return masks[:, :, :, masks.shape[-1] - past - m :]
 
     def _aligned(self, mask: Tensor) -> Tensor:
-        """Return `mask`, on a GPU a copy of it: cuDNN's attention fails on a view at any place."""
+        """Return `mask`, on a GPU a copy: attention there reads vectors from aligned addresses."""
         return mask.clone() if self._device.type == "cuda" else mask
 
     def _make(self, width: int, m: int) -> Tensor:

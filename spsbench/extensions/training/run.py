@@ -61,7 +61,7 @@ from spsbench.messages import ignore, no_lines
 from spsbench.methods.build import use_threads
 from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.costs_file import dumps, read_costs
-from spsbench.models.devices import free_bytes
+from spsbench.models.devices import find_device, free_bytes
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
 from spsbench.models.tokenizers import eos_ids, token_count
@@ -158,7 +158,7 @@ class Trainer:
         """Return the dtype of products: from the manifest on resume, else the faster one."""
         if manifest := resumed_manifest(folder, bool(self.place.resume)):
             return str(manifest.get(PRODUCTS, FLOAT32))
-        dtype = compute_dtype(torch.device(self.target.device))
+        dtype = compute_dtype(find_device(self.target.device))
         log.info(f"products in {dtype}; weights and losses in float32")
         return dtype
 

@@ -23,7 +23,7 @@ def made(target, tmp_path_factory):
 
 
 def test_a_head_from_a_folder_to_a_text(sps, target, made):
-    flags = ("--target", target, "--out", made, *SMALL)
+    flags = ("--target", target, "--device", "auto", "--out", made, *SMALL)
     ran = sps("train", "head", "--kind", "eagle3", "--draft-vocab", "200", *flags, "--json")
     assert ran.code == Exit.OK, ran.err
     told = json.loads(ran.out)

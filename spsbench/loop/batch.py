@@ -103,7 +103,7 @@ class Batch:
         Args:
             order: of several kinds the one with the least is made first.
             kind: passes of one kind are made together.
-            inputs: of this row.
+            inputs: the arguments of this row, whose part of the result is returned.
             together: makes the pass of all rows that wait for this kind.
         """
         if self._hub is None or getcurrent().parent is not self._hub:
@@ -124,6 +124,7 @@ class Batch:
             self._waiting[row] = outcome
 
     def _go_on(self, row: greenlet, reply: Any) -> Any:
+        """Run a row, with `reply` or raising it, until it asks or ends; return that."""
         before, self._hub = self._hub, getcurrent()
         row.parent = self._hub
         try:
@@ -145,7 +146,7 @@ class Batch:
         outputs: Sequence[Any]
         try:
             outputs = first.together(every)
-        except Exception as error:  # of the model: each row fails as it would alone
+        except Exception as error:  # the model's: each row fails as it would alone
             outputs = [error] * len(rows)
         yield from zip(rows, outputs, strict=True)
 
@@ -178,7 +179,7 @@ class BatchedLM:
         return self._lm.length
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed tokens, in a common pass where the session shares it."""
+        """Feed tokens, in a common pass where the session shares it; return this row's scores."""
         fed = Fed(self._lm, tokens, keep, parents)
         kind = self._shares(fed)
         if kind is None:

@@ -62,7 +62,7 @@ class Constraint:
         made, seconds: masks that were computed, and the time that it took.
         forced: emitted tokens that were the only ones allowed in their place.
         closed: emitted tokens that were forced so that the text ends within its budget.
-        removed_nats: of the emitted tokens, the sum of -log Z.
+        removed_nats: the sum of -log Z over the emitted tokens.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Constraint:
         return scores._replace(logits=logits)
 
     def count(self, kept: Sequence[int]) -> None:
-        """Count the tokens that a round emits: the nodes `kept`, and one after them."""
+        """Count the tokens that a round emits, after `kept`; DeadEndError: one was not allowed."""
         for row in (0, *(node + 1 for node in kept)):
             output = self._rows[row]
             mask = self.mask(output)
@@ -144,6 +144,7 @@ class Constraint:
             self.removed_nats += self._nats[row] if self._nats else 0.0
 
     def _make(self, output: Path) -> Tensor | None:
+        """Return the mask after `output`, one token wide where it must close; None: no text."""
         if not self.eos.isdisjoint(output) or not self._move(output):
             return None
         self.made += 1

@@ -193,7 +193,7 @@ def decode(
 
 
 def token_budget(prompt: int, limits: Limits, context: int | None) -> int:
-    """Return how many tokens may follow `prompt` tokens: the limit, or what the context holds."""
+    """Return how many tokens may follow `prompt` tokens; PromptError: the context holds fewer."""
     if context is None:
         return limits.max_new_tokens
     if prompt > context:
@@ -209,7 +209,8 @@ def read(
     """Fetch a verdict, its overlap of distributions and their finiteness in one transfer.
 
     Returns:
-        Accepted nodes, their tokens and the final one, slots that were tested, the overlap.
+        Accepted nodes, their tokens and the final one, slots that were tested, the overlap (None
+        for a tree, or a rule that tests no slots). NonFiniteError names `position`.
     """
     p_mass = q.new_zeros(()) if draft.probs is None else draft.probs.sum()
     overlap = overlap_of(draft, q, verdict.tested)
@@ -276,7 +277,7 @@ def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
 def cut(
     block: list[int], output: list[int], limits: Limits, budget: int, stop: Stop
 ) -> tuple[list[int], Finish | None]:
-    """Cut `block` after its first EOS id, the token that completes a stop string, or the budget."""
+    """Cut `block` after an EOS id, a stop string or the budget; return it, and why, None if not."""
     for i, token in enumerate(block, start=1):
         if token in limits.eos:
             return block[:i], "eos"

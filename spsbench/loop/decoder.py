@@ -19,7 +19,7 @@ class Prompt(NamedTuple):
 
     content: str | Sequence[Mapping[str, str]]  # text, or messages with role and content
     ids: Sequence[int] | None = None  # where a tokenizer is here
-    name: str = ""  # of its sample, for messages
+    name: str = ""  # the name of its sample, for messages
 
 
 class RefusedPromptError(DataError):
@@ -30,7 +30,7 @@ class DecoderContext(Protocol):
     """The parts of a cell, made on demand for a decoder."""
 
     cell: Cell
-    batch: Batch | None  # of which the generation is a row
+    batch: Batch | None  # the batch that the generation is a row of
     target_model: Any  # as loaded; prepared only for a decoder that `runs_engines`
     draft_model: Any | None
     tokenizer: Any
@@ -62,7 +62,7 @@ class Decoder(Protocol):
     """Drafter -> the verifier that comes with it, of a decoder with rules of its own; else None."""
     prefill_seconds: float | None = None
     """Prefill of the last generation, if rounds come at its end; None: they come while it runs."""
-    prompt_tokens: int | None = None  # of the last generation, where the engine counts them
+    prompt_tokens: int | None = None  # those of the last generation, where the engine counts them
 
     @classmethod
     @abstractmethod
@@ -88,4 +88,4 @@ class Decoder(Protocol):
         noise: NoiseStream,
         stop: Stop,
     ) -> Iterator[Round]:
-        """Generate until a limit, an EOS id or a stop string ends it."""
+        """Yield the rounds of a text until a limit, an EOS id or a stop string ends it."""

@@ -56,9 +56,9 @@ class OwnWeights(NamedTuple):
     """A folder of tensors that a drafter reads itself."""
 
     folder: Path
-    config: Mapping[str, Any]  # of its config.json; empty without one
+    config: Mapping[str, Any]  # its config.json; empty without one
     tensors: Mapping[str, Tensor]  # by name, on the draft's device and in its dtype; `tensors[x]`
-    # of one that is not there is an error that names the folder
+    # for one that is not there is an error that names the folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ def is_foreign(part: object) -> bool:
 
 @contextmanager
 def blame(kind: Kind, part: object) -> Iterator[None]:
-    """Attribute an error inside the block to `part`, where it is of another package."""
+    """Raise an error inside the block as PlugInError, where `part` is of another package."""
     try:
         yield
     except Exception as error:
@@ -54,7 +54,7 @@ def blame(kind: Kind, part: object) -> Iterator[None]:
 
 
 def choice_of(schedule: Schedule, history: Sequence[Round]) -> tuple[int, int | None, int | None]:
-    """Return a schedule's `k`, `nodes` and `rule_k` of the next round."""
+    """Return a schedule's `k`, `nodes` and `rule_k` of the next round; PlugInError: none >= 0."""
     with blame("schedules", schedule):
         choice = schedule.k(history), schedule.nodes(history), schedule.rule_k(history)
     chosen = zip(("k", "nodes", "rule_k"), choice, strict=True) if is_foreign(schedule) else ()
@@ -93,6 +93,7 @@ def relaxing_of(
         return None
 
     def relaxed(draft: Draft, q: Tensor, logits: Tensor) -> Tensor:
+        """Return the rule's relaxed `q` at temperature 0, else `q`; PlugInError: another shape."""
         if (sure := unsharpened(warp, logits, q)) is q:
             return q
         probs = rule.relax(draft, q, sure)
@@ -105,7 +106,7 @@ def relaxing_of(
 
 
 def check_draft(draft: object, drafter: Drafter, k: int, rule_k: int | None, vocab: int) -> None:
-    """Refuse a draft that the loop cannot use."""
+    """Raise PlugInError for a draft that the loop cannot use; a draft by rule has `rule_k`."""
     if isinstance(draft, Draft) and draft.by_rule and rule_k is not None:
         k = rule_k
     if wrong := what_is_wrong(draft, drafter, k, vocab):
@@ -113,7 +114,7 @@ def check_draft(draft: object, drafter: Drafter, k: int, rule_k: int | None, voc
 
 
 def check_verdict(verdict: object, verifier: Verifier, n: int) -> None:
-    """Refuse a verdict of another shape than that of a draft of `n` tokens."""
+    """Raise PlugInError for a verdict of another shape than that of a draft of `n` tokens."""
     if not isinstance(verdict, tuple) or list(map(shape, verdict)) != [(n,), (), ()]:
         ruled = list(map(described, verdict)) if isinstance(verdict, tuple) else verdict
         raise PlugInError(
@@ -133,7 +134,7 @@ def part_name(kind: Kind, part: object) -> str:
 
 
 def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> str | None:
-    """Return why the loop cannot use `draft`, or None."""
+    """Return why the loop cannot use `draft`; None: it can."""
     if not isinstance(draft, Draft):
         return f"drafted a {type(draft).__name__}: expected a Draft"
     tokens, probs, parents = draft.tokens, draft.probs, draft.parents
@@ -164,7 +165,7 @@ def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> s
 def wrong_tree(
     parents: object, drafter: Drafter, n: int, k: int, scored_only: int = 0
 ) -> str | None:
-    """Return why `parents` is no tree of `n` nodes, those offered at most `k` deep, or None."""
+    """Return why `parents` is no tree of `n` nodes, those offered at most `k` deep; None: it is."""
     if not drafter.tree:
         return "drafted a tree but declares tree = False"
     if not isinstance(parents, Tensor) or parents.shape != (n,) or parents.dtype != torch.int64:
@@ -194,7 +195,7 @@ def described(value: object) -> str:
 def check_ruling(
     path: Sequence[int], token: int, draft: Draft, verifier: Verifier, vocab_size: int
 ) -> None:
-    """Check the values of a verdict once they are on the host."""
+    """Raise PlugInError unless the accepted nodes and the token can be those of the draft."""
     n = len(draft.tokens)
     fits = all(node < n for node in path)
     if draft.parents is None:
@@ -207,7 +208,7 @@ def check_ruling(
 
 
 def plan_of(drafter: Spec) -> Plan:
-    """Return the plan of a drafter for the arguments of its spec."""
+    """Return the plan of a drafter for its spec's arguments; SpsError: no such plug-in or plan."""
     maker = plug_in("drafters", drafter)
     options = arguments("drafters", drafter, maker)
     with in_name_of("drafters", drafter):

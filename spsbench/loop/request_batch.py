@@ -46,7 +46,7 @@ class RequestBatch(Batch):
         self.summary: Any = None
 
     def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[Row[Made]]:
-        """Run calls as rows, and yield each as it ends; one that raises ends all of them."""
+        """Run calls as rows over one event loop; yield each as it ends, then make `summary`."""
         with _loop_on_a_thread() as self._loop:
             try:
                 yield from super().run(calls)
@@ -66,7 +66,7 @@ class RequestBatch(Batch):
     async def once(self, key: Hashable, make: Request[Value]) -> Value:
         """Return the value that the first row makes; the requests of other rows wait for it."""
         if key not in self._values:
-            task = asyncio.get_running_loop().create_task(make(), context=Context())  # of no row
+            task = asyncio.get_running_loop().create_task(make(), context=Context())  # no row's
             self._values[key] = task
         value: Value = await asyncio.shield(self._values[key])
         return value

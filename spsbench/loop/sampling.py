@@ -46,10 +46,11 @@ class Warp(WarpSettings):
         return (probs[0] if len(probs) == 1 else torch.cat(probs)).view(logits.shape)
 
     def _probs(self, logits: Tensor) -> Tensor:
+        """Map [..., V] logits to probs: top-k, temperature, top-p, then min-p."""
         x = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature < torch.finfo(x.dtype).tiny:  # 0, or too small to divide by
             return peaks(x)
-        if 0 < self.top_k < x.shape[-1]:  # of logits: a high temperature makes some of them equal
+        if 0 < self.top_k < x.shape[-1]:  # by logits: a high temperature makes some probs equal
             x = x.masked_fill(x < x.topk(self.top_k).values[..., -1:], -math.inf)
         if self.temperature != 1:
             x = x - x.amax(-1, keepdim=True)  # the peak is 0: a tiny temperature cannot overflow it
@@ -74,7 +75,7 @@ def send(values: Tensor, device: torch.device) -> Tensor:
 
 
 def on_host(values: Tensor) -> list[float] | None:
-    """Return [n] `values` as numbers if they are on the host, else None: reading them would wait.
+    """Return [n] `values` as numbers if they are on the host; None: reading them would wait.
 
     On the host is a plain tensor on the CPU: under `vmap` one tensor represents many.
     """

@@ -11,7 +11,7 @@ from spsbench.errors import DataError
 LEAD = 6  # prompt tokens decoded along, so that a leading space comes out as in the whole text
 PATIENCE = 8  # tokens after which bytes that never decode are shown as they are
 LONGEST = 64  # tokens decoded at once
-BYTES = 4  # of a character in UTF-8
+BYTES = 4  # bytes of a character in UTF-8, at most
 UNDECODED = "\ufffd"
 
 
@@ -81,7 +81,7 @@ class Detokenizer:
         return released
 
     def _begin(self, ids: Sequence[int]) -> None:
-        """Start a window with the last of `ids` whose text is known, `_whole` characters of it."""
+        """Start the window with the last of `ids` from one that begins a character."""
         last = max(0, len(ids) - LEAD)
         for start in range(last, max(0, last - LONGEST // 2) - 1, -1):
             self._window = list(ids[start:])
@@ -125,7 +125,7 @@ class Transcript:
         self.stopped = False
 
     def push(self, token: int, origin: Origin) -> list[Piece]:
-        """Add a token and return the pieces that may be shown now."""
+        """Add a token and return the pieces that may be shown now; [] once a stop string came."""
         if self.stopped:
             return []
         if token in self._ends:
@@ -136,7 +136,7 @@ class Transcript:
         return self._release()
 
     def close(self) -> list[Piece]:
-        """End the generation and return the remaining pieces."""
+        """End the generation and return the withheld pieces, up to a stop string."""
         if self.stopped:
             return []
         origin = self._held[-1].origin if self._held else Origin.PLAIN
@@ -166,7 +166,7 @@ class Transcript:
         return max(ends, default=0)
 
     def _show(self, length: int) -> list[Piece]:
-        """Remove and return the first `length` withheld characters."""
+        """Remove and return the first `length` withheld characters, by origin."""
         pieces, kept = [], []
         for text, origin in self._held:
             now, later = text[:length], text[length:]
@@ -198,12 +198,12 @@ def token_ids(prompt: Sequence[int], rows: int | None = None) -> list[int]:
     """Convert `prompt` to plain integers; those of numpy and torch count, floats do not.
 
     Args:
-        rows: of the model's embedding; None = not checked.
+        rows: rows of the model's embedding; None = not checked. PromptError: no ids, or outside.
     """
     ids: list[int] = []
     try:
         ids.extend(map(index, prompt))
-    except (TypeError, RuntimeError) as error:  # of a tensor: what is no single integer
+    except (TypeError, RuntimeError) as error:  # RuntimeError: a tensor that is no single integer
         raise PromptError(
             f"token {len(ids)} of the prompt, a {type(prompt).__name__}, is no integer: expected "
             "text, or one list of token ids"
@@ -221,7 +221,7 @@ def token_ids(prompt: Sequence[int], rows: int | None = None) -> list[int]:
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the longest common prefix, compared by slices for long texts."""
+    """Return the length of the longest common prefix."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

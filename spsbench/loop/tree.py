@@ -63,7 +63,7 @@ class Tree:
         self._tables: dict[torch.device, Tables] = {}
 
     def path(self, at: int) -> list[int]:
-        """Return the nodes on the path to row `at`."""
+        """Return the nodes on the path to row `at`, from the context on; [] for row 0."""
         upwards: list[int] = []
         while at:
             upwards.append(at - 1)
@@ -106,7 +106,7 @@ class Tree:
         return numbers(self.depth[1:]) - 1
 
     def tables(self, device: torch.device) -> Tables:
-        """Return the tables on a device."""
+        """Return the tables on a device, made once for each."""
         if device in self._tables:
             return self._tables[device]
         n = len(self.parents)

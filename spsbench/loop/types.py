@@ -70,7 +70,7 @@ class Draft:
     parents: Tensor | None = None  # [N] on the host; parent of node i, -1 = the context
     drawn: Drawn = Drawn.IID  # how siblings were drawn
     scored_only: int = 0  # last nodes that the target scores for the drafter, never offered
-    by_rule: bool = False  # of a hybrid: by its rule, no model was asked
+    by_rule: bool = False  # a hybrid drafted by its rule, no model was asked
 
     @property
     def offered(self) -> "Draft":
@@ -172,12 +172,12 @@ class Round(NamedTuple):
     tree: TreeRound | None = None  # None = a chain
     processor_seconds: float | None = None  # processor time of all threads; None = not measured
     experts: float | None = None  # that a layer of the target's took for this pass: see `Scores`
-    passes: int = 1  # of the target; more: only their sums are known; 0: the engine tells nothing
-    text: str | None = None  # of another engine, where no tokenizer here decodes `tokens`
+    passes: int = 1  # the target's; more: only their sums are known; 0: the engine tells nothing
+    text: str | None = None  # another engine's, where no tokenizer here decodes `tokens`
     size: int | None = None  # tokens emitted, where the engine tells no ids
     by_rule: bool = False  # a hybrid drafted by its rule; see `Draft`
-    draft_seconds: float = 0.0  # of drafting
-    target_seconds: float = 0.0  # of the target's pass and its rollback
+    draft_seconds: float = 0.0  # seconds of drafting
+    target_seconds: float = 0.0  # seconds of the target's pass and its rollback
 
     @property
     def emitted(self) -> int:
@@ -294,7 +294,7 @@ class Drafter(Protocol):
     uses_target: ClassVar[bool] = False
     translates: ClassVar[bool] = False
     layers: tuple[int, ...] = ()  # hidden layers wanted from the target
-    shape: tuple[int, ...] | None = None  # of a drawn tree: slot i of DRAFT draws a child of that
+    shape: tuple[int, ...] | None = None  # a drawn tree's: slot i of DRAFT draws a child of that
     limit: int | None = None  # longest context it can draft in; beyond it the target goes on alone
     text_alone: bool = True  # do drafts follow from the text, not from rounds, noise, K?
     known_ids: Tensor | None = None  # target's token of each entry of `go_on`'s probs; None = all

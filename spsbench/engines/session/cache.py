@@ -70,7 +70,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write `[B, heads, m, width]` after what is there; views of keys and values to read."""
+        """Write `[B, heads, m, width]` after what is there; return views of all keys and values."""
         start, end = self.length, self.length + key_states.shape[2]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -173,7 +173,8 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
     def reserve(self, least: int) -> None:
         """Make room for `least` rows, once the first have shown how wide they are.
 
-        Where twice the room cannot be had it is just enough.
+        Where twice the room cannot be had it is just enough. Raises OutOfMemoryError: not even
+        that.
         """
         held = [layer for layer in self.layers if layer.is_initialized]
         capacity = min((layer.capacity for layer in held), default=least)
@@ -194,6 +195,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         )
 
     def keep(self, length: int, rows: Sequence[int] = ()) -> None:
+        """Keep the first `length` tokens and those at `rows` after them, in all layers."""
         index = None
         if rows and list(rows) == list(range(length, length + len(rows))):
             length += len(rows)

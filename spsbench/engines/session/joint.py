@@ -27,13 +27,13 @@ _pass = local()
 class SequenceSlice(NamedTuple):
     """One sequence's rows, cache and mask in a joint pass."""
 
-    rows: slice  # of the pass
+    rows: slice  # the text's rows in the pass
     cache: Cache
     masks: Masks  # additive [1, 1, m, n], or one for each kind of layer; None: it sees everything
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Return the record that `program.h` calls a text; all layers read the same rows."""
+        """Return the six numbers that `program.h` calls a text; all layers read the same rows."""
         count, layer = self.rows.stop - self.rows.start, self.cache.layers[0]
         end = layer.length + count
         mask = self.masks if isinstance(self.masks, Tensor) else None
@@ -98,7 +98,7 @@ class JointCache(Cache):  # type: ignore[misc]
         self._read: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._given: Tensor | None = None
         self.mask: Tensor | None = None  # which no layer reads: a model makes none
-        self.end = 0  # of a text that stands for all of them, after the pass
+        self.end = 0  # tokens, after the pass, of a text that stands for all of them
 
     @property
     def rows(self) -> int:
@@ -122,6 +122,7 @@ class JointCache(Cache):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
+        """Append each text's rows to its own cache; return the given ones, which are not read."""
         self._read = [
             (
                 *text.cache.update(

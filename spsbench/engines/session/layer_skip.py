@@ -33,7 +33,7 @@ def view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
 
 
 def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Return the list of decoder layers: its parent, its name there, and itself."""
+    """Return the longest list of layers of one kind: its parent, its name there, and itself."""
     lists = [
         (parent, name, child)
         for parent in model.modules()
@@ -46,6 +46,7 @@ def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
 
 
 def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
+    """Return a new model of the kept layers over the same tensors, after a trial of rollback."""
     if keeps_states(model.config):
         raise UnsupportedModelError(
             f"{type(model).__name__} keeps states in its layers: expected attention in all of "
@@ -72,7 +73,7 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
 
 
 def _checked(count: int, variant: Variant) -> list[int]:
-    """Return the layers that are kept, in order."""
+    """Return the numbers of the layers that are kept; UsageError: none, or one beyond `count`."""
     if beyond := sorted(index for index in variant.layers if index >= count):
         raise UsageError(
             f"layers {', '.join(map(str, beyond))} left out of a model that has {count}: expected "
@@ -100,6 +101,7 @@ def _twin(module: Any, configurations: dict[int, Any]) -> Any:
     memo: dict[int, Any] = {}
 
     def copied(one: nn.Module) -> nn.Module:
+        """Return a copy of a module and of all below it, each copied once."""
         if id(one) in memo:
             return memo[id(one)]  # type: ignore[no-any-return]
         twin = memo[id(one)] = copy.copy(one)

@@ -42,7 +42,7 @@ class PartialCache(PreallocatedCache):
         return torch.where(slots < sinks, slots, ring)
 
     def take(self, source: Any, begin: int, end: int) -> None:
-        """Copy from `source` what is missing of `end` tokens; of `begin` all was copied."""
+        """Copy from `source` the kept rows of `end` tokens that are not those of `begin` tokens."""
         while len(self.layers) < len(source.layers):
             self.layers.append(PreallocatedLayer(None))
         for layer, whole in zip(self.layers, source.layers, strict=True):
@@ -97,6 +97,7 @@ class PartialLM(EagerLM):
         return self._text + self._length - self._cache.held(self._text)
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        """Feed as `EagerLM.append` does; of tokens for no logits nothing is computed here."""
         if keep == 0:
             if self._feeds:
                 self._source().append(tokens, keep=0)
@@ -140,6 +141,7 @@ class PartialLM(EagerLM):
         return super()._positions(m, parents) + (self.length - self._length)
 
     def _mask(self, m: int, parents: Tensor | None) -> Masks:
+        """Return the masks of a pass by the positions of rows, which lie in a ring."""
         if self.windows is None:
             return super()._mask(m, parents)
         chain = torch.arange(-1, m - 1) if parents is None else parents

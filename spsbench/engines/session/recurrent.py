@@ -63,7 +63,7 @@ KEPT = 64  # rows of a chain whose states are kept; from farther back the text i
 CHECKED = 64 << 20  # bytes of states from which the free memory is looked at first
 WHOLE = 1 << 40  # tokens: a prefill in one call
 PAST, BLOCK = 11, 6  # tokens of the trial of a block
-OF_ROUNDING = 1e-3, 0.1  # of the deviation of logits: what rounding explains, in half precision
+OF_ROUNDING = 1e-3, 0.1  # parts of logits' deviation by rounding: in float32, in half precision
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +72,8 @@ log = logging.getLogger(__name__)
 class Stateful:
     """How a model with states is fed."""
 
-    layers: int  # that keep states
-    row_bytes: int  # of all states after one token
+    layers: int  # number of layers that keep states
+    row_bytes: int  # bytes of all states after one token
     reads_blocks: bool  # whether a pass over several tokens goes on from the states before it
     masked: bool  # whether the model takes masks and positions
 
@@ -120,6 +120,7 @@ class RecurrentLM(EagerLM):
         return scores._replace(hidden=hidden)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
+        """Run a pass, as a block or row by row, and keep the states after its last rows."""
         m, start, cache = len(tokens), self._length, self._cache
         chain, end = parents is None, start + m
         block = chain and keep == 0 and m > 1 and (start == 0 or self._stateful.reads_blocks)
@@ -139,6 +140,7 @@ class RecurrentLM(EagerLM):
         return out
 
     def _run(self, inputs: PassInputs) -> Any:
+        """Run the model; one without masks gets none, and its states begin with the embeddings."""
         if self._stateful.masked:
             return super()._run(inputs)
         out = self.model(
@@ -201,7 +203,7 @@ def register(model: PreTrainedModel) -> Stateful | None:
     """Find the mixers of a model with states, and have every engine open `RecurrentLM` for it.
 
     Returns:
-        How the model is fed; None: it keeps no states, and nothing was done.
+        How the model is fed; None: it keeps no states. UnsupportedModelError: a trial fails.
     """
     if model in KINDS or not keeps_states(model.config):
         return _STATEFUL.get(model)
@@ -265,13 +267,14 @@ def find_mixers(model: PreTrainedModel) -> dict[int, nn.Module]:
 
 
 def _try_blocks(model: PreTrainedModel) -> Stateful:
-    """Feed a block after other tokens: whole, one by one, and after states that are set to 0."""
+    """Return how a model is fed, by a block after other tokens: in one, alone, states zeroed."""
     text = ordinary(rows_of(model), PAST + BLOCK)
     past = StateCache(model.config)
     feed(model, text[:PAST], past, 1)
     states = {layer: past.take(layer) for layer in past.stateful}
 
     def block(zeroed: str = "") -> Tensor:
+        """Return [BLOCK, V] logits of the block in one pass, after states of which some are 0."""
         cache = stock_cache(model)
         feed(model, text[:PAST], cache, 1)
         for layer in past.stateful:

@@ -26,11 +26,12 @@ class FastLM(EagerLM):
     """A session over a preallocated cache; the arguments are those of `EagerLM`."""
 
     def _open(self) -> None:
+        """Open the caches and masks of an empty text."""
         self._prepared = prepared(self.model)
         sliding = None if self.windows is None else self.windows.sliding
         self._cache: PreallocatedCache = PreallocatedCache(self.limit, sliding)
         self._forgets = self.windows is not None and self.windows.forgets
-        self._fed: list[int] = []  # of a cache that forgets: tokens to read again
+        self._fed: list[int] = []  # tokens that a cache which forgets may read again
         self._numbers = torch.arange(0)
         self._full_masks = CausalMasks(self.model.dtype, self.device)
         if self.windows is not None:
@@ -115,6 +116,7 @@ class FastLM(EagerLM):
         return super()._positions(m, parents)
 
     def _mask(self, m: int, parents: Tensor | None) -> Masks:
+        """Return the mask of `m` tokens after the cached ones; None: transformers makes its own."""
         past = self._length
         if parents is not None:
             return self._branched(parents, m, past)

@@ -21,7 +21,7 @@ from spsbench.loop.sampling import send
 StateLayer = LinearAttentionCacheLayerMixin
 
 STATES = ("conv_states", "recurrent_states")
-FIELDS = (  # of a layer, by the number of the state
+FIELDS = (  # a layer's attributes, by the number of the state
     *STATES,
     "is_conv_states_initialized",
     "is_recurrent_states_initialized",
@@ -162,7 +162,7 @@ ROWS = {"keys": 2, "values": 2, "indexer_keys": 1, "indexer_position_ids": -1}
 
 
 def gather(layer: Any, rows: Sequence[int]) -> None:
-    """Keep the keys and values at `rows`; a range moves nothing."""
+    """Keep the keys and values at `rows` of a layer; a range moves nothing."""
     for name, axis in ROWS.items():
         tensor = getattr(layer, name, None)
         if tensor is None or tensor.numel() == 0:
@@ -180,7 +180,7 @@ class ByRows:
     layer_idx: int
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the mixer's result, by the arguments of its own class."""
+        """Return the mixer's result by its class's arguments; over a `StateCache` row by row."""
         plain: Callable[..., Any] = super().forward  # type: ignore[misc]
         values = (*args, *kwargs.values())
         cache = next((value for value in values if isinstance(value, StateCache)), None)

@@ -26,7 +26,7 @@ from spsbench.settings.thoughts import is_mark, without_thinking
 
 RENDERED_LIMIT = 4 << 20  # characters of one rendered chat
 
-_CPU_SECONDS = 5  # of processor time, for one chat: what other work there is takes none of it
+_CPU_SECONDS = 5  # processor time for one chat: what other work there is takes none of it
 
 # One task gives one text, whenever and wherever it is rendered: the clock is the task's, and what
 # jinja draws (`random`, `lipsum`) has a fixed seed.
@@ -119,6 +119,7 @@ def _tells(path: Path) -> bool:
 
 
 def _at_hub(ref: ModelSpec, names: Sequence[str], offline: bool) -> list[Path]:
+    """Return the paths of those of `names` that the hub, or offline its cache, has."""
     from huggingface_hub import hf_hub_download
 
     files = []
@@ -249,6 +250,7 @@ def _run(
     clock: datetime | None,
     opens_answer: bool,
 ) -> str:
+    """Return the text that a process of its own renders; DataError: the template fails."""
     task = {
         "template": template,
         "messages": messages,

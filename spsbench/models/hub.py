@@ -71,6 +71,7 @@ def fetch(ref: ModelSpec, access: Access) -> Path:
 
 
 def _cached(ref: ModelSpec, access: Access, offline: bool) -> Path:
+    """Return the cached folder of `ref`; UnavailableError: not cached, or only in part."""
     from huggingface_hub import try_to_load_from_cache
 
     config_path = try_to_load_from_cache(ref.id, "config.json", revision=ref.revision)
@@ -108,7 +109,7 @@ def fetch_file(repository: str, file: str, revision: str | None = None) -> Path:
     """Return the path of a data set's file, from the hub's cache or else from the hub.
 
     Raises:
-        UnavailableError: not cached, and offline, unreachable, or the download failed.
+        UnavailableError: not cached, and offline or unreachable. SpsError: a failed download.
     """
     from huggingface_hub import hf_hub_download
 
@@ -144,6 +145,7 @@ def reachable(timeout: float = 3.0) -> bool:
     answered = threading.Event()
 
     def ask() -> None:
+        """Send one request, and note that it was answered, by an error page too."""
         request = urllib.request.Request(address + "/api/models?limit=1", method="HEAD")
         try:
             urllib.request.urlopen(request, timeout=timeout).close()
@@ -261,7 +263,7 @@ def _download(ref: ModelSpec, access: Access) -> Path:
 def _weights(
     ref: ModelSpec, address: str, sizes: dict[str, int], access: Access, get: Callable[[str], Path]
 ) -> list[str]:
-    """Return the names of the weight files and their index: of a model, or of a drafter's head."""
+    """Return the names of the weight files and their index; DataError: none that may be read."""
     head, pickled_head = HEADS
     families: list[tuple[str | None, str]] = [(INDEX, "model.safetensors"), (None, head)]
     if access.allow_pickle:
@@ -280,6 +282,7 @@ def _weights(
 
 
 def _check_disk(ref: ModelSpec, size: int, cache: Path) -> None:
+    """Raise unless the cache can be written and its disk has `size` bytes and 5 % free."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(cache).free
@@ -296,6 +299,7 @@ def _check_disk(ref: ModelSpec, size: int, cache: Path) -> None:
 
 
 def _translated(error: Exception, ref: ModelSpec, address: str) -> SpsError:
+    """Return an error of the hub's libraries as ours: what it was, and what to do."""
     from huggingface_hub import errors
 
     named = ref.id if ref.revision is None else f"{ref.id} at {ref.revision}"

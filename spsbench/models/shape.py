@@ -96,7 +96,7 @@ def reshaped(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
 
 
 def first(values: Mapping[str, Any], names: Iterable[str]) -> int:
-    """Return the first of `names` that the configuration has."""
+    """Return the value of the first of `names` that is a whole number; UsageError: none is."""
     sizes = (values[name] for name in names if isinstance(values.get(name), int))
     size: int | None = next(sizes, None)
     if size is None:

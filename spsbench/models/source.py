@@ -51,7 +51,7 @@ class Source:
 
     how: ModelSpec  # without a name: models that are run in one way have one source
     access: Access
-    seed: int  # of random weights
+    seed: int  # seed of random weights
 
     def locate(self, ref: ModelSpec) -> Path:
         """Return the model's folder, checked as far as possible without loading."""

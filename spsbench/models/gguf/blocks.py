@@ -24,7 +24,7 @@ from spsbench.settings.models import BLOCKS
 GROUP = 32  # inputs of a block
 KINDS = {"Q8_0": 8, "Q4_0": 4, "Q4_1": 4}  # bits of those that the kernels multiply
 _AT_ONCE = 1024  # rows
-_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # of a block
+_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20}  # bytes of a block
 
 
 class Stored(NamedTuple):
@@ -133,7 +133,7 @@ def lay_blocks(model: nn.Module, folder: Path) -> int:
 
 
 def check_blocks(folder: Path) -> None:
-    """Refuse a folder without blocks."""
+    """Raise MissingError for a folder without blocks."""
     if not (folder / KEPT).is_file():
         raise MissingError(
             f"no GGUF blocks ({folder}): expected a model from a GGUF file for `weights` {BLOCKS}. "
@@ -142,6 +142,7 @@ def check_blocks(folder: Path) -> None:
 
 
 def _load(folder: Path) -> dict[str, Stored]:
+    """Return layer name -> its blocks; MissingError: a folder without, DataError: damaged ones."""
     path = folder / KEPT
     check_blocks(folder)
     try:

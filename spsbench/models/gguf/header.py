@@ -33,7 +33,7 @@ NEEDED = ("gguf", "accelerate")
 class Header(NamedTuple):
     """The metadata of a GGUF file."""
 
-    values: dict[str, Any]  # of arrays of texts, and of long ones, the length alone
+    values: dict[str, Any]  # for arrays of texts, and for long ones, the length alone
     numbers: int  # weights, over all tensors
     packing: str  # as the file is called, or the type that most weights have: "Q4_1"
     tensors: frozenset[str]  # their names
@@ -99,6 +99,7 @@ class _Reader:
         self._size = size
 
     def header(self, tell: Callable[[], int]) -> Header:
+        """Read the whole head; DataError: an unknown type, a file too short, or no tensors."""
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, LlamaFileType
 
         self._refuse_other_formats()
@@ -139,6 +140,7 @@ class _Reader:
         return Header(values, kinds.total(), most, frozenset(names))
 
     def _refuse_other_formats(self) -> None:
+        """Raise DataError unless the file begins as little-endian GGUF of a known version."""
         if self._size < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:
             self._bad("does not begin as a GGUF file")
         version = self._number("I")
@@ -166,6 +168,7 @@ class _Reader:
         return self._take(self._number("Q")).decode(errors="replace")
 
     def _value(self, kind: int) -> Any:
+        """Return the next value of `kind`; of texts and long arrays the length alone."""
         if kind == _STRING:
             return self._text()
         if kind in _NUMBERS:

@@ -77,10 +77,10 @@ def full_config(config: Any, head: Header, factors: Mapping[str, Tensor], file: 
     """Return transformers' config of a file with the keys that transformers does not read.
 
     Args:
-        config: of transformers.
+        config: transformers' own of the file.
         head: the file's header.
-        factors: of `FACTORS` those that the file has.
-        file: for messages.
+        factors: name -> those tensors of `FACTORS` that the file has.
+        file: named in messages. DataError: a key that is neither read nor neutral.
     """
     from transformers.modeling_gguf_pytorch_utils import GGUF_TO_TRANSFORMERS_MAPPING as READ
 
@@ -116,7 +116,7 @@ def full_config(config: Any, head: Header, factors: Mapping[str, Tensor], file: 
 
 
 def _attention_scale(name: str, keys: Mapping[str, Any]) -> int | None:
-    """Return by what Gemma's largest models scale attention; no key says it (llama.cpp)."""
+    """Return `query_pre_attn_scalar` of Gemma 2 and 3, which no key says; None: another model."""
     largest = {"gemma2": 46, "gemma3": 62}  # layers
     if name not in largest:
         return None
@@ -128,7 +128,7 @@ def _attention_scale(name: str, keys: Mapping[str, Any]) -> int | None:
 def _check_widths(
     values: Mapping[str, Any], keys: Mapping[str, Any], name: str, file: Path
 ) -> None:
-    """Refuse widths of keys and values that the config does not have."""
+    """Raise DataError for widths of keys and values that the config does not have."""
     for key in "attention.key_length", "attention.value_length":
         width = keys.get(key)
         config_widths = [values.get("head_dim"), values.get("global_head_dim")]
@@ -204,7 +204,7 @@ def _divided(
 
 
 def _llama3(divisors: Sequence[float], theta: float) -> dict[str, Any] | None:
-    """Return Llama 3.1's rotary parameters if they give these divisors, with its two bounds.
+    """Return Llama 3.1's rotary parameters if they give these divisors; None: they do not.
 
     Any lengths of training are tried that are powers of two; Llama's own is 8192.
     """
@@ -226,7 +226,7 @@ def _llama3(divisors: Sequence[float], theta: float) -> dict[str, Any] | None:
 
 
 def check_rope(model: nn.Module, head: Header, factors: Mapping[str, Tensor], file: Path) -> None:
-    """Check the frequencies of `model` against the file's own numbers, whatever its config says."""
+    """Raise DataError where the model's rotary frequencies are not those of the file's numbers."""
     name = head.architecture
     keys = {key.removeprefix(f"{name}."): value for key, value in head.values.items()}
     if keys.get("rope.scaling.type") == "yarn":
@@ -253,7 +253,7 @@ def check_rope(model: nn.Module, head: Header, factors: Mapping[str, Tensor], fi
 
 
 def check_tensors(model: Any, head: Header, file: Path) -> None:
-    """Refuse tensors of a file that no parameter of `model` takes."""
+    """Raise DataError for tensors of a file that no parameter of `model` takes."""
     from transformers import modeling_gguf_pytorch_utils as reader
 
     processor = reader.TENSOR_PROCESSORS.get(head.architecture, reader.TensorProcessor)

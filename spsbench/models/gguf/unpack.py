@@ -29,7 +29,7 @@ RULE = 3  # changes whenever a file is unpacked to other numbers
 ORIGIN = "gguf.json"  # beside the weights: where they come from
 PAUSE = 5.0  # seconds between lines of progress
 _HEAD = 16 << 20  # bytes
-_BYTES = 4  # of a weight: float32 holds what any packing means without rounding it again
+_BYTES = 4  # bytes of a weight: float32 holds what any packing means, not rounded again
 _SPARE = 1.05  # free disk wanted for each byte to come
 
 
@@ -156,6 +156,7 @@ def blocks_in_words(folder: str | Path) -> str | None:
 
 
 def _write(file: Path, head: Header, folder: Path) -> None:
+    """Write model, tokenizer, generation config and blocks; DataError: not all can be read."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES as KNOWN
@@ -208,6 +209,7 @@ def _write(file: Path, head: Header, folder: Path) -> None:
 
 
 def _card(file: Path, head: Header) -> str:
+    """Return the text of the model card: what made the folder, its packing and licence."""
     name = head.values.get("general.name", file.stem)
     licence = head.values.get("general.license", "not named in the file")
     return (

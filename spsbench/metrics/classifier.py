@@ -71,10 +71,10 @@ def fit(entropies: Floats, peaks: Floats, kept: Floats, drafted: Slots) -> Fitte
     Newton's method with a small ridge on standardised features; exact to rounding.
 
     Args:
-        entropies: of the draft's distributions along all texts.
+        entropies: those of the draft's distributions along all texts.
         peaks: their greatest probabilities.
         kept: acceptance chances.
-        drafted: the slots that positions are.
+        drafted: the slots that positions are drafted as, with weights.
 
     Raises:
         UsageError: too few positions, or NaN or infinity; names the input.

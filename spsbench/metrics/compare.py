@@ -48,7 +48,8 @@ def paired_change(
 ) -> tuple[Estimate, bool] | None:
     """Return after / before - 1 of a figure over the generations that both runs have.
 
-    Second: whether all values are bit-identical. None: the runs share no values.
+    Second: whether all values are bit-identical, then exactly 0. None: no value is shared, or a
+    speed-up without a baseline.
     """
     speedup = figure == "speedup"
     of_runs = [*before.of(cell, speedup=speedup), *after.of(cell, speedup=speedup)]
@@ -179,6 +180,7 @@ def _unpaired(before: Estimate, after: Estimate) -> Estimate:
 
 
 def _verdict(change: Estimate, margin: float, *, lower_is_better: bool) -> Change:
+    """Return the kind of change: SAME within the margin; UNDECIDED: no interval, or 0 in it."""
     if change.low is None or change.high is None:
         return Change.UNDECIDED
     if -margin < change.low and change.high < margin:
@@ -193,13 +195,13 @@ def _verdict(change: Estimate, margin: float, *, lower_is_better: bool) -> Chang
 class OverSeeds(NamedTuple):
     """The figures of one cell under several seeds."""
 
-    cell: Cell  # of the first seed
+    cell: Cell  # the one of the first seed
     seeds: list[int]
     figures: dict[str, Estimate]  # mean over seeds with an interval over seeds; n counts seeds
 
 
 def over_seeds(rows: Sequence[Summary]) -> list[OverSeeds]:
-    """Return the cells with rows under two seeds or more, in the order of the rows."""
+    """Return the cells with rows under two seeds or more, with the figures that all have."""
     alike: dict[Cell, list[Summary]] = {}
     for row in rows:
         if row.group is None:

@@ -125,14 +125,14 @@ class Costs:
     """Measured seconds by part.
 
     Attributes:
-        passes: of the target alone, by tokens fed and context.
+        passes: the target's pass alone, by tokens fed and context.
         arms: the costs of drafters; `PLAIN` is ArS.
         rules: by verifier.
         setting: conditions of the times: machine, versions, threads, models, dtype, engine, warp.
         busy: whether other work during the measurement widens the intervals.
         weights: bytes that a pass of the target reads; None = unknown.
         changed: hypothetical factors by part.
-        batches: of common rounds of several texts; None = not measured.
+        batches: costs of common rounds of several texts; None = not measured.
     """
 
     passes: Surface
@@ -178,7 +178,7 @@ class Costs:
         """Return costs by hand, in plain passes.
 
         Args:
-            row: of each row of the target's pass beyond the first.
+            row: cost of each row of the target's pass beyond the first.
             drafts: drafter -> cost of a drafted token; a look-up is free.
         """
         drafting = {name: {1: line(token, token)} for name, token in drafts.items()}
@@ -227,7 +227,7 @@ class Costs:
     def _parts(
         self, drafter: Drafting, k: float, n: float, context: float, batch: int, rule: str | None
     ) -> Floats:
-        """Return [parts, turns] seconds as they were measured."""
+        """Return [parts, turns] seconds as measured; a batch has only draft and target."""
         if batch == 1 or self.batches is None:
             costs = self.drafter(drafter)
             by_rule = self.rules.get(rule or "") or _entry("verifier", costs.verifier, self.rules)

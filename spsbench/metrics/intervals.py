@@ -91,9 +91,11 @@ class Jackknife:
     def estimate(
         self, statistic: Statistic, counted: int, scale: Scale = POSITIVE
     ) -> Estimate | None:
-        """Return the figure of all rows; None where the figure does not apply.
+        """Return the figure of all rows with its interval; None where it does not apply.
 
-        Rows with 0 in the column `counted` take no part; usually the denominator.
+        Rows with 0 in the column `counted` take no part; usually the denominator. Fewer than
+        `FEWEST`
+        samples leave no interval.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = float(statistic(self._total))
@@ -199,9 +201,10 @@ def one_sided(mean: float, count: int, greatest: float = 1.0) -> tuple[float, fl
 def of_means(values: Floats, greatest: float | None = None) -> Estimate | None:
     """Return the mean of one value a sample, with its interval; None for no values.
 
-    Equal values have no interval, since they show no spread, unless all are at a known end, 0 or
-    `greatest`: the number of values then gives a bound. Intervals are clipped to 0 and
-    `greatest`, or to 1 where it is unknown and no value is above 1.
+    No interval for fewer than `FEWEST` values or equal ones, unless `greatest` is given and all are
+    0
+    or `greatest`: their number then gives a bound. Clipped to 0 where no value is below it, and to
+    `greatest`, or 1 where that is unknown and no value is above 1.
     """
     if not len(values):
         return None

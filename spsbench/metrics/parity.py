@@ -77,7 +77,7 @@ def average(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[floa
 
 
 def qualities(scores: Iterable[Score], combine: Combine = average) -> Qualities:
-    """Return the values of one cell's scores, in any order.
+    """Return figure -> sample -> value of one cell's scores, which come in any order.
 
     Raises:
         KeyError: a metric is missing from a score.

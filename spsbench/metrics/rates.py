@@ -33,7 +33,7 @@ class Metrics:
     prefill_ms: float | None
     ttft_ms: float | None  # prefill and first round
     answer_ms: float | None  # prefill and all rounds
-    draft_share: float | None  # of the decode time
+    draft_share: float | None  # share of the decode time
     target_share: float | None
     verify_share: float | None  # warp, verification, the copy to the host and bookkeeping
 
@@ -102,7 +102,7 @@ OF_TIME = tuple(
 
 
 def metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:
-    """Return the figures of one generation."""
+    """Return the figures of one generation; None for those that its rounds do not give."""
     sums = totals(rounds, prefill_seconds, horizon=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = {name: float(RATES[name](np.array(sums))) for name in RATES.keys() & SHOWN}
@@ -188,6 +188,7 @@ def gains(base: Tally, cell_tally: Tally, k: int | None) -> dict[str, Estimate |
         return target_pass(sums) / target_pass(plain)
 
     def predicted(plain: Floats, sums: Floats) -> Floats:
+        """Return the predicted speed-up of [..., F] sums: expected tokens over costs."""
         reached = sums[..., sums.shape[-1] - cell_tally.k :] / sums[..., AT["rounds"], None]
         depths = -np.diff(reached, prepend=1.0, append=0.0)  # share of rounds that drafted N tokens
         by_depth = expected_tokens(alpha(sums)[..., None], np.arange(depths.shape[-1]))
@@ -221,7 +222,7 @@ def expected_tokens(alpha: ArrayLike, k: ArrayLike) -> Floats:
 
 
 def alpha_for(tokens: float, k: float, steps: int = 60) -> float | None:
-    """Return the alpha at which K drafted tokens give so many a round; None: 1 is too low."""
+    """Return the alpha at which K drafted tokens give `tokens` a round; None: 1 is too low."""
     if tokens >= k + 1:
         return None
     if tokens <= 1:

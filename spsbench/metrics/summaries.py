@@ -48,14 +48,14 @@ class Summary:
 
     mean_token_time_ms: Estimate | None = None  # without prefill
     token_time_with_prefill_ms: Estimate | None = None
-    processor_token_time_ms: Estimate | None = None  # of all threads, at any load
+    processor_token_time_ms: Estimate | None = None  # all threads', at any load
     loop_time_ms: Estimate | None = None  # time of a round
     horizon_time_ms: Estimate | None = None  # decode time of generations that reached the horizon
-    spread: Mapping[str, float | None] | None = None  # of the time to the horizon
+    spread: Mapping[str, float | None] | None = None  # quantiles of the time to the horizon
     ttft_ms: Estimate | None = None  # prefill and first round
     answer_ms: Estimate | None = None  # prefill and all rounds: until the last token
     prefill_ms: Estimate | None = None
-    draft_share: Estimate | None = None  # of the decode time
+    draft_share: Estimate | None = None  # share of the decode time
     target_share: Estimate | None = None
     verify_share: Estimate | None = None  # the rest: warp, verification, bookkeeping
     draft_pass_ms: Estimate | None = None  # for each drafted token of depth
@@ -88,7 +88,7 @@ FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None
 
 
 def spread(times: Floats) -> dict[str, float | None] | None:
-    """Return deviation and quantiles of one time a generation; None where there are too few."""
+    """Return `sd`, `p50`, `p90` and `p99`, each None for too few times; None: there are none."""
     if not len(times):
         return None
     known: dict[str, float | None] = {
@@ -171,6 +171,7 @@ def _rows(
     combine: Callable[[Cell], Combine],
     group: str | None,
 ) -> Iterator[Summary]:
+    """Yield a summary for each cell, with gains over its K = 0 cell where there is one."""
     for cell in cells:
         base = baseline(cell, cells)
         tally = tallies[cell.id]
@@ -185,6 +186,7 @@ def _summary(
     gained: Mapping[str, Estimate | None],
     quality: Qualities,
 ) -> Summary:
+    """Return the summary of a tally; times under load stand in where none is undisturbed."""
     rows = tally.rows
     jackknife, quiet = tally.jackknife(rows), without_loaded(rows)
     figures = {
@@ -250,7 +252,7 @@ def _summary(
 
 
 def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
-    """Return the figures of time, of all rows or of the quiet rows."""
+    """Return the figures of time of `rows`; None where their parts were not measured."""
     figures = {
         name: jackknife.estimate(RATES[name], AT[RATES[name].denominator], RATES[name].scale)
         for name in OF_TIME

@@ -46,10 +46,10 @@ class Totals(NamedTuple):
     processor_tokens: float = 0.0
     timed: float = 0.0  # 1 where the timing counts
     quiet: float = 0.0  # 1 where nothing else kept the machine busy
-    seconds: float = 0.0  # of the rounds
+    seconds: float = 0.0  # seconds of the rounds
     timed_tokens: float = 0.0
     timed_rounds: float = 0.0
-    round_seconds: float = 0.0  # of `timed_rounds`
+    round_seconds: float = 0.0  # seconds of `timed_rounds`
     timed_depth: float = 0.0
     prefill: float = 0.0
     started: float = 0.0  # 1 with at least one round
@@ -79,7 +79,10 @@ def totals(
     timed: bool = True,
     quiet: bool = True,
 ) -> Totals:
-    """Return the sums of one generation; `horizon` is the number of tokens to time."""
+    """Return the sums of one generation; `horizon` is the number of tokens to time.
+
+    Not `timed`: sums of time are 0. Without rounds only the prefill counts.
+    """
     if not rounds:
         of_time = {"timed": 1, "quiet": float(quiet), "prefill": prefill_seconds}
         return Totals(**of_time if timed else {})
@@ -185,7 +188,7 @@ def by_sibling(rounds: Sequence[RoundRecord], most: int) -> list[int]:
 def by_depth(rounds: Sequence[RoundRecord], most: int) -> list[int]:
     """Count the rounds that drafted at least 1, 2, ... `most` tokens."""
     depths: Counter[int] = Counter()
-    for r in rounds if most else ():  # of a sum, rounds of equal depth
+    for r in rounds if most else ():  # a sum of passes has rounds of equal depth
         times = max(r.tested, 1) if r.passes > 1 else 1
         depths[r.depth // times] += times
     return [sum(n for depth, n in depths.items() if depth >= i) for i in range(1, most + 1)]
@@ -210,7 +213,10 @@ class Tally:
         self._values = array("d")
 
     def add(self, record: Record, sample: int) -> None:
-        """Count one record; `sample` is the number of its sample."""
+        """Count one record; `sample` is the number of its sample.
+
+        A failure counts as that alone.
+        """
         if record.prompt_cut:
             self.cut.add(sample)
         if record.error is not None:

@@ -320,7 +320,7 @@ class Cell(Configuration):
         if unknown := values.keys() - {field.name for field in fields(cls)}:
             raise TypeError(f"a cell has no {', '.join(sorted(unknown))}")
         cell = convert(values, cls)
-        int(cell.k or 0)  # of a constant schedule it must be a number
+        int(cell.k or 0)  # that of a constant schedule must be a number
         return cell
 
 

@@ -343,6 +343,7 @@ def _mergeable(model: ModelSpec) -> ModelSpec:
 
 
 def _check_own(name: str, options: Mapping[str, Any]) -> None:
+    """Raise UsageError for an unknown format, or options that name the draft's weights too."""
     if name.removeprefix(SELF) not in QUANTISED:
         raise UsageError(
             f"`draft` {name}: expected "

@@ -54,11 +54,11 @@ def answer(task):
 
 
 def read_schema(value: Any, where: str) -> str:
-    """Return a JSON schema as canonical text; the order of its properties stays.
+    """Return a JSON schema as canonical text; the order of its properties stays. "": none.
 
     Args:
         value: a dict, a class of pydantic, the text of a schema, or the name of a file.
-        where: the option, for messages.
+        where: the option, for messages. DataError: no schema, or one inside a wrapper.
     """
     if isinstance(value, type) and hasattr(value, "model_json_schema"):
         value = value.model_json_schema()
@@ -95,7 +95,7 @@ def read_regex(value: Any, where: str) -> str:
 
 
 def read_grammar(value: Any, where: str) -> str:
-    """Return a Lark grammar: that of a file, or a text with the rule `start`."""
+    """Return a Lark grammar: that of a file, or a text with the rule `start`; DataError: GBNF."""
     is_text = isinstance(value, str) and (START.search(value) or GBNF.search(value))
     if value != "" and not is_text:
         value, where = _file(value, where), f"{where}: {cut(value, MAX_PATH)}"
@@ -114,10 +114,10 @@ def kind_of(sampling: Any) -> str | None:
 
 
 def check(sampling: Any, where: str = "") -> None:
-    """Refuse a constraint that nothing can follow, or one beside options that contradict it.
+    """Raise for a constraint that nothing can follow, or one beside options that contradict it.
 
     Args:
-        sampling: a `settings.cell.Cell`.
+        sampling: a `settings.cell.Cell`; without a constraint nothing is checked.
         where: the place of the constraint, for messages; default: its option.
     """
     named = [name for name in KINDS if getattr(sampling, name)]
@@ -129,7 +129,7 @@ def check(sampling: Any, where: str = "") -> None:
 
 
 def check_ends(sampling: Any, where: str) -> None:
-    """Refuse other ends of a text beside a constraint, which says itself where a text ends."""
+    """Raise UsageError for `stop` or `ignore_eos` beside a constraint, which ends texts itself."""
     for name in ("stop", "ignore_eos"):
         if getattr(sampling, name):
             source = ", which the task may bring" if name == "stop" else ""
@@ -167,7 +167,7 @@ def compiled(kind: str, text: str) -> str:
 
 
 def library() -> Any:
-    """Import llguidance."""
+    """Return llguidance; MissingError: it is not installed."""
     try:
         import llguidance
     except ImportError as error:
@@ -221,6 +221,7 @@ def _file(value: Any, where: str) -> str:
 
 
 def _checked_size(text: str, where: str) -> str:
+    """Return `text`; DataError: more than `MAX_CHARACTERS` characters, or a lone surrogate."""
     if len(text) > MAX_CHARACTERS:
         raise DataError(
             f"{where} has more than {MAX_CHARACTERS:,} characters: expected at most as many"
@@ -259,11 +260,12 @@ def schemas_in(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _problem_of_part(schema: Mapping[str, Any]) -> str | None:
+    """Return what llguidance would accept in one object and not follow; None: nothing."""
     keys = schema.get("required")
     required = set(map(str, keys)) if isinstance(keys, list) else set()
     least, patterns = schema.get("minProperties"), schema.get("patternProperties")
     is_open = schema.get("additionalProperties", True) is not False or bool(patterns)
-    # of the keys that are not declared one at least is a new one
+    # one at least of the keys that are not declared is a new one
     if isinstance(least, int) and is_open and least > len(required) + 1:
         return (
             f"minProperties {least}: expected at most one more than the keys that are required, "

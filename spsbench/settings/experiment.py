@@ -51,6 +51,7 @@ class Part:
         """Restore a part from the values of `described`; the task is made from its data again.
 
         Data that a relative path does not name here are looked for `above` the run's `folder`.
+        MismatchError: the task's prompts are of another version now.
         """
         part_cells = tuple(cells[name] for name in described["cells"] if name in cells)
         specs = [cell.task for cell in part_cells if cell.task is not None]
@@ -166,9 +167,10 @@ def plan(
     whole: Experiment = Experiment(),
     points: Sequence[Sequence[Point]] | None = None,
 ) -> ExperimentRequest:
-    """Make the tasks and expand the tables; reads data but loads no model.
+    """Make the tasks and expand the tables to parts; reads data but loads no model.
 
     Args:
+        tables: one at least; the seed of the first is that of the whole.
         facts: what files say of the models, for chats and heads.
         whole: the options for all parts.
         points: `Sweep.points` of each table; None: made here.
@@ -188,7 +190,7 @@ def plan(
 
 
 def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[Part]) -> None:
-    """Refuse to leave out texts that are needed after the run, or that are kept elsewhere."""
+    """Raise UsageError where texts are needed after the run, or are kept elsewhere too."""
     if other := next((table.record for table in tables if table.record != "counts"), None):
         raise UsageError(
             f"`no_texts` with `record` {other}: expected counts, since the other holds tokens. "
@@ -202,7 +204,7 @@ def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[Part]) -> None:
 
 
 def task_spec(table: Sweep) -> Spec:
-    """Return the spec of the task, with `data` as an argument."""
+    """Return the spec of the task, with `data` as an argument; UsageError: it takes none."""
     try:
         spec = fixed(Spec.of_task(table.task))
     except ValueError as error:
@@ -227,7 +229,7 @@ def may_need_hub(table: Sweep) -> bool:
 def parts_of(
     table: Sweep, points: Sequence[Point], spec: Spec, task: Task, facts: ModelFacts
 ) -> Iterator[PartRequest]:
-    """Make one part of a table, or two where only some of its models use their chat template."""
+    """Yield the part of a table, or two where only some of its models use their chat template."""
     chat_task = cache(partial(in_chat, task, spec, table.chat, facts))
     requests = list(table.requests(points, spec, task, chat_task, facts))
     chats = {request.target: chat_task(request.target) for request in requests if request.chat}

@@ -39,7 +39,7 @@ from spsbench.spec import K_MAX, Spec
 METHODS = ("ars", "sps")
 RECORDED = ("counts", "laws", "trace")  # `laws` are for audits, a trace for `sps plan`
 MAX_SAMPLES = 10**9
-MAX_ROWS = 1024  # of a batch
+MAX_ROWS = 1024  # rows of a batch
 MAX_CELLS = 10_000  # cells of one table
 ChatTask = Callable[[ModelSpec], Task | None]
 """Returns the task as a model is asked it in its chat template; None: the model gets plain text."""
@@ -93,6 +93,7 @@ class Grid:
         return replace(self, axes={n: self.axes[n] for n in left})
 
     def _methods(self, drafting: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+        """Yield the drafting options of each method: K = 0 with a baseline, then combinations."""
         if self.baseline:
             yield {"k": 0}
         if not self.speculative:
@@ -202,7 +203,7 @@ class Sweep:
     }
 
     def grid(self) -> Grid:
-        """Return the requests as combinations of values, `setting` among them."""
+        """Return the requests as combinations of values; UsageError: options of `setting` too."""
         if self.setting and self.axes.keys() & {"temperature", "top_p"}:
             raise UsageError("`setting` with `temperature` or `top_p`: expected one of the two")
         if 0 in self.axes.get("max_new_tokens", ()):
@@ -215,6 +216,7 @@ class Sweep:
         """Return the different combinations of options, each with the request that it makes.
 
         Settings come first, then models, engines, decoders, then drafting; the task comes later.
+        UsageError: more than `MAX_CELLS`.
         """
         points: dict[tuple[Any, CellRequest], Point] = {}
         with located(self.where):
@@ -252,7 +254,10 @@ class Sweep:
     def _with_task(
         self, point: "Point", spec: Spec, task: Task, chat_task: ChatTask, facts: ModelFacts
     ) -> CellRequest:
-        """Return the request of a point with the task, its prompts and its usual sampling."""
+        """Return the request of a point with the task, its prompts and its usual sampling.
+
+        What the user named stays; `record` laws sets an argument of the decoder.
+        """
         options, request, setting = point
         asked_in_chat = chat_task(request.target)
         task, chat = asked_in_chat or task, asked_in_chat is not None
@@ -290,7 +295,7 @@ class Point(NamedTuple):
 
 
 def check_work(cell: CellRequest, spec: Spec, task: Task, record: str) -> None:
-    """Refuse a request that cannot do its task."""
+    """Raise UsageError for a request whose decoder cannot do its task, recording or batch."""
     if task.constrained:
         where = f"json_schema in the rows of {spec.name}"
         check_ends(cell, where)

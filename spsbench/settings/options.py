@@ -24,7 +24,7 @@ MODELS, METHOD, SAMPLING = "Models", "Method", "Sampling"
 WORK, SIZE, RUN, AUDIT, MACHINE = "Task", "Size", "Run", "Audit", "Machine"
 SERVER = "Server"
 LONGEST_NAME = 60  # characters in a message
-MAX_NUMBERS = 10_000  # of one range
+MAX_NUMBERS = 10_000  # numbers of one option
 Call = TypeVar("Call", bound=Callable[..., Any])
 TERM = re.compile(r"(\d{1,20})(?:\.\.(\d{1,20})(?:\.\.(\d{1,20}))?)?")  # 4, 1..8 or 1..9..2
 
@@ -84,7 +84,10 @@ class Setting:
     many: bool = False  # may be given several times
 
     def convert(self, value: Any, where: str = "") -> Any:
-        """Check `value` and convert it to the type of the setting."""
+        """Return `value` in the type of the setting, checked; None stays.
+
+        UsageError: it does not fit.
+        """
         where = where or f"`{self.name}`"
         if self.option.parse is not None:
             value = self.option.parse(value, where)
@@ -98,7 +101,7 @@ class Setting:
         return typed
 
     def convert_each(self, value: Any) -> tuple[Any, ...]:
-        """Return the values of an axis, each in its type."""
+        """Return the values of an axis, each in its type; a single value is an axis of one."""
         if self.kind == tuple[int, ...]:
             return self.convert(value)  # type: ignore[no-any-return]
         values = value if self.many and isinstance(value, list | tuple) else [value]
@@ -146,6 +149,7 @@ def takes(*records: Any) -> Callable[[Call], Call]:
     """
 
     def declare(function: Call) -> Call:
+        """Add the options to the function's signature and as its `options`; return the function."""
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         hidden = {parameter.name for parameter in own}
@@ -167,7 +171,8 @@ def parse(options: Mapping[str, Any], *records: Any, where: str = "") -> tuple[A
     """Make each record of its options; a name that several declare is the first one's.
 
     Args:
-        options: flags, keywords or keys of a file by name; None counts as not given.
+        options: flags, keywords or keys of a file by name; None counts as not given. An unknown
+            name is a UsageError.
         where: the file, for messages.
     """
     given = {n.replace("-", "_"): value for n, value in options.items() if value is not None}
@@ -210,6 +215,7 @@ def _bare(kind: Any) -> Any:
 
 
 def _typed(value: Any, kind: Any, where: str) -> Any:
+    """Return `value` in the type `kind`; UsageError: it is of another, which is not converted."""
     if kind is Spec:
         try:
             return fixed(value if isinstance(value, Spec) else Spec.parse(value))
@@ -247,6 +253,7 @@ def numbers(low: int, high: int) -> Callable[[Any, str], tuple[int, ...]]:
     """
 
     def read(value: Any, name: str) -> tuple[int, ...]:
+        """Return the numbers of a text, a number or a list; UsageError: none, or one outside."""
         is_one = isinstance(value, str) or not isinstance(value, Iterable)
         terms = [value] if is_one else list(value)
         for term in terms:

@@ -23,7 +23,7 @@ Key = tuple[str, str, int]
 Whole = Annotated[int, Meta(ge=0, lt=2**53)]
 Untold = Annotated[int, Meta(ge=-1, lt=2**53)]  # -1 = an engine does not tell
 Number = Annotated[float, Meta(ge=0, le=1e300)]  # finite
-Chance = Annotated[float, Meta(ge=0, le=1 + 1e-4)]  # of float32 sums
+Chance = Annotated[float, Meta(ge=0, le=1 + 1e-4)]  # sums in float32 may exceed 1
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
@@ -33,7 +33,7 @@ class Measure(NamedTuple):
     Checks of records, sums, summaries and reports derive from it.
     """
 
-    field: str  # of `Record`; a list has one number a round
+    field: str  # field of `Record`; a list has one number a round
     figure: str  # in summaries: the ratio of sums, or the greatest value of all generations
     per: Literal["token", "round", "process", "machine"]  # process: the greatest; machine: seconds
     heading: str
@@ -71,7 +71,7 @@ class TreeRound(NamedTuple):
 
     depth: Whole  # tokens on the longest path that was drafted
     path: tuple[Whole, ...]  # nodes kept, from the root, by their numbers in draft order
-    siblings: tuple[Whole, ...]  # of each: which child of its parent it was, 0 = the first drawn
+    siblings: tuple[Whole, ...]  # which child of its parent each was, 0 = the first drawn
     offered: tuple[Whole, ...]  # children drafted for the context and for each kept node, one more
 
 
@@ -86,9 +86,9 @@ class RoundRecord(NamedTuple):
     seconds: Number
     draft_seconds: Number
     target_seconds: Number
-    processor_seconds: Number | None = None  # of all threads; None = not measured
+    processor_seconds: Number | None = None  # all threads'; None = not measured
     tree: TreeRound | None = None  # None = a chain
-    passes: Whole = 1  # of the target; more: only their sums are known; 0: the engine tells nothing
+    passes: Whole = 1  # the target's; more: only their sums are known; 0: the engine tells nothing
 
     @property
     def depth(self) -> int:
@@ -121,7 +121,7 @@ class DraftProbs(NamedTuple):
     tokens: list[TokenId]
     p: list[Chance]  # by the draft; 1 for a deterministic draft's
     q: list[Chance]  # by the target, given the tokens before it
-    parents: list[Untold] | None = None  # of a tree: the node before each, -1 = the context
+    parents: list[Untold] | None = None  # in a tree the node before each, -1 = the context
     likeliest: list[list[Number]] | None = None  # after the context and after each token, what the
     # target finds likeliest: id, q, id, q ...
 
@@ -154,18 +154,18 @@ class Record:
     thinking: bool = False  # the prompt ends with the beginning of a thought
     flags: tuple[str, ...] = ()  # "first": its timing is in no figure; "loaded": it is marked
     laws: list[DraftProbs] | None = None  # one a round, under `--record laws`
-    distance: Number | None = None  # of a quantised target: total variation to its full self
+    distance: Number | None = None  # total variation of a quantised target to its full self
     experts: list[Number] | None = (
         None  # one a round: distinct ones of a layer of the target's pass
     )
     machine_seconds: Number | None = None  # in a batch: each moment divided among running texts
     empty_seconds: Number | None = (
-        None  # of these, the part in which places of the batch were empty
+        None  # the part of `machine_seconds` in which places of the batch were empty
     )
-    masks: Whole | None = None  # of a constraint, that were made
-    mask_seconds: Number | None = None  # in which they were made
+    masks: Whole | None = None  # masks of a constraint that were made
+    mask_seconds: Number | None = None  # seconds in which they were made
     forced: Whole | None = None  # tokens that were the only ones allowed in their place
-    closed: Whole | None = None  # of them forced so that the text ends within its budget
+    closed: Whole | None = None  # tokens that were forced so that the text ends within its budget
     removed_nats: Number | None = None  # sum of -log of the target's mass on allowed tokens, of the
     # emitted tokens; measured at temperature 1 without cuts
     peak_memory_mib: Number | None = None  # most resident memory that the process has had so far
@@ -181,7 +181,7 @@ class Record:
         return f"<think>{self.text}" if self.thinking else self.text
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, times to the nanosecond; rounds and `laws` as arrays of fields.
+        """Return plain values, times to the nanosecond; rounds and `laws` as arrays of fields.
 
         `laws` and `MEASURES` are there only if they were recorded.
         """
@@ -205,7 +205,7 @@ class Record:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Record":
-        """The inverse of `to_json`.
+        """Return the record that `to_json` made plain.
 
         Raises:
             ValueError: a field is missing, unknown or of another type, or fields contradict.
@@ -247,7 +247,7 @@ class Record:
 
 
 def columns(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[Any]]:
-    """Field of a round -> its values in all rounds."""
+    """Return field of a round -> its values in all rounds."""
     by_column: Any = zip(*rounds, strict=True) if rounds else ((),) * len(RoundRecord._fields)
     return dict(zip(RoundRecord._fields, by_column, strict=True))
 
@@ -258,7 +258,7 @@ def _rounded(figure: Any, digits: int) -> Any:
 
 
 def _row(r: RoundRecord) -> list[Any]:
-    """A round as an array; that of a chain has no word of trees."""
+    """Return a round as an array; that of a chain has no word of trees."""
     seconds = r.seconds, r.draft_seconds, r.target_seconds, r.processor_seconds
     times = [None if value is None else round(value, NANO) for value in seconds]
     tree = None if r.tree is None else list(map(_plain, r.tree))

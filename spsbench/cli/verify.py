@@ -12,6 +12,7 @@ from spsbench.cli.terminal import one_line, say
 from spsbench.errors import Exit, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.hardware.signals import at_once
+from spsbench.registry import VECTORS, at, is_installed
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import Audit, HeadSearch, Replay
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
@@ -48,11 +49,29 @@ def rules(
             METHOD, "--deep", help="Enumerate larger trees and longer rounds, for minutes per rule."
         ),
     ] = False,
+    vectors: Annotated[
+        Path | None,
+        o.option(
+            o.OUTPUT,
+            "--vectors",
+            help="Check nothing: write test vectors of exact rules, .json or plain lines in .txt.",
+        ),
+    ] = None,
     format: o.TableFormat = "table",
 ) -> None:
     """Check every verifier with every kind of draft by enumeration over tiny vocabularies."""
     named = {"verifier": verifier, "schedule": schedule, "drafter": drafter}
     specs = [[OF_CELL[kind].convert(name) for name in names or ()] for kind, names in named.items()]
+
+    if vectors is not None:
+        if drafter or schedule or deep:
+            raise UsageError(
+                "--vectors with --drafter, --schedule or --deep: expected none of them"
+            )
+        if not is_installed(VECTORS):
+            raise UsageError("--vectors: expected the extension 'conformance', which is not there")
+        say(f"{at(VECTORS)(vectors, specs[0])} vectors written to {vectors}")
+        return
 
     with importing_libraries():
         from spsbench.cli.rules import enumerate_rules

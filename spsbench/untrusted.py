@@ -28,6 +28,8 @@ MAX_VALUES = 4 * 2**20  # values in one JSON value: each takes up to 72 bytes
 MAX_DEPTH = 200  # levels of one JSON value
 MAX_TOML = 2**18  # bytes of a TOML file: a part of a key takes up to 1 KB
 MAX_KEY_PARTS = 16  # of a dotted key in TOML, whose parser takes their square
+MAX_UNPACKED, MAX_RATIO = 64 * 2**20, 100
+"""A packed file may give so many bytes, or else so many times those that it has."""
 MAX_PATH = 300  # characters of a path in a line
 SHOWN = 60  # characters of a value or a name in a line
 BOM, UTF_16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
@@ -76,18 +78,49 @@ def open_untrusted(path: str | Path, what: str) -> Iterator[tuple[IO[bytes], IO[
             raise DataError(f"UTF-16 ({shown}): expected {what}, in UTF-8. Convert it with iconv")
         if start.startswith(POINTER):
             raise DataError(f"a Git LFS pointer ({shown}): expected {what}. Run git lfs pull")
-        openers = (opener for mark, opener in PACKED.items() if start.startswith(mark))
-        with next(openers, nullcontext)(file) as unpacked:
+        opener = next((opener for mark, opener in PACKED.items() if start.startswith(mark)), None)
+        with nullcontext(file) if opener is None else _unpack(file, opener) as unpacked:
             if unpacked.peek(3)[:3] == BOM:
                 unpacked.read(3)
             yield unpacked, file
 
 
-def _open_zstd(file: IO[bytes]) -> IO[bytes]:
+class _Unpacked(io.RawIOBase):
+    """The bytes of a packed file, bounded.
+
+    Args:
+        file: gives the bytes.
+        packed: the file that it reads.
+    """
+
+    def __init__(self, file: IO[bytes], packed: IO[bytes]) -> None:
+        self._file, self._packed, self._size = file, packed, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        self._size += len(data)
+        is_file = self._packed.seekable()  # a pipe has no size, and may be endless without packing
+        if is_file and self._size > max(MAX_UNPACKED, MAX_RATIO * self._packed.tell()):
+            raise OSError(
+                f"it unpacks to more than {in_words(MAX_UNPACKED)} and {MAX_RATIO} times its size"
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+
+@contextmanager
+def _unpack(file: IO[bytes], opener: Callable[[IO[bytes]], Any]) -> Iterator[io.BufferedReader]:
+    with opener(file) as stream:
+        yield io.BufferedReader(_Unpacked(stream, file), 1 << 16)
+
+
+def _open_zstd(file: IO[bytes]) -> Any:
     import pyarrow  # type: ignore[import-untyped]  # the standard library has it from 3.14 on
 
-    stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
-    return io.BufferedReader(stream)
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
 
 
 PACKED: Mapping[bytes, Callable[[IO[bytes]], Any]] = {

@@ -4,7 +4,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import product
+from functools import lru_cache
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -116,14 +117,42 @@ def encode_chat(
                 "for them. Leave them out"
             )
         ids: list[int] = []
-        for span in rendered(tokenizer, messages, instead, clock, tools):
-            with without_panics():
-                ids += tokenizer.encode(
-                    span.text, add_special_tokens=False, split_special_tokens=span.plain
-                )
+        spans = rendered(tokenizer, messages, instead, clock, tools)
+        with without_panics():
+            for span in spans:
+                for piece in [span.text] if span.plain else pieces(tokenizer, span.text):
+                    ids += _encode_piece(tokenizer, piece, span.plain)
     if not ids:
         raise DataError("an empty chat (prompt): expected a message. Give a prompt")
     return ids
+
+
+@lru_cache(maxsize=1024)  # a conversation has the same pieces before each of its answers
+def _encode_piece(tokenizer: Any, text: str, plain: bool) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=plain))
+
+
+def pieces(tokenizer: Any, text: str) -> list[str]:
+    """Cut a text before its added tokens, so that the ids of the pieces are those of the text.
+
+    A tokenizer of the library `tokenizers` finds added tokens first, the longest at each place, and
+    treats the text between two of them by itself. One that takes blanks before it, or whole words
+    alone, is found by its surroundings: then a text is one piece.
+    """
+    borders = _borders(tokenizer)
+    starts = [match.start() for match in borders.finditer(text)] if borders else []
+    ends = sorted({0, *starts, len(text)})
+    return [text[start:end] for start, end in pairwise(ends)]
+
+
+@lru_cache(maxsize=8)
+def _borders(tokenizer: Any) -> re.Pattern[str] | None:
+    """Return the pattern of the added tokens before which a text is cut; None: it is not cut."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    if not getattr(tokenizer, "is_fast", False) or any(t.single_word or t.lstrip for t in added):
+        return None
+    names = sorted((t.content for t in added if t.content and not t.normalized), key=len)
+    return re.compile("|".join(map(re.escape, reversed(names)))) if names else None
 
 
 def rendered(

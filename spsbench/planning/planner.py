@@ -25,12 +25,7 @@ from spsbench.models.folder import local_folder
 from spsbench.planning.candidates import replayable
 from spsbench.planning.forecast.batch_gains import check_batches
 from spsbench.planning.forecast.forecasts import Forecasts
-from spsbench.planning.inputs import (
-    check_head,
-    forecasts_of,
-    read_whole_traces,
-    real_rounds,
-)
+from spsbench.planning.inputs import check_head, forecasts_of, read_whole_traces, real_rounds
 from spsbench.planning.measure import MOST_TURNS, Count, measure, measure_batches, setting_of
 from spsbench.planning.plan_folder import (
     COSTS,

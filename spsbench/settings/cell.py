@@ -16,15 +16,7 @@ from spsbench.registry import BUILT_IN
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.constraint import kind_of, read_grammar, read_regex, read_schema
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import (
-    METHOD,
-    SAMPLING,
-    Check,
-    Option,
-    at_least,
-    between,
-    options_of,
-)
+from spsbench.settings.options import METHOD, SAMPLING, Check, Option, at_least, between, options_of
 from spsbench.settings.processors import COUNT, PROCESSORS, ProcessorSettings
 from spsbench.spec import Spec
 

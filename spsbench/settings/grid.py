@@ -11,13 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from spsbench.errors import UsageError
 from spsbench.registry import built_in
 from spsbench.settings.cell import ELSEWHERE, SAMPLING_FIELDS, SEED_MAX, CellRequest, Configuration
-from spsbench.settings.cell_from_options import (
-    DRAFTING,
-    OF_CELL,
-    chat_sampling,
-    fill,
-    own_copy,
-)
+from spsbench.settings.cell_from_options import DRAFTING, OF_CELL, chat_sampling, fill, own_copy
 from spsbench.settings.constraint import check_ends
 from spsbench.settings.models import NOTHING, ModelFacts, ModelSpec
 from spsbench.settings.options import (

@@ -16,9 +16,7 @@ from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError, SpsError, UnavailableError
-from spsbench.extensions.check.bets import (
-    SampledResult,
-)
+from spsbench.extensions.check.bets import SampledResult
 from spsbench.extensions.check.greedy import (
     ServerGreedy,
     check_same,

@@ -22,12 +22,7 @@ from spsbench.audit.statistical.comparison import (
     with_wrong_token,
 )
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.extensions.check.columns import (
-    BY_ID,
-    chance,
-    is_whole,
-    resolved,
-)
+from spsbench.extensions.check.columns import BY_ID, chance, is_whole, resolved
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer, Stated
 from spsbench.serving.wire import UNLISTED

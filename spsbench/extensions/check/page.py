@@ -8,10 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.extensions.check.bets import (
-    UNSEEN,
-    Mode,
-)
+from spsbench.extensions.check.bets import UNSEEN, Mode
 from spsbench.extensions.check.check import Checked
 from spsbench.extensions.check.greedy import describe
 from spsbench.extensions.check.journal import finite

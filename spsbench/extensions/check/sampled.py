@@ -14,18 +14,8 @@ import msgspec
 import numpy as np
 
 from spsbench.audit.statistical.finding import Audit, AuditVerdict, Finding
-from spsbench.extensions.check.bets import (
-    Band,
-    Mode,
-    SampledResult,
-    ServerAudit,
-    band_between,
-)
-from spsbench.extensions.check.columns import (
-    Columns,
-    TopLists,
-    as_columns,
-)
+from spsbench.extensions.check.bets import Band, Mode, SampledResult, ServerAudit, band_between
+from spsbench.extensions.check.columns import Columns, TopLists, as_columns
 from spsbench.extensions.check.modes import long_prompt
 from spsbench.extensions.check.texts import BASE, MAY_DO_IT, OWN, Texts, unexercised
 from spsbench.extensions.check.weights import Cut, Weights

@@ -23,13 +23,7 @@ from spsbench.audit.statistical.betting import Bits, Floats
 from spsbench.audit.statistical.positions import distributions_of
 from spsbench.audit.statistical.processed import processed
 from spsbench.errors import DataError
-from spsbench.extensions.check.columns import (
-    BY_ID,
-    END,
-    Columns,
-    as_columns,
-    is_whole,
-)
+from spsbench.extensions.check.columns import BY_ID, END, Columns, as_columns, is_whole
 from spsbench.serving.engines import Answer, Stated
 from spsbench.settings.cell import WarpSettings
 from spsbench.settings.processors import Processors

@@ -39,7 +39,6 @@ class CopyDrafter(RuleDrafter):
         self.tokenizer: Any = None  # finds the markers
         self._source: list[int] = []
         self._index = SuffixAutomaton()  # index of the source without its last token
-        self._places: dict[int, int] = {}  # state that occurs once -> index after it
         self._met = ROOT, 0  # the longest end of the text that the index has
         self._at: int | None = None  # index of the source that is expected next; None = nowhere
         self._read = 0  # tokens of the text that the pointer has followed
@@ -50,11 +49,13 @@ class CopyDrafter(RuleDrafter):
         A missing marker marks nothing: the source begins, or ends, as the prompt does.
         """
         first, last = self._marked(prompt)
-        self._source = list(prompt[first:last])
-        self._index, self._met = SuffixAutomaton(), (ROOT, 0)
-        self._index.add(self._source[:-1])
-        self._places = self._index.single_places()
-        for token in prompt:
+        before, self._source = self._source, list(prompt[first:last])
+        if self._source[: len(before)] != before:
+            self._index, before = SuffixAutomaton(), []
+        self._index.add(self._source[max(len(before) - 1, 0) : -1])
+        # nothing is longer there than the source without its last token, which the prompt has
+        self._met = self._index.last, max(len(self._source) - 1, 0)
+        for token in prompt[max(last - 1, 0) :]:
             self._met = self._index.step(*self._met, token)
         marked = (first, last) != (0, len(prompt))
         self._at = 0 if marked else None
@@ -83,7 +84,7 @@ class CopyDrafter(RuleDrafter):
             length: tokens of the text.
         """
         state, agreeing = self._met
-        return self._places.get(state) if agreeing >= min(self._least, length) else None
+        return self._index.only_place(state) if agreeing >= min(self._least, length) else None
 
     def _marked(self, prompt: Sequence[int]) -> tuple[int, int]:
         """Return the range [first, last) of `prompt` tokens that are wholly between the markers."""

@@ -102,6 +102,7 @@ class NgramDrafter(RuleDrafter):
         default_factory=lambda: defaultdict(dict), init=False, repr=False
     )  # n-gram -> next token -> how often, and where last; of `frequent` alone
     _indexed: int = field(default=0, init=False, repr=False)  # tokens whose n-grams are in _ends
+    _text: Sequence[int] = field(default=(), init=False, repr=False)  # which begins with these
     _prompt: int = field(default=0, init=False, repr=False)  # its tokens
 
     @classmethod
@@ -120,13 +121,16 @@ class NgramDrafter(RuleDrafter):
                 raise ValueError(f"{name} is {given!r}: expected one of {', '.join(known)}")
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._ends.clear()
-        self._after.clear()
-        self._indexed, self._prompt = 0, len(prompt)
+        known = self._indexed + 1
+        if list(prompt[:known]) != list(self._text[:known]):  # else it goes on from the text before
+            self._ends.clear()
+            self._after.clear()
+            self._indexed = 0
+        self._prompt = len(prompt)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
         """Return, for every K alike, what followed the matched n-gram, up to the largest K."""
-        searched = self._prompt if self.source == "prompt" else len(tokens)
+        self._text, searched = tokens, self._prompt if self.source == "prompt" else len(tokens)
         self._index(tokens, searched)
         end = self._match(tokens)
         copied = [] if end is None else tokens[end : min(end + max(ks), searched)]

@@ -14,7 +14,6 @@ from spsbench.loop.types import Context, Draft, GoOn, Noise, Plan, Scores
 from spsbench.methods.drafters.ngram import RuleDrafter
 from spsbench.methods.drafters.text_index import (
     NOTHING,
-    ROOT,
     EarlierTexts,
     SuffixAutomaton,
     chain,
@@ -71,10 +70,14 @@ class SuffixDrafter(RuleDrafter):
         self.earlier: EarlierTexts | None = None
         self._own = SuffixAutomaton()
         self._read = 0  # tokens of the text that are in `_own`
-        self._met = ROOT, 0  # the longest end of the text that is in an earlier one
+        self._text: Sequence[int] = ()  # of which these are the first
+        self._met: tuple[int, int] | None = None  # the longest end of the text that is in an
+        # earlier one; None: the text is new
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        self._own, self._read, self._met = SuffixAutomaton(), 0, (ROOT, 0)
+        self._met = None
+        if list(prompt[: self._read]) != list(self._text[: self._read]):
+            self._own, self._read = SuffixAutomaton(), 0
         if self.earlier is not None:
             self.earlier.begin(prompt)
 
@@ -114,16 +117,19 @@ class SuffixDrafter(RuleDrafter):
         """Add the text's new tokens to its automaton, and follow them in that of earlier texts."""
         new = x[self._read :]
         self._own.add(new)
-        self._read = len(x)
+        self._read, self._text = len(x), x
         if self.earlier is not None:
             self.earlier.watch(x)
-            for token in new:
-                self._met = self.earlier.automaton.step(*self._met, token)
+            if self._met is None:
+                self._met = self.earlier.automaton.longest_end(x)
+            else:
+                for token in new:
+                    self._met = self.earlier.automaton.step(*self._met, token)
 
     def _ends(self, k: int) -> Iterator[tuple[SuffixAutomaton, int, int]]:
         """Yield places of the text's suffixes (automaton, state, depth to draft), longest first."""
         places = [(self._own, self._own.earlier())]
-        if self.earlier is not None:
+        if self.earlier is not None and self._met is not None:
             places.append((self.earlier.automaton, self._met))
         for automaton, (longest, met) in places:
             for state, length in islice(automaton.suffixes(longest, met), SUFFIXES):

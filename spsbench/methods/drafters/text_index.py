@@ -23,6 +23,8 @@ class SuffixAutomaton:
 
     Attributes:
         last: the state of the whole text so far.
+        hidden: owner of texts whose substrings are not looked at where no other owner's text has
+            them; None: nothing is hidden.
     """
 
     def __init__(self) -> None:
@@ -33,11 +35,15 @@ class SuffixAutomaton:
         self._newest = [0]  # the last of them, as a number that grows with every token
         self._after = [0]  # tokens that followed it
         self._best = [-1]  # the likeliest of them: the most frequent, of these the newest
+        self._owner: list[int | None] = [None]  # of all texts where it ends; None: several
+        self._is_suffix = [True]  # whether it is a suffix of another state
         self._added = 0
+        self._adding = 0  # the owner of the text that is added
         self.last = ROOT
+        self.hidden: int | None = None
 
-    def begin(self) -> None:
-        self.last = ROOT
+    def begin(self, owner: int = 0) -> None:
+        self.last, self._adding = ROOT, owner
 
     def add(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text, and count each suffix of it that ends with one."""
@@ -50,6 +56,8 @@ class SuffixAutomaton:
                 if there != counted:
                     counted = there
                     self._count[there] += 1
+                    if self._owner[there] != self._adding:
+                        self._owner[there] = None
                     self._newest[there] = self._added
                 self._after[state] += 1
                 best = self._best[state]
@@ -64,7 +72,7 @@ class SuffixAutomaton:
 
         Among equally frequent tokens the one that followed last comes first. []: nothing followed.
         """
-        after = self._next[state].items()
+        after = [edge for edge in self._next[state].items() if not self._hides(edge[1])]
         total = sum(self._count[there] for _, there in after)
         return [
             (self._count[there] / total, token, there)
@@ -79,15 +87,16 @@ class SuffixAutomaton:
         if token < 0:
             return []
         there = self._next[state][token]
+        if self._hides(there):
+            return self.followers(state)[:1]
         return [(self._count[there] / max(self._after[state], self._count[there]), token, there)]
 
-    def single_places(self) -> dict[int, int]:
-        """Return the states that occur once in a single text -> how many tokens there were then.
+    def only_place(self, state: int) -> int | None:
+        """Return where a state ends that occurs once in a single text; None: it occurs twice.
 
         Such a state is the end of one prefix, and a suffix of no other state.
         """
-        repeated = {ROOT, *self._link}
-        return {state: at for state, at in enumerate(self._newest) if state not in repeated}
+        return None if self._is_suffix[state] else self._newest[state]
 
     def suffixes(self, state: int, length: int) -> Iterator[tuple[int, int]]:
         """Yield `state` of a text of `length`, then its shorter suffixes, with their lengths.
@@ -95,7 +104,8 @@ class SuffixAutomaton:
         Suffixes between two of these occurred at the same positions as the longer one.
         """
         while state != ROOT and length > 0:
-            yield state, length
+            if not self._hides(state):
+                yield state, length
             state = self._link[state]
             length = self._length[state]
 
@@ -113,6 +123,18 @@ class SuffixAutomaton:
             return ROOT, 0
         return self._next[state][token], length + 1
 
+    def longest_end(self, text: Sequence[int]) -> tuple[int, int]:
+        """Return state and length of the longest end of another text that is known."""
+        size, length, state = 32, 32, ROOT
+        while length == size:  # the end may be longer than what was looked at
+            size, state, length = 2 * size, ROOT, 0
+            for token in text[-size:]:
+                state, length = self.step(state, length, token)
+        return state, length
+
+    def _hides(self, state: int) -> bool:
+        return self.hidden is not None and self._owner[state] == self.hidden
+
     def _extended(self, token: int) -> int:
         """Return the state of the text so far followed by `token`."""
         at = self.last
@@ -122,8 +144,12 @@ class SuffixAutomaton:
         while at >= 0 and token not in self._next[at]:
             self._next[at][token] = made
             at = self._link[at]
-        self._link[made] = ROOT if at < 0 else self._own(at, token)
+        self._set_link(made, ROOT if at < 0 else self._own(at, token))
         return made
+
+    def _set_link(self, state: int, link: int) -> None:
+        self._link[state] = link
+        self._is_suffix[link] = True
 
     def _own(self, at: int, token: int) -> int:
         """Return the state whose longest substring is that of `at` with `token`; split it off."""
@@ -132,7 +158,7 @@ class SuffixAutomaton:
         if self._length[there] == length:
             return there
         split = self._state(dict(self._next[there]), self._link[there], length, there)
-        self._link[there] = split
+        self._set_link(there, split)
         while at >= 0 and self._next[at].get(token) == there:
             self._next[at][token] = split
             at = self._link[at]
@@ -147,6 +173,8 @@ class SuffixAutomaton:
         self._newest.append(self._newest[like])
         self._after.append(self._after[like] if like != ROOT else 0)
         self._best.append(self._best[like] if like != ROOT else -1)
+        self._owner.append(self._owner[like] if like != ROOT else self._adding)
+        self._is_suffix.append(False)
         return len(self._next) - 1
 
 
@@ -156,46 +184,41 @@ MOST = 100_000  # tokens that are kept: about 60 MB
 class EarlierTexts:
     """An automaton of the outputs that were generated for other prompts than the present one.
 
-    Answers to the same prompt are left out: a benchmark that repeats a prompt would otherwise look
-    up its own answer. The oldest outputs are dropped when there are more than `most` tokens.
+    Of the prompt's own outputs nothing is looked up that no other has: a benchmark that repeats a
+    prompt would otherwise find its own answer. The oldest outputs are dropped when there are more
+    than `most` tokens.
     """
 
     def __init__(self, most: int = MOST) -> None:
         self.automaton = SuffixAutomaton()
         self._most = most
-        self._texts: list[tuple[tuple[int, ...], Sequence[int]]] = []  # prompt, and with output
-        self._indexed: list[int] = []  # which of them are in the automaton
-        self._prompt: tuple[int, ...] = ()
+        self._outputs: list[tuple[int, Sequence[int]]] = []  # with the hashes of their prompts
+        self._prompt = self._length = self._size = 0  # hash and length; tokens of all outputs
         self._seen: Sequence[int] = ()  # the text that is being made
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Store the last text, then index the outputs for other prompts than `prompt`."""
-        if len(self._seen) > len(self._prompt):
-            self._texts.append((self._prompt, list(self._seen)))
-        self._seen, self._prompt = (), tuple(prompt)
-        dropped = self._forget()
-        wanted = [i for i, (of, _) in enumerate(self._texts) if of != self._prompt]
-        if dropped or self._indexed != wanted[: len(self._indexed)]:
-            self.automaton, self._indexed = SuffixAutomaton(), []
-        for index in wanted[len(self._indexed) :]:
-            of, text = self._texts[index]
-            self.automaton.begin()
-            self.automaton.add(text[len(of) :])
-        self._indexed = wanted
+        """Index the output of the last text, and hide those for `prompt`."""
+        if output := list(self._seen[self._length :]):
+            self._add(self._prompt, output)
+        self._seen, self._prompt, self._length = (), hash(tuple(prompt)), len(prompt)
+        self.automaton.hidden = self._prompt
 
     def watch(self, text: Sequence[int]) -> None:
         """Register prompt and output so far; the list may grow, and is read when it is complete."""
         self._seen = text
 
-    def _forget(self) -> bool:
-        """Drop the oldest texts down to half of the limit, if it is exceeded; return whether."""
-        sizes = [len(text) - len(of) for of, text in self._texts]
-        if sum(sizes) <= self._most:
-            return False
-        while sum(sizes) > self._most // 2:
-            sizes.pop(0)
-            self._texts.pop(0)
-        return True
+    def _add(self, prompt: int, output: Sequence[int]) -> None:
+        """Index an output; of too many keep the newest, half of the limit, so that this is rare."""
+        added = [(prompt, output)]
+        self._outputs += added
+        self._size += len(output)
+        if self._size > self._most:
+            while self._size > self._most // 2:
+                self._size -= len(self._outputs.pop(0)[1])
+            self.automaton, added = SuffixAutomaton(), self._outputs
+        for owner, tokens in added:
+            self.automaton.begin(owner)
+            self.automaton.add(tokens)
 
 
 Place = TypeVar("Place")

@@ -24,22 +24,28 @@ class Chat(str):
     """Messages as one text, a line `role: text` each, and as a template takes them.
 
     Attributes:
+        parts: heads of its lines, texts of its messages and ends of lines, each of which is
+            tokenized by itself, as an answer is: so a chat begins with the ids of that before it.
         messages: objects with `role`, `content`, and maybe `reasoning_content` and `tool_calls`.
         tools: the tools that the target may call, as the request has them.
     """
 
+    parts: list[str]
     messages: list[dict[str, Any]]
     tools: list[Any]
 
     @classmethod
     def of(cls, messages: list[dict[str, Any]], tools: list[Any]) -> "Chat":
         """Return a chat, whose text ends where the answer begins."""
-        lines = [f"tools: {json.dumps(tools, ensure_ascii=False)}"] if tools else []
-        lines += [f"{message['role']}: {' '.join(parts_of(message))}" for message in messages]
-        if not messages or messages[-1]["role"] != "assistant":  # else the answer goes on with it
-            lines.append("assistant: ")
-        chat = cls("\n".join(lines))
-        chat.messages, chat.tools = messages, tools
+        parts = [f"tools: {json.dumps(tools, ensure_ascii=False)}\n"] if tools else []
+        for message in messages:
+            parts += [f"{message['role']}: ", *parts_of(message), "\n"]
+        if messages and messages[-1]["role"] == "assistant":  # the answer goes on with it
+            del parts[-1]
+        else:
+            parts.append("assistant: ")
+        chat = cls("".join(parts))
+        chat.parts, chat.messages, chat.tools = parts, messages, tools
         return chat
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ class Tokens:
         if not isinstance(prompt, str):
             return list(prompt or ())
         if self.template is None or not isinstance(prompt, Chat):
-            return self._texts([prompt])
+            return self._texts(parts(prompt))
         from spsbench.models.tokenizers import encode_chat
 
         messages, begun = for_template(prompt.messages)
@@ -152,13 +153,18 @@ class Tokens:
             raise LeftOutError("a text with half a surrogate pair")
         if self.tokenizer is None:
             return None
-        encode = self.tokenizer.encode
-        return [i for text in texts for i in encode(text, add_special_tokens=False).ids]
+        return [token for text in texts for token in encoded(self.tokenizer, text)]
+
+
+@lru_cache(maxsize=1024)  # a conversation has the same lines before each of its answers
+def encoded(tokenizer: Any, text: str) -> list[int]:
+    """Return the ids of a text without special tokens around it."""
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def parts(text: str) -> list[str]:
-    """Return the parts of an answer that are tokenized by themselves."""
-    return text.parts if isinstance(text, Reply) else [text]
+    """Return the parts of a prompt or an answer that are tokenized by themselves."""
+    return text.parts if isinstance(text, Chat | Reply) else [text]
 
 
 def calls(answer: object) -> bool:

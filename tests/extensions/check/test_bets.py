@@ -9,16 +9,8 @@ from spsbench.audit.statistical import betting
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import Audit, AuditVerdict
 from spsbench.extensions.check import greedy
-from spsbench.extensions.check.bets import (
-    Band,
-    ServerAudit,
-    band_between,
-)
-from spsbench.extensions.check.columns import (
-    END,
-    Columns,
-    TopLists,
-)
+from spsbench.extensions.check.bets import Band, ServerAudit, band_between
+from spsbench.extensions.check.columns import END, Columns, TopLists
 from spsbench.extensions.check.weights import Weights
 from spsbench.serving.engines import Answer
 

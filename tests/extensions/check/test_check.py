@@ -10,9 +10,7 @@ from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.audit.statistical.positions import DraftPreferred
 from spsbench.errors import DataError, UnavailableError
 from spsbench.extensions.check import page
-from spsbench.extensions.check.bets import (
-    Mode,
-)
+from spsbench.extensions.check.bets import Mode
 from spsbench.extensions.check.check import examine
 from spsbench.extensions.check.journal import Journal
 from tests.extensions.check.stubs import SEEN, TEXT, UNSEEN, Plan, check, encode, of_stub, weights

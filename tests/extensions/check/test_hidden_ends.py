@@ -6,12 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from spsbench.extensions.check.bets import (
-    ServerAudit,
-)
-from spsbench.extensions.check.columns import (
-    Columns,
-)
+from spsbench.extensions.check.bets import ServerAudit
+from spsbench.extensions.check.columns import Columns
 from tests.variants import first
 
 END, STOP = 0, 1  # the end of a text; the token after which it mostly comes

@@ -5,9 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.extensions.check.bets import (
-    Mode,
-)
+from spsbench.extensions.check.bets import Mode
 from spsbench.extensions.check.weights import load_weights
 from tests.extensions.check.stubs import SEEN, of_stub
 from tests.oracles.stub import DEFECTS, Engine, Stub

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError
-from spsbench.extensions.check.columns import (
-    END,
-)
+from spsbench.extensions.check.columns import END
 from spsbench.extensions.check.greedy import check_same, expect_by_weights
 from spsbench.extensions.check.weights import Weights, softmax
 from spsbench.serving.engines import Answer

@@ -5,13 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from spsbench.extensions.check.bets import (
-    Band,
-    ServerAudit,
-)
-from spsbench.extensions.check.columns import (
-    TopLists,
-)
+from spsbench.extensions.check.bets import Band, ServerAudit
+from spsbench.extensions.check.columns import TopLists
 from spsbench.serving.engines import last_digit
 from tests.oracles.wires import LENGTH, PLACES, Wire, WireServer
 

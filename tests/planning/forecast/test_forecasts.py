@@ -11,12 +11,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.intervals import Estimate
 from spsbench.planning.forecast.forecasts import forecast_all
-from spsbench.planning.forecast.predictions import (
-    RoundTally,
-    predict,
-    predicted,
-    selection_factor,
-)
+from spsbench.planning.forecast.predictions import RoundTally, predict, predicted, selection_factor
 from spsbench.planning.forecast.recommendation import BreakEven, Measured, Verdict, answer
 from spsbench.planning.forecast.rounds import simulated
 from spsbench.planning.report import row

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import os
+import random
 import shutil
 import sys
 import threading
@@ -445,26 +446,63 @@ def test_the_line_of_a_log_without_requests_is_short(tmp_path):
     assert len(str(error.value)) < 1000
 
 
+def test_a_file_that_unpacks_without_end_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(gzip.compress(b" " * (65 << 20)))
+    with pytest.raises(DataError) as error:
+        list(LogReader([path]))
+    assert str(error.value).isprintable()
+
+
+def steps(call, *arguments):
+    """Lines of Python that a call runs."""
+    count = 0
+
+    def trace(frame, event, arg):
+        nonlocal count
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call(*arguments)
+    finally:
+        sys.settrace(before)
+    return count
+
+
 @pytest.mark.parametrize("name", ["suffix", "suffix:shared=true", "copy", "ngram"])
 def test_a_drafter_takes_as_many_steps_for_each_token_of_a_loop(name):
-    """Lines of Python that are run: twice the tokens take about twice as many."""
-
-    def steps(tokens):
+    def replay(tokens):
         drafter = open_drafter(Spec.parse(name))
-        count = 0
+        drafter.begin([7] * tokens, NO_PREFILL)
+        look_ups(drafter.proposals, [7] * (2 * tokens), tokens, (4,))
 
-        def trace(frame, event, arg):
-            nonlocal count
-            count += 1
-            return trace
+    assert steps(replay, 600) < 2.3 * steps(replay, 300)
 
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            drafter.begin([7] * tokens, NO_PREFILL)
-            look_ups(drafter.proposals, [7] * (2 * tokens), tokens, (4,))
-        finally:
-            sys.settrace(before)
-        return count
 
-    assert steps(600) < 2.3 * steps(300)
+@pytest.mark.parametrize("name", ["suffix", "suffix:shared=true", "copy", "ngram"])
+def test_a_conversation_takes_as_many_steps_for_each_answer(name):
+    """But for those over its messages."""
+    draw = random.Random(name)
+
+    def replay(answers):
+        drafter, text = open_drafter(Spec.parse(name)), []
+        for _ in range(answers):
+            prompt = [*text, *(draw.randrange(50) for _ in range(20))]
+            text = [*prompt, *(draw.randrange(50) for _ in range(20))]
+            drafter.begin(prompt, NO_PREFILL)
+            look_ups(drafter.proposals, text, len(prompt), (4,))
+
+    assert steps(replay, 40) < 2.3 * steps(replay, 20)
+
+
+def test_a_chat_begins_with_the_ids_of_the_chat_before_it_and_its_answer(tmp_path):
+    turns = [{"from": ("human", "gpt")[n % 2], "value": f"word {n}"} for n in range(6)]
+    requests, _ = read(tmp_path, {"conversations": turns})
+    tokens, before = tokenizer_of("nano", Access()), []
+    for request in requests:
+        prompt, answer = tokens.of(request)
+        assert prompt[: len(before)] == before
+        before = prompt + answer

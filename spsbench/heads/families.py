@@ -1,11 +1,13 @@
 """Every family of heads that is known, by its files; imports no torch.
 
-To add one: a row here, a module beside this one with `shape` and `network`, and a row of heads in
-`registry.py`.
+To add one: a row of `families.toml`, a module beside this one with `shape` and `network`, and a row
+of heads in `registry.py`.
 """
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,77 +19,40 @@ from spsbench.spec import Spec
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
 STATES = "features"  # the flag that lists hidden states of the target, as in 2-16-29
-_SIDES = ("raw", "normed")
-_EAGLE3 = {"residual": _SIDES, "feedback": _SIDES, "output": _SIDES, STATES: ()}
+TABLE = tomllib.loads((resources.files(__package__) / "families.toml").read_text("utf-8"))
+VALUES: Mapping[str, tuple[str, ...]] = {n: (*v.split(),) for n, v in TABLE["values"].items()}
+"""Flag -> its values, the same in each family that has it; none: it lists hidden states."""
+
 FLAGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "eagle": {"order": ("embedding", "feature"), STATES: ()},
-    "eagle3": _EAGLE3,
-    "peagle": _EAGLE3,
-    "medusa": {STATES: ()},
-    "mlp": {"scaled": ("yes", "no"), STATES: ()},
-    "blockwise": {STATES: ()},
-    "falcon": {"recurrence": ("text", "none"), STATES: ()},
-    "dflash": {STATES: ()},
-    "dspark": {STATES: ()},
-    "mtp": {
-        "order": ("embedding", "feature"),
-        "feature": _SIDES,
-        "feedback": _SIDES,
-        "norms": ("one", "zero"),
-    },
+    family: {flag: VALUES[flag] for flag in flags.split()}
+    for family, flags in TABLE["flags"].items()
 }
-"""Family -> its flags: what files leave open or say wrongly, and an argument of its drafter may
-answer; a flag's values, none for hidden states. The loader and the search of wirings read them."""
+"""Family -> its flags, and the values of each."""
 
-VALUES = {flag: values for flags in FLAGS.values() for flag, values in flags.items() if values}
-"""Flag -> its values, the same in each family that has it; without hidden states."""
-
-OVERRIDES = frozenset({"anyway"}.union(*FLAGS.values()))
+OVERRIDES = frozenset({"anyway", *VALUES})
 """Arguments of drafters that are flags of a head, or excuse another target."""
 
 Renames = tuple[tuple[str, str], ...]
 """Beginnings of tensors' names (regular expressions) -> those of parameters; nothing: not read."""
 
-LAYERS: Renames = ((r"(?:model\.)?layers\.", "stack."), (r"model\.", ""))
-CUT_OUT: Renames = (
-    (r"input_proj\.", "fc."),
-    (r"token_layernorm\.", "norm_embedded."),
-    (r"hidden_layernorm\.", "norm_feature."),
-    (r"final_layernorm\.", "norm."),
-    (r"", "layer."),
-)
-QWEN: Renames = (
-    (r"mtp\.fc\.", "fc."),
-    (r"mtp\.pre_fc_norm_embedding\.", "norm_embedded."),
-    (r"mtp\.pre_fc_norm_hidden\.", "norm_feature."),
-    (r"mtp\.norm\.", "norm."),
-    (r"mtp\.layers\.0\.", "layer."),
-)
-OF_LAYER: Renames = (
-    (r"enorm\.", "norm_embedded."),
-    (r"hnorm\.", "norm_feature."),
-    (r"eh_proj\.", "fc."),
-    (r"(?:shared_head\.norm|final_layernorm)\.", "norm."),
-    (r"shared_head\.(?:head|output)\.", "lm_head."),
-    (r"embed_tokens\.", "embed_tokens."),
-    (r"transformer\.", "layer."),
-    *CUT_OUT,
-)
-ERNIE: Renames = (
-    (r"model\.mtp_emb_norm\.0\.", "norm_embedded."),
-    (r"model\.mtp_hidden_norm\.0\.", "norm_feature."),
-    (r"model\.mtp_linear_proj\.0\.", "fc."),
-    (r"model\.mtp_block\.0\.", "layer."),
-)
 PROJECTION = re.compile(
     r"((?:model\.(?:language_model\.|mtp\.)?|mtp\.)layers\.)(\d++)\.eh_proj\.weight$"
 )
 SUM = re.compile(r"(?:model\.)?mtp\.(?:\d++\.[eh]_proj|fc_(?:embedding|hidden))\.")
 
 
-def under(front: str, renames: Renames) -> Renames:
-    """Return renames of what stands behind `front`."""
-    return tuple((front + pattern, parameter) for pattern, parameter in renames)
+def renames_of(rows: Sequence[Sequence[str]], front: str = "") -> Renames:
+    """Return the renames of rows of `families.toml`, each of a name that begins with `front`."""
+    renames: list[tuple[str, str]] = []
+    for pattern, parameter in rows:
+        if parameter.startswith("@"):
+            renames += renames_of(TABLE["renames"][parameter[1:]], front + pattern)
+        else:
+            renames.append((front + pattern, parameter))
+    return tuple(renames)
+
+
+CUT_OUT, OF_LAYER = (renames_of([("", f"@{name}")]) for name in ("cut_out", "prediction_layer"))
 
 
 def renamed(name: str, renames: Renames) -> str:
@@ -99,15 +64,15 @@ def renamed(name: str, renames: Renames) -> str:
 
 
 class Family(NamedTuple):
-    """A family of heads, as some writers write it."""
+    """A family of heads, as some writers write it; `families.toml` says what its fields mean."""
 
-    name: str  # the drafter that it is for
+    name: str
     writer: str
-    module: str  # of its shape and network
-    renames: Renames  # the first that fits counts; other names stay
-    marks: tuple[str, ...] = ()  # parameters that tell it from others
-    kind: str = ""  # a `model_type` that tells it, too
-    inside: bool = False  # in a language model's own files, whose other tensors are not read
+    module: str
+    renames: Renames
+    marks: tuple[str, ...] = ()
+    kind: str = ""
+    inside: bool = False
 
     def parameter(self, name: str, layers: Sequence[str] = ()) -> str:
         """Return the parameter of a tensor; nothing for one that is not read.
@@ -146,59 +111,9 @@ def prediction_layers(files: Files) -> list[str]:
     return [f"{match[1]}{match[2]}." for match in sorted(fronts, key=lambda match: int(match[2]))]
 
 
-ATTENDS = "stack.0.self_attn.q_proj.weight"
-
-FAMILIES = (
-    Family("mtp", "speculators", "mtp", under(r"mtp_layers\.0\.", CUT_OUT)),
-    Family(
-        "mtp",
-        "its target's authors",
-        "mtp",
-        (*QWEN, *under(r"model\.mtp_layers\.0\.", CUT_OUT), *ERNIE),
-        marks=("fc.weight",),
-        inside=True,
-    ),
-    Family(
-        "dspark",
-        "z-lab",
-        "dflash",
-        # how sure it is: schedules read the probs instead
-        ((r"(?:model\.)?confidence_head\.proj\.(?:weight|bias)$", ""), *LAYERS),
-        marks=("hidden_norm.weight", ATTENDS, "markov_head.markov_w1.weight"),
-    ),
-    Family("dflash", "z-lab", "dflash", LAYERS, marks=("hidden_norm.weight", ATTENDS)),
-    Family(
-        "eagle3",
-        "EAGLE",
-        "eagle3",
-        ((r"(?:model\.)?midlayer\.", "stack.0."), *LAYERS),
-        marks=("stack.0.hidden_norm.weight",),
-    ),
-    Family("peagle", "speculators", "eagle3", LAYERS),
-    Family("eagle", "EAGLE", "eagle", LAYERS, marks=("fc.weight", ATTENDS)),
-    Family("falcon", "Falcon", "falcon", LAYERS, marks=("lstm.weight_ih_l0", ATTENDS)),
-    Family(
-        "medusa",
-        "Medusa",
-        "medusa",
-        (
-            (r"(?:medusa_head\.)?(\d+)\.(\d+)\.linear\.", r"heads.\1.blocks.\2."),
-            (r"(?:medusa_head\.)?(\d+)\.\d+\.", r"heads.\1.lm_head."),
-            (r"blocks\.(\d+)\.layers\.(\d+)\.", r"heads.\1.blocks.\2."),
-            (r"lm_heads\.(\d+)\.", r"heads.\1.lm_head."),
-        ),
-        marks=("heads.0.blocks.0.weight",),
-    ),
-    Family(
-        "mlp",
-        "IBM",
-        "mlp",
-        ((r"speculator\.", ""),),
-        marks=("emb.0.weight", "proj.0.weight", "head.0.weight", "ln.0.weight"),
-        kind="mlp_speculator",
-    ),
-    # none was ever published, so this format is our own: `up` and `down` of head i from 0
-    Family("blockwise", "spsbench", "blockwise", (), kind="blockwise"),
+FAMILIES = tuple(
+    Family(**{"module": row["name"], **row, "renames": renames_of(row["renames"])})
+    for row in TABLE["families"]
 )
 
 HEADS = frozenset(family.name for family in FAMILIES)
@@ -247,8 +162,8 @@ def recognised(
     """Recognise the head in `folder`, before torch is imported.
 
     Args:
-        folder: of the head.
-        names: of target and head, as the user gave them.
+        folder: folder of the head.
+        names: target and head, as the user gave them.
         drafter: that is to read it.
         overrides: arguments of that drafter, which resolve what the file leaves open.
         allow_pickle: whether its weights may be a pickle.

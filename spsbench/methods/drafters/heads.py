@@ -33,9 +33,9 @@ class HeadDrafter(Arguments):
     Args:
         sampled: tokens of a chain are drawn from the head's probs; else the likeliest are taken.
         shape: widths of a fixed tree, as in 4x2x1; none = a chain.
-        siblings: of a fixed tree: `distinct` (without replacement), `iid`, or `top`.
-        width: of a tree that grows best first: nodes expanded a depth; 0 = no such tree.
-        depth: of that tree; 0 = as deep as K.
+        siblings: children in a fixed tree: `distinct` (without replacement), `iid`, or `top`.
+        width: nodes expanded a depth in a tree that grows best first; 0 = no such tree.
+        depth: depth of that tree; 0 = as deep as K.
         nodes: kept of that tree.
         features: hidden states that the head reads, as in 2-16-29, counted as transformers does;
             none = as its files say.
@@ -58,7 +58,7 @@ class HeadDrafter(Arguments):
     def __post_init__(self) -> None:
         name = type(self).__name__.lower()
         for flag, values in VALUES.items():
-            if (answer := getattr(self, flag, "")) not in ("", *values):
+            if values and (answer := getattr(self, flag, "")) not in ("", *values):
                 expected = " or ".join(values)
                 raise UsageError(f"{name}:{flag}={answer}: expected {expected}. Choose one")
         hidden_states(self.features, name)

@@ -28,7 +28,7 @@ class BlockwiseShape:
     own_head: bool = False
 
 
-def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> BlockwiseShape:
+def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> BlockwiseShape:
     """Return the shape of feed-forward layers over one vocabulary projection."""
     config, where = files.config, files.where
     return BlockwiseShape(
@@ -36,7 +36,7 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
         inner=whole(config, "inner_size", where),
         vocab=whole(config, "vocab_size", where),
         count=whole(config, "num_heads", where, most=MANY),
-        own_head="lm_head.weight" in found,
+        own_head="lm_head.weight" in headers,
     )
 
 

@@ -41,7 +41,7 @@ class BlockShape:
 
     layer: LayerShape
     depth: int  # layers
-    windows: tuple[int, ...]  # of each layer, tokens before the block that it sees; 0 = all
+    windows: tuple[int, ...]  # tokens before the block that each layer sees; 0 = all
     looks_ahead: bool  # whether rows of a layer with a window see later rows of the block
     features: tuple[int, ...]  # hidden states of the target, as transformers numbers them
     target_width: int
@@ -50,22 +50,22 @@ class BlockShape:
     from_first: bool  # the first row drafts, too
     vocab: int
     draft_vocab: int
-    rank: int = 0  # of the coupling; 0 = none
+    rank: int = 0  # rank of the coupling; 0 = none
     coupling: str = ""  # vanilla, gated or rnn
     own_head: bool = False
     own_embedding: bool = False
 
 
-def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> BlockShape:
+def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> BlockShape:
     """Return the shape of layers over the features of the text and a block of masks."""
     config, where = files.config, files.where
     theirs = "speculators_model_type" in config
     inner = part(config, "transformer_layer_config", where) if theirs else config
     nested: Mapping[str, Any] = {} if theirs else (config.get("dflash_config") or {})
     flat = {**nested, **{key: value for key, value in config.items() if value is not None}}
-    layer = as_filed(found, layer_shape(inner, where))
-    depth = layers_in(found, inner, where)
-    coupled = config.get("speculators_model_type") == "dspark" or MARKOV in found
+    layer = as_filed(headers, layer_shape(inner, where))
+    depth = layers_in(headers, inner, where)
+    coupled = config.get("speculators_model_type") == "dspark" or MARKOV in headers
     rank = whole(flat, "markov_rank", where, 256) if coupled and flat.get("markov_rank") != 0 else 0
     kind = str(flat.get("markov_head_type") or "vanilla")
     if rank and kind not in COUPLINGS:
@@ -79,7 +79,7 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
         raise DataError(
             f"mask_token_id is {mask!r} ({where}): expected a token below {vocab}. Check `draft`"
         )
-    made = BlockShape(
+    block_shape = BlockShape(
         layer=layer,
         depth=depth,
         windows=windows(inner, depth, where),
@@ -93,12 +93,14 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
         draft_vocab=whole(flat, "draft_vocab_size", where, vocab) if theirs else vocab,
         rank=rank,
         coupling=kind if rank else "",
-        own_head="lm_head.weight" in found,
-        own_embedding="embed_tokens.weight" in found,
+        own_head="lm_head.weight" in headers,
+        own_embedding="embed_tokens.weight" in headers,
     )
-    if made.block < 2:
-        raise DataError(f"block_size is {made.block} ({where}): expected 2 or more. Check `draft`")
-    return made
+    if block_shape.block < 2:
+        raise DataError(
+            f"block_size is {block_shape.block} ({where}): expected 2 or more. Check `draft`"
+        )
+    return block_shape
 
 
 def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...]:

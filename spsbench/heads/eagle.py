@@ -42,15 +42,15 @@ class EagleShape:
     feature_first: bool = False  # `fc` reads [feature; embedding], else [embedding; feature]
 
 
-def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> EagleShape:
+def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> EagleShape:
     """Return the shape of one or more layers over `fc`; embeddings are copies of the target's."""
     config, where = files.config, files.where
     return EagleShape(
-        layer=as_filed(found, layer_shape(config, where)),
-        depth=layers_in(found, config, where),
+        layer=as_filed(headers, layer_shape(config, where)),
+        depth=layers_in(headers, config, where),
         fc_bias=bool(config.get("bias", True)),
         vocab=whole(config, "vocab_size", where),
-        own_embedding="embed_tokens.weight" in found,
+        own_embedding="embed_tokens.weight" in headers,
         feature_first=files.overrides.get("order") == "feature",
     )
 

@@ -59,16 +59,16 @@ class Eagle3Shape:
     norm_all: bool = False  # one norm over all of them
     own_head: bool = True
     own_embedding: bool = False
-    mask_token: int | None = None  # of P-EAGLE: stands for tokens that are not drafted yet
-    at_once: int = 8  # of P-EAGLE: tokens that one pass foretells
+    mask_token: int | None = None  # stands for tokens that P-EAGLE has not drafted yet
+    at_once: int = 8  # tokens that one pass of P-EAGLE predicts
 
 
-def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> Eagle3Shape:
+def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> Eagle3Shape:
     """Return the shape of one layer of 2H over `fc`, perhaps with plain layers after it."""
     config, where = files.config, files.where
     speculators = config.get("speculators_model_type")
     inner = config if speculators is None else part(config, "transformer_layer_config", where)
-    layer = as_filed(found, layer_shape(inner, where))
+    layer = as_filed(headers, layer_shape(inner, where))
     width = whole(config, "target_hidden_size", where, layer.width)
     vocab = whole(inner, "vocab_size", where)
     nested = config.get("eagle_config")
@@ -77,7 +77,7 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
     if speculators is not None:
         listed = ids(config.get(IDS), where)
         check_stated(files, listed, layers)
-    own_embedding = "embed_tokens.weight" in found
+    own_embedding = "embed_tokens.weight" in headers
     if not own_embedding and layer.width != width:
         raise DataError(
             f"no embed_tokens.weight ({files.folder}): expected embeddings of its own, as it is "
@@ -92,11 +92,11 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
             )
     return Eagle3Shape(
         layer=layer,
-        features=features(files, found, listed, width, layers),
+        features=features(files, headers, listed, width, layers),
         target_width=width,
         draft_vocab=whole(config, "draft_vocab_size", where, vocab),
         vocab=vocab,
-        depth=layers_in(found, inner, where),
+        depth=layers_in(headers, inner, where),
         normed_residual=overridden(files, "residual", bool(config.get("norm_before_residual"))),
         normed_feedback=overridden(
             files, "feedback", speculators is not None and bool(config.get("norm_output"))
@@ -106,7 +106,7 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
         ),
         norm_each=bool(config.get("fc_norm")),
         norm_all=speculators is not None and bool(config.get("norm_before_fc")),
-        own_head="lm_head.weight" in found,
+        own_head="lm_head.weight" in headers,
         own_embedding=own_embedding,
         mask_token=token,
         at_once=whole(config, "para_depths", where, 8, most=MANY),
@@ -139,14 +139,14 @@ def check_stated(files: Files, listed: Sequence[int], layers: int | None) -> Non
 
 def features(
     files: Files,
-    found: Mapping[str, TensorHeader],
+    headers: Mapping[str, TensorHeader],
     listed: Sequence[int],
     width: int,
     layers: int | None,
 ) -> tuple[int, ...]:
     """Return the hidden states that a head reads: the user's, the listed, or EAGLE-3's three."""
     chosen = hidden_states(files.overrides.get("features", ""), "eagle3") or tuple(listed)
-    fc = found["fc.weight"].shape if "fc.weight" in found else ()
+    fc = headers["fc.weight"].shape if "fc.weight" in headers else ()
     read = fc[1] // width if len(fc) == 2 else 3
     if not chosen and read == 3 and layers is not None:
         chosen = default_features(layers)

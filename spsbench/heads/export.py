@@ -40,8 +40,8 @@ def converter(engine: str, family: str, folder: Path) -> Convert:
     if (engine, family) == ("vllm", "mlp"):
         remedy = "expected eagle3 or medusa, as its V1 runner has no MLP speculator. Train another"
     elif engine != "hf":
-        known = " or ".join(name for other, name in CONVERTERS if other == engine)
-        remedy = f"expected {known}, the heads that are exported for it. Train one of those"
+        kinds = " or ".join(name for other, name in CONVERTERS if other == engine)
+        remedy = f"expected {kinds}, the heads that are exported for it. Train one of those"
     raise DataError(f"{engine} takes no {family} head ({folder}): {remedy}")
 
 
@@ -136,7 +136,7 @@ def _eagle3_for_sglang(head: Head, verifier: str | None, target: Mapping[str, An
         "scaled rotations": bool(shape.layer.rope_scaling),
         "no output layer": not shape.own_head,
     }
-    if lacking := [what for what, there in unsupported.items() if there]:
+    if lacking := [what for what, present in unsupported.items() if present]:
         raise DataError(
             f"a head with {lacking[0]} ({folder}): expected what SGLang's documentation "
             "describes. Train another"

@@ -58,16 +58,16 @@ class FalconShape:
     layer: LayerShape
     block: int  # tokens that a pass foretells
     recurrent: bool  # the LSTM runs along the text; else it begins anew at every row
-    bias: bool = True  # of the LSTM
+    bias: bool = True  # the LSTM has biases
     vocab: int = 0  # rows of its own embeddings
     own_embedding: bool = False
 
 
-def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> FalconShape:
+def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> FalconShape:
     """Return the shape of an LSTM and one layer; embeddings are copies of the target's."""
     config, where = files.config, files.where
-    layer = as_filed(found, layer_shape(config, where))
-    if (deep := layers_in(found, config, where)) != 1:
+    layer = as_filed(headers, layer_shape(config, where))
+    if (deep := layers_in(headers, config, where)) != 1:
         raise DataError(
             f"{deep} layers ({files.folder}): expected 1. What rows of the text see in a "
             "second layer of Falcon depends on where blocks began, so such heads are not read"
@@ -78,7 +78,7 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
         recurrent=recurrence(files) == "text",
         bias=bool(config.get("bias", True)),
         vocab=whole(config, "vocab_size", where),
-        own_embedding="embed_tokens.weight" in found,
+        own_embedding="embed_tokens.weight" in headers,
     )
 
 
@@ -139,17 +139,17 @@ class FalconNetwork(HeadModule):
         attention: Attention = self.layer.self_attn
         return attention.append_kv(rows, self.rotary(positions, rows.dtype), cache)
 
-    def predict(self, rows: Tensor, positions: Tensor, held: KV, sees: Tensor | None) -> Tensor:
+    def predict(self, rows: Tensor, positions: Tensor, kv: KV, sees: Tensor | None) -> Tensor:
         """Map [n, H] rows, whose keys are cached, to [n, H] features k tokens ahead.
 
         Args:
-            rows: of blocks.
+            rows: rows of blocks.
             positions: [n] of the rows.
-            held: keys and values of all rows.
+            kv: keys and values of all rows.
             sees: [n, all] bool, the rows that each row attends to; None: all.
         """
         places = self.rotary(positions, rows.dtype)
-        x = rows + self.layer.self_attn.look(rows, places, held, sees)
+        x = rows + self.layer.self_attn.look(rows, places, kv, sees)
         features: Tensor = x + self.layer.mlp(self.layer.post_attention_layernorm(x))
         return features
 

@@ -71,10 +71,10 @@ def open_files(folder: Path, overrides: Mapping[str, Any] | None = None) -> File
         )
     for path in paths:
         safe = path.suffix == ".safetensors"
-        found = read_headers([path]) if safe else pickled_headers(path)
-        if twice := sorted(found.keys() & headers.keys()):
+        more = read_headers([path]) if safe else pickled_headers(path)
+        if twice := sorted(more.keys() & headers.keys()):
             raise DataError(f"{twice[0]} twice ({path}): expected each tensor in one file")
-        headers.update(found)
+        headers.update(more)
     return Files(folder, config, headers, tuple(paths), overrides or {})
 
 

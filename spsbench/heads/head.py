@@ -34,7 +34,7 @@ class Head:
 
     family: str  # the drafter that it is for
     writer: str  # whose names and flags these are
-    shape: Any  # of its family's module
+    shape: Any  # shape by its family's module
     network: Any  # (shape, layers of the target) -> the network
     names: Mapping[str, str]  # parameter, or map of its vocabulary -> tensor of the file
     files: Files
@@ -61,7 +61,7 @@ def read(
     """Read the head in `folder` without its weights, and check it against its target.
 
     Args:
-        folder: of the head.
+        folder: folder of the head.
         target: config of the target; empty where it is not known.
         names, drafter, overrides, allow_pickle: as of `recognised`.
     """
@@ -74,8 +74,8 @@ def read(
     sizes = text if isinstance(text, Mapping) and "hidden_size" not in target else target
     layers = next((sizes[k] for k in ("num_hidden_layers", "n_layer") if k in sizes), None)
     try:
-        found = {parameter: files.headers[name] for parameter, name in named.items()}
-        shape = parts.shape(files, found, layers)
+        headers = {parameter: files.headers[name] for parameter, name in named.items()}
+        shape = parts.shape(files, headers, layers)
         with torch.device("meta"):
             network = parts.network(shape, 0)
     except SpsError:
@@ -122,8 +122,8 @@ def rewired(head: Head, flags: Mapping[str, str], layers: int) -> Head:
         SpsError: the head cannot be run so.
     """
     files = replace(head.files, overrides={**head.files.overrides, **flags})
-    found = {parameter: files.headers[name] for parameter, name in head.names.items()}
-    shape = import_module(head.network.__module__).shape(files, found, layers)
+    headers = {parameter: files.headers[name] for parameter, name in head.names.items()}
+    shape = import_module(head.network.__module__).shape(files, headers, layers)
     state = only_state(shape, files.overrides, head.family)
     return replace(head, files=files, shape=shape, state=state, kept={})
 
@@ -146,25 +146,25 @@ def checked(
     files: Files, named: Mapping[str, str], network: Any, what: str, writer: str
 ) -> dict[str, str]:
     """Return the tensors that are read; none may be missing, unknown, or of another shape."""
-    wanted = {name: tuple(weight.shape) for name, weight in network.released().items()}
+    shapes = {name: tuple(weight.shape) for name, weight in network.released().items()}
     shape: Any = network.shape
     rows = getattr(shape, "draft_vocab", shape.vocab)
     maps: Any = network.maps if hasattr(shape, "draft_vocab") else ()
     needed = maps[: rows != shape.vocab]
-    wanted |= {
+    shapes |= {
         name: (shape.vocab if name == "t2d" else rows,)
         for name in maps
         if name in named or name in needed
     }
     over: list[str] = []
     read: dict[str, str] = {}
-    order = {parameter: i for i, parameter in enumerate(wanted)}
+    order = {parameter: i for i, parameter in enumerate(shapes)}
     for parameter in sorted(named, key=lambda name: order.get(name, len(order))):
         name, first = named[parameter], copied(parameter, network)
-        if first in wanted and parameter not in wanted:
-            expected = wanted[first]
-        elif parameter in wanted:
-            expected, read[parameter] = wanted[parameter], name
+        if first in shapes and parameter not in shapes:
+            expected = shapes[first]
+        elif parameter in shapes:
+            expected, read[parameter] = shapes[parameter], name
         else:
             over.append(name)
             continue
@@ -173,11 +173,11 @@ def checked(
                 f"{name} has the shape {by(size)} ({files.folder}): expected {by(expected)} by "
                 "config.json. Fetch it again"
             )
-    if lacking := [as_written(name, named) for name in wanted if name not in read]:
+    if lacking := [as_written(name, named) for name in shapes if name not in read]:
         instead = f", and has {listed(over)} that nothing reads" if over else ""
         raise DataError(
             f"the {what} lacks {listed(lacking)}{instead} ({files.folder}): expected all of "
-            f"{len(wanted)} tensors. Fetch it again"
+            f"{len(shapes)} tensors. Fetch it again"
         )
     if over:
         raise DataError(
@@ -199,11 +199,11 @@ def as_written(parameter: str, named: Mapping[str, str]) -> str:
     """Return the name that a missing tensor would have in the file, by one beside it."""
     words = parameter.split(".")
     for i in range(len(words) - 1, 0, -1):
-        front, rest = ".".join(words[:i]) + ".", ".".join(words[i:])
+        front, ending = ".".join(words[:i]) + ".", ".".join(words[i:])
         for beside, name in named.items():
             tail = beside.removeprefix(front)
             if beside.startswith(front) and name.endswith(f".{tail}"):
-                return name.removesuffix(tail) + rest
+                return name.removesuffix(tail) + ending
     return parameter
 
 
@@ -214,21 +214,21 @@ def check_target(head: Head, sizes: Mapping[str, Any], target: str, name: str) -
         head: without weights.
         sizes: config of the target's text model.
         target: its name, as the user gave it.
-        name: of the head, likewise.
+        name: the head's name, likewise.
     """
     shape, stated, where = head.shape, head.files.target, head.files.folder
     whose = f"{name} is a head for {stated or 'another target'}, not for {target} ({where})"
     if stated == target:
         whose = f"{name} does not fit {target}, which it names ({where})"
     width = getattr(shape, "target_width", None) or getattr(shape, "layer", shape).width
-    for keys, own in (
+    for keys, size in (
         (("hidden_size", "n_embd", "d_model"), width),
         (("vocab_size",), shape.vocab),
     ):
         theirs = next((sizes[key] for key in keys if isinstance(sizes.get(key), int)), None)
-        if theirs is not None and theirs != own:
+        if theirs is not None and theirs != size:
             raise DataError(
-                f"{whose}: expected a target with {keys[0]} {own}, and this one has {theirs}. "
+                f"{whose}: expected a target with {keys[0]} {size}, and this one has {theirs}. "
                 "Choose the head of this target, or fetch it again"
             )
     layers = next(
@@ -266,14 +266,14 @@ def mark_of(model: nn.Module) -> str | None:
 def tensors_of(head: Head) -> dict[str, Tensor]:
     """Read the tensors of a head by parameter, as they are in its files."""
     tensors: dict[str, Tensor] = {}
-    wanted = set(head.names.values())
+    names = set(head.names.values())
     for path in head.files.paths:
         if path.suffix != ".safetensors":
-            held = pickled(path, "cpu")
-            tensors |= {name: held[name] for name in wanted & held.keys()}
+            weights = pickled(path, "cpu")
+            tensors |= {name: weights[name] for name in names & weights.keys()}
             continue
         with safe_open(path, framework="pt") as opened:
-            present = wanted & set(opened.keys())
+            present = names & set(opened.keys())
             present -= stale_names(path, present)
             tensors |= {name: opened.get_tensor(name) for name in present}
     for name, tensor in tensors.items():

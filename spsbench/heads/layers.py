@@ -48,7 +48,7 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
     """Return the shape of the layers that `config` describes.
 
     Args:
-        config: of a Llama, Qwen2, Qwen3 or Mistral model, or of a head made of such layers.
+        config: config of a Llama, Qwen2, Qwen3 or Mistral model, or of a head of such layers.
         where: the file, for messages.
     """
     width, heads = whole(config, "hidden_size", where), whole(config, "num_attention_heads", where)
@@ -90,25 +90,25 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(nested) if isinstance(nested, Mapping) else {}
 
 
-def layers_in(found: Mapping[str, TensorHeader], config: Mapping[str, Any], where: str) -> int:
+def layers_in(headers: Mapping[str, TensorHeader], config: Mapping[str, Any], where: str) -> int:
     """Return the number of layers in the file; configs of published heads copy their target's."""
     stated = whole(config, "num_hidden_layers", where, 1, most=MANY)
-    numbers = [int(m[1]) for name in found if (m := re.match(r"stack\.(\d{1,4})\.", name))]
+    numbers = [int(m[1]) for name in headers if (m := re.match(r"stack\.(\d{1,4})\.", name))]
     return max(numbers, default=stated - 1) + 1
 
 
-def as_filed(found: Mapping[str, TensorHeader], layer: LayerShape) -> LayerShape:
+def as_filed(headers: Mapping[str, TensorHeader], layer: LayerShape) -> LayerShape:
     """Return the shape of the layers with what the tensors of the first say of it.
 
     Biases, norms of queries and keys, the inner width and the number of heads are often copied from
     the target's config.
     """
     at = "stack.0."
-    if f"{at}self_attn.q_proj.weight" not in found:
+    if f"{at}self_attn.q_proj.weight" not in headers:
         return layer
 
     def rows(name: str, otherwise: int) -> int:
-        return found[at + name].shape[0] if at + name in found else otherwise
+        return headers[at + name].shape[0] if at + name in headers else otherwise
 
     heads, left = divmod(rows("self_attn.q_proj.weight", 0), layer.head_dim)
     kv_heads, kv_left = divmod(rows("self_attn.k_proj.weight", 0), layer.head_dim)
@@ -118,10 +118,10 @@ def as_filed(found: Mapping[str, TensorHeader], layer: LayerShape) -> LayerShape
         inner=rows("mlp.gate_proj.weight", layer.inner),
         heads=heads if fits else layer.heads,
         kv_heads=kv_heads if fits else layer.kv_heads,
-        qkv_bias=f"{at}self_attn.q_proj.bias" in found,
-        out_bias=f"{at}self_attn.o_proj.bias" in found,
-        mlp_bias=f"{at}mlp.gate_proj.bias" in found,
-        qk_norm=f"{at}self_attn.q_norm.weight" in found,
+        qkv_bias=f"{at}self_attn.q_proj.bias" in headers,
+        out_bias=f"{at}self_attn.o_proj.bias" in headers,
+        mlp_bias=f"{at}mlp.gate_proj.bias" in headers,
+        qk_norm=f"{at}self_attn.q_norm.weight" in headers,
     )
 
 
@@ -141,7 +141,7 @@ class Rotary(nn.Module):
     """Rotary angles of positions; scaled kinds as transformers computes their frequencies."""
 
     frequencies: Tensor  # [head_dim / 2] float64
-    _table: Positions | None = None  # of all positions up to some
+    _table: Positions | None = None  # the places of all positions up to some
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -210,17 +210,18 @@ class Attention(nn.Module):
         """
         return self.look(x, places, self.append_kv(x, places, cache), sees)
 
-    def look(self, x: Tensor, places: Positions, held: "KV | list[TextKV]", sees: Any) -> Tensor:
+    def look(self, x: Tensor, places: Positions, kv: "KV | list[TextKV]", sees: Any) -> Tensor:
+        """Attend from [m, fed] rows to the keys of one text, or each text's to its own: [m, H]."""
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)
         q = apply_rotary(self.q_norm(q) if self.shape.qk_norm else q, places)
         q = q.transpose(0, 1)[None]
-        if isinstance(held, list):
-            parts = [(q[:, :, text.rows], *text.held, text.sees) for text in held]
+        if isinstance(kv, list):
+            parts = [(q[:, :, text.rows], *text.held, text.sees) for text in kv]
             out = torch.cat([self.attend(self, *part)[0] for part in parts], 1)
         else:
             whole = sees if sees is None or sees.ndim > 2 else sees[None, None]
-            out = self.attend(self, q, *held, whole)[0]
+            out = self.attend(self, q, *kv, whole)[0]
         kept: Tensor = self.o_proj(out.reshape(m, -1))
         return kept
 
@@ -243,7 +244,7 @@ def attend(
 class TextKV(NamedTuple):
     """The keys and values that one text of a common pass attends to."""
 
-    rows: slice  # of the pass
+    rows: slice  # rows of the pass
     held: KV
     sees: Any  # as of `Attention.forward`
 
@@ -253,7 +254,7 @@ class TextCaches:
 
     Args:
         sizes: rows of each text.
-        caches: of each text.
+        caches: the cache of each text.
         sees: the mask of each text.
     """
 

@@ -37,11 +37,11 @@ class MedusaShape:
     bias: bool = True
 
 
-def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> MedusaShape:
+def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> MedusaShape:
     """Return the shape of heads of blocks and a vocabulary projection each."""
     config, where = files.config, files.where
     first = re.compile(r"heads\.(\d++)\.blocks\.0\.weight")
-    numbers = {int(m[1]) for name in found if (m := first.fullmatch(name))}
+    numbers = {int(m[1]) for name in headers if (m := first.fullmatch(name))}
     if numbers != set(range(len(numbers))):
         raise DataError(
             f"heads {', '.join(map(str, sorted(numbers)))} ({files.folder}): expected them from 0, "
@@ -53,19 +53,19 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
             f"{key} is {stated} ({where}): expected at most {len(numbers)}, the heads that the "
             "file has. Fetch the head again"
         )
-    rows = found["heads.0.lm_head.weight"].shape[0]
+    rows = headers["heads.0.lm_head.weight"].shape[0]
     if (cut := whole(config, "truncated_vocab_size", where, rows)) != rows:
         raise DataError(
             f"truncated_vocab_size is {cut} ({where}): expected {rows}, the rows of its heads. "
             "Fetch the head again"
         )
     return MedusaShape(
-        width=whole(config, "hidden_size", where, found["heads.0.blocks.0.weight"].shape[0]),
+        width=whole(config, "hidden_size", where, headers["heads.0.blocks.0.weight"].shape[0]),
         vocab=whole(config, "vocab_size", where, rows),
         draft_vocab=rows,
         count=len(numbers),
-        depth=next(j for j in count() if f"heads.0.blocks.{j}.weight" not in found),
-        bias="heads.0.blocks.0.bias" in found,
+        depth=next(j for j in count() if f"heads.0.blocks.{j}.weight" not in headers),
+        bias="heads.0.blocks.0.bias" in headers,
     )
 
 

@@ -34,7 +34,7 @@ class MlpShape:
     scaled: bool = False  # the hidden state is normed first
 
 
-def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> MlpShape:
+def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> MlpShape:
     """Return the shape of stages of an embedding, a projection, a norm and a head."""
     config, where = files.config, files.where
     width, scaled = whole(config, "emb_dim", where), files.overrides.get("scaled")

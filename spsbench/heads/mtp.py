@@ -68,14 +68,14 @@ class MtpShape:
         return self.width
 
 
-def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -> MtpShape:
+def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> MtpShape:
     """Return the shape of the layers, each over its `fc` [H, 2H] between norms.
 
     Raises:
         DataError: weights in codes, or layers that neither `layers` nor transformers can run.
     """
     config, where = files.config, files.where
-    for parameter, header in found.items():
+    for parameter, header in headers.items():
         if header.dtype.startswith(PACKED) or parameter.endswith("scale"):
             raise DataError(
                 f"a prediction layer in codes: a tensor of {header.dtype} ({where}): expected "
@@ -88,16 +88,16 @@ def shape(files: Files, found: Mapping[str, TensorHeader], layers: int | None) -
         sizes = part(config, "transformer_layer_config", where)
     kind = str(sizes.get("model_type") or config.get("model_type") or "llama")
     like = LIKE.get(kind, kind)
-    numbers = [int(m[1]) for name in found if (m := re.match(r"stages\.(\d{1,3})\.", name))]
+    numbers = [int(m[1]) for name in headers if (m := re.match(r"stages\.(\d{1,3})\.", name))]
     count = max(numbers, default=0) + 1
     target = text_config({**sizes, "model_type": like}, where)
     plain, first = like in PLAIN, "stages.0." if numbers else ""
 
     def has(parameter: str) -> bool:
-        return first + parameter in found
+        return first + parameter in headers
 
     configs = block_configs(target, count, where)
-    block = next(configs) if plain else fitting_config(list(configs), f"{first}layer.", found)
+    block = next(configs) if plain else fitting_config(list(configs), f"{first}layer.", headers)
     answers = {name: value for name, value in files.overrides.items() if value}
     flags = {**({} if cut else USUAL.get(kind, {})), **answers}
     shift = 0.0
@@ -139,7 +139,7 @@ def new_shape(values: Mapping[str, Any], where: str) -> MtpShape:
     )
 
 
-def fitting_config(configs: list[Any], front: str, found: Mapping[str, TensorHeader]) -> Any:
+def fitting_config(configs: list[Any], front: str, headers: Mapping[str, TensorHeader]) -> Any:
     """Return the first configuration of the layers whose tensors are those of the file.
 
     Where none fits it is the first: what is missing, or too many, is then named by tensor.
@@ -147,9 +147,9 @@ def fitting_config(configs: list[Any], front: str, found: Mapping[str, TensorHea
     Args:
         configs: one or more.
         front: beginning of the parameters of the first layer.
-        found: headers of the file, by parameter.
+        headers: headers of the file, by parameter.
     """
-    filed = {name[len(front) :]: h.shape for name, h in found.items() if name.startswith(front)}
+    filed = {name[len(front) :]: h.shape for name, h in headers.items() if name.startswith(front)}
     for config in configs if len(configs) > 1 else ():
         block = block_of(config)
         released = block.split(block.state_dict())

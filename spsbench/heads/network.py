@@ -20,20 +20,20 @@ class HeadModule(nn.Module):
     """The base of networks that rank tokens: all of the target's, or a reduced vocabulary.
 
     Args:
-        shape: of the head, as its files describe it.
+        shape: shape of the head, as its files describe it.
         layers: number of layers of the target; its last hidden state is the normed one.
 
     Attributes:
         layers: hidden states of the target that it reads, as transformers numbers them.
         ids: [Vd] int64, the target's token that each row of its own vocabulary is; None: the same.
-        dtype: of its numbers, whatever an engine packs them in.
+        dtype: dtype of its numbers, whatever an engine packs them in.
     """
 
     ids: Tensor | None = None
     dtype: torch.dtype
     embed_tokens: nn.Embedding  # as `lm_head`, only where the head brings one
     lm_head: nn.Linear
-    maps: tuple[str, ...] = ("d2t", "t2d")  # of a reduced vocabulary; the first is needed
+    maps: tuple[str, ...] = ("d2t", "t2d")  # maps of a reduced vocabulary; the first is needed
     copies: tuple[tuple[str, str], ...] = ()  # patterns of tied tensors -> what they are copies of
 
     def __init__(self, shape: Any, layers: int) -> None:
@@ -121,8 +121,8 @@ class HeadNetwork(HeadModule):
         Args:
             features: [m, H].
             embedded: [m, H] embeddings of the tokens after them.
-            places: of the rows, as `rotary` gives them.
-            cache: of the head's layers.
+            places: places of the rows, as `rotary` gives them.
+            cache: cache of the head's layers.
             sees: what each row attends to, as of `Attention`; None: everything.
 
         Returns:
@@ -156,7 +156,7 @@ class Target(NamedTuple):
 
     embed: Rows  # [m] tokens -> [m, H], in the network's dtype
     head: Rows  # [m, H] -> [m, V], the target's own
-    cache: Cache  # of the head's layers
+    cache: Cache  # cache of the head's layers
     rows: Callable[..., Tensor] = of_one_text  # (name, call, *[n, ...] rows) -> call(*rows), made
     # once for the texts of a batch that wait for a call of this name
 

@@ -27,7 +27,7 @@ from spsbench.loop.types import Context, Scores
 from spsbench.methods.drafters.frontier import Frontier
 
 CHUNK = 512  # rows of a long prompt that are read at once
-MAX_SHARED_ROWS = 128  # of a pass that texts of a batch share
+MAX_SHARED_ROWS = 128  # rows of a pass that texts of a batch share
 
 
 class HiddenReader(Frontier):
@@ -36,7 +36,7 @@ class HiddenReader(Frontier):
     Row j holds the features of token j and, where the head embeds, the embedding of token j + 1.
 
     Args:
-        network: of the head, with its weights; `layers` and `ids` as in `HeadNetwork`.
+        network: network of the head, with its weights; `layers` and `ids` as in `HeadNetwork`.
         target: whose embeddings, and maybe head, it uses.
         cache: empty, for the layers of the head.
         together: makes passes with other texts of a batch.
@@ -106,7 +106,7 @@ class HiddenReader(Frontier):
         hidden = [context.last.scores.hidden[layer] for layer in self.layers]
         if context.last.draft.parents is None:
             hidden = [states[:new] for states in hidden]
-        else:  # of a tree they lie along the accepted path
+        else:  # a tree's lie along the accepted path
             path = torch.tensor([0, *(node + 1 for node in context.last.kept)])
             hidden = [states.index_select(0, send(path, states.device)) for states in hidden]
         return hidden, list(context.tokens[-new:])
@@ -186,7 +186,7 @@ class HiddenReader(Frontier):
         A text alone is computed by a program, where there is one.
 
         Args:
-            name: of the call in the network: calls of one name are made together.
+            name: name of the call in the network: calls of one name are made together.
         """
         if self._replay is not None:
             return self._replay.run(name, lambda rows, mask, cache: call(*rows), inputs)
@@ -206,7 +206,7 @@ class HiddenReader(Frontier):
         """Make n passes of one row, each after a draw by `u` [n] from the one before it.
 
         Args:
-            name: of the pass, as of `NetworkReplay.roll_out`; also `tables` and `cache`.
+            name: name of the pass, as of `NetworkReplay.roll_out`; also `tables` and `cache`.
             first: [1, width + Vd'] the row before: `width` numbers, and logits.
 
         Returns:

@@ -73,7 +73,7 @@ def audit_section(audit: Values, run: str = "", records: int | None = None) -> S
 
 
 def wiring_section(values: Values) -> Section:
-    """Return the section of a search for the wiring of a head, from the values of its JSON."""
+    """Return the section of a search for a head's wiring: its wirings, best first, and controls."""
     rows = []
     for wiring in sorted(values["wirings"], key=lambda wiring: -wiring["accepted"]):
         name = ",".join(f"{flag}={value}" for flag, value in wiring["flags"].items())

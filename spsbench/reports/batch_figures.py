@@ -26,9 +26,9 @@ BY_BATCH = "Speed-up by batch"
 
 
 def with_batch_figures(table: Table, rows: Sequence[Summary], *, predicted: bool = False) -> Table:
-    """Return a table with the gain by batch, if there are batches of several sizes or many texts.
+    """Return the table with table of text, panels and remarks by batch; itself without batches.
 
-    Adds a table of text, panels, and a sentence for each task and setting.
+    There is a table of text for each task and setting.
     """
     if not any(row.cell.batch > 1 for row in rows):
         return table
@@ -50,7 +50,7 @@ def with_batch_figures(table: Table, rows: Sequence[Summary], *, predicted: bool
 
 
 def by_work(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
-    """Return rows by task and setting in words."""
+    """Return task and setting in words -> its rows, whatever their batch."""
     rows = list(rows)
     names = Names(_alone(row.cell) for row in rows)
     grouped: dict[str, list[Summary]] = {}
@@ -71,7 +71,10 @@ def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
 
 
 def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimate]]:
-    """Return the best row by batch with its speed-up; None and 1 where plain sampling is best."""
+    """Return batch -> its best row and speed-up; None and 1 where plain sampling is best.
+
+    Rows without a decided speed-up are left out.
+    """
     best_by_batch: dict[int, tuple[Summary | None, Estimate]] = {}
     for row in rows:
         gained, size = row.speedup, row.cell.batch
@@ -84,7 +87,7 @@ def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimat
 
 
 def remarks(rows: Sequence[Summary]) -> list[str]:
-    """Return where the gain ends, and whether tau depends on the batch."""
+    """Return sentences: each batch's best speed-up, the largest that gains, whose tau differs."""
     best, sentences = envelope(rows), []
     gains = [size for size, (row, _) in best.items() if row is not None]
     if best:
@@ -107,7 +110,7 @@ def remarks(rows: Sequence[Summary]) -> list[str]:
 
 
 def text_table(title: str, rows: Sequence[Summary], predicted: bool) -> TextTable:
-    """Return a row for each method and batch."""
+    """Return a table of a row for each method and batch, without columns that no row has."""
     text_rows = []
     for name, method_rows in lines(rows).items():
         for row in method_rows:
@@ -132,7 +135,7 @@ def text_table(title: str, rows: Sequence[Summary], predicted: bool) -> TextTabl
 
 
 def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
-    """Return the speed-up by batch with its envelope, and tokens of the machine by a user's."""
+    """Return two panels: speed-up by batch with its envelope; the machine's tokens/s by users'."""
     gains: list[Curve | Level] = []
     pareto: list[Curve | Level] = []
     works, line = by_work(rows), 0

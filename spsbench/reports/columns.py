@@ -31,7 +31,7 @@ class Column:
     unit: str = ""  # "x", "%" (the value times 100), ...
 
     def text(self, summary: Summary, show: Show) -> str:
-        """Format the figure by `show`, `n/a` if missing; timings under load are marked."""
+        """Format the figure by `show`, marked if timed under load; `n/a`: missing; or undecided."""
         estimate = summary.figures.get(self.figure)
         if estimate is None:
             return ABSENT
@@ -127,7 +127,10 @@ def names(rows: Iterable[Summary], *, whole: bool = False) -> dict[str, Callable
 
 
 def counted(summary: Summary, planned: int | None = None, *, terse: bool = False) -> str:
-    """Count the generations of a row: all, planned (of an interrupted run), failed, under load."""
+    """Return the number of a row's generations, with those planned, failed and under load.
+
+    `planned`: of an interrupted run; None: not shown. `terse` shortens the notes.
+    """
     notes = [f"{summary.failures} failed"] * bool(summary.failures)
     if summary.loaded:
         timed = summary.timed + summary.loaded

@@ -60,7 +60,7 @@ def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None
 
 
 def by_k(rows: Sequence[Summary], figure: str, title: str) -> Panel:
-    """Return a figure of the rows against K, a curve a line of `lines`."""
+    """Return a panel of a figure against K, a curve for each of `lines`."""
     curves = [
         curve
         for line, (label, members) in enumerate(lines(rows).items())
@@ -70,7 +70,7 @@ def by_k(rows: Sequence[Summary], figure: str, title: str) -> Panel:
 
 
 def why_empty(rows: Sequence[Summary], *, timed: bool) -> str:
-    """Explain a panel without lines; return an empty string if there are rows to draw."""
+    """Return why a panel has no lines; "" if there are rows to draw."""
     drafting = [s for s in rows if s.cell.k]
     if not drafting:
         return "no row has a constant K of 1 or more"
@@ -130,7 +130,7 @@ def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
 
 
 def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Level]:
-    """Return the means with standard deviations, and the baseline."""
+    """Return a curve of the mean times by K, with standard deviations, and a level for ArS."""
     timed, measured = horizon_times(members)
     if not measured:
         label = f"{label} (mean token time x {members[0].horizon})"
@@ -157,7 +157,7 @@ def _curve(
     line: int,
     figure: str,
 ) -> list[Curve]:
-    """Return the means with their intervals, from K = 0 on."""
+    """Return the curve of a figure by K, with intervals, from K = 0 on; [] without a value."""
     known = (Point.of(s.cell.k or 0, s.figures.get(figure)) for s in members)
     points = tuple(point for point in known if point is not None)
     return [Curve(name=label, points=points, line=line)] if points else []
@@ -168,7 +168,7 @@ def _key(cell: Cell) -> Cell:
 
 
 def _label(summary: Summary, among: Sequence[Summary]) -> str:
-    """Join task and setting with the other names that differ between lines."""
+    """Return task, setting and the other names that differ between lines, joined by commas."""
     parts = [str(summary.cell.task or ""), setting(summary.cell)]
     cell, cells = summary.cell, [s.cell for s in among]
     for heading, read in NAMED.items():

@@ -150,7 +150,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the figures of a file; a value of None has a `reason`."""
+    """Yield each figure with name, value, unit and field; one that is None has a `reason`."""
     reason = "of zeros, which stand for no measurement"
     for line in FIELDS.strip().split("\n"):
         figure, _, names = line.rpartition(": ")

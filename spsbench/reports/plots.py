@@ -142,7 +142,7 @@ def _saved(figure: Figure, kind: str, style: Any) -> bytes:
 
 
 def _draw(axes: Any, panel: Panel, names: bool) -> None:
-    """Draw a panel's rows (with `names` or without), or its curves, levels, empty text."""
+    """Draw a panel: its rows (labelled if `names`), or curves and levels, or why it is empty."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_title(_plain(panel.title), parse_math=False)
@@ -165,7 +165,7 @@ def _draw(axes: Any, panel: Panel, names: bool) -> None:
 
 
 def _curve(axes: Any, curve: Curve) -> None:
-    """Draw points with error bars and circle the optimum."""
+    """Draw a curve: points with intervals, open ones under load, a ring at the best."""
     colour = COLOURS[curve.line % len(COLOURS)]
     xs, ys = [p.x for p in curve.points], [p.y for p in curve.points]
     if curve.dense:

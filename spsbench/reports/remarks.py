@@ -80,7 +80,7 @@ def seed_lines(seed_rows: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[
 
 
 def under_load(loaded: int, timed: int) -> list[str]:
-    """Explain timings under load and recommend a repetition."""
+    """Return a line on timings under load, and how to repeat them."""
     return [
         f"{loaded} of {timed} timings were taken on a busy machine: other programs used more than "
         f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} have no other timings; "
@@ -90,7 +90,7 @@ def under_load(loaded: int, timed: int) -> list[str]:
 
 
 def gains_in_words(rows: Sequence[Summary]) -> list[str]:
-    """Explain what the speed-ups of the rows are taken over."""
+    """Return lines on what the speed-ups are taken over; [] where they need none."""
     drafting, names, lines = [row for row in rows if row.cell.k != 0], Names(_cells(rows)), []
     if any(row.answer_speedup and not row.answer_speedup.undecided for row in drafting):
         lines.append(PER_TOKEN_AND_ANSWER)
@@ -111,7 +111,7 @@ NEARLY_ALL = 0.9
 
 
 def _pairs(row: Summary, rows: Sequence[Summary], names: Names) -> str:
-    """Return the pairs behind a speed-up, if a time of its row is of many others, too."""
+    """Return the cell and its pairs of generations, if they are fewer than its times; or ""."""
     gained, base = row.speedup, baseline(row.cell, _cells(rows))
     times = [
         time
@@ -148,7 +148,7 @@ def findings(
 
 
 def ceilings(rows: Sequence[Summary], memory: Memory | None) -> list[str]:
-    """Compare ArS and SpS with the memory-bandwidth limit of ArS, by target.
+    """Return lines on ArS and SpS against the memory-bandwidth limit of ArS, by target.
 
     Nothing that was measured under load. Only several tokens a pass can exceed the limit.
     """
@@ -187,7 +187,7 @@ def ceilings(rows: Sequence[Summary], memory: Memory | None) -> list[str]:
 
 
 def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[str]:
-    """Warn about rows of which more than a tenth of the texts end in a loop."""
+    """Return a warning that names rows of which over a tenth of the texts end in a loop; or []."""
     names = Names(cells)
     looping = [
         f"{names.full(cell)} ({texts[cell.id]})"
@@ -203,7 +203,7 @@ def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[
 
 
 def unmarked(rows: Sequence[Summary], scores: Sequence[Score]) -> list[str]:
-    """Count the answers of each row that mark no result, as their task asks; empty: all do."""
+    """Return a line that counts each row's answers without a marked result; [] if all have one."""
     names, listed = Names(row.cell for row in rows), []
     for row in rows:
         marks = [score.metrics.get(UNMARKED, 0.0) for score in scores if score.cell == row.cell.id]
@@ -213,7 +213,7 @@ def unmarked(rows: Sequence[Summary], scores: Sequence[Score]) -> list[str]:
 
 
 def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
-    """Count the greedy texts of each row that equal those of ArS, and interpret the count."""
+    """Return lines that count greedy texts equal to those of ArS, and say why others differ."""
     names = Names(cells)
     by_line: dict[str, list[str]] = {}
     for cell in cells:
@@ -305,7 +305,7 @@ PROBLEMS = 164  # problems in HumanEval
 
 
 def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
-    """Describe how programs were run, and the verdicts and pass@k of each cell with both intervals.
+    """Return how programs were run, then a line a cell: verdicts and pass@k; [] without verdicts.
 
     Raises:
         DataError: a damaged log of verdicts.

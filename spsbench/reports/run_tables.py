@@ -107,9 +107,9 @@ class Source(NamedTuple):
         *,
         timed: bool = True,
     ) -> list[Summary]:
-        """Summarise the records; `seen` collects keys, `tap` receives each record.
+        """Return the summaries of the run's cells; `seen` collects keys, `tap` gets each record.
 
-        Scores require `seen`, and times require `timed`.
+        Scores count only with `seen`, times only if `timed`.
 
         Raises:
             DataError: records of another run.
@@ -153,7 +153,7 @@ def report_on(
     selected: Sequence[str] = (),
     paper: bool = False,
 ) -> Report:
-    """Build the tables of runs as one document; `selected` columns replace the default.
+    """Return the report of some runs, a table each; `selected` columns replace the default.
 
     `paper` adds the paper's rows to every run; else they appear in the runs that requested them.
 
@@ -210,7 +210,7 @@ def _pooled(source: Source) -> Iterator[Record]:
 
 
 def _sections(source: Source, tables: Sequence[Table]) -> Iterator[Section]:
-    """Yield the sections of the audits stored with a run."""
+    """Yield a section for each audit stored with a run, under the table of its cell."""
     for audit in read_audits(source.folder):
         cell = (audit.get("settings") or {}).get("id")
         audited = [
@@ -244,7 +244,7 @@ def _tables(source: Source) -> Iterator[Table]:
 
 
 def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
-    """Yield the tables of a run; `seen` collects the keys of its records."""
+    """Yield the table of a run; `seen` collects the keys of its records."""
     machines = source.machines()
     pooled = len(machines) < 2
     memory = machines[0].provenance.memory if len(machines) == 1 else None

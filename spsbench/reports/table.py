@@ -188,7 +188,10 @@ def slower(gain: Estimate) -> str:
 
 
 def bar(gain: Estimate, scale: float, room: int, shades: str) -> str:
-    """Return `room` characters, each worth `scale`; a blank at 1 is marked."""
+    """Return a bar of `room` characters, each worth `scale`, in shades up to low, mean, high.
+
+    The fourth of `shades` marks 1 where it is blank.
+    """
     low = gain.mean if gain.low is None else gain.low
     high = gain.mean if gain.high is None else gain.high
     ends = (low, gain.mean, high)

@@ -335,10 +335,7 @@ def _json_table(table: Table) -> dict[str, object]:
 
 
 def _json_row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
-    """Return a row as plain values with all figures.
-
-    `paper` is None where the paper has no such row.
-    """
+    """Return a row as plain values with all figures; `paper` None: the paper has no such row."""
     return {
         "id": summary.cell.id,
         "k": summary.cell.k,

@@ -45,7 +45,7 @@ class Answer(NamedTuple):
 def answers(
     table: Table, same: dict[str, Same | None], audits: Mapping[str, Section] = NONE
 ) -> list[Answer]:
-    """Return an answer for each task and setting with drafting; `same` and `audits` are by cell."""
+    """Return an answer for each task, setting and target with drafting; `audits` are by cell."""
     by_work: dict[tuple[str, str], list[Summary]] = {}
     names = Names(row.cell for row in table.whole)
     for row in table.whole:
@@ -139,7 +139,7 @@ def _whole_answer(row: Summary) -> str:
 
 
 def lossless(cell: Cell, same: Same | None, audit: Section | None = None) -> Statement:
-    """State the evidence that a cell is lossless: the rule's guarantee, greedy texts, an audit."""
+    """State whether a cell is lossless, and why: its rule, then greedy texts, then an audit."""
     if cell.random or cell.verifier.name == "synthetic":
         return Statement("bad", "Timing only: the output is meaningless by construction.")
     rule = cell.verifier.name
@@ -276,7 +276,7 @@ def answered(answers: Sequence[Answer], sections: Sequence[Section]) -> str:
 
 
 def exhibited(figure: Figure) -> str:
-    """Return the HTML of a plot, what its figures mean, and its numbers in a table."""
+    """Return the HTML of a plot with what its figures mean and a table of its numbers."""
     title, says = (markup(shown(text, PARAGRAPH)) for text in (figure.title, figure.says))
     terms = [(name, meaning) for name in figure.terms if (meaning := define(name))]
     meanings = "".join(

@@ -48,7 +48,7 @@ class TableSums:
         self._prompts: dict[tuple[Cell, str | None], dict[str, None]] = {}
 
     def add(self, record: Record) -> None:
-        """Aggregate one record."""
+        """Add a record to tallies and times, and keep its text if it is one of the first."""
         cell = self.cells[record.cell]
         if self._numbers is not None:
             number = self._numbers.setdefault(record.sample, len(self._numbers))
@@ -63,7 +63,7 @@ class TableSums:
             self._keep(cell, record)
 
     def _keep(self, cell: Cell, record: Record) -> None:
-        """Keep the first prompts of each task and setting, under all methods."""
+        """Keep a record of the first prompts of its task and setting, under all methods."""
         most = PROMPTS if record.group is None else OF_CATEGORY
         plain = cell.auto_regressive.but(target=ModelSpec(""), decoder=AUTO, verifier=AUTO)
         work = plain, record.group
@@ -85,7 +85,7 @@ def run_names(tables: Sequence[Table]) -> list[str]:
 
 
 def aggregated(tables: Sequence[Table]) -> list[TableSums]:
-    """Return the aggregates of each table, with samples numbered alike."""
+    """Return the sums of each table's records; samples have one number in all tables."""
     numbers: dict[str, int] | None = {} if len(tables) > 1 else None
     aggregates = []
     for table in tables:
@@ -144,7 +144,7 @@ class Pairing(NamedTuple):
 def paired_runs(
     tables: Sequence[Table], aggregates: Sequence[TableSums], run_names: Sequence[str]
 ) -> list[Pairing]:
-    """Compare the configurations of later tables with those of the same names in the first."""
+    """Compare the cells of later tables with those of the same task and names in the first."""
     names = [Names(sums.cells.values()) for sums in aggregates]
     bases = {
         (cell.task, names[0].full(cell)): cell
@@ -173,7 +173,7 @@ def paired_runs(
 
 
 def _differences(before: Tally, after: Tally, quality: Iterable[Parity]) -> dict[str, Estimate]:
-    """Return the estimable ones: ratio of token times, differences of tau and scores."""
+    """Return title -> estimate: ratio of token times, differences of tau and of scores."""
     token_time, tau = RATES["mean_token_time_ms"], RATES["block_efficiency"]
     differences: dict[str, Estimate | None] = {}
     if timed := paired((before, after), "started"):

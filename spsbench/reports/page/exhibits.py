@@ -198,7 +198,7 @@ def _by_position(rows: Rows, names: Labels) -> Figure | None:
 
 
 def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> Figure | None:
-    """Plot the distribution of the token time over generations as quantiles, by row."""
+    """Plot the quantiles of the token time over generations, a curve a row; None: no times."""
     curves = []
     for line, (row, _) in enumerate(rows):
         values = np.array(times.get(row.cell.id, ()))
@@ -220,7 +220,7 @@ def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> 
 
 
 def _parts(rows: Rows, names: Labels) -> Figure | None:
-    """Plot the mean time of a round, split by the shares of the decode time."""
+    """Plot the mean time of a round as stacked shares, a row a cell; None: none was split."""
     loops = [(row, loop) for row, _ in rows if (loop := row.loop_time_ms) and row.target_share]
     curves = []
     for line, (name, figure) in enumerate(SHARES):
@@ -246,7 +246,7 @@ def _parts(rows: Rows, names: Labels) -> Figure | None:
 
 
 def _speed_and_quality(rows: Rows, names: Labels) -> Figure | None:
-    """Plot each score against the mean token time."""
+    """Plot each score against the mean token time, a panel a metric; None without scores."""
     panels = []
     for metric in sorted(headline([row for row, _ in rows])):
         curves = [
@@ -271,7 +271,7 @@ def _speed_and_quality(rows: Rows, names: Labels) -> Figure | None:
 
 
 def _predicted(rows: Rows, names: Labels) -> Figure | None:
-    """Plot the speed-up predicted by alpha and the costs against the measured speed-up."""
+    """Plot the measured speed-up against the predicted one, a point a row; None: no row."""
     curves = [
         curve
         for line, (row, _) in enumerate(rows)

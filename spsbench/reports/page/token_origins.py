@@ -118,7 +118,7 @@ def _agree(joined: str, recorded: str) -> bool:
 
 
 def _columns(record: Record, tokenizer: Tokenizer | None) -> dict[str, list[Any]]:
-    """Return the columns of the rounds; one without a value in any round is left out."""
+    """Return name -> its values by round; one without a value in any round is left out."""
 
     def words(tokens: Iterable[float]) -> list[str]:
         ids = map(int, tokens)

@@ -86,7 +86,7 @@ def conduct(
     watch: "Callable[[RunProgress], None]" = ignore,
     stop: Callable[[], bool] = lambda: False,
 ) -> "Benchmark":
-    """Return what runs an experiment."""
+    """Return a benchmark that runs experiments in `place`, with the models of `pair` or its own."""
     with importing_libraries():
         from spsbench.benchmark.conduct import Benchmark
         from spsbench.models.cache import ModelCache

@@ -156,7 +156,7 @@ class Benchmark:
         return conditions
 
     def _manifest(self, experiment: Experiment, identity: dict[str, Any]) -> Manifest:
-        """Return the description of the run, with digests of its prompts."""
+        """Return the manifest of a new run, with digests of its prompts and of their tokens."""
         manifest = Manifest(
             experiment=experiment.described() | samples_known(experiment),
             cells={cell.id: cell.to_json() for cell in experiment.cells},
@@ -192,7 +192,7 @@ class Benchmark:
     def _prepare(
         self, experiment: Experiment
     ) -> tuple[dict[ModelSpec, Path], dict[str, Any], Path]:
-        """Return the models' folders, the identity of the run, and its own folder."""
+        """Return the models' folders, the run's fingerprint, and its folder, after all checks."""
         if self.workers.kind != HERE and any(cell.elsewhere for cell in experiment.cells):
             raise UsageError(
                 "`workers` with a decoder whose engine is elsewhere: expected one process, since "
@@ -306,7 +306,7 @@ class Benchmark:
             self.model_cache.chosen, self.model_cache.clock = before, None
 
     def _judge(self, experiment: Experiment, folder: Path) -> int:
-        """Score the generated programs, if a sandbox is available or the user requires it."""
+        """Score the generated programs if that can be done or is required; return the exit code."""
         programs = any(part.task.programs for part in experiment.parts)
         if not programs or self.place.score is False:
             return Exit.OK

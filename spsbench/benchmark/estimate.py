@@ -82,7 +82,7 @@ def first_sample(part: Part, models: Callable[[Cell], Loaded]) -> Sample:
 
 
 def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
-    """Time one short generation, after a shorter warm-up."""
+    """Time one short generation, after a shorter warm-up: seconds once, and for each token."""
     for tokens in (WARM_UP, TOKENS):
         few = min(tokens, cell.max_new_tokens)
         short = cell.but(max_new_tokens=few, ignore_eos=True, stop=())
@@ -106,7 +106,7 @@ class RunProgress:
         self._times = {cell.id: {} for cell in cells}
 
     def add(self, cell: Cell, record: Record) -> None:
-        """Count one record."""
+        """Count one record, its tokens and rounds; its time where nothing disturbed it."""
         self.done += 1
         self.failed += record.error is not None
         sums = totals(record.rounds, record.prefill_seconds, horizon=1)

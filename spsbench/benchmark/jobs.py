@@ -191,12 +191,13 @@ def make(
     compare: Callable[[Cell], Loaded] | None = None,
     batch: Batch | None = None,
 ) -> Record:
-    """Run one generation; a failure becomes a record with `error`.
+    """Run one generation and return its record; a failure becomes a record with `error`.
 
     Args:
+        answers: answers to earlier turns; None: the sample is none of a conversation.
         compare: returns the models for the comparison of a quantised target with the
             full-precision target; None: no comparison.
-        batch: of which it is a row; None: it is alone.
+        batch: the batch that it is a row of; None: it is alone.
     """
     cell, sample, repeat = job
     elsewhere = cell.elsewhere  # then this process is not the engine

@@ -107,7 +107,7 @@ class Maker(Work):
         return UnitRecords(new, self._machine, dict(self._own_models.model_cache.choices))
 
     def records(self, unit: Unit) -> Iterator[Record]:
-        """Yield the records of a unit, each as its generation ends."""
+        """Yield the records of a unit as they end; the first is flagged without a warm-up."""
         answers = Answers(unit.turns, unit.answers)
         check_batches(unit.jobs, self._load)
         for group in groups(unit.jobs):
@@ -133,7 +133,7 @@ class Maker(Work):
         return machine(self.beside, self.cells[0].target.device)
 
     def _warm_up(self, group: Sequence[Job], answers: Answers) -> None:
-        """Make generations that are not recorded before the first ones of a cell."""
+        """Make `warmup` generations, which are not recorded, before the first ones of a cell."""
         job, size = group[0], group[0].cell.batch
         if job.cell.id in self._warm:
             return
@@ -156,7 +156,7 @@ class Maker(Work):
                     pass
 
     def _generate(self, group: Sequence[Job], answers: Answers) -> Iterator[Record]:
-        """Yield the records of a group; after a `stop()` no other is begun."""
+        """Yield the records of a group, alone or as rows of a batch; none begins after `stop()`."""
         cell = group[0].cell
         make_record = partial(make, models=self._load(cell), answers=answers, compare=self._load)
         if cell.batch == 1:
@@ -196,10 +196,9 @@ def batch_of(cell: Cell) -> Batch:
 
 
 def check_batches(missing: Sequence[Job], models: Callable[[Cell], Loaded]) -> None:
-    """Refuse batches whose keys and values do not fit into memory, before any is begun.
+    """Raise OutOfMemoryError for batches whose keys and values do not fit, before any begins.
 
-    Raises:
-        OutOfMemoryError: names the bytes of the batch, and how many rows fit.
+    The message names the bytes of the batch, and how many rows fit.
     """
     batched: dict[Cell, list[Job]] = {}
     for job in missing:

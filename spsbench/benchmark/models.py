@@ -87,8 +87,9 @@ def memory(
 ) -> Memory | None:
     """Return the memory bandwidth of this machine, and the bytes read for a token of each target.
 
-    The bandwidth is measured unless `earlier` from an earlier start; `loaded` tells whether other
-    work ran meanwhile.
+    None where no target is plain weights on a CPU. The bandwidth is measured unless `earlier` is
+    given;
+    `loaded` tells whether other work ran meanwhile.
     """
     targets = [cell.target for cell in experiment.cells if not cell.elsewhere]
     sizes = dict[str, int]()
@@ -119,7 +120,7 @@ def measured(threads: int | None, weights: dict[str, int] | None = None) -> Memo
 
 
 def model_digests(cell: Cell) -> dict[str, str]:
-    """Return a digest of the files of each model of a cell that is in a local folder."""
+    """Return model -> digest of its files, for the models of a cell in local folders."""
     local = [model for model in cell.models if not (model.random or model.served)]
     return {
         str(model): digest(hash_files(folder, model.adapter))

@@ -23,11 +23,7 @@ class Run:
 
     @property
     def report(self) -> Report:
-        """Return tables and figures for a reporter.
-
-        Raises:
-            UsageError: the run was stopped before all records were written.
-        """
+        """Return the report of a finished run; UsageError: it was stopped before its end."""
         if self.finished is None:
             raise UsageError(f"{self.folder} is not finished: expected all records. Resume it")
         return self.finished

@@ -49,7 +49,7 @@ class TextTracer:
         self._processors = processors_of(cell, loaded)
 
     def rows(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Rows]:
-        """Yield the distributions of one piece of the text after another."""
+        """Yield the logits and probs before each of `tokens`, piece by piece, under processors."""
         text, end = [*prompt, *tokens], len(prompt) + len(tokens)
         by, processed = self._processors, None
         if by is not None:
@@ -109,8 +109,9 @@ def distance(
     """Return the summed total variation of both targets' distributions over `tokens`.
 
     The total variation is sum_x |q - q'| / 2. Both are under the cell's own warp: for greedy
-    distributions the sum counts differing tokens. None for a target that is not quantised, and
-    where a distribution is not finite.
+    distributions the sum counts differing tokens. None for no tokens, a target that is not
+    quantised,
+    and where a distribution is not finite.
     """
     full = full_self(cell)
     if full is None or not tokens:

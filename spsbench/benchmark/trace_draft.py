@@ -84,7 +84,7 @@ class DraftTracer:
         return trace(prompt, tokens, rows)
 
     def _proposed(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Proposed:
-        """Return the proposals and hits before each token, after rounds of ArS."""
+        """Return the numbers of proposed tokens and hits before each token, after rounds of ArS."""
         if looks_up(self.drafter):
             return proposed_by_k(self.drafter, prompt, tokens)
         counts, hits = [], []

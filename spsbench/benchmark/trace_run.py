@@ -84,7 +84,7 @@ def trace_part(
     on_progress: OnProgress = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Make the missing traces of a part whose texts are finished.
+    """Write the missing traces of a part whose texts are finished, until `stop()`.
 
     Raises:
         MismatchError: the existing traces are of other texts or drafts.
@@ -130,7 +130,7 @@ def tracers(
     models: Callable[[Cell], Loaded],
     folders: Mapping[ModelSpec, Path],
 ) -> list[DraftTracer]:
-    """Return the tracers of the drafts of cells that do the work of an ArS cell."""
+    """Return a tracer for each way to draft among the cells that do the work of `plain`."""
     by_name: dict[Drafting, list[Cell]] = {}
     for cell in traced:
         if cell.same_work(plain):

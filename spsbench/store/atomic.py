@@ -39,7 +39,7 @@ def create_file(path: Path, content: bytes) -> bool:
 
 
 def check_replaceable(path: Path) -> None:
-    """Check that `path` can be written, before hours of computing its content."""
+    """Raise WriteError unless `path` can be written, before hours of computing its content."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

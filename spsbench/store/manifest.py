@@ -82,7 +82,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return dict(self.experiment.get("prompt_ids", {}))
 
     def write_once(self, folder: Path) -> "Manifest":
-        """Write `manifest.json` unless it is there; return the one that is there."""
+        """Write `manifest.json` unless one is there; return that; MismatchError: it differs."""
         values = to_builtins(self)
         text = json.dumps(values | {"crc": checksum(values)}, allow_nan=False, indent=1)
         if create_file(folder / NAME, text.encode("ascii") + b"\n"):
@@ -129,7 +129,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return manifest
 
     def configurations(self, folder: Path) -> dict[str, Cell]:
-        """Return id -> cell of the run, in order."""
+        """Return id -> cell of the run, in order; DataError: fields of another version."""
         try:
             cells = {name: Cell.from_json(values) for name, values in self.cells.items()}
             for name, cell in cells.items():
@@ -164,7 +164,7 @@ def refuse_differences(
     folder: Path,
     todo: str = "Give this one another folder, or start over with `overwrite`",
 ) -> None:
-    """Check that `mine` may continue the run of `theirs`."""
+    """Raise MismatchError where the fingerprints of two manifests differ, with the fields."""
     if lines := differences(mine.fingerprint, theirs.fingerprint):
         raise MismatchError.of(
             f"another configuration ({folder}): expected the one that the run was started with. "

@@ -70,7 +70,7 @@ def progress(
 
 
 def progress_of(folder: Path) -> Progress | None:
-    """Return the progress of the run in `folder`."""
+    """Return the progress of the run in `folder`; None: its manifest plans no generations."""
     manifest = Manifest.load(folder)
     recorded = {record.key for record in records(folder)}
     return progress(folder, manifest, manifest.configurations(folder), recorded)

@@ -39,7 +39,7 @@ class LogReader:
         self.count = 0  # records
 
     def take(self, values: Mapping[str, Any]) -> Placed | None:
-        """Return the record of a line with its start; None for a line of a start."""
+        """Take a line: return a record with its start; None for a line of a start or a note."""
         try:
             if "start" in values:
                 start = convert(values["start"], Start)
@@ -71,7 +71,7 @@ class Once:
         self._failed: set[tuple[Key, int]] = set()
 
     def is_new(self, record: Record, path: Path) -> bool:
-        """Return whether the generation is new."""
+        """Return whether a generation was not seen before; DataError: it was, and was another."""
         mark = hash((tuple(record.tokens), tuple(record.rounds), record.text, record.error))
         if record.error is not None:  # failed attempts may differ
             new = (record.key, mark) not in self._failed

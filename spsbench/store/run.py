@@ -95,7 +95,7 @@ class RunWriter:
             self._latest = start
 
     def append(self, record: Record, machine: str | None = None) -> None:
-        """Write a missing generation of a started `machine`, and wait until it is on disk."""
+        """Write a missing generation of a started `machine` to disk; DataError: impossible."""
         if not self.is_missing(record.key):
             raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
         if problem := record.problem:
@@ -130,7 +130,7 @@ class RunWriter:
             del self._waiting[0]
 
     def _read_others(self, own: Path) -> None:
-        """Read the logs of other shards; a layout that is being written is refused."""
+        """Read the logs of other shards; InUseError: one of another layout is being written."""
         for name, path in record_logs(self.folder).items():
             if path == own:
                 continue
@@ -160,7 +160,7 @@ def open_run(
     resume: bool = False,
     overwrite: bool = False,
 ) -> RunWriter:
-    """Start a run in `folder`, or resume the existing run.
+    """Start a run in `folder`, or resume the existing run; nothing but its folder is written yet.
 
     `resume` continues a run (or starts a missing run); `overwrite` moves the old run aside.
     A shard that has not begun joins a run of its layout without `resume`. Records that a log lacks
@@ -186,7 +186,7 @@ def open_run(
 
 
 def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
-    """Check that this shard is new or resumed, and that no other layout is in progress."""
+    """Raise MismatchError for a shard that has begun, unless resumed, and for another layout."""
     for name, log in record_logs(folder).items():
         other_layout = not name.endswith(f"-of-{shard[1]:02d}")
         if other_layout:

@@ -52,7 +52,7 @@ def record_logs(folder: Path) -> dict[str, Path]:
 
 
 def unbegun(names: Iterable[str]) -> list[Shard]:
-    """Return the shards still to begin, given those begun; none if some layout is complete."""
+    """Return the shards still to begin, of the layout nearest to its end; none if it is whole."""
     layouts: dict[int, set[int]] = {}
     for name in names:
         number, total = map(int, name.split("-of-"))
@@ -65,7 +65,7 @@ def unbegun(names: Iterable[str]) -> list[Shard]:
 
 
 def check_writable(folder: Path) -> None:
-    """Check that a run can be written to `folder`, existing or not; leaves nothing behind."""
+    """Raise unless a run can be written to `folder`, existing or not; leaves nothing behind."""
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             folder.lstat()  # refuses an invalid name
@@ -85,7 +85,7 @@ def check_writable(folder: Path) -> None:
 
 
 def make(folder: Path) -> None:
-    """Create a folder for a run, or use a folder that is empty or holds a run."""
+    """Create a folder for a run; CannotCreateError: one that is neither empty nor a run's."""
     check_writable(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

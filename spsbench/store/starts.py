@@ -99,7 +99,7 @@ class Machine(NamedTuple):
 
 
 def machines(starts: Iterable[Start]) -> list[Machine]:
-    """Return the kinds of machines of starts, in order; a start may come several times."""
+    """Return the kinds of machines of starts, in order, each with its starts once."""
     kinds: list[Machine] = []
     for start in {id(start): start for start in starts}.values():
         features = start.provenance.timing_conditions
@@ -112,7 +112,7 @@ def machines(starts: Iterable[Start]) -> list[Machine]:
 
 
 def unlike(machines: Sequence[Machine]) -> Iterator[str]:
-    """Yield the differences of machines, a line each: `machine 1: cpu A, threads 2`."""
+    """Yield a line for each machine of the conditions that differ: `machine 1: cpu A`."""
     names = dict.fromkeys(name for machine in machines for name in machine.features)
     first = machines[0].features
     differing = [n for n in names if any(m.features.get(n) != first.get(n) for m in machines)]
@@ -122,7 +122,7 @@ def unlike(machines: Sequence[Machine]) -> Iterator[str]:
 
 
 def bandwidth_before(starts: Sequence[Start], provenance: Provenance) -> float | None:
-    """Return the undisturbed bytes a second of memory, from an earlier start on such a machine."""
+    """Return the memory's bytes a second by the last quiet start on such a machine; None: none."""
     for start in reversed(starts):
         memory = start.provenance.memory
         alike = start.provenance.timing_conditions == provenance.timing_conditions

@@ -120,7 +120,7 @@ def pack(record: Any) -> dict[str, Any]:
 
 
 def unpack(values: Mapping[str, Any], kind: type[T]) -> T:
-    """Return the record that `pack` made plain, whose arrays have one length."""
+    """Return the record that `pack` made plain; ValueError: arrays of unlike length."""
     lengths = set[int]()
 
     def decoded(array_type: Any, text: Any) -> NDArray[Any]:
@@ -156,7 +156,7 @@ class Traces:
         return [(self.texts[key], self.along[key, name]) for key in keys]
 
     def take(self, values: Mapping[str, Any], path: Path) -> None:
-        """Add one line of the log at `path`."""
+        """Add one line of the log at `path`; DataError: it is none of a trace."""
         try:
             self._take(values)
         except (KeyError, ValidationError, ValueError) as error:
@@ -189,7 +189,7 @@ class Traces:
 
 
 def read_traces(paths: Sequence[Path]) -> Traces:
-    """Read several files, or the folders of runs, as one; texts are merged by key."""
+    """Read several files, or the folders of runs, as one; MismatchError: unlike texts or drafts."""
     merged = Traces()
     for path in trace_files(paths):
         traces = Traces()
@@ -238,7 +238,7 @@ def _trace_files(path: Path) -> Iterator[Path]:
 
 
 def refuse(mine: Head | DraftOf, theirs: Head | DraftOf, path: Path) -> None:
-    """Check that two traces are of the same texts, or two drafts of one name the same."""
+    """Raise MismatchError where two traces have unlike texts, or two drafts of one name."""
     what = f"draft called {mine.name}" if isinstance(mine, DraftOf) else "target or sampling"
     if lines := differences(mine.fingerprint, theirs.fingerprint):
         raise MismatchError.of(

@@ -67,15 +67,13 @@ def slots_of(texts: Sequence[Floats]) -> Slots:
 
 
 def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
-    """Return the output file of a fit, after checking `spec`, the file and the draft.
+    """Return the output file of a fit, if it can be written and its draft is traced.
 
     Args:
-        spec: `disco:out=FILE`, with `draft=NAME` where several drafts are sampled.
-        drafts: names of sampled drafts that the traces will hold; None: not checked.
+        drafts: sampled drafts that the traces will hold; None: unknown.
 
     Raises:
-        UsageError: another form of `spec`, or no such draft.
-        MissingError: a file that cannot be written.
+        UsageError: another form than `disco:out=FILE`, or no such draft. MissingError: no file.
     """
     arguments = dict(spec.args)
     if spec.name != "disco" or arguments.keys() - {"draft"} != {"out"}:

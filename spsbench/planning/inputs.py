@@ -35,11 +35,7 @@ OF_HEAD = {
 
 
 def open_plan(folder: Path, planning: Planning) -> Planned:
-    """Return the plan in a folder, finished or stopped among its real rounds.
-
-    `planning.factors` multiply the costs, and drop the figures of real rounds. Raises DataError: no
-    forecasts yet, or a log that lost records.
-    """
+    """Return the plan in a folder; hypothetical factors drop the figures of real rounds."""
     record = load(folder)
     check_whole(folder)
     todo = incomplete(folder, record)
@@ -92,8 +88,7 @@ def real_rounds(
     """Return by method the figures of real rounds, or the reason why they are missing.
 
     Args:
-        cells: the methods to return; others are left out.
-        confirm: name of the folder of real rounds in `folder`; None: both results are empty.
+        confirm: the folder of real rounds in that of the plan; None: both results are empty.
     """
     figures: dict[Method, Measured] = {}
     reasons: dict[Method, str] = {}
@@ -173,10 +168,7 @@ def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Pl
 def cells_of_trace(
     traces: Traces, costs: Costs, options: Mapping[str, Any], planning: Planning
 ) -> list[Cell]:
-    """Return a cell for each traced draft with costs, times its rules, K and schedules.
-
-    `options` filter drafts and name rules; others must equal the trace's. UsageError: no cell left.
-    """
+    """Return a cell for each traced draft with costs, by rule and by K; `options` filter them."""
     check_trace_options(traces, options, planning)
     depths = [constant(k) for k in planning.k]
     depths += [Spec.parse(str(depth)) for depth in options.get("schedule") or ()]

@@ -114,11 +114,7 @@ def check_whole(folder: Path) -> None:
 
 
 def begin_plan(folder: Path, identity: Mapping[str, Any], place: OutputFolder) -> PlanRecord:
-    """Return the unsaved record of a new plan, whose folder is created, or of one to resume.
-
-    Raises:
-        MismatchError: a plan is there and `resume` is off, or its `identity` differs.
-    """
+    """Return the record of a new plan, whose folder is created, or of one to resume."""
     check_writable(folder)
     exists = (folder / NAME).is_file()
     if exists and place.overwrite:
@@ -183,14 +179,11 @@ def prompts_of(
 
 
 def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
-    """Write prompts to a file of the plan, unless they are there; return the task over it.
+    """Write prompts to a file of the plan, unless it has them, and return the task over the file.
 
     Args:
         home: the folder in which the plan was begun. Titles identify runs, so the title of a
             plan that was moved stays the same.
-
-    Raises:
-        MismatchError: the file has other prompts.
     """
     rows = ({"id": s.id, "prompt": s.prompt, "group": s.group} for s in samples)
     text = "".join(f"{json.dumps(row)}\n" for row in rows).encode("ascii")
@@ -213,7 +206,7 @@ def costs_of_plan(
     drafts: Iterable[Drafting],
     measure: Callable[[], Costs],
 ) -> Costs:
-    """Return the costs in the file of a plan; measure and write them if it lacks them.
+    """Return the costs in the file of a plan, measured and written if it lacks them.
 
     Costs that contradict each other are measured once more.
 

@@ -10,9 +10,11 @@ venv=$1/venv
 site=$1/site/vllm-0.32.0+cpu.dist-info
 mkdir -p "$site"
 printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' >"$site/METADATA"
-mended=$1/mended
-mkdir -p "$mended/mend_expand-1.dist-info"
-cp "$here/mend_expand.py" "$mended/"
-printf 'Metadata-Version: 2.1\nName: mend_expand\nVersion: 1\n' >"$mended/mend_expand-1.dist-info/METADATA"
-printf '[vllm.general_plugins]\nmend_expand = mend_expand:mend\n' >"$mended/mend_expand-1.dist-info/entry_points.txt"
+for plugin in mend_expand:mend plant_fault:plant; do
+  name=${plugin%%:*}
+  mkdir -p "$1/$name/$name-1.dist-info"
+  cp "$here/$name.py" "$1/$name/"
+  printf 'Metadata-Version: 2.1\nName: %s\nVersion: 1\n' "$name" >"$1/$name/$name-1.dist-info/METADATA"
+  printf '[vllm.general_plugins]\n%s = %s\n' "$name" "$plugin" >"$1/$name/$name-1.dist-info/entry_points.txt"
+done
 "$venv/bin/python" -c 'import torch'

@@ -75,6 +75,7 @@ class Ask:
     chat: bool = False
     warp: Mapping[str, float] = field(default_factory=dict)  # top_p, top_k, min_p, where not off
     stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()  # tokens that end the text; of vLLM
     ignore_eos: bool | None = None  # None = as in `EXTRAS`
     constraint: tuple[str, str] | None = None  # json_schema, regex or grammar, and its text
     processors: Mapping[str, Any] = field(default_factory=dict)  # as `processor_fields` takes them
@@ -195,6 +196,7 @@ class Server:
                 f"no {', '.join(lacking)} ({self.client.address}): expected an engine with that "
                 f"parameter, found {self.name}. Leave the option out"
             )
+        chosen |= {"stop_token_ids": list(ask.stop_ids)} if ask.stop_ids else {}
         where = f"{self.client.address}, {self.name}"
         chosen |= processor_fields(self.kind, ask.processors, where)
         return {n: v for n, v in fields.items() if n not in self.refused} | chosen

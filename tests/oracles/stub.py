@@ -384,8 +384,9 @@ def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
     text, end = stub.text(made.ids), {"finish_reason": "length"}
     if stopped:
         text, end = texts[stopped], {"finish_reason": "stop", "stop_reason": stopped}
-    if stub.ends in made.ids:
-        made.cut(made.ids.index(stub.ends) + 1)
+    ends = {stub.ends, *body.get("stop_token_ids", ())}
+    if last := next((n for n, token in enumerate(made.ids, 1) if token in ends), 0):
+        made.cut(last)
         text, end = stub.text(made.ids), {"finish_reason": "stop"}
     if not (plain := stub.undrafted(body)):
         stub.count(made)

@@ -16,6 +16,7 @@ from typing import Any
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError, SpsError, UnavailableError
+from spsbench.extensions.check.adversary import Adversary
 from spsbench.extensions.check.bets import SampledResult
 from spsbench.extensions.check.greedy import (
     ServerGreedy,
@@ -67,6 +68,7 @@ class Checked:
     speed: list[Level] = field(default_factory=list)
     against_baseline: list[Ratios] = field(default_factory=list)
     modes: dict[str, ServerGreedy] = field(default_factory=dict)  # by part
+    scenarios: dict[str, ServerGreedy | SampledResult] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)  # modes whose requests the server refuses
     answers: int = 0  # of the server, in which drafts may be counted
     notes: list[str] = field(default_factory=list)
@@ -75,6 +77,10 @@ class Checked:
     @property
     def verdict(self) -> AuditVerdict:
         """Return BIAS if any part found a bias, HELD if all parts that audit the text held."""
+        if self.scenarios:
+            reached = {result.verdict for result in self.scenarios.values()}
+            decided = AuditVerdict.HELD if reached == {AuditVerdict.HELD} else AuditVerdict.UNKNOWN
+            return AuditVerdict.BIAS if AuditVerdict.BIAS in reached else decided
         of_modes = [mode.verdict for mode in self.modes.values()]
         of_texts = [part.verdict for part in (self.law, self.greedy) if part is not None]
         verdicts = [*of_modes, *of_texts]
@@ -110,6 +116,8 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
         if reason := audited.no_greedy or (base and base.no_greedy):
             parts, checked.refused = parts & {"law"}, sorted(parts - {"law"})
             texts.remark(f"no greedy texts, so only sampled ones are audited: {reason}")
+        if plan.adversary:
+            checked.scenarios, parts = await Adversary(texts).run(draft), set()
         needs_greedy = {"greedy", "mixed"} & parts or (texts.weights and not checked.refused)
         greedy = await texts.greedy(OWN) if needs_greedy else []
         scored = score_greedy(texts, greedy)

@@ -40,13 +40,13 @@ IN_FILES = {
 HEADER = (
     *("url", "baseline", "weights", "model", "baseline_model", "prompts", "chat", "length"),
     *("temperatures", "top_p", "top_k", "together", "concurrency", "requests", "seed"),
-    *PROCESSORS,
+    *("adversary", *PROCESSORS),
 )
 """The options that the answers in a file depend on, by the names there."""
 MAY_CHANGE = ("parts", "most", "bias", "level", "draft", "url", "baseline")
 """The options that may change when a check resumes."""
 OFF = {"top_p": 1.0, "top_k": 0, "together": None}  # left out of a file, with processors
-OFF |= json.loads(json.dumps(asdict(ProcessorSettings())))
+OFF |= {"adversary": None} | json.loads(json.dumps(asdict(ProcessorSettings())))
 PROMPTS = (
     "The old lighthouse keeper climbed the stairs every evening, and",
     "Photosynthesis is the process by which plants",
@@ -97,6 +97,8 @@ class CheckOptions(ProcessorSettings):
         concurrency: Numbers of concurrent requests, each timed apart.
         requests: Requests per timed block; each server gets two blocks.
         keep: File that keeps each answer. Default: named by server and time.
+        adversary: Script of a vLLM that drafts what it says: audits greedy and sampled texts under
+            such drafts, `max_tokens` a scenario.
         resume: Resume a check from its file of answers; without URL, compute its results anew, of
             a compressed file (.gz) too.
     """
@@ -125,6 +127,7 @@ class CheckOptions(ProcessorSettings):
         tuple[int, ...], Option(SPEED, default_text="1,2,4,8", parse=numbers(1, MOST_TOGETHER))
     ] = (1, 2, 4, 8)
     requests: Annotated[int, Option(SPEED, between(1, 100_000))] = 16
+    adversary: Annotated[str | None, Option(AUDIT, metavar="FILE")] = None
     keep: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
     resume: Annotated[Path | None, Option(OUTPUT, metavar="FILE")] = None
     texts: tuple[str, ...] = PROMPTS  # those of `prompts`

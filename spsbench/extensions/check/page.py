@@ -33,12 +33,15 @@ def sentence(checked: Checked) -> str:
     parts = []
     if checked.law is not None:
         parts.append(f"{BY_MODE[checked.law.mode]}: {checked.law.line}")
-    elif "law" in checked.plan.parts:
+    elif "law" in checked.plan.parts and not checked.scenarios:
         parts.append("the distribution of its text cannot be decided from what it gives")
     if checked.greedy is not None:
         parts.append(f"greedy text {checked.greedy.line}")
     parts += [f"{part} {mode.line}" for part, mode in checked.modes.items()]
     parts += [f"{part}: refused" for part in checked.refused]
+    for verdict in AuditVerdict:
+        names = [name for name, part in checked.scenarios.items() if part.verdict is verdict]
+        parts += [f"{verdict} in {len(names)} scenarios: {'; '.join(names)}"] if names else []
     for best in checked.against_baseline[:1]:
         parts.append(f"speed-up {estimated(best.tpot)} at {best.concurrency} request(s) at a time")
     if checked.verdict is AuditVerdict.NOT_AUDITED:
@@ -74,6 +77,8 @@ def tables(checked: Checked) -> list[TextTable]:
             differing = [text for text in greedy.compared if text.position is not None]
             rows = [(cut(describe(text), LONGEST_LINE),) for text in differing[:MANY]]
             listed.append(TextTable(title, (greedy.line,), rows))
+    scenarios = [(n, str(part.verdict), part.line) for n, part in checked.scenarios.items()]
+    listed.append(TextTable("Scenarios", ("drafts", "verdict", "result"), scenarios, names=1))
     if (acceptance := checked.acceptance) and acceptance.speculated:
         rows = [(name, number(value, 3), term) for name, value, term in acceptance.rows()]
         title = f"Acceptance ({acceptance.source}; {number(acceptance.rounds, 0)} rounds)"

@@ -47,6 +47,7 @@ class Sampled:
             for name, server in self.servers.items()
         }
         self._answers: list[Answer] = []  # the server's answers, audited or left out
+        self.part = "law"
         self.kind = "sampled long" if self._long else "sampled"
         if f"{OWN}/{self.kind} stopped/0" in texts.journal:  # texts that a stop string ended
             self.kind += " stopped"
@@ -115,7 +116,7 @@ class Sampled:
             broken = any(of_server.broken for of_server in audits.values())
             if full or broken or self._is_last(batch.stop, size) or audit.decided:
                 self.texts.progress.note = ""
-                drafts = await self.texts.drafts("law", before, self._answers)
+                drafts = await self.texts.drafts(self.part, before, self._answers)
                 finding = self._doubted(audit.finding(), server, drafts)
                 return SampledResult(mode, rounding, finding)
 

@@ -6,8 +6,8 @@ options are refused when it starts; later a text whose draft fails has none, wit
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, takewhile
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,8 @@ from spsbench.store.atomic import replace_file
 log = logging.getLogger(__name__)
 
 Row = NDArray[np.int32]  # [n] the tokens of a text, prompt and answer
-Key = tuple[int, bytes]  # length of a text, and its last tokens
 
 ENDED = 32  # texts that are kept beyond a batch: ended ones, and preempted ones, which come back
-TAIL = 8  # tokens of a key
-MISSED = 64  # tokens of passes after which vLLM asked for no drafts, near its longest text
 
 
 class Proposer:
@@ -52,11 +49,7 @@ class Proposer:
         try:
             ((kind, value),) = config[KEY].items()
             if kind == "script":
-                about = {
-                    "k": self._k,
-                    "vocab": self._vocab,
-                    "special": special_ids(model.hf_config),
-                }
+                about = {"k": self._k, "vocab": self._vocab}
                 self._source = Script(Path(value), about)
             else:
                 most = int(vllm_config.scheduler_config.max_num_seqs) + ENDED
@@ -102,13 +95,6 @@ class Proposer:
             return []
 
 
-def special_ids(config: Any) -> list[int]:
-    """Return the ids that a config of transformers names as end, beginning or padding."""
-    named = [getattr(config, f"{name}_token_id", None) for name in ("eos", "bos", "pad")]
-    flat = [i for ids in named for i in (ids if isinstance(ids, list) else [ids])]
-    return [i for i in dict.fromkeys(flat) if type(i) is int]
-
-
 class RuleDrafts:
     """Drafts by a rule, with a drafter a text.
 
@@ -119,41 +105,26 @@ class RuleDrafts:
     def __init__(self, spec: Spec, most: int) -> None:
         open_rule(spec)
         self._spec, self._most = spec, most
-        self._texts: dict[Key, list[tuple[Row, list[int], Any]]] = {}  # tokens, twice, and drafter
+        self._texts: dict[bytes, list[tuple[list[int], Any]]] = {}  # tokens -> them, and drafter
 
     def draft(self, row: Row, new: int, k: int) -> Sequence[int]:
         """Return the chain after a text whose `new` last tokens are new."""
-        tokens, drafter = self._take(row, new)
+        before = row[: len(row) - new]
+        same = self._texts.pop(before.tobytes(), [])
+        tokens, drafter = same.pop() if same else self._begin(before)
+        if same:
+            self._texts[before.tobytes()] = same
         tokens.extend(row[len(tokens) :].tolist())
         (draft,) = drafter.proposals(tokens, (k,))
-        self._texts.setdefault(key_of(row), []).append((row.copy(), tokens, drafter))
+        self._texts.setdefault(row.tobytes(), []).append((tokens, drafter))
         if len(self._texts) > self._most:
             del self._texts[next(iter(self._texts))]
         return draft  # type: ignore[no-any-return]
 
-    def _take(self, row: Row, new: int) -> tuple[list[int], Any]:
-        """Take out the text that `row` continues, or begin one; return its tokens and drafter."""
-        usual = key_of(row[: len(row) - new])
-        for key in chain((usual,), self._shorter(len(row))):
-            texts = self._texts.get(key, [])
-            for i, (read, tokens, drafter) in enumerate(texts):
-                if np.array_equal(read, row[: len(read)]):
-                    del texts[i]
-                    if not texts:
-                        del self._texts[key]
-                    return tokens, drafter
-        prompt, drafter = row[: len(row) - new].tolist(), open_rule(self._spec)
-        drafter.begin(prompt, Scores(torch.empty(0), {}))
-        return prompt, drafter
-
-    def _shorter(self, length: int) -> Iterator[Key]:
-        """Yield the keys of the texts that may have come to this length, longest first."""
-        yield from sorted((k for k in self._texts if 0 < length - k[0] <= MISSED), reverse=True)
-
-
-def key_of(row: Row) -> Key:
-    """Return the key by which a text is looked up."""
-    return len(row), row[-TAIL:].tobytes()
+    def _begin(self, prompt: Row) -> tuple[list[int], Any]:
+        tokens, drafter = prompt.tolist(), open_rule(self._spec)
+        drafter.begin(tokens, Scores(torch.empty(0), {}))
+        return tokens, drafter
 
 
 class Script:
@@ -164,7 +135,7 @@ class Script:
 
     Args:
         path: written here without texts; a file that is there must be a script.
-        about: what its writer needs to know of the server: `k`, `vocab`, `special` ids.
+        about: what its writer needs to know of the server: `k` and `vocab`.
 
     Raises:
         ValueError, KeyError: a file that is no script.

@@ -351,7 +351,7 @@ def _auditable(folder: Path) -> tuple[Manifest, dict[str, Cell], Kept]:
 
 
 def _generated(bench: Workbench, like: Sequence[Text]) -> Iterator[Text]:
-    """Yield fresh ArS texts of the same prompts, to test for an alarm without drafting."""
+    """Yield fresh ArS texts of the prompts in `like` up to CONTROL_TOKENS, to test the alarm."""
     count = 0
     for text in like[:CONTROL_TEXTS]:
         fresh = bench.generate(AuditJob(False, Prompt("control", text.prompt), count))

@@ -144,7 +144,7 @@ class Constraint:
             self.removed_nats += self._nats[row] if self._nats else 0.0
 
     def _make(self, output: Path) -> Tensor | None:
-        """Return the mask after `output`, one token wide where it must close; None: no text."""
+        """Return the tokens allowed after `output`, or the one that closes it; None: no token."""
         if not self.eos.isdisjoint(output) or not self._move(output):
             return None
         self.made += 1

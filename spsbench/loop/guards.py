@@ -43,7 +43,7 @@ def is_foreign(part: object) -> bool:
 
 @contextmanager
 def blame(kind: Kind, part: object) -> Iterator[None]:
-    """Raise an error inside the block as PlugInError, where `part` is of another package."""
+    """Raise errors of a foreign `part` as PlugInError; SpsErrors and lack of memory stay as is."""
     try:
         yield
     except Exception as error:
@@ -208,7 +208,7 @@ def check_ruling(
 
 
 def plan_of(drafter: Spec) -> Plan:
-    """Return the plan of a drafter for its spec's arguments; SpsError: no such plug-in or plan."""
+    """Return the plan of a drafter's spec; SpsError: no such plug-in, argument or Plan."""
     maker = plug_in("drafters", drafter)
     options = arguments("drafters", drafter, maker)
     with in_name_of("drafters", drafter):

@@ -220,7 +220,7 @@ class Planned:
         return self.forecasts.remarks() + [remark for holds, remark in rows if holds]
 
     def _heads(self) -> dict[str, tuple[Cell, float]]:
-        """Return a cell of each measured head, and the most tokens of a draft that it keeps."""
+        """Map each measured head to its cell that keeps most tokens of a draft, and how many."""
         heads: dict[str, tuple[Cell, float]] = {}
         for name, figures in self.measured.items():
             cell, kept = self.cells[name], figures.tau.mean - 1
@@ -233,7 +233,7 @@ class Planned:
 def row(
     cell: Cell, forecasts: Forecasts, forecast: Prediction | None, figures: Measured | None
 ) -> Summary:
-    """Return the row of a candidate: measured figures in a benchmark's columns, and predictions.
+    """Return the row of a candidate: its figures and forecast in columns, absent where None.
 
     A speed-up in doubt has no interval, so that it decides nothing.
     """

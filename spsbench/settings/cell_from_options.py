@@ -207,7 +207,7 @@ def own_copy(drafter: Spec | None) -> str | None:
 
 
 def _own_drafted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with drafter `self:int4` rewritten to draft `self:int4`."""
+    """Rewrite drafter `self:int4` to draft `self:int4`; UsageError: another draft is given."""
     copy = own_copy(values.get("drafter"))
     if copy is None:
         return dict(values)

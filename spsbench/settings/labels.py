@@ -30,7 +30,7 @@ USUAL = (Spec("sps"), Spec("auto"), Spec("match"))
 
 
 def method(cell: Configuration) -> str:
-    """Return the label of a method: drafter, verifier and K."""
+    """Return a method's label, as `SpS ngram K=4`: usual parts left out; `ArS` at K = 0."""
     if cell.k == 0:
         return "ArS"
     how = "" if cell.drafter in (Spec("model"), ENGINES_OWN) else f" {cell.drafter}"

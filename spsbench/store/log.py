@@ -61,7 +61,7 @@ class Log:
         self._lock.close()
 
     def append(self, values: Mapping[str, Any]) -> None:
-        """Write one record and wait until the record is on disk."""
+        """Write one record and wait for the disk; WriteError: cut off again, and the log closed."""
         line = encode(self.count, values)
         file = self._lock.file
         try:

@@ -290,7 +290,7 @@ def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) 
 def inject(
     evidence: Evidence, bias: float, level: float = LEVEL, band: Floats = NO_BAND
 ) -> Control:
-    """Audit tokens drawn from the same distributions with a mean bias of `bias`, once per seed."""
+    """Count in how many of REPEATS seeded draws with a mean bias of `bias` the audit alarms."""
     kappa = tilt_of(evidence, bias)
     free = np.maximum(1 - evidence.mass[:, DRAFT], 1e-12)
     chance = added(evidence, kappa) / free  # probability of replacing a token outside the set

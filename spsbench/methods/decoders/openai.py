@@ -195,7 +195,7 @@ class OpenAiDecoder(Decoder):
         return answer
 
     def _acceptance(self, answer: Answer) -> Acceptance | None:
-        """Return the counts of drafts in an answer; None where it has none."""
+        """Count an answer's drafts; None: it has no counts. RefusedPromptError: impossible ones."""
         try:
             return of_answer(answer)
         except RangeError as error:

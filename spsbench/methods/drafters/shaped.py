@@ -105,7 +105,7 @@ class ShapedDrafter(Drafter):
     def _child_counts(
         self, slots: Sequence[int], logits: Tensor, probs: Tensor, context: Context, go_on: GoOn
     ) -> list[int]:
-        """Return how many children each of some nodes gets, by its probs."""
+        """Return how many children each node gets; 0 where `go_on` refuses its probs."""
         sure = unsharpened(context.warp, logits, probs)
         counts = [min(len(self._children[slot]), probs.shape[-1]) for slot in slots]
         if self.drawn is not Drawn.POINT:

@@ -169,7 +169,7 @@ def _download(wheel: Wheel, place: Path) -> Path:
 
 
 def _pip() -> list[str]:
-    """Return a pip command: this environment's or another one, since it only downloads."""
+    """Return a pip command, of this environment or of the PATH; MissingError: there is none."""
     from importlib.util import find_spec
 
     if find_spec("pip") is not None:

@@ -194,7 +194,7 @@ class Reader:
             self.ids, self._ends = self.words(self.text)
 
     def _windowed(self, ends: list[int]) -> bool:
-        """Cut the window again; return False without a common border."""
+        """Split the last WINDOW tokens again, in `ids` and `ends`; False: no common border."""
         cut = len(ends) - WINDOW
         while cut > 0 and self._splits(ends[cut - 1]):
             cut -= 1

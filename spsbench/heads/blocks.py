@@ -71,10 +71,8 @@ def block_configs(target: PreTrainedConfig, count: int, where: str) -> Iterator[
     stated = getattr(target, "mtp_layer_types", None)
     possible = kinds or (FULL,) if stated is None else {*stated}
     attentions = [kind for kind in (FULL, SLIDING) if kind in possible]
-    if stated is not None and len(possible) > 1:
-        attentions = []
-    if not attentions:
-        named = ", ".join(sorted({*(stated or kinds or ())}))
+    if not attentions or (stated is not None and len(possible) > 1):
+        named = ", ".join(sorted(possible))
         raise DataError(
             f"prediction layers of kind {named} ({where}): expected {FULL} or {SLIDING}, the same "
             f"in all. {REMEDY}"
@@ -83,25 +81,19 @@ def block_configs(target: PreTrainedConfig, count: int, where: str) -> Iterator[
     last = (getattr(target, "mlp_layer_types", None) or ["sparse"])[-1]
     for attention in attentions:
         for mlp in (inner,) if inner else ([last] * count, ["dense"] * count):
-            config = deepcopy(target)
-            if kinds is not None:
-                config.layer_types = [attention] * count
-            if getattr(target, "mlp_layer_types", None) is not None:
-                config.mlp_layer_types = [*mlp]
-            dense = mlp[-1] == "dense"
-            every = [*range(count)]
-            for name, value in (
-                ("first_k_dense_replace", count if dense else 0),
-                ("mlp_only_layers", every if dense else []),
-                ("moe_layer_start_index", count if dense else 0),
-                ("moe_layer_end_index", count),
-            ):
-                if hasattr(config, name):
+            config, dense = deepcopy(target), mlp[-1] == "dense"
+            for name, value in {
+                "layer_types": [attention] * count,
+                "mlp_layer_types": [*mlp],
+                "first_k_dense_replace": count if dense else 0,
+                "mlp_only_layers": [*range(count)] if dense else [],
+                "moe_layer_start_index": count if dense else 0,
+                "moe_layer_end_index": count,
+                "per_layer_config": getattr(target, "mtp_per_layer_config", None),
+            }.items():
+                if getattr(config, name, None) is not None:
                     setattr(config, name, value)
-            config.num_hidden_layers = count
-            if hasattr(config, "per_layer_config"):
-                config.per_layer_config = getattr(target, "mtp_per_layer_config", None)
-            config.tie_word_embeddings = False
+            config.num_hidden_layers, config.tie_word_embeddings = count, False
             yield config
 
 

@@ -330,13 +330,16 @@ class Pair:
         return request.but(**applied) if changes or applied else None
 
     def engines(self) -> dict[str, str]:
-        """Return the engine of each model and the reason for the choice."""
+        """Return the engine of each model, and of a head with layers of transformers, and why."""
         models = zip(("target", "draft"), self.loaded.models, self.cell.models, strict=False)
-        by_text = bool(self.cell.processors.changed)
-        return {
+        by_text, head = bool(self.cell.processors.changed), getattr(self.loaded, "head", None)
+        engines = {
             name: _how_run(model, spec) + TOKEN_BY_TOKEN * (by_text and spec.engine == USUAL_ENGINE)
             for name, model, spec in models
         }
+        if head is not None and getattr(head.shape, "layer", head) is None:
+            engines["head"] = "transformers: no program has its layers"
+        return engines
 
     def digests(self) -> dict[str, str]:
         """Return a digest of the files of each model in a local folder."""

@@ -4,7 +4,8 @@ The reference is transformers' own `MtpModel`, which its loader finds by the lay
 released sizes: it is led to the tiny model's.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,85 +22,23 @@ from spsbench.models.third_party import silent
 from tests.oracles.models import NO_IDS, SIZES, UNBOUND
 
 USUAL = {**SIZES, **NO_IDS, **UNBOUND, "max_position_embeddings": 512}
-LATENT = {
-    "head_dim": 4,
-    "num_key_value_heads": 4,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 8,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 4,
-    "v_head_dim": 6,
-}
-ROUTED = {
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-    "n_group": 1,
-    "topk_group": 1,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
-}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-SHARED = {**EXPERTS, "shared_expert_intermediate_size": 16}
-DELTA = {
-    "head_dim": 16,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "layer_types": ["linear_attention", "full_attention"],
-}
+
+
+def merged(parts: Sequence[str]) -> dict[str, Any]:
+    """Return what the parts of a config say, the last first."""
+    return {key: value for name in parts for key, value in TABLE["parts"][name].items()}
+
+
+TABLE = json.loads(Path(__file__).with_suffix(".json").read_text())
 FULL = ["full_attention"]
 KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "llama": ("nextn", {}),
-    "mistral": ("nextn", {"sliding_window": None}),
-    "qwen2": ("qwen", {}),
-    "qwen3": ("qwen", {}),
-    "deepseek_v3": ("nextn", {**LATENT, **ROUTED}),
-    "glm4_moe": ("nextn", {**ROUTED, "partial_rotary_factor": 0.5, "use_qk_norm": True}),
-    "glm4_moe_lite": ("nextn", {**LATENT, **ROUTED}),
-    "qwen3_next": ("qwen", {**SHARED, **DELTA, "partial_rotary_factor": 0.25}),
-    "qwen3_5_text": ("qwen", DELTA),
-    "qwen3_5_moe_text": ("qwen", {**SHARED, **DELTA}),
-    "hy_v3": ("nextn", {**EXPERTS, "num_shared_experts": 1, "first_k_dense_replace": 1}),
-    "minimax_m2": ("nextn", {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 4}),
-    "mellum": ("qwen", {**EXPERTS, "num_mtp_layers": 1, "mtp_layer_types": FULL}),
-    "exaone_moe": (
-        "qwen",
-        {
-            **EXPERTS,
-            "num_shared_experts": 1,
-            "n_group": 1,
-            "topk_group": 1,
-            "first_k_dense_replace": 1,
-            "layer_types": FULL * 2,
-        },
-    ),
-    "ernie4_5_moe": (
-        "ernie",
-        {
-            "moe_num_experts": 4,
-            "moe_k": 2,
-            "moe_intermediate_size": 16,
-            "moe_num_shared_experts": 1,
-            "moe_layer_start_index": 1,
-        },
-    ),
+    kind: (row["layout"], {**merged(row["parts"]), **row.get("own", {})})
+    for kind, row in TABLE["kinds"].items()
 }
 """Kind of target -> whose names its files have, and what its tiny config says beside the sizes."""
 
-NAMES = {
-    "nextn": ("model.layers.{n}.", "model.layers.{n}.", ("eh_proj", "enorm", "hnorm")),
-    "qwen": ("mtp.layers.0.", "mtp.", ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden")),
-    "mimo2": ("model.mtp.layers.{k}.", "model.mtp.layers.{k}.", ("eh_proj", "enorm", "hnorm")),
-    "ernie": (
-        "model.mtp_block.0.",
-        "model.",
-        ("mtp_linear_proj.0", "mtp_emb_norm.0", "mtp_hidden_norm.0"),
-    ),
-}
+LAYOUTS = TABLE["layouts"]
 """Layout -> where the layer is, where its projection and norms are, and their names."""
-LAST = {"nextn": "shared_head.norm", "qwen": "norm", "mimo2": "final_layernorm"}
 
 
 def released(
@@ -154,8 +93,8 @@ def layer(
     text = model.config.get_text_config()
     n, width = text.num_hidden_layers, text.hidden_size
     last = f"layers.{n - 1}."
-    at, beside, names = NAMES[layout]
-    at, beside = (part.format(n=n + k, k=k) for part in (at, beside))
+    at, beside = (LAYOUTS[layout][part].format(n=n + k, k=k) for part in ("layer", "beside"))
+    names = LAYOUTS[layout]["names"]
     made = {
         at + name.split(last)[1]: tensor.clone()
         for name, tensor in tensors.items()
@@ -163,7 +102,7 @@ def layer(
     }
     some = next(iter(tensors.values()))
     made[f"{beside}{names[0]}.weight"] = some.new_empty(width, 2 * width)
-    norms = [*names[1:], *([LAST[layout]] if layout in LAST else [])]
+    norms = [*names[1:], *filter(None, [LAYOUTS[layout].get("last")])]
     whole = model.get_decoder().norm.weight
     for name in norms:
         made[f"{beside}{name}.weight"] = torch.full_like(whole, float(type_weight(model)))

@@ -136,6 +136,7 @@ def test_greedy_texts_are_the_targets(tmp_path, kind, engine):
     how = {"temperature": 0.0, "max_new_tokens": 24, "engine": engine, "offline": True, "k": 3}
     pair = spsbench.load(target=str(tmp_path), draft=str(tmp_path), drafter="mtp", **how)
     text = pair.generate("the cat")
+    assert pair.engines()["head"].startswith("transformers")
     assert text.tokens == pair.generate("the cat", k=0).tokens
     assert pair.generate(["the cat", "a dog"], batch=2)[0].tokens == text.tokens
 

@@ -118,7 +118,8 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
             texts.remark(f"no greedy texts, so only sampled ones are audited: {reason}")
         if plan.adversary:
             checked.scenarios, parts = await Adversary(texts).run(draft), set()
-        needs_greedy = {"greedy", "mixed"} & parts or (texts.weights and not checked.refused)
+        scores = texts.weights and not checked.refused and parts != {"logprobs"}
+        needs_greedy = {"greedy", "mixed"} & parts or scores
         greedy = await texts.greedy(OWN) if needs_greedy else []
         scored = score_greedy(texts, greedy)
         if "greedy" in parts:

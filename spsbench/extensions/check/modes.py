@@ -2,17 +2,20 @@
 
 `mixed`: greedy texts that share their batches with sampled ones equal those of greedy batches.
 `json`: greedy answers under schemas are the reference's. `cache`: the second answer to a long
-prompt equals the first, which a prefix cache must not change.
+prompt equals the first, which a prefix cache must not change. `logprobs` and `agents` have others.
 """
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
+from spsbench.extensions.check.agents import check_streams, check_tools
 from spsbench.extensions.check.greedy import ServerGreedy, compare, compare_best
 from spsbench.extensions.check.journal import REFUSED
+from spsbench.extensions.check.logprobs import check_logprobs
 from spsbench.extensions.check.texts import BASE, OWN, Texts
 from spsbench.serving.acceptance import samples
 from spsbench.serving.engines import Answer, Ask
@@ -73,7 +76,14 @@ class Modes:
     async def run(self, parts: Set[str]) -> None:
         """Run the modes among `parts`; one that the server refuses leaves the others."""
         journal = self.texts.journal
-        modes = {"json": self._json, "mixed": self._mixed, "cache": self._cache}
+        modes: dict[str, Callable[[], Awaitable[ServerGreedy]]] = {
+            "json": self._json,
+            "mixed": self._mixed,
+            "cache": self._cache,
+            "logprobs": partial(check_logprobs, self.texts),
+            "tools": partial(check_tools, self.texts),
+            "stream": partial(check_streams, self.texts),
+        }
         for part, mode in modes.items():
             if part not in parts:
                 continue

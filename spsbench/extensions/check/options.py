@@ -28,7 +28,7 @@ IS_SHARE = Check(lambda value: 0 < value < 1, "a number between 0 and 1")
 MOST_TOGETHER = 1024
 TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
 PARTS = ("law", "greedy", "speed")
-MODES = ("json", "mixed", "cache")  # asked by name: many servers take no schema
+MODES = ("json", "mixed", "cache", "logprobs", "tools", "stream")  # asked by name: many refuse some
 IN_FILES = {
     "prompts": "texts",
     "length": "max_new_tokens",
@@ -80,8 +80,9 @@ class CheckOptions(ProcessorSettings):
         chat: Send chat messages; the server applies its chat template.
         timeout: Longest silence in an answer.
         retries: Number of retries of a failed request.
-        only: Run only this part: law, greedy, speed, json (under schemas), or greedy text in a
-            mode: mixed (with sampled text), cache (repeated); repeatable.
+        only: Run only this part: law, greedy, speed, json (under schemas), logprobs (against
+            `weights`), tools (calls), stream (against whole answers), or greedy text in a mode:
+            mixed (with sampled text), cache (repeated); repeatable.
         prompts: File of prompts, one per line, as text or JSON.
         max_new_tokens: Maximum tokens per text.
         temperature: Sampling temperature, with `weights`; repeatable. Default: 1 and 0.5. Texts at

@@ -1,0 +1,233 @@
+"""Calls of tools, and streams: parts of a check that compare the forms of one greedy answer.
+
+`tools`: calls fit their schemas, whole and streamed, and are the baseline's, without speculation.
+`stream`: what is streamed equals what is sent whole, for several budgets of tokens, so that answers
+end inside of drafts. A fault that is not there when a request comes again may be rounding.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import product
+from typing import Any, Literal
+
+import msgspec
+
+from spsbench.audit.statistical.comparison import Compared, GreedyKind
+from spsbench.errors import first_line
+from spsbench.extensions.check.greedy import ServerGreedy
+from spsbench.extensions.check.texts import BASE, OWN, Texts
+from spsbench.serving import wire
+from spsbench.serving.answers import Reader
+from spsbench.serving.engines import Ask
+from spsbench.untrusted import cut
+
+FORMS = (False, True)  # streamed
+TOKENS = 256  # of an answer that may call a tool
+CUTS = (1, 2, 3, 5, 8, 13, 21, 34)  # tokens of streamed answers
+LONGEST = 60  # characters of a value in a line
+HALF = "\N{REPLACEMENT CHARACTER}"  # what half a character is decoded to
+ARGUMENTS: Mapping[str, list[tuple[str, Any]]] = {
+    "get_weather": [("city", str), ("unit", Literal["celsius", "fahrenheit"])],
+    "search": [("query", str), ("limit", int)],
+    "add": [("a", float), ("b", float)],
+}
+TOOLS: Mapping[str, Any] = {
+    name: msgspec.defstruct(name, arguments, forbid_unknown_fields=True)
+    for name, arguments in ARGUMENTS.items()
+}
+FUNCTION: Any = msgspec.defstruct(
+    "function", [("name", str | None, None), ("arguments", str | None, None)]
+)
+CALL: Any = msgspec.defstruct("call", [("function", FUNCTION), ("index", int | None, None)])
+REQUESTS = (
+    "What is the weather in Zürich, in celsius?",
+    "Search for five articles about 投機的サンプリング.",
+    "Add 17.5 and 24 with the tool.",
+    "Greet me in one sentence — no tool is needed 🙂.",
+)
+
+
+Request = tuple[str, Ask, Mapping[str, Any]]
+"""Name, request, and further fields."""
+
+
+@dataclass
+class Reply:
+    """A chat's answer: text, thoughts, calls as [name, arguments], end and usage."""
+
+    text: str = ""
+    thoughts: str = ""
+    calls: list[list[str]] = field(default_factory=list)
+    ids: list[int] | None = None
+    finish: str | None = None
+    count: int | None = None
+
+
+class ReplyReader(Reader):
+    """Reads an answer with its calls of tools, whole or in chunks."""
+
+    def __init__(self, hide: Any) -> None:
+        super().__init__(hide)
+        self.calls: dict[int, list[str]] = {}
+
+    def _add(self, at: float, value: Any) -> None:
+        super()._add(at, value)
+        for choice in wire.read(value, wire.Chunk).choices or ():
+            part = choice.delta or choice.message or wire.Part()
+            calls: list[Any] = wire.read(part.tool_calls or [], list[CALL])
+            for number, call in enumerate(calls):
+                place = number if call.index is None else call.index
+                name, arguments = self.calls.get(place, ["", ""])
+                new = call.function
+                self.calls[place] = [name + (new.name or ""), arguments + (new.arguments or "")]
+
+    @property
+    def reply(self) -> Reply:
+        """Return what was read."""
+        answer, calls = self.answer, list(self.calls.values())
+        text, thoughts, ids, count = answer.text, answer.reasoning, answer.ids, answer.count
+        return Reply(text, thoughts, calls, ids, answer.finish, count)
+
+
+async def check_tools(texts: Texts) -> ServerGreedy:
+    """Check calls of tools, free and forced, against their schemas and the baseline."""
+    _, schemas = msgspec.json.schema_components(TOOLS.values())
+    functions = [{"name": name, "parameters": schema} for name, schema in schemas.items()]
+    tools = [{"type": "function", "function": function} for function in functions]
+    asked = [(f"free choice {i + 1}", text, "auto") for i, text in enumerate(REQUESTS)]
+    for name, text in zip(TOOLS, REQUESTS, strict=False):
+        asked.append((f"forced {name}", text, {"type": "function", "function": {"name": name}}))  # type: ignore[arg-type]
+    requests = [
+        (name, chat(texts, text, TOKENS), {"tools": tools, "tool_choice": choice})
+        for name, text, choice in asked
+    ]
+    return await compare_forms(texts, "tools", "their schemas", requests)
+
+
+async def check_streams(texts: Texts) -> ServerGreedy:
+    """Compare streamed answers with whole ones, at every budget of tokens in `CUTS`."""
+    prompts = (*REQUESTS[:2], *texts.plan.texts[:2])
+    requests: list[Request] = [
+        (f"prompt {i + 1}, {tokens} tokens", chat(texts, prompt, tokens), {})
+        for (i, prompt), tokens in product(enumerate(prompts), CUTS)
+    ]
+    return await compare_forms(texts, "stream", "whole answers", requests)
+
+
+def chat(texts: Texts, prompt: str, tokens: int) -> Ask:
+    """Return a greedy chat, without log-probabilities."""
+    return Ask(prompt, tokens, 0.0, texts.plan.seed, chat=True, ignore_eos=False)
+
+
+async def compare_forms(
+    texts: Texts, part: str, reference: str, requests: Sequence[Request]
+) -> ServerGreedy:
+    """Compare whole and streamed replies, of tools with the baseline's too, and remark faults."""
+    has_base = part == "tools" and BASE in texts.servers
+
+    async def faults_in(attempt: str, requests: Sequence[Request]) -> list[list[str]]:
+        asks = [
+            (f"{part}/{attempt}/{name}/{form}", replace(ask, stream=form), more)
+            for name, ask, more in requests
+            for form in FORMS
+        ]
+        replies = await ask_all(texts, OWN, asks)
+        bases = await ask_all(texts, BASE, asks[::2]) if has_base else []
+        faults = []
+        for i, (_, _, more) in enumerate(requests):
+            whole, streamed = replies[2 * i : 2 * i + 2]
+            lines = differences(whole, streamed, "whole")
+            for base in bases[i : i + 1]:
+                lines += differences(base, whole, "without speculation", counts=False)
+            if more:
+                forced = more["tool_choice"] != "auto"
+                lines += {*wrong_calls(whole, forced), *wrong_calls(streamed, forced)}
+            faults.append(lines)
+        return faults
+
+    faults, compared = await faults_in("first", requests), []
+    wrong = [request for request, lines in zip(requests, faults, strict=True) if lines]
+    again = iter(await faults_in("again", wrong) if wrong else ())
+    for (name, _, _), lines in zip(requests, faults, strict=True):
+        kind = GreedyKind.IDENTICAL
+        if lines:
+            kind = GreedyKind.BUG if next(again) else GreedyKind.UNKNOWN
+            texts.remark(f"{part}: {name}: {'; '.join(lines)}")
+        compared.append(Compared(name, kind))
+    return ServerGreedy(f"{reference}{' and the baseline' * has_base}", compared)
+
+
+async def ask_all(texts: Texts, name: str, requests: Sequence[Request]) -> list[Reply]:
+    """Return the replies of a server, by names that are keys, kept or asked for."""
+    server, read = texts.servers[name], partial(msgspec.convert, type=Reply)
+
+    async def post(ask: Ask, more: Mapping[str, Any]) -> Reply:
+        path, body = server.request(ask)
+        return (await server.client.post(path, {**body, **more}, ReplyReader)).reply  # type: ignore[attr-defined,no-any-return]
+
+    texts.report(f"{requests[0][0].partition('/')[0]} texts of the {name}", 0, len(requests))
+    return await texts.wait_for(
+        [
+            partial(texts.journal.get, f"{name}/{key}", read, partial(post, ask, more), asdict)
+            for key, ask, more in requests
+        ]
+    )
+
+
+def shown(value: Any) -> str:
+    """Return a value of a server for a line."""
+    return repr(cut(value, LONGEST) if isinstance(value, str) else value)
+
+
+def differences(base: Reply, reply: Reply, where: str, *, counts: bool = True) -> list[str]:
+    """Name what differs between two forms of one answer.
+
+    Args:
+        where: the form of `base`, in words.
+        counts: compare ids, end and usage too.
+    """
+    lines = []
+    if HALF in reply.text + reply.thoughts and HALF not in base.text + base.thoughts:
+        lines.append("a character of several bytes is split")
+    elif reply.thoughts + reply.text == base.thoughts + base.text != "" and reply.text != base.text:
+        lines.append(
+            f"thoughts end elsewhere: answer {shown(reply.text)}, {where} {shown(base.text)}"
+        )
+    else:
+        pairs = (("text", base.text, reply.text), ("thoughts", base.thoughts, reply.thoughts))
+        lines += [f"{n} {shown(b)}, {where} {shown(a)}" for n, a, b in pairs if a != b]
+    for before, after in zip(base.calls, reply.calls, strict=False):
+        lost = before[1].removesuffix(after[1]) if before[0] == after[0] else ""
+        if after[1] and lost and lost != before[1]:
+            lines.append(f"arguments lack their beginning {shown(lost)}")
+        elif before != after:
+            lines.append(f"call {shown(' '.join(after))}, {where} {shown(' '.join(before))}")
+    if len(base.calls) != len(reply.calls):
+        lines.append(f"{len(reply.calls)} calls, {where} {len(base.calls)}")
+    if counts:
+        names = {"finish": "finish reason", "count": "tokens counted", "ids": "ids"}
+        for name, words in names.items():
+            a, b = getattr(base, name), getattr(reply, name)
+            if a != b and (None not in (a, b) or name == "finish"):
+                lines.append(f"{words} {shown(b)}, {where} {shown(a)}")
+    return lines
+
+
+def wrong_calls(reply: Reply, forced: bool) -> list[str]:
+    """Name what is wrong in the calls of a reply; nothing of an answer that its budget cut."""
+    lines = []
+    for name, arguments in reply.calls:
+        try:
+            msgspec.json.decode(arguments, type=TOOLS[name])
+        except KeyError:
+            lines.append(f"no tool {shown(name)}")
+        except (ValueError, UnicodeError) as error:
+            if reply.finish != "length":
+                lines.append(f"arguments {shown(arguments)} of {name}: {first_line(error)}")
+    leaked = [name for name in TOOLS if name in reply.text and "{" in reply.text]
+    if leaked or "<tool_call>" in reply.text:
+        lines.append(f"text of a call inside the answer {shown(reply.text)}")
+    if forced and not reply.calls and reply.finish != "length":
+        lines.append("no call, though one was forced")
+    return lines

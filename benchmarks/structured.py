@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator
 
-from spsbench.extensions.check.modes import object_of
 from spsbench.settings.records import Record
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
@@ -37,6 +36,12 @@ class Method(NamedTuple):
     texts_under: str  # "a schema" or "no schema"
     method: str  # "K = 0" or "drafts"
     temperature: float
+
+
+def object_of(**properties: Any) -> dict[str, Any]:
+    """Return the schema of an object with these properties, all required."""
+    required = {"required": list(properties), "additionalProperties": False}
+    return {"type": "object", "properties": properties, **required}
 
 
 def text(length: int) -> dict[str, Any]:

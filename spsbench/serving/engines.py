@@ -2,16 +2,17 @@
 
 import asyncio
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, UnavailableError
 from spsbench.serving.answers import Answer as Answer
 from spsbench.serving.answers import Reader, SglangReader
 from spsbench.serving.http import FIRST, Client, FailedError, RefusedError
-from spsbench.serving.processors import processor_fields
 from spsbench.serving.wire import UNLISTED, Model, ordered, read
 from spsbench.serving.wire import Stated as Stated
 from spsbench.untrusted import cut
@@ -22,6 +23,8 @@ NO_ROUTE = (404, 405)
 GENERATE = "/generate"  # SGLang's own route
 SEED = "seed"
 PROBED = 4  # tokens whose rows tell the length of a list, and its digits
+PENALTY, OF_ANSWER, BIASES = "repetition_penalty", "repetition_penalty of the answer", "logit_bias"
+MAX_BIAS = 100.0  # the bound of the schema; vLLM cuts what is beyond
 MAX_PLACES = 5  # decimal places of logarithms that are taken as rounded
 
 
@@ -35,31 +38,11 @@ class Kind(StrEnum):
     OPENAI = "openai"  # any other engine with OpenAI's schema
 
 
-COMMON = {"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-SAMPLERS: Mapping[Kind, Mapping[str, Any]] = {
-    # vllm/sampling_params.py at 00388f65 (0.33); 0 switches top_k off since 0.9 alone, -1 always
-    Kind.VLLM: COMMON | {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
-    # docs/basic_usage/sampling_params.md at 0a0dd359 (0.5)
-    Kind.SGLANG: COMMON | {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},
-    # tools/server/README.md at 00dc8057 (b10470), and its fields that the page leaves out
-    Kind.LLAMA_SERVER: COMMON
-    | {"top_k": 0, "min_p": 0.0, "typical_p": 1.0, "top_n_sigma": -1.0, "xtc_probability": 0.0}
-    | {"dynatemp_range": 0.0, "mirostat": 0, "adaptive_target": -1.0}
-    | {"repeat_penalty": 1.0, "dry_multiplier": 0.0},
-    # llama_cpp/server/types.py at 10732af5 (0.3)
-    Kind.LLAMA_CPP_PYTHON: COMMON
-    | {"top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0, "mirostat_mode": 0},
-    Kind.OPENAI: COMMON,
-}
+TABLE = tomllib.loads(Path(__file__).with_name("engines.toml").read_text(encoding="utf-8"))
+GREEDY_SAFE = frozenset(TABLE.pop("greedy_safe"))
+COMMON = TABLE.pop("samplers")
+SAMPLERS: Mapping[str, Mapping[str, Any]] = {k: COMMON | v["samplers"] for k, v in TABLE.items()}
 """Samplers that are off, as each request says it: a server may have defaults of its own."""
-GREEDY_SAFE = frozenset(("top_p", "top_k", "min_p", "top_n_sigma"))
-"""Samplers that leave the likeliest token what it is."""
-EXTRAS: Mapping[Kind, Mapping[str, Any]] = {
-    Kind.VLLM: {"ignore_eos": True, "return_token_ids": True, "return_tokens_as_token_ids": True},
-    Kind.SGLANG: {"ignore_eos": True},
-    Kind.LLAMA_SERVER: {"ignore_eos": False, "return_tokens": True, "timings_per_token": False},
-}
-"""Fields of a request apart from prompt and samplers, with their defaults, by engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +59,7 @@ class Ask:
     warp: Mapping[str, float] = field(default_factory=dict)  # top_p, top_k, min_p, where not off
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()  # tokens that end the text; of vLLM
-    ignore_eos: bool | None = None  # None = as in `EXTRAS`
+    ignore_eos: bool | None = None  # None = as in the table of engines
     constraint: tuple[str, str] | None = None  # json_schema, regex or grammar, and its text
     processors: Mapping[str, Any] = field(default_factory=dict)  # as `processor_fields` takes them
 
@@ -143,7 +126,7 @@ class Server:
             if error.status not in REFUSED:
                 raise
             refusal = error
-        optional = [*SAMPLERS[self.kind], *EXTRAS.get(self.kind, ()), SEED]
+        optional = [*SAMPLERS[self.kind], *TABLE[self.kind]["fields"], SEED]
         self.refused = tuple(optional)
         try:
             answer = await self.answer(ask)
@@ -187,7 +170,7 @@ class Server:
 
     def _sampling(self, ask: Ask) -> dict[str, Any]:
         """Return the sampling fields: those that are off or asked for, without refused ones."""
-        fields = {**SAMPLERS[self.kind], **EXTRAS.get(self.kind, {})}
+        fields = {**SAMPLERS[self.kind], **TABLE[self.kind]["fields"]}
         chosen: dict[str, Any] = dict(ask.warp) | ({"stop": list(ask.stop)} if ask.stop else {})
         if ask.ignore_eos or (ask.ignore_eos is not None and "ignore_eos" in fields):
             chosen["ignore_eos"] = ask.ignore_eos
@@ -233,6 +216,35 @@ class Server:
                 f"expected those of {len(tokens)}. Update the server"
             )
         return list(map(ordered, rows[-len(tokens) :]))
+
+
+def processor_fields(kind: Kind, options: Mapping[str, Any], server: str) -> dict[str, Any]:
+    """Return the fields of a request for the processors that are on.
+
+    Args:
+        kind: the engine.
+        options: the options on, by name, with `logit_bias` as pairs of a token id and a bias.
+        server: its address and name, for the message.
+
+    Raises:
+        DataError: the engine lacks one, or means another.
+    """
+    values, names = dict(options), TABLE[kind]["processors"]
+    number, colon, _ = str(values.pop(PENALTY, "")).partition(":")
+    if number:
+        values[OF_ANSWER if colon else PENALTY] = float(number)
+    if any(abs(bias) > MAX_BIAS for _, bias in values.get(BIASES, ())):
+        raise DataError(f"a bias beyond {MAX_BIAS:g} ({server}): expected less. Ban with bad_words")
+    if lacking := [name for name in values if name not in names]:
+        raise DataError(
+            f"no {', '.join(lacking)} ({server}): expected an engine with that parameter and of "
+            "that meaning. Leave the option out"
+        )
+    if BIASES in values:
+        values[BIASES] = {str(token): bias for token, bias in values[BIASES]}
+    beside = TABLE[kind].get("beside", {})  # what makes a field count the whole text
+    fields = {names[name]: value for name, value in values.items()}
+    return fields | {n: v for name in fields for n, v in beside.get(name, {}).items()}
 
 
 async def connect(client: Client, model: str | None = None, *, chat: bool = False) -> Server:

@@ -23,6 +23,7 @@ BY_ID = re.compile(r"#[0-9]++")  # keys that are ids, where an engine gives them
 END = "end of text"  # the key of all tokens that end a text
 NO_STRATUM = -1  # round boundaries are unknown from outside
 EDGE = 0.06  # rounding tolerance: stated probabilities may exceed 1 by this mass
+UNLIKELY = math.log(1e-6)  # the chance by which lists of one token are taken as documented
 TWICE = 0.1  # nats between two entries of one token, which engines round differently
 
 
@@ -88,16 +89,24 @@ class TopLists:
     Args:
         length: the length of T in a text in which e is always in T; 0: unknown.
         documented: the engine documents that e is listed in addition to T. Where T is one token, no
-            row of a server that always emits it shows that.
+            row of a server that always emits it shows that; it is believed once rows after equal
+            prefixes have listed the same token, as they would not if each had e in place of T.
     """
 
     def __init__(self, length: int = 0, *, documented: bool = False) -> None:
         self._lengths = {length} if length else set[int]()
         self._lists_emitted = False  # a row had e
-        self._shows_outsiders = documented and length == 1  # by rows that lack e or are longer
+        self._shows_outsiders = False  # by rows that lack e or are longer
+        self._documented = documented and length == 1
+        self._after: dict[int, str] = {}  # hash of prompt and text -> the one token listed after it
+        self._doubt = 0.0  # log of the chance that those of equal prefixes agree if each is e
 
     def columns(
-        self, rows: Sequence[Stated], tokens: Sequence[str], own: Sequence[float] = ()
+        self,
+        rows: Sequence[Stated],
+        tokens: Sequence[str],
+        own: Sequence[float] = (),
+        prompt: object = None,
     ) -> Columns:
         """Return the columns of a text, then learn from its rows.
 
@@ -105,6 +114,7 @@ class TopLists:
             rows: stated for each token.
             tokens: keys of the emitted tokens; a row beyond them is left out.
             own: logarithms that are stated of the emitted tokens beside the rows; empty: none.
+            prompt: what is equal for texts after equal prompts; None: unknown.
         """
         logprobs = chain(own, repeat(-math.inf))
         listed = list(map(list_row, rows, tokens, logprobs))
@@ -117,7 +127,25 @@ class TopLists:
         unstated = sum(map(self._is_unstated, listed))
         for row in listed:
             self._learn(row)
+        if self._documented and prompt is not None:
+            self._compare(listed, hash(prompt))
         return replace(text, flaw=flaw, unstated=unstated)
+
+    @property
+    def waits(self) -> bool:
+        """Return whether lists of one token may still prove to be as documented."""
+        return self._documented and not self._shows_outsiders
+
+    def _compare(self, listed: Sequence["Listed"], prefix: int) -> None:
+        """Learn from lists of one token whether those after equal prefixes have the same one."""
+        for row in (row for row in listed if len(row.top) == 1):
+            ((key, logprob),) = row.top
+            if prefix in self._after:
+                self._documented &= key == self._after[prefix]
+                self._doubt += logprob
+            self._after.setdefault(prefix, key)
+            prefix = hash((prefix, row.emitted))
+        self._shows_outsiders |= self._documented and self._doubt < UNLIKELY
 
     @property
     def _length(self) -> int:

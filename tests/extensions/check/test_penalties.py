@@ -4,7 +4,7 @@ import pytest
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError
-from spsbench.serving.processors import processor_fields
+from spsbench.serving.engines import processor_fields
 from spsbench.settings.processors import Processors
 from tests.extensions.check.stubs import of_stub, weights
 from tests.oracles.stub import Engine, Stub

@@ -89,6 +89,19 @@ def test_columns_are_the_same_whichever_token_was_emitted(place):
         assert len(columns) == 1, (row, columns)
 
 
+@pytest.mark.parametrize("always", [False, True])
+def test_one_listed_token_is_bet_on_where_equal_prefixes_list_the_same(always):
+    """A server that lists the emitted token in place of the likeliest is not accused by it."""
+    lists, audit = TopLists(1, documented=True), ServerAudit("one", level=LEVEL)
+    rng, law = np.random.default_rng(0), {"#1": 0.9, "#2": 0.06, "#3": 0.04}
+    for number in range(40):
+        drawn = rng.choice([*law], 64, p=[*law.values()])
+        tokens = ["#1"] * 64 if always else drawn.tolist()
+        rows = [[(token, math.log(law[token]))] for token in tokens]
+        audit.take_text(lists.columns(rows, tokens, prompt=number % 4))
+    assert audit.alarmed is always
+
+
 def test_rows_that_state_nothing_of_others_lower_the_power():
     law = [("#1", math.log(0.5)), ("#2", math.log(0.2)), ("#3", math.log(0.1))]
     rng = np.random.default_rng(0)

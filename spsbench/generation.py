@@ -29,7 +29,7 @@ from spsbench.methods.build import build
 from spsbench.methods.grammar import open_constraint
 from spsbench.methods.resolve import warp
 from spsbench.models.cache import Loaded
-from spsbench.models.tokenizers import named_tokens
+from spsbench.models.tokenizers import named_tokens, with_marks
 from spsbench.parallel.process_group import lost_rank_as_error, on_rank_0
 from spsbench.settings.cell import Cell, constant
 from spsbench.settings.cell_from_options import DEFAULT_K
@@ -89,7 +89,8 @@ class Generation:
         self._noise = PhiloxStream(cell.seed, cell.noise_key, sample, repeat)
         decoded = ids if tokenizer is not None else []
         stops, ends = cell.stop, named_tokens(tokenizer, cell.stop)
-        self._transcript, watched = (Transcript(tokenizer, decoded, stops, ends) for _ in range(2))
+        writer = with_marks(tokenizer)
+        self._transcript, watched = (Transcript(writer, decoded, stops, ends) for _ in range(2))
         self._stop: Stop = stop_strings(watched) if stops else never
         self._prompt = ids
         self._thinking = bool(decoded) and opens_thought(tokenizer.decode(decoded[-TAIL:]))

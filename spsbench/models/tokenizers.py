@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import lru_cache
 from itertools import pairwise, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import transformers
@@ -16,6 +17,7 @@ from spsbench.checkpoints.config import CONFIG_LIMIT, read_object
 from spsbench.errors import DataError
 from spsbench.models.chat import Span, render
 from spsbench.models.third_party import open_config, silent, translated, without_panics
+from spsbench.settings.thoughts import is_mark
 
 _SECTIONS = ("model", "normalizer", "pre_tokenizer", "decoder")
 NAMES_EOS = ("generation_config.json", "config.json")
@@ -189,6 +191,23 @@ def named_tokens(tokenizer: Any, stops: Sequence[str]) -> frozenset[int]:
     """Return the ids of special tokens among some stop strings: their names occur in no text."""
     ids = special_tokens(tokenizer) if stops else {}
     return frozenset(ids[stop] for stop in stops if stop in ids)
+
+
+def with_marks(tokenizer: Any) -> Any:
+    """Return what decodes as a tokenizer does, but writes marks of thoughts that are no text.
+
+    Without the special token that ends it, a thought could not be told from the answer.
+    """
+    special = special_tokens(tokenizer)
+    hidden = {index for name, index in special.items() if not is_mark(name)}
+    if len(hidden) == len(special):
+        return tokenizer
+
+    def decode(token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        shown = [i for i in token_ids if not (skip_special_tokens and i in hidden)]
+        return str(tokenizer.decode(shown))
+
+    return SimpleNamespace(decode=decode)
 
 
 def markup_note(tokenizer: Any, prompts: Iterable[str]) -> str | None:

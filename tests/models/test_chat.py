@@ -12,10 +12,11 @@ from spsbench.models import chat
 from spsbench.models.chat import GENERATION, own_sampling
 from spsbench.models.gguf import wheel
 from spsbench.models.prompts import ids_of
-from spsbench.models.tokenizers import encode_chat, load_tokenizer
+from spsbench.models.tokenizers import encode_chat, load_tokenizer, with_marks
 from spsbench.settings.cell_from_options import chat_sampling
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelFacts, ModelSpec
+from spsbench.settings.thoughts import without_thinking
 
 LOOP = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
 ASK = [{"role": "user", "content": "hi"}]
@@ -232,3 +233,14 @@ def test_tool_calls_are_refused_where_the_template_has_no_place_for_them(loaded)
     loaded.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     with pytest.raises(DataError):
         ids_of(loaded, [{"role": "assistant", "tool_calls": [CALL]}], chat=False, system=None)
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_a_mark_of_thoughts_is_written_where_it_is_no_text(llama, special):
+    tokenizer = load_tokenizer(llama, trust_remote_code=False)
+    tokenizer.add_tokens([AddedToken("</think>", special=special)], special_tokens=special)
+    ids = [*tokenizer.encode("so"), tokenizer.convert_tokens_to_ids("</think>")]
+    ids += [*tokenizer.encode("yes", add_special_tokens=False), tokenizer.eos_token_id]
+    text = with_marks(tokenizer).decode(ids, skip_special_tokens=True)
+    assert without_thinking(text).strip() == "yes"
+    assert tokenizer.eos_token not in text

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spsbench.settings.cell import WarpSettings
 
@@ -174,12 +175,34 @@ def sample(probs: Tensor, u: Tensor) -> Tensor:
         with np.errstate(all="ignore"):  # NaN: the loop reports it after its one host read
             drawn = [_draw(row, point) for row, point in zip(rows, points, strict=True)]
         return torch.tensor(drawn, dtype=torch.int64).view(probs.shape[:-1])
-    cdf = cumulative(probs)
+    u = send(u, probs.device)
+    return sample_by_blocks(probs, u) if probs.shape[-1] >= MANY else _invert(probs, u)[0]
+
+
+def sample_by_blocks(probs: Tensor, u: Tensor) -> Tensor:
+    """Draw as `sample` does from many weights on any device: first the block, then the token.
+
+    The host reads nothing. One long running sum would be the work of one of many multiprocessors.
+    """
+    blocks = pad(probs, (0, -probs.shape[-1] % BLOCK)).view(*probs.shape[:-1], -1, BLOCK)
+    block, cdf, point = _invert(blocks.sum(-1, dtype=torch.float64), u)
+    at = block.unsqueeze(-1)
+    before = cdf.gather(-1, (at - 1).clamp(min=0)).where(at > 0, 0.0)
+    share = (point - before) / (cdf.gather(-1, at) - before)
+    within = blocks.gather(-2, at.unsqueeze(-1).expand(*at.shape, BLOCK)).squeeze(-2)
+    drawn = at.squeeze(-1) * BLOCK + _invert(within, share.squeeze(-1))[0]
+    return drawn.clamp(max=probs.shape[-1] - 1)
+
+
+def _invert(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return [...] tokens of [..., n] weights by inverse CDF, the sums, and the [..., 1] points."""
+    cdf = cumulative(weights)
     total = cdf[..., -1:]
     below = torch.nextafter(total, torch.zeros_like(total))
-    point = torch.minimum(send(u, probs.device).unsqueeze(-1) * total, below)
+    point = torch.minimum(u.unsqueeze(-1) * total, below)
+    at = torch.searchsorted(cdf, point, right=True).squeeze(-1)
     # The clamp only matters for a NaN row, which the loop reports after its one host read.
-    return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp(max=probs.shape[-1] - 1)
+    return at.clamp(max=weights.shape[-1] - 1), cdf, point
 
 
 def cumulative(probs: Tensor) -> Tensor:

@@ -130,14 +130,20 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
 
 
 def model_of_shape(folder: Path, how: ModelSpec, seed: int) -> PreTrainedModel:
-    """Make a model by its `config.json`, its weights drawn from `seed`; in eval mode."""
+    """Make a model by its `config.json`, in eval mode; its weights are drawn from `seed`.
+
+    A GPU draws its own, other ones than a processor, which takes half a minute for a billion.
+    """
     place, dtype = find_device(how.device), how.dtype
     check_dtype(dtype)
     if dtype == "auto":
         dtype = "float32" if place.type == "cpu" else "bfloat16"
     number: torch.dtype = getattr(torch, dtype)
-    with translated("the shape", folder), silent(), torch.random.fork_rng([]):
-        torch.default_generator.manual_seed(seed)  # the CPU's: weights are drawn there
+    on_gpu = place.type == "cuda"
+    drawn_on = place if on_gpu else torch.device("cpu")
+    forked = torch.random.fork_rng([place] if on_gpu else [])
+    with translated("the shape", folder), silent(), forked, drawn_on:
+        (torch.manual_seed if on_gpu else torch.default_generator.manual_seed)(seed)
         config = open_config(folder)
         options = {} if how.attention is None else {"attn_implementation": how.attention}
         model = AutoModelForCausalLM.from_config(config, dtype=number, **options)

@@ -156,7 +156,8 @@ def test_the_residual_is_the_positive_part_or_q():
     torch.testing.assert_close(residual(q, p), expected)
 
 
-def test_many_tokens_are_searched_block_by_block_with_the_same_result():
+@pytest.mark.parametrize("draw", [sample, sampling.sample_by_blocks])
+def test_many_tokens_are_searched_block_by_block_with_the_same_result(draw):
     """Within one step of the running sum, and never a token of weight 0."""
     generator = torch.Generator().manual_seed(4)
     laws = torch.rand(3, MANY + 77, generator=generator, dtype=torch.float64) ** 8
@@ -164,7 +165,7 @@ def test_many_tokens_are_searched_block_by_block_with_the_same_result():
     laws[2, :-1] = 0.0
     laws[2, -1] = 0.2
     for u in 0.0, 0.3, 0.77, 1 - 2**-53:
-        drawn = sample(laws, torch.full((3,), u, dtype=torch.float64))
+        drawn = draw(laws, torch.full((3,), u, dtype=torch.float64))
         cdf = laws.cumsum(-1)
         wanted = torch.searchsorted(cdf, u * cdf[:, -1:], right=True)[:, 0]
         assert (laws.gather(1, drawn[:, None]) > 0).all()

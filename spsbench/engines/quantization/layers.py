@@ -5,6 +5,7 @@ quantised model has one distribution, but for the rounding of inputs (`Quantised
 Embeddings that are looked up stay as they are, tied or not.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,8 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.linear_layers import Packed, rows_of, slots, stock_linear
 from spsbench.engines.quantization.codes import FORMATS, Codes
+
+log = logging.getLogger(__name__)
 
 BLOCK = 2**22  # numbers made of codes at once
 
@@ -141,6 +144,8 @@ def quantised_layers(model: nn.Module) -> list[tuple[nn.Module, str, QuantisedLi
 @torch.inference_mode()
 def dequantise(model: PreTrainedModel) -> None:
     """Give `model` plain layers over the very numbers that its codes stand for, in place."""
+    if model.device.type != "cpu" and quantised_layers(model):
+        log.info("note: int8 and int4 run as float32 on a GPU, which reads twice bfloat16's bytes")
     wide = torch.promote_types(model.dtype, torch.float32)
     kind = stock_linear if wide == model.dtype else WideLinear
     for parent, name, layer in quantised_layers(model):

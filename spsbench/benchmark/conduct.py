@@ -38,6 +38,7 @@ from spsbench.methods.measured_costs import learn_costs
 from spsbench.methods.resolve import resolve
 from spsbench.methods.round_costs import asks_for_costs, known_costs
 from spsbench.models.cache import ModelCache
+from spsbench.models.devices import card_of
 from spsbench.models.tokenizers import markup_note
 from spsbench.parallel.process_group import on_rank_0
 from spsbench.registry import COMMANDS, is_installed
@@ -150,6 +151,8 @@ class Benchmark:
         """Return the provenance of this start, and the memory of this machine."""
         conditions = provenance()
         conditions.threads = torch.get_num_threads()
+        for card in filter(None, (card_of(cell.target.device) for cell in experiment.cells)):
+            conditions.hardware["device"] = card
         if self.workers.kind == HERE:  # with workers, this machine's conditions do not matter
             bandwidth = bandwidth_before(before, conditions)
             conditions.memory = memory(experiment, folders, bandwidth)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
+
 from spsbench.benchmark.target_probs import distance
 from spsbench.errors import SpsError
 from spsbench.generation import Generation
@@ -230,6 +232,7 @@ def make(
         generated,
         distance=far,
         peak_memory_mib=peak_memory_mib() if error is None and not elsewhere else None,
+        peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 or None,
         cell=cell.id,
         sample=sample.id,
         repeat=repeat,

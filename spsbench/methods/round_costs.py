@@ -47,6 +47,7 @@ class RoundCosts(NamedTuple):
 USUAL: Mapping[str, RoundCosts] = {
     "AMX": RoundCosts(0.08, (0.02,), 0.05),
     "AVX-512": RoundCosts(0.08, (0.03,), 0.05),
+    "GPU": RoundCosts(0.2, (0.01,), 0.05),  # estimated
 }
 """Costs where none were measured, by the instruction set; the dearer ones hold elsewhere."""
 ELSEWHERE = RoundCosts(0.1, (0.18,), 0.06)
@@ -65,11 +66,26 @@ def with_costs(cell: CellRequest) -> CellRequest:
     if not asks_for_costs(cell):
         return cell
     schedule = cell.schedule
-    costs = known_costs(cell) or USUAL.get(instruction_set(), ELSEWHERE)
+    costs = known_costs(cell) or usual_costs(cell)
     others = tuple((name, value) for name, value in schedule.args if name not in COSTS)
     return cell.but(
         schedule=Spec(schedule.name, (*costs.arguments.items(), *others), schedule.source)
     )
+
+
+def usual_costs(cell: CellRequest) -> RoundCosts:
+    """Return the costs that are usual where a cell's target runs: on a GPU, or this processor."""
+    return USUAL.get("GPU" if _card(cell) else instruction_set(), ELSEWHERE)
+
+
+def _card(cell: CellRequest) -> str | None:
+    """Return the name of the GPU that the target runs on, which alone imports torch."""
+    device = "cpu" if cell.target is None else cell.target.device
+    if device == "cpu":
+        return None
+    from spsbench.models.devices import card_of
+
+    return card_of(device)
 
 
 COSTS = ("costs", *RoundCosts._fields)
@@ -97,12 +113,12 @@ def keep_costs(cell: CellRequest, costs: RoundCosts) -> None:
 
 
 def key_of(cell: CellRequest) -> str:
-    """Return the models and the drafter of a cell in words."""
+    """Return the models, the drafter and the GPU of a cell in words."""
     fields = ("id", "revision", "weights", "dtype", "engine", "device")
     models = (
         " ".join(str(v) for name in fields if (v := getattr(model, name))) for model in cell.models
     )
-    return f"{', '.join(models)}, {cell.drafter}"
+    return ", ".join([*models, str(cell.drafter), *filter(None, [_card(cell)])])
 
 
 def place() -> Path | None:

@@ -74,6 +74,13 @@ def _usable(name: str) -> bool:
     return True
 
 
+def card_of(device: str) -> str | None:
+    """Return the name of the GPU that `device`, as of `find_device`, is here; None: it is none."""
+    if not device.startswith(("cuda", "auto")) or not torch.cuda.is_available():
+        return None
+    return torch.cuda.get_device_name(0 if device == "auto" else device)
+
+
 def free_bytes(device: torch.device) -> int:
     """Return the free memory on `device`; 0 when it is unknown."""
     free_by_name = {str(entry.name): entry.free for entry in devices()}

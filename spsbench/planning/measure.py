@@ -25,6 +25,7 @@ from spsbench.methods.resolve import check_weights, plan_of, warp
 from spsbench.metrics.costs import BatchCosts, Costs, DrafterCosts, Rule
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
+from spsbench.models.devices import card_of
 from spsbench.models.folder import local_folder
 from spsbench.models.prompts import Prompt, ids_of
 from spsbench.planning.forecast.batch_gains import FEW
@@ -100,11 +101,12 @@ def weight_bytes(model: PreTrainedModel) -> int:
 def setting_of(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return what times depend on: hardware, versions, threads, sampling, vocabulary, models."""
     cell, loaded = pairs[0]
+    card = card_of(cell.target.device)
     drafts = {str(cell.draft): (cell.draft, of.draft) for cell, of in pairs if cell.draft}
     models = {"target": (cell.target, loaded.target), **drafts}
     all_versions = versions()
     return {
-        "hardware": hardware(),
+        "hardware": hardware() | ({"device": card} if card else {}),
         "versions": {name: all_versions[name] for name in LIBRARIES},
         "threads": torch.get_num_threads(),
         "sampling": cell.recorded_distribution,

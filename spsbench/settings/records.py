@@ -62,6 +62,7 @@ MEASURES = (
     Measure("closed", "closed", "token", "closed", 3, share=True),
     Measure("removed_nats", "removed_nats", "token", "nats removed", 3, 6),
     Measure("peak_memory_mib", "peak_memory_mib", "process", "peak MiB", 0, 1),
+    Measure("peak_gpu_mib", "peak_gpu_mib", "process", "peak GPU MiB", 0, 1),
 )
 """Measurements that only some records have; tables show their columns where a row has one."""
 
@@ -169,6 +170,7 @@ class Record:
     removed_nats: Number | None = None  # sum of -log of the target's mass on allowed tokens, of the
     # emitted tokens; measured at temperature 1 without cuts
     peak_memory_mib: Number | None = None  # most resident memory that the process has had so far
+    peak_gpu_mib: Number | None = None  # the most that its tensors have had on a GPU
 
     @property
     def key(self) -> Key:

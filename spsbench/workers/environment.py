@@ -15,6 +15,7 @@ import torch
 
 from spsbench.errors import MismatchError
 from spsbench.hardware.environment import PACKAGES, package_version
+from spsbench.models.devices import card_of
 from spsbench.settings.models import ModelSpec
 from spsbench.store.manifest import differences
 from spsbench.store.provenance import hash_file, model_files, provenance
@@ -53,8 +54,8 @@ def machine(workers: int, device: str) -> Provenance:
     record.threads = torch.get_num_threads()
     if workers > 1:
         record.hardware["workers"] = workers
-    if device.startswith("cuda"):
-        record.hardware["device"] = torch.cuda.get_device_name()
+    if card := card_of(device):
+        record.hardware["device"] = card
     return record
 
 

@@ -1,8 +1,10 @@
 """Costs of a round: measured once, kept for a machine, and written into cells as numbers."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
 import spsbench
 from spsbench.methods import measured_costs, round_costs
@@ -61,6 +63,18 @@ def test_a_damaged_file_is_as_none_and_the_usual_costs_hold(cache, cell, content
     monkeypatch.setattr(round_costs, "instruction_set", lambda: "AVX2")
     narrow = dict(with_costs(cell).schedule.args)
     assert wide["row"] < narrow["row"]
+
+
+def test_costs_on_a_gpu_are_kept_by_its_name(cache, cell, monkeypatch):
+    keep_costs(cell, COSTS)
+    on_gpu = cell.but(target=replace(cell.target, device="cuda:0"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in "H100", "H200":
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        assert known_costs(on_gpu) is None
+        assert dict(with_costs(on_gpu).schedule.args)["draft"] == round_costs.USUAL["GPU"].draft
+        keep_costs(on_gpu, COSTS)
+        assert known_costs(on_gpu) == COSTS
 
 
 def test_medians_become_costs_in_plain_passes():

@@ -22,6 +22,7 @@ from spsbench.engines.eager import KINDS, EagerLM
 from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.hardware.ranks import RANK_TIMEOUT, Ranks, ranks
+from spsbench.loop.sampling import send
 from spsbench.loop.types import LM, Scores
 
 MEETING = 300.0  # seconds in which all ranks of a command must have joined
@@ -109,12 +110,13 @@ class InStepLM:
     """A session whose scores are rank 0's on every rank.
 
     Raises:
-        LostRankError: (`append`) the ranks feed different tokens.
+        LostRankError: (`commit`) the ranks have fed different tokens since the last commit.
     """
 
     def __init__(self, lm: LM) -> None:
         self.vocab_size, self.limit = lm.vocab_size, lm.limit
         self._lm = lm
+        self._fed: list[Tensor] = []  # compared once a round: each comparison waits for the device
 
     @property
     def length(self) -> int:
@@ -123,17 +125,19 @@ class InStepLM:
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
         """Feed tokens as the session does."""
-        if not torch.equal(_of_rank_0(tokens), tokens):
-            raise LostRankError(
-                f"rank {ranks().rank} drafts other tokens than rank 0: expected the same of all. "
-                "Start the ranks on machines of one kind, with the same software"
-            )
         logits, hidden, experts = self._lm.append(tokens, keep, parents)
+        self._fed.append(send(tokens, logits.device))
         states = {layer: _of_rank_0(rows) for layer, rows in hidden.items()}
         return Scores(_of_rank_0(logits), states, experts)
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """Commit as the session does."""
+        fed, self._fed = self._fed, []
+        if fed and not torch.equal(_of_rank_0(tokens := torch.cat(fed)), tokens):
+            raise LostRankError(
+                f"rank {ranks().rank} drafts other tokens than rank 0: expected the same of all. "
+                "Start the ranks on machines of one kind, with the same software"
+            )
         self._lm.commit(length, path)
 
 

@@ -74,20 +74,15 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
             "heads are not known"
         )
     vocab = whole(inner, "vocab_size", where)
-    mask = flat.get("mask_token_id")
-    if type(mask) is not int or not 0 <= mask < vocab:
-        raise DataError(
-            f"mask_token_id is {mask!r} ({where}): expected a token below {vocab}. Check `draft`"
-        )
-    block_shape = BlockShape(
+    return BlockShape(
         layer=layer,
         depth=depth,
         windows=windows(inner, depth, where),
         looks_ahead=bool(flat.get("sliding_window_non_causal", False)),
         features=features(files, flat, theirs, (layers, depth)),
         target_width=whole(flat, "target_hidden_size", where, layer.width),
-        block=whole(flat, "block_size", where, most=MANY),
-        mask=mask,
+        block=whole(flat, "block_size", where, most=MANY, least=2),
+        mask=whole(flat, "mask_token_id", where, most=vocab - 1, least=0),
         from_first=bool(flat.get("sample_from_anchor", coupled)),
         vocab=vocab,
         draft_vocab=whole(flat, "draft_vocab_size", where, vocab) if theirs else vocab,
@@ -96,11 +91,6 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
         own_head="lm_head.weight" in headers,
         own_embedding="embed_tokens.weight" in headers,
     )
-    if block_shape.block < 2:
-        raise DataError(
-            f"block_size is {block_shape.block} ({where}): expected 2 or more. Check `draft`"
-        )
-    return block_shape
 
 
 def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...]:

@@ -110,16 +110,21 @@ def pickled(path: Path, device: str) -> dict[str, Any]:
 
 
 def whole(
-    config: Mapping[str, Any], key: str, where: str, default: int | None = None, most: int = 1 << 28
+    config: Mapping[str, Any],
+    key: str,
+    where: str,
+    default: int | None = None,
+    most: int = 1 << 28,
+    least: int = 1,
 ) -> int:
-    """Return a size from 1 to `most` from the config."""
+    """Return an integer from `least` to `most` from the config."""
     value = config.get(key)
     if value is None and default is not None:
         return default
-    if type(value) is not int or not 1 <= value <= most:
+    if type(value) is not int or not least <= value <= most:
         named = f"no {key}" if value is None else f"{key} is {brief_repr(value)}"
         raise DataError(
-            f"{named} ({where}): expected an integer from 1 to {most}. Fetch the head again"
+            f"{named} ({where}): expected an integer from {least} to {most}. Fetch the head again"
         )
     return value
 

@@ -179,9 +179,9 @@ def test_numbers_that_no_head_has_are_refused(target, tmp_path, harm):
 
 
 ODD_CONFIGS = {
-    "too many heads": ("Medusa, vLLM", {"num_heads": 10**9}, "num_heads is 1000000000 .*1 to 1024"),
-    "less than one head": ("Medusa, vLLM", {"num_heads": -1}, "num_heads is -1 .*1 to 1024"),
-    "a head that is not there": ("Medusa, vLLM", {"num_heads": 4}, "num_heads is 4 .*at most 3"),
+    "too many heads": ("Medusa, vLLM", {"num_heads": 10**9}, "num_heads is 1000000000 .*1 to 3"),
+    "less than one head": ("Medusa, vLLM", {"num_heads": -1}, "num_heads is -1 .*1 to 3"),
+    "a head that is not there": ("Medusa, vLLM", {"num_heads": 4}, "num_heads is 4 .*1 to 3"),
     "heads by their authors": ("Medusa", {"medusa_num_heads": 10**9}, "medusa_num_heads is 1000"),
     "more columns than rows": (
         "Medusa, vLLM",

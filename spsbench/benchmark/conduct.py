@@ -195,7 +195,7 @@ class Benchmark:
     def _prepare(
         self, experiment: Experiment
     ) -> tuple[dict[ModelSpec, Path], dict[str, Any], Path]:
-        """Return the models' folders, the run's fingerprint, and its folder, after all checks."""
+        """Return models' folders, the run's fingerprint and folder; UsageError: not by workers."""
         if self.workers.kind != HERE and any(cell.elsewhere for cell in experiment.cells):
             raise UsageError(
                 "`workers` with a decoder whose engine is elsewhere: expected one process, since "

@@ -105,7 +105,7 @@ class DraftTracer:
         return Proposed(proposed=np.array(counts, np.uint8), hits=np.array(hits, np.uint8))
 
     def _sampled(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Drawn:
-        """Return the drafter's distribution at each of `tokens`; 0 beyond its context."""
+        """Compare drafter and target at each of `tokens`; 0 beyond the drafter's context."""
         begin, limit = len(prompt), self.drafter.limit
         reach = None if limit is None else max(limit - begin, 0)
         text = [*prompt, *tokens[:reach]]

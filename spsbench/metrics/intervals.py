@@ -201,10 +201,9 @@ def one_sided(mean: float, count: int, greatest: float = 1.0) -> tuple[float, fl
 def of_means(values: Floats, greatest: float | None = None) -> Estimate | None:
     """Return the mean of one value a sample, with its interval; None for no values.
 
-    No interval for fewer than `FEWEST` values or equal ones, unless `greatest` is given and all are
-    0
-    or `greatest`: their number then gives a bound. Clipped to 0 where no value is below it, and to
-    `greatest`, or 1 where that is unknown and no value is above 1.
+    No interval for fewer than `FEWEST` values or equal ones, unless `greatest` is given and
+    all are 0 or `greatest`: their number then gives a bound. Clipped to 0 where no value is below
+    it, and to `greatest`, or 1 where that is unknown and no value is above 1.
     """
     if not len(values):
         return None

@@ -160,7 +160,7 @@ def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
 
 
 def gains(base: Tally, cell_tally: Tally, k: int | None) -> dict[str, Estimate | None]:
-    """Return gains over the K = 0 baseline by their names in `Summary`; none without pairs.
+    """Return gains over the K = 0 baseline by their names in `Summary`; {} without pairs.
 
     They are ratios of totals that are paired by sample and repeat, so that a prompt weighs the same
     under both methods.

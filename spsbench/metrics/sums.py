@@ -141,7 +141,7 @@ def totals(
 
 
 def measured_sums(record: Record, tokens: float) -> Iterator[float]:
-    """Yield for each measure the sum over a generation, and its tokens, rounds or texts."""
+    """Yield two numbers a measure: its sum, and its tokens, rounds or texts; 0, 0: unmeasured."""
     for measure in MEASURES:
         measured = getattr(record, measure.field)
         if measured is None:
@@ -283,7 +283,7 @@ class Pairs(NamedTuple):
     def estimate(
         self, figure: Callable[..., Floats], counted: str, scale: Scale = POSITIVE
     ) -> Estimate | None:
-        """Return a figure of the tallies' sums with its interval: `figure([..., F], ...) -> [...]`.
+        """Return `figure` of the tallies' sums and its interval; None: no generation counts.
 
         Args:
             counted: sum of the last tally that is 0 in generations without the figure.

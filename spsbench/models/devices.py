@@ -43,7 +43,7 @@ def devices() -> list[Device]:
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device called `name`: `cpu`, `cuda`, `cuda:1`, `mps`, `auto` (the best).
+    """Return the device `cpu`, `cuda:1`, `mps`, or `auto` (the best); UnavailableError: none such.
 
     cuDNN's attention is switched off: it plans anew, for tens of ms, at each new number of keys.
     """

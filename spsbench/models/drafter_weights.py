@@ -68,7 +68,7 @@ def load_head(
 
 
 def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
-    """Read the folder that `spec` names, onto its device; no tokenizer is asked for.
+    """Read the tensors of the folder of `spec`; MissingError: none. DataError: one is there twice.
 
     Floating point has the draft's dtype, as a model's has: `auto` is float32 on a CPU.
     """
@@ -95,7 +95,7 @@ def own_weights(spec: ModelSpec, access: Access) -> OwnWeights:
 
 
 def _folder(spec: ModelSpec, access: Access, what: str) -> Path:
-    """Return the folder that `spec` names, with tensors to be read as they are."""
+    """Return the folder that `spec` names; UsageError: with an adapter or random weights."""
     check_dtype(spec.dtype)
     if spec.adapter:
         raise UsageError(

@@ -55,7 +55,7 @@ def local_folder(name: str) -> Path | None:
 
 
 def locate(ref: ModelSpec, access: Access) -> Path:
-    """Return the folder of a model: a bundled name, else a folder or GGUF file, else a hub id.
+    """Return a model's folder: bundled, a path, a GGUF file's or from the hub; SpsError: none.
 
     `~` and `$VAR` are expanded; globs and URLs are not. A GGUF file is unpacked into the user's
     cache, once.
@@ -91,7 +91,7 @@ def named(name: str) -> bool:
 
 
 def _named(name: str) -> Path | None:
-    """Return the folder of a bundled model; None for any other name."""
+    """Return a bundled model's folder, None for another name; MissingError: its weights lack."""
     if name in FETCHED:
         folder = fetched_folder(name)
         if not (folder / "config.json").is_file():
@@ -112,7 +112,7 @@ def _named(name: str) -> Path | None:
 
 
 def _local(name: str) -> Path | None:
-    """Return an existing folder, or that of an unpacked GGUF file; None when neither exists."""
+    """Return a folder, or an unpacked GGUF file's; None: neither. SpsError: unusable."""
     if "\0" in name or not name.strip():
         raise _no_such(name)
     path = expanded(name)
@@ -151,7 +151,7 @@ def _no_such(name: str) -> MissingError:
 
 
 def check_folder(folder: Path, ref: ModelSpec, access: Access) -> None:
-    """Check all that can be known of the model `ref` without loading it.
+    """Check what can be known of the model `ref` unloaded; DataError, MissingError: it is unusable.
 
     It allocates nothing large.
     """
@@ -226,6 +226,7 @@ def check_shapes(
 
 
 def _check_tokenizer(folder: Path) -> None:
+    """Check the tokenizer's files; MissingError: none, or unreadable. DataError: a huge one."""
     there = [path for name in _TOKENIZERS if (path := folder / name).is_file()]
     pieces = [path for path in there if path.suffix == ".model"]
     is_alone = not {"tokenizer.json", "vocab.json", "vocab.txt"} & {path.name for path in there}

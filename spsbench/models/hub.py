@@ -204,7 +204,7 @@ def imported() -> bool:
 
 
 def go_offline() -> None:
-    """Keep the Hugging Face libraries from the network; call it before they are imported."""
+    """Keep the Hugging Face libraries from the network; SpsError: they were imported before."""
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         if not _is_on(name):
             _before[name] = os.environ.get(name)
@@ -225,7 +225,7 @@ def cache_folder() -> Path:
 
 
 def _download(ref: ModelSpec, access: Access) -> Path:
-    """Download what the snapshot of `ref` lacks, and return its folder."""
+    """Download what the snapshot of `ref` lacks; return its folder. DataError: no config.json."""
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
     api, address = HfApi(), endpoint()

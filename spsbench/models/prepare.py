@@ -212,7 +212,7 @@ def check_environment() -> None:
 
 
 def check_packages() -> None:
-    """Check that no local file hides a package, as a file torch.py would."""
+    """Raise DataError if a file such as torch.py hides a package, MissingError if there is none."""
     for name in ("torch", "transformers"):
         package = find_spec(name)
         if package is None:

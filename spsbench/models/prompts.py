@@ -39,7 +39,7 @@ def is_chat(prompt: Prompt, chat: bool) -> bool:
 def ids_of(
     loaded: Any, prompt: Prompt, *, chat: bool, system: str | None
 ) -> list[int] | EnginePrompt:
-    """Return the tokens of a prompt; `chat` puts a text into the model's template.
+    """Return a prompt's tokens, a text's in the template with `chat`; UsageError: an empty prompt.
 
     An engine that has the models elsewhere is given the text or the messages as well.
     """
@@ -67,7 +67,7 @@ def ids_of(
 
 
 def _messages(prompt: Any) -> list[dict[str, Any]] | None:
-    """Return `prompt` as messages, or None for token ids and the like."""
+    """Return `prompt` as messages; None: none in it. PromptError: bytes, mapping, bad messages."""
     if isinstance(prompt, (Mapping, bytes)):
         raise PromptError(
             f"the prompt is of type {type(prompt).__name__}: expected text, a list of token ids, "
@@ -81,7 +81,7 @@ def _messages(prompt: Any) -> list[dict[str, Any]] | None:
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:
-    """Return a message as clients of OpenAI's API write it, as templates read it.
+    """Return a message of OpenAI's API as templates read it; PromptError: no role, content or JSON.
 
     The content is text, in place of null or of a list of texts.
     """
@@ -114,7 +114,7 @@ def _parse_arguments(message: dict[str, Any]) -> dict[str, Any]:
 def fitted(
     cell: Cell, loaded: Any, prompt: list[int] | EnginePrompt, truncate: bool
 ) -> list[int] | EnginePrompt:
-    """Return `prompt` if it fits the target's context with the new tokens."""
+    """Return `prompt`, its oldest tokens cut if `truncate`; DataError: it exceeds the context."""
     if cell.elsewhere or isinstance(prompt, EnginePrompt):
         return prompt  # the engine refuses what does not fit
     context, new_tokens = context_of(loaded.target), cell.max_new_tokens

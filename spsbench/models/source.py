@@ -86,7 +86,7 @@ class Source:
 
 
 def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
-    """Quantise the linear layers of `model` to the format `name`; None keeps them."""
+    """Quantise `model`'s linear layers to `name`, None keeps them; DataError: it has none."""
     if name == BLOCKS:
         lay_blocks(model, folder)
         return model
@@ -99,7 +99,7 @@ def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTraine
 
 
 def locate_shape(ref: ModelSpec, access: Access) -> Path:
-    """Return the folder with the `config.json` of a bundled model, a folder, a file, or a hub id.
+    """Return the folder of a model's `config.json`, here or from the hub; MissingError: none is.
 
     That of `shape:512x8:MODEL` is in the user's cache.
     """

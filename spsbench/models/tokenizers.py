@@ -55,7 +55,7 @@ class IdTokenizer:
 def load_tokenizer(
     folder: Path, *, trust_remote_code: bool
 ) -> transformers.PreTrainedTokenizerBase:
-    """Load the tokenizer in `folder`."""
+    """Load the tokenizer in `folder`, never from the network; SpsError: it cannot be read."""
     check_growth(folder)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     if (folder / "config.json").is_file() and not trust_remote_code:
@@ -66,7 +66,7 @@ def load_tokenizer(
 
 
 def encode(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Encode a prompt; names of special tokens in it are ordinary text.
+    """Encode a prompt, names of special tokens as text; DataError: a NUL, a surrogate, no ids.
 
     A BOS is added where the tokenizer adds one by itself, and where the prompt is blank.
     """
@@ -102,7 +102,7 @@ def encode_chat(
     clock: datetime | None = None,
     tools: Sequence[Any] = (),
 ) -> list[int]:
-    """Encode a chat up to the model's answer, by the model's own template.
+    """Encode a chat up to the model's answer; DataError: no template, or none for these messages.
 
     Args:
         instead: what a user can do where there is no chat.
@@ -228,7 +228,7 @@ def reads_clock(tokenizer: transformers.PreTrainedTokenizerBase) -> bool:
 
 
 def eos_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
-    """Return every id that ends a text: of the generation config and of the tokenizer.
+    """Return every id that ends a text, by config and tokenizer; DataError: one is no number.
 
     `config.json` counts only without a generation config: there it is what transformers takes too,
     and beside one it is often stale. What no file says, such as the default of a class, ends none.
@@ -309,6 +309,7 @@ def _quoted(token: str | None) -> str:
 
 
 def _other_rules(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str | None:
+    """Return the first section in which two tokenizers differ; None: none, or one in Python."""
     here, there = _rules(target), _rules(draft)
     if here == there or not here or not there:
         return None
@@ -359,7 +360,7 @@ def probes(special: list[str]) -> list[str]:
 
 
 def token_count(name: str, rows: int, tokenizer: Any) -> int:
-    """Return the number of tokens of a model: rows of the logits after them are padding.
+    """Return a model's number of tokens: later logits are padding; DataError: words without a row.
 
     Special tokens of the tokenizer may lie beyond the rows: no text is encoded to them.
     """

@@ -35,7 +35,7 @@ OF_HEAD = {
 
 
 def open_plan(folder: Path, planning: Planning) -> Planned:
-    """Return the plan in a folder; hypothetical factors drop the figures of real rounds."""
+    """Return the plan in a folder, without real rounds under `factors`; DataError: no forecasts."""
     record = load(folder)
     check_whole(folder)
     todo = incomplete(folder, record)
@@ -168,7 +168,7 @@ def check_trace_options(traces: Traces, options: Mapping[str, Any], planning: Pl
 def cells_of_trace(
     traces: Traces, costs: Costs, options: Mapping[str, Any], planning: Planning
 ) -> list[Cell]:
-    """Return a cell for each traced draft with costs, by rule and by K; `options` filter them."""
+    """Return cells of traced drafts with costs that `options` leave; UsageError: there are none."""
     check_trace_options(traces, options, planning)
     depths = [constant(k) for k in planning.k]
     depths += [Spec.parse(str(depth)) for depth in options.get("schedule") or ()]

@@ -114,7 +114,7 @@ def check_whole(folder: Path) -> None:
 
 
 def begin_plan(folder: Path, identity: Mapping[str, Any], place: OutputFolder) -> PlanRecord:
-    """Return the record of a new plan, whose folder is created, or of one to resume."""
+    """Make a plan's folder, or resume it, and return its record; MismatchError: another plan."""
     check_writable(folder)
     exists = (folder / NAME).is_file()
     if exists and place.overwrite:
@@ -179,7 +179,7 @@ def prompts_of(
 
 
 def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
-    """Write prompts to a file of the plan, unless it has them, and return the task over the file.
+    """Write prompts to a file, unless it has them; return its task. MismatchError: it has others.
 
     Args:
         home: the folder in which the plan was begun. Titles identify runs, so the title of a

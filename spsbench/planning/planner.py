@@ -283,7 +283,7 @@ class Planner:
         return benchmark.run(experiment).finished is not None
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
-        """Return the costs of every traced draft, from a file or measured, times the factors."""
+        """Return the traced drafts' scaled costs, read or measured; DataError: some are missing."""
         path, sizes = self.planning.costs, sorted(self.planning.batch)
         if not any(replayable(c) and Drafting.of(c) in traces.drafts for c in self.cells):
             raise UsageError(

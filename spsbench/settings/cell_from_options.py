@@ -104,7 +104,7 @@ OF_CELL: Mapping[str, Setting] = {
 
 
 def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING) -> CellRequest:
-    """Make the request that these typed options describe; what is left out gets its default.
+    """Make the request of typed options, the others by default; UsageError: they contradict.
 
     A bundled target brings its draft, its heads, or a drafter with a schedule; another one without
     `draft` drafts by prompt lookup.
@@ -167,7 +167,7 @@ def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
 
 
 def _elsewhere(values: Mapping[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
-    """Return target and method of a decoder whose engine has the models and drafts as it is set up.
+    """Return target and method of an engine with its own models; UsageError: `draft` or the like.
 
     The target is the engine's, unless `target` names the same model here, for its tokenizer.
     """
@@ -232,7 +232,7 @@ def _with_default_drafter(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drafting(values: Mapping[str, Any], facts: ModelFacts) -> tuple[Spec, str | None]:
-    """Return the drafter, and the id of its draft model if it has one."""
+    """Return the drafter and its draft's id, or None; UsageError: options of a missing draft."""
     drafter: Spec | None = values.get("drafter")
     draft: str | None = values.get("draft")
     if "draft_revision" in values and draft is None:
@@ -261,7 +261,7 @@ def parts_of(drafter: Spec) -> tuple[Spec, ...]:
 
 
 def part(text: str) -> Spec:
-    """Parse the spec of an inner drafter; `+` joins its arguments, as `,` joins the outer ones."""
+    """Parse an inner drafter, its arguments joined by `+`; UsageError: no spec, or a hybrid."""
     name, colon, arguments = text.partition(":")
     try:
         spec = Spec.parse(name + colon + arguments.replace("+", ","))
@@ -287,7 +287,7 @@ def lookahead(drafter: Spec) -> int:
 
 
 def target_of(values: Mapping[str, Any]) -> ModelSpec:
-    """Return the target that the options describe; the ranks that torchrun started share it."""
+    """Return the target, which ranks share; UsageError: remote code without a pinned revision."""
     options = {
         field: values.get(setting.name, setting.default) for field, setting in TARGET.items()
     }
@@ -300,7 +300,7 @@ def target_of(values: Mapping[str, Any]) -> ModelSpec:
 
 
 def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
-    """Return the draft model; options that are not given are the target's.
+    """Return the draft model, by default as the target is; UsageError: options it cannot have.
 
     `self:int4` is the target once more, quantised; `shape:512x8` has the target's architecture and
     random weights; some heads are rounded by default. Remote code runs where the

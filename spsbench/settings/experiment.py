@@ -229,7 +229,7 @@ def may_need_hub(table: Sweep) -> bool:
 def parts_of(
     table: Sweep, points: Sequence[Point], spec: Spec, task: Task, facts: ModelFacts
 ) -> Iterator[PartRequest]:
-    """Yield the part of a table, or two where only some of its models use their chat template."""
+    """Yield a table's part, two if only some models chat; UsageError: wrong `limit`, `system`."""
     chat_task = cache(partial(in_chat, task, spec, table.chat, facts))
     requests = list(table.requests(points, spec, task, chat_task, facts))
     chats = {request.target: chat_task(request.target) for request in requests if request.chat}

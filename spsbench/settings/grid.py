@@ -248,7 +248,7 @@ class Sweep:
     def _with_task(
         self, point: "Point", spec: Spec, task: Task, chat_task: ChatTask, facts: ModelFacts
     ) -> CellRequest:
-        """Return the request of a point with the task, its prompts and its usual sampling.
+        """Add a task, prompts and usual sampling to a point; UsageError: laws of another loop.
 
         What the user named stays; `record` laws sets an argument of the decoder.
         """

@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 
 
 def parse_shape(name: str) -> tuple[Shape, str | None]:
-    """Parse `shape:512x8`, or `shape:512x8:nano`: the shape, and the model whose kind it has."""
+    """Parse `shape:512x8[:nano]`: shape, and the model of its kind or None; UsageError: neither."""
     match = _SHAPE.fullmatch(name)
     shape = Shape(int(match[1]), int(match[2])) if match else Shape(0, 0)
     in_range = shape.width <= MAX_WIDTH and shape.depth <= MAX_DEPTH

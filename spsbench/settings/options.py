@@ -118,7 +118,7 @@ def options_of(*records: Any) -> Mapping[str, Setting]:
 
 @cache
 def _options(record: Any) -> Mapping[str, Setting]:
-    """Return name -> setting: of the fields of a record, then those of its `AXES`."""
+    """Map names to settings: a record's fields that have an option, then those of its `AXES`."""
     hints, helps = get_type_hints(record, include_extras=True), _helps(record)
     settings: dict[str, Setting] = {}
     for field in fields(record):

@@ -11,7 +11,7 @@ from spsbench.hardware.files import draft_of, write_whole
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically: readers see the old or the new content, never a part.
+    """Replace a file atomically, so that readers see old or new content; WriteError: it failed.
 
     A device or a pipe (`/dev/stdout`, `>(less)`) is written into and not replaced.
     """
@@ -28,7 +28,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def create_file(path: Path, content: bytes) -> bool:
-    """Create a file whole; return False, and leave it, where there is one already."""
+    """Create a file whole; False: there is one, and it stays. WriteError: it cannot be made."""
     try:
         write_whole(path, content, os.link)
     except OSError as error:

@@ -79,7 +79,7 @@ class Log:
         self._size += len(line)
 
     def _check(self) -> None:
-        """Check that no other process has removed or changed the file, which would lose records."""
+        """Raise OSError if another process removed or changed the file: records would be lost."""
         state = os.fstat(self._lock.file)
         if state.st_nlink == 0:
             raise OSError(errno.ENOENT, "the file was removed while it was written")
@@ -126,7 +126,7 @@ def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def entries_in(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield what `entries` yields, of the content of `path`."""
+    """Yield each line's end in bytes and its values; DataError: damage before the last line."""
     end = 0
     for number, line in enumerate(file):
         values = decode(line, number)

@@ -39,7 +39,7 @@ class LogReader:
         self.count = 0  # records
 
     def take(self, values: Mapping[str, Any]) -> Placed | None:
-        """Take a line: return a record with its start; None for a line of a start or a note."""
+        """Return a line's record with its start; None: a start or a note. DataError: foreign."""
         try:
             if "start" in values:
                 start = convert(values["start"], Start)
@@ -105,7 +105,7 @@ def placed_records(folder: Path) -> Iterator[Placed]:
 
 
 def logs_of(folder: Path) -> dict[str, Path]:
-    """Return shard name -> log of all shards that have begun, in order."""
+    """Map the shards that have begun to their logs, in order; MissingError: there are none."""
     logs = record_logs(folder) if folder.is_dir() else {}
     if not logs:
         raise MissingError(

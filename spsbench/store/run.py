@@ -160,7 +160,7 @@ def open_run(
     resume: bool = False,
     overwrite: bool = False,
 ) -> RunWriter:
-    """Start a run in `folder`, or resume the existing run; nothing but its folder is written yet.
+    """Start or resume a run in `folder`, of which only that is made yet; SpsError: another run.
 
     `resume` continues a run (or starts a missing run); `overwrite` moves the old run aside.
     A shard that has not begun joins a run of its layout without `resume`. Records that a log lacks
@@ -200,7 +200,7 @@ def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
 
 
 def merge(folders: Sequence[Path], out: Path) -> Manifest:
-    """Merge several runs of the same configuration, for instance shards of other machines.
+    """Merge runs of one configuration, as shards of machines; SpsError: unlike, or `out` is in use.
 
     `out` appears atomically. Scores are computed again from the merged records.
     """

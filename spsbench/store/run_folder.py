@@ -142,7 +142,7 @@ def write_audits(folder: Path, audits: Sequence[dict[str, Any]]) -> Path:
 
 
 def read_audits(folder: Path) -> list[dict[str, Any]]:
-    """Return the audits of a run; empty without audits."""
+    """Return the audits of a run; [] without audits. DataError: not what sps wrote."""
     path = folder / AUDITS
     if not path.is_file():
         return []

@@ -165,7 +165,7 @@ class Traces:
             ) from error
 
     def _take(self, values: Mapping[str, Any]) -> None:
-        """Add a line: a source, a draft, a text, or a draft along an earlier text."""
+        """Add a line: source, draft, text, or draft along one; ValueError: version or lengths."""
         if "head" in values:
             self.head = unpack({**values, "identity": values["head"]}, Head)
             if self.head.version != VERSION:
@@ -189,7 +189,7 @@ class Traces:
 
 
 def read_traces(paths: Sequence[Path]) -> Traces:
-    """Read several files, or the folders of runs, as one; MismatchError: unlike texts or drafts."""
+    """Read files or folders of runs as one; MismatchError: unlike ones. MissingError: no texts."""
     merged = Traces()
     for path in trace_files(paths):
         traces = Traces()

@@ -40,7 +40,7 @@ class DiscoveredRule(Rule):
         return self.drawn is None
 
     def _redrawn(self, facts: Facts, slot: int) -> list[float]:
-        """Return the widths of the cells of a draft's uniform, found by drafting with others."""
+        """Return a draft uniform's cell widths, found by drafting; ValueError: no `redraft`."""
         if facts.redraft is None:
             raise ValueError("a draft without a drafter to ask")
         before = {at: u for at, u in facts.middle.items() if at[0] is Purpose.DRAFT}

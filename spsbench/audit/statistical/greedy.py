@@ -121,7 +121,7 @@ class Greedy(GreedyResult):
 def catches_wrong_token(
     scorer: Scorer, prompt: Sequence[int], tokens: Sequence[int], k: int
 ) -> bool:
-    """Return the control: whether a text with the target's third choice in it is a bug."""
+    """Return whether the target's third choice planted mid-text is judged a bug; True: no text."""
     if not tokens:
         return True
     at = len(tokens) // 2

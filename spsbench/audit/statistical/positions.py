@@ -240,7 +240,7 @@ class DraftPreferred:
     name = "tokens that the draft model prefers"
 
     def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
-        """Return where p > q, and the sum of p - q there; without a draft, nothing."""
+        """Return where p > q, and the sum of p - q there; None: `draft` is absent or of bits."""
         if at.draft is None:
             return np.zeros(at.probs.shape, np.bool_), None
         if at.draft.dtype == np.bool_:
@@ -273,7 +273,7 @@ class Followed:
         self._otherwise = otherwise
 
     def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
-        """Return what followed the newest two tokens last time, else what `otherwise` favours."""
+        """Favour what followed the newest two tokens last, else as `otherwise`; the sum is None."""
         favoured = np.zeros(at.probs.shape, np.bool_)
         text, last = [*context, *at.tokens], dict[tuple[Any, ...], Any]()
         for end in range(2, len(text)):
@@ -299,7 +299,7 @@ class Excess:
         self._counts: dict[Any, list[float]] = {}
 
     def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
-        """Return the columns above their expected counts so far, then count this text's tokens."""
+        """Favour columns above their expected counts, then count this text; the sum is None."""
         favoured, text = np.zeros(at.probs.shape, np.bool_), [*context, *at.tokens]
         stated = at.probs if at.stated is None else at.stated
         for i, keys in enumerate(at.keys):

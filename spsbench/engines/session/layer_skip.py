@@ -33,7 +33,7 @@ def view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
 
 
 def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Return the longest list of layers of one kind: its parent, its name there, and itself."""
+    """Return parent, name and the longest list of like layers; UnsupportedModelError: none."""
     lists = [
         (parent, name, child)
         for parent in model.modules()
@@ -46,7 +46,7 @@ def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
 
 
 def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
-    """Return a new model of the kept layers over the same tensors, after a trial of rollback."""
+    """Return a model of the kept layers, same tensors; UnsupportedModelError: no rollback."""
     if keeps_states(model.config):
         raise UnsupportedModelError(
             f"{type(model).__name__} keeps states in its layers: expected attention in all of "

@@ -73,7 +73,7 @@ class TwoRopes:
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Commit as `EagerLM.commit` does; nodes of a path are fed again with the next tokens."""
+        """Commit as `EagerLM` does, but a path is fed again later; ValueError: not cached."""
         if not 0 <= length <= len(self._text) - len(path or ()):
             raise ValueError(f"commit of {length} tokens: {len(self._text)} are cached")
         nodes = [length + node for node in path or ()]

@@ -111,7 +111,7 @@ class PartialLM(EagerLM):
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Hold the target's rows of the first `length` tokens, and none besides.
+        """Hold the target's rows of the first `length` tokens only; ValueError: it has fewer.
 
         With a `path`, hold the first `len(path)` rows that were fed since as well.
         """
@@ -181,7 +181,7 @@ def partial_session(
     source: Callable[[], Any] | None,
     vocab_size: int | None = None,
 ) -> LM:
-    """Return a session over a part of the cache of `source`; None: of one that it feeds."""
+    """Return a session over part of `source`'s cache, None: a fed one; UnsupportedModelError."""
     like: Any = opened()
     kind = KINDS.get(type(like))
     if kind is None:

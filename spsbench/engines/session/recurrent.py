@@ -120,7 +120,7 @@ class RecurrentLM(EagerLM):
         return scores._replace(hidden=hidden)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
-        """Run a pass, as a block or row by row, and keep the states after its last rows."""
+        """Run a pass, keep its last rows' states; UnsupportedModelError: mixers were not run."""
         m, start, cache = len(tokens), self._length, self._cache
         chain, end = parents is None, start + m
         block = chain and keep == 0 and m > 1 and (start == 0 or self._stateful.reads_blocks)
@@ -235,7 +235,7 @@ def any_state(states: Mapping[int, Tensor | None]) -> bool:
 
 
 def find_mixers(model: PreTrainedModel) -> dict[int, nn.Module]:
-    """Return layer -> its mixer: the innermost module that leaves a state, under its number."""
+    """Map layers to the modules that leave their states; UnsupportedModelError: one has none."""
     cache = StateCache(model.config)
     begun: dict[nn.Module, set[int]] = {}  # layers that had states when a module began
     mixers: dict[int, nn.Module] = {}

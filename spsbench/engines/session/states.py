@@ -204,7 +204,7 @@ def run_by_rows(mixer: nn.Module) -> None:
 
 
 def rows_of_argument(value: Any, rows: slice, m: int) -> Any:
-    """Return `rows` of an argument that has `m` of them [1, m, ...]; others stay as they are."""
+    """Return `rows` of tensors [1, m, ...] in `value`, in lists and mappings too; others stay."""
     if isinstance(value, Tensor):
         return value[:, rows] if value.ndim > 1 and value.shape[1] == m else value
     if isinstance(value, tuple | list):

@@ -147,7 +147,7 @@ class OpenAiDecoder(Decoder):
     async def _answer(
         self, batch: RequestBatch, prompt: Prompt, tokens: int, seed: int
     ) -> tuple[Answer, Acceptance | None]:
-        """Answer in a row: all rows share a client, and counters are of all texts together."""
+        """Answer in a row of the batch; None beside it where the answer counts no drafts."""
 
         async def opened() -> Server:
             client = await batch.enter(replace(self._client, sending=batch.in_flight))
@@ -163,7 +163,7 @@ class OpenAiDecoder(Decoder):
         return answer, self._acceptance(answer)
 
     async def _connected(self, client: Client, *, has_ids: bool) -> Server:
-        """Return the server, about which this process asks once.
+        """Return the server, about which this process asks once; DataError: of another kind.
 
         Args:
             client: the client of its address.
@@ -204,7 +204,7 @@ class OpenAiDecoder(Decoder):
             ) from error
 
     def _ask(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Ask:
-        """Return the request: ids where the server takes them, else the text or messages."""
+        """Return the request, by ids if the server takes them; DataError: it takes no form."""
         cell, usual = self._cell, WarpSettings()
         kind = kind_of(cell)
         warp = {n: getattr(cell, n) for n in WARP if getattr(cell, n) != getattr(usual, n)}

@@ -114,7 +114,7 @@ class HybridDrafter(Drafter):
         return isinstance(self._first, RuleDrafter) and isinstance(self._then, RuleDrafter)
 
     def proposals(self, tokens: Sequence[int], ks: Sequence[int]) -> list[Sequence[int]]:
-        """Return for each K the chain of `first` if it is long enough or alone, else of `then`."""
+        """Return by K the chain of `first`, or `then` if short; UsageError: one has a model."""
         first, then = self._first, self._then
         if not (isinstance(first, RuleDrafter) and isinstance(then, RuleDrafter)):
             raise UsageError(f"{HYBRID}: expected two drafters that read the text alone")

@@ -118,7 +118,7 @@ class ModelDrafter(ChainDrafter):
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
     ) -> Along | None:
-        """Return the draft's probs before each token of `tokens` from `begin` on, in one pass."""
+        """Return the draft's probs before each token from `begin` on, in one pass; never None."""
         lm = self.lm
         lm.commit(min(lm.length, begin - 1))
         fed = torch.tensor(tokens[lm.length : -1], dtype=torch.int64)

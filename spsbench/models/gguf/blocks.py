@@ -120,7 +120,7 @@ def _marks(weight: Tensor) -> Tensor:
 
 
 def lay_blocks(model: nn.Module, folder: Path) -> int:
-    """Replace layers of `model` by layers over the file's own blocks, and return how many."""
+    """Lay the file's own blocks under layers of `model`; return how many. DataError: no such."""
     codes = {name: blocks.codes for name, blocks in _load(folder).items()}
     try:
         give_codes(model, codes, BLOCKS)

@@ -60,7 +60,7 @@ def check_packages() -> None:
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a complete, single GGUF file that has a tokenizer."""
+    """Read a GGUF file's header; DataError: a part of several, or no architecture or tokenizer."""
     check_packages()
     refuse_pointer(path)
     try:

@@ -102,7 +102,7 @@ def _rope(
     name: str,
     file: Path,
 ) -> dict[str, Any]:
-    """Return transformers' rotary parameters of a file."""
+    """Return transformers' rotary parameters of a file; DataError: factors that do not fit."""
     kind = keys.get("rope.scaling.type", "linear")
     factor = float(keys.get("rope.scaling.factor") or keys.get("rope.scale_linear") or 1)
     trained = int(keys.get("rope.scaling.original_context_length") or keys["context_length"])

@@ -50,7 +50,7 @@ def is_unpacked(folder: Path) -> bool:
 
 
 def unpack(file: Path, folder: Path, *, more: Mapping[str, str] | None = None) -> None:
-    """Write the model in `file` as float32 safetensors with its tokenizer; all of it or nothing.
+    """Write the model in `file` as float32 safetensors, all or nothing; SpsError: no room or right.
 
     Args:
         file: a whole GGUF file.

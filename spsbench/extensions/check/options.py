@@ -41,13 +41,13 @@ IN_FILES = {
 HEADER = (
     *("url", "baseline", "weights", "model", "baseline_model", "prompts", "chat", "length"),
     *("temperatures", "top_p", "top_k", "together", "concurrency", "requests", "seed"),
-    *("adversary", *PROCESSORS),
+    *("adapter", "adversary", *PROCESSORS),
 )
 """The options that the answers in a file depend on, by the names there."""
 MAY_CHANGE = ("parts", "most", "bias", "level", "draft", "url", "baseline")
 """The options that may change when a check resumes."""
 OFF = {"top_p": 1.0, "top_k": 0, "together": None}  # left out of a file, with processors
-OFF |= {"adversary": None} | json.loads(json.dumps(asdict(ProcessorSettings())))
+OFF |= {"adapter": None, "adversary": None} | json.loads(json.dumps(asdict(ProcessorSettings())))
 TABLE = tomllib.loads(Path(__file__).with_name("prompts.toml").read_text(encoding="utf-8"))
 PROMPTS: tuple[str, ...] = tuple(TABLE["prompts"])
 
@@ -59,6 +59,7 @@ class CheckOptions(ProcessorSettings):
     Args:
         baseline: Server of the same model without speculation, as a baseline.
         weights: The same model, loaded here to compute the probability of each token.
+        adapter: PEFT adapter that the server has under the name `model`, merged into `weights`.
         draft: The server's draft model, with `weights`: bets on the tokens that it prefers.
         model: Name of the model on the server, if it serves several.
         baseline_model: Name of the model on the baseline server.
@@ -92,6 +93,7 @@ class CheckOptions(ProcessorSettings):
     url: str = ""
     baseline: Annotated[str | None, Option(SERVER, metavar="URL")] = None
     weights: Annotated[str | None, Option(SERVER, metavar="MODEL")] = None
+    adapter: Annotated[str | None, Option(SERVER, metavar="FOLDER")] = None
     draft: Annotated[str | None, Option(SERVER, metavar="MODEL")] = None
     model: Annotated[str | None, Option(SERVER)] = None
     baseline_model: Annotated[str | None, Option(SERVER)] = None
@@ -133,10 +135,10 @@ class CheckOptions(ProcessorSettings):
                 f"`min_new_tokens` {self.min_new_tokens} with `max_new_tokens` "
                 f"{self.max_new_tokens}: expected no more than those. Lower it"
             )
-        if self.weights is None and (self.draft is not None or self.cut):
+        if self.weights is None and (self.draft or self.adapter or self.cut):
             raise UsageError(
-                "`draft`, `top_p` or `top_k` without `weights`: expected both, as servers state "
-                "probabilities of the target before the cut. Add `weights`"
+                "`adapter`, `draft`, `top_p` or `top_k` without `weights`: expected both, as "
+                "servers state probabilities of the target before the cut. Add `weights`"
             )
         if not any(map(self.audits, self.temperatures)):
             raise UsageError(

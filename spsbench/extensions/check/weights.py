@@ -209,16 +209,20 @@ class Weights:
         )
 
 
-def load_weights(name: str, *, offline: bool = False, **sampling: Any) -> Weights:
+def load_weights(
+    name: str, *, adapter: str | None = None, offline: bool = False, **sampling: Any
+) -> Weights:
     """Load a model in float32, to score tokens by a plain forward pass without a cache.
 
     Args:
+        adapter: what is merged into it; None: nothing.
         sampling: options of logits processors that are on.
     """
     from spsbench.audit.statistical.forward import Scorer
     from spsbench.pair.load import load
 
-    pair: Any = load(target=name, k=0, engine="eager", dtype="float32", offline=offline)
+    how: dict[str, Any] = {"engine": "eager", "dtype": "float32", "offline": offline}
+    pair: Any = load(target=name, adapter=adapter, k=0, **how)
     cell, loaded = pair.configured()
     tokenizer = loaded.tokenizer
 
@@ -230,7 +234,7 @@ def load_weights(name: str, *, offline: bool = False, **sampling: Any) -> Weight
     texts = tokenizer.batch_decode([[i] for i in range(loaded.vocab_size)])
     special = set(tokenizer.all_special_ids)
     return Weights(
-        name=name,
+        name=str(cell.target),
         score=Scorer(loaded.target, loaded.vocab_size, reload=False).logits,
         encode=lambda text: list(tokenizer.encode(text)),
         chat=chat,

@@ -107,6 +107,7 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
         f"best at step {point.step}: alpha by depth {alphas}; tau {point.acceptance.tau(depth):.2f}"
     )
     target = options.get("target") or "nano"
+    target += f" --adapter {adapter}" if (adapter := options.get("adapter")) else ""
     flag = "" if trained.drafter == "model" else f" --drafter {trained.drafter}"
     say(f"use it: sps generate --target {target} --draft {trained.folder}{flag} ...")
     write(f"{trained.folder}\n")

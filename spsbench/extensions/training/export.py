@@ -34,7 +34,7 @@ base_model: {target}
 temperature, will accept less of what it drafts.
 
 ```sh
-sps generate --target {target} --draft . {flag}-k {k} "..."
+sps generate --target {named} --draft . {flag}-k {k} "..."
 ```
 
 ## Acceptance
@@ -83,6 +83,7 @@ def card(loop: TrainingLoop, facts: Mapping[str, Any]) -> str:
         **facts,
         products=loop.dtype,
         drafter=drafter,
+        named=facts["target"].replace(" with ", f" {flag_of('adapter')} "),
         flag="" if drafter == "model" else f"{flag_of('drafter')} {drafter} ",
         k=k,
         rows="\n".join(row(point, d) for d in range(len(point.acceptance.reach))),

@@ -110,8 +110,7 @@ def distance(
 
     The total variation is sum_x |q - q'| / 2. Both are under the cell's own warp: for greedy
     distributions the sum counts differing tokens. None for no tokens, a target that is not
-    quantised,
-    and where a distribution is not finite.
+    quantised, and where a distribution is not finite.
     """
     full = full_self(cell)
     if full is None or not tokens:

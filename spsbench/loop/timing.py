@@ -20,7 +20,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the time of the `with` block."""
+        """Count the time of the `with` block, a GPU's by events that `lap` reads later."""
         queued = self._device.type != "cpu"
         began, event = time.perf_counter(), self._event() if queued else None
         try:

@@ -161,6 +161,7 @@ class ModelCache:
         return self._vocabularies(target, self._find_draft(draft, cell.seed))
 
     def _all(self, wish: "Wish") -> Loaded:
+        """Load what a wish needs: target, then draft, head or own tensors; checked as a pair."""
         target = self._find(wish.target, wish.seed)
         draft = wish.draft
         own_tensors = head = None

@@ -136,6 +136,7 @@ def _local(name: str) -> Path | None:
 
 
 def _no_such(name: str) -> MissingError:
+    """Return the error for a name that is no model, with a hint by how it is written."""
     quoted = repr(name if len(name) <= 100 else name[:100] + "...")
     if "://" in name:
         hint = "URLs are not read. Pass the hub id, ORG/NAME, or a local folder"

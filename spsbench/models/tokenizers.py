@@ -293,6 +293,7 @@ def difference(target_tokenizer: Any, draft_tokenizer: Any) -> str | None:
 
 
 def _first_difference(ours: dict[str, int], theirs: dict[str, int]) -> str:
+    """Return a line about the lowest id whose token the two do not share."""
     here = {index: token for token, index in ours.items()}
     there = {index: token for token, index in theirs.items()}
     for index in sorted(here.keys() | there.keys()):
@@ -402,6 +403,7 @@ def check_growth(folder: Path) -> None:
 
 
 def _replacements(rules: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the `Replace` rules in a part of a tokenizer.json, nested ones too, in order."""
     if isinstance(rules, Mapping):
         if rules.get("type") == "Replace":
             yield rules

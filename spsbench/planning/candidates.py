@@ -59,8 +59,7 @@ def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator
 
     Unnamed ones are the target's defaults, else `FIRST`; unnamed rules are `SAMPLED` for sampled
     chains, `auto` for others. A draft in `heads` is combined with its own drafter only; so is a
-    copy
-    of the target. Raises UsageError: a drafter without its draft, or a rule that is lossy.
+    copy of the target. Raises UsageError: a drafter without its draft, or a rule that is lossy.
     """
     named: list[Spec] = [*(options.get("drafter") or ())]
     if copies := [copy for spec in named if (copy := own_copy(spec))]:

@@ -284,7 +284,7 @@ def check(pairs: Sequence[Pair]) -> None:
 
 
 def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
-    """Return the contexts, rising, with `room` below `limit`, or the longest; UsageError: none."""
+    """Return contexts, rising, that leave `room` to `limit`, or the longest; UsageError: none."""
     rising = sorted(set(contexts))
     if limit is None:
         return rising

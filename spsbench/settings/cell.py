@@ -333,6 +333,7 @@ def short_hash(values: Mapping[str, Any], digits: int) -> str:
 
 
 def _plain(value: Any) -> Any:
+    """Return specs as mappings, `source` and `adapter` only where set; others as they are."""
     if isinstance(value, Spec):
         source = {"source": value.source} if value.source else {}
         return {"name": value.name, "args": value.args, **source}

@@ -304,8 +304,7 @@ def of_trees(
     """Yield each node's acceptance chance, then weight and cell edges after its children.
 
     For independent and for distinct siblings, from either weight: 1 if the walk descends to the
-    node,
-    else its own probability.
+    node, else its own probability.
     """
     for distinct in False, True:
         for whole in False, True:

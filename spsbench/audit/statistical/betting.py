@@ -165,8 +165,7 @@ def log_factors(bet: Bet, mass: Floats, pull: Floats, band: float = 0.0) -> tupl
     """Return [...] the logarithms of the factors of a hit and of a miss of a set of `mass` [...].
 
     With a `band` the null is |bias| <= band: the bet is fair at the far end of it. Scaled bets
-    expect
-    the alternative to add `pull` [...] to the mass.
+    expect the alternative to add `pull` [...] to the mass.
     """
     mass = np.clip(mass + bet.sign * band, 0.0, 1.0)
     if bet.scaled:

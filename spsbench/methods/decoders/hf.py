@@ -54,8 +54,7 @@ class Blocks:
         """Note the rows that the target scores, as a pre-hook of its forward pass; the last counts.
 
         `logits_to_keep` of them, else the rows fed from the newest token on. A model that is its
-        own
-        assistant drafts before the last pass.
+        own assistant drafts before the last pass.
         """
         keep = kwargs.get("logits_to_keep")
         if keep is None:  # not every model can leave rows out; then the rows fed must tell

@@ -127,8 +127,7 @@ def engine_table(
     """Return the method that gains most over all sizes, and its K as [from, to, K] by size.
 
     `gains` is size -> method -> speed-up, sizes rising. K = 0 is plain sampling; the method is
-    empty
-    where none gains noticeably.
+    empty where none gains noticeably.
     """
     tops: dict[Method, list[tuple[float, int]]] = {}  # group -> (gain, K) at each size
     for by_method in gains.values():

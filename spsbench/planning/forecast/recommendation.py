@@ -161,8 +161,7 @@ def decided(gained: Estimate) -> Verdict:
     """Return the verdict on a speed-up: by its interval, or by its mean as both ends.
 
     SPECULATE: noticeable, and all above 1. DO_NOT: mean below 1, or no end noticeable. Between:
-    NEITHER
-    where the mean is not noticeable, else UNDECIDED.
+    NEITHER where the mean is not noticeable, else UNDECIDED.
     """
     low = gained.mean if gained.low is None else gained.low
     high = gained.mean if gained.high is None else gained.high

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -328,31 +329,9 @@ def _rules(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def probes(special: list[str]) -> list[str]:
     """Return 200 texts on which tokenizers tend to differ: code, spaces, digits, scripts."""
-    words = (
-        " the",
-        "The",
-        " naïve",
-        "don't",
-        "HTTPServer",
-        "über",
-        "Ελλάδα",
-        "日本語",
-        "عربي",
-        "हिन्दी",
-    )
-    ends = ("", " ", "  ", "\n", "\r\n", "\t", "\n\n    ", ".", "...", "!?", "\u00a0", "\u200b")
-    code = (
-        "def f(x):\n    return x**2\n",
-        "for (int i = 0; i < n; ++i) {\n\ta[i] += 1;\n}",
-        "SELECT * FROM t WHERE a<>'b';",
-        '{"a": [1, 2.5e-3, null]}',
-        "<div class='x'>&amp;</div>",
-        "https://example.org/a?b=c#d",
-        "x_1 = __name__ == '__main__'",
-        "0x7F 1e10 3.14159 1,000,000",
-    )
+    path = Path(__file__).with_name("probes.toml")
+    words, ends, code, signs = tomllib.loads(path.read_text(encoding="utf-8")).values()
     digits = [str(10**n + 7 * n) for n in range(20)]
-    signs = ("👩‍👩‍👧", "🏳️‍🌈", "é", "e\u0301", "ﬁ", "Ⅷ", "\ufeff", "𝔘", "½", "…", "—", "\u2028")
     texts = ["".join(pair) for pair in product(words, ends)]
     texts += [*code, *digits, *signs]
     texts += [f"a{token}b" for token in special[:20]]

@@ -10,22 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 MARK = "\u2581"  # SentencePiece's space
 BATCH = 4096
 
-SAMPLE = (
-    "The committee will publish its second report on Thursday, three months later than planned. "
-    "It found that 1,250 of the 3,400 homes had been repaired, at a cost of about $2.7 million; "
-    '"nobody expected it to take this long," said one of the engineers who worked on the bridge.\n'
-    "\n"
-    "def mean(values, default=None):\n"
-    '    """Return the average of a list of numbers."""\n'
-    "    if not values:\n"
-    "        return default\n"
-    "    return sum(float(value) for value in values) / len(values)\n"
-)
+SAMPLE = Path(__file__).with_name("sample.txt")  # by which vocabularies are compared
 
 
 class Tokens(NamedTuple):
@@ -208,7 +199,7 @@ class Vocabularies:
         if ours.eos is not None and theirs.eos is not None:
             pairs = {i: other for i, other in pairs.items() if other != theirs.eos}
             pairs[ours.eos] = theirs.eos
-        ids = ours.words(SAMPLE).ids
+        ids = ours.words(SAMPLE.read_text(encoding="utf-8")).ids
         return Overlap(
             pairs=dict(sorted(pairs.items())),
             target=ours.size,

@@ -11,6 +11,7 @@ Theorem 3.11 counts operations: its c is a ratio of operations, for which the ra
 """
 
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,27 +35,9 @@ ASSUMPTION = (
     f"{ASSUMED_DRAFT:g}, of a plain pass"
 )
 
-DEVICES: Mapping[str, tuple[float, float]] = {  # bytes a second, dense 16-bit operations a second
-    "a100": (2.039e12, 312e12),  # SXM, 80 GB
-    "h100": (3.35e12, 989e12),  # SXM
-    "h200": (4.8e12, 989e12),
-    "b200": (8.0e12, 2250e12),
-    "l4": (0.3e12, 121e12),
-    "l40s": (0.864e12, 362e12),
-    "rtx4090": (1.008e12, 165e12),
-    "mi300x": (5.3e12, 1307e12),
-}
-"""Peaks by the vendors' data sheets."""
-
-FIELDS: Mapping[str, float] = {  # with their defaults; NaN: the field is needed
-    "bandwidth": math.nan,  # bytes a second
-    "flops": math.nan,  # operations a second
-    "params": math.nan,  # weights of the target that a token uses
-    "weight_bytes": 2.0,  # of a weight
-    "kv_bytes": 0.0,  # of keys and values of a cached token
-    "draft_params": 0.0,  # weights of the draft model; a drafted token is a pass of it
-    "context": math.nan,  # tokens cached of each text; else as logged
-}
+TABLE = tomllib.loads(Path(__file__).with_name("roofline.toml").read_text(encoding="utf-8"))
+DEVICES: Mapping[str, list[float]] = TABLE["devices"]
+FIELDS: Mapping[str, float] = TABLE["fields"]
 LONGEST = 1 << 22  # tokens of context
 
 

@@ -87,6 +87,8 @@ picture: $(INSTALLED)  ## draw the pictures of the README, light and dark
 
 docs: $(READY)  ## the site of docs/, into site/; a dead link fails
 	$(PIP) --constraint constraints.txt --editable '.[docs]'
+	for run in table1-smollm2 table1-nano figure1-nano; do \
+	  $(BIN)/sps report results/$$run --format html --out results/$$run/page.html || exit 1; done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 RELEASE := build/release

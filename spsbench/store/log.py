@@ -13,18 +13,19 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from spsbench.errors import DataError, WriteError
 from spsbench.hardware.files import open_file, sync, write_whole
 from spsbench.store.atomic import next_free
 from spsbench.store.lock import Lock
-from spsbench.untrusted import reading
+from spsbench.untrusted import open_untrusted, reading
 
 MARK = b',"crc":"'
 TAIL = len(MARK) + len('01234567"}\n')
 OWN = {"n", "crc"}  # fields that the log adds to a line
 GO_ON = "What was written before is kept: make room and run the command again"
+PACKED = ".gz", ".xz"  # suffixes of logs that are only read
 
 
 class Log:
@@ -121,11 +122,15 @@ def iterate(path: Path) -> Iterator[dict[str, Any]]:
 
 def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each record with the byte at which it ends. Raises like `iterate`, and OSError."""
+    if path.suffix in PACKED:
+        with open_untrusted(path, "a log that sps wrote") as (unpacked, _):
+            yield from entries_in(unpacked, path)
+        return
     with open_file(path) as file:
         yield from entries_in(file, path)
 
 
-def entries_in(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def entries_in(file: IO[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each line's end in bytes and its values; DataError: damage before the last line."""
     end = 0
     for number, line in enumerate(file):
@@ -162,7 +167,7 @@ def decode(line: bytes, number: int) -> dict[str, Any] | None:
     return values if isinstance(values, dict) and values.pop("n", None) == number else None
 
 
-def is_torn(line: bytes, file: BinaryIO) -> bool:
+def is_torn(line: bytes, file: IO[bytes]) -> bool:
     """Return whether `line`, just read from `file`, is torn: no newline, or zeros in the last line.
 
     A power cut may leave the end of a write without its beginning, which then reads as zeros. A

@@ -17,7 +17,7 @@ from spsbench.hardware.files import sync
 from spsbench.settings.records import Key, Record
 from spsbench.store.atomic import remove_drafts
 from spsbench.store.lock import Lock
-from spsbench.store.log import Log, encode, iterate
+from spsbench.store.log import PACKED, Log, encode, iterate
 from spsbench.store.manifest import NAME, Manifest, refuse_differences
 from spsbench.store.records import LogReader, Once, logs_of
 from spsbench.store.run_folder import (
@@ -192,6 +192,11 @@ def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
         if other_layout:
             Lock(log).close()
         begun = other_layout or name == shard_name(shard)
+        if resume and log.suffix in PACKED:
+            raise UsageError(
+                f"packed records ({log}): expected records-*.jsonl, which `resume` can go on with. "
+                "Unpack them with gunzip or unxz"
+            )
         if begun and not resume and log.stat().st_size:
             raise MismatchError(
                 f"a run is there already ({folder}): expected an empty folder. Go on with "

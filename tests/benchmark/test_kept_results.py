@@ -8,6 +8,7 @@ import pytest
 import spsbench
 from spsbench.settings.cell import Cell
 from spsbench.store.provenance import fields_of_cells
+from spsbench.store.records import records
 from tests.golden.make import GOLDEN
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -18,11 +19,10 @@ NEWER = {f"cells.{name}" for name in ("json_schema", "leave_open", "regex", "gra
 
 
 def texts_of(folder: Path, cells=None) -> dict:  # with (drafted, tested, accepted, emitted)
-    lines = (folder / "records-00-of-01.jsonl").read_text().splitlines()
     return {
-        (record["cell"], record["sample"]): (record["tokens"], [r[:4] for r in record["rounds"]])
-        for record in map(json.loads, lines)
-        if "tokens" in record and (cells is None or record["cell"] in cells)
+        (record.cell, record.sample): (record.tokens, [played[:4] for played in record.rounds])
+        for record in records(folder)
+        if cells is None or record.cell in cells
     }
 
 

@@ -1,14 +1,18 @@
+import gzip
+import lzma
+import shutil
 from pathlib import Path
 
 import pytest
 
 from spsbench.errors import InUseError, MismatchError, UsageError
 from spsbench.store.log import iterate
-from spsbench.store.manifest import Manifest
+from spsbench.store.manifest import RUN_SCHEMA, Manifest
 from spsbench.store.records import placed_records, records
 from spsbench.store.run import ATTEMPTS, open_run
 from spsbench.store.run_folder import records_path
 from spsbench.store.starts import Memory, Provenance
+from tests.golden.make import GOLDEN
 from tests.store import made
 
 
@@ -39,6 +43,18 @@ def test_a_run_goes_on_where_it_stopped_and_leaves_its_manifest(folder):
     assert [start.provenance.threads for start in starts] == [1, 2]
     assert files(folder)["manifest.json"] == manifest
     assert writer.count == 5
+
+
+@pytest.mark.parametrize("module", [gzip, lzma])
+def test_a_packed_run_is_read_and_not_gone_on_with(module, tmp_path):
+    run = shutil.copytree(GOLDEN / str(RUN_SCHEMA), tmp_path / "run")
+    kept, log = list(records(run)), run / "records-00-of-01.jsonl"
+    packed = log.with_name(f"{log.name}.{'gz' if module is gzip else 'xz'}")
+    packed.write_bytes(module.compress(log.read_bytes()))
+    log.unlink()
+    assert list(records(run)) == kept
+    with pytest.raises(UsageError, match="packed records"):
+        open_run(run, Manifest.load(run), resume=True)
 
 
 def test_a_run_that_is_there_is_never_mixed_in(folder):

@@ -14,6 +14,7 @@ from typing import Any
 import spsbench
 from spsbench import errors
 from spsbench.benchmark.bench import bench
+from spsbench.extensions.transformers.generate import generate_with
 from spsbench.pair.load import load
 from spsbench.pair.pair import Pair
 from spsbench.planning.plan import plan
@@ -25,6 +26,7 @@ STUB = Path(spsbench.__file__).with_suffix(".pyi")
 CALLS = {
     "LoadOptions": (load, "`spsbench.load` and `spsbench.generate`"),
     "CallOptions": (Pair.generate, "`Pair.generate`, `stream`, `generation` and `compare`"),
+    "GenerateWithOptions": (generate_with, "`spsbench.generate_with`"),
     "BenchOptions": (bench, "`spsbench.bench` and `Pair.bench`"),
     "PlanOptions": (plan, "`Pair.plan`"),
     "VerifyOptions": (Pair.verify, "`Pair.verify`"),
@@ -33,6 +35,7 @@ CALLS = {
 HOMES = {
     "benchmark.bench": ["bench"],
     "errors": ["Exit", *(name for name in vars(errors) if name.endswith("Error"))],
+    "extensions.transformers.generate": ["generate_with"],
     "pair.load": ["generate", "load"],
     "pair.pair": ["Pair"],
     "version": ["__version__"],

@@ -21,6 +21,7 @@ from spsbench.errors import (
     UsageError,
     WriteError,
 )
+from spsbench.extensions.transformers.generate import generate_with
 from spsbench.pair.load import generate, load
 from spsbench.pair.pair import Pair
 from spsbench.spec import Spec
@@ -45,6 +46,7 @@ __all__ = [
     "__version__",
     "bench",
     "generate",
+    "generate_with",
     "load",
 ]
 Decoder: TypeAlias = (
@@ -327,6 +329,51 @@ class CallOptions(TypedDict, total=False):
     weights: str | None
     """Weights of the target: checkpoint; int8, int4 or int4-64 (quantised); blocks (as stored
     in a GGUF file); served (another engine has them); or random. Default: checkpoint."""
+
+class GenerateWithOptions(TypedDict, total=False):
+    """Options of `spsbench.generate_with`; None: not given."""
+
+    allow_pickle: bool | None
+    """Allow weights in pickle files, which can run code when they are loaded. Default:
+    False."""
+    draft: str | None
+    """Name, folder or Hugging Face id of the draft model. self:int8 is the target quantised.
+    Default: that of a bundled pair."""
+    draft_adapter: str | None
+    """PEFT adapter merged into the draft model: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
+    draft_device: str | None
+    """Device of the draft model: cpu, cuda, cuda:1 ... Default: the target's."""
+    draft_dtype: str | None
+    """Data type of the draft model; auto is float32 on a CPU, else the checkpoint's. Default:
+    the target's."""
+    draft_engine: Engine | None
+    """Engine that runs the draft model; see sps list engines. Default: the target's."""
+    draft_revision: str | None
+    """Branch, tag or commit of the draft model on the hub. Default: none."""
+    draft_weights: str | None
+    """Weights of the draft model: checkpoint; int8, int4 or int4-64 (quantised); blocks (as
+    stored in a GGUF file); served (another engine has them); or random. Default: the
+    target's."""
+    drafter: Drafter | None
+    """What proposes tokens: NAME[:key=value,...]; see sps list drafters. Default: model, or
+    without a draft the target's bundled head or ngram."""
+    engine: Engine | None
+    """Engine that runs the target; see sps list engines. Default: fast."""
+    k: int | None
+    """Tokens drafted per round, 1..64; 0 is auto-regressive sampling (ArS). Default: 4."""
+    offline: bool | None
+    """Never contact the Hugging Face Hub. Default: False."""
+    schedule: Schedule | None
+    """How K is chosen in each round; see sps list schedules. Default: constant, or that of the
+    target's own drafter."""
+    seed: int | None
+    """Random seed; the same seed gives the same text. Default: 0."""
+    threads: int | Literal["auto"] | None
+    """CPU threads; auto leaves room for other programs. Default: auto."""
+    verifier: Verifier | None
+    """Acceptance rule; see sps list verifiers. Default: sps; traversal for sampled trees; match
+    for deterministic drafts."""
 
 class BenchOptions(TypedDict, total=False):
     """Options of `spsbench.bench` and `Pair.bench`; None: not given."""

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import re
 from pathlib import Path
 
@@ -59,3 +60,15 @@ def test_examples_of_the_reference_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "work" / "run" / "summary.json").exists()
     assert len(names["run"].summary) == 3
     assert names["figure"].startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.needs_fast
+def test_page_and_notebook_of_transformers_run():
+    notebook = json.loads((ROOT / "docs/examples/transformers.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    for blocks in BLOCK.findall((ROOT / "docs/howto/transformers.md").read_text()), cells:
+        names = {}
+        for block in blocks:
+            exec(compile(block, "transformers", "exec"), names)
+        assert names["speculative"].metrics.block_efficiency >= 1

@@ -2,7 +2,8 @@
 
 They apply in the order of transformers' own, with vLLM's two penalties where transformers has none:
 bias, repetition penalty (Keskar et al. 2019, arXiv 1909.05858, section 4.1), frequency and presence
-penalty, then bans: n-grams that would repeat, bad words, an end that comes too soon.
+penalty, then bans: n-grams that would repeat, bad words, an end that comes too soon; then what the
+caller brings.
 
 A target under processors is a language model of its own, whose distribution depends on the path:
 each drafted token counts for those after it, in a tree for its own children. So rows of target and
@@ -69,6 +70,10 @@ class TextProcessors:
         self._dead = []
         if banned:
             x[tuple(send(torch.tensor(banned).T, x.device))] = -torch.inf
+        if by.further is not None and paths:
+            ids = ((*text, *path) for path in paths)
+            x = torch.stack([by.further(*pair) for pair in zip(ids, x, strict=True)])
+        if banned or by.further is not None:
             dead = x.amax(-1) == -torch.inf
             if bool(dead.any()):
                 x, self._dead = torch.where(dead[:, None], logits.to(x), x), dead.tolist()

@@ -108,6 +108,18 @@ class ModelCache:
         self.chosen = chosen
         self._kept: dict[Hashable, Any] = {}
 
+    def adopt(self, spec: ModelSpec, model: PreTrainedModel, tokenizer: Any = None) -> None:
+        """Take a loaded model for that of `spec`, and prepare it in place for its engine.
+
+        Args:
+            tokenizer: of the model; None: not known, so that its tokens are numbers.
+        """
+        source, folder = source_of(spec, self._access), Path(spec.id)
+        self._kept[source, "folder", spec] = folder
+        self._kept[source, "tokenizer", folder] = tokenizer or IdTokenizer()
+        located = LocatedModel(spec, source, folder, tokenizer)
+        self._kept[source, spec.engine, folder] = self._prepared(model, spec.engine, located)
+
     @lost_rank_as_error()
     def load(self, cell: Cell) -> Loaded:
         """Load the models of `cell`; every check precedes the first weights."""
@@ -253,7 +265,14 @@ class ModelCache:
 
     def _load_for(self, spec: Spec | None, located: "LocatedModel") -> PreTrainedModel:
         """Load a model and prepare it for an engine; None: for plain modules of transformers."""
-        model = located.source.model(located.folder, mapped=True)
+        model = self._prepared(located.source.model(located.folder, mapped=True), spec, located)
+        materialise(model)  # what the engine has not packed
+        return model
+
+    def _prepared(
+        self, model: PreTrainedModel, spec: Spec | None, located: "LocatedModel"
+    ) -> PreTrainedModel:
+        """Prepare a model in place for an engine, with the choices of an earlier time."""
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{located.spec.id} {model.dtype} {spec}"
         try:
@@ -266,7 +285,6 @@ class ModelCache:
             raise DataError(
                 f"{error} ({located.folder}): expected a decoder whose cache takes tokens back"
             ) from error
-        materialise(model)  # what the engine has not packed
         if chosen and self.choices.get(name) != chosen:
             self.choices[name] = chosen
             self.chosen()

@@ -5,7 +5,7 @@ ids once a tokenizer is there.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -133,6 +133,7 @@ class Processors:
         words: rows of tokens that the answer never completes; they may begin in the prompt.
         least: tokens of the answer before one of `eos`.
         eos: ids that end a text.
+        further: (ids so far, [V] logits) -> [V] logits, applied last; None: nothing.
     """
 
     biases: tuple[tuple[int, float], ...] = ()
@@ -144,3 +145,4 @@ class Processors:
     words: tuple[tuple[int, ...], ...] = ()
     least: int = 0
     eos: frozenset[int] = field(default_factory=frozenset)
+    further: Callable[[Any, Any], Any] | None = None

@@ -51,9 +51,8 @@ class TextTracer:
     def rows(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Rows]:
         """Yield the logits and probs before each of `tokens`, piece by piece, under processors."""
         text, end = [*prompt, *tokens], len(prompt) + len(tokens)
-        by, processed = self._processors, None
-        if by is not None:
-            processed = TextProcessors(by, len(prompt))
+        by = self._processors
+        processed = None if by is None else TextProcessors(by, len(prompt))
         self.target.commit(0)
         self.target.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
         for begin in range(len(prompt), end, PIECE):

@@ -90,9 +90,8 @@ class DraftTracer:
         counts, hits = [], []
         text, last, most = list(prompt), None, self.of.most
         none, logits = torch.empty(0, dtype=torch.int64), torch.cat([x.logits for x in rows])
-        by, processed = self._processors, None
-        if by is not None:
-            processed = TextProcessors(by, len(prompt))
+        by = self._processors
+        processed = None if by is None else TextProcessors(by, len(prompt))
         for t, token in enumerate(tokens):
             context = Context(list(text), self.warp, last, processors=processed)
             noise = PhiloxStream(0).round(t)

@@ -97,12 +97,6 @@ def block_configs(target: PreTrainedConfig, count: int, where: str) -> Iterator[
             yield config
 
 
-def window_of(config: PreTrainedConfig) -> int | None:
-    """Return the newest keys that the layers of a block's config see; None: all."""
-    size, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    return size if size and (kinds is None or SLIDING in kinds) else None
-
-
 class Block(nn.Module):
     """A layer of a model of the target's class, over the cache of a head.
 

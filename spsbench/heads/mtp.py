@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.checkpoints.weights import TensorHeader
+from spsbench.engines.session.masks import window_of
 from spsbench.errors import DataError, SpsError, first_line
-from spsbench.heads.blocks import REMEDY, Block, BlockRotary, block_configs, text_config, window_of
+from spsbench.heads.blocks import REMEDY, Block, BlockRotary, block_configs, text_config
 from spsbench.heads.files import Files, part, whole
 from spsbench.heads.layers import Layer, LayerShape, Positions, Rotary, layer_shape
 from spsbench.heads.network import HeadModule, HeadNetwork, Rows

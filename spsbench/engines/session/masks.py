@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, PreTrainedModel
+from transformers import Cache, PreTrainedConfig, PreTrainedModel
 
 from spsbench.engines.session.cache import number_of
 from spsbench.loop.tree import block_visible, places
@@ -139,11 +139,17 @@ class Windows:
         return mask.masked_fill(beyond.to(mask.device), torch.finfo(mask.dtype).min)
 
 
+def window_of(config: PreTrainedConfig) -> int | None:
+    """Return the newest keys that layers of `config` with a window see; None: all see all."""
+    size, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    return size if size and (not kinds or SLIDING in kinds) else None
+
+
 def windows_of(model: PreTrainedModel) -> Windows | None:
     """Return the windows of `model` by its configuration; None: every layer sees all keys."""
     config = model.config.get_text_config()
-    size, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-    if not size or (kinds and SLIDING not in kinds):
+    size, kinds = window_of(config), getattr(config, "layer_types", None)
+    if size is None:
         return None
     if not kinds:
         return Windows(size, dict.fromkeys(range(config.num_hidden_layers), True), mapped=False)

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from spsbench.engines.replay import NetworkPass, NetworkReplay, RollOut, replay_over
-from spsbench.engines.session.masks import CausalMasks
+from spsbench.engines.session.masks import CausalMasks, Windows
 from spsbench.heads.eagle3 import Eagle3Network
 from spsbench.heads.layers import Positions
 from spsbench.heads.network import HeadNetwork
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import Warp, send
-from spsbench.loop.tree import places as positions_of
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import Context, Scores
 from spsbench.methods.drafters.frontier import Frontier
@@ -268,7 +267,8 @@ class HeadFrontier(HiddenReader):
             places = self.network.rotary(positions, self._dtype)
             sees = self._branched.branched(self._read + past, n, above)
             if self._window is not None:
-                sees = hide_beyond(self._window, sees, above, n)
+                windows = Windows(self._window, {}, mapped=False)
+                sees = windows.hide(sees, above, n, self._read + past)
         inputs = send(tokens, self._target.device), *places, features
         outputs = self._run("feed", self._fed, inputs, sees)[0]
         return self._noted(nodes, outputs)
@@ -345,18 +345,6 @@ class HeadFrontier(HiddenReader):
         return self._over_texts(
             "scores", lambda rows: self.network.scores(rows, self._their_head), features
         )
-
-
-def hide_beyond(window: int, mask: Tensor, parents: Tensor, m: int) -> Tensor:
-    """Return the mask [1, 1, m, n] of a tree without the keys that left the rows' windows.
-
-    Args:
-        window: newest keys that a row sees, its own among them.
-        parents: the parents of all nodes of the tree, the last m of them the rows; -1: the text.
-    """
-    keys = positions_of(parents, mask.shape[-1], 0)
-    beyond = keys[None] <= keys[-m:, None] - window
-    return mask.masked_fill(beyond.to(mask.device), torch.finfo(mask.dtype).min)
 
 
 class SlotFrontier(HeadFrontier):

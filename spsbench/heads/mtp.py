@@ -23,6 +23,7 @@ from spsbench.checkpoints.weights import TensorHeader
 from spsbench.engines.session.masks import window_of
 from spsbench.errors import DataError, SpsError, first_line
 from spsbench.heads.blocks import REMEDY, Block, BlockRotary, block_configs, text_config
+from spsbench.heads.families import TABLE
 from spsbench.heads.files import Files, part, whole
 from spsbench.heads.layers import Layer, LayerShape, Positions, Rotary, layer_shape
 from spsbench.heads.network import HeadModule, HeadNetwork, Rows
@@ -32,14 +33,7 @@ log = logging.getLogger(__name__)
 
 PLAIN = ("llama", "qwen2", "qwen3", "mistral")  # whose layers `layers` has
 LIKE = {"mimo": "qwen2"}  # models that transformers has not -> those with the same layers
-USUAL: Mapping[str, Mapping[str, str]] = {
-    "mimo": {"order": "feature"},
-    "mimo_v2_flash": {"feature": "raw", "feedback": "raw"},
-    "ernie4_5_moe": {"feature": "raw", "feedback": "raw"},
-    "step3p7": {"feedback": "raw"},
-}
-"""Target -> its flags, where they are not embedding, normed, normed."""
-
+USUAL: Mapping[str, Mapping[str, str]] = TABLE["mtp"]  # target -> its flags, where not the usual
 NORMLESS = ("ernie4_5_moe",)  # targets whose last norm is their prediction layer's, too
 PACKED = ("F8_", "U8", "I32")  # beginnings of the dtypes of weights in codes
 

@@ -9,6 +9,7 @@ import random
 import shutil
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow
@@ -27,198 +28,13 @@ from spsbench.settings.execution import Access
 from spsbench.spec import Spec
 
 Q, A, T = "Say: the quick fox", "the quick fox sleeps", "first I think"
-SYSTEM = "Be very brief"
 USER, REPLY = {"role": "user", "content": Q}, {"role": "assistant", "content": A}
 CALL = {"name": "find", "arguments": '{"q": "a quick fox"}'}
-CALLED = '{"name": "find", "arguments": {"q": "a quick fox"}}'
 TOOL = {"type": "function", "function": {"name": "find", "description": "Finds a word"}}
-CHOICE = {"index": 0, "message": REPLY, "finish_reason": "stop"}
-CHAT = {"id": "c", "object": "chat.completion", "choices": [CHOICE]}
-ATTRIBUTES = {"gen_ai.system": "openai", "gen_ai.request.temperature": 0.5}
-IN = [{"role": "user", "parts": [{"type": "text", "content": Q}]}]
-OUT = [{"role": "assistant", "parts": [{"type": "text", "content": A}], "finish_reason": "stop"}]
-LC = {"lc": 1, "type": "constructor", "id": ["langchain", "AIMessage"], "kwargs": {"content": A}}
-STEP = {"type": "contentBlock", "content": [{"type": "text", "text": A}]}
-STUDIO = [
-    {"versions": [{"role": "user", "content": [{"type": "text", "text": Q}]}]},
-    {"versions": [{"role": "assistant", "steps": [STEP]}], "currentlySelected": 0},
-]
-OTLP = [
-    {"key": "gen_ai.prompt.0.role", "value": {"stringValue": "user"}},
-    {"key": "gen_ai.prompt.0.content", "value": {"stringValue": Q}},
-    {"key": "gen_ai.completion.0.role", "value": {"stringValue": "assistant"}},
-    {"key": "gen_ai.completion.0.content", "value": {"stringValue": A}},
-]
-WITH_PROMPT = {
-    "Ollama generate": {"model": "m", "prompt": Q, "response": A, "done": True, "eval_count": 4},
-    "llama.cpp completion": {"content": A, "tokens_predicted": 4, "prompt": Q, "stop": True},
-    "SGLang dump": {"rid": "a", "obj": {"text": Q}, "out": {"text": A, "meta_info": {}}},
-    "lm-eval samples": {
-        "doc": {"question": Q},
-        "arguments": {"gen_args_0": {"arg_0": Q, "arg_1": {"until": ["\n"]}}},
-        "resps": [[A]],
-        "filtered_resps": ["4"],
-    },
-    "lm-eval samples of old": {"arguments": [[Q, {"until": ["\n"]}]], "resps": [[A]]},
-    "GuideLLM": {"benchmarks": [{"requests": {"successful": [{"prompt": Q, "output": A}]}}]},
-    "LM Studio": {"name": "a talk of two", "messages": STUDIO},
-    "Open WebUI": {"title": "a b", "chat": {"models": ["m"], "messages": [USER, REPLY]}},
-    "LangSmith": {"run_type": "llm", "inputs": {"messages": [[USER]]}, "outputs": CHAT},
-    "LangChain's messages": {
-        "run_type": "llm",
-        "inputs": {"messages": [{"type": "human", "data": {"content": Q}}]},
-        "outputs": {"generations": [[{"text": "", "message": LC}]]},
-    },
-    "Anthropic batch": {
-        "custom_id": "a",
-        "params": {"messages": [USER]},
-        "result": {"type": "succeeded", "message": {"content": [{"type": "text", "text": A}]}},
-    },
-    "OTel, parts": {
-        "name": "chat m",
-        "attributes": {
-            **ATTRIBUTES,
-            "gen_ai.input.messages": json.dumps(IN),
-            "gen_ai.output.messages": json.dumps(OUT),
-        },
-    },
-    "OTLP": {"resourceSpans": [{"scopeSpans": [{"spans": [{"attributes": OTLP}]}]}]},
-    "OpenInference": {
-        "attributes": {
-            "openinference.span.kind": "LLM",
-            "llm.input_messages.0.message.role": "user",
-            "llm.input_messages.0.message.content": Q,
-            "llm.output_messages.0.message.role": "assistant",
-            "llm.output_messages.0.message.content": A,
-        }
-    },
-    "Gemini": {
-        "request": {"contents": [{"role": "user", "parts": [{"text": Q}]}]},
-        "response": {"candidates": [{"content": {"role": "model", "parts": [{"text": A}]}}]},
-    },
-    "Bedrock": {
-        "input": {"inputBodyJson": {"messages": [{"role": "user", "content": [{"text": Q}]}]}},
-        "output": {
-            "outputBodyJson": {
-                "output": {"message": {"role": "assistant", "content": [{"text": A}]}}
-            }
-        },
-    },
-    "promptfoo": {"results": {"results": [{"prompt": {"raw": Q}, "response": {"output": A}}]}},
-    "Inspect": {"samples": [{"id": 1, "input": Q, "target": "x y", "output": CHAT}]},
-    "text-generation-webui": {"internal": [[Q, A]]},
-    "WildChat": {"conversation": [USER, REPLY]},
-    "KoboldCpp": {"prompt": Q, "results": [{"text": A}]},
-    "distilabel": {"instruction": Q, "generation": A},
-    "Dolly": {"instruction": "Do it", "context": Q, "response": A},
-    "data set in upper case": "Prompt\tResponse\n" + Q + "\t" + A,
-    "CSV of JSON": f'input,output\n"[{{""role"": ""user"", ""content"": ""{Q}""}}]","{A}"',
-    "history of pairs": {"history": [["a b", "c d"]], "query": Q, "response": A},
-    "harmony's author": {"messages": [{"author": {"role": "user"}, "content": Q}, REPLY]},
-    "a list of messages a line": [USER, REPLY],
-    "system as blocks": {"system": [{"type": "text", "text": Q}], "messages": [], "response": A},
-    "system as an object": {"system_prompt": {"text": Q}, "prompt": "a b", "response": A},
-    "instructions as messages": {"instructions": [USER], "input": "a b", "output": A},
-    "tools": {"messages": [{**USER, "content": "x"}], "tools": [{"about": Q}], "response": A},
-    "calls of the past": {
-        "messages": [
-            {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": Q}}]},
-            {"role": "tool", "content": "x y"},
-        ],
-        "response": A,
-    },
-}
+FORMS = json.loads(Path(__file__).with_name("forms.json").read_text())
+WITH_PROMPT = FORMS["with_prompt"]
 """Lines whose prompt holds Q, and whose answer is A."""
-
-ANSWERS = {
-    "DeepSeek": ({"message": {**REPLY, "reasoning_content": T}}, [T, A]),
-    "OpenRouter": (
-        {"message": {**REPLY, "reasoning": T, "reasoning_details": [{"text": T}]}},
-        [T, A],
-    ),
-    "Anthropic": (
-        {"content": [{"type": "thinking", "thinking": T}, {"type": "text", "text": A}]},
-        [T, A],
-    ),
-    "Responses": (
-        {
-            "output": [
-                {"type": "reasoning", "content": [{"type": "reasoning_text", "text": T}]},
-                {"type": "message", "role": "assistant", "content": [{"text": A}]},
-                {"type": "function_call", **CALL},
-            ]
-        },
-        [T, A, CALLED],
-    ),
-    "Gemini": (
-        {"candidates": [{"content": {"parts": [{"text": T, "thought": True}, {"text": A}]}}]},
-        [T, A],
-    ),
-    "Bedrock": (
-        {
-            "output": {
-                "message": {
-                    "role": "assistant",
-                    "content": [
-                        {"reasoningContent": {"reasoningText": {"text": T}}},
-                        {"text": A},
-                        {"toolUse": {"name": "find", "input": {"q": "a quick fox"}}},
-                    ],
-                }
-            }
-        },
-        [T, A, CALLED],
-    ),
-    "Ollama": ({"message": {**REPLY, "thinking": T}, "done": True}, [T, A]),
-    "OTel": (
-        [
-            {
-                "role": "assistant",
-                "parts": [
-                    {"type": "reasoning", "content": T},
-                    {"type": "text", "content": A},
-                    {"type": "tool_call", **CALL},
-                ],
-            }
-        ],
-        [T, A, CALLED],
-    ),
-    "calls": ({"message": {"role": "assistant", "tool_calls": [{"function": CALL}]}}, [CALLED]),
-    "an old call": ({"message": {"role": "assistant", "function_call": CALL}}, [CALLED]),
-    "refusal": ({"message": {"role": "assistant", "content": None, "refusal": A}}, [A]),
-}
-LEFT_OUT = {
-    "a piece of a stream": {"object": "chat.completion.chunk", "choices": [{"delta": {}}]},
-    "a piece of Ollama's stream": {"prompt": Q, "response": "the", "done": False},
-    "a span": {"type": "SPAN", "input": Q, "output": A},
-    "a chain": {"run_type": "chain", "inputs": {"input": Q}, "outputs": {"output": A}},
-    "a tool of a trace": {"attributes": {"gen_ai.operation.name": "execute_tool", "x": A}},
-    "an error": {"custom_id": "a", "response": {"status_code": 500, "body": {"error": {}}}},
-    "an error beside": {"prompt": Q, "response": {"text": A, "status_code": 429}},
-    "a filter": {"prompt": Q, "choices": [{"text": A, "finish_reason": "content_filter"}]},
-    "a cache": {"prompt": Q, "response": A, "cache_hit": True},
-    "a shortened text": {"prompt": Q, "response": A + "... (litellm_truncated 900 chars)"},
-    "an image": {
-        "messages": [
-            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
-        ],
-        "response": A,
-    },
-    "thoughts in a summary": {
-        "prompt": Q,
-        "response": {"output": [{"type": "reasoning", "summary": [{"text": "It thought"}]}, REPLY]},
-    },
-    "thoughts of another name": {"prompt": Q, "response": {"text": A, "musings": "Let me see"}},
-    "text of a prompt of another name": {
-        "request": {"prompt": Q, "suffix": "the end"},
-        "output": A,
-    },
-    "lengths alone": {"timestamp": 27482, "input_length": 6955, "output_length": 52},
-    "log-likelihoods": {"arguments": [[Q, "a b"]], "resps": [[["-1.5", "False"]]]},
-    "one message": {"role": "user", "content": Q},
-    "a role that is an object": {"messages": [{"role": {}, "content": Q}]},
-    "a part that is a list": {"messages": [{"role": [1], "content": [[7]]}], "choices": [[{}]]},
-}
+ANSWERS, LEFT_OUT = FORMS["answers"], FORMS["left_out"]
 
 
 class Letters:

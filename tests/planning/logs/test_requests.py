@@ -20,46 +20,8 @@ from spsbench.planning.logs.tokens import Tokens
 Q, A = "Say: the quick fox", "the quick fox sleeps"
 USER, REPLY = {"role": "user", "content": Q}, {"role": "assistant", "content": A}
 MESSAGES = [{"role": "system", "content": "Be brief"}, USER]
-PARTS = [{"type": "text", "text": A[:5]}, {"type": "text", "text": A[5:]}]
 CHAT = {"id": "c1", "choices": [{"index": 0, "message": REPLY, "finish_reason": "stop"}]}
-TEXT = {"object": "text_completion", "choices": [{"text": A}]}
-OUTPUT = [
-    {"type": "reasoning", "summary": []},
-    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": A}]},
-]
-RESPONSES = {"object": "response", "output": OUTPUT}
-SHAPES = {
-    "prompt, completion": {"prompt": Q, "completion": A},
-    "prompt, text": {"prompt": Q, "text": A},
-    "prompt, choices": {"prompt": Q, "choices": [{"text": A}]},
-    "prompt as messages": {"prompt": MESSAGES, "response": A},
-    "prompt as parts": {"prompt": [{"type": "text", "text": Q}], "response": PARTS},
-    "question, answer": {"question": Q, "answer": A},
-    "input, output": {"input": Q, "output": A},
-    "Alpaca": {"instruction": "Obey", "input": Q, "output": A},
-    "Alpaca without input": {"instruction": Q, "input": "", "output": A},
-    "messages, response": {"messages": MESSAGES, "response": A},
-    "messages, message": {"messages": MESSAGES, "response": REPLY},
-    "messages, choices": {"messages": MESSAGES, "choices": CHAT["choices"]},
-    "parts": {"messages": [{"role": "user", "content": [{"text": Q}]}], "response": PARTS},
-    "conversation": {"messages": [*MESSAGES, REPLY]},
-    "conversation and its answer": {"messages": [*MESSAGES, REPLY], "response": A},
-    "gateway, chat": {"request": {"messages": MESSAGES, "temperature": 0}, "response": CHAT},
-    "gateway, completions": {"request": {"prompt": Q}, "response": TEXT},
-    "gateway, bodies": {"request": {"body": {"prompt": Q}}, "response": {"body": TEXT}},
-    "LiteLLM": {"id": "1", "messages": MESSAGES, "response": CHAT, "model_parameters": {}},
-    "LiteLLM, JSON": {"messages": json.dumps(MESSAGES), "response": json.dumps(CHAT)},
-    "Langfuse": {"input": {"messages": MESSAGES}, "output": REPLY, "type": "GENERATION"},
-    "Langfuse, JSON": {"input": json.dumps(MESSAGES), "output": json.dumps(REPLY)},
-    "Responses": {"request": {"input": Q, "instructions": "Obey"}, "response": RESPONSES},
-    "Responses, items": {"input": [USER], "output": OUTPUT},
-    "batch on one line": {"custom_id": "a", "body": {"prompt": Q}, "response": {"body": TEXT}},
-    "custom_id": {"custom_id": "a", "prompt": Q, "response": A},
-    "vLLM's own output": {"prompt": Q, "outputs": [{"index": 0, "text": A}]},
-    "ShareGPT": {"conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": A}]},
-    "conversations of roles": {"conversations": [USER, REPLY]},
-    "answer that is JSON of its own": {"prompt": Q, "response": json.dumps({"text": A})},
-}
+SHAPES = json.loads(Path(__file__).with_name("forms.json").read_text())["shapes"]
 FILES = {
     "lines": lambda rows: "".join(json.dumps(row) + "\n" for row in rows),
     "list": json.dumps,

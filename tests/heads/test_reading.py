@@ -4,7 +4,9 @@ import json
 import os
 import pickle
 import re
+import tomllib
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -178,29 +180,7 @@ def test_numbers_that_no_head_has_are_refused(target, tmp_path, harm):
         HeadSite(folder, target).drafter()
 
 
-ODD_CONFIGS = {
-    "too many heads": ("Medusa, vLLM", {"num_heads": 10**9}, "num_heads is 1000000000 .*1 to 3"),
-    "less than one head": ("Medusa, vLLM", {"num_heads": -1}, "num_heads is -1 .*1 to 3"),
-    "a head that is not there": ("Medusa, vLLM", {"num_heads": 4}, "num_heads is 4 .*1 to 3"),
-    "heads by their authors": ("Medusa", {"medusa_num_heads": 10**9}, "medusa_num_heads is 1000"),
-    "more columns than rows": (
-        "Medusa, vLLM",
-        {"truncated_vocab_size": 10**6},
-        "truncated_vocab_size is 1000000 .*expected 5, the rows",
-    ),
-    "stages without end": ("MLP speculator", {"n_predict": 10**8}, "n_predict is 100000000"),
-    "blocks without end": ("blockwise", {"num_heads": 10**8}, "num_heads is 100000000"),
-    "layers without end": ("EAGLE-1", {"num_hidden_layers": 10**8}, "num_hidden_layers is 1000"),
-    "an unknown kind": ("Medusa, vLLM", {"model_type": "wibble"}, "model_type is 'wibble'"),
-    "an unknown layer": ("EAGLE-3", {"model_type": "wibble"}, "model_type is 'wibble'"),
-    "a word for a number": ("EAGLE-3", {"rms_norm_eps": "x"}, "rms_norm_eps is 'x' .*above 0"),
-    "an eps below 0": ("EAGLE-3", {"rms_norm_eps": -1}, "rms_norm_eps is -1 .*above 0"),
-    "angles without a base": (
-        "EAGLE-3",
-        {"rope_parameters": {"rope_theta": 0}},
-        "rope_theta is 0 .*above 0",
-    ),
-}
+ODD_CONFIGS = tomllib.loads(Path(__file__).with_name("odd_configs.toml").read_text())
 
 
 @pytest.mark.parametrize("name", ODD_CONFIGS)

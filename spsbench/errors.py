@@ -28,6 +28,7 @@ class Exit(IntEnum):
     MISMATCH = 5  # the run on disk is of another configuration
     NOT_VALID = 6  # an audit whose own controls failed, so that it says nothing
     BIAS = 7  # an audit that found text which is not distributed as the target's
+    WORSE = 8  # an audit whose results are worse than those that were expected
     DATA = 65  # a model, prompt or file that cannot be used
     MISSING = 66  # an input that is not there
     UNAVAILABLE = 69  # hub or device out of reach

@@ -200,6 +200,7 @@ The function returns the value under the key, and the rows of the table as pairs
 
 SERVED = ".extensions.vllm.rules:serving"
 """What vLLM drafts by: (spec of a drafter, K, target) -> its options by flags, and its command."""
+EXPECT = ".extensions.conformance.expect:deliver"  # of `sps check --expect`
 VECTORS = ".extensions.conformance.vectors:write_vectors"  # of `sps verify rules --vectors`
 
 

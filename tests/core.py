@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 IGNORED = shutil.ignore_patterns(".*", "__pycache__", "extensions", "work", "site", "build", "dist")
 MARKS = "not needs_fast and not slow and not portable and not browser and not cluster and not live"
-PARALLEL = ("--numprocesses", "auto", "--maxprocesses", "8", "--dist", "worksteal")
+PARALLEL = ("--numprocesses", "auto", "--maxprocesses", "8", "--dist", "worksteal", "-p", "no:sps")
 
 
 def main() -> int:

@@ -123,8 +123,11 @@ def chat(texts: Texts, prompt: str, tokens: int) -> Ask:
 async def compare_forms(
     texts: Texts, part: str, reference: str, requests: Sequence[Request]
 ) -> ServerGreedy:
-    """Compare whole and streamed replies, of tools with the baseline's too, and remark faults."""
-    has_base = part == "tools" and BASE in texts.servers
+    """Compare whole and streamed replies, of tools with the baseline's too, and remark faults.
+
+    A reply without what is compared, calls or text, decides nothing.
+    """
+    has_base, empty = part == "tools" and BASE in texts.servers, set[str]()
 
     async def faults_in(attempt: str, requests: Sequence[Request]) -> list[list[str]]:
         asks = [
@@ -135,7 +138,7 @@ async def compare_forms(
         replies = await ask_all(texts, OWN, asks)
         bases = await ask_all(texts, BASE, asks[::2]) if has_base else []
         faults = []
-        for i, (_, _, more) in enumerate(requests):
+        for i, (name, _, more) in enumerate(requests):
             whole, streamed = replies[2 * i : 2 * i + 2]
             lines = differences(whole, streamed, "whole")
             for base in bases[i : i + 1]:
@@ -144,13 +147,15 @@ async def compare_forms(
                 forced = more["tool_choice"] != "auto"
                 lines += {*wrong_calls(whole, forced), *wrong_calls(streamed, forced)}
             faults.append(lines)
+            if not (whole.calls if more else whole.text + whole.thoughts):
+                empty.add(name)
         return faults
 
     faults, compared = await faults_in("first", requests), []
     wrong = [request for request, lines in zip(requests, faults, strict=True) if lines]
     again = iter(await faults_in("again", wrong) if wrong else ())
     for (name, _, _), lines in zip(requests, faults, strict=True):
-        kind = GreedyKind.IDENTICAL
+        kind = GreedyKind.ALONE if name in empty else GreedyKind.IDENTICAL
         if lines:
             kind = GreedyKind.BUG if next(again) else GreedyKind.UNKNOWN
             texts.remark(f"{part}: {name}: {'; '.join(lines)}")

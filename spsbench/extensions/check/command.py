@@ -1,8 +1,9 @@
 """`sps check`: audit whether a running server's speculation is lossless and faster."""
 
+import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -12,9 +13,15 @@ from spsbench.cli.terminal import write
 from spsbench.errors import Exit, UsageError
 from spsbench.extensions.check.options import CheckOptions
 from spsbench.hardware.signals import graceful
+from spsbench.registry import EXPECT, at, is_installed
 from spsbench.version import __version__
 
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
+
+
+def file(help: str) -> Any:
+    """Return an option that names a file for a pipeline."""
+    return o.option("Pipelines", metavar="FILE", help=help)
 
 
 @o.takes(CheckOptions, often=["weights", "chat"])
@@ -23,8 +30,16 @@ def check(
         str | None,
         typer.Argument(metavar="URL", help="Address of the server, without an API key."),
     ] = None,
-    format: o.AuditFormat = "table",
+    format: Annotated[
+        Literal["table", "json", "html", "sarif"],
+        o.option(o.OUTPUT, "--format", "-f", help="Output format; html goes to the file --out."),
+    ] = "table",
     out: o.PageFile = None,
+    expect: Annotated[
+        Path | None, file("Exit 8 where results are worse than in FILE, else 0.")
+    ] = None,
+    write_expect: Annotated[Path | None, file("Keep the results in FILE, for --expect.")] = None,
+    junit: Annotated[Path | None, file("Write the results to FILE as JUnit's XML.")] = None,
     **options: Any,
 ) -> None:
     """Audit a running server: output distribution, greedy texts, tokens per pass, speed.
@@ -34,6 +49,11 @@ def check(
     """
     if url is None and options.get("resume") is None:
         raise UsageError("expected the URL of a server, or --resume FILE")
+    conclude = None
+    if format == "sarif" or expect or write_expect or junit:
+        if not is_installed(EXPECT):
+            raise UsageError("expected the extension 'conformance', for files of pipelines")
+        conclude = at(EXPECT)(expect, write_expect, junit)
     from spsbench.cli.progress import deferred_progress
     from spsbench.extensions.check.check import run_check
     from spsbench.serving.address import checked
@@ -41,8 +61,8 @@ def check(
     o.check_page(format, out)
     place = None
     if url is not None:
-        parts, at = urlsplit(checked(url)), time.strftime("%m%d-%H%M%S")
-        place = Path(f"sps-check-{parts.hostname}-{parts.port or parts.scheme}-{at}.jsonl")
+        parts, now = urlsplit(checked(url)), time.strftime("%m%d-%H%M%S")
+        place = Path(f"sps-check-{parts.hostname}-{parts.port or parts.scheme}-{now}.jsonl")
     try:
         with graceful(raises=True) as interrupt, deferred_progress() as watch:
             result = run_check(url, options, place, watch=watch)
@@ -53,7 +73,11 @@ def check(
     from spsbench.reports.reporter import Section
 
     sentence = page.sentence(result)
-    if format == "html":
+    wrong, log = conclude(result) if conclude else ([], {})
+    result.notes += [f"not as expected: {line}" for line in wrong]
+    if format == "sarif":
+        write(f"{json.dumps(log)}\n")
+    elif format == "html":
         deliver(page.as_html(result, __version__), format, out)
         if out is not None:
             write(f"{sentence}\n")
@@ -62,4 +86,5 @@ def check(
         tables = tuple(page.tables(result))
         section = Section(title="", status="open", line=sentence, notes=notes, tables=tables)
         show(page.as_json(result), format, section)
-    raise typer.Exit(CODES.get(result.verdict, Exit.NOT_VALID))
+    code = CODES.get(result.verdict, Exit.NOT_VALID)
+    raise typer.Exit(code if expect is None else Exit.WORSE if wrong else Exit.OK)

@@ -1,4 +1,5 @@
-"""What other engines' own tests take from here: test vectors of the rules, a pytest plug-in.
+"""What other engines' pipelines take from here: a pytest plug-in, expectations, test vectors.
 
-Torch is loaded by `vectors` alone. Read `vectors`.
+Torch is loaded by `vectors` alone; servers are audited by processes of `sps check`.
+Read `claims`, `plugin` and `expect`, then `vectors`.
 """

@@ -1,6 +1,6 @@
 """One option is one line: the commands, the experiment file and the library have the same set."""
 
-import math
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, get_args, get_origin
@@ -23,49 +23,8 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import numbers, options_of, parse
 from spsbench.spec import Spec
 
-GIVEN = {
-    "target": "folder",
-    "revision": "main",
-    "weights": "random",
-    "adapter": "folder=0.5",
-    "trust_remote_code": True,
-    "engine": "eager",
-    "device": "cuda",
-    "dtype": "float16",
-    "attention": "eager",
-    "draft": "other",
-    "draft_revision": "v1",
-    "draft_weights": "random",
-    "draft_adapter": "other",
-    "draft_engine": "eager",
-    "draft_device": "cuda:1",
-    "draft_dtype": "bfloat16",
-    "k": 3,
-    "drafter": "ngram:n=3",
-    "verifier": "block",
-    "schedule": "constant:lookahead=2",
-    "decoder": "hf",
-    "max_new_tokens": 9,
-    "temperature": 0.5,
-    "top_p": 0.9,
-    "top_k": 7,
-    "min_p": 0.1,
-    "logit_bias": ["7=-1.5"],
-    "repetition_penalty": "1.3:answer",
-    "frequency_penalty": 0.5,
-    "presence_penalty": -0.5,
-    "no_repeat_ngram": 3,
-    "bad_words": ["x, y"],
-    "min_new_tokens": 2,
-    "seed": 5,
-    "stop": ["x"],
-    "ignore_eos": True,
-    "json_schema": '{"type":"null"}',
-    "leave_open": True,
-    "regex": "[ab]",
-    "grammar": 'start: "a"\n',
-}
-"""A value of each option that is not its default."""
+TABLE = tomllib.loads(Path(__file__).with_name("options.toml").read_text())
+GIVEN, OUTSIDE = TABLE["given"], TABLE["outside"]
 
 
 def flags_of(command):
@@ -153,32 +112,6 @@ def test_revisions_and_the_trust_in_them_go_with_their_models():
     assert pinned.target == ModelSpec("a/b", "r", trust_remote_code=True)
     assert pinned.draft == ModelSpec("c/d", "s", trust_remote_code=True)
     assert make_request(**trusted).draft == ModelSpec("c/d")
-
-
-OUTSIDE = {
-    "k": (-1, 65, 10**9),
-    "max_new_tokens": (-1,),
-    "temperature": (-1.0, math.nan, math.inf),
-    "top_p": (0.0, 1.5, math.nan),
-    "top_k": (-1,),
-    "min_p": (2.0,),
-    "logit_bias": (["7"], ["=1"], ["7=nan"], ["7=inf"], {"7": "x"}),
-    "repetition_penalty": (0, -1.0, math.inf, math.nan, True, "1.1:", "1.1:prompt", "x", ""),
-    "frequency_penalty": (math.nan, math.inf),
-    "presence_penalty": (math.nan, -math.inf),
-    "no_repeat_ngram": (-1,),
-    "bad_words": ([""], ["a", ""]),
-    "min_new_tokens": (-1,),
-    "seed": (-1, 2**64),
-    "stop": ([""], ["a", ""]),
-    "trust_remote_code": (True,),
-    "draft_revision": ("r",),
-    "drafter": ("ngram:", "ngram:n"),
-    "verifier": (":x=1", "sps:x"),
-    "schedule": ("x:a=1,a=2", "x:a=", "x:=1", "x:a=1,", ""),
-    "engine": (":",),
-    "weights": ("int3",),
-}
 
 
 @pytest.mark.parametrize("name", OUTSIDE)

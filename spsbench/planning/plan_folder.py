@@ -140,12 +140,7 @@ def begin_plan(folder: Path, identity: Mapping[str, Any], place: OutputFolder) -
 
 
 def prompts_of(
-    spec: Spec,
-    task: Task,
-    fits: Fits,
-    limit: int,
-    held_back: int,
-    sample_seed: int = 0,
+    spec: Spec, task: Task, fits: Fits, limit: int, held_back: int, sample_seed: int = 0
 ) -> tuple[list[Sample], list[Sample]]:
     """Draw first turns of a task: `limit` to trace and `held_back` others for real rounds.
 
@@ -201,10 +196,7 @@ def write_prompts(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
 
 
 def costs_of_plan(
-    path: Path,
-    setting: Mapping[str, Any],
-    drafts: Iterable[Drafting],
-    measure: Callable[[], Costs],
+    path: Path, setting: Mapping[str, Any], drafts: Iterable[Drafting], measure: Callable[[], Costs]
 ) -> Costs:
     """Return the costs in the file of a plan, measured and written if it lacks them.
 

@@ -179,10 +179,7 @@ class Planned:
                 f"{few} of those held back {'was' if few == 1 else 'were'} compared with ArS "
                 "(`held_back`).",
             ),
-            (
-                not (measured or self.missing or self.incomplete),
-                f"Nothing was measured: {reason}.",
-            ),
+            (not (measured or self.missing or self.incomplete), f"Nothing was measured: {reason}."),
             *(
                 (why, f"{name} was run, and has no measured figures: {why}.")
                 for name, why in self.missing.items()

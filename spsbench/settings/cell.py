@@ -101,10 +101,7 @@ class Configuration(ProcessorSettings, WarpSettings):
     draft: ModelSpec | None = None
     drafter: Annotated[
         Spec,
-        Option(
-            METHOD,
-            default_text="model, or without a draft the target's bundled head or ngram",
-        ),
+        Option(METHOD, default_text="model, or without a draft the target's bundled head or ngram"),
     ] = Spec("model")
     verifier: Annotated[
         Spec,

@@ -41,11 +41,7 @@ class Access:
     threads: Annotated[
         int | None,
         Option(
-            MACHINE,
-            between(1, THREADS_MAX),
-            default_text="auto",
-            metavar="N|auto",
-            parse=_count,
+            MACHINE, between(1, THREADS_MAX), default_text="auto", metavar="N|auto", parse=_count
         ),
     ] = None
 

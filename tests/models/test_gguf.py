@@ -67,7 +67,7 @@ def test_ends_and_sampling_of_a_file_are_applied_or_named(tmp_path, monkeypatch)
     assert eos_ids(made, load_tokenizer(made, trust_remote_code=False)) == {2, 5, 7}
     assert own_sampling(ModelSpec(str(file)), Access(offline=True)) == {"temperature": 3}
     assert set(hidden_settings(made)) == {
-        *("temperature", "general.sampling.mirostat", "tokenizer.ggml.mystery"),
+        *("temperature", "general.sampling.mirostat", "tokenizer.ggml.mystery")
     }
 
 

@@ -272,10 +272,7 @@ def test_keys_and_tensors_that_are_not_read_are_refused(keys, tensors, tmp_path,
     assert not list((tmp_path / "cache" / "spsbench" / "gguf").glob("*"))
 
 
-@pytest.mark.parametrize(
-    ("end", "pre"),
-    [(END, "gpt-2"), ("<|end_of_text|>", "llama-bpe")],
-)
+@pytest.mark.parametrize(("end", "pre"), [(END, "gpt-2"), ("<|end_of_text|>", "llama-bpe")])
 def test_tokens_that_a_file_does_not_list_are_none(end, pre, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = write(tmp_path / "tiny.gguf", model_of("llama", {}), {}, {}, end, pre)

@@ -27,8 +27,7 @@ def file(help: str) -> Any:
 @o.takes(CheckOptions, often=["weights", "chat"])
 def check(
     url: Annotated[
-        str | None,
-        typer.Argument(metavar="URL", help="Address of the server, without an API key."),
+        str | None, typer.Argument(metavar="URL", help="Address of the server, without an API key.")
     ] = None,
     format: Annotated[
         Literal["table", "json", "html", "sarif"],

@@ -121,9 +121,7 @@ def check_batches(sizes: Sequence[int], costs: Costs) -> BatchCosts:
     )
 
 
-def engine_table(
-    gains: Mapping[int, Mapping[Method, Estimate]],
-) -> tuple[str, list[list[int]]]:
+def engine_table(gains: Mapping[int, Mapping[Method, Estimate]]) -> tuple[str, list[list[int]]]:
     """Return the method that gains most over all sizes, and its K as [from, to, K] by size.
 
     `gains` is size -> method -> speed-up, sizes rising. K = 0 is plain sampling; the method is

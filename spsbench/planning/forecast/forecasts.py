@@ -215,11 +215,7 @@ def forecast_all(
 
 
 def least_seconds(
-    group: Method,
-    draft: DraftOf,
-    traced: Sequence[tuple[Written, Along]],
-    costs: Costs,
-    most: int,
+    group: Method, draft: DraftOf, traced: Sequence[tuple[Written, Along]], costs: Costs, most: int
 ) -> float:
     """Return the least seconds of all texts with the best K, 0 to `most`, of every round.
 

@@ -203,10 +203,7 @@ def why(verdict: Verdict, best: Prediction | None, needs: BreakEven) -> str:
             verdict is Verdict.NEITHER,
             "What the draft saves is about what it costs; plain sampling is simpler.",
         ),
-        (
-            needs.c >= 1,
-            "The draft is slower than the target itself, so it can never save time.",
-        ),
+        (needs.c >= 1, "The draft is slower than the target itself, so it can never save time."),
         (
             best.drafted < HALF and best.tau.mean < 1 + HALF / 2,
             "The draft hardly ever finds anything to propose, and looking for it costs time.",

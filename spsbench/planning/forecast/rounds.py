@@ -265,12 +265,7 @@ def median(turns: Floats) -> Floats:
 
 
 def price(
-    sizes: Ints,
-    weights: Floats,
-    costs: Costs,
-    drafter: Drafting,
-    rule: str | None,
-    batch: int = 1,
+    sizes: Ints, weights: Floats, costs: Costs, drafter: Drafting, rule: str | None, batch: int = 1
 ) -> Floats:
     """Return [parts, turns] seconds of rounds of these sizes, each times its weight, summed.
 

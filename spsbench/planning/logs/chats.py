@@ -92,9 +92,7 @@ class Content:
 
     def __add__(self, other: "Content") -> "Content":
         return Content(
-            self.texts + other.texts,
-            self.thoughts + other.thoughts,
-            self.calls + other.calls,
+            self.texts + other.texts, self.thoughts + other.thoughts, self.calls + other.calls
         )
 
     def message(self, role: str) -> dict[str, Any]:

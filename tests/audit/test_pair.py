@@ -181,7 +181,7 @@ def test_the_referee_scores_a_packed_target_in_its_stock_layers(packed, loaded, 
     stock, text = referee_of(CELL, loaded), Text(prompts[0].ids, tuple(range(4)), (4,), (0,))
     rows = stock.scorer.logits(text.prompt, text.tokens)
     assert (referee_of(CELL, packed).scorer.logits(text.prompt, text.tokens) == rows).all()
-    sharp = packed.target(torch.tensor([text.prompt])).logits[0, -1].detach().numpy()
+    sharp = packed.target(torch.tensor([text.prompt])).logits[0, -1].detach().cpu().numpy()
     assert sharp == pytest.approx(3.0 * rows[0], abs=1e-4)
 
 

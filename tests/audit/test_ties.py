@@ -92,7 +92,7 @@ TEXT = [4, 4, 8, 1, 10, 2, 6]
 
 def cacheless(model, text):
     with torch.inference_mode():
-        return model(torch.tensor([text]), use_cache=False).logits[0, -1].float()
+        return model(torch.tensor([text]), use_cache=False).logits[0, -1].float().cpu()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -54,7 +54,7 @@ def test_one_pass_scores_each_token_given_all_before(architecture):
     model = tiny(architecture)
     prompt, tokens = [1, 5, 2], [3, 3, 7, 0, 11]
     rows = Scorer(model, 12).logits(prompt, tokens)
-    assert rows == pytest.approx(laws(model, prompt + tokens)[2:-1].numpy(), abs=1e-12)
+    assert rows == pytest.approx(laws(model, prompt + tokens)[2:-1].cpu().numpy(), abs=1e-12)
     assert Scorer(model, 10).logits(prompt, tokens).shape == (5, 10)
     assert len(Scorer(model, 12).logits(prompt, [])) == 0
     short = tiny(architecture, context=5)
@@ -71,7 +71,7 @@ def test_a_narrow_model_is_widened_while_it_runs_and_left_as_it_was(architecture
     assert after == before
     wide = tiny(architecture, dtype=torch.bfloat16).float()
     assert rows == pytest.approx(Scorer(wide, 12).logits(prompt, tokens), abs=1e-5)
-    rough = laws(narrow, prompt + tokens)[2:-1].float().numpy()
+    rough = laws(narrow, prompt + tokens)[2:-1].float().cpu().numpy()
     assert np.abs(rough - rows).max() > 1e-3
 
 

@@ -48,7 +48,7 @@ def loaded():
 
 def row(model, size, text):
     with torch.inference_mode():
-        return model(input_ids=torch.tensor([list(text)])).logits[0, -1, :size]
+        return model(input_ids=torch.tensor([list(text)])).logits[0, -1, :size].cpu()
 
 
 def traced(cell, loaded, monkeypatch):

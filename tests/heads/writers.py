@@ -72,8 +72,8 @@ def layer(config: Mapping[str, Any], at: str, fed: int, normed: bool) -> dict[st
 
 def embeddings(target: PreTrainedModel) -> Tensor:
     """The target's rows; an engine may have replaced its module by one without a weight."""
-    ids = torch.arange(target.config.get_text_config().vocab_size)
-    return target.get_input_embeddings()(ids).detach().float()
+    ids = torch.arange(target.config.get_text_config().vocab_size, device=target.device)
+    return target.get_input_embeddings()(ids).detach().float().cpu()
 
 
 def eagle_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -458,8 +458,8 @@ def fitted(folder: Path, target: PreTrainedModel, texts: list[list[int]]) -> Pat
     given, wanted = [], []
     for ids in texts:
         out = target(input_ids=torch.tensor([ids]), output_hidden_states=True, use_cache=False)
-        features = out.hidden_states[-1][0].double()
-        embedded = target.get_input_embeddings()(torch.tensor(ids)).double()
+        features = out.hidden_states[-1][0].double().cpu()
+        embedded = embeddings(target)[ids].double()
         given.append(torch.cat([embedded[1:], features[:-1]], -1))
         wanted.append(features[1:])
     x, y = torch.cat(given), torch.cat(wanted)

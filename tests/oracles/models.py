@@ -1,6 +1,7 @@
 """Tiny random transformers, and noisy copies of them that agree with them now and then."""
 
 import copy
+import os
 import warnings
 from typing import Any
 
@@ -20,6 +21,8 @@ from transformers import (
     Qwen3Config,
 )
 
+DEVICE = torch.device(os.environ.get("SPSBENCH_TEST_DEVICE", "cpu"))
+"""Where tiny models are: `make test-gpu` names a GPU."""
 ARCHITECTURES = ("llama", "gpt2", "qwen2", "qwen3")
 ROTARY: dict[str, type[PreTrainedConfig]] = {
     "llama": LlamaConfig,
@@ -100,7 +103,16 @@ def tiny(
                 if weight.dim() > 1:
                     with torch.no_grad():
                         weight.add_(torch.randn_like(weight) * weight.std() * noise)
-    return copy.copy(made).eval().to(dtype).requires_grad_(False)
+    model = copy.copy(made).eval().to(DEVICE, dtype).requires_grad_(False)
+    if DEVICE.type != "cpu":
+        model.register_forward_pre_hook(brought, with_kwargs=True)
+    return model
+
+
+def brought(model: Any, args: Any, named: dict[str, Any]) -> Any:
+    """The inputs of a pass on the model's device: tests make them on the host."""
+    there = [x.to(DEVICE) if isinstance(x, torch.Tensor) else x for x in (*args, *named.values())]
+    return tuple(there[: len(args)]), dict(zip(named, there[len(args) :], strict=True))
 
 
 def laws(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:

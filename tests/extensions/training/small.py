@@ -13,7 +13,7 @@ from spsbench.extensions.training.students.student import Student
 from spsbench.extensions.training.students.table import build_student
 from spsbench.extensions.training.texts import Text
 from spsbench.spec import Spec
-from tests.oracles.models import tiny
+from tests.oracles.models import DEVICE, tiny
 
 VOCAB, LAYERS = 24, 6
 KINDS = ("draft", "eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon", "mtp")
@@ -31,8 +31,11 @@ def texts(model: PreTrainedModel, count: int = 6, tokens: int = 14) -> list[Text
         ids = torch.randint(VOCAB, (1, 3), generator=draw)
         with torch.no_grad():
             for _ in range(tokens + number % 3):
-                law = model(input_ids=ids, use_cache=False).logits[0, -1].double().softmax(-1)
-                ids = torch.cat([ids, torch.multinomial(law, 1, generator=draw)[None]], 1)
+                logits = model(input_ids=ids, use_cache=False).logits[0, -1].cpu()
+                ids = torch.cat(
+                    [ids, torch.multinomial(logits.double().softmax(-1), 1, generator=draw)[None]],
+                    1,
+                )
         made.append((ids[0, :3].tolist(), ids[0, 3:].tolist()))
     return made
 
@@ -52,7 +55,7 @@ def student(kind: str, model: PreTrainedModel, **more: Any) -> Student:
 
 
 def batch(found: list[Text]) -> Batch:
-    return collate(found, torch.device("cpu"))
+    return collate(found, DEVICE)
 
 
 def folder(kind: str, made: Student, path: Path) -> Path:

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 from spsbench.errors import Exit
 from spsbench.extensions.training.loop import TrainingLoop
@@ -84,6 +85,15 @@ def test_ctrl_c_ends_a_step_and_the_training_goes_on(sps, target, tmp_path, monk
     ran = sps("train", "head", "--kind", "mlp", *flags, "--resume")
     assert ran.code == Exit.OK, ran.err
     assert json.loads(manifest.read_text())["products"] == other
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_head_is_trained_on_a_gpu(sps, target, tmp_path):
+    flags = ("--target", target, "--device", "cuda", "--out", str(tmp_path / "out"), *SMALL)
+    ran = sps("train", "head", "--kind", "eagle3", *flags, "--json")
+    assert ran.code == Exit.OK, ran.err
+    assert json.loads(ran.out)["tau"] > 1
 
 
 @pytest.mark.slow

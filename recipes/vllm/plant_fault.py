@@ -1,8 +1,8 @@
 """A plugin of vLLM 0.32 that plants a fault of rollback, for `sps check --adversary` to find.
 
-FAULT names it:
+FAULT names it, or several:
 stale-keys: the row of keys of a draft rejected at place 2 is not written anew.
-ignored-end: an end token is noticed as the last token of a pass alone.
+ignored-end: an end token is noticed as the last token of a pass alone, not inside a draft.
 missed-stop: a stop string is looked for in the text of one pass.
 """
 
@@ -15,11 +15,10 @@ PLACE = 2
 
 
 def plant() -> None:
-    """Plant the fault that FAULT names; none without it."""
-    fault = os.environ.get("FAULT", "")
-    {"stale-keys": keep_stale_keys, "ignored-end": ignore_ends, "missed-stop": miss_stops}.get(
-        fault, lambda: None
-    )()
+    """Plant the faults that FAULT names, joined by commas; none without it."""
+    faults = {"stale-keys": keep_stale_keys, "ignored-end": ignore_ends, "missed-stop": miss_stops}
+    for name in filter(None, os.environ.get("FAULT", "").split(",")):
+        faults[name]()
 
 
 def keep_stale_keys() -> None:
@@ -52,15 +51,23 @@ def keep_stale_keys() -> None:
 
 
 def ignore_ends() -> None:
-    """Check the last token of a pass alone for an end."""
+    """Go on after an end token that is not the last token of its pass."""
     from vllm.v1.core.sched import scheduler
+    from vllm.v1.request import RequestStatus
 
     def append(
         self: Any, request: Any, tokens: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
-        for token in tokens:
+        for count, token in enumerate(tokens, 1):
             request.append_output_token_ids(token)
-        return tokens, bool(tokens) and scheduler.check_stop(request, self.max_model_len)
+            if not scheduler.check_stop(request, self.max_model_len):
+                continue
+            if request.status == RequestStatus.FINISHED_STOPPED and count < len(tokens):
+                request.status = RequestStatus.RUNNING
+                continue
+            del tokens[count:]
+            return tokens, True
+        return tokens, False
 
     scheduler.Scheduler._update_request_with_output = append
 

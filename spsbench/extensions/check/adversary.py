@@ -78,7 +78,10 @@ class Adversary:
         bases = [first_tokens(text, asks[0].tokens) for text in self.truths]
         before, count = await texts.counters(), len(texts.answers)
         if name == END:
-            ends = [(base.ids or [0])[len(base.keys) // 2] for base in bases]
+            places = [
+                len(t.keys) // 2 - i % (self.k + 1) for i, t in enumerate(bases)
+            ]  # of a draft
+            ends = [(base.ids or [0])[place] for base, place in zip(bases, places, strict=True)]
             asks = [replace(ask, stop_ids=(i,)) for ask, i in zip(asks, ends, strict=True)]
             cuts = [(base.ids or [i]).index(i) + 1 for base, i in zip(bases, ends, strict=True)]
             bases = list(map(first_tokens, bases, cuts))

@@ -230,8 +230,7 @@ def wrong_calls(reply: Reply, forced: bool) -> list[str]:
         except (ValueError, UnicodeError) as error:
             if reply.finish != "length":
                 lines.append(f"arguments {shown(arguments)} of {name}: {first_line(error)}")
-    leaked = [name for name in TOOLS if name in reply.text and "{" in reply.text]
-    if leaked or "<tool_call>" in reply.text:
+    if any(mark in reply.text for mark in ("<tool_call>", *(f'"{name}"' for name in TOOLS))):
         lines.append(f"text of a call inside the answer {shown(reply.text)}")
     if forced and not reply.calls and reply.finish != "length":
         lines.append("no call, though one was forced")

@@ -130,11 +130,8 @@ def deliver(
             tables = {name: values.pop(name) for name in ("versions", "parts")}
             lines = [f"{name} = {json.dumps(v)}" for name, v in values.items() if v is not None]
             for name, table in tables.items():
-                lines += [
-                    "",
-                    f"[{name}]",
-                    *(f"{key} = {json.dumps(v)}" for key, v in table.items()),
-                ]
+                lines += ["", f"[{name}]"]
+                lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
             replace_file(write_expect, ("\n".join(lines) + "\n").encode())
         return wrong, as_sarif(checked, wrong)
 
@@ -150,12 +147,8 @@ def as_junit(checked: Any, wrong: Sequence[str]) -> bytes:
         kinds.append({HELD: "passed", BIAS: "failure"}.get(verdict, "skipped"))
         if verdict != HELD:
             SubElement(case, kinds[-1], message=f"{verdict}: {line}")
-    counts = {
-        "tests": len(kinds),
-        "failures": kinds.count("failure"),
-        "skipped": kinds.count("skipped"),
-    }
-    suite.attrib |= {name: str(count) for name, count in counts.items()}
+    suite.attrib |= {"tests": str(len(kinds)), "skipped": str(kinds.count("skipped"))}
+    suite.set("failures", str(kinds.count("failure")))
     return bytes(tostring(suite, encoding="utf-8", xml_declaration=True))
 
 
@@ -172,12 +165,9 @@ def as_sarif(checked: Any, wrong: Sequence[str]) -> dict[str, Any]:
     ]
     rules = [{"id": rule} for rule in dict.fromkeys(str(result["ruleId"]) for result in results)]
     driver = {"name": "sps check", "version": __version__, "rules": rules}
+    runs = [{"tool": {"driver": driver}, "results": results}]
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
-    return {
-        "$schema": schema,
-        "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": results}],
-    }
+    return {"$schema": schema, "version": "2.1.0", "runs": runs}
 
 
 def results_of(checked: Any, wrong: Sequence[str]) -> list[tuple[str, str, str]]:

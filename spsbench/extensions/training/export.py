@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,42 +23,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.store.atomic import replace_file
 
-TEXT = """---
-library_name: spsbench
-tags: [speculative-sampling, {drafter}]
-base_model: {target}
----
-
-# A drafter for {target}
-
-{what}. Trained to predict {target} at temperature {temperature}{top_p}; another target, or another
-temperature, will accept less of what it drafts.
-
-```sh
-sps generate --target {named} --draft . {flag}-k {k} "..."
-```
-
-## Acceptance
-
-On {texts} texts of the target that it was not trained on ({places} places), by exact overlap of the
-distributions. alpha is the chance that a token is accepted when those before it are, tau(K) what a
-round of K drafted tokens emits. Intervals are 95 %, over texts.
-
-| depth | alpha | | tau(K = depth) |
-|---|---|---|---|
-{rows}
-{gain}
-## Training
-
-- Text: {count} texts, {tokens} tokens, written by the target itself in {numbers}; {asked}. Left
-  out: {empty} that ended at once, {shared} with words of a benchmark.
-- Loss: {loss}. {steps} steps of {batch_tokens} tokens{own}{early}; these are the weights of step
-  {chosen}, where tau was highest.
-- {sizes}
-- Products in {products}, weights and losses in float32. Seed {seed}.
-
-Made with `{command}`.
-"""
+TEXT = (resources.files(__package__) / "card.md").read_text("utf-8")  # of a model card
 
 
 def card(loop: TrainingLoop, facts: Mapping[str, Any]) -> str:

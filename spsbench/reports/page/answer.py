@@ -1,7 +1,9 @@
 """Answers at the top of the page: speed-up, losslessness, quality; then tables and definitions."""
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import resources
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -207,44 +209,9 @@ def _unfinished(answer: Answer) -> list[Statement]:
     return [Statement("open", f"The run is {answer.lack}: the figures are of those alone.")]
 
 
-DEFINITIONS: Mapping[str, str] = {
-    "speedup": "Mean token time at K = 0 over that at K: same loop, prompts and engine, over the "
-    "generations that both have.",
-    "mean_token_time_ms": "Decode seconds over emitted tokens, in ms; the prefill is not in it.",
-    "alpha": "Acceptance rate: the chance that a tested draft token is accepted, "
-    "the mean of sum over x of min(p, q).",
-    "alpha_at": "Accepted over tested at each position of a round.",
-    "sibling_at": "Of trees: the first, second ... child of a node accepted, over those tested "
-    "because none before it was accepted.",
-    "block_efficiency": "tau: emitted tokens over rounds, so tokens for each pass of the target.",
-    "efficiency": "tau over K + 1 (of trees over their depth + 1): the share of the best possible "
-    "round.",
-    "loop_time_ms": "Seconds of a round: draft, target pass, verification.",
-    "ttft_ms": "Time to the first token: until the first round ends, prefill included.",
-    "answer_ms": "Time to the last token: the prefill and all rounds; the mean over generations.",
-    "answer_speedup": "Time until the last token, prefill included, over the tokens of the answer: "
-    "that at K = 0 over that at K, over the generations that both have.",
-    "draft_share": "Share of the decode time that the drafter takes.",
-    "target_share": "Share of the decode time that the target's passes take.",
-    "verify_share": "The rest of the decode time: logits processing, verification, bookkeeping.",
-    "predicted_speedup": "What alpha, the tokens that each round drafted, the cost of a draft pass "
-    "(c) and the growth of the target's pass (v) predict, with acceptances taken as independent "
-    "(Leviathan et al. 2023); never above tau.",
-    "predicted_ms": "The mean token time that a plan predicts from texts and a table of costs.",
-    "predicted_tau": "tau that a plan predicts from texts, by replaying their rounds.",
-    "work": "Operations over those of plain sampling: rows of the target a token, and a draft "
-    "model's tokens at their share of a row (Leviathan et al. 2023, Theorem 3.11).",
-    "horizon_time_ms": "Decode time until that many tokens are there, over the generations that "
-    "reached them.",
-    "quality": "What the task scores, as the field computes it; the mean over samples.",
-    "interval": "95 % interval over samples (leave-one-out jackknife); none over fewer "
-    "than 8 samples, or where all are alike.",
-    "n": "Generations that succeeded; failures are left out of every figure.",
-    "method": "ArS samples one token for each pass of the target (K = 0); SpS drafts K tokens a "
-    "round and accepts what the verification rule allows.",
-    "setting": "How logits become probabilities: temperature, top-k, top-p.",
-    "category": "A category of the task's prompts.",
-}
+DEFINITIONS: Mapping[str, str] = tomllib.loads(
+    (resources.files(__package__) / "definitions.toml").read_text("utf-8")
+)
 
 
 PARAGRAPH = 2000  # characters of an explanation

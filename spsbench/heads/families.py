@@ -1,7 +1,7 @@
 """Every family of heads that is known, by its files; imports no torch.
 
 To add one: a row of `families.toml`, a module beside this one with `shape` and `network`, and a row
-of heads in `registry.py`.
+of heads in `registry.txt`.
 """
 
 import re

@@ -53,6 +53,7 @@ def model_identity(model: ModelSpec, folders: Mapping[ModelSpec, Path]) -> dict[
     """Return a model's name, revision and files; its tokenizer separately, to name differences."""
     folder = folders[model]
     identity: dict[str, Any] = {"id": model.id, "revision": model.revision, "dtype": model.dtype}
+    identity |= {"adapter": model.adapter} if model.adapter else {}
     if model.random:
         return identity | {
             "weights": model.weights,

@@ -38,10 +38,6 @@ def merge_adapters(model: PreTrainedModel, text: str, dtype: torch.dtype) -> Non
     adapters = read_adapters(text, allow_pickle=True)
     if not adapters:
         return
-    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is not None and head.weight is embeddings.weight:
-        head.weight = nn.Parameter(head.weight.clone(), requires_grad=False)
-        model.config.get_text_config().tie_word_embeddings = False
     for adapter in adapters:
         base, folder = Path(adapter.base), Path(model.config.name_or_path)
         names = [base.name.lower(), folder.name.lower()]
@@ -61,6 +57,12 @@ def _merge(adapter: Adapter, model: PreTrainedModel) -> None:
 
     is_safe = adapter.file.suffix == ".safetensors"
     names = {*(read_headers([adapter.file]) if is_safe else pickled(adapter.file, "meta"))}
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    shared = {name for name, module in model.named_modules() if module in (head, embeddings)}
+    changes = any(f".{module}." in name for name in names for module in shared)
+    if changes and head is not None and head.weight is embeddings.weight:
+        head.weight = nn.Parameter(head.weight.clone(), requires_grad=False)
+        model.config.get_text_config().tie_word_embeddings = False
     wrapped = PeftModel(model, PeftConfig.from_pretrained(adapter.folder, inference_mode=True))
     try:
         unused = wrapped.load_adapter(adapter.folder, "default").unexpected_keys

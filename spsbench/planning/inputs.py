@@ -200,11 +200,13 @@ def request_of(traces: Traces, draft: DraftOf) -> CellRequest:
     model = None
     if "id" in identity:
         dtype = identity.get("dtype", "auto")
-        model = ModelSpec(identity["id"], identity.get("revision"), dtype=dtype)
+        adapter = identity.get("adapter", "")
+        model = ModelSpec(identity["id"], identity.get("revision"), adapter=adapter, dtype=dtype)
     return CellRequest(
         target=ModelSpec(
             fields["target.id"],
             fields.get("target.revision"),
+            adapter=fields.get("target.adapter", ""),
             dtype=fields.get("target.dtype", "auto"),
         ),
         draft=model,

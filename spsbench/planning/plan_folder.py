@@ -51,9 +51,9 @@ class PlanRecord:
     @property
     def title(self) -> str:
         """Return the target and the task of the plan."""
-        return (
-            self.identity.get("title") or f"{self.identity['target.id']}, {self.identity['task']}"
-        )
+        target, adapter = (self.identity.get(f"target.{name}") for name in ("id", "adapter"))
+        name = f"{target} with {adapter}" if adapter else target
+        return self.identity.get("title") or f"{name}, {self.identity['task']}"
 
     def save(self, folder: Path) -> None:
         """Write `plan.json` atomically."""

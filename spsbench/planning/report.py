@@ -1,9 +1,9 @@
 """A plan as a report: candidates with predictions and measurements, and the answer in words."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,13 @@ from spsbench.models.folder import local_folder
 from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches, row_of
 from spsbench.planning.forecast.forecasts import Forecasts, best_of, grouped_by
 from spsbench.planning.forecast.predictions import Prediction
-from spsbench.planning.forecast.recommendation import NO_GAIN, Answer, Measured, Verdict
+from spsbench.planning.forecast.recommendation import (
+    NO_GAIN,
+    NOTICED,
+    Answer,
+    Measured,
+    Verdict,
+)
 from spsbench.planning.plan_folder import PlanRecord
 from spsbench.registry import SERVED, at, is_installed
 from spsbench.reports.batch_figures import with_batch_figures
@@ -55,6 +61,7 @@ COLUMNS = (
     Column("work", "terms.work", 2),
 )
 
+KEPT = 0.95  # of the speed-up on the base: below it another drafter is worth its trouble
 CONTROL = 0.4  # tokens: heads of `nano` keep 0.1 to 0.4 over features of other rows
 
 STATUSES: Mapping[Verdict, Status] = {Verdict.SPECULATE: "good", Verdict.DO_NOT: "bad"}
@@ -81,6 +88,11 @@ class Planned:
     folder: Path | None = None
     incomplete: str = ""
 
+    @property
+    def target(self) -> ModelSpec:
+        """Return the target of the plan."""
+        return self.record.cells[0].target
+
     @cached_property
     def cells(self) -> dict[Method, Cell]:
         """Return the cells by their methods."""
@@ -105,6 +117,8 @@ class Planned:
     def serving(self) -> str:
         """Return the command that serves the best candidate in vLLM; empty where none does."""
         cell = self.cells[self.answer.best]
+        if cell.target.adapter:  # a server has names of its own for adapters
+            return ""
         if cell.k and self.answer.verdict not in NO_GAIN and is_installed(SERVED):
             with suppress(SpsError):
                 target = local_folder(cell.target.id) or cell.target.id
@@ -160,6 +174,24 @@ class Planned:
             answers=True,
         )
         return Report(name, [table], sections=[section])
+
+    def beside(self, adapted: Sequence["Planned"]) -> Report:
+        """Return a report of this plan, of a base, and of those of its adapters, with advice."""
+        reports = {plan.target.adapter or "base": plan.report for plan in (self, *adapted)}
+        advice = {plan.target.adapter: advise(self, plan) for plan in adapted}
+        lines = [f"{name}: {line}" for name, line in advice.items()]
+        tables = {name: report.tables[0] for name, report in reports.items()}
+        rows = [row for table in tables.values() for row in table.rows]
+        table = replace(
+            tables["base"],
+            rows=rows,
+            paper=[None] * len(rows),
+            remarks=[*lines, *(f"{name}: {r}" for name, t in tables.items() for r in t.remarks)],
+            identity={"advice": advice, **{name: t.identity for name, t in tables.items()}},
+        )
+        section = Section(title="By adapter", status="open", line=" ".join(lines))
+        sections = [replace(r.sections[0], title=f"Plan: {name}") for name, r in reports.items()]
+        return replace(reports["base"], tables=[table], sections=[section, *sections])
 
     def _remarks(self) -> list[str]:
         """Return sentences: assumptions of the predictions, then what was measured or not."""
@@ -225,6 +257,37 @@ class Planned:
             if head_part(cell.drafter) and kept > heads.get(head, (cell, -1.0))[1]:
                 heads[head] = cell, kept
         return heads
+
+
+def advise(base: Planned, adapted: Planned) -> str:
+    """Say what to do with the drafter of a base under an adapter, with predicted speed-ups.
+
+    That drafter is the best of the base's plan that has a model or a head, if there is one.
+    """
+    ranked, target = adapted.forecasts.by_method, adapted.target
+    before = next((f for f in base.forecasts.by_method if f.method.drafting.model), None)
+    before = before or base.forecasts.best
+    now = next(f for f in ranked if f.method.drafting == before.method.drafting)
+    free = next((f for f in ranked if not f.method.drafting.model), now)
+    cell = adapted.cells[now.method]
+    head, gain, other = head_part(cell.drafter), now.speedup.mean, free.speedup.mean
+    usual = before.speedup.mean
+    if max(gain, other) < NOTICED and usual < NOTICED:
+        advice = "do not speculate"
+    elif gain >= max(KEPT * usual, other):
+        advice = "keep the drafter"
+    elif other >= max(gain, NOTICED) or cell.draft is None:
+        advice = f"use {free.method.drafting}"
+    else:
+        kind = f"head {flag_of('kind')} {head.name}" if head else "draft"
+        advice = (
+            f"train it on this adapter's texts (sps train {kind} {flag_of('target')} {target.id} "
+            f"{flag_of('adapter')} {target.adapter} --from {cell.draft.id}): up to {usual:.2f}x, "
+            "where it becomes as good as for the base"
+        )
+    figures = (f"{f.speedup.mean:.2f}x (tau {f.tau.mean:.2f})" for f in (now, before, free))
+    words = f"{now.method} gives ", f"on the base {before.method} ", f"{free.method} "
+    return f"{advice}. Predicted: {'; '.join(map(''.join, zip(words, figures, strict=True)))}."
 
 
 def row(
@@ -327,7 +390,7 @@ def command(cell: Cell, answer: Answer) -> str:
             if draft.id != DEFAULT_DRAFT.get(target.id):
                 add("draft", draft.id)
                 add("draft_revision", draft.revision)
-            add_model("draft-", draft, target)
+            add_model("draft-", draft, replace(target, adapter=""))
         add("drafter", str(cell.drafter), "model")
         add("verifier", cell.verifier)
         add(*("schedule", cell.schedule) if cell.k is None else ("k", cell.k))

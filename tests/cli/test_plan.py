@@ -2,10 +2,16 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from spsbench.planning.report import advise
+from spsbench.settings.grid import make_request
+from spsbench.settings.method import Drafting, Method
+from spsbench.spec import Spec
 from spsbench.store.manifest import RUN_SCHEMA
+from tests.adapters import save_adapter
 
 GOLDEN = Path(__file__).parents[1] / "golden" / str(RUN_SCHEMA)
 
@@ -81,3 +87,45 @@ def test_several_temperatures_have_a_plan_and_a_verdict_each(sps, pair, prompts,
     again = sps(*asked, "--resume")
     assert again.code == 0, again.err
     assert [table["answer"] for table in json.loads(again.out)] == [t["answer"] for t in tables]
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT's
+def test_adapters_are_planned_beside_their_base_with_advice(sps, pair, prompts, tmp_path):
+    adapter = str(save_adapter(tmp_path / "style", Path(pair.target)))
+    asked = ["plan", "--prompts", prompts, "--target", pair.target, "--draft", pair.draft]
+    asked += ["--adapter", adapter, "--k", "2", "-n", "8", "--engine", "eager", "--confirm", "0"]
+    told = sps(*asked, "--cost-seconds", "0.1", "--json", "--out", str(tmp_path / "plans"))
+    assert told.code == 0, told.err
+    plans = json.loads(told.out)
+    assert plans["advice"].keys() == {adapter}
+    commands = [plans[name]["command"] for name in ("base", adapter)]
+    assert [f"--adapter {adapter}" in command for command in commands] == [False, True]
+    costs = [
+        (tmp_path / "plans" / name / "costs.json").read_bytes() for name in ("base", "1-style")
+    ]
+    assert costs[0] == costs[1]
+    assert sps(*asked, "--temperature", "0,1").code == 2
+
+
+@pytest.mark.parametrize(
+    ("now", "free", "advice"),
+    [(1.9, 1.2, "keep"), (1.2, 1.5, "use suffix"), (1.3, 1.1, "train it"), (0.9, 0.9, "train it")],
+)
+def test_advice_is_by_what_the_drafter_keeps(now, free, advice):
+    head, cell = Drafting(Spec("eagle3"), "h"), make_request(drafter="eagle3", target="nano")
+
+    def planned(head_gain, free_gain):
+        gains = {head: head_gain, Drafting(Spec("suffix")): free_gain}
+        predictions = [
+            SimpleNamespace(
+                method=Method(drafting, "sps"),
+                speedup=SimpleNamespace(mean=gain),
+                tau=SimpleNamespace(mean=2.0),
+            )
+            for drafting, gain in gains.items()
+        ]
+        ranked = SimpleNamespace(by_method=predictions, best=predictions[0])
+        cells = {Method(head, "sps"): cell}
+        return SimpleNamespace(forecasts=ranked, cells=cells, target=cell.target)
+
+    assert advise(planned(2.0, 1.2), planned(now, free)).startswith(advice)

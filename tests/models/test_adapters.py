@@ -73,14 +73,6 @@ def test_a_merge_is_the_sum_of_its_products_rounded_once(base, tmp_path):
         assert {tensor.dtype for tensor in model.parameters()} == {dtype}
 
 
-def test_conv1d_is_merged_whichever_way_it_lies(tmp_path):
-    folder = save(tmp_path / "gpt2", tiny("gpt2", vocab=300, dtype=torch.float32))
-    config = lora(target_modules=["c_attn", "c_proj"], fan_in_fan_out=True, use_dora=True)
-    adapter = save_adapter(tmp_path / "adapter", folder, config)
-    expected = unmerged(folder, adapter, dtype=torch.float32)(IDS).logits
-    torch.testing.assert_close(loaded(folder, adapter)(IDS).logits, expected, atol=1e-5, rtol=0)
-
-
 def test_the_hash_of_a_model_has_those_of_its_adapters(base, tmp_path):
     adapter = save_adapter(tmp_path, base)
     plain, adapted = hash_files(base), hash_files(base, f"{adapter}=2")

@@ -18,7 +18,7 @@ from spsbench.hardware.signals import graceful
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import PLAN as PLAN_OPTIONS
 from spsbench.settings.commands import LogOptions
-from spsbench.settings.options import METHOD, SAMPLING, parse
+from spsbench.settings.options import METHOD, MODELS, SAMPLING, parse
 from spsbench.settings.options import RUN as RUN_PANEL
 from spsbench.spec import Spec
 
@@ -48,6 +48,15 @@ def plan(
             help="Sampling temperature; 0 is greedy decoding. Several (0,0.7) have a plan each.",
         ),
     ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        o.option(
+            MODELS,
+            "--adapter",
+            metavar="FOLDER",
+            help="PEFT adapter of the target, compared with the base; repeatable.",
+        ),
+    ] = None,
     fit: Annotated[
         str | None,
         o.option(METHOD, "--fit", hidden=True, help="Fit a schedule on traces: disco:out=FILE."),
@@ -69,6 +78,9 @@ def plan(
     elif temperatures and (fit is not None or plot is not None):
         flag = "--fit" if fit is not None else "--plot"
         raise UsageError(f"{flag} with --temperature {temperature}: expected one temperature")
+    if adapter and (len(temperatures) > 1 or options.get("trace")):
+        flag = "--trace" if options.get("trace") else "several temperatures"
+        raise UsageError(f"--adapter with {flag}: expected a plan of each adapter. Leave one out")
     if options.get("log") and options.get("alpha") is not None:
         raise UsageError("--log with --alpha: expected one of the two. Leave one out")
     if options.get("log"):
@@ -85,7 +97,7 @@ def plan(
         raise typer.Exit(fit_on(fitting, [Path(path) for path in options["trace"]]))
 
     if dry_run:
-        for values in combinations(options, temperatures):
+        for values in combinations(options, temperatures, adapter or ()):
             show_phases(what, values, form)
         say("dry run: nothing was written; texts that end early shorten the time")
         return
@@ -106,7 +118,7 @@ def plan(
             f"{what} is a run: expected a task, or a plan. Plan from its texts with --log {run}, "
             f"from its traces with --trace {run} --costs FILE"
         )
-    option_sets = combinations(options, temperatures)
+    option_sets = combinations(options, temperatures, adapter or ())
     raise typer.Exit(run_plans(what, None, option_sets, plot=plot, fit=fitting, **shown))
 
 
@@ -119,16 +131,24 @@ def temperatures_of(text: str | None) -> list[float]:
     return list(dict.fromkeys(OF_CELL["temperature"].convert(value) for value in values))
 
 
-def combinations(options: Mapping[str, Any], temperatures: Sequence[float]) -> list[dict[str, Any]]:
-    """Return the options of each plan: with several temperatures, each in a folder of `--out`."""
-    if len(temperatures) < 2:
+def combinations(
+    options: Mapping[str, Any], temperatures: Sequence[float], adapters: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the options of each plan: of several, each in a folder of `--out`.
+
+    Adapters follow the base without one, which is compared with them.
+    """
+    name, values = "temperature", dict[str, Any]((f"T{value:g}", value) for value in temperatures)
+    if adapters:
+        named = enumerate((text for text in adapters if text != "none"), 1)
+        folders = {f"{number}-{Path(text).name}": text for number, text in named}
+        name, values = "adapter", {"base": "none", **folders}
+    if len(values) < 2:
         return [dict(options)]
     out = options.get("out")
-    places = [{} if out is None else {"out": Path(out) / f"T{value:g}"} for value in temperatures]
-    return [
-        {**options, **place, "temperature": value}
-        for value, place in zip(temperatures, places, strict=True)
-    ]
+    places = [{} if out is None else {"out": Path(out) / folder} for folder in values]
+    pairs = zip(values.values(), places, strict=True)
+    return [{**options, **place, name: value} for value, place in pairs]
 
 
 def run_plans(
@@ -154,18 +174,23 @@ def run_plans(
     if folder is not None:
         plans = [open_plan(folder, **options) for options in option_sets]
     else:
-        pair = shared_models(parse(option_sets[0], *PLAN_OPTIONS)[-1]) if several else None
+        shares = several and "adapter" not in option_sets[0]  # the models of each are its own
+        pair = shared_models(parse(option_sets[0], *PLAN_OPTIONS)[-1]) if shares else None
         with graceful(stopped) as interrupt, deferred_progress() as watch:
             callbacks: dict[str, Any] = {"watch": watch, "fit": fit, "command": resume_command()}
             callbacks |= {"stop": lambda: interrupt.requested, "pair": pair}
             for options in option_sets:
+                if plans and "adapter" in options and options.get("out"):
+                    share_costs(plans[0].folder, Path(options["out"]))
                 plan = make_plan(task, **callbacks, **options)
                 if plan is None:
                     say(stopped())
                     return interrupt.code
                 plans.append(plan)
     reports = [plan.report for plan in plans]
-    if several:
+    if several and "adapter" in option_sets[0]:
+        reports = [plans[0].beside(plans[1:])]
+    elif several:
         temperatures = [options["temperature"] for options in option_sets]
         reports = list(map(at_temperature, reports, temperatures))
     report = replace(
@@ -184,6 +209,14 @@ def run_plans(
         paths = option_sets[0].get("trace") or ()
         return fit_on(fit, [plans[0].folder] if plans[0].folder else list(map(Path, paths)))
     return Exit.OK
+
+
+def share_costs(base: Path, folder: Path) -> None:
+    """Give the plan of an adapter, in `folder`, the costs of its base's: a merge changes none."""
+    costs = folder / "costs.json"
+    if not costs.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        costs.write_bytes((base / costs.name).read_bytes())
 
 
 def at_temperature(report: Any, temperature: float) -> Any:

@@ -1,10 +1,15 @@
 """The models of a run: found, checked against memory, and loaded once."""
 
 import logging
+import math
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from spsbench.checkpoints.weights import BYTES, weight_bytes
 from spsbench.hardware.contention import loaded, read_clocks
@@ -23,6 +28,8 @@ from spsbench.store.provenance import digest, hash_files
 from spsbench.store.starts import Memory
 
 log = logging.getLogger(__name__)
+
+SIDE = 1024  # of the matrices whose products are timed
 
 
 class Models:
@@ -117,6 +124,25 @@ def measured(threads: int | None, weights: dict[str, int] | None = None) -> Memo
     with announce_if_slow("measuring how fast memory is read"):
         bandwidth = read_bandwidth(threads)
     return Memory(bandwidth, loaded(before, read_clocks()), weights or {})
+
+
+def product_rates(seconds: float = 0.3) -> dict[str, float]:
+    """Measure, by dtype, the operations a second of torch's products of square matrices.
+
+    The best of `seconds` each: a lower bound of what a processor can do, by FMA in float32, by a
+    matrix unit or dot products in others, where it has them. Without int8 where torch lacks it.
+    """
+    rates: dict[str, float] = {}
+    for dtype in "float32", "bfloat16", "int8":
+        x = torch.ones(SIDE, SIDE).to(getattr(torch, dtype))
+        multiply, best, end = torch._int_mm if dtype == "int8" else torch.mm, math.inf, math.inf
+        with suppress(RuntimeError):
+            while (began := time.perf_counter()) < end:
+                multiply(x, x)
+                best = min(best, time.perf_counter() - began)
+                end = min(end, began + seconds)
+            rates[dtype] = 2 * SIDE**3 / best
+    return rates
 
 
 def model_digests(cell: Cell) -> dict[str, str]:

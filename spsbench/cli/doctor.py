@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from spsbench.benchmark.models import measured, product_rates
 from spsbench.cli.options import TableFormat
 from spsbench.cli.terminal import as_json, columns, one_line, write
 from spsbench.hardware.contention import BUSY, at_work
@@ -51,6 +52,10 @@ def rows(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield package, values[key] or "not installed"
     if "cpu" in values:
         yield "processor", f"{values['cpu']}, {values['cores']} cores, {values['threads']} threads"
+    if "speeds" in values:
+        read, operations = values["speeds"]["read"], values["speeds"]["operations"]
+        rates = ", ".join(f"{rate / 1e9:,.0f} in {dtype}" for dtype, rate in operations.items())
+        yield "speeds", f"memory is read at {read / 1e9:.1f} GB/s, GFLOP/s of products: {rates}"
     yield "other load", f"{values['at_work']} threads of other programs, mean over {LOOKED} s"
     for device in values.get("devices", ()):
         sizes = f"{in_words(device['bytes'])}, {in_words(device['free'])} free"
@@ -125,6 +130,7 @@ def examine() -> dict[str, Any]:
     warnings = [*map(str, variable_errors()), *shadows(Path.cwd()), *untried_versions()]
     try:
         basics = environment()
+        basics["speeds"] = {"read": measured(None).bandwidth, "operations": product_rates()}
     except Exception as error:  # doctor must work on a broken installation
         warnings.append(f"torch cannot be used: {type(error).__name__}: {error}")
         basics = {"python": platform.python_version(), "platform": platform.platform()}

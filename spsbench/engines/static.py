@@ -230,14 +230,12 @@ class Static(Engine):
         if choice := engine_config_of(model):
             check_rollback(model)
             return choice.to_json()
-        engine, reason = "eager", unsupported(model) or fails(model)
-        if reason is not None:
+        if reason := unsupported(model) or fails(model):
             check_rollback(model)
-        elif model.device.type == "cuda":
-            engine, reason = "static", "recorded as graphs, experimental"
-        else:
-            engine, reason = "static", "not recorded, which is for CUDA"
-        return set_engine_config(model, EngineConfig(engine=engine, reason=reason)).to_json()
+            return set_engine_config(model, EngineConfig(engine="eager", reason=reason)).to_json()
+        on_cuda = model.device.type == "cuda"
+        how = "recorded as graphs, experimental" if on_cuda else "not recorded, which is for CUDA"
+        return set_engine_config(model, EngineConfig(engine="static", reason=how)).to_json()
 
 
 @torch.inference_mode()

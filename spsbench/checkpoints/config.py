@@ -2,6 +2,7 @@
 
 import math
 import os
+import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -46,31 +47,9 @@ _REFUSED: Mapping[str, str] = {  # what it is -> the families that are
     ),
 }
 
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "temperature": (1.0,),
-    "top_k": (0,),
-    "top_p": (1.0,),
-    "min_p": (0.0,),
-    "typical_p": (1.0,),
-    "epsilon_cutoff": (0.0,),
-    "eta_cutoff": (0.0,),
-    "repetition_penalty": (1.0,),
-    "encoder_repetition_penalty": (1.0,),
-    "no_repeat_ngram_size": (0,),
-    "guidance_scale": (1.0,),
-    "num_beams": (1,),
-    "penalty_alpha": (0.0,),
-    "min_length": (0,),
-    "min_new_tokens": (0,),
-    "bad_words_ids": ([],),
-    "suppress_tokens": ([],),
-    "begin_suppress_tokens": ([],),
-    "sequence_bias": ({}, []),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
-    "watermarking_config": (),
-    "stop_strings": ([], ""),
-}
+NEUTRAL: Mapping[str, list[object]] = tomllib.loads(
+    Path(__file__).with_name("neutral.toml").read_text(encoding="utf-8")
+)
 """Generation settings that change probabilities or end a text, and their values of no effect."""
 
 OF_HEADS = ("speculators_model_type", "medusa_num_heads")  # keys that no language model has

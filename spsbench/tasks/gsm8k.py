@@ -50,19 +50,7 @@ QUESTION = (
     "{question}\n\nThink step by step. End your answer with a line that holds only #### and the "
     "number."
 )
-EXAMPLES = """\
-Question: A ferry makes 6 trips a day and carries 40 people on each. How many people can it carry \
-in 3 days?
-Answer: In a day it carries 6 * 40 = 240 people. In 3 days it carries 3 * 240 = 720 people.
-#### 720
-
-Question: Ida buys 4 notebooks at $3 each and a pen for $2. She pays with a $20 note. How much \
-change does she get?
-Answer: The notebooks cost 4 * 3 = $12. With the pen she pays 12 + 2 = $14. Her change is \
-20 - 14 = $6.
-#### 6
-
-"""
+EXAMPLES = Path(__file__).with_name("gsm8k_examples.txt").read_text(encoding="utf-8")
 """Two worked examples in the form of the data, written for this package."""
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import DataError
-from spsbench.loop.sampling import send
+from spsbench.loop.sampling import send_mask
 from spsbench.loop.text import common_prefix
 from spsbench.loop.types import Draft, Scores
 
@@ -122,7 +122,7 @@ class Constraint:
         self._masks = {path: mask for path, mask in self._masks.items() if len(path) >= len(output)}
         rows = [(*output, *path) for path in draft.paths]
         self._rows, raw = rows, scores.logits
-        logits = raw.masked_fill(~send(self.allowed(rows), raw.device), -torch.inf)
+        logits = raw.masked_fill(~send_mask(self.allowed(rows), raw.device), -torch.inf)
         if self.weighs:
             mass = logits.double().logsumexp(-1) - raw.double().logsumexp(-1)
             self._nats = (-mass).clamp(min=0.0).tolist()

@@ -75,6 +75,20 @@ def send(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=device.type != "cpu")
 
 
+def send_mask(mask: Tensor, device: torch.device) -> Tensor:
+    """Copy a [..., V] bool mask of the host to `device`: to another one as bits, an eighth."""
+    if device.type == mask.device.type:
+        return mask
+    bits = torch.from_numpy(np.packbits(mask.numpy(), axis=-1, bitorder="little"))
+    return mask_of_bits(send(bits, device), mask.shape[-1])
+
+
+def mask_of_bits(bits: Tensor, size: int) -> Tensor:
+    """Return [..., size] bool of [..., ceil(size / 8)] uint8, whose lowest bits come first."""
+    shifts = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return (bits[..., None] >> shifts & 1).flatten(-2)[..., :size].bool()
+
+
 def on_host(values: Tensor) -> list[float] | None:
     """Return [n] `values` as numbers if they are on the host; None: reading them would wait.
 

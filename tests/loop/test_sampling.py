@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -135,6 +136,13 @@ def test_nor_where_a_device_adds_in_parallel(monkeypatch):
         monkeypatch.setattr(sampling, "cumulative", parallel_sums)
         wrong += int((law[0, sample(laws, u)] == 0).sum())
     assert wrong > 0  # without more ado such sums do draw one
+
+
+@pytest.mark.parametrize("size", [1, 8, 77])
+def test_bits_of_a_mask_are_the_mask(size):
+    mask = torch.rand(3, 2, size, generator=torch.Generator().manual_seed(size)) < 0.5
+    bits = torch.from_numpy(np.packbits(mask.numpy(), axis=-1, bitorder="little"))
+    assert torch.equal(sampling.mask_of_bits(bits, size), mask)
 
 
 def test_a_draw_inverts_the_distribution_function():

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spsbench.loop.constraint import Path
 from spsbench.loop.drafter_context import DrafterContext, Plan, Weights
-from spsbench.loop.sampling import Warp, send
+from spsbench.loop.sampling import Warp, send_mask
 from spsbench.loop.types import LM, Context, Drafter, Scores
 
 
@@ -145,7 +145,7 @@ class Frontier:
             rows = constraint.allowed((*output, *path) for path in paths)
             rows = rows[:, : logits.shape[1]] if ids is None else rows[:, ids.cpu()]
             rows |= ~rows.any(-1, keepdim=True)
-            logits = logits.masked_fill(~send(rows, logits.device), -torch.inf)
+            logits = logits.masked_fill(~send_mask(rows, logits.device), -torch.inf)
         if context.processors is None:
             return logits
         raw = logits if ids is None else self.spread(logits, -torch.inf)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spsbench.loop.drafter_context import CachePart, DrafterContext, Drawn, Plan, Variant, Weights
 from spsbench.loop.guards import plan_of
-from spsbench.loop.sampling import sample, send
+from spsbench.loop.sampling import sample, send_mask
 from spsbench.loop.types import LM, Context, Draft, Drafter, GoOn, Noise, Purpose, Scores, continues
 from spsbench.methods.drafters.frontier import Arguments
 from spsbench.methods.drafters.hybrid import Silence
@@ -118,7 +118,7 @@ class TwoLevelDrafter(PartialDrafter):
             if (constraint := context.constraint) is not None:
                 texts = (text + ahead[:n] for n in range(len(ahead) + 1))
                 allowed = constraint.allowed(map(constraint.output, texts))
-                logits = logits.masked_fill(~send(allowed, logits.device), -torch.inf)
+                logits = logits.masked_fill(~send_mask(allowed, logits.device), -torch.inf)
             if context.processors is not None:
                 paths = [tuple(drafted + ahead[:n]) for n in range(len(ahead) + 1)]
                 logits = context.processors.rows(logits, context.tokens, paths)

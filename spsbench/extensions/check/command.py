@@ -35,7 +35,7 @@ def check(
     ] = "table",
     out: o.PageFile = None,
     expect: Annotated[
-        Path | None, file("Exit 8 where results are worse than in FILE, else 0.")
+        Path | None, file("Exit 8 if results are worse than in FILE, else 0.")
     ] = None,
     write_expect: Annotated[Path | None, file("Keep the results in FILE, for --expect.")] = None,
     junit: Annotated[Path | None, file("Write the results to FILE as JUnit's XML.")] = None,

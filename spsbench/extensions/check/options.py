@@ -66,9 +66,9 @@ class CheckOptions(ProcessorSettings):
         chat: Send chat messages; the server applies its chat template.
         timeout: Longest silence in an answer.
         retries: Number of retries of a failed request.
-        only: Run only this part: law, greedy, speed, json (under schemas), logprobs (against
-            `weights`), tools (calls), stream (against whole answers), or greedy text in a mode:
-            mixed (with sampled text), cache (repeated); repeatable.
+        only: Run only this part: law, greedy, speed, json (schemas), logprobs (by `weights`),
+            tools, stream, or greedy text in a mode: mixed (with sampled text), cache (repeated);
+            repeatable.
         prompts: File of prompts, one per line, as text or JSON.
         max_new_tokens: Maximum tokens per text.
         temperature: Sampling temperature, with `weights`; repeatable. Default: 1 and 0.5. Texts at

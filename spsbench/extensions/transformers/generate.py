@@ -2,7 +2,6 @@
 
 The logits processors and stopping criteria that transformers has prepared, the user's among them,
 are applied along every path of a draft, so that a text has the distribution of plain `generate`.
-Each row of a batch is a text of its own, without its padding.
 """
 
 import inspect
@@ -14,7 +13,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import torch
 import transformers
@@ -41,39 +40,27 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import DRAFTING, OF_CELL, fill
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
-from spsbench.settings.options import Setting, parse, takes
+from spsbench.settings.options import parse, takes
 from spsbench.settings.processors import Processors
 from spsbench.settings.records import RoundRecord
 from spsbench.spec import Spec
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from spsbench import GenerateWithOptions
 
 log = logging.getLogger(__name__)
 
 FIELDS = tomllib.loads(Path(__file__).with_name("fields.toml").read_text())
-"""Every field of a generation config by what it does here: honoured, without_effect, refused."""
+"""Every field of a generation config by what it does here, and processors that are special."""
 INPUTS = ("attention_mask", "position_ids", "use_cache", "logits_to_keep", *ALL_CACHE_NAMES)
 OF_CALL = ("streamer", "assistant_model", "synced_gpus")
-STATEFUL = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
-WARPERS: dict[str, type] = {
-    "min_p": transformers.MinPLogitsWarper,
-    "top_p": transformers.TopPLogitsWarper,
-    "top_k": transformers.TopKLogitsWarper,
-    "temperature": transformers.TemperatureLogitsWarper,
-}
-"""Option of `WarpSettings` -> the warper that does the same, the last to be applied first."""
 
 
 @dataclass(frozen=True)
 class MethodOptions(Grid):
     """The options of how to speculate; those of sampling are the user's call to `generate`."""
 
-    AXES: ClassVar[Mapping[str, Setting]] = {
-        name: OF_CELL[name] for name in (*DRAFTING, "k", "seed", "engine")
-    }
+    AXES: ClassVar = {name: OF_CELL[name] for name in (*DRAFTING, "k", "seed", "engine")}
 
 
 @takes(MethodOptions, Access)
@@ -93,8 +80,7 @@ def generate_with(
     Args:
         assistant_model: draft model; None: that of the call, or what `draft` or `drafter` names;
             prompt lookup by default.
-        tokenizer: of the model; with `assistant_tokenizer` the two may differ.
-        assistant_tokenizer: of the draft model.
+        tokenizer, assistant_tokenizer: of both models, if they may differ.
         options: how to speculate. With `seed` every call draws the same; without it a call that
             samples takes one number from torch's default generator, which `torch.manual_seed` sets.
 
@@ -213,17 +199,17 @@ class SpeculativeGeneration:
         if assistant is not None:
             if "draft" in options:
                 raise UsageError("`draft` with `assistant_model`: expected one. Leave one out")
-            both = self.tokenizer and self.assistant_tokenizer
-            if not both and rows_of(model) != rows_of(assistant):
+            alike = rows_of(model) == rows_of(assistant)
+            if not (alike or (self.tokenizer and self.assistant_tokenizer)):
                 raise UsageError("`assistant_model`: expected as many tokens, or both tokenizers")
             options = {"drafter": Spec("model"), **options, "draft": f"{names[1]} (assistant)"}
-        request, (target, draft, cache) = fill(options, facts_of(self.access)), self._models
-        if target is not model or draft is not assistant:
-            cache = ModelCache(self.access)
-            cache.adopt(request.target, model, self.tokenizer)
+        request = fill(options, facts_of(self.access))
+        if self._models[:2] != (model, assistant):
+            self._models = model, assistant, ModelCache(self.access)
+            self._models[2].adopt(request.target, model, self.tokenizer)
             if assistant is not None and request.draft is not None:
-                cache.adopt(request.draft, assistant, self.assistant_tokenizer)
-            self._models = model, assistant, cache
+                self._models[2].adopt(request.draft, assistant, self.assistant_tokenizer)
+        cache: ModelCache = self._models[2]
         cell = resolve(request, cache.vocabularies)
         loaded = cache.load(cell)
         if asks_for_costs(request):
@@ -233,10 +219,7 @@ class SpeculativeGeneration:
 
 
 def arguments_of_generate(frame: FrameType | None) -> dict[str, Any]:
-    """Return arguments of the `generate` that called a frame; none where another function did.
-
-    transformers 5.23 gives a callable neither the streamer nor the assistant model of its call.
-    """
+    """Return arguments of the `generate` that called a frame, which 5.23 hands to no callable."""
     caller = None if frame is None else frame.f_back
     if caller is None or caller.f_code.co_name != "generate":
         return {}
@@ -251,9 +234,7 @@ def unpadded(ids: Tensor, mask: Tensor | None) -> list[list[int]]:
     return [row[one].tolist() for row, one in zip(ids, kept, strict=True)]
 
 
-def check_call(
-    model: PreTrainedModel, config: Any, processors: Sequence[Any], inputs: Mapping[str, Any]
-) -> None:
+def check_call(model: Any, config: Any, processors: list[Any], inputs: Mapping[str, Any]) -> None:
     """Raise a UsageError of a field, a processor, an input or a model that is not honoured here."""
     known = {*FIELDS["honoured"], *FIELDS["without_effect"]}
     for name, value in vars(config).items():
@@ -261,7 +242,8 @@ def check_call(
         if name in known or name.startswith("_") or value in (None, *refused["neutral"]):
             continue
         raise UsageError(f"`{name}` is {value!r} (generation config): {refused['why']}")
-    faults = [f"{n} keeps a state" for p in processors if (n := type(p).__name__) in STATEFUL]
+    kinds = {type(processor).__name__ for processor in processors}
+    faults = [f"{kind} keeps a state" for kind in kinds.intersection(FIELDS["stateful"])]
     for name, value in inputs.items():
         if name in ALL_CACHE_NAMES and getattr(value, "_is_user_defined", False):
             faults.append(f"`{name}` holds tokens: each row has a cache of its own")
@@ -282,7 +264,8 @@ def split(processors: Sequence[Any], samples: bool) -> tuple[LogitsProcessorList
     """Return processors without the usual warpers at their end, and those as options of a warp."""
     by_text = LogitsProcessorList(processors)
     options: dict[str, Any] = {} if samples else {"temperature": 0.0}
-    for name, kind in WARPERS.items() if samples else ():
+    for name, kind_name in FIELDS["warpers"].items() if samples else ():
+        kind = getattr(transformers, kind_name)
         value = getattr(by_text[-1], name, 0) if by_text and type(by_text[-1]) is kind else 0
         if value > 0 and vars(by_text[-1]) == vars(kind(value)):
             options[name] = getattr(by_text.pop(), name)
@@ -290,11 +273,7 @@ def split(processors: Sequence[Any], samples: bool) -> tuple[LogitsProcessorList
 
 
 def limits_of(criteria: Sequence[Any], prompt: int) -> tuple[Limits, StoppingCriteriaList]:
-    """Return the length and the end tokens that criteria name, and the other criteria.
-
-    Args:
-        prompt: tokens of a prompt with its padding, which transformers counts.
-    """
+    """Return the limits after `prompt` tokens, padding included, and the criteria beyond them."""
     length, end = transformers.MaxLengthCriteria, transformers.EosTokenCriteria
     least = min([2**31, *(one.max_length for one in criteria if type(one) is length)])
     eos = frozenset(chain(*(one.eos_token_id.tolist() for one in criteria if type(one) is end)))

@@ -4,6 +4,7 @@ One table of fields reads them all. What a file does not give is left out, never
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,27 +25,8 @@ TOOLS = (  # a field of its files
     ("GuideLLM", "benchmarks"),
     ("SpecForge", "runs"),
 )
-FIELDS = """
-requests that succeeded: completed request_count request_totals.successful num_requests
-requests that failed: failed error_request_count request_totals.errored
-most requests at a time: max_concurrency request_concurrency.max
-requests at a time, mean: request_concurrency.mean
-TTFT, mean: mean_ttft_ms time_to_first_token time_to_first_token_ms.mean
-TTFT, median: median_ttft_ms time_to_first_token_ms.median
-time per token after the first, mean: mean_tpot_ms inter_token_latency inter_token_latency_ms.mean
-time per token after the first, median: median_tpot_ms inter_token_latency_ms.median
-time between events of a stream, about the loop time, mean: mean_itl_ms inter_chunk_latency
-time between events, over their tokens if the backend counts them, mean: sglang.mean_itl_ms
-time of an answer, mean: mean_e2el_ms
-tokens a second of a user, mean: output_token_throughput_per_user
-tokens a second of the machine: output_throughput output_token_throughput
-tokens a second of the machine: output_tokens_per_second.mean throughput_tokens_per_second
-tokens of an answer, mean: output_token_count.mean
-tokens an event after the first, mean: iter_tokens_per_iteration.mean
-requests a second within the objectives (goodput): request_goodput goodput
-share of scored answers that are right: accuracy
-tokens / rounds, with the prefill's token: accept_length
-"""  # a figure, and what files of all tools call it
+FIELDS = (resources.files(__package__) / "other_benchmarks.txt").read_text("utf-8")
+"""A figure, and what files of all tools call it."""
 OF_TOKENS = ("TTFT", "time ", "tokens ")
 """Beginnings of the figures of which 0 stands for "not measured"."""
 SUCCEEDED, FAILED = "requests that succeeded", "requests that failed"

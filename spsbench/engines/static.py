@@ -32,20 +32,12 @@ PASS_SIZES = (1, 2, 3, 5, 9, 17, 33, 65, 129)  # tokens of a recorded pass; the 
 USUAL_SIZES = 1, *PASS_SIZES[:5]  # passes before any text: a first token, drafts of up to 8
 FIRST_ROWS = 2048  # of a new cache, where the context is not shorter: growth records anew
 
-Replay = Callable[[PreTrainedModel], Sequence[Tensor]]
-"""Makes a pass of one shape over the present inputs of its runner: logits and hidden states."""
-
 
 class FixedLayer(PreallocatedLayer):
-    """Keys and values of a layer whose buffers move only between passes.
+    """Keys and values of a layer whose buffers move only between passes."""
 
-    Attributes:
-        slots: [m] the rows that a recorded pass writes; None: a pass writes after `length`.
-        reads: rows that a recorded pass attends to.
-    """
-
-    slots: Tensor | None = None
-    reads = 0
+    slots: Tensor | None = None  # [m] rows that a recorded pass writes; None: those after `length`
+    reads = 0  # rows that a recorded pass attends to
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -73,7 +65,6 @@ class Runner:
         layers: the hidden states that passes return.
 
     Attributes:
-        cache: the cache, whose layers have `rows` rows.
         replays: the recorded passes by their padded size and the rows that they read.
     """
 
@@ -82,7 +73,7 @@ class Runner:
         self.rows = min(FIRST_ROWS, self.limit or FIRST_ROWS)
         self.cache = PreallocatedCache()
         self.cache.layer_class_to_replicate = partial(FixedLayer, None)
-        self.replays: dict[tuple[int, int], Replay] = {}
+        self.replays: dict[tuple[int, int], Callable[[PreTrainedModel], Sequence[Tensor]]] = {}
         self._layers, self._device, self._dtype = layers, model.device, model.dtype
         self._ids = torch.zeros(PASS_SIZES[-1], dtype=torch.int64, device=model.device)
         self._start = torch.zeros((), dtype=torch.int64, device=model.device)
@@ -133,7 +124,9 @@ class Runner:
         out = inputs.of(model)
         return [out.logits, *(out.hidden_states[layer] for layer in self._layers)]
 
-    def _record(self, model: PreTrainedModel, work: Callable[..., list[Tensor]]) -> Replay:
+    def _record(
+        self, model: PreTrainedModel, work: Callable[..., list[Tensor]]
+    ) -> Callable[..., Sequence[Tensor]]:
         """Return what does `work` again, and leaves its results in the same tensors.
 
         On CUDA `work` is first done once for libraries to choose kernels, and once with waiting for

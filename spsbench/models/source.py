@@ -130,16 +130,13 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
 
 
 def model_of_shape(folder: Path, how: ModelSpec, seed: int) -> PreTrainedModel:
-    """Make a model by its `config.json`, in eval mode; its weights are drawn from `seed`.
-
-    A GPU draws its own, other ones than a processor, which takes half a minute for a billion.
-    """
+    """Make a model by its `config.json`, in eval mode; a GPU draws other weights from `seed`."""
     place, dtype = find_device(how.device), how.dtype
     check_dtype(dtype)
     if dtype == "auto":
         dtype = "float32" if place.type == "cpu" else "bfloat16"
     number: torch.dtype = getattr(torch, dtype)
-    on_gpu = place.type == "cuda"
+    on_gpu = place.type == "cuda"  # a processor draws a billion in half a minute
     drawn_on = place if on_gpu else torch.device("cpu")
     forked = torch.random.fork_rng([place] if on_gpu else [])
     with translated("the shape", folder), silent(), forked, drawn_on:

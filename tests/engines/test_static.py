@@ -60,14 +60,6 @@ def test_sessions_in_turn_share_buffers_and_recordings_at_once_they_do_not():
     assert idle_runners(model, ()) == []
 
 
-def test_a_pass_leaves_the_scores_of_the_one_before():
-    model = tiny("llama")
-    exact, lm = laws(model, IDS[:20]), StaticLM(model)
-    lm.append(torch.tensor(IDS[:10]), keep=0)
-    parts = [lm.append(torch.tensor(IDS[i : i + 5]), keep=5).logits for i in (10, 15)]
-    torch.testing.assert_close(torch.cat(parts), exact[10:])
-
-
 @pytest.mark.parametrize("again", [True, False], ids=["the same session", "the next"])
 def test_what_is_no_number_is_forgotten(again):
     model = copy.deepcopy(tiny("llama"))
@@ -131,7 +123,7 @@ def test_recorded_passes_are_those_of_eager_and_do_not_grow():
     assert Static().prepare(model)["engine"] == "static"
     for _ in range(3):
         eager, lm = EagerLM(model), StaticLM(model)
-        counts = [len(lm._runner.replays)]
+        count = len(lm._runner.replays)
         for session in eager, lm:
             session.append(torch.tensor(IDS[:9]), keep=0)
         for m in (1, 5) * 4:
@@ -140,6 +132,6 @@ def test_recorded_passes_are_those_of_eager_and_do_not_grow():
             torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-4)
             for session in eager, lm:
                 session.commit(session.length - m // 2)
-        counts.append(len(lm._runner.replays))
+        grown = len(lm._runner.replays) - count
         del eager, lm
-    assert counts[0] == counts[1]
+    assert grown == 0

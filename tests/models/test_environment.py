@@ -27,9 +27,8 @@ def test_doctor_says_what_is_wrong(tmp_path, monkeypatch, capsys):
     found = json.loads(shown)
     assert all(found[name] for name in ("torch", "transformers", "spsbench"))
     assert found["devices"][0]["name"] == "cpu"
-    assert found["speeds"]["read"] > 0
-    assert all(rate > 0 for rate in found["speeds"]["operations"].values())
-    assert {"float32", "bfloat16"} <= found["speeds"]["operations"].keys()
+    rates = found["speeds"]["operations"]
+    assert min(found["speeds"]["read"], rates["float32"], rates["bfloat16"]) > 0
     assert found["hub"] == {
         "endpoint": "https://huggingface.co",
         "reachable": False,

@@ -1,11 +1,42 @@
-"""An account of a line of a log: each field that holds text is read, known as no text, or named."""
+"""An account of a line of a log: each field that holds text is read, known as no text, or named.
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+Forms of lines and names of fields are the table `forms.toml`.
+"""
 
-from spsbench.planning.logs.forms import names
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
 from spsbench.untrusted import FieldError, cut, parse_json
 
+
+class Form(NamedTuple):
+    """A form of a line; `forms.toml` says what its paths mean."""
+
+    name: str
+    marks: tuple[str, ...]
+    request: tuple[str, ...] = ()
+    answer: tuple[str, ...] = ()
+    turns: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+
+
+TABLE = tomllib.loads((files(__package__) / "forms.toml").read_text(encoding="utf-8"))
+FORMS = tuple(
+    Form(row.pop("name"), **{field: tuple(paths.split()) for field, paths in row.items()})
+    for row in TABLE["forms"]
+)
+CONTAINERS: Mapping[str, list[str]] = {
+    path: broken.split() for path, broken in TABLE["containers"].items()
+}
+ROLES: Mapping[str, str] = {
+    word: role for role, words in TABLE["roles"].items() for word in words.split()
+}
+names = SimpleNamespace(
+    **{meaning: tuple(words.split()) for meaning, words in TABLE["names"].items()}
+)
 FEWEST_IDS = 8  # integers of a list that may be token ids
 START = 400  # characters by which a text is told from a name, a date or a number
 MOST_UNREAD = 16  # fields of a line that are named

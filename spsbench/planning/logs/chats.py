@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spsbench.planning.logs.account import Account, unpacked
-from spsbench.planning.logs.forms import ROLES, names
+from spsbench.planning.logs.account import ROLES, Account, names, unpacked
 from spsbench.untrusted import cut
 
 TOKEN_ID_END = 1 << 24  # no vocabulary has as many tokens

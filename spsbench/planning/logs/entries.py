@@ -1,4 +1,4 @@
-"""Objects of lines become requests, by the table of `forms`; `chats` reads what is there.
+"""Objects of lines become requests, by the table `forms.toml`; `chats` reads what is there.
 
 What holds no usable request raises `LeftOutError`, and is counted by its reason.
 """
@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spsbench.metrics.intervals import Floats
-from spsbench.planning.logs.account import Account, holds_text, value_at
+from spsbench.planning.logs.account import (
+    CONTAINERS,
+    FORMS,
+    Account,
+    Form,
+    holds_text,
+    names,
+    value_at,
+)
 from spsbench.planning.logs.chats import (
     KINDS,
     TOKEN_ID_END,
@@ -26,7 +34,6 @@ from spsbench.planning.logs.chats import (
     token_ids,
     turns_of,
 )
-from spsbench.planning.logs.forms import CONTAINERS, FORMS, Form, names
 from spsbench.untrusted import cut
 
 ROUNDING = 1e-3  # above 0, which servers' float16 and bfloat16 log-probabilities reach

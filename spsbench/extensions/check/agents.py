@@ -95,12 +95,12 @@ async def check_tools(texts: Texts) -> ServerGreedy:
     _, schemas = msgspec.json.schema_components(TOOLS.values())
     functions = [{"name": name, "parameters": schema} for name, schema in schemas.items()]
     tools = [{"type": "function", "function": function} for function in functions]
-    asked = [(f"free choice {i + 1}", text, "auto") for i, text in enumerate(REQUESTS)]
+    choices = [(f"free choice {i + 1}", text, "auto") for i, text in enumerate(REQUESTS)]
     for name, text in zip(TOOLS, REQUESTS, strict=False):
-        asked.append((f"forced {name}", text, {"type": "function", "function": {"name": name}}))  # type: ignore[arg-type]
+        choices.append((f"forced {name}", text, {"type": "function", "function": {"name": name}}))  # type: ignore[arg-type]
     requests = [
         (name, chat(texts, text, TOKENS), {"tools": tools, "tool_choice": choice})
-        for name, text, choice in asked
+        for name, text, choice in choices
     ]
     return await compare_forms(texts, "tools", "their schemas", requests)
 

@@ -58,12 +58,12 @@ def expectation_of(checked: Any) -> Expectation:
     """Return what this check found, to be expected of later ones."""
     versions = {"sps": __version__, "engine": checked.engine, "model": checked.model}
     parts = {name: verdict for name, (verdict, _) in parts_of(checked).items()}
-    found = Expectation(checked.plan.level, versions, parts)
-    found.power = checked.law and checked.law.finding.claim
+    current = Expectation(checked.plan.level, versions, parts)
+    current.power = checked.law and checked.law.finding.claim
     if (drafts := checked.acceptance) and drafts.rounds and drafts.kept:
-        found.reached = [int(count) for count in (drafts.rounds, *drafts.kept)]
-        found.tau = 1 + drafts.accepted / drafts.rounds
-    return found
+        current.reached = [int(count) for count in (drafts.rounds, *drafts.kept)]
+        current.tau = 1 + drafts.accepted / drafts.rounds
+    return current
 
 
 def read_expectation(path: Path) -> Expectation:
@@ -80,16 +80,16 @@ def read_expectation(path: Path) -> Expectation:
         raise DataError(f"{reason} ({path}): expected {what}") from error
 
 
-def deviations(expected: Expectation, found: Expectation) -> list[str]:
+def deviations(expected: Expectation, current: Expectation) -> list[str]:
     """Return what is worse than expected, or left its interval, a line each."""
     lines = []
     for part, verdict in expected.parts.items():
-        now = found.parts.get(part, "missing")
+        now = current.parts.get(part, "missing")
         if VERDICTS.index(now) > VERDICTS.index(verdict):
             lines.append(f"{part}: {now}, expected {verdict}")
-    if expected.reached and not found.reached:
+    if expected.reached and not current.reached:
         lines.append("acceptance: not known, expected counts by position")
-    positions = list(zip(pairwise(expected.reached), pairwise(found.reached), strict=False))
+    positions = list(zip(pairwise(expected.reached), pairwise(current.reached), strict=False))
     for number, ((n, kept), (n2, kept2)) in enumerate(positions, 1):
         width = chance(n, kept, n2, expected.level / len(positions))
         if n and n2 and abs(kept2 / n2 - kept / n) > width:
@@ -121,12 +121,12 @@ def deliver(
         check_replaceable(path)
 
     def written(checked: Any) -> tuple[list[str], dict[str, Any]]:
-        found = expectation_of(checked)
-        wrong = [] if expected is None else deviations(expected, found)
+        current = expectation_of(checked)
+        wrong = [] if expected is None else deviations(expected, current)
         if junit is not None:
             replace_file(junit, as_junit(checked, wrong))
         if write_expect is not None:
-            values = msgspec.to_builtins(found)
+            values = msgspec.to_builtins(current)
             tables = {name: values.pop(name) for name in ("versions", "parts")}
             lines = [f"{name} = {json.dumps(v)}" for name, v in values.items() if v is not None]
             for name, table in tables.items():

@@ -61,16 +61,18 @@ class Server:
 def sps_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Yield the server under test; one that a command starts ends after the tests."""
     config = request.config
-    given = {
+    settings = {
         name: config.getoption(f"--sps-{name}")
         or os.environ.get(f"SPS_{name.upper()}")
         or config.getini(f"sps_{name}")
         for name in OPTIONS
     }
-    if not given["server"]:
+    if not settings["server"]:
         pytest.skip("no server: give --sps-server URL, SPS_SERVER, or sps_server in pyproject.toml")
-    budget = dict(part.partition("=")[::2] for part in (given["budget"] or "").split(",") if part)
-    undecided = given["undecided"] or "xfail"
+    budget = dict(
+        part.partition("=")[::2] for part in (settings["budget"] or "").split(",") if part
+    )
+    undecided = settings["undecided"] or "xfail"
     try:
         tokens, minutes = int(budget.pop("tokens", 0)), float(budget.pop("minutes", 0))
         if budget or undecided not in ("xfail", "fail"):
@@ -78,11 +80,11 @@ def sps_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     except ValueError:
         line = "expected --sps-budget tokens=N,minutes=N and --sps-undecided xfail or fail"
         raise pytest.UsageError(line) from None
-    url, command = given["server"].rstrip("/"), given["command"]
+    url, command = settings["server"].rstrip("/"), settings["command"]
     process = subprocess.Popen(shlex.split(command), start_new_session=True) if command else None
     try:
         wait_until_ready(url, process)
-        yield Server(url, tokens, minutes, undecided, given["weights"] or None)
+        yield Server(url, tokens, minutes, undecided, settings["weights"] or None)
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL) if process else ():
             with suppress(ProcessLookupError, subprocess.TimeoutExpired):
@@ -120,8 +122,8 @@ def claim(server: Server, *parts: str, **options: Any) -> dict[str, Any]:
     words = ["check", server.url, *(word for part in parts for word in ("--only", part))]
     for name, value in {"max_tokens": server.tokens or None, "weights": weights, **options}.items():
         flag = f"--{name.replace('_', '-')}"
-        for each in value if isinstance(value, list | tuple) else [value]:
-            words += [flag] if each is True else [] if each is None else [flag, str(each)]
+        for item in value if isinstance(value, list | tuple) else [value]:
+            words += [flag] if item is True else [] if item is None else [flag, str(item)]
     command = [sys.executable, "-m", "spsbench", *words, "--format", "json", "--keep"]
     code, evidence, result = UNDECIDED, f"not decided in {server.minutes} min", dict[str, Any]()
     with TemporaryDirectory() as folder, suppress(subprocess.TimeoutExpired, ValueError):

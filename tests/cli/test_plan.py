@@ -1,6 +1,7 @@
 """`sps plan` and `sps bench --record trace` as a user meets them."""
 
 import json
+from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,6 +108,10 @@ def test_adapters_are_planned_beside_their_base_with_advice(sps, pair, prompts, 
     assert sps(*asked, "--temperature", "0,1").code == 2
 
 
+Mean = namedtuple("Mean", "mean")
+Figures = namedtuple("Figures", "method speedup tau")
+
+
 @pytest.mark.parametrize(
     ("now", "free", "advice"),
     [(1.9, 1.2, "keep"), (1.2, 1.5, "use suffix"), (1.3, 1.1, "train it"), (0.9, 0.9, "train it")],
@@ -114,18 +119,10 @@ def test_adapters_are_planned_beside_their_base_with_advice(sps, pair, prompts, 
 def test_advice_is_by_what_the_drafter_keeps(now, free, advice):
     head, cell = Drafting(Spec("eagle3"), "h"), make_request(drafter="eagle3", target="nano")
 
-    def planned(head_gain, free_gain):
-        gains = {head: head_gain, Drafting(Spec("suffix")): free_gain}
-        predictions = [
-            SimpleNamespace(
-                method=Method(drafting, "sps"),
-                speedup=SimpleNamespace(mean=gain),
-                tau=SimpleNamespace(mean=2.0),
-            )
-            for drafting, gain in gains.items()
-        ]
-        ranked = SimpleNamespace(by_method=predictions, best=predictions[0])
-        cells = {Method(head, "sps"): cell}
-        return SimpleNamespace(forecasts=ranked, cells=cells, target=cell.target)
+    def planned(*gains):
+        methods, tau = (Method(head, "sps"), Method(Drafting(Spec("suffix")), "match")), Mean(2.0)
+        ranked = [Figures(*pair, tau) for pair in zip(methods, map(Mean, gains), strict=True)]
+        forecasts = SimpleNamespace(by_method=ranked)
+        return SimpleNamespace(forecasts=forecasts, cells={methods[0]: cell}, target=cell.target)
 
     assert advise(planned(2.0, 1.2), planned(now, free)).startswith(advice)

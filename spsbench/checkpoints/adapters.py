@@ -87,7 +87,7 @@ def _read(term: str, allow_pickle: bool, *, several: bool) -> Adapter:
     adds = kind == "LORA" and all(config.get(n) in (v, None, []) for n, v in NOT_SUMMED.items())
     if not adds and (factor != 1 or several):
         raise adapter.error(
-            "a factor, or another adapter, beside what does not add up",
+            "a factor, or another adapter, with what does not add up",
             f"LoRA without {', '.join(NOT_SUMMED)}. Name it alone",
         )
     if not adapter.file.is_file():

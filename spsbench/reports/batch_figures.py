@@ -9,7 +9,7 @@ from dataclasses import replace
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import ABSENT, MARK, Column, full
-from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Table, TextTable
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Table, TextTable, curve_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
 
@@ -142,27 +142,21 @@ def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
     for work, of_work in works.items():
         prefix = f"{work}, " if len(works) > 1 else ""
         for name, method_rows in lines(of_work).items():
-            points = tuple(
-                point
-                for row in method_rows
-                if (point := Point.of(row.cell.batch, row.speedup)) is not None
-            )
-            if points and method_rows[0].cell.k != 0:
-                gains.append(Curve(name=prefix + name, points=points, line=line))
-            both = tuple(
+            if method_rows[0].cell.k != 0:
+                points = (Point.of(row.cell.batch, row.speedup) for row in method_rows)
+                gains += curve_of(prefix + name, points, line)
+            both = (
                 Point(1e3 / ms.mean, machine.mean)
                 for row in method_rows
                 if (ms := row.mean_token_time_ms)
                 and (machine := row.figures.get("machine_tokens_per_s"))
             )
-            if both:
-                pareto.append(Curve(name=prefix + name, points=both, line=line))
+            pareto += curve_of(prefix + name, both, line)
             line += 1
-        best = envelope(of_work)
-        if best:
-            points = tuple(Point(size, gained.mean) for size, (_, gained) in best.items())
-            gains.append(Curve(name=f"{prefix}the best K, 0 among them", points=points, line=line))
-            line += 1
+        best = (Point(size, gained.mean) for size, (_, gained) in envelope(of_work).items())
+        highest = curve_of(f"{prefix}the best K, 0 among them", best, line)
+        gains += highest
+        line += len(highest)
     gains.append(Level(name="no gain", y=1.0))
     return (
         Panel(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, curve_of
 from spsbench.settings.cell import AUTO, Cell, constant
 from spsbench.settings.labels import NAMED, Names, setting
 from spsbench.spec import Spec
@@ -29,32 +29,23 @@ def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None
         loop += _curve(members, label, line, "loop_time_ms")
     if ceiling_ms is not None:
         times.append(Level(name="memory bound of ArS", y=horizon * ceiling_ms / 1e3))
+    panels = (
+        (f"Time to {horizon} tokens (s)", times, True),
+        ("Efficiency tau / (K + 1)", efficiency, False),
+        ("Loop time (ms)", loop, True),
+    )
     return Figure(
         title=title,
-        panels=(
+        panels=tuple(
             Panel(
-                title=f"Time to {horizon} tokens (s)",
+                title=of_panel,
                 x=K,
-                items=tuple(times),
+                items=tuple(items),
                 whole=True,
-                from_zero=True,
-                empty=why_empty(rows, timed=True),
-            ),
-            Panel(
-                title="Efficiency tau / (K + 1)",
-                x=K,
-                items=tuple(efficiency),
-                whole=True,
-                empty=why_empty(rows, timed=False),
-            ),
-            Panel(
-                title="Loop time (ms)",
-                x=K,
-                items=tuple(loop),
-                whole=True,
-                from_zero=True,
-                empty=why_empty(rows, timed=True),
-            ),
+                from_zero=timed,
+                empty=why_empty(rows, timed=timed),
+            )
+            for of_panel, items, timed in panels
         ),
     )
 
@@ -140,27 +131,18 @@ def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Le
             sd = s.spread["sd"] if s.spread and measured else None
             sides = (None, None) if sd is None else (time.mean - sd / 1e3, time.mean + sd / 1e3)
             points.append(Point(s.cell.k, time.mean, sides[0], sides[1], time.loaded))
-    curves: list[Curve | Level] = []
-    if points:
-        best = min(points, key=lambda point: (point.y, point.x))
-        curves.append(Curve(name=label, points=tuple(points), line=line, best=best))
-    return curves + [
+    best = min(points, key=lambda point: (point.y, point.x), default=None)
+    return curve_of(label, points, line, best=best) + [
         Level(name=f"{label}, ArS", y=time.mean, line=line, loaded=time.loaded)
         for s, time in timed
         if s.cell.k == 0
     ]
 
 
-def _curve(
-    members: Sequence[Summary],
-    label: str,
-    line: int,
-    figure: str,
-) -> list[Curve]:
+def _curve(members: Sequence[Summary], label: str, line: int, figure: str) -> list[Curve]:
     """Return the curve of a figure by K, with intervals, from K = 0 on; [] without a value."""
-    known = (Point.of(s.cell.k or 0, s.figures.get(figure)) for s in members)
-    points = tuple(point for point in known if point is not None)
-    return [Curve(name=label, points=points, line=line)] if points else []
+    points = (Point.of(s.cell.k or 0, s.figures.get(figure)) for s in members)
+    return curve_of(label, points, line)
 
 
 def _key(cell: Cell) -> Cell:

@@ -48,7 +48,7 @@ def html(report: Report) -> str:
     pairs = paired_runs(tables, aggregates, names)
     if pairs:
         figure, differences = compared(pairs, names[0])
-        plots += [exhibited(figure), html_table(differences)]
+        plots += [exhibited(figure) if figure else "", html_table(differences)]
     for number, (table, sums, name) in enumerate(zip(tables, aggregates, names, strict=True)):
         for figure in exhibits(table, sums.times, answered=answered_by_section):
             title = f"{name}: {figure.title}" if name else figure.title

@@ -1,10 +1,11 @@
 """Results of vLLM's, SGLang's and SpecForge's benchmarks, AIPerf and GuideLLM in our terms.
 
-One table of fields reads them all. What a file does not give is left out, never guessed.
+One table of fields reads them all, `other_benchmarks.toml`. What a file does not give is left out,
+never guessed.
 """
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,36 +19,13 @@ MAX_NUMBER = 1e300
 WRONG = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
 WHAT = "results of a benchmark of servers, in JSON, without details"
 SGLANG = "SGLang bench_serving"
-TOOLS = (  # a field of its files
-    (SGLANG, "accept_length"),
-    ("vllm bench serve", "request_throughput"),
-    ("AIPerf", "request_latency"),
-    ("GuideLLM", "benchmarks"),
-    ("SpecForge", "runs"),
-)
-FIELDS = (resources.files(__package__) / "other_benchmarks.txt").read_text("utf-8")
-"""A figure, and what files of all tools call it."""
+TABLE = tomllib.loads(Path(__file__).with_name("other_benchmarks.toml").read_text(encoding="utf-8"))
+TITLE = TABLE["title"].split()
 OF_TOKENS = ("TTFT", "time ", "tokens ")
 """Beginnings of the figures of which 0 stands for "not measured"."""
 SUCCEEDED, FAILED = "requests that succeeded", "requests that failed"
-COUNTS = (  # rounds, drafted, accepted
-    ("spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"),
-    ("total_spec_decode_steps", "total_draft_tokens", "total_accepted_draft_tokens"),
-)
 SHARES = "spec_decode_per_position_acceptance_rates"
 HISTOGRAM = "pooled_spec_decode_acceptance_histogram"
-TITLE = """model_id input_config.endpoint.model_names config.backend.model model backend
-metadata.guidellm_version aiperf_version task.name config.label config.batch_size
-config.strategy.type_ config.strategy.streams request_rate sampling.temperature date"""
-NOT_COMPARABLE = (  # the field of a file, and what is not comparable; empty = in every file
-    ("", "losslessness: no distribution of the texts is known. `sps check URL` measures it"),
-    ("", "the speed-up: no paired baseline. `sps check URL --baseline URL2` measures it"),
-    ("", "alpha: accepted over drafted tokens is lower, for it counts tokens never tested"),
-    ("", "times: they are a client's, with network and queue, at the load of the file"),
-    ("mean_itl_ms", "ITL as a time per token: an event of a stream holds a whole round"),
-    ("accept_length", "accept_length as tau: it counts the prefill's token of each request"),
-    (COUNTS[0][0], "counts, if anybody else used the server: they are differences of its /metrics"),
-)
 
 
 class Results(NamedTuple):
@@ -101,14 +79,14 @@ def _in_words(figure: Mapping[str, Any]) -> str:
 
 def _results(value: Mapping[str, Any]) -> Iterator[Results]:
     """Yield the results in a file of another benchmark tool; none where the tool is not known."""
-    tool = next((tool for tool, field in TOOLS if field in value), "")
-    shared = {name: field for name, field in _flat(value) if name in TITLE.split()}
+    tool = next((tool for tool, field in TABLE["tools"].items() if field in value), "")
+    shared = {name: field for name, field in _flat(value) if name in TITLE}
     for part in value.get("benchmarks", value.get("runs", [value])) if tool else ():
         fields = shared | dict(_flat(part))
         if tool == SGLANG and "mean_itl_ms" in fields:  # which divides events by their tokens
             fields["sglang.mean_itl_ms"] = fields.pop("mean_itl_ms")
-        title = [f.cut(fields[name], 200) for name in TITLE.split() if fields.get(name)]
-        notes = [line for field, line in NOT_COMPARABLE if not field or fields.get(field)]
+        title = [f.cut(fields[name], 200) for name in TITLE if fields.get(name)]
+        notes = [line for line, of in TABLE["not_comparable"].items() if not of or fields.get(of)]
         figures = list(_figures(fields))
         counts = {figure["name"]: figure["value"] for figure in figures}
         if bad := counts.get(FAILED):
@@ -134,8 +112,7 @@ def _finite(value: Any) -> float | None:
 def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield each figure with name, value, unit and field; one that is None has a `reason`."""
     reason = "of zeros, which stand for no measurement"
-    for line in FIELDS.strip().split("\n"):
-        figure, _, names = line.rpartition(": ")
+    for figure, names in TABLE["figures"].items():
         unit = "ms" if figure.startswith(("TTFT", "time ")) else ""
         for name in names.split():
             if (number := _finite(fields.get(name))) is not None:
@@ -146,7 +123,7 @@ def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 is_zero = 0 in (number, _finite(fields.get(name.replace("mean", "median"))))
                 missing = is_zero and figure.startswith(OF_TOKENS)
                 yield entry | ({"value": None, "reason": reason} if missing else {})
-    for counters in COUNTS:
+    for counters in map(str.split, TABLE["counts"]):
         rounds, drafted, accepted = (_finite(fields.get(name)) for name in counters)
         if rounds and accepted is not None:
             shares = [_finite(share) or 0.0 for share in fields.get(SHARES) or ()]

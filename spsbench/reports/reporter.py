@@ -3,7 +3,7 @@
 Plots are plain numbers, independent of the renderer; tables of text and findings are for any.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -44,6 +44,12 @@ class Curve:
     best: Point | None = None  # the optimum
     dense: bool = False  # too many points for a marker each
     joined: bool = True  # by a line, in the order of x
+
+
+def curve_of(name: str, points: Iterable[Point | None], line: int, **look: Any) -> list[Curve]:
+    """Return the curve of the points that are not None, with the fields `look`; [] without any."""
+    known = tuple(point for point in points if point is not None)
+    return [Curve(name=name, points=known, line=line, **look)] if known else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

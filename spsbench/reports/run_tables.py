@@ -161,11 +161,10 @@ def report_on(
         SpsError: no run, a damaged run, or an unknown column.
     """
     sources = [Source.open(folder, by_group, paper) for folder in folders]
-    by_source = [list(_tables(source)) for source in sources]
-    tables = [table for run in by_source for table in run]
+    tables = [_table(source) for source in sources]
     if selected:
         tables = [replace(table, columns=chosen(table.rows, selected)) for table in tables]
-    names = [f"{source.name}{run[0].lack}" for source, run in zip(sources, by_source, strict=True)]
+    names = [f"{source.name}{table.lack}" for source, table in zip(sources, tables, strict=True)]
     sections = [section for source in sources for section in _sections(source, tables)]
     return Report(", ".join(dict.fromkeys(names)), tables, sections=sections)
 
@@ -176,7 +175,7 @@ def tables(folder: Path) -> list[Table]:
     Raises:
         SpsError: no run, or a damaged run.
     """
-    return list(_tables(Source.open(folder)))
+    return [_table(Source.open(folder))]
 
 
 def compared(
@@ -191,8 +190,7 @@ def compared(
     base, now = (
         [Source.open(folder) for folder in side_folders] for side_folders in ([against], folders)
     )
-    tables = [[table for source in sources for table in _tables(source)] for sources in (base, now)]
-    rows = [[row for table in side_tables for row in table.whole] for side_tables in tables]
+    rows = [[row for source in sources for row in _table(source).whole] for sources in (base, now)]
     sides = tuple(
         tally_run(
             list({cell.id: cell for source in sources for cell in source.cells}.values()),
@@ -224,27 +222,24 @@ def _sections(source: Source, tables: Sequence[Table]) -> Iterator[Section]:
         yield audit_section(audit, run, sum(row.n + row.failures for _, row in audited) or None)
 
 
-def _tables(source: Source) -> Iterator[Table]:
-    """Yield the tables of a run with digests and progress; a remark if unfinished."""
+def _table(source: Source) -> Table:
+    """Return the table of a run with digests and progress; a remark if unfinished."""
     identity = {
         "models": digests(source.manifest.fingerprint, source.cells),
         "prompts": source.manifest.experiment.get("prompts", {}),
     }
     seen: set[Key] = set()
-    tables = list(_of_run(source, seen))
-    cells = {cell.id: cell for cell in source.cells}
+    table = _of_run(source, seen)
+    cells, remarks = {cell.id: cell for cell in source.cells}, table.remarks
     run_progress = progress(source.folder, source.manifest, cells, seen)
     if run_progress is not None:
         identity |= {"done": run_progress.done, "planned": run_progress.total}
-    for table in tables:
-        table = replace(table, identity={**identity, **table.identity}, progress=run_progress)
-        if run_progress is not None and not run_progress.whole:
-            table = replace(table, remarks=[run_progress.remark, *table.remarks])
-        yield table
+        remarks = [*filter(None, [run_progress.remark]), *remarks]
+    return replace(table, identity=identity, progress=run_progress, remarks=remarks)
 
 
-def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
-    """Yield the table of a run; `seen` collects the keys of its records."""
+def _of_run(source: Source, seen: set[Key]) -> Table:
+    """Return the table of a run's records alone; `seen` collects their keys."""
     machines = source.machines()
     pooled = len(machines) < 2
     memory = machines[0].provenance.memory if len(machines) == 1 else None
@@ -278,7 +273,7 @@ def _of_run(source: Source, seen: set[Key]) -> Iterator[Table]:
         qualities=quality,
         greedy=greedy,
     )
-    yield with_batch_figures(table, table.whole)
+    return with_batch_figures(table, table.whole)
 
 
 def _qualities(rows: Sequence[Summary], scores: Iterable[Score]) -> dict[str, Qualities]:

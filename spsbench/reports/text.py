@@ -83,20 +83,14 @@ def _paper_figure(theirs: PaperRow, column: Column) -> str:
 
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # full-width ones too
 MARKDOWN = frozenset("\\`*_{}[]<>|#~&!")
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "_": r"\_",
-    "%": r"\%",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
+LATEX_NAMES = {
+    "\\": "backslash",
+    "~": "asciitilde",
+    "^": "asciicircum",
+    "<": "less",
+    ">": "greater",
 }
+LATEX = {c: f"\\{c}" for c in "{}$&#_%"} | {c: f"\\text{n}{{}}" for c, n in LATEX_NAMES.items()}
 
 
 def csv_text(text: str) -> str:
@@ -341,13 +335,7 @@ def _json_row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
         "k": summary.cell.k,
         "group": summary.group,
         "cell": summary.cell.to_json(),
-        "samples": summary.samples,
-        "n": summary.n,
-        "failures": summary.failures,
-        "cut": summary.cut,
-        "timed": summary.timed,
-        "loaded": summary.loaded,
-        "horizon": summary.horizon,
+        **{count: getattr(summary, count) for count in COUNTS},
         "spread_ms": summary.spread,
         "metrics": {
             name: estimate.to_json() if estimate else None

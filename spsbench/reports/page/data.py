@@ -10,8 +10,9 @@ from spsbench.metrics.rates import MS, RATES
 from spsbench.metrics.sums import SLOTS, Tally, paired
 from spsbench.metrics.text_checks import same
 from spsbench.reports.columns import ABSENT, full
+from spsbench.reports.page.exhibits import exhibit
 from spsbench.reports.page.token_origins import tokenizer_of, trace
-from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Table, TextTable
+from spsbench.reports.reporter import Figure, Level, Panel, Point, Table, TextTable, curve_of
 from spsbench.reports.text import shown
 from spsbench.settings.cell import AUTO, Cell
 from spsbench.settings.labels import Names
@@ -188,17 +189,16 @@ def _differences(before: Tally, after: Tally, quality: Iterable[Parity]) -> dict
     return {title: estimate for title, estimate in differences.items() if estimate is not None}
 
 
-def compared(pairs: Sequence[Pairing], base: str) -> tuple[Figure, TextTable]:
+def compared(pairs: Sequence[Pairing], base: str) -> tuple[Figure | None, TextTable]:
     """Return the differences between runs as a plot and as a table; `base` names the first run."""
     titles = list(dict.fromkeys(title for pair in pairs for title in pair.differences))
     names = tuple(f"{pair.name}, {pair.run}" for pair in pairs)
     panels, rows = [], []
     for title in titles:
         values = (Point.of(at, pair.differences.get(title)) for at, pair in enumerate(pairs))
-        points = tuple(point for point in values if point is not None)
         none = Level(name="no difference", y=1.0 if title == TIMES else 0.0)
-        curve = Curve(name="difference", points=points, line=0)
-        panels.append(Panel(title=title, x="", items=(none, curve), rows=names))
+        curves = curve_of("difference", values, 0)
+        panels.append(Panel(title=title, x="", items=(none, *curves), rows=names))
     for pair in pairs:
         estimates = [(title, pair.differences.get(title)) for title in titles]
         cells = [
@@ -207,16 +207,6 @@ def compared(pairs: Sequence[Pairing], base: str) -> tuple[Figure, TextTable]:
         ]
         verdicts = "; ".join(f"{test.metric} {test}" for test in pair.quality)
         rows.append([pair.name, pair.run, str(pair.shared), *cells, verdicts])
-    says = (
-        f"Each configuration against that of {base}, paired by prompt and repeat, so that "
-        "differences between prompts cancel. An interval that crosses the dotted line shows no "
-        "difference. Intervals are over prompts and do not include how a machine varies from day "
-        "to day."
-    )
-    title = "Differences between runs"
     headings = ("configuration", "run", "pairs", *titles, "quality")
-    terms = "mean_token_time_ms", "block_efficiency", "quality"
-    return (
-        Figure(title=title, panels=tuple(panels), says=says, terms=terms, id="runs"),
-        TextTable("Paired differences", headings, rows, names=2),
-    )
+    table = TextTable("Paired differences", headings, rows, names=2)
+    return exhibit("runs", panels, base=base), table

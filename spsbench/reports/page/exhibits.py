@@ -1,8 +1,10 @@
 """Exhibits of the page: a table's rows as figures with explanations."""
 
+import tomllib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -12,23 +14,11 @@ from spsbench.metrics.summaries import Summary
 from spsbench.reports.batch_figures import batch_figure
 from spsbench.reports.columns import PaperRow, headline, paper_value
 from spsbench.reports.figure1 import by_k, lines
-from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Section, Table
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Section, Table, curve_of
 from spsbench.reports.text import labels
 from spsbench.settings.labels import Names
 
-BARS = "Bars are 95 % intervals over samples; open marks were measured on a busy machine."
-HEADLINES = (
-    ("speedup", "Speed-up over ArS"),
-    ("predicted_speedup", "Predicted speed-up over ArS"),
-    ("mean_token_time_ms", "Mean token time, ms"),
-    ("terms.predicted_ms", "Predicted mean token time, ms"),
-    ("block_efficiency", "Block efficiency tau"),
-    ("terms.predicted_tau", "Predicted tau"),
-    ("alpha", "Acceptance rate alpha"),
-    ("answer_speedup", "Speed-up of the whole answer"),
-    ("ttft_ms", "Time to the first token, ms"),
-    ("answer_ms", "Time to the last token, ms"),
-)
+TEXTS = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
 SHARES = (("draft", "draft_share"), ("target", "target_share"), ("the rest", "verify_share"))
 QUANTILES = 101  # points of a quantile curve with more generations than this
 
@@ -90,49 +80,40 @@ def numbers(figure: Figure) -> list[list[str]]:
     return cells
 
 
-def _exhibit(id: str, title: str, says: str, panels: Sequence[Panel], *terms: str) -> Figure | None:
-    drawn = tuple(panel for panel in panels if panel.items)
-    return Figure(title=title, panels=drawn, says=says, terms=terms, id=id) if drawn else None
+def exhibit(name: str, panels: Sequence[Panel], **values: str) -> Figure | None:
+    """Return the figure of the panels that have items; None: none has.
+
+    Args:
+        name: its id, and its row of `texts.toml`.
+        values: texts that the row leaves open.
+    """
+    drawn, texts = tuple(panel for panel in panels if panel.items), TEXTS["exhibits"][name]
+    says, terms = texts["says"].format(bars=TEXTS["bars"], **values), texts.get("terms", "").split()
+    title = texts["title"]
+    return Figure(title=title, panels=drawn, says=says, terms=(*terms,), id=name) if drawn else None
 
 
 def _against_k(table: Table) -> Figure | None:
     """Return the plots by K; None unless some line has more than two values of K."""
     if not any(len(line) > 2 for line in lines(table.whole).values()):
         return None
-    more = (
-        ("speedup", "Speed-up over ArS"),
-        ("block_efficiency", "Block efficiency tau"),
-        ("alpha", "Acceptance rate alpha"),
-    )
-    panels = [*table.figure.panels[:3], *(by_k(table.whole, *figure) for figure in more)]
-    return _exhibit(
-        "against-k",
-        "Against K: Figure 1 of the paper, and what explains it",
-        "Dashed lines are ArS, rings mark the shortest time. Bars are 95 % intervals over samples; "
-        "those of the time to N tokens are one standard deviation over generations.",
-        panels,
-        *("horizon_time_ms", "efficiency", "loop_time_ms", "speedup", "block_efficiency"),
-    )
+    titles = TEXTS["headlines"]
+    more = (by_k(table.whole, n, titles[n]) for n in ("speedup", "block_efficiency", "alpha"))
+    return exhibit("against-k", [*table.figure.panels[:3], *more])
 
 
 def _by_batch(table: Table) -> Figure | None:
     """Return the plots by batch; None where the table has no batches."""
     figure = batch_figure(table)
-    if figure is None:
-        return None
-    return _exhibit(
-        "by-batch",
-        "By batch",
-        "The gain over plain sampling in the same batch; and the tokens a second of the machine "
-        "against those of one user, a point for each batch.",
-        figure.panels,
-    )
+    return None if figure is None else exhibit("by-batch", figure.panels)
 
 
-def _headlines(rows: Rows, names: Names) -> Iterator[Figure | None]:
+def _headlines(rows: Rows, names: Names) -> Iterator[Figure]:
     """Yield the headline figures and scores of each task and setting, one row a method."""
     alone = any(row.predicted_speedup and row.speedup is None for row, _ in rows)
-    figures = [figure for figure in HEADLINES if alone or figure[0] != "predicted_speedup"]
+    figures = [
+        figure for figure in TEXTS["headlines"].items() if alone or figure[0] != "predicted_speedup"
+    ]
     metrics = sorted(headline([row for row, _ in rows]))
     figures[2:2] = [(f"quality.{metric}", visible(metric)) for metric in metrics]
     by_work: dict[str, list[tuple[Summary, PaperRow | None]]] = {}
@@ -154,13 +135,10 @@ def _headlines(rows: Rows, names: Names) -> Iterator[Figure | None]:
             if ours and "speedup" in figure:
                 items.append(Level(name="as fast as ArS", y=1.0))
             panels.append(Panel(title=title, x="", items=tuple(items), rows=methods))
-        yield _exhibit(
-            f"headlines-{number}",
-            f"Every configuration at a glance{': ' * bool(work)}{work}",
-            f"One row for each configuration. {BARS}",
-            panels,
-            *(figure.removeprefix("terms.").partition(".")[0] for figure, _ in figures),
-        )
+        if drawn := exhibit("headlines", panels):
+            title = f"{drawn.title}{': ' * bool(work)}{work}"
+            terms = (figure.removeprefix("terms.").partition(".")[0] for figure, _ in figures)
+            yield replace(drawn, id=f"headlines-{number}", title=title, terms=(*terms,))
 
 
 def _by_position(rows: Rows, names: Labels) -> Figure | None:
@@ -187,14 +165,7 @@ def _by_position(rows: Rows, names: Labels) -> Figure | None:
         panels.append(
             Panel(title=title, x=x, y="accepted / tested", items=tuple(items), whole=True)
         )
-    return _exhibit(
-        "by-position",
-        "Acceptance by position",
-        "The share of tested draft tokens that were accepted, at each position of a round. A flat "
-        f"line means that acceptances are independent. {BARS}",
-        panels,
-        *("alpha_at", "sibling_at"),
-    )
+    return exhibit("by-position", panels)
 
 
 def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> Figure | None:
@@ -209,14 +180,7 @@ def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> 
             name = names[row.cell.id]
             curves.append(Curve(name=name, points=tuple(points), line=line, dense=True))
     x, y = "ms a token, mean of a generation", "generations that are faster, %"
-    return _exhibit(
-        "latency",
-        "How the time varies",
-        "Steep is steady. Speculative sampling is faster on average, but its rounds accept now "
-        "more, now fewer tokens, so its times vary more (Chen et al. 2023 warn of it for "
-        "latency-critical use), and a text that ends inside a round pays for all of it.",
-        [Panel(x=x, y=y, items=tuple(curves))],
-    )
+    return exhibit("latency", [Panel(x=x, y=y, items=tuple(curves))])
 
 
 def _parts(rows: Rows, names: Labels) -> Figure | None:
@@ -236,13 +200,7 @@ def _parts(rows: Rows, names: Labels) -> Figure | None:
         rows=tuple(names[row.cell.id] for row, _ in loops),
         stacked=True,
     )
-    return _exhibit(
-        "parts",
-        "Where a round's time goes",
-        "The loop time of each configuration, split by the shares of its decode time.",
-        [panel],
-        *("loop_time_ms", "draft_share", "target_share", "verify_share"),
-    )
+    return exhibit("parts", [panel])
 
 
 def _speed_and_quality(rows: Rows, names: Labels) -> Figure | None:
@@ -260,14 +218,7 @@ def _speed_and_quality(rows: Rows, names: Labels) -> Figure | None:
         ]
         name = visible(metric)
         panels.append(Panel(x="mean token time, ms", y=name, items=tuple(curves)))
-    return _exhibit(
-        "speed-quality",
-        "Speed against quality",
-        "Left is faster, up is better. A lossless method moves a point to the left and leaves its "
-        f"height where it was, up to chance. {BARS}",
-        panels,
-        *("mean_token_time_ms", "quality"),
-    )
+    return exhibit("speed-quality", panels)
 
 
 def _predicted(rows: Rows, names: Labels) -> Figure | None:
@@ -285,23 +236,12 @@ def _predicted(rows: Rows, names: Labels) -> Figure | None:
     xs = [point.x for curve in curves for point in curve.points]
     ends = tuple(Point(x, x) for x in (min(xs), max(xs)))
     line = Curve(name="measured as predicted", points=ends, line=len(rows), dense=True)
-    return _exhibit(
-        "predicted",
-        "Predicted and measured speed-up",
-        "On the line the two agree; below it the run was slower than its acceptance and costs "
-        f"predict. {BARS}",
-        [Panel(x="predicted", y="measured", items=(line, *curves))],
-        *("predicted_speedup", "speedup"),
-    )
+    return exhibit("predicted", [Panel(x="predicted", y="measured", items=(line, *curves))])
 
 
 def _against(x: Estimate | None, y: Estimate | None) -> Point | None:
     return None if x is None else Point.of(x.mean, y)
 
 
-def _curve(
-    name: str, points: Sequence[Point | None], line: int, *, joined: bool = False
-) -> list[Curve]:
-    """Return the curve of the points that there are; none without points."""
-    known = tuple(point for point in points if point is not None)
-    return [Curve(name=name, points=known, line=line, joined=joined)] if known else []
+def _curve(name: str, points: Iterable[Point | None], line: int, **look: bool) -> list[Curve]:
+    return curve_of(name, points, line, **{"joined": False, **look})

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -99,8 +99,10 @@ class Benchmark:
         folders, identity, folder = self._prepare(experiment)
         if ranks().rank > 0:
             return self._follow(experiment, folder)
-        shard, models = self.place.slice, Models(self.model_cache)
-        with self._open(experiment, identity, folder) as writer:
+        place, shard, models = self.place, self.place.slice, Models(self.model_cache)
+        manifest = self._manifest(experiment, identity)
+        how = {"resume": place.resume, "overwrite": place.overwrite}
+        with open_run(folder, manifest, shard=shard, **how) as writer:
             conditions = self._conditions(experiment, folders, writer.starts)
             writer.start(conditions)
             followed(writer)
@@ -128,14 +130,6 @@ class Benchmark:
         with self._of_run(run := followed()):
             self._records(experiment, self._prompts(experiment, run, models), run, models)
         return Run(folder, 0)
-
-    def _open(
-        self, experiment: Experiment, identity: dict[str, Any], folder: Path
-    ) -> AbstractContextManager[RunWriter]:
-        """Open the run in its folder, new or to be continued."""
-        place = self.place
-        how: dict[str, Any] = {"resume": place.resume, "overwrite": place.overwrite}
-        return open_run(folder, self._manifest(experiment, identity), shard=place.slice, **how)
 
     def _check_count(self, writer: RunWriter) -> None:
         """Refuse a shard to which no sample belongs."""

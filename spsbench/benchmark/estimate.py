@@ -14,10 +14,9 @@ from spsbench.metrics.rates import baseline
 from spsbench.metrics.sums import LOADED, totals
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
-from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.experiment import Experiment
 from spsbench.settings.labels import Names, method, setting
 from spsbench.settings.records import Record
-from spsbench.settings.task import Sample
 
 TOKENS = 8  # tokens of a probe
 WARM_UP = 2
@@ -48,7 +47,7 @@ def estimate(
     probes: list[tuple[Cell, Cost]] = []
     names = Names(experiment.cells)
     for part in experiment.parts:
-        sample = first_sample(part, models)
+        sample = next(islice(part.task.samples(fitting(part, models)), 1))  # reads no other
         counts = generations(part, len(uncut(part)))
         for cell in part.cells:
             if not probes or not is_over():
@@ -74,11 +73,6 @@ def unlikeness(one: Cell, other: Cell) -> tuple[bool, int]:
     """Return whether two cells use other models or methods, and how far apart their K are."""
     models, others = ((c.target, c.draft, c.drafter, c.verifier, c.decoder) for c in (one, other))
     return models != others, abs((one.k or 0) - (other.k or 0))
-
-
-def first_sample(part: Part, models: Callable[[Cell], Loaded]) -> Sample:
-    """Return one prompt of the part, cut to fit; other prompts are not read."""
-    return next(islice(part.task.samples(fitting(part, models)), 1))
 
 
 def cost(cell: Cell, models: Loaded, job: Job) -> Cost:

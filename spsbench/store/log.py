@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, repeat
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from spsbench.errors import DataError, WriteError
 from spsbench.hardware.files import open_file, sync, write_whole
@@ -51,7 +51,7 @@ class Log:
                 raise WriteError.of(error, path, GO_ON) from error
             raise
 
-    def __enter__(self) -> "Log":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

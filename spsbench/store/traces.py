@@ -8,7 +8,7 @@ of it 23 more (a deterministic draft: 3; 56 where each K has a draft of its own)
 import base64
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -20,7 +20,7 @@ from spsbench.errors import DataError, MismatchError, MissingError
 from spsbench.metrics.intervals import Floats
 from spsbench.settings.method import Drafting
 from spsbench.settings.records import Key
-from spsbench.store.log import Log, iterate
+from spsbench.store.log import HeadedLog, iterate
 from spsbench.store.manifest import differences
 from spsbench.store.run_folder import Shard, shard_name
 from spsbench.untrusted import open_untrusted
@@ -109,14 +109,17 @@ class Proposed:
 Along = Drawn | Proposed
 
 
-def pack(record: Any) -> dict[str, Any]:
-    """Return the plain fields of a record; an array is base64, of bytes or of single precision."""
+def pack(record: Any, renamed: str = "") -> dict[str, Any]:
+    """Return the plain fields of a record; an array is base64, of bytes or of single precision.
+
+    `renamed` is left out: a line has it under another name.
+    """
 
     def encoded(array: NDArray[Any]) -> str:
         return base64.b64encode(array.astype(NARROW[array.dtype.kind]).tobytes()).decode("ascii")
 
-    values: dict[str, Any] = to_builtins(record, enc_hook=encoded)
-    return values
+    values = to_builtins(record, enc_hook=encoded)
+    return {name: value for name, value in values.items() if name != renamed}
 
 
 def unpack(values: Mapping[str, Any], kind: type[T]) -> T:
@@ -246,31 +249,24 @@ def refuse(mine: Head | DraftOf, theirs: Head | DraftOf, path: Path) -> None:
         )
 
 
-class TraceWriter:
+class TraceWriter(HeadedLog):
     """Traces with append access for this process. Use `TraceWriter` as a context manager."""
 
     def __init__(self, path: Path, head: Head) -> None:
-        """Open or create the log."""
-        self.path, self.known = path, Traces()
-        self._log = Log(path, lambda values: self.known.take(values, path))
-        try:
-            if self.known.head is None:
-                self._append({"head": head.identity, **asdict(head)}, "identity")
-            else:
+        """Open or create the log; MismatchError: its texts are of another target or sampling."""
+        self.known = Traces()
+
+        def take(values: dict[str, Any]) -> None:
+            self.known.take(values, path)
+            if "head" in values and self.known.head is not None:
                 refuse(head, self.known.head, path)
-        except MismatchError:
-            self.close()
-            raise
 
-    def __enter__(self) -> "TraceWriter":
-        return self
+        super().__init__(path, {"head": head.identity, **pack(head, "identity")}, take, take)
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the log for other processes."""
-        self._log.close()
+    def append(self, values: Mapping[str, Any]) -> None:
+        """Write a line and take it."""
+        super().append(values)
+        self.known.take(values, self.path)
 
     def declare(self, draft: DraftOf) -> None:
         """Write the identity of a draft, once; again if the draft turns out not to be exact."""
@@ -279,7 +275,7 @@ class TraceWriter:
             refuse(draft, declared, self.path)
             draft = replace(draft, exact=draft.exact and declared.exact)
         if declared != draft:
-            self._append({"draft": str(draft.name), **pack(draft)}, "name")
+            self.append({"draft": str(draft.name), **pack(draft, "name")})
 
     def has(self, key: Key, name: Drafting, schedules: Iterable[str] = ()) -> bool:
         """Return whether a draft was traced along a text, with the stops of these schedules."""
@@ -289,18 +285,12 @@ class TraceWriter:
     def add_text(self, text: Written) -> None:
         """Write a text, once."""
         if text.key not in self.known.texts:
-            self._append({"text": text.key, **pack(text)}, "key")
+            self.append({"text": text.key, **pack(text, "key")})
 
     def add(self, key: Key, name: Drafting, along: Along) -> None:
         """Write a draft along a text, once; or again, with the stops of more schedules."""
         if not self.has(key, name, stops_of(along)):
-            self._append({"along": key, "by": str(name), **pack(along)})
-
-    def _append(self, values: dict[str, Any], renamed: str = "") -> None:
-        """Write a line and take it; a field that the line has under another name is left out."""
-        line = {name: value for name, value in values.items() if name != renamed}
-        self._log.append(line)
-        self.known.take(line, self.path)
+            self.append({"along": key, "by": str(name), **pack(along)})
 
 
 def stops_of(along: Along) -> set[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -101,26 +102,10 @@ class RoundTally:
         weights, rule = np.array(list(self.sizes.values())), self.method.verifier
         return np.asarray(price(sizes, weights, self.costs, self.priced_as, rule, batch).sum(0))
 
-    def predict(
-        self,
-        baseline: "Prediction | None" = None,
-        *,
-        new_prompts: float | None = None,
-        exact: bool = True,
-        operations: float = 0.0,
-    ) -> "Prediction":
-        """Return the prediction; adding rounds later raises.
-
-        The arguments are fields of `Prediction`.
-        """
+    def predict(self, baseline: "Prediction | None" = None, **fields: Any) -> "Prediction":
+        """Return the prediction, with its other `fields`; adding rounds later raises."""
         self._predicted = True
-        return Prediction(
-            rounds=self,
-            baseline=baseline,
-            new_prompts=new_prompts,
-            exact=exact,
-            operations=operations,
-        )
+        return Prediction(rounds=self, baseline=baseline, **fields)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

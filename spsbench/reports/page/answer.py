@@ -4,8 +4,11 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
-from itertools import zip_longest
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import OF_QUALITY, Parity, ParityVerdict
@@ -42,6 +45,18 @@ class Answer(NamedTuple):
     lossless: Statement
     quality: Statement
     lack: str = ""  # generations of an interrupted run
+
+    @property
+    def look(self) -> str:
+        """Return the class of the figure: one below 1 and words are no boast."""
+        return "slower" if self.slower else "" if self.figure[0].isdigit() else "words"
+
+    @property
+    def statements(self) -> list[Statement]:
+        """Return what is said, first of an interrupted run."""
+        unfinished = f"The run is {self.lack}: the figures are of those alone."
+        first = [Statement("open", unfinished)] * bool(self.lack)
+        return [*first, self.speed, self.lossless, self.quality]
 
 
 def answers(
@@ -197,18 +212,6 @@ def _interval(estimate: Estimate) -> str:
     return f"95 % interval {estimate.low:.2f} to {estimate.high:.2f}"
 
 
-def _look(answer: Answer) -> str:
-    """Return the class of the figure: one below 1 and words are no boast."""
-    return "slower" if answer.slower else "" if answer.figure[0].isdigit() else "words"
-
-
-def _unfinished(answer: Answer) -> list[Statement]:
-    """Return what an interrupted run has to say before its figures."""
-    if not answer.lack:
-        return []
-    return [Statement("open", f"The run is {answer.lack}: the figures are of those alone.")]
-
-
 DEFINITIONS: Mapping[str, str] = tomllib.loads(
     (resources.files(__package__) / "definitions.toml").read_text("utf-8")
 )
@@ -222,95 +225,33 @@ def define(figure: str) -> str:
     return DEFINITIONS.get(figure) or DEFINITIONS.get(figure.partition(".")[0], "")
 
 
-def answered(answers: Sequence[Answer], sections: Sequence[Section]) -> str:
-    """Return the HTML of the answers and findings in words."""
-    cards = "".join(
-        f'<article class="card">{f"<p class=run>{markup(a.run)}</p>" if a.run else ""}'
-        f"<h3>{markup(a.name)}</h3>"
-        f'<p class="figure"><b class="{_look(a)}">{a.figure}</b> '
-        f"<span>{'<strong>slower</strong>: ' * a.slower}{markup(a.method)} over ArS<br>"
-        f"{markup(a.interval)}</span></p><ul>"
-        + "".join(
-            f'<li class="{remark.status}">{markup(remark.text)}</li>'
-            for remark in (*_unfinished(a), a.speed, a.lossless, a.quality)
-        )
-        + "</ul></article>"
-        for a in answers
-    )
-    cards += "".join(map(_finding, sections))
-    text = cards or "<p>No speculative method in these runs: nothing to compare with ArS.</p>"
-    return f'<section class="answer"><h2>The answer</h2><div class="cards">{text}</div></section>'
-
-
-def exhibited(figure: Figure) -> str:
+def exhibited(figure: Figure) -> Markup:
     """Return the HTML of a plot with what its figures mean and a table of its numbers."""
-    title, says = (markup(shown(text, PARAGRAPH)) for text in (figure.title, figure.says))
-    terms = [(name, meaning) for name in figure.terms if (meaning := define(name))]
-    meanings = "".join(
-        f"<dt>{markup(name)}</dt><dd>{markup(meaning)}</dd>"
-        for name, meaning in dict(terms).items()
-    )
-    table = TextTable(
-        figure.title,
-        ("figure", "configuration", "x", "value", "low", "high"),
-        numbers(figure),
-        names=3,
-    )
-    return (
-        f'<section class="exhibit" id="{figure.id}"><h2>{title}</h2><p class="says">{says}</p>'
-        f'<div class="scroll plots">{inline_svg(replace(figure, title=""), title)}</div>'
-        '<details class="numbers"><summary>What it shows, in numbers</summary>'
-        f'<dl class="terms">{meanings}</dl>{html_table(table)}</details></section>'
-    )
+    title, says = (shown(text, PARAGRAPH) for text in (figure.title, figure.says))
+    terms = {name: meaning for name in figure.terms if (meaning := define(name))}
+    plot = Markup(inline_svg(replace(figure, title=""), escaped(title)))
+    headings = ("figure", "configuration", "x", "value", "low", "high")
+    table = TextTable(figure.title, headings, numbers(figure), names=3)
+    return HTML.exhibit(figure, title, says, plot, terms, table)
 
 
-def tabled(table: Table) -> str:
+def tabled(table: Table) -> Markup:
     """Return the HTML of a table with all figures."""
     text = body(table, full)
     figures = {column.heading: column.figure for column in table.columns}
-    titles = [f' title="{markup(define(figures.get(h, h)))}"' for h in text.headings]
-    return html_table(text, titles) + "".join(map(html_table, table.further))
+    says = [define(figures.get(h, h)) for h in text.headings]
+    return HTML.table(text, says) + Markup("").join(map(HTML.table, table.further))
 
 
-def html_table(table: TextTable, of_headings: Sequence[str] = ()) -> str:
-    """Return the HTML of a table with its remarks; `of_headings` are attributes."""
-    head = "".join(
-        f'<th scope="col"{" class=left" if i < table.names else ""}{more}>{markup(name)}</th>'
-        for i, (name, more) in enumerate(zip_longest(table.headings, of_headings, fillvalue=""))
-    )
-    rows = "".join(
-        f"<tr{' class=paper' * (i in table.paper_rows)}>"
-        + "".join(f'<th scope="row">{markup(cell)}</th>' for cell in row[: table.names])
-        + "".join(f"<td>{markup(cell)}</td>" for cell in row[table.names :])
-        + "</tr>"
-        for i, row in enumerate(table.rows)
-    )
-    remarks = "".join(f"<li>{markup(line)}</li>" for line in table.remarks)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{markup(table.title)}">'
-        f"<table><caption>{markup(table.title)}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-    ) + (f'<ul class="remarks">{remarks}</ul>' if remarks else "")
+def escaped(value: Any) -> Markup:
+    """Return a value as HTML: what is marked so as it is, other text escaped."""
+    return value if isinstance(value, Markup) else Markup(markup(value))
 
 
-def _finding(section: Section) -> str:
-    """Return the HTML card of a section of an audit."""
-    notes = "".join(f"<li>{markup(note)}</li>" for note in section.notes)
-    run = f"<p class=run>{markup(section.run)}</p>" if section.run else ""
-    return (
-        f'<article class="card finding">{run}<h3>{markup(section.title)}</h3>'
-        f'<ul><li class="{section.status}">{markup(section.line)}</li></ul>'
-        f'<ul class="notes">{notes}</ul></article>'
-    )
-
-
-def findings(sections: Sequence[Section]) -> str:
-    """Return the HTML of the tables of findings."""
-    parts = [
-        f"<section><h2>{markup(section.title)}</h2>"
-        + "".join(map(html_table, section.tables))
-        + "</section>"
-        for section in sections
-        if section.tables
-    ]
-    return "".join(parts)
+ASSETS = Path(__file__).parent / "assets"
+HTML: Any = (
+    Environment(autoescape=True, finalize=escaped, undefined=StrictUndefined)
+    .from_string((ASSETS / "page.html").read_text("utf-8"))
+    .module
+)
+"""The macros of `assets/page.html`, which escape every text."""

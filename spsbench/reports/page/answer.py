@@ -232,7 +232,7 @@ def exhibited(figure: Figure) -> Markup:
     plot = Markup(inline_svg(replace(figure, title=""), escaped(title)))
     headings = ("figure", "configuration", "x", "value", "low", "high")
     table = TextTable(figure.title, headings, numbers(figure), names=3)
-    return HTML.exhibit(figure, title, says, plot, terms, table)
+    return Markup(HTML.exhibit(figure, title, says, plot, terms, table))
 
 
 def tabled(table: Table) -> Markup:
@@ -240,7 +240,7 @@ def tabled(table: Table) -> Markup:
     text = body(table, full)
     figures = {column.heading: column.figure for column in table.columns}
     says = [define(figures.get(h, h)) for h in text.headings]
-    return HTML.table(text, says) + Markup("").join(map(HTML.table, table.further))
+    return Markup().join([HTML.table(text, says), *map(HTML.table, table.further)])
 
 
 def escaped(value: Any) -> Markup:

@@ -70,7 +70,7 @@ def test_package_works_without_an_extension(name, package_without, tmp_path):
         if path.startswith(f".extensions.{name}.")
     }
     assert offered & {*registry.COMMANDS} == {*registry.COMMANDS} - theirs
-    assert theirs or name in ("cpu", "vllm")
+    assert theirs or name in ("cpu", "transformers", "vllm")
     assert "sps" in names
     assert len(json.loads(text)["tokens"]) == 4
     assert "SpS K=2" in table

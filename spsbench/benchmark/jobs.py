@@ -23,6 +23,7 @@ from spsbench.loop.batch import Batch
 from spsbench.loop.constraint import DeadEndError
 from spsbench.loop.decode import NonFiniteError
 from spsbench.loop.decoder import Prompt, RefusedPromptError
+from spsbench.metrics.sums import group_by
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.settings.cell import Cell
@@ -269,9 +270,7 @@ def units_of(
         samples: the samples of the part.
         records: existing records, whose answers later turns go on from.
     """
-    conversations: dict[str, list[Sample]] = {}
-    for sample in samples:
-        conversations.setdefault(sample.id.partition(TURN)[0], []).append(sample)
+    conversations = group_by(samples, lambda sample: sample.id.partition(TURN)[0])
     awaited = {sample.after for sample in samples if sample.after is not None}
     answers = [
         replace(record, tokens=[], rounds=[], laws=None)
@@ -279,10 +278,10 @@ def units_of(
         if record.sample in awaited and record.error is None
     ]
     targets = list(dict.fromkeys(job.cell.target for job in missing))
-    by_unit: dict[tuple[int, str, int], list[Job]] = {}
-    for job in missing:
-        name = job.sample.id.partition(TURN)[0]
-        by_unit.setdefault((targets.index(job.cell.target), name, job.repeat), []).append(job)
+    by_unit = group_by(
+        missing,
+        lambda j: (targets.index(j.cell.target), j.sample.id.partition(TURN)[0], j.repeat),
+    )
     for (_, name, repeat), of_unit in sorted(by_unit.items(), key=lambda item: item[0][0]):
         turns = tuple(conversations[name])
         ids = {turn.id for turn in turns} if len(turns) > 1 else set[str]()

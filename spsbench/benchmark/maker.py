@@ -34,6 +34,7 @@ from spsbench.generation import WARM_UP_TOKENS, check_cache, warm_depths
 from spsbench.loop.batch import Batch
 from spsbench.loop.request_batch import RequestBatch
 from spsbench.methods.build import forget_memories
+from spsbench.metrics.sums import group_by
 from spsbench.models.cache import Choices, Loaded, ModelCache
 from spsbench.parallel.process_group import on_rank_0
 from spsbench.serving.acceptance import Acceptance, contradiction
@@ -200,11 +201,8 @@ def check_batches(missing: Sequence[Job], models: Callable[[Cell], Loaded]) -> N
 
     The message names the bytes of the batch, and how many rows fit.
     """
-    batched: dict[Cell, list[Job]] = {}
-    for job in missing:
-        if job.cell.batch > 1 and not job.cell.elsewhere:
-            batched.setdefault(job.cell, []).append(job)
-    for cell, group in batched.items():
+    batched = (job for job in missing if job.cell.batch > 1 and not job.cell.elsewhere)
+    for cell, group in group_by(batched, lambda job: job.cell).items():
         loaded = models(cell)
         lengths = [len(prompt_ids(loaded, cell, job.sample.prompt)) for job in group]
         check_cache(cell, loaded, lengths, cell.batch)

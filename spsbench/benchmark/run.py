@@ -50,7 +50,9 @@ class Run:
         All rows have the same keys; a figure without value is None. Times are over undisturbed
         timings; where `timed` is 0, over the `loaded` ones.
         """
-        return _rows(self.summary)
+        names = Names(summary.cell for summary in self.summary)
+        figures = dict.fromkeys(name for summary in self.summary for name in summary.figures)
+        return [_row(summary, names, figures) for summary in self.summary]
 
     def frame(self) -> Any:
         """Return the rows as a `pandas.DataFrame`."""
@@ -72,18 +74,11 @@ class Run:
         return f"<Run {self.folder}: {self.records} records>"
 
     def __str__(self) -> str:
-        text = markdown(self.report)
-        return text if isinstance(text, str) else text.decode()
+        return markdown(self.report)
 
     def _repr_markdown_(self) -> str:
         """Return the tables as Markdown, for notebooks."""
         return str(self)
-
-
-def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    names = Names(summary.cell for summary in summaries)
-    figures = dict.fromkeys(name for summary in summaries for name in summary.figures)
-    return [_row(summary, names, figures) for summary in summaries]
 
 
 def _row(summary: Summary, names: Names, figures: Iterable[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from spsbench.benchmark.jobs import Answers, prompt_ids
 from spsbench.benchmark.target_probs import TextTracer
 from spsbench.benchmark.trace_draft import DraftTracer
 from spsbench.errors import UsageError
+from spsbench.metrics.sums import group_by
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part
@@ -132,10 +133,7 @@ def tracers(
     folders: Mapping[ModelSpec, Path],
 ) -> list[DraftTracer]:
     """Return a tracer for each way to draft among the cells that do the work of `plain`."""
-    by_name: dict[Drafting, list[Cell]] = {}
-    for cell in traced:
-        if cell.same_work(plain):
-            by_name.setdefault(Drafting.of(cell), []).append(cell)
+    by_name = group_by((cell for cell in traced if cell.same_work(plain)), Drafting.of)
     return [
         DraftTracer(name, cells, models(cells[0]), draft_identity(cells[0], folders))
         for name, cells in by_name.items()

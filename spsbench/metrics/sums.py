@@ -6,11 +6,11 @@ A table of 100,000 records holds about 20 numbers for each, instead of millions 
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, compress, zip_longest
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -322,6 +322,18 @@ def without_loaded(rows: Floats) -> Floats:
     kept = rows.copy()
     kept[:, TIMES] *= kept[:, AT["quiet"], None]
     return kept
+
+
+Item = TypeVar("Item")
+Kind = TypeVar("Kind")
+
+
+def group_by(items: Iterable[Item], kind: Callable[[Item], Kind]) -> dict[Kind, list[Item]]:
+    """Return the items by their kind, kinds and items in their order."""
+    groups: dict[Kind, list[Item]] = {}
+    for item in items:
+        groups.setdefault(kind(item), []).append(item)
+    return groups
 
 
 def numbered(samples: Sequence[int]) -> NDArray[np.intp]:

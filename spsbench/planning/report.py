@@ -12,9 +12,10 @@ from spsbench.errors import SpsError
 from spsbench.heads.families import head_part
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
+from spsbench.metrics.sums import group_by
 from spsbench.models.folder import local_folder
 from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches, row_of
-from spsbench.planning.forecast.forecasts import Forecasts, best_of, grouped_by
+from spsbench.planning.forecast.forecasts import Forecasts, best_of
 from spsbench.planning.forecast.predictions import Prediction
 from spsbench.planning.forecast.recommendation import (
     NO_GAIN,
@@ -338,7 +339,7 @@ def figure(
     """
     taus: list[Curve | Level] = []
     gains: list[Curve | Level] = []
-    groups = grouped_by(predictions, lambda method: method.group)
+    groups = group_by(predictions, lambda f: f.method.group)
     for line, (group, members) in enumerate(groups.items()):
         by_k = sorted((f for f in members if f.method.k), key=lambda f: f.method.k or 0)
         name = str(group)

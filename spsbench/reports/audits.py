@@ -32,6 +32,10 @@ Values = Mapping[str, Any]
 """Values of an audit, by `of_finding` or `of_greedy`, with `name` and `settings`."""
 
 SHOWN = 20  # rows of failures in the table
+WORDS, COUNT, SHARE = "", ",", ".4f"
+TESTS = {"direction": WORDS, "stratum": WORDS, "tokens": COUNT, "observed": SHARE}
+TESTS |= {"expected": SHARE, "bias": f"+{SHARE}", "z": "+.2f"}
+"""Heading of a test -> its format."""
 WIRINGS: Mapping[str, Status] = {"right": "good", "not distinguished": "open"}
 STATUSES: Mapping[str, Status] = {"held": "good", "bias found": "bad"}
 E_PROCESS = (
@@ -115,22 +119,8 @@ def _sampled(audit: Values) -> Parts:
 
 def _of_method(method: Values) -> list[TextTable]:
     """Return the tables, if any, of a method: tests, and tokens of target probability 0."""
-    rows = tuple(
-        (
-            test["direction"],
-            test["stratum"],
-            f"{test['tokens']:,}",
-            f"{test['observed']:.4f}",
-            f"{test['expected']:.4f}",
-            f"{test['bias']:+.4f}",
-            f"{test['z']:+.2f}",
-        )
-        for test in method["tests"]
-    )
-    headings = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z")
-    tables = [
-        TextTable(title=f"Tokens of {method['name']}", headings=headings, rows=rows, names=2)
-    ] * bool(rows)
+    rows = [[format(test[name], form) for name, form in TESTS.items()] for test in method["tests"]]
+    tables = [TextTable(f"Tokens of {method['name']}", [*TESTS], rows, names=2)] * bool(rows)
     wrong = tuple(
         (str(token["text"]), str(token["position"]), str(token["token"]), str(token["reason"]))
         for token in method["impossible"][:SHOWN]

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
+from spsbench.metrics.sums import group_by
 from spsbench.reports.columns import ABSENT, MARK, Column, full
 from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Table, TextTable, curve_of
 from spsbench.settings.cell import Cell
@@ -53,21 +54,18 @@ def by_work(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
     """Return task and setting in words -> its rows, whatever their batch."""
     rows = list(rows)
     names = Names(_alone(row.cell) for row in rows)
-    grouped: dict[str, list[Summary]] = {}
-    for row in rows:
-        grouped.setdefault(names.work(_alone(row.cell)), []).append(row)
-    return grouped
+    return group_by(rows, lambda row: names.work(_alone(row.cell)))
 
 
 def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
     """Return rows by method in words, each by batch; ArS among them."""
     both = len({row.cell.continuous for row in rows if row.cell.batch > 1}) > 1
     names = Names(_alone(row.cell) for row in rows)
-    by_method: dict[str, list[Summary]] = {}
-    for row in sorted(rows, key=lambda row: (row.cell.continuous, row.cell.batch)):
-        name = names.how(_alone(row.cell)) + ", continuous" * (both and row.cell.continuous)
-        by_method.setdefault(name, []).append(row)
-    return by_method
+
+    def method(row: Summary) -> str:
+        return names.how(_alone(row.cell)) + ", continuous" * (both and row.cell.continuous)
+
+    return group_by(sorted(rows, key=lambda row: (row.cell.continuous, row.cell.batch)), method)
 
 
 def envelope(rows: Sequence[Summary]) -> dict[int, tuple[Summary | None, Estimate]]:

@@ -9,6 +9,7 @@ from spsbench.metrics.intervals import FEWEST
 from spsbench.metrics.parity import OF_QUALITY, Parity, ParityVerdict
 from spsbench.metrics.rates import baseline
 from spsbench.metrics.summaries import Summary
+from spsbench.metrics.sums import group_by
 from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.reports.columns import MARK, SOURCE, columns, full, paper_row
 from spsbench.settings.cell import Cell
@@ -263,10 +264,8 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
 
 def _parities(paired: Sequence[tuple[Cell, Parity]], names: Names) -> Iterator[str]:
     """Yield a line for each verdict, but one a metric for several that are undecided."""
-    undecided: dict[str, list[tuple[Cell, Parity]]] = {}
-    for cell, parity in paired:
-        if parity.verdict is ParityVerdict.UNDECIDED:
-            undecided.setdefault(parity.metric, []).append((cell, parity))
+    left_open = (pair for pair in paired if pair[1].verdict is ParityVerdict.UNDECIDED)
+    undecided = group_by(left_open, lambda pair: pair[1].metric)
     for cell, parity in paired:
         alike = undecided.get(parity.metric, [])
         if parity.verdict is ParityVerdict.UNDECIDED and len(alike) > 1:

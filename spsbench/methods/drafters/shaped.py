@@ -22,6 +22,7 @@ from spsbench.loop.sampling import sample, send, unsharpened, without_replacemen
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
 from spsbench.methods.drafters.frontier import Arguments, Frontier
+from spsbench.metrics.sums import group_by
 
 SIBLINGS = {"iid": Drawn.IID, "distinct": Drawn.DISTINCT, "top": Drawn.POINT}
 """Ways to draw the children of a node."""
@@ -44,9 +45,7 @@ class ShapedDrafter(Drafter):
     def __init__(self, frontier: Frontier, shape: Sequence[int], drawn: Drawn) -> None:
         self.drawn, self.shape, self._size = drawn, tuple(shape), len(shape)
         self.limit, self.layers, self._frontier = frontier.limit, frontier.layers, frontier
-        self._children: dict[int, list[int]] = {}
-        for node, parent in enumerate(shape):
-            self._children.setdefault(parent, []).append(node)
+        self._children = group_by(range(len(shape)), self.shape.__getitem__)
         deep = tree_of(shape).depth[1:]
         self._upto = list(accumulate(map(deep.count, range(max(deep, default=0) + 1))))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from spsbench.metrics.costs import STEP, Costs
 from spsbench.metrics.intervals import FEWEST
+from spsbench.metrics.sums import group_by
 from spsbench.planning.forecast.predictions import (
     Prediction,
     Simulate,
@@ -54,7 +55,7 @@ class Forecasts:
     @property
     def by_method(self) -> list[Prediction]:
         """Return the best K of each draft, rule and schedule, the best first."""
-        methods = grouped_by(self.all, lambda method: method.at_any_k)
+        methods = group_by(self.all, lambda f: f.method.at_any_k)
         return sorted(map(best_of, methods.values()), key=lambda f: -f.speedup.mean)
 
     def needs(self, of: Prediction) -> BreakEven:
@@ -139,16 +140,6 @@ def best_of(forecasts: Sequence[Prediction]) -> Prediction:
     return max(forecasts, key=lambda f: f.speedup.mean)
 
 
-def grouped_by(
-    predictions: Iterable[Prediction], key: Callable[[Method], Method]
-) -> dict[Method, list[Prediction]]:
-    """Return predictions by a part of their methods, in their order."""
-    groups: dict[Method, list[Prediction]] = {}
-    for prediction in predictions:
-        groups.setdefault(key(prediction.method), []).append(prediction)
-    return groups
-
-
 def forecast_all(
     methods: Iterable[Method],
     traced: Traced,
@@ -191,11 +182,11 @@ def forecast_all(
     notify(total, total)
     factors = {
         method: selection_factor(np.stack([prediction.by_prompt() for prediction in members]))
-        for method, members in grouped_by(predictions, lambda method: method.at_any_k).items()
+        for method, members in group_by(predictions, lambda f: f.method.at_any_k).items()
     }
     predictions = [replace(p, factor=factors[p.method.at_any_k]) for p in predictions]
     ceilings = {}
-    for group, members in grouped_by(predictions, lambda method: method.group).items():
+    for group, members in group_by(predictions, lambda f: f.method.group).items():
         draft, texts = traced[group.drafting]
         most = max(f.method.k or 0 for f in members) or draft.most or 16
         seconds = least_seconds(group, draft, texts, costs, most)

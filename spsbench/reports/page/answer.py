@@ -13,6 +13,7 @@ from markupsafe import Markup
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import OF_QUALITY, Parity, ParityVerdict
 from spsbench.metrics.summaries import Summary
+from spsbench.metrics.sums import group_by
 from spsbench.metrics.text_checks import Same
 from spsbench.reports.columns import full
 from spsbench.reports.page.exhibits import numbers
@@ -63,12 +64,9 @@ def answers(
     table: Table, same: dict[str, Same | None], audits: Mapping[str, Section] = NONE
 ) -> list[Answer]:
     """Return an answer for each task, setting and target with drafting; `audits` are by cell."""
-    by_work: dict[tuple[str, str], list[Summary]] = {}
     names = Names(row.cell for row in table.whole)
-    for row in table.whole:
-        if row.cell.k != 0:
-            work = names.work(row.cell), row.cell.target.id
-            by_work.setdefault(work, []).append(row)
+    drafting = (row for row in table.whole if row.cell.k != 0)
+    by_work = group_by(drafting, lambda row: (names.work(row.cell), row.cell.target.id))
     return [_answer(table, rows, names, same, audits) for rows in by_work.values()]
 
 

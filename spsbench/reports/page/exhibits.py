@@ -11,6 +11,7 @@ import numpy as np
 from spsbench.messages import visible
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
+from spsbench.metrics.sums import group_by
 from spsbench.reports.batch_figures import batch_figure
 from spsbench.reports.columns import PaperRow, headline, paper_value
 from spsbench.reports.figure1 import by_k, lines
@@ -116,9 +117,7 @@ def _headlines(rows: Rows, names: Names) -> Iterator[Figure]:
     ]
     metrics = sorted(headline([row for row, _ in rows]))
     figures[2:2] = [(f"quality.{metric}", visible(metric)) for metric in metrics]
-    by_work: dict[str, list[tuple[Summary, PaperRow | None]]] = {}
-    for row, paper in rows:
-        by_work.setdefault(names.work(row.cell), []).append((row, paper))
+    by_work = group_by(rows, lambda pair: names.work(pair[0].cell))
     for number, (work, of_work) in enumerate(by_work.items()):
         methods = tuple(labels([names.how(row.cell) for row, _ in of_work], LINE))
         panels = []

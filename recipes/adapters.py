@@ -1,9 +1,10 @@
 """Train two LoRA adapters of SmolLM2, a style and a task: `python recipes/adapters.py --out DIR`.
 
 Needs `pip install peft` and `sps models fetch smollm2`. DIR gets a folder of PEFT for each,
-`style` and `task`, and prompts that no training has read, `style.jsonl` and `task.jsonl`. The
-target itself answers the questions of the style, and a rule rewrites its answers; the task (an
-order becomes JSON) is made from lists. Minutes on two cores. What exists is not made again.
+`style` and `task`, prompts that no training has read (`style.jsonl`, `task.jsonl`), and those of
+the training (`*-train.jsonl`). The target itself answers the questions of the style, and a rule
+rewrites its answers; the task (an order becomes JSON) is made from lists. It takes minutes on two
+cores. What exists is not made again.
 """
 
 import argparse
@@ -146,8 +147,9 @@ def main() -> None:
         if not path.exists():
             path.write_text("".join(f"{json.dumps(pair)}\n" for pair in make_pairs()))
         pairs = [(line[0], line[1]) for line in map(json.loads, path.read_text().splitlines())]
-        prompts = "".join(f"{json.dumps({'prompt': pair[0]})}\n" for pair in pairs[:HELD_OUT])
-        (options.out / f"{name}.jsonl").write_text(prompts)
+        for stem, part in ((name, pairs[:HELD_OUT]), (f"{name}-train", pairs[HELD_OUT:])):
+            lines = (json.dumps({"prompt": question}) for question, _ in part)
+            (options.out / f"{stem}.jsonl").write_text("".join(f"{line}\n" for line in lines))
         if not (options.out / name).exists():
             train(pairs[HELD_OUT:], options.out / name, options.steps)
 

@@ -26,7 +26,7 @@ from spsbench.store.atomic import check_replaceable, replace_file
 VERSION = 1  # of the format and of the cases: counted up when either changes
 CHAINS = tuple(tuple(range(-1, n - 1)) for n in range(7))
 SHAPES = (*CHAINS, SIBLINGS, LEAVES[:3], LEAVES, TREE, FORKS, (-1, 0, 0, 1, 1, 2))
-PER_SLOT, TRIES = 3, 12  # vectors on the edge of each uniform, and rounds until one depends on it
+PER_SLOT, TRIES = 4, 24  # vectors on the edge of each uniform, and rounds until one depends on it
 STEPS, GRID = 64, 1 << 16  # probabilities are multiples of 1 / STEPS, uniforms of 1 / GRID
 ZEROS = 0.2  # share of uniforms that are 0, where nothing impossible may pass
 MARGIN = 1e-5
@@ -68,7 +68,11 @@ def write_vectors(path: Path, specs: Sequence[Spec] = ()) -> int:
     text = f"spsbench-vectors {VERSION} {len(vectors)}\n" + "".join(map(in_lines, vectors))
     if path.suffix == ".json":
         head = f'{{"format": "spsbench-vectors", "version": {VERSION}, "vectors": [\n'
-        text = head + ",\n".join(map(json.dumps, vectors)) + "\n]}\n"
+        text = (
+            head
+            + ",\n".join(json.dumps(vector, separators=(",", ":")) for vector in vectors)
+            + "\n]}\n"
+        )
     replace_file(path, text.encode())
     return len(vectors)
 
@@ -125,7 +129,8 @@ def vector_of(
     noise = Given(numbers)
     rule(draft, q, noise)
     places = [(numbers[purpose], i) for purpose, n in noise.requests for i in range(n)]
-    if not sharpen(*places[slot % len(places)], lambda: verdict(numbers), stream):
+    times, place = divmod(slot, len(places))
+    if not sharpen(*places[place], lambda: verdict(numbers), above=times % 2 == 1):
         return None
     nodes, tokens = verdict(numbers)
     if any(verdict(numbers, shift) != (nodes, tokens) for shift in (MARGIN, -MARGIN)):
@@ -138,8 +143,8 @@ def vector_of(
     return words | inputs | {"accepted": len(nodes), "tokens": tokens} | hexed
 
 
-def sharpen(row: list[float], slot: int, verdict: Callable[[], Any], stream: random.Random) -> bool:
-    """Move `row[slot]` to just beside a point where the verdict changes; return False without."""
+def sharpen(row: list[float], slot: int, verdict: Callable[[], Any], *, above: bool) -> bool:
+    """Move `row[slot]` to just above or below a change of the verdict; return False without one."""
 
     def at(step: int) -> Any:
         row[slot] = step / GRID
@@ -152,7 +157,7 @@ def sharpen(row: list[float], slot: int, verdict: Callable[[], Any], stream: ran
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if at(middle) == first else (low, middle)
-    row[slot] = stream.choice([max(low - 1, 0), min(high + 1, GRID - 1)]) / GRID
+    row[slot] = (min(high + 1, GRID - 1) if above else max(low - 1, 0)) / GRID
     return True
 
 

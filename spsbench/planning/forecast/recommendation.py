@@ -1,8 +1,10 @@
 """The recommendation: whether to speculate, with which candidate, and why, in plain words."""
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import NamedTuple
 
 from spsbench.metrics.intervals import Estimate
@@ -13,10 +15,8 @@ from spsbench.settings.method import Method
 NOTICED = 1.02  # a smaller speed-up is not noticeable
 HALF = 0.5
 FREE = 0.01  # a draft below it, in passes of the target a token, takes next to nothing
-UNSURE = (
-    "It may pay, but the figures vary too much, or are too few, to say so: more prompts (`limit`, "
-    "`held_back`) or a quieter machine would tell."
-)
+REASONS = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text(encoding="utf-8"))
+UNSURE: str = REASONS["unsure"]
 
 
 class Verdict(Enum):
@@ -187,41 +187,21 @@ def why(verdict: Verdict, best: Prediction | None, needs: BreakEven) -> str:
     """
     if verdict is Verdict.UNDECIDED:
         return UNSURE
-    if best is None:
-        return {Verdict.SPECULATE: "It was the fastest in real rounds."}.get(
-            verdict,
-            "Nothing that was measured is faster than plain sampling by a margin that matters.",
-        )
     price = "next to nothing" if needs.c < FREE else f"{needs.c:.2g} of a target step each"
-    reasons = (
-        (
-            verdict is Verdict.SPECULATE,
-            f"The draft is right about {best.right:.0%} of the time for {price}, so checking "
-            "several of its guesses at once beats making every token alone.",
-        ),
-        (
-            verdict is Verdict.NEITHER,
-            "What the draft saves is about what it costs; plain sampling is simpler.",
-        ),
-        (needs.c >= 1, "The draft is slower than the target itself, so it can never save time."),
-        (
-            best.drafted < HALF and best.tau.mean < 1 + HALF / 2,
-            "The draft hardly ever finds anything to propose, and looking for it costs time.",
-        ),
-        (
-            needs.if_free > NOTICED and needs.c >= FREE,
-            "The draft is too slow for how often it is right.",
-        ),
-        (
-            needs.if_right > NOTICED,
-            "The draft is wrong too often: most of its guesses are thrown away.",
-        ),
-    )
-    return next(
-        (reason for holds, reason in reasons if holds),
-        "Checking several tokens at once takes this machine almost as long as making them one by "
-        "one, so even a draft that is always right would gain nothing.",
-    )
+    if best is None:
+        reasons = [(verdict is Verdict.SPECULATE, "fastest"), (True, "none_faster")]
+    else:
+        reasons = [
+            (verdict is Verdict.SPECULATE, "pays"),
+            (verdict is Verdict.NEITHER, "no_difference"),
+            (needs.c >= 1, "slower_than_target"),
+            (best.drafted < HALF and best.tau.mean < 1 + HALF / 2, "finds_nothing"),
+            (needs.if_free > NOTICED and needs.c >= FREE, "too_slow"),
+            (needs.if_right > NOTICED, "too_often_wrong"),
+            (True, "wide_passes_slow"),
+        ]
+    reason: str = REASONS[next(name for holds, name in reasons if holds)]
+    return reason.format(right=0.0 if best is None else best.right, price=price)
 
 
 def lacks(best: Prediction, needs: BreakEven) -> str:

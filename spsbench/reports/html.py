@@ -14,8 +14,16 @@ from spsbench.reports.page.exhibits import exhibits, of_section
 from spsbench.reports.reporter import Report, Section, Table
 from spsbench.reports.text import embedded, markup
 
-NAMES = ("elements", "lesson", "story", "tree", "aligned", "timeline", "viewer", "page")
-SCRIPTS = tuple(f"{name}.js" for name in NAMES)
+SCRIPTS = (
+    "elements.js",
+    "lesson.js",
+    "story.js",
+    "tree.js",
+    "aligned.js",
+    "timeline.js",
+    "viewer.js",
+    "page.js",
+)
 
 
 def html(report: Report) -> str:

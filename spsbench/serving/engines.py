@@ -242,9 +242,9 @@ def processor_fields(kind: Kind, options: Mapping[str, Any], server: str) -> dic
         )
     if BIASES in values:
         values[BIASES] = {str(token): bias for token, bias in values[BIASES]}
-    beside = TABLE[kind].get("beside", {})  # what makes a field count the whole text
+    further = TABLE[kind].get("with", {})  # what makes a field count the whole text
     fields = {names[name]: value for name, value in values.items()}
-    return fields | {n: v for name in fields for n, v in beside.get(name, {}).items()}
+    return fields | {n: v for name in fields for n, v in further.get(name, {}).items()}
 
 
 async def connect(client: Client, model: str | None = None, *, chat: bool = False) -> Server:

@@ -32,8 +32,7 @@ def plan(
         str | None,
         typer.Argument(
             metavar="TASK|PLAN",
-            help="Task that supplies the prompts (xsum, humaneval ...), the folder of a finished "
-            "plan, which is shown again.",
+            help="Task with the prompts, or a finished plan's folder.",
         ),
     ] = None,
     plot: Annotated[
@@ -54,7 +53,7 @@ def plan(
             MODELS,
             "--adapter",
             metavar="FOLDER",
-            help="PEFT adapter of the target, compared with the base; repeatable.",
+            help="PEFT adapter, compared with the base; repeatable.",
         ),
     ] = None,
     fit: Annotated[

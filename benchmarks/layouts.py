@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import torch
 
-from spsbench.engines.session.engine_config import prepared, set_engine_config
+from spsbench.engines.session.engine_config import get_prepared, set_engine_config
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.packing import coded_panels, panels
 from spsbench.loop.sampling import Warp
@@ -74,7 +74,7 @@ def session_of(target: str, side: Side) -> Any:
     ):
         Fast().prepare(model, threads=1)
     if not side.programs:
-        set_engine_config(model, prepared(model).choice)
+        set_engine_config(model, get_prepared(model).choice)
     return Fast().session(model)
 
 

@@ -23,7 +23,7 @@ from spsbench.benchmark.trace_draft import DraftTracer
 from spsbench.generation import Generation
 from spsbench.loop.types import Scores
 from spsbench.methods.resolve import resolve
-from spsbench.models.tokenizers import encode
+from spsbench.models.tokenizers import encode_text
 from spsbench.pair.load import load
 from spsbench.plugins import make
 from spsbench.settings.experiment import task_spec
@@ -59,7 +59,7 @@ def slot_figures(prompts: int, tokens: int) -> dict[str, dict[str, float]]:
     sums = {name: dict.fromkeys(FIGURES, 0.0) for name in ("sps", *LOSSY)}
     count = 0
     for number, sample in enumerate(islice(task.samples(lambda text: True), prompts)):
-        prompt = encode(loaded.tokenizer, sample.prompt)[-300:]
+        prompt = encode_text(loaded.tokenizer, sample.prompt)[-300:]
         generation = Generation(cell.auto_regressive, loaded, prompt, sample=str(number))
         for _ in generation:
             pass

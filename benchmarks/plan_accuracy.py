@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from spsbench.benchmark.bench import bench
-from spsbench.metrics.intervals import Floats, Jackknife, over
-from spsbench.planning.forecast.predictions import predicted, rounds_of, selection_factor
+from spsbench.metrics.intervals import Floats, Jackknife, ratio_of
+from spsbench.planning.forecast.predictions import predict_for_others, rounds_of, selection_factor
 from spsbench.settings.cell import Cell, constant
 from spsbench.settings.method import Drafting, Method
 from spsbench.spec import Spec
@@ -80,11 +80,11 @@ def against_real_rounds(
     for traced, held_back in splits(len(replay), flags.traced, flags.held_back, flags.splits):
         rows, measured = replay[traced], tau(real[held_back])
         sums = Jackknife(rows[:, [EMITTED, ROUNDS]], np.arange(len(rows)))
-        mean = sums.estimate(over(0, 1), 1)
+        mean = sums.estimate(ratio_of(0, 1), 1)
         if mean is None or mean.low is None or mean.high is None:
             continue
         chances = float(rows[:, VARIANCE].sum()), float(rows[:, ROUNDS].sum())
-        interval = predicted(mean, len(rows), flags.held_back, *chances)
+        interval = predict_for_others(mean, len(rows), flags.held_back, *chances)
         covered += (interval.low or 0) <= measured <= (interval.high or 0)
         covered_by_mean += mean.low <= measured <= mean.high
         errors.append(np.log(measured / mean.mean))

@@ -34,7 +34,7 @@ from spsbench.loop.sampling import Warp, sample
 from spsbench.loop.types import Context, Draft, Drawn, Purpose, Scores, Verifier, always
 from spsbench.methods.drafters.frontier import Frontier
 from spsbench.methods.drafters.shaped import ShapedDrafter
-from spsbench.models.tokenizers import encode
+from spsbench.models.tokenizers import encode_text
 from spsbench.pair.load import load
 from spsbench.plugins import make
 from spsbench.spec import Spec
@@ -318,7 +318,7 @@ def pair_part(positions: int) -> dict[str, Any]:
     print("bundled pair")
     loaded = load(k=4, engine="eager", offline=True).loaded
     documents = [item.document for item in articles("mini", positions).items]
-    prompts = [encode(loaded.tokenizer, layout([], document)) for document in documents]
+    prompts = [encode_text(loaded.tokenizer, layout([], document)) for document in documents]
     texts = [prompt[: 40 + 7 * i % 80] for i, prompt in enumerate(prompts)]
     models = loaded.target, loaded.draft
     probs = [q[0] for _, q in pair_drafts(levels(1), Drawn.IID, texts, models)]

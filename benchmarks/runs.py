@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from corpora import stdlib
-from spsbench.benchmark.bench import conduct, planned
-from spsbench.cli.bench import read
+from spsbench.benchmark.bench import conduct, plan_experiment
+from spsbench.cli.bench import read_experiment
 from spsbench.messages import lines_to
 from spsbench.metrics.intervals import Estimate
 from spsbench.registry import entries
-from spsbench.reports.reporter import Table
+from spsbench.reports.reporter import RunTable
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access, OutputFolder
-from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.experiment import Experiment, TaskPart
 from timing import table
 
 WORK = Path("work")
@@ -67,7 +67,7 @@ def copying() -> Iterator[dict[str, str]]:
 
 def merged(experiment: Experiment) -> Experiment:
     """Return all cells of a task in one part, so that they run in turn."""
-    parts: dict[Any, Part] = {}
+    parts: dict[Any, TaskPart] = {}
     for part in experiment.parts:
         earlier = parts.get(part.spec)
         cells = part.cells if earlier is None else (*earlier.cells, *part.cells)
@@ -75,7 +75,7 @@ def merged(experiment: Experiment) -> Experiment:
     return replace(experiment, parts=tuple(parts.values()))
 
 
-def rows_of(results: Table) -> Iterator[dict[str, Any]]:
+def rows_of(results: RunTable) -> Iterator[dict[str, Any]]:
     """Yield a row a method, with intervals."""
     exact = {entry.name: entry.guarantee for entry in entries("verifiers")}
     verdicts = {(cell.id, verdict.metric): verdict for cell, verdict in results.parities}
@@ -184,9 +184,9 @@ def main() -> None:
     changes = {name: value for name, value in names.items() if value is not None}
     tasks = [f"jsonl:path={copies}" if task == COPYING else task for task in flags.tasks]
     wholes, sweeps = zip(
-        *(read(flags.config, changes | {"task": task}) for task in tasks), strict=True
+        *(read_experiment(flags.config, changes | {"task": task}) for task in tasks), strict=True
     )
-    request = planned([sweep for part in sweeps for sweep in part], access, wholes[0])
+    request = plan_experiment([sweep for part in sweeps for sweep in part], access, wholes[0])
     folder = OutputFolder(out=WORK / out.name, resume=True, score=not flags.no_score)
     benchmark = conduct(flags.config.stem, folder, access)
     experiment = merged(benchmark.resolve(request))

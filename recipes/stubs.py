@@ -19,7 +19,7 @@ from spsbench.pair.load import load
 from spsbench.pair.pair import Pair
 from spsbench.planning.plan import plan
 from spsbench.registry import Kind, built_in
-from spsbench.settings.options import Setting
+from spsbench.settings.options import OptionSpec
 from spsbench.spec import Spec
 
 STUB = Path(spsbench.__file__).with_suffix(".pyi")
@@ -88,7 +88,7 @@ def lines() -> Iterator[str]:
             yield from _docstring(setting)
 
 
-def annotation(setting: Setting) -> str:
+def annotation(setting: OptionSpec) -> str:
     """Return the type of the values that a call takes for an option, as an annotation."""
     name, kind = setting.name, setting.kind
     if name in PLUG_INS:
@@ -109,7 +109,7 @@ def _alias(kind: str) -> str:
     return kind.removesuffix("s").capitalize()
 
 
-def _docstring(setting: Setting) -> Iterator[str]:
+def _docstring(setting: OptionSpec) -> Iterator[str]:
     """Yield the docstring of an option: its help and its default."""
     option, default = setting.option, setting.default
     words = option.default_text or ("none" if default in (None, (), "") else _plain(default))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from spsbench.engines.eager import rows_of
+from spsbench.engines.eager import logits_width
 from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.recurrent import stateful
 from spsbench.errors import DataError, OutOfMemoryError
@@ -21,13 +21,13 @@ from spsbench.hardware.memory import ram
 from spsbench.loop.batch import Batch
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import never
-from spsbench.loop.decoder import Prompt
+from spsbench.loop.decoder import EnginePrompt
 from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.text import Origin, Piece, Transcript, stop_strings, token_ids
+from spsbench.loop.text import Origin, Piece, Transcript, stop_strings, to_token_ids
 from spsbench.loop.types import Limits, Round, Stop
-from spsbench.methods.build import build
+from spsbench.methods.build import build_decoder
 from spsbench.methods.grammar import open_constraint
-from spsbench.methods.resolve import warp
+from spsbench.methods.resolve import warp_of
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import named_tokens, with_marks
 from spsbench.parallel.process_group import lost_rank_as_error, on_rank_0
@@ -70,20 +70,20 @@ class Generation:
         self,
         cell: Cell,
         models: Any,
-        prompt: Sequence[int] | Prompt,
+        prompt: Sequence[int] | EnginePrompt,
         sample: str = "",
         repeat: int = 0,
         batch: Batch | None = None,
         json_schema: str = "",
     ) -> None:
         tokenizer, here = models.tokenizer, not cell.elsewhere
-        if isinstance(prompt, Prompt):
+        if isinstance(prompt, EnginePrompt):
             ids = list(prompt.ids or ())
         else:
-            ids = token_ids(prompt, rows_of(models.target) if here else None)
+            ids = to_token_ids(prompt, logits_width(models.target) if here else None)
         constrained = replace(cell, json_schema=json_schema) if json_schema else cell
         self.constraint = open_constraint(constrained, models) if here else None
-        self.cell, self._decoder = cell, build(cell, models, batch, self.constraint)
+        self.cell, self._decoder = cell, build_decoder(cell, models, batch, self.constraint)
         self._input: Any = ids if here else engine_prompt(tokenizer, prompt)._replace(name=sample)
         self._eos = models.eos if here and not cell.ignore_eos else frozenset()
         self._noise = PhiloxStream(cell.seed, cell.noise_key, sample, repeat)
@@ -114,7 +114,7 @@ class Generation:
             for done in self._decoder(
                 self._input,
                 limits=Limits(self.cell.max_new_tokens, self._eos),
-                warp=warp(self.cell),
+                warp=warp_of(self.cell),
                 noise=self._noise,
                 stop=self._stop,
             ):
@@ -162,7 +162,7 @@ class Generation:
             self._finish = done.finish or self._finish
             self._text += done.text
             return Update(record, done.tokens, [Piece(done.text, Origin.UNTOLD)])
-        for token, origin in zip(done.tokens, origins(done), strict=False):
+        for token, origin in zip(done.tokens, round_origins(done), strict=False):
             pieces += self._transcript.push(token, origin)
         if done.finish is not None:
             self._finish = done.finish
@@ -183,7 +183,7 @@ def masks_of(constraint: Constraint | None) -> dict[str, Any]:
     }
 
 
-def origins(done: Round) -> list[Origin]:
+def round_origins(done: Round) -> list[Origin]:
     """Return the origin of each token of an uncut round: accepted tokens, then the target's own."""
     if done.passes != 1:
         return [Origin.UNTOLD] * len(done.tokens)
@@ -194,15 +194,15 @@ def origins(done: Round) -> list[Origin]:
     return [Origin.ACCEPTED] * done.accepted + [final]
 
 
-def engine_prompt(tokenizer: Any, prompt: Sequence[int] | Prompt) -> Prompt:
+def engine_prompt(tokenizer: Any, prompt: Sequence[int] | EnginePrompt) -> EnginePrompt:
     """Return a prompt for an engine that has the models elsewhere.
 
     Args:
         tokenizer: the tokenizer of the engine's model; None: it is not here; prompts are ids.
     """
-    if isinstance(prompt, Prompt):
+    if isinstance(prompt, EnginePrompt):
         return prompt
-    return Prompt("" if tokenizer is None else tokenizer.decode(prompt), prompt)
+    return EnginePrompt("" if tokenizer is None else tokenizer.decode(prompt), prompt)
 
 
 def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
@@ -233,7 +233,7 @@ Show = Callable[[list[Piece]], None]
 
 
 def run_both(
-    cell: Cell, loaded: Any, prompt: Sequence[int] | Prompt, show: Show
+    cell: Cell, loaded: Any, prompt: Sequence[int] | EnginePrompt, show: Show
 ) -> tuple[Generation, Generation]:
     """Run ArS and the cell itself, interleaved by rounds; only the cell's own text is shown."""
     cells = cell.auto_regressive, cell
@@ -245,13 +245,13 @@ def run_both(
     return ars, sps
 
 
-def warm_up(cells: Sequence[Cell], loaded: Any, prompt: Sequence[int] | Prompt) -> None:
+def warm_up(cells: Sequence[Cell], loaded: Any, prompt: Sequence[int] | EnginePrompt) -> None:
     """Generate with every method for a while, so that first calls enter no figure.
 
     The first passes of each size are slow, since they become programs. Another seed makes it
     another cell, so that no drafter remembers the text of its warm-up.
     """
-    last = prompt if isinstance(prompt, Prompt) else prompt[-WARM_UP_PROMPT:]
+    last = prompt if isinstance(prompt, EnginePrompt) else prompt[-WARM_UP_PROMPT:]
     for cell in cells:
         most = cell.max_new_tokens
         if not cell.own_loop:  # others may give no token before the last
@@ -269,7 +269,7 @@ def warm_up(cells: Sequence[Cell], loaded: Any, prompt: Sequence[int] | Prompt) 
         warm_depths(cell, loaded, last)
 
 
-def warm_depths(cell: Cell, loaded: Any, prompt: Sequence[int] | Prompt) -> None:
+def warm_depths(cell: Cell, loaded: Any, prompt: Sequence[int] | EnginePrompt) -> None:
     """Make rounds of each depth that a schedule may choose, for as long as a warm-up may take.
 
     Else the first round of a depth would stand in a figure, wherever the schedule first chooses it,

@@ -32,7 +32,7 @@ from spsbench.errors import (
     first_line,
     is_out_of_memory,
 )
-from spsbench.registry import BASES, BUILT_IN, Kind, at, entries, find
+from spsbench.registry import BASES, BUILT_IN, Kind, attribute_at, entries, find
 from spsbench.spec import K_MAX, Scalar, Spec
 
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -56,7 +56,7 @@ def make(kind: Kind, spec: Spec, *site: Any) -> Any:
     with in_name_of(kind, spec):
         part = (maker.open if site else maker)(*site, **options)
     if kind in BASES and not is_ours(kind, spec):
-        base = at(BASES[kind])
+        base = attribute_at(BASES[kind])
         if base not in type(part).__mro__:
             raise _no_subclass(kind, spec, f"opened as {part!r:.60}")
         if lack := [n for n in inspect.get_annotations(base) if not hasattr(part, n)]:
@@ -86,10 +86,10 @@ def in_name_of(kind: Kind, spec: Spec) -> Iterator[None]:
         else:
             module = find(kind, spec.name).where.partition(":")[0]
         why = f"{type(error).__name__}: {first_line(error)}{place_in(module, error)}"
-        raise PlugInError(f"{named(kind, spec)} failed: {why}") from error
+        raise PlugInError(f"{full_name(kind, spec)} failed: {why}") from error
 
 
-def named(kind: Kind, spec: Spec) -> str:
+def full_name(kind: Kind, spec: Spec) -> str:
     """Return a plug-in's full name: `drafter repeat:times=2 (mypackage.repeat:Repeat)`."""
     word = kind.removesuffix("s")
     return f"{word} {spec}" if spec.path else f"{word} {spec} ({find(kind, spec.name).where})"
@@ -123,7 +123,7 @@ def plug_in(kind: Kind, spec: Spec) -> Any:
         part = entry.load()
     except Exception as error:  # other people's code
         raise PlugInError(
-            f"{named(kind, spec)} cannot be imported ({type(error).__name__}: "
+            f"{full_name(kind, spec)} cannot be imported ({type(error).__name__}: "
             f"{first_line(error)}): expected a plug-in {entry.summary}. Mend or remove that package"
         ) from error
     _check_class(kind, spec, part)
@@ -135,10 +135,10 @@ def _check_class(kind: Kind, spec: Spec, part: Any) -> None:
     if kind not in BASES:  # a reporter: a function, or a class of such
         if not callable(part):
             raise PlugInError(
-                f"{named(kind, spec)} cannot be called: expected a function of a Report"
+                f"{full_name(kind, spec)} cannot be called: expected a function of a Report"
             )
         return
-    if not isinstance(part, type) or at(BASES[kind]) not in part.__mro__:
+    if not isinstance(part, type) or attribute_at(BASES[kind]) not in part.__mro__:
         raise _no_subclass(kind, spec, f"is no {kind.removesuffix('s')}")
     if lack := sorted(getattr(part, "__abstractmethods__", ())):
         raise _no_subclass(kind, spec, f"has no {', '.join(lack)}")
@@ -147,7 +147,7 @@ def _check_class(kind: Kind, spec: Spec, part: Any) -> None:
 def _no_subclass(kind: Kind, spec: Spec, wrong: str) -> PlugInError:
     module, _, name = BASES[kind].partition(":")
     return PlugInError(
-        f"{named(kind, spec)} {wrong}: expected a {kind.removesuffix('s')}. Subclass {name} of "
+        f"{full_name(kind, spec)} {wrong}: expected a {kind.removesuffix('s')}. Subclass {name} of "
         f"{__package__}{module}"
     )
 
@@ -183,8 +183,9 @@ def arguments(kind: Kind, spec: Spec, maker: Any) -> dict[str, Scalar]:
     for name, parameter in declared.items():
         if parameter.default is parameter.empty and parameter.kind in BY_NAME and name not in typed:
             raise UsageError(
-                f"{named(kind, spec)}: expected a value for {name}. Write {spec.name}:{name}=..., "
-                "or, in the plug-in, give it a default or take it from the site in open()"
+                f"{full_name(kind, spec)}: expected a value for {name}. Write "
+                f"{spec.name}:{name}=..., or, in the plug-in, give it a default or take it from "
+                "the site in open()"
             )
     return typed
 
@@ -206,7 +207,7 @@ def _signature(maker: Any) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(maker).parameters
 
 
-def fixed(spec: Spec) -> Spec:
+def fix_spec(spec: Spec) -> Spec:
     """Return `spec`, with the hash of its file if it names one.
 
     Raises:
@@ -214,7 +215,7 @@ def fixed(spec: Spec) -> Spec:
     """
     if spec.path is None or spec.source:
         return spec
-    return replace(spec, source=hashed(read(spec.path)))
+    return replace(spec, source=hash_source(read_source(spec.path)))
 
 
 def class_in(spec: Spec) -> Any:
@@ -226,14 +227,14 @@ def class_in(spec: Spec) -> Any:
         UsageError: nothing of that name is in it.
     """
     file, _, name = spec.name.partition(":")
-    source = read(file)
-    now = hashed(source)
+    source = read_source(file)
+    now = hash_source(source)
     if spec.source and spec.source != now:
         raise MismatchError(
             f"{file} has changed: expected the source {spec.source}, found {now}. Restore it, or "
             "make a new run"
         )
-    module = imported(file, source)
+    module = import_file(file, source)
     if name not in vars(module):
         raise UsageError(f"no {name} ({file}): expected a class of that name. Check the name")
     return vars(module)[name]
@@ -244,10 +245,10 @@ def file_of(module: str) -> str | None:
     return _FILES.get(module)
 
 
-def imported(file: str, source: bytes) -> ModuleType:
+def import_file(file: str, source: bytes) -> ModuleType:
     """Import the module in a file, once per source."""
     path = Path(file).expanduser().absolute()
-    name = f"{path.stem}_{hashed(str(path).encode() + source)}"
+    name = f"{path.stem}_{hash_source(str(path).encode() + source)}"
     if name in _FILES:
         return sys.modules[name]
     module = ModuleType(name)
@@ -283,7 +284,7 @@ def place_in(module: str, error: BaseException) -> str:
     return f" ({Path(path).name}{line})" if line else ""
 
 
-def read(file: str) -> bytes:
+def read_source(file: str) -> bytes:
     """Read the source of a plug-in.
 
     Raises:
@@ -305,6 +306,6 @@ def read(file: str) -> bytes:
         ) from error
 
 
-def hashed(source: bytes) -> str:
+def hash_source(source: bytes) -> str:
     """Return the shortened hash of a source."""
     return hashlib.sha256(source).hexdigest()[:DIGITS]

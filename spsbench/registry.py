@@ -44,10 +44,10 @@ class Entry(NamedTuple):
 
     def load(self) -> Any:
         """Import and return the plug-in."""
-        return at(self.path)
+        return attribute_at(self.path)
 
 
-def at(path: str) -> Any:
+def attribute_at(path: str) -> Any:
     """Import a module and return `module:attribute`."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module, __package__), attribute)

@@ -84,11 +84,11 @@ class Spec:
         return self.name.rpartition("/")[2].replace(":", ".")
 
     def __str__(self) -> str:
-        pairs = ",".join(f"{key}={_written(value)}" for key, value in self.args)
+        pairs = ",".join(f"{key}={_write_value(value)}" for key, value in self.args)
         return f"{self.name}:{pairs}" if pairs else self.name
 
 
-def _written(value: Scalar) -> str:
+def _write_value(value: Scalar) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

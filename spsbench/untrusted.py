@@ -132,7 +132,7 @@ PACKED: Mapping[bytes, Callable[[IO[bytes]], Any]] = {
 """First bytes of packed files -> what opens them."""
 
 
-def above(folder: Path, path: str) -> Path | None:
+def path_above(folder: Path, path: str) -> Path | None:
     """Return `path` in the nearest folder above a run's that has it; None: none has.
 
     A run names files as its user did, relative to the folder in which it was started.

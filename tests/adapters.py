@@ -10,7 +10,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from spsbench.models.third_party import silent
+from spsbench.models.third_party import silence
 from tests.folders import edit
 
 FAULTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -28,12 +28,12 @@ def base_of(folder: Path, dtype: torch.dtype) -> Any:
 def save_adapter(folder: Path, base: Path, config: Any = None, seed: int = 0) -> Path:
     """An adapter of the model in `base`, whose weights are all random."""
     torch.manual_seed(seed)
-    with silent():
+    with silence():
         model = get_peft_model(base_of(base, torch.float32), config or lora())
     for weight in model.parameters():
         if weight.requires_grad:
             weight.data += 0.1 * torch.randn_like(weight)
-    with silent():
+    with silence():
         model.save_pretrained(folder)
     return folder
 

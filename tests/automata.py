@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.tables import Distribution, Pair, TableLM, normalised
+from spsbench.audit.exact.tables import Distribution, TableLM, ToyPair, normalise_weights
 from spsbench.loop.constraint import Constraint
 from spsbench.methods.verifiers.sps import Sps
 
@@ -57,7 +57,7 @@ class StateTable:
             state = self.state(text[start:])
             every = set(range(self.vocab)) - {self.eos}
             allowed = every if state is None else self.follows(state)
-            return normalised([x if i in allowed else 0.0 for i, x in enumerate(law(text))])
+            return normalise_weights([x if i in allowed else 0.0 for i, x in enumerate(law(text))])
 
         return after
 
@@ -116,13 +116,13 @@ WARPED = {"temperature": 1.5, "top_k": 2}
 NUCLEUS = {"temperature": 0.7, "top_p": 0.8, "min_p": 0.05}
 GREEDY = {"temperature": 0.0}
 
-STRUCTURED: tuple[tuple[str, StateTable, Pair, dict[str, Any]], ...] = (
-    ("pairs", PAIRS, Pair(3, 2, ("plain",)), {"tokens": 3}),
-    ("forks", FORKS, Pair(3, 4, ("plain", "ties", "equal")), {"tokens": 3}),
-    ("branches", BRANCHES, Pair(4, 3, ("plain",)), {"tokens": 2}),
-    ("branches, top-k", BRANCHES, Pair(4, 5, ("plain", "ties")), {"tokens": 2, "warp": WARPED}),
-    ("forks, top-p and min-p", FORKS, Pair(3, 6, ("plain",)), {"tokens": 3, "warp": NUCLEUS}),
-    ("branches, greedy", BRANCHES, Pair(4, 7, ("plain", "ties")), {"tokens": 3, "warp": GREEDY}),
+STRUCTURED: tuple[tuple[str, StateTable, ToyPair, dict[str, Any]], ...] = (
+    ("pairs", PAIRS, ToyPair(3, 2, ("plain",)), {"tokens": 3}),
+    ("forks", FORKS, ToyPair(3, 4, ("plain", "ties", "equal")), {"tokens": 3}),
+    ("branches", BRANCHES, ToyPair(4, 3, ("plain",)), {"tokens": 2}),
+    ("branches, top-k", BRANCHES, ToyPair(4, 5, ("plain", "ties")), {"tokens": 2, "warp": WARPED}),
+    ("forks, top-p and min-p", FORKS, ToyPair(3, 6, ("plain",)), {"tokens": 3, "warp": NUCLEUS}),
+    ("branches, greedy", BRANCHES, ToyPair(4, 7, ("plain", "ties")), {"tokens": 3, "warp": GREEDY}),
 )
 """Name, automaton, distributions and options of each case."""
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from spsbench.engines.session.recurrent import register
-from spsbench.engines.session.states import feed, stock_cache
+from spsbench.engines.session.recurrent import register_states
+from spsbench.engines.session.states import feed_tokens, stock_cache
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -160,7 +160,7 @@ def stateful(
                         weight.copy_(weight + wide if number else wide)
     model = model.eval().to(dtype).requires_grad_(False)
     if registered:
-        register(model)
+        register_states(model)
     return model
 
 
@@ -174,7 +174,7 @@ class Oracle:
         self.model, self._start, cache = model, len(prompt) - 1, stock_cache(model)
         if self._start:
             with torch.inference_mode():
-                feed(model, torch.tensor(prompt[:-1]), cache, 1)
+                feed_tokens(model, torch.tensor(prompt[:-1]), cache, 1)
         self._known: dict[tuple[int, ...], tuple[Tensor, DynamicCache]] = {
             tuple(prompt[:-1]): (torch.empty(0), cache)
         }
@@ -192,6 +192,6 @@ class Oracle:
     def _fed(self, text: tuple[int, ...]) -> tuple[Tensor, DynamicCache]:
         if text not in self._known:
             cache = copy.deepcopy(self._fed(text[:-1])[1])
-            out = feed(self.model, torch.tensor(text[-1:]), cache, 1, len(text) - 1)
+            out = feed_tokens(self.model, torch.tensor(text[-1:]), cache, 1, len(text) - 1)
             self._known[text] = out.logits[0, -1].clone(), cache
         return self._known[text]

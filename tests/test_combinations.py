@@ -16,7 +16,7 @@ from spsbench.errors import PlugInError, SpsError
 from spsbench.loop.types import Guarantee
 from spsbench.messages import ignore
 from spsbench.methods.resolve import resolve
-from spsbench.models.prepare import facts_of, prepare
+from spsbench.models.prepare import facts_of, prepare_access
 from spsbench.plugins import plug_in
 from spsbench.registry import entries
 from spsbench.settings.execution import Access
@@ -131,7 +131,7 @@ def refusal(row: Row, another: str) -> str | None:
     grid, access = parse(options_of(row, another), Grid, Access)
     try:
         request = grid.one(facts_of(access))
-        prepare([request], access)
+        prepare_access([request], access)
         resolve(request)
     except SpsError as error:
         return checked(error)

@@ -13,7 +13,7 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.pairings import STOPPING, made_schedule, schedules
-from spsbench.audit.exact.tables import KINDS, Pair
+from spsbench.audit.exact.tables import KINDS, ToyPair
 from spsbench.methods.drafters.copy import CopyDrafter
 from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.lookahead import LookaheadDrafter
@@ -74,14 +74,14 @@ def exact(proof):
 
 @cache
 def sampled(name, k, seed):
-    return prove(case(name, EXACT[name](), Pair(3, seed), schedule=Constant(k)))
+    return prove(case(name, EXACT[name](), ToyPair(3, seed), schedule=Constant(k)))
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_each_rule_on_small_cases(name):
     """Two rounds of two tokens, and tokens that only q or only p has."""
-    proved(name, Pair(2, 3), tokens=3, schedule=Constant(2))
-    proved(name, Pair(3, 1), tokens=2, schedule=Constant(1))
+    proved(name, ToyPair(2, 3), tokens=3, schedule=Constant(2))
+    proved(name, ToyPair(3, 1), tokens=2, schedule=Constant(1))
 
 
 @every_rule
@@ -94,7 +94,7 @@ def test_sampled_drafts(name, k, seed):
 @every_rule
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
 def test_sampled_drafts_where_all_prefixes_are_of_one_kind(name, kind):
-    proved(name, Pair(2, 3, (kind,)), tokens=4)
+    proved(name, ToyPair(2, 3, (kind,)), tokens=4)
 
 
 @every_chain_rule
@@ -111,35 +111,35 @@ def test_sampled_drafts_where_all_prefixes_are_of_one_kind(name, kind):
     ids=str,
 )
 def test_warps(name, warp):
-    proved(name, Pair(3, 4), warp=warp)
-    proved(name, Pair(3, 5, ("plain", "ties")), warp=warp, tokens=2)
+    proved(name, ToyPair(3, 4), warp=warp)
+    proved(name, ToyPair(3, 5, ("plain", "ties")), warp=warp, tokens=2)
 
 
 @every_rule
 @pytest.mark.parametrize("eos", [{1}, {0, 2}], ids=str)
 def test_eos_inside_a_block(name, eos):
-    proved(name, Pair(3, 1), eos=frozenset(eos))
-    proved(name, Pair(2, 3, ("plain",)), eos=frozenset(eos))
+    proved(name, ToyPair(3, 1), eos=frozenset(eos))
+    proved(name, ToyPair(2, 3, ("plain",)), eos=frozenset(eos))
 
 
 @every_rule
 @pytest.mark.parametrize("tokens", [1, 2, 4])
 def test_budgets(name, tokens):
-    proved(name, Pair(2, 6), tokens=tokens)
+    proved(name, ToyPair(2, 6), tokens=tokens)
 
 
 @every_rule
 def test_stop_inside_a_block(name):
-    proved(name, Pair(3, 1), stop=ends_with((1,), (0, 2)))
-    proved(name, Pair(2, 3, ("plain",)), stop=ends_with((0, 1)), tokens=4)
+    proved(name, ToyPair(3, 1), stop=ends_with((1,), (0, 2)))
+    proved(name, ToyPair(2, 3, ("plain",)), stop=ends_with((0, 1)), tokens=4)
 
 
 @every_rule
 @pytest.mark.parametrize(("target", "draft"), [(3, None), (4, 2), (None, 3), (None, 1), (2, 2)])
 def test_context_limits(name, target, draft):
     limits = {"target_limit": target, "draft_limit": draft}
-    proved(name, Pair(2, 3, ("plain",)), tokens=4, **limits)
-    proved(name, Pair(3, 4), **limits)
+    proved(name, ToyPair(2, 3, ("plain",)), tokens=4, **limits)
+    proved(name, ToyPair(3, 4), **limits)
 
 
 OURS = {name: partial(made_schedule, name) for name in schedules() if name != "constant"}
@@ -147,7 +147,7 @@ OURS = {name: partial(made_schedule, name) for name in schedules() if name != "c
 
 @pytest.mark.parametrize("schedule", OURS)
 def test_every_schedule(schedule):
-    pair = Pair(2, 3, ("plain",))
+    pair = ToyPair(2, 3, ("plain",))
     proved("sps", pair, tokens=3, schedule=OURS[schedule]())
     if schedule in STOPPING.values():  # it does stop
         stopping, always = (
@@ -162,12 +162,12 @@ def test_every_schedule(schedule):
 def test_one_round_of_larger_k(name, k):
     """All paths of one round: a text of K + 1 tokens that the target alone completes."""
     alone = {"tokens": k + 1, "schedule": Constant(k), "one_round": True}
-    proved(name, Pair(2, 10 + k, ("plain",)), prompt=(0, 1, 0), **alone)
+    proved(name, ToyPair(2, 10 + k, ("plain",)), prompt=(0, 1, 0), **alone)
     if k == 4:
-        proved(name, Pair(2, 3), **alone)
-        proved(name, Pair(2, 3), eos=frozenset({1}), **alone)
+        proved(name, ToyPair(2, 3), **alone)
+        proved(name, ToyPair(2, 3), eos=frozenset({1}), **alone)
     if k == 3:
-        proved(name, Pair(3, 8, ("plain", "ties")), warp={"top_k": 2}, **alone)
+        proved(name, ToyPair(3, 8, ("plain", "ties")), warp={"top_k": 2}, **alone)
 
 
 @pytest.mark.parametrize("drafter", BY_RULE)
@@ -178,7 +178,7 @@ def test_match_is_exact_for_drafts_from_the_text_and_from_earlier_passes(drafter
         case(
             "match",
             EXACT["match"](),
-            Pair(2, 3, ("plain",)),
+            ToyPair(2, 3, ("plain",)),
             drafter=make,
             prompt=(0, 1, 0, 1, 0),
             tokens=5,
@@ -199,7 +199,7 @@ def test_match_is_exact_for_drafts_from_the_text_and_from_earlier_passes(drafter
     ids=str,
 )
 def test_match_is_exact_on_trees(tokens, parents):
-    for pair in Pair(3, 2, ("plain",)), Pair(3, 4):
+    for pair in ToyPair(3, 2, ("plain",)), ToyPair(3, 4):
         drafter = FixedDrafter(tokens, parents)
         proved("match", pair, drafter=lambda lm, d=drafter: d, schedule=Constant(2))
         proved("match", pair, drafter=lambda lm, d=drafter: d, eos=frozenset({0}))
@@ -208,7 +208,7 @@ def test_match_is_exact_on_trees(tokens, parents):
 
 @every_rule
 def test_no_drafter_is_autoregressive_sampling(name):
-    proved(name, Pair(3, 4), drafter=lambda lm: NoDrafter())
+    proved(name, ToyPair(3, 4), drafter=lambda lm: NoDrafter())
 
 
 @every_rule
@@ -219,7 +219,7 @@ def test_the_proofs_above_reach_every_branch(name):
         proof = sampled(name, 2, seed)
         seen |= proof.kinds
         for output, _ in proof.low:
-            kinds |= {Pair(3, seed).kind((0, *output[:i])) for i in range(len(output))}
+            kinds |= {ToyPair(3, seed).kind((0, *output[:i])) for i in range(len(output))}
     assert seen == {"plain", "none", "some", "all"}
     assert kinds == set(KINDS)
 

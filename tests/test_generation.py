@@ -12,7 +12,7 @@ from spsbench.generation import (
     WARM_UP_DEPTH,
     Generation,
     interleave,
-    origins,
+    round_origins,
     run_both,
     warm_depths,
 )
@@ -164,7 +164,7 @@ LEAF, INNER = (TreeRound(3, (0, 2), (0, 0), (2, 2, more)) for more in (0, 1))
     ],
 )
 def test_where_tokens_come_from(turn, expected):
-    assert origins(turn) == expected
+    assert round_origins(turn) == expected
 
 
 def test_side_by_side_is_the_same_as_alone(loaded):

@@ -10,7 +10,7 @@ from spsbench.audit.exact.cases import MIXED, Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.pairings import drafter_kinds, made_drafter
-from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact.tables import ToyPair
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.registry import BUILT_IN
 from spsbench.settings.processors import Processors
@@ -55,7 +55,7 @@ def pairings():
 
 
 def proof(rule, kind, by, k, vocab=2, warp="plain", **fields):
-    pair = Pair(vocab, 11, ("plain",))
+    pair = ToyPair(vocab, 11, ("plain",))
     return prove(
         Case(
             rule,
@@ -98,6 +98,6 @@ def test_three_tokens_are_exact_under_each_processor(name, warp, by):
 
 @pytest.mark.parametrize("by", ["repetition", "penalties and bans"])
 def test_a_grammar_and_processors_are_exact_together(by):
-    case = case_of(FORKS, Pair(3, 4, ("plain", "ties", "equal")), tokens=3)
+    case = case_of(FORKS, ToyPair(3, 4, ("plain", "ties", "equal")), tokens=3)
     case.processors = EACH[by]
     assert prove(case).exact

@@ -8,7 +8,7 @@ rule as they are. `tests/oracles/defects.py` says what these walks see.
 import pytest
 
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact.tables import ToyPair
 from spsbench.loop.types import Drawn
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
@@ -17,7 +17,7 @@ from spsbench.methods.verifiers.traversal import Traversal
 from spsbench.methods.verifiers.tree_rejection import Recursive
 from tests.oracles.defects import PLAIN, SPARSE, WIDE, WIDER, tree_round
 
-MIXED, WIDE_MIXED = Pair(2, 4), Pair(3, 4)
+MIXED, WIDE_MIXED = ToyPair(2, 4), ToyPair(3, 4)
 
 FORK = (-1, -1, 0)  # two children, one below the first
 SHAPES = {

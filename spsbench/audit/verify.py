@@ -13,30 +13,30 @@ import torch
 
 from spsbench.audit.statistical.betting import LEVEL
 from spsbench.audit.statistical.finding import LEADS, AuditVerdict, Finding, MethodAudit
-from spsbench.audit.statistical.finding import Audit as SampledAudit
+from spsbench.audit.statistical.finding import AuditWithBaseline as SampledAudit
 from spsbench.audit.statistical.greedy import Greedy, greedy_pair, greedy_records
-from spsbench.audit.statistical.referee import Text, rounding
+from spsbench.audit.statistical.referee import AuditText, bound_rounding
 from spsbench.audit.statistical.texts import (
     AuditJob,
     Examined,
-    Prompt,
+    NamedPrompt,
     Workbench,
-    jobs,
+    audit_jobs,
+    audited_text,
+    draw_prompts,
     perform_in_order,
     plain_jobs,
-    prompts_of,
-    text_of,
     with_weights,
     workers_for,
 )
 from spsbench.benchmark.models import Models
-from spsbench.benchmark.run_prompts import RunPrompts, relocated
+from spsbench.benchmark.run_prompts import RunPrompts, relocate_models
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import Say, lines_to, takes_say
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.parallel.process_group import lost_rank_as_error
 from spsbench.settings.cell import Cell
-from spsbench.settings.commands import Audit, Replay
+from spsbench.settings.commands import AuditOptions, RunAuditOptions
 from spsbench.settings.execution import Access
 from spsbench.settings.options import flag_of
 from spsbench.settings.records import Record
@@ -118,7 +118,7 @@ class PairAudit(SampledAudit):
     def __init__(
         self,
         bench: Workbench,
-        calibration: Sequence[Text],
+        calibration: Sequence[AuditText],
         *,
         level: float = LEVEL,
         bias: float | None = None,
@@ -127,7 +127,9 @@ class PairAudit(SampledAudit):
     ) -> None:
         self._began, self._logged = time.perf_counter(), 0
         self._workers, self._access = workers, access
-        bands, edge = rounding(bench.loaded.target, bench.referee, bench.alternatives, calibration)
+        bands, edge = bound_rounding(
+            bench.loaded.target, bench.referee, bench.alternatives, calibration
+        )
         self._bench = bench.with_edge(edge)
         sps, ars = (MethodAudit(name, bench.alternatives, bands, level) for name in ("SpS", "ArS"))
         self.methods = {True: sps, False: ars}  # by whether a text is speculative
@@ -155,7 +157,7 @@ class PairAudit(SampledAudit):
 
 
 def audit_pair(
-    cell: Cell, loaded: Loaded, prompts: Sequence[Prompt], *, most: int, **options: Any
+    cell: Cell, loaded: Loaded, prompts: Sequence[NamedPrompt], *, most: int, **options: Any
 ) -> Finding:
     """Generate ArS and SpS texts in turn until the audit is decided, or `most` SpS tokens long.
 
@@ -167,7 +169,7 @@ def audit_pair(
     first = [AuditJob(False, prompt, CONTROL) for prompt in prompts[:CALIBRATION] if narrow]
     audit = PairAudit(bench, [bench.generate(job) for job in first], **options)
     sps, ars = audit.methods[True], audit.methods[False]
-    audit.take(jobs(prompts), lambda: audit.decided or sps.tokens >= most)
+    audit.take(audit_jobs(prompts), lambda: audit.decided or sps.tokens >= most)
     if sps.alarmed:  # an alarm needs a control of the same length
         audit.take(plain_jobs(prompts), lambda: ars.alarmed or ars.tokens >= sps.tokens)
     return audit.finding(audit.seconds)
@@ -176,8 +178,8 @@ def audit_pair(
 def audit_texts(
     cell: Cell,
     loaded: Loaded,
-    ars: Sequence[Text],
-    sps: Sequence[Text],
+    ars: Sequence[AuditText],
+    sps: Sequence[AuditText],
     *,
     most: int | None,
     **options: Any,
@@ -190,7 +192,7 @@ def audit_texts(
     calibration = [*ars[:KEPT_CALIBRATION]] or [*sps[:KEPT_CALIBRATION]]
     audit = PairAudit(Workbench.of(cell, loaded), calibration, **options)
     kept = {
-        speculative: [AuditJob(speculative, Prompt(t.name, t.prompt), 0, t) for t in texts]
+        speculative: [AuditJob(speculative, NamedPrompt(t.name, t.prompt), 0, t) for t in texts]
         for speculative, texts in ((False, ars), (True, sps))
     }
     for speculative, work in kept.items():
@@ -201,7 +203,7 @@ def audit_texts(
 
 @takes_say
 @lost_rank_as_error()
-def verify_pair(pair: Any, plan: Audit, **options: Any) -> Held:
+def verify_pair(pair: Any, plan: AuditOptions, **options: Any) -> Held:
     """Generate with a pair until a bias is found, or a bias of the given size is ruled out.
 
     At temperature 0 each prompt is identical, a rounding tie, or a bug.
@@ -225,14 +227,14 @@ def verify_pair(pair: Any, plan: Audit, **options: Any) -> Held:
     if cell.k == 0:
         raise UsageError("`k` 0: expected K of 1 or more, to compare with auto-regressive sampling")
     tasks = [Spec.of_task(name) for name in plan.task] or TASKS
-    samples = prompts_of(cell, loaded, tasks, plan.prompts, plan.sample_seed)
+    samples = draw_prompts(cell, loaded, tasks, plan.prompts, plan.sample_seed)
     if not samples:
         raise DataError("no prompt fits the context (`task`): expected one. Name another task")
     settings = {"cell": cell.to_json(), "prompts": [p.name for p in samples], "bias": plan.bias}
     if plan.sample_seed is not None:
         settings["sample_seed"] = plan.sample_seed
     if cell.temperature == 0:
-        return Held(named(cell), settings, greedy_pair(cell, loaded, samples))
+        return Held(short_cell_name(cell), settings, greedy_pair(cell, loaded, samples))
     workers = plan.workers or workers_for(cell, loaded)
     if workers > 1 and cell.ranks > 1:
         raise UsageError(
@@ -244,14 +246,14 @@ def verify_pair(pair: Any, plan: Audit, **options: Any) -> Held:
             f"`workers` {workers} with `decoder` {cell.decoder.name}: expected 1, since "
             "there is one engine. Leave `workers` out"
         )
-    log.info(f"auditing {named(cell)}: {len(samples)} prompts, {workers} processes")
+    log.info(f"auditing {short_cell_name(cell)}: {len(samples)} prompts, {workers} processes")
     options = {"level": plan.level, "workers": workers, "access": pair.access}
     finding = audit_pair(cell, loaded, samples, bias=plan.bias, most=plan.max_tokens, **options)
-    return Held(named(cell), settings, finding, advice_on(cell, finding))
+    return Held(short_cell_name(cell), settings, finding, advice_on(cell, finding))
 
 
 def verify_run(
-    run: Path, access: Access, plan: Replay = Replay(), *, say: Say | None = None
+    run: Path, access: Access, plan: RunAuditOptions = RunAuditOptions(), *, say: Say | None = None
 ) -> Iterator[Held]:
     """Audit the records of a run: rescore every token with the target, and test for bias.
 
@@ -269,7 +271,7 @@ def verify_run(
         loads = Models(ModelCache(access))
 
         def models(cell: Cell) -> Loaded:
-            return cast("Loaded", loads(relocated(with_weights(cell), run)))
+            return cast("Loaded", loads(relocate_models(with_weights(cell), run)))
 
         manifest, cells, kept = _auditable(run)
         prompts = RunPrompts(manifest, cells, models, run)
@@ -281,7 +283,7 @@ def verify_run(
             base = [other for other, c in cells.items() if c.k == 0 and c.same_work(cell)]
             ars, sps = (
                 [
-                    text_of(prompts(cells[of], r), r, f"{r.sample} #{r.repeat}")
+                    audited_text(prompts(cells[of], r), r, f"{r.sample} #{r.repeat}")
                     for of in names
                     for r in kept[of]
                     if r.error is None
@@ -301,18 +303,20 @@ def verify_run(
 def _of_texts(
     cell: Cell,
     loaded: Loaded,
-    ars: list[Text],
-    sps: Sequence[Text],
-    plan: Replay,
+    ars: list[AuditText],
+    sps: Sequence[AuditText],
+    plan: RunAuditOptions,
     settings: dict[str, Any],
 ) -> Held:
     """Audit the kept texts of a cell."""
     if cell.temperature == 0:
-        return Held(named(cell), settings | {"ars": ""}, greedy_records(cell, loaded, sps))
-    ars = ars or list(_generated(Workbench.of(cell, loaded), sps))
+        return Held(
+            short_cell_name(cell), settings | {"ars": ""}, greedy_records(cell, loaded, sps)
+        )
+    ars = ars or list(_generate_ars_texts(Workbench.of(cell, loaded), sps))
     limits = {"level": plan.level, "bias": plan.bias}
     finding = audit_texts(cell, loaded, ars, sps, most=plan.max_tokens, **limits)
-    return Held(named(cell), settings, finding, advice_on(cell, finding))
+    return Held(short_cell_name(cell), settings, finding, advice_on(cell, finding))
 
 
 Kept = dict[str, list[Record]]
@@ -350,18 +354,18 @@ def _auditable(folder: Path) -> tuple[Manifest, dict[str, Cell], Kept]:
     return manifest, cells, kept
 
 
-def _generated(bench: Workbench, like: Sequence[Text]) -> Iterator[Text]:
+def _generate_ars_texts(bench: Workbench, like: Sequence[AuditText]) -> Iterator[AuditText]:
     """Yield fresh ArS texts of the prompts in `like` up to CONTROL_TOKENS, to test the alarm."""
     count = 0
     for text in like[:CONTROL_TEXTS]:
-        fresh = bench.generate(AuditJob(False, Prompt("control", text.prompt), count))
+        fresh = bench.generate(AuditJob(False, NamedPrompt("control", text.prompt), count))
         count += len(fresh.tokens)
         yield fresh
         if count >= CONTROL_TOKENS:
             return
 
 
-def named(cell: Cell) -> str:
+def short_cell_name(cell: Cell) -> str:
     """Return a short name of a cell."""
     task = f"{cell.task}, " if cell.task else ""
     theirs = "" if cell.own_loop else f", {cell.decoder}"

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.audit.statistical.texts import prompts_of
+from spsbench.audit.statistical.texts import draw_prompts
 from spsbench.audit.verify import TASKS
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.errors import DataError, SpsError, UsageError
 from spsbench.heads.families import FLAGS, STATES
-from spsbench.heads.head import Head, rewired
+from spsbench.heads.head import Head, rewire
 from spsbench.heads.network import HeadNetwork, load_network
 from spsbench.loop.drafter_context import TargetParts
 from spsbench.loop.sampling import Warp
@@ -50,7 +50,7 @@ Flags = tuple[tuple[str, str], ...]
 """Changes of flags, name and value, in the order of `FLAGS`; none: as declared."""
 
 
-class Reading(NamedTuple):
+class TargetReading(NamedTuple):
     """The target's states and distributions along a text, computed once for every wiring."""
 
     tokens: Tensor  # [T]
@@ -59,7 +59,7 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class WiringScore:
     """The acceptance of a head under one wiring."""
 
     flags: Flags
@@ -76,7 +76,7 @@ class Score:
         """Return the tokens that a draft keeps."""
         return sum(self.by_depth)
 
-    def over(self, other: "Score") -> tuple[float, float]:
+    def over(self, other: "WiringScore") -> tuple[float, float]:
         """Return the mean paired difference to another wiring, and its standard error by block."""
         pairs = zip(self.kept, other.kept, strict=True)
         gaps = torch.stack([(one - two).sum(1).mean() for one, two in pairs])
@@ -85,7 +85,7 @@ class Score:
         error = float(gaps.std() / len(gaps) ** 0.5) if len(gaps) > 1 else inf
         return float(gaps.mean()), error
 
-    def beats(self, other: "Score") -> bool:
+    def beats(self, other: "WiringScore") -> bool:
         """Return whether this wiring is better by more than chance, and by what matters."""
         gap, error = self.over(other)
         return gap > SURE * error and gap > MATTERS * self.accepted
@@ -96,7 +96,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class WiringFinding:
     """The verdict on the wiring of a head; truthy only if the declared one is right.
 
     Attributes:
@@ -113,8 +113,8 @@ class Finding:
     name: str
     drafter: Spec
     verdict: str
-    unbeaten: tuple[Score, ...]
-    scores: tuple[Score, ...]
+    unbeaten: tuple[WiringScore, ...]
+    scores: tuple[WiringScore, ...]
     controls: Mapping[str, float]
     least: float
     damage: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class Finding:
     def line(self) -> str:
         """Return the verdict in a sentence, with the argument to paste."""
         best, declared = self.unbeaten[0].accepted, self.scores[0].accepted
-        others = " or ".join(in_words(score.flags) for score in self.unbeaten[1:])
+        others = " or ".join(flags_as_arguments(score.flags) for score in self.unbeaten[1:])
         if self.verdict == RIGHT:
             also = f"; not distinguished from {others}" if others else ""
             return (
@@ -139,7 +139,7 @@ class Finding:
         kept = f"A draft keeps {best:.2f} tokens, and {declared:.2f} as declared"
         if self.verdict == OTHERWISE:
             return f"wired otherwise: say `drafter` {self.drafter}. {kept}"
-        either = in_words(self.unbeaten[0].flags)
+        either = flags_as_arguments(self.unbeaten[0].flags)
         return f"cannot be distinguished: {either} or {others}. {kept}. Give more `texts`"
 
     def to_json(self) -> dict[str, Any]:
@@ -160,13 +160,13 @@ class Finding:
         return self.verdict == RIGHT
 
 
-def in_words(flags: Flags) -> str:
+def flags_as_arguments(flags: Flags) -> str:
     """Return changes of flags as arguments of a drafter."""
     return ",".join(f"{name}={value}" for name, value in flags) or "as declared"
 
 
 @takes_say
-def verify_head(pair: Any, plan: HeadSearch) -> Finding:
+def verify_head(pair: Any, plan: HeadSearch) -> WiringFinding:
     """Find the wiring that the head of a pair was trained for, along texts.
 
     Args:
@@ -183,7 +183,7 @@ def verify_head(pair: Any, plan: HeadSearch) -> Finding:
             "head. Name one, or the target itself with `drafter` mtp"
         )
     tasks = [Spec.of_task(name) for name in plan.texts] or TASKS
-    prompts = prompts_of(cell, loaded, tasks, plan.count)
+    prompts = draw_prompts(cell, loaded, tasks, plan.count)
     texts = [text for p in prompts if len(text := p.ids[: plan.tokens]) >= SHORTEST + plan.depth]
     if not texts:
         raise DataError(
@@ -201,7 +201,7 @@ def search(
     vocab: int,
     depth: int = 3,
     name: str = "the head",
-) -> Finding:
+) -> WiringFinding:
     """Score the wirings of a loaded head along texts, and judge the declared one.
 
     Args:
@@ -225,24 +225,26 @@ def search(
         top = heads[max(scores, key=lambda score: score.accepted).flags]
         controls = {
             "features of other rows": score(top, target, rolled, depth).accepted,
-            "random head": score(randomised(head), target, readings, depth).accepted,
+            "random head": score(shuffle_head(head), target, readings, depth).accepted,
         }
-        verdict, unbeaten, least = judge(scores, max(controls.values()))
+        verdict, unbeaten, least = judge_wirings(scores, max(controls.values()))
         marks: Iterator[str] = iter(())
         if verdict == DEAD:
             marks = damage(head, lambda one: score(one, target, readings, depth))
         flags = {**head.files.overrides, **dict(unbeaten[0].flags)}
         drafter = Spec(head.family, tuple(flags.items()))
-        different = tuple(distinct(scores))
-        return Finding(name, drafter, verdict, unbeaten, different, controls, least, tuple(marks))
+        different = tuple(drop_equal_wirings(scores))
+        return WiringFinding(
+            name, drafter, verdict, unbeaten, different, controls, least, tuple(marks)
+        )
 
 
-def read(model: Any, tokens: Sequence[int], states: set[int], vocab: int) -> Reading:
+def read(model: Any, tokens: Sequence[int], states: set[int], vocab: int) -> TargetReading:
     """Return the reading of a text by a model, with the hidden states of these numbers."""
     ids = torch.tensor([list(tokens)], device=model.device)
     out = model(input_ids=ids, use_cache=False, output_hidden_states=True)
     hidden = {n: out.hidden_states[n][0] for n in states}
-    return Reading(ids[0], hidden, out.logits[0, :, :vocab].float().softmax(-1))
+    return TargetReading(ids[0], hidden, out.logits[0, :, :vocab].float().softmax(-1))
 
 
 def wirings(head: Head, layers: int) -> dict[Flags, Head]:
@@ -256,7 +258,7 @@ def wirings(head: Head, layers: int) -> dict[Flags, Head]:
         choices.append([None])
         for value in values or neighbours(states_of(head, layers)):
             try:
-                other = rewired(head, {flag: value}, layers)
+                other = rewire(head, {flag: value}, layers)
             except SpsError:
                 continue  # the file has no such wiring
             states = states_of(other, layers)
@@ -264,7 +266,7 @@ def wirings(head: Head, layers: int) -> dict[Flags, Head]:
             if differs and max(states) <= layers:
                 choices[-1].append((flag, value))
     every = [tuple(change for change in choice if change) for choice in product(*choices)]
-    return {flags: rewired(head, dict(flags), layers) for flags in every}
+    return {flags: rewire(head, dict(flags), layers) for flags in every}
 
 
 def states_of(head: Head, layers: int) -> tuple[int, ...]:
@@ -278,14 +280,16 @@ def neighbours(states: Sequence[int]) -> list[str]:
     return ["-".join(map(str, one)) for one in near if min(one) >= 0 and one != [*states]]
 
 
-def judge(scores: Sequence[Score], control: float) -> tuple[str, tuple[Score, ...], float]:
+def judge_wirings(
+    scores: Sequence[WiringScore], control: float
+) -> tuple[str, tuple[WiringScore, ...], float]:
     """Return the verdict, the wirings that no other beats, and the least difference that shows.
 
     Args:
         scores: the scores of every wiring, the declared one first.
         control: accepted tokens of the best control.
     """
-    ranked = sorted(distinct(scores), key=lambda score: -score.accepted)
+    ranked = sorted(drop_equal_wirings(scores), key=lambda score: -score.accepted)
     top = ranked[0]
     unbeaten = sorted((s for s in ranked if not top.beats(s)), key=lambda s: len(s.flags))
     best = unbeaten[0]
@@ -299,17 +303,17 @@ def judge(scores: Sequence[Score], control: float) -> tuple[str, tuple[Score, ..
     return verdict, tuple(unbeaten), least
 
 
-def distinct(scores: Sequence[Score]) -> list[Score]:
+def drop_equal_wirings(scores: Sequence[WiringScore]) -> list[WiringScore]:
     """Return the scores without those of wirings that compute the same, the fewest changes kept."""
-    kept: dict[bytes, Score] = {}
+    kept: dict[bytes, WiringScore] = {}
     for score in sorted(scores, key=lambda score: len(score.flags)):
         kept.setdefault(torch.cat(score.kept).numpy().tobytes(), score)
     return list(kept.values())
 
 
 def score(
-    head: Head, target: TargetParts, texts: Sequence[Reading], depth: int, flags: Flags = ()
-) -> Score:
+    head: Head, target: TargetParts, texts: Sequence[TargetReading], depth: int, flags: Flags = ()
+) -> WiringScore:
     """Let a head draft along texts, and return the score of its wiring, which has these flags."""
     network = load_network(head, target)
     kind: Any = plug_in("drafters", Spec(head.family))().frontier_of(network)
@@ -319,14 +323,16 @@ def score(
     blocks: list[Tensor] = []
     for text in texts:
         if at_once:
-            overlaps = unrolled(network, target, text, depth)
+            overlaps = overlaps_in_one_pass(network, target, text, depth)
         else:
-            overlaps = walked(frontier, text, depth)
+            overlaps = overlaps_by_drafting(frontier, text, depth)
         blocks += torch.split(overlaps.cumprod(1).cpu(), BLOCK if at_once else BLOCK // STRIDE)
-    return Score(flags, tuple(blocks))
+    return WiringScore(flags, tuple(blocks))
 
 
-def unrolled(network: Any, target: TargetParts, text: Reading, depth: int) -> Tensor:
+def overlaps_in_one_pass(
+    network: Any, target: TargetParts, text: TargetReading, depth: int
+) -> Tensor:
     """Return [rows, depth] overlaps of drafts after each row, all rows of a depth in one pass.
 
     Row j of pass d reads what pass d - 1 wrote of row j - 1, d tokens into a draft.
@@ -345,15 +351,16 @@ def unrolled(network: Any, target: TargetParts, text: Reading, depth: int) -> Te
         output = network.step(features, embedded, places, cache, sees)
         end = rows - depth + d
         logits = network.scores(output[d:end], lambda x: target.head(x.to(target.dtype)))
-        overlaps.append(overlap(logits, text.q[1 + d : 1 + end], network.ids))
+        overlaps.append(draft_overlap(logits, text.q[1 + d : 1 + end], network.ids))
         features = pad(output[:-1], (0, 0, 1, 0))
     return torch.stack(overlaps, 1)
 
 
-def walked(frontier: Any, text: Reading, depth: int) -> Tensor:
+def overlaps_by_drafting(frontier: Any, text: TargetReading, depth: int) -> Tensor:
     """Return [rows, depth] overlaps of drafts along the text, `STRIDE` tokens apart.
 
-    A head that looks at a text in other ways than `unrolled` drafts by its drafter's own frontier.
+    A head that looks at a text in other ways than `overlaps_in_one_pass` drafts by its drafter's
+    own frontier.
     """
     tokens, rows = text.tokens.tolist(), []
     for n in range(STRIDE, len(tokens) - depth, STRIDE):
@@ -364,21 +371,21 @@ def walked(frontier: Any, text: Reading, depth: int) -> Tensor:
             continue  # too short a text for this head
         logits, overlaps = frontier.root(context), []
         for d in range(depth):
-            overlaps.append(overlap(logits, text.q[n - 1 + d, None], None))
+            overlaps.append(draft_overlap(logits, text.q[n - 1 + d, None], None))
             if d + 1 < depth:
                 logits = frontier.feed(text.tokens[n + d, None].cpu(), [d], [d - 1])
         rows.append(torch.cat(overlaps))
     return torch.stack(rows)
 
 
-def overlap(logits: Tensor, q: Tensor, ids: Tensor | None) -> Tensor:
+def draft_overlap(logits: Tensor, q: Tensor, ids: Tensor | None) -> Tensor:
     """Return [n] the sums of min(p, q) of [n, Vd] logits, whose columns are the tokens `ids`."""
     p = logits.float().softmax(-1)
     q = q[:, : p.shape[1]] if ids is None else q[:, ids]
     return p[:, : q.shape[1]].minimum(q).sum(-1)
 
 
-def randomised(head: Head) -> Head:
+def shuffle_head(head: Head) -> Head:
     """Return a head whose matrices have their numbers in a random order."""
     draw = torch.Generator().manual_seed(0)
 
@@ -391,7 +398,7 @@ def randomised(head: Head) -> Head:
     return with_tensors(head, {name: shuffled(tensor) for name, tensor in head.tensors.items()})
 
 
-def damage(head: Head, score: Callable[[Head], Score]) -> Iterator[str]:
+def damage(head: Head, score: Callable[[Head], WiringScore]) -> Iterator[str]:
     """Yield what the matrices of a dead head show: a constant one, or one that a repair revives."""
     before = score(head)
     for parameter, tensor in [*head.tensors.items()]:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, ignore, lines_to
-from spsbench.models.prepare import facts_of, note_default_drafters, prepare
+from spsbench.models.prepare import facts_of, note_default_drafters, prepare_access
 from spsbench.settings.execution import Access, OutputFolder, Workers
 from spsbench.settings.experiment import (
     BENCH,
     Experiment,
     ExperimentRequest,
+    expand_tables,
     may_need_hub,
-    plan,
 )
 from spsbench.settings.grid import Sweep
 from spsbench.settings.options import parse, takes
@@ -55,22 +55,22 @@ def bench(
     if pair is not None:
         access = pair.access
     with lines_to(say):
-        request = planned([table], access, whole)
+        request = plan_experiment([table], access, whole)
 
         name = request.parts[0].part.spec.short
         benchmark = conduct(name, place, access, pair, workers=workers, watch=watch)
         return benchmark.run(benchmark.resolve(request))
 
 
-def planned(
+def plan_experiment(
     tables: Sequence[Sweep], access: Access, whole: Experiment = Experiment()
 ) -> ExperimentRequest:
     """Return the experiment that some tables request; checks the environment, loads no model."""
     facts = facts_of(access)
     points = [table.points(facts) for table in tables]
     cells = [[point.request for point in of_table] for of_table in points]
-    prepare([*chain(*cells)], access, any(map(may_need_hub, tables)))
-    request = plan(tables, facts, replace(whole, threads=access.threads), points)
+    prepare_access([*chain(*cells)], access, any(map(may_need_hub, tables)))
+    request = expand_tables(tables, facts, replace(whole, threads=access.threads), points)
     for table, of_table in zip(tables, cells, strict=True):
         note_default_drafters(of_table, table.axes)
     return request

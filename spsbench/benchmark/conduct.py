@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from spsbench.benchmark.estimate import estimate
-from spsbench.benchmark.jobs import Room, digest_of_ids, jobs, key, samples_of, uncut
+from spsbench.benchmark.estimate import estimate_times
+from spsbench.benchmark.jobs import Room, digest_of_ids, key, part_jobs, samples_of, uncut
 from spsbench.benchmark.maker import RecordMaking
 from spsbench.benchmark.models import (
     Models,
@@ -42,16 +42,16 @@ from spsbench.models.devices import card_of
 from spsbench.models.tokenizers import markup_note
 from spsbench.parallel.process_group import on_rank_0
 from spsbench.registry import COMMANDS, is_installed
-from spsbench.reports.run_tables import conclude
+from spsbench.reports.run_tables import conclude_run
 from spsbench.settings.cell import Cell, short_hash
 from spsbench.settings.execution import HERE, Access, OutputFolder, Workers
-from spsbench.settings.experiment import Experiment, ExperimentRequest, Part
+from spsbench.settings.experiment import Experiment, ExperimentRequest, TaskPart
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
-from spsbench.store.provenance import fingerprint, provenance
+from spsbench.store.provenance import provenance, run_fingerprint
 from spsbench.store.records import records, withhold_texts
 from spsbench.store.run import RunWriter, open_run
 from spsbench.store.run_folder import check_writable
@@ -105,7 +105,7 @@ class Benchmark:
         with open_run(folder, manifest, shard=shard, **how) as writer:
             conditions = self._conditions(experiment, folders, writer.starts)
             writer.start(conditions)
-            followed(writer)
+            follow_run(writer)
             with self._of_run(writer):
                 prompts = self._prompts(experiment, writer, models)
                 self._records(experiment, prompts, writer, models)
@@ -122,12 +122,12 @@ class Benchmark:
         scored = self._judge(experiment, folder)
         if experiment.no_texts:
             withhold_texts(folder, shard)
-        return Run(folder, writer.count, conclude(folder), scored)
+        return Run(folder, writer.count, conclude_run(folder), scored)
 
     def _follow(self, experiment: Experiment, folder: Path) -> Run:
         """Make the records of rank 0's run on another rank, where nothing is written."""
         models = Models(self.model_cache)
-        with self._of_run(run := followed()):
+        with self._of_run(run := follow_run()):
             self._records(experiment, self._prompts(experiment, run, models), run, models)
         return Run(folder, 0)
 
@@ -169,7 +169,7 @@ class Benchmark:
             SpsError: models, data or a folder that cannot be used.
         """
         *_, folder = self._prepare(experiment)
-        yield from estimate(experiment, Models(self.model_cache), folder)
+        yield from estimate_times(experiment, Models(self.model_cache), folder)
 
     def resolve(self, request: ExperimentRequest) -> Experiment:
         """Return the requested experiment, with every cell checked.
@@ -206,7 +206,7 @@ class Benchmark:
         use_threads(experiment.threads)
         check_writable(self.place.out or RESULTS)
         folders = folders_for(experiment.cells, self.access)
-        identity = fingerprint(experiment, folders)
+        identity = run_fingerprint(experiment, folders)
         folder = self.place.out or RESULTS / f"{self.name}-{short_hash(identity, 8)}"
         for part in experiment.parts:
             log.info(f"{part.spec.name}: {part.task.title}")
@@ -238,11 +238,11 @@ class Benchmark:
         making.make(self.workers, self.access, models)
 
     def _samples(
-        self, part: Part, seed: int, writer: RunWriter, contexts: Callable[[Cell], Room]
+        self, part: TaskPart, seed: int, writer: RunWriter, contexts: Callable[[Cell], Room]
     ) -> list[Sample]:
         """Return the samples of a part, cut to contexts where records are missing."""
         samples = uncut(part)
-        is_missing = any(writer.is_missing(key(job)) for job in jobs(part, samples, seed))
+        is_missing = any(writer.is_missing(key(job)) for job in part_jobs(part, samples, seed))
         return samples_of(part, contexts) if is_missing else samples
 
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
@@ -331,7 +331,7 @@ class FollowedRun(RunWriter):
         """Drop facts."""
 
 
-def followed(writer: Any = None) -> FollowedRun:
+def follow_run(writer: Any = None) -> FollowedRun:
     """Return rank 0's run, which alone has a writer, on every rank."""
     state = on_rank_0(lambda: {n: v for n, v in vars(writer).items() if not n.startswith("_")})
     return FollowedRun(state)

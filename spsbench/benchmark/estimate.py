@@ -6,9 +6,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from spsbench.benchmark.jobs import Job, fitting, generations, make, uncut
+from spsbench.benchmark.jobs import Job, fitting, generations, run_job, uncut
 from spsbench.generation import time_limit
-from spsbench.hardware.contention import loaded, read_clocks
+from spsbench.hardware.contention import read_clocks, was_disturbed
 from spsbench.hardware.files import clock
 from spsbench.metrics.rates import baseline
 from spsbench.metrics.sums import LOADED, totals
@@ -34,7 +34,7 @@ class Cost(NamedTuple):
         return self.before + self.per_token * tokens
 
 
-def estimate(
+def estimate_times(
     experiment: Experiment, models: Callable[[Cell], Loaded], folder: Path
 ) -> Iterator[str]:
     """Yield a line a cell, then the total time, from probes of its cells.
@@ -65,7 +65,7 @@ def estimate(
         f"in all about {clock(total)} if no text ends early, into {folder}; from {len(probes)} "
         f"generations of {TOKENS} tokens"
     )
-    if loaded(before, read_clocks()):
+    if was_disturbed(before, read_clocks()):
         yield "other work kept this machine busy; alone it would take less"
 
 
@@ -81,7 +81,7 @@ def cost(cell: Cell, models: Loaded, job: Job) -> Cost:
         few = min(tokens, cell.max_new_tokens)
         short = cell.but(max_new_tokens=few, ignore_eos=True, stop=())
         began = time.perf_counter()
-        record = make(job._replace(cell=short), models)
+        record = run_job(job._replace(cell=short), models)
         spent = time.perf_counter() - began
     decoding = sum(r.seconds for r in record.rounds)
     return Cost(spent - decoding, decoding / max(1, sum(r.emitted for r in record.rounds)))

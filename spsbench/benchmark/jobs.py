@@ -18,16 +18,16 @@ import torch
 from spsbench.benchmark.target_probs import distance
 from spsbench.errors import SpsError
 from spsbench.generation import Generation
-from spsbench.hardware.contention import loaded, read_clocks
+from spsbench.hardware.contention import read_clocks, was_disturbed
 from spsbench.loop.batch import Batch
 from spsbench.loop.constraint import DeadEndError
 from spsbench.loop.decode import NonFiniteError
-from spsbench.loop.decoder import Prompt, RefusedPromptError
+from spsbench.loop.decoder import EnginePrompt, RefusedPromptError
 from spsbench.metrics.sums import group_by
 from spsbench.models.cache import Loaded
-from spsbench.models.tokenizers import encode, encode_chat
+from spsbench.models.tokenizers import encode_chat, encode_text
 from spsbench.settings.cell import Cell
-from spsbench.settings.experiment import Part, repeats_of
+from spsbench.settings.experiment import TaskPart, repeats_of
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.run_folder import TURN
@@ -44,9 +44,9 @@ class UnansweredError(SpsError):
     """A missing answer in the turn before, without which the sample has no prompt."""
 
 
-def prompt_of(
+def job_prompt(
     models: Room, cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
-) -> list[int] | Prompt:
+) -> list[int] | EnginePrompt:
     """Return a prompt as tokens; for an engine elsewhere with its text or messages.
 
     Raises:
@@ -55,7 +55,7 @@ def prompt_of(
     if not cell.elsewhere:
         return prompt_ids(models, cell, prompt, before)
     ids = models.tokenizer and prompt_ids(models, cell, prompt, before)
-    return Prompt(messages_of(cell, prompt, before) if cell.chat else prompt, ids)
+    return EnginePrompt(job_messages(cell, prompt, before) if cell.chat else prompt, ids)
 
 
 def prompt_ids(
@@ -67,8 +67,8 @@ def prompt_ids(
         DataError: as `encode` and `encode_chat`.
     """
     if not cell.chat:
-        return encode(models.tokenizer, prompt)
-    return encode_chat(models.tokenizer, messages_of(cell, prompt, before), clock=models.clock)
+        return encode_text(models.tokenizer, prompt)
+    return encode_chat(models.tokenizer, job_messages(cell, prompt, before), clock=models.clock)
 
 
 def digest_of_ids(models: Room, cell: Cell, samples: Sequence[Sample]) -> str:
@@ -78,7 +78,7 @@ def digest_of_ids(models: Room, cell: Cell, samples: Sequence[Sample]) -> str:
     return digest_of(json.dumps(prompt_ids(models, cell, prompt)) for prompt in chosen)[:16]
 
 
-def messages_of(
+def job_messages(
     cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
 ) -> list[Mapping[str, str]]:
     """Return a prompt as messages, after the system message and the turns before it."""
@@ -143,7 +143,7 @@ class Job(NamedTuple):
     repeat: int
 
 
-def jobs(part: Part, samples: Sequence[Sample], seed: int) -> Iterator[Job]:
+def part_jobs(part: TaskPart, samples: Sequence[Sample], seed: int) -> Iterator[Job]:
     """Yield all generations of a part: samples in order, the methods of each in random order.
 
     Methods follow one another on a prompt, so that a drifting machine slows all of them alike;
@@ -157,17 +157,17 @@ def jobs(part: Part, samples: Sequence[Sample], seed: int) -> Iterator[Job]:
             yield from (Job(cell, sample, repeat) for cell in cells)
 
 
-def generations(part: Part, prompts: int) -> dict[str, int]:
+def generations(part: TaskPart, prompts: int) -> dict[str, int]:
     """Return cell -> number of jobs, without creating them."""
     return {cell.id: prompts * repeats_of(cell, part.samples, part.repeats) for cell in part.cells}
 
 
-def samples_of(part: Part, models: Callable[[Cell], Room]) -> list[Sample]:
+def samples_of(part: TaskPart, models: Callable[[Cell], Room]) -> list[Sample]:
     """Return the samples of a part, cut to fit the shortest context of all its cells."""
     return take_samples(part.task.samples, fitting(part, models), part.limit, part.sample_seed)
 
 
-def uncut(part: Part) -> list[Sample]:
+def uncut(part: TaskPart) -> list[Sample]:
     """Return the samples of a part as in the data, without models."""
     return take_samples(part.task.samples, lambda prompt: True, part.limit, part.sample_seed)
 
@@ -177,7 +177,7 @@ def key(job: Job) -> Key:
     return job.cell.id, job.sample.id, job.repeat
 
 
-def fitting(part: Part, models: Callable[[Cell], Room]) -> Callable[[str], bool]:
+def fitting(part: TaskPart, models: Callable[[Cell], Room]) -> Callable[[str], bool]:
     """Return a test of whether a prompt and its new tokens fit the shortest context of a part."""
     loads = [(models(cell), cell.max_new_tokens) for cell in part.cells]
     limits = [load.limit - new for load, new in loads if load.limit is not None]
@@ -186,7 +186,7 @@ def fitting(part: Part, models: Callable[[Cell], Room]) -> Callable[[str], bool]
     return lambda prompt: room is None or len(prompt_ids(first, cell, prompt)) <= room
 
 
-def make(
+def run_job(
     job: Job,
     models: Loaded,
     *,
@@ -208,7 +208,7 @@ def make(
     generated, error = EMPTY, None
     try:
         earlier = answers.before(cell.id, sample, repeat) if answers is not None else []
-        prompt = prompt_of(models, cell, sample.prompt, earlier)
+        prompt = job_prompt(models, cell, sample.prompt, earlier)
         count = len(prompt) + cell.max_new_tokens
         if earlier and models.limit is not None and count > models.limit:
             raise UnansweredError(
@@ -224,10 +224,10 @@ def make(
             generated, error = EMPTY, f"impossible record: {wrong}"
     except FAILURES as failure:
         error = f"{type(failure).__name__}: {failure}"
-    disturbed = loaded(before, read_clocks())
+    disturbed = was_disturbed(before, read_clocks())
     far = None
     free = error is None and generated.masks is None  # a distance has no masks
-    if compare is not None and free and not isinstance(prompt, Prompt):
+    if compare is not None and free and not isinstance(prompt, EnginePrompt):
         far = distance(cell, prompt, generated.tokens, compare)
     return replace(
         generated,

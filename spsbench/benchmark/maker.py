@@ -21,11 +21,11 @@ from spsbench.benchmark.jobs import (
     Job,
     Unit,
     groups,
-    jobs,
+    job_prompt,
     key,
-    make,
+    part_jobs,
     prompt_ids,
-    prompt_of,
+    run_job,
     units_of,
 )
 from spsbench.benchmark.models import Models, folders_for
@@ -46,7 +46,7 @@ from spsbench.settings.task import Sample
 from spsbench.store.records import records
 from spsbench.store.run import RunWriter
 from spsbench.store.starts import Provenance
-from spsbench.workers.environment import check_environment, environment, machine
+from spsbench.workers.environment import check_same_environment, describe_worker, worker_provenance
 from spsbench.workers.map_units import map_units
 from spsbench.workers.work import Work
 
@@ -100,7 +100,7 @@ class Maker(Work):
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         forget_memories()
-        check_environment(self.expected, environment(folders_for(self.cells, self.access)))
+        check_same_environment(self.expected, describe_worker(folders_for(self.cells, self.access)))
 
     def __call__(self, unit: Unit) -> UnitRecords:
         """Make the records of a unit on a worker."""
@@ -110,7 +110,7 @@ class Maker(Work):
     def records(self, unit: Unit) -> Iterator[Record]:
         """Yield the records of a unit as they end; the first is flagged without a warm-up."""
         answers = Answers(unit.turns, unit.answers)
-        check_batches(unit.jobs, self._load)
+        check_batch_memory(unit.jobs, self._load)
         for group in groups(unit.jobs):
             is_first = not self._warm and not self.warmup
             self._warm_up(group, answers)
@@ -131,7 +131,7 @@ class Maker(Work):
 
     @cached_property
     def _machine(self) -> Provenance:
-        return machine(self.beside, self.cells[0].target.device)
+        return worker_provenance(self.beside, self.cells[0].target.device)
 
     def _warm_up(self, group: Sequence[Job], answers: Answers) -> None:
         """Make `warmup` generations, which are not recorded, before the first ones of a cell."""
@@ -146,24 +146,26 @@ class Maker(Work):
             if job.cell.elsewhere:  # a server may draft from its answer to this very prompt
                 prompt = f"({number + 1}) {group[0].sample.prompt}"
                 job = job._replace(sample=replace(group[0].sample, prompt=prompt))
-            record = make(job, models, answers=answers)
+            record = run_job(job, models, answers=answers)
             if number == 0 and record.error is None:
                 cell = job.cell.but(json_schema=job.sample.json_schema or job.cell.json_schema)
-                warm_depths(cell, models, prompt_of(models, cell, job.sample.prompt))
+                warm_depths(cell, models, job_prompt(models, cell, job.sample.prompt))
             if size > 1:
-                batch = batch_of(job.cell)
+                batch = make_batch(job.cell)
                 few = [j._replace(cell=j.cell.but(max_new_tokens=WARM_UP_TOKENS)) for j in group]
-                for _ in batch.run(partial(make, job, models, batch=batch) for job in few[:size]):
+                for _ in batch.run(
+                    partial(run_job, job, models, batch=batch) for job in few[:size]
+                ):
                     pass
 
     def _generate(self, group: Sequence[Job], answers: Answers) -> Iterator[Record]:
         """Yield the records of a group, alone or as rows of a batch; none begins after `stop()`."""
         cell = group[0].cell
-        make_record = partial(make, models=self._load(cell), answers=answers, compare=self._load)
+        make_record = partial(run_job, models=self._load(cell), answers=answers, compare=self._load)
         if cell.batch == 1:
             yield from (make_record(job) for job in group if not self.stop())
             return
-        batch = batch_of(cell)
+        batch = make_batch(cell)
         calls = (partial(make_record, job, batch=batch) for job in group)
         tokens, failed = list[int](), 0
         for row in batch.run(takewhile(lambda call: not self.stop(), calls)):
@@ -190,13 +192,13 @@ class Maker(Work):
         self.counted(cell, sums | drafted)
 
 
-def batch_of(cell: Cell) -> Batch:
+def make_batch(cell: Cell) -> Batch:
     """Return a batch whose rows share passes, or one whose rows are requests to a server."""
     kind = RequestBatch if cell.elsewhere else Batch
     return kind(cell.batch, continuous=cell.continuous)
 
 
-def check_batches(missing: Sequence[Job], models: Callable[[Cell], Loaded]) -> None:
+def check_batch_memory(missing: Sequence[Job], models: Callable[[Cell], Loaded]) -> None:
     """Raise OutOfMemoryError for batches whose keys and values do not fit, before any begins.
 
     The message names the bytes of the batch, and how many rows fit.
@@ -229,7 +231,7 @@ class RecordMaking:
         parts, seed = zip(self.experiment.parts, self.samples, strict=True), self.experiment.seed
         self._cells = {cell.id: cell for cell in self.experiment.cells}
         self._missing = [
-            [job for job in jobs(part, of_part, seed) if self.writer.is_missing(key(job))]
+            [job for job in part_jobs(part, of_part, seed) if self.writer.is_missing(key(job))]
             for part, of_part in parts
         ]
         self.total = sum(map(len, self._missing))
@@ -275,7 +277,7 @@ class RecordMaking:
         """Make them on `workers` by units; the records of a unit given up hold its error."""
         maker = replace(
             maker,
-            expected=environment(folders_for(maker.cells, maker.access)),
+            expected=describe_worker(folders_for(maker.cells, maker.access)),
             choices=dict(model_cache.choices),
             clock=model_cache.clock,
         )

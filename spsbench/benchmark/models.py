@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from spsbench.checkpoints.weights import BYTES, weight_bytes
-from spsbench.hardware.contention import loaded, read_clocks
+from spsbench.checkpoints.weights import BYTES, token_weight_bytes
+from spsbench.hardware.contention import read_clocks, was_disturbed
 from spsbench.hardware.memory import read_bandwidth
 from spsbench.loop.drafter_context import Weights
 from spsbench.messages import announce_if_slow
@@ -105,25 +105,27 @@ def memory(
             continue
         dtype = "float32" if model.dtype == "auto" else model.dtype
         if dtype in BYTES and any(folders[model].glob("*.safetensors")):
-            sizes[model.id] = weight_bytes(folders[model], dtype)
+            sizes[model.id] = token_weight_bytes(folders[model], dtype)
     if not sizes:
         return None
-    return Memory(earlier, weights=sizes) if earlier else measured(experiment.threads, sizes)
+    return (
+        Memory(earlier, weights=sizes) if earlier else measure_bandwidth(experiment.threads, sizes)
+    )
 
 
 def measured_again(memory: Memory, threads: int | None) -> Memory:
     """Return the better of two measurements: other work can only have lowered the first."""
-    again = measured(threads, memory.weights)
+    again = measure_bandwidth(threads, memory.weights)
     again.bandwidth = max(memory.bandwidth, again.bandwidth)
     return again
 
 
-def measured(threads: int | None, weights: dict[str, int] | None = None) -> Memory:
+def measure_bandwidth(threads: int | None, weights: dict[str, int] | None = None) -> Memory:
     """Measure the memory bandwidth, and whether other work ran meanwhile."""
     before = read_clocks()
     with announce_if_slow("measuring how fast memory is read"):
         bandwidth = read_bandwidth(threads)
-    return Memory(bandwidth, loaded(before, read_clocks()), weights or {})
+    return Memory(bandwidth, was_disturbed(before, read_clocks()), weights or {})
 
 
 def product_rates(seconds: float = 0.3) -> dict[str, float]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from spsbench.errors import Exit, UsageError
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.reporter import Report, Table
-from spsbench.reports.text import markdown
+from spsbench.reports.reporter import Report, RunTable
+from spsbench.reports.text import report_markdown
 from spsbench.settings.labels import Names, method, setting
 
 
@@ -29,7 +29,7 @@ class Run:
         return self.finished
 
     @property
-    def tables(self) -> Sequence[Table]:
+    def tables(self) -> Sequence[RunTable]:
         """Return one table per machine of the run."""
         return self.report.tables
 
@@ -74,7 +74,7 @@ class Run:
         return f"<Run {self.folder}: {self.records} records>"
 
     def __str__(self) -> str:
-        return markdown(self.report)
+        return report_markdown(self.report)
 
     def _repr_markdown_(self) -> str:
         """Return the tables as Markdown, for notebooks."""

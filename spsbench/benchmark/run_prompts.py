@@ -10,13 +10,13 @@ from spsbench.errors import DataError, MismatchError
 from spsbench.models.folder import local_folder
 from spsbench.models.tokenizers import reads_clock
 from spsbench.settings.cell import Cell
-from spsbench.settings.experiment import Part
+from spsbench.settings.experiment import TaskPart
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import placed_records, records
-from spsbench.untrusted import above
+from spsbench.untrusted import path_above
 
 Rooms = Callable[[Cell], Room]
 """A cell -> its loaded models, or the outline of them: tokenizer, limit and clock."""
@@ -45,7 +45,7 @@ class RunPrompts:
 
     def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
         """Read the samples and earlier answers of a part as its manifest describes it."""
-        part = Part.from_described(described, {cell.id: cell for cell in cells}, self._folder)
+        part = TaskPart.from_described(described, {cell.id: cell for cell in cells}, self._folder)
         self._check(part)
         samples = samples_of(part, self._models)
         answers = Answers(samples, records(self._folder) if any(s.after for s in samples) else ())
@@ -53,7 +53,7 @@ class RunPrompts:
             self._answers[cell.id] = answers
             self._samples |= {(cell.id, sample.id): sample for sample in samples}
 
-    def _check(self, part: Part) -> None:
+    def _check(self, part: TaskPart) -> None:
         """Refuse prompts that are not the run's: a verdict on them would say nothing.
 
         Raises:
@@ -94,11 +94,11 @@ class RunPrompts:
         return ids
 
 
-def relocated(cell: Cell, run: Path) -> Cell:
+def relocate_models(cell: Cell, run: Path) -> Cell:
     """Return a cell whose models are `above` a run, where a relative path names no folder here."""
 
     def read_back(model: ModelSpec | None) -> ModelSpec | None:
-        folder = above(run, model.id) if model and local_folder(model.id) is None else None
+        folder = path_above(run, model.id) if model and local_folder(model.id) is None else None
         return replace(model, id=str(folder)) if model and folder else model
 
     return cell.but(target=read_back(cell.target), draft=read_back(cell.draft))

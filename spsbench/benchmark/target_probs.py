@@ -15,7 +15,7 @@ from spsbench.loop.decode import token_budget
 from spsbench.loop.processors import TextProcessors
 from spsbench.loop.types import LM, Limits
 from spsbench.methods.processors import processors_of
-from spsbench.methods.resolve import warp
+from spsbench.methods.resolve import warp_of
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.plugins import make
@@ -43,7 +43,7 @@ class TextTracer:
     """
 
     def __init__(self, cell: Cell, loaded: Loaded) -> None:
-        self.cell, self.warp = cell, warp(cell)
+        self.cell, self.warp = cell, warp_of(cell)
         engine = make("engines", cell.target.engine)
         self.target: LM = engine.session(loaded.target, vocab_size=loaded.vocab_size)
         self._processors = processors_of(cell, loaded)
@@ -74,12 +74,12 @@ class TextTracer:
             prompt_tokens=len(prompt),
             budget=token_budget(len(prompt), limits, self.target.limit),
             finish=finish,
-            q=on_host(q.gather(1, at)[:, 0]),
-            entropy=on_host(torch.special.entr(q).sum(-1)),
+            q=to_numpy(q.gather(1, at)[:, 0]),
+            entropy=to_numpy(torch.special.entr(q).sum(-1)),
         )
 
 
-def on_host(values: Tensor) -> Floats:
+def to_numpy(values: Tensor) -> Floats:
     """Return [n] values as a numpy array."""
     array: Floats = values.double().cpu().numpy()
     return array

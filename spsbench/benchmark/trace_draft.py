@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spsbench.benchmark.target_probs import Rows, on_host
+from spsbench.benchmark.target_probs import Rows, to_numpy
 from spsbench.loop.drafter_context import Drawn as How
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.noise import PhiloxStream
@@ -21,15 +21,15 @@ from spsbench.loop.sampling import ProcessedWarp
 from spsbench.loop.types import Context, Draft, Drafter, Schedule, Scores, Step, Verdict, always
 from spsbench.methods.build import LoadedDrafterContext
 from spsbench.methods.drafters.hybrid import looks_up
-from spsbench.methods.drafters.ngram import agreement, look_ups
+from spsbench.methods.drafters.ngram import count_agreeing, look_ups
 from spsbench.methods.processors import processors_of
-from spsbench.methods.resolve import plan_of, warp
+from spsbench.methods.resolve import plan_of, warp_of
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import Drafting
-from spsbench.store.traces import Along, DraftOf, Drawn, Proposed
+from spsbench.store.traces import Along, DraftOf, Proposed, SampledDraft
 
 MAX_LOOKAHEAD = 64  # tokens requested from a deterministic draft
 REQUESTED = (*range(1, 17), 20, 24, 32, 48, MAX_LOOKAHEAD)  # K of look-ups
@@ -50,7 +50,7 @@ class DraftTracer:
         self, name: Drafting, cells: Sequence[Cell], loaded: Loaded, identity: Mapping[str, Any]
     ) -> None:
         cell = cells[0]
-        self.name, self.plan, self.warp = name, plan_of(cell.drafter), warp(cell)
+        self.name, self.plan, self.warp = name, plan_of(cell.drafter), warp_of(cell)
         self._processors = processors_of(cell, loaded)
         site = LoadedDrafterContext(cell, loaded, self.plan)
         self.drafter: Drafter = make("drafters", cell.drafter, site)
@@ -97,13 +97,15 @@ class DraftTracer:
             noise = PhiloxStream(0).round(t)
             proposal = self.drafter.draft(context, most, noise, always).tokens.tolist()
             counts.append(len(proposal))
-            hits.append(agreement(proposal, tokens, t))
+            hits.append(count_agreeing(proposal, tokens, t))
             verdict = Verdict(none, torch.tensor(token), torch.tensor(0))
             last = Step(Draft(none, None), Scores(logits[t : t + 1], {}), verdict)
             text.append(token)
         return Proposed(proposed=np.array(counts, np.uint8), hits=np.array(hits, np.uint8))
 
-    def _sampled(self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]) -> Drawn:
+    def _sampled(
+        self, prompt: Sequence[int], tokens: Sequence[int], rows: list[Rows]
+    ) -> SampledDraft:
         """Compare drafter and target at each of `tokens`; 0 beyond the drafter's context."""
         begin, limit = len(prompt), self.drafter.limit
         reach = None if limit is None else max(limit - begin, 0)
@@ -120,8 +122,8 @@ class DraftTracer:
                 raise RuntimeError(f"drafter {self.name} has probabilities for some texts only")
             target = self._sized(piece, draft.probs.shape[-1], end - begin)
             at = torch.tensor(text[begin:end], device=draft.probs.device)
-            for name, values in compared(draft.probs, draft.sure, target, at).items():
-                columns[name].append(on_host(values))
+            for name, values in trace_columns(draft.probs, draft.sure, target, at).items():
+                columns[name].append(to_numpy(values))
             confident += [draft.sure] if self.schedules else []
             begin = end
         beyond = np.zeros(len(prompt) + len(tokens) - len(text))
@@ -129,10 +131,10 @@ class DraftTracer:
         whole["agrees"] = whole["agrees"] > 0
         sure = torch.cat(confident) if confident else torch.zeros(0, 0)
         stops = {
-            name: stopped(schedule, sure, len(tokens), MAX_LOOKAHEAD)
+            name: scheduled_slots(schedule, sure, len(tokens), MAX_LOOKAHEAD)
             for name, schedule in self.schedules.items()
         }
-        return Drawn(**whole, reach=reach, stops=stops)
+        return SampledDraft(**whole, reach=reach, stops=stops)
 
     def _warp_along(self, text: Sequence[int], start: int) -> Callable[[Tensor], Tensor]:
         """Return the warp of [n, V] logits after each of the last n tokens of `text`.
@@ -166,7 +168,7 @@ def proposed_by_k(drafter: Any, prompt: Sequence[int], tokens: Sequence[int]) ->
     return Proposed(proposed=proposed.ravel(), hits=hits.ravel(), requested=REQUESTED)
 
 
-def compared(p: Tensor, sure: Tensor, target: Rows, tokens: Tensor) -> dict[str, Tensor]:
+def trace_columns(p: Tensor, sure: Tensor, target: Rows, tokens: Tensor) -> dict[str, Tensor]:
     """Return the columns of a trace, [n] each, at the positions of `tokens`."""
     return {
         "p": p.gather(1, tokens[:, None])[:, 0],
@@ -190,7 +192,7 @@ def readers(cells: Sequence[Cell]) -> dict[str, Schedule]:
     return {name: s for name, s in by_name.items() if overrides(s, Schedule, "go_on")}
 
 
-def stopped(schedule: Schedule, sure: Tensor, length: int, most: int) -> NDArray[np.uint8]:
+def scheduled_slots(schedule: Schedule, sure: Tensor, length: int, most: int) -> NDArray[np.uint8]:
     """Return [L] the slots, of `most`, that a schedule drafts from each position along a text.
 
     `k` is called as in a first round: adaptation from round to round is left out.

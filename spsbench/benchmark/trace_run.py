@@ -16,22 +16,22 @@ from spsbench.errors import UsageError
 from spsbench.metrics.sums import group_by
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
-from spsbench.settings.experiment import Part
+from spsbench.settings.experiment import TaskPart
 from spsbench.settings.method import Drafting
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.provenance import digest, hash_file, hash_files
 from spsbench.store.run_folder import Shard
-from spsbench.store.traces import Head, TraceWriter, traces_path
+from spsbench.store.traces import TraceSource, TraceWriter, traces_path
 
 TOKENIZER = ("tokenizer", "special_tokens", "added_tokens", "vocab.", "merges.")
 
 
-def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> Head:
+def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> TraceSource:
     """Return the identity of the texts of an ArS cell."""
     target = plain.target
-    return Head(
+    return TraceSource(
         {
             **{f"sampling.{n}": value for n, value in plain.recorded_distribution.items()},
             **{f"target.{name}": value for name, value in model_identity(target, folders).items()},
@@ -75,7 +75,7 @@ OnProgress = Callable[[int, int], None]
 
 
 def trace_part(
-    part: Part,
+    part: TaskPart,
     samples: Sequence[Sample],
     records: Callable[[], Iterable[Record]],
     models: Callable[[Cell], Loaded],
@@ -145,7 +145,7 @@ def lacks_trace(writer: TraceWriter, key: Key, draft: DraftTracer) -> bool:
     return draft.untraceable is None and not writer.has(key, draft.name, frozenset(draft.schedules))
 
 
-def check_traceable(part: Part) -> None:
+def check_traceable(part: TaskPart) -> None:
     """Refuse cells that cannot be traced, before anything is made.
 
     Raises:

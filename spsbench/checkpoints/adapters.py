@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from spsbench.checkpoints.config import CONFIG_LIMIT, expanded, read_object, refuse_pointer
+from spsbench.checkpoints.config import CONFIG_LIMIT, expand_path, read_object, refuse_pointer
 from spsbench.checkpoints.weights import read_headers
 from spsbench.errors import DataError, MissingError
 
@@ -48,7 +48,7 @@ def read_adapters(text: str, *, allow_pickle: bool = False) -> list[Adapter]:
         raise MissingError(
             "peft is not installed: expected it for `adapter`. Run pip install 'spsbench[adapters]'"
         )
-    terms = [text] if not text or expanded(text).is_dir() else text.split("+")
+    terms = [text] if not text or expand_path(text).is_dir() else text.split("+")
     return [_read(term, allow_pickle, several=len(terms) > 1) for term in terms if term or text]
 
 
@@ -65,7 +65,7 @@ def _read(term: str, allow_pickle: bool, *, several: bool) -> Adapter:
     `several`: its changes are to be added to those of others.
     """
     match = TERM.fullmatch(term)
-    folder, factor = expanded(match[1] if match else term), float(match[2]) if match else 1.0
+    folder, factor = expand_path(match[1] if match else term), float(match[2]) if match else 1.0
     if not (folder / CONFIG).is_file():
         raise MissingError(
             f"no {CONFIG} ({folder}): expected the folder of a PEFT adapter, or several as "

@@ -61,7 +61,7 @@ DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 """Sizes of a model that every rank has an equal part of."""
 
 
-def expanded(name: str) -> Path:
+def expand_path(name: str) -> Path:
     """Return `name` as a path, with `~` and `$VAR` replaced."""
     return Path(os.path.expanduser(os.path.expandvars(name)))
 

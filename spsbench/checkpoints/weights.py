@@ -166,7 +166,7 @@ def read_headers(files: Iterable[Path]) -> dict[str, TensorHeader]:
     return headers
 
 
-def weight_bytes(folder: Path, dtype: str) -> int:
+def token_weight_bytes(folder: Path, dtype: str) -> int:
     """Return the least bytes of weights that one token reads, from the headers of safetensors.
 
     Numbers that are stored as bfloat16 need two bytes in float32 too. Input embeddings beside a

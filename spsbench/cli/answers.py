@@ -15,12 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spsbench.cli.doctor import environment
+from spsbench.cli.doctor import describe_environment
 from spsbench.cli.terminal import (
     BOLD,
     DIM,
     RESET,
-    columns,
+    align_columns,
     is_terminal,
     safe_text,
     say,
@@ -32,7 +32,7 @@ from spsbench.loop.text import Origin, Piece
 from spsbench.messages import ignore
 from spsbench.models.prompts import ids_of
 from spsbench.pair.pair import Pair
-from spsbench.pair.text import Comparison, Text, text_of
+from spsbench.pair.text import Comparison, Text, make_text
 from spsbench.parallel.process_group import on_rank_0
 from spsbench.reports.html import trace_page
 from spsbench.reports.page.token_origins import trace
@@ -60,7 +60,7 @@ class Paint(StrEnum):
     COLOUR = "colour"
 
 
-def paint(color: str) -> Paint:
+def choose_paint(color: str) -> Paint:
     """Return the style that `--color`, the environment and stdout allow."""
     if color == "always":
         return Paint.COLOUR
@@ -69,7 +69,7 @@ def paint(color: str) -> Paint:
     return Paint.COLOUR if color == "auto" and wants_colour() else Paint.MARKS
 
 
-def painted(piece: Piece, how: Paint) -> str:
+def paint_piece(piece: Piece, how: Paint) -> str:
     """Return the piece, escaped and with its origin; every colour ends with its piece.
 
     An interrupted stream therefore leaves the terminal's colour as it was.
@@ -98,7 +98,7 @@ class Screen:
             explanations = [f"{NAMES[origin]} {meaning}" for origin, meaning in MEANINGS.items()]
         else:
             explanations = [
-                painted(Piece(MEANINGS[origin], origin), self._how) for origin in MEANINGS
+                paint_piece(Piece(MEANINGS[origin], origin), self._how) for origin in MEANINGS
             ]
         return ", ".join([*explanations, "the rest sampled by the target alone"])
 
@@ -108,7 +108,7 @@ class Screen:
         if pieces:
             # Before the text: an interrupt may come right after it.
             self._mid_line = self._how is Paint.MARKS or not pieces[-1].text.endswith("\n")
-            write("".join(painted(piece, self._how) for piece in pieces))
+            write("".join(paint_piece(piece, self._how) for piece in pieces))
 
     def end(self) -> None:
         """End the last line, unless it has ended."""
@@ -119,8 +119,8 @@ class Screen:
 
 def show_stats(texts: Mapping[str, Text]) -> None:
     """Print acceptance and timing on stderr, one column per method."""
-    figures = rows(list(texts.values()))
-    for line in columns([("", *texts), *figures] if len(texts) > 1 else figures):
+    figures = figure_rows(list(texts.values()))
+    for line in align_columns([("", *texts), *figures] if len(texts) > 1 else figures):
         say(line.rstrip())
     for name, text in texts.items():
         first, *later = [one.seconds for one in text.record.rounds] or [0.0]
@@ -132,19 +132,19 @@ def show_stats(texts: Mapping[str, Text]) -> None:
             )
 
 
-def rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
+def figure_rows(texts: Sequence[Text]) -> list[tuple[str, ...]]:
     """Return the label and the values of each figure."""
     figures = [text.metrics for text in texts]
     return [
         ("tokens", *(str(f.tokens) for f in figures)),
         ("rounds", *(NA if f.tokens > f.rounds == 0 else str(f.rounds) for f in figures)),
-        ("acceptance rate α", *map(acceptance, texts)),
-        ("block efficiency τ", *(number(f.block_efficiency, 2) for f in figures)),
+        ("acceptance rate α", *map(format_acceptance, texts)),
+        ("block efficiency τ", *(format_number(f.block_efficiency, 2) for f in figures)),
         ("mean token time", *(milliseconds(f.mean_token_time_ms) for f in figures)),
         ("loop time", *(milliseconds(f.loop_time_ms) for f in figures)),
         (
             "draft / target / verify",
-            *(shares(f.draft_share, f.target_share, f.verify_share) for f in figures),
+            *(format_shares(f.draft_share, f.target_share, f.verify_share) for f in figures),
         ),
         ("prefill", *(milliseconds(f.prefill_ms) for f in figures)),
         ("time to first token", *(milliseconds(f.ttft_ms) for f in figures)),
@@ -159,7 +159,7 @@ def exactness(text: Text) -> str:
     return f"lossy: {text.cell.verifier}" if text.cell.lossy else "the target's"
 
 
-def acceptance(text: Text) -> str:
+def format_acceptance(text: Text) -> str:
     """Format the acceptance rate, or the reason why there is none."""
     alpha, drafted = text.metrics.alpha, text.metrics.drafted
     if alpha is not None:
@@ -174,12 +174,13 @@ def summary(text: Text) -> str:
     """Return the most important figures in one line."""
     figures = text.metrics
     return (
-        f"{figures.tokens} tokens, α {acceptance(text)}, τ {number(figures.block_efficiency, 2)}, "
+        f"{figures.tokens} tokens, α {format_acceptance(text)}, τ "
+        f"{format_number(figures.block_efficiency, 2)}, "
         f"{milliseconds(figures.mean_token_time_ms)} per token"
     )
 
 
-def number(value: float | None, digits: int) -> str:
+def format_number(value: float | None, digits: int) -> str:
     """Format a figure; n/a where it does not apply."""
     return NA if value is None else f"{value:.{digits}f}"
 
@@ -189,7 +190,7 @@ def milliseconds(value: float | None) -> str:
     return NA if value is None else f"{value:.2f} ms"
 
 
-def shares(*values: float | None) -> str:
+def format_shares(*values: float | None) -> str:
     """Format shares of the decode time."""
     return " / ".join(NA if value is None else f"{value:.0%}" for value in values)
 
@@ -227,17 +228,17 @@ def payload(
         "prompt_sha256": sha256(prompt.encode()).hexdigest(),
         "models": dict(digests or {}),
         "prompt_tokens": text.record.prompt_tokens,
-        **generated(text),
+        **text_json(text),
         "settings": text.cell.to_json(),
         "engines": dict(engines),
-        **(compared(comparison) if comparison else {}),
+        **(comparison_json(comparison) if comparison else {}),
         "advice": list(advice(text, comparison)),
-        "environment": environment(),
+        "environment": describe_environment(),
     }
     return json.dumps(content, ensure_ascii=True, allow_nan=False)
 
 
-def generated(text: Text) -> dict[str, Any]:
+def text_json(text: Text) -> dict[str, Any]:
     """Return the text, tokens and timing of one method."""
     return {
         "tokens": text.record.tokens,
@@ -248,11 +249,11 @@ def generated(text: Text) -> dict[str, Any]:
     }
 
 
-def compared(comparison: Comparison) -> dict[str, Any]:
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """Return the auto-regressive result and its relation to the speculative one."""
     gained, divergence = comparison.speedup, comparison.divergence
     return {
-        "ars": generated(comparison.ars),
+        "ars": text_json(comparison.ars),
         "speedup": gained._asdict() if gained else None,
         "answer_speedup": comparison.answer_speedup,
         "loaded": comparison.loaded,
@@ -272,7 +273,7 @@ def answer(
     stats: bool,
     **how: Any,
 ) -> None:
-    """Generate from `prompt`, with ArS for comparison if `compared`, and report."""
+    """Generate from `prompt`, with ArS for comparison if `comparison_json`, and report."""
     show = screen.show if format == "text" else ignore
     comparison = None
     try:
@@ -283,7 +284,7 @@ def answer(
             generation = pair.generation(prompt, **how)
             for update in generation:
                 show(update.pieces)
-            texts = {"SpS": text_of(generation)}
+            texts = {"SpS": make_text(generation)}
     finally:
         screen.end()
     speculative = texts["SpS"]
@@ -380,7 +381,7 @@ def answer_turn(
         say("stopped")
         return generation.record.text if generation else None
     if stats:
-        say(summary(text_of(generation)))
+        say(summary(make_text(generation)))
     return generation.record.text
 
 

@@ -23,7 +23,7 @@ from spsbench.store.progress import progress_of
 from spsbench.store.run_folder import check_writable
 
 
-@o.takes(*BENCH, without=("title",))
+@o.take_options(*BENCH, without=("title",))
 def bench(
     task: Annotated[
         str | None,
@@ -52,12 +52,12 @@ def bench(
     table, whole, place, access, workers = parse(options, *BENCH)
     tables = [table]
     if config is not None:
-        whole, tables = read(config, options)
+        whole, tables = read_experiment(config, options)
     if place.out is not None:
         check_writable(place.out)
-    from spsbench.benchmark.bench import planned
+    from spsbench.benchmark.bench import plan_experiment
 
-    request = planned(tables, access, whole)
+    request = plan_experiment(tables, access, whole)
     say(f"K: {', '.join(dict.fromkeys(str(cell.k) for cell in request.cells if cell.k)) or 'none'}")
 
     name = config.stem if config else request.parts[0].part.spec.short
@@ -68,7 +68,7 @@ def bench(
     )
 
 
-def read(config: Path, flags: dict[str, Any]) -> tuple[Experiment, list[Sweep]]:
+def read_experiment(config: Path, flags: dict[str, Any]) -> tuple[Experiment, list[Sweep]]:
     """Return the options for all parts, and one table per part.
 
     A table is the file's top level, its part over it, and the flags over both.
@@ -87,12 +87,12 @@ def read(config: Path, flags: dict[str, Any]) -> tuple[Experiment, list[Sweep]]:
     changed = ", ".join(f"{name}={value}" for name, value in over.items())
     if whole.title and changed:  # a title that names sizes must not outlive them
         whole = replace(whole, title=f"{whole.title} (but {changed})")
-    for file in dict.fromkeys(file for table in tables for file in files_of(table)):
+    for file in dict.fromkeys(file for table in tables for file in plugin_files(table)):
         note(f"{config} names {file}: its code is run")
     return whole, tables
 
 
-def files_of(table: Sweep) -> list[str]:
+def plugin_files(table: Sweep) -> list[str]:
     """Return the plug-ins of a table that are named by their files."""
     named = [value for values in table.axes.values() for value in values]
     names = [value.name for value in named if getattr(value, "path", None)]
@@ -138,7 +138,7 @@ def run_experiment(
     if outcome.finished is None:
         if outcome.records:
             progress = progress_of(outcome.folder)
-            say(f"stopped after {progress}. Continue with: {again(outcome.folder)}")
+            say(f"stopped after {progress}. Continue with: {resume_command(outcome.folder)}")
         return interrupt.code
     from spsbench.cli.publish import publish, show_chart
 
@@ -146,11 +146,14 @@ def run_experiment(
     show_chart(outcome.report, form, chart)
     say(f"records, scores and summary.json are in {outcome.folder}")
     if outcome.failed:
-        say(f"{outcome.failed} samples failed; try them again with: {again(outcome.folder)}")
+        say(
+            f"{outcome.failed} samples failed; try them again with: "
+            f"{resume_command(outcome.folder)}"
+        )
     return outcome.scored or (Exit.FAILED_SAMPLES if outcome.failed else Exit.OK)
 
 
-def again(folder: Path) -> str:
+def resume_command(folder: Path) -> str:
     """Return the command that continues the run in `folder`."""
     dropped = {"--resume", "--overwrite"}
     words = [word for word in sys.argv[1:] if word not in dropped]

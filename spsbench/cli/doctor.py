@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from spsbench.benchmark.models import measured, product_rates
+from spsbench.benchmark.models import measure_bandwidth, product_rates
 from spsbench.cli.options import TableFormat
-from spsbench.cli.terminal import as_json, columns, one_line, write
+from spsbench.cli.terminal import align_columns, one_line, to_json_line, write
 from spsbench.hardware.contention import BUSY, at_work
 from spsbench.hardware.environment import (
     PACKAGES,
@@ -20,7 +20,7 @@ from spsbench.hardware.environment import (
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.messages import announce_if_slow
 from spsbench.models.gguf.unpack import blocks_in_words
-from spsbench.registry import DOCTOR, at, entries, is_installed
+from spsbench.registry import DOCTOR, attribute_at, entries, is_installed
 from spsbench.settings.cell_from_options import DEFAULT_ENGINE, USUAL_ENGINE
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 from spsbench.store.provenance import hardware, versions
@@ -31,19 +31,19 @@ LOOKED = 0.3  # seconds
 def doctor(format: TableFormat = "table") -> None:
     """Show what this machine and this installation support, and warnings."""
     with announce_if_slow("examining this machine"):
-        values, lines = examine(), []
+        values, lines = examine_machine(), []
         for key, path in DOCTOR.items():
             if is_installed(path):
-                values[key], rows_of_extension = at(path)()
+                values[key], rows_of_extension = attribute_at(path)()
                 lines += rows_of_extension
     if format == "json":
-        write(as_json(values))
+        write(to_json_line(values))
         return
-    lines = [*rows(values), *lines, *(("warning", warning) for warning in values["warnings"])]
-    write("".join(f"{line}\n" for line in columns([(n, one_line(v)) for n, v in lines])))
+    lines = [*value_rows(values), *lines, *(("warning", warning) for warning in values["warnings"])]
+    write("".join(f"{line}\n" for line in align_columns([(n, one_line(v)) for n, v in lines])))
 
 
-def rows(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def value_rows(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name and value of each line."""
     yield "python", f"{values['python']} on {values['platform']}"
     for package in PACKAGES:
@@ -81,7 +81,7 @@ def rows(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "cached", f"{name}, {in_words(size)}"
 
 
-def environment() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Return platform, processor, threads, package versions and devices, ready for JSON.
 
     Imports torch, to ask for threads and devices.
@@ -117,7 +117,7 @@ def engine_rows() -> Iterator[list[str]]:
         yield ["engine", f"{USUAL_ENGINE} is not installed: {DEFAULT_ENGINE} is the default"]
 
 
-def examine() -> dict[str, Any]:
+def examine_machine() -> dict[str, Any]:
     """Return the values that `sps doctor` shows without extensions: machine, hub, models, warnings.
 
     Takes up to 3 s if the hub does not answer. Tokens are omitted; only their presence is reported.
@@ -125,12 +125,15 @@ def examine() -> dict[str, Any]:
     from spsbench.models import hub
     from spsbench.models.hub import cache_folder
 
-    hub.quieten()
+    hub.quiet_libraries()
     others = at_work(LOOKED)
     warnings = [*map(str, variable_errors()), *shadows(Path.cwd()), *untried_versions()]
     try:
-        basics = environment()
-        basics["speeds"] = {"read": measured(None).bandwidth, "operations": product_rates()}
+        basics = describe_environment()
+        basics["speeds"] = {
+            "read": measure_bandwidth(None).bandwidth,
+            "operations": product_rates(),
+        }
     except Exception as error:  # doctor must work on a broken installation
         warnings.append(f"torch cannot be used: {type(error).__name__}: {error}")
         basics = {"python": platform.python_version(), "platform": platform.platform()}
@@ -148,7 +151,7 @@ def examine() -> dict[str, Any]:
         "at_work": round(others, 2),
         "disk": {"folder": str(cache), "free": shutil.disk_usage(home).free},
         "hub": {
-            "endpoint": hub.endpoint(),
+            "endpoint": hub.hub_address(),
             "reachable": hub.reachable(),
             "token_set": bool(os.environ.get("HF_TOKEN")),
         },

@@ -40,7 +40,7 @@ def exit_code(command: Callable[[], object]) -> int:
     except BrokenPipeError:
         code = SIGPIPE
     except BaseException as error:  # a panic in Rust is no Exception
-        code = report(error)
+        code = report_error(error)
     if code in (SIGPIPE, Exit.CANNOT_WRITE):
         abandon_output()
     elif code == Exit.INTERRUPTED:
@@ -48,12 +48,12 @@ def exit_code(command: Callable[[], object]) -> int:
     return int(code) if isinstance(code, int) else Exit.INTERNAL
 
 
-def report(error: BaseException) -> int:
+def report_error(error: BaseException) -> int:
     """Print the line of `error` and return its exit code."""
     if type(error).__name__ == "NoArgsIsHelpError" and isinstance(error, typer.TyperException):
         print(error.format_message())
         return error.exit_code
-    line, code = described(error)
+    line, code = describe_error(error)
     line = with_flags(line)
     if debugging():
         traceback.print_exception(error)
@@ -73,7 +73,7 @@ def write_error_file(line: str) -> None:
             json.dump({"message": {"message": line, "extraInfo": extra}}, file)
 
 
-def described(error: BaseException) -> tuple[str, int]:
+def describe_error(error: BaseException) -> tuple[str, int]:
     """Return the line for the user and the exit code."""
     if (long := too_long(error)) is not None:
         name = str(long.filename)

@@ -47,7 +47,7 @@ class Shown:
     color: Annotated[str, Option(o.OUTPUT, one_of(*COLORS), metavar="|".join(COLORS))] = COLORS[0]
 
 
-@o.takes(Grid, Access, Shown, often=["prompt_file", "chat", "compare", "stats"])
+@o.take_options(Grid, Access, Shown, often=["prompt_file", "chat", "compare", "stats"])
 def generate(
     prompt: Annotated[
         str | None,
@@ -89,9 +89,9 @@ def generate(
     with at_once():
         pair = open_pair(grid, access, request=request)  # first: it finds files that hide packages
 
-        from spsbench.cli.answers import Paint, Screen, answer, converse, paint
+        from spsbench.cli.answers import Paint, Screen, answer, choose_paint, converse
         from spsbench.cli.progress import alive
-    screen = Screen(paint(shown.color) if format == "text" else Paint.NONE)
+    screen = Screen(choose_paint(shown.color) if format == "text" else Paint.NONE)
     if legend := screen.legend():
         say(legend)
     how: dict[str, Any] = {"system": shown.system, "truncate": shown.truncate is not None}
@@ -115,14 +115,14 @@ def read_prompt(argument: str | None, file: str | None) -> str | None:
     if file is not None and file != "-":
         text = read_text(file, "the prompt, as `prompt_file`", LIMIT)
     elif argument is not None and argument != "-":
-        text = decoded(argument.encode(errors="surrogateescape"), "PROMPT")
+        text = decode_prompt(argument.encode(errors="surrogateescape"), "PROMPT")
     else:
         is_named = "-" in (argument, file)
         if sys.stdin is None or sys.stdin.closed:
             raise DataError(f"stdin is closed: expected a prompt. Give {WAYS}")
         if is_terminal(sys.stdin) and not is_named:
             return None
-        text = decoded(sys.stdin.buffer.read(LIMIT + 1), "stdin")
+        text = decode_prompt(sys.stdin.buffer.read(LIMIT + 1), "stdin")
         if not text and not is_named:
             raise UsageError(f"no prompt: expected {WAYS}. See sps generate --help")
     if text == "":  # more often an unset variable than a wish for arbitrary text
@@ -130,7 +130,7 @@ def read_prompt(argument: str | None, file: str | None) -> str | None:
     return text
 
 
-def decoded(content: bytes, where: str) -> str:
+def decode_prompt(content: bytes, where: str) -> str:
     """Return the text of a prompt.
 
     Raises:

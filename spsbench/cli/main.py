@@ -14,7 +14,7 @@ from spsbench.cli.terminal import say, show_what_can_be_shown
 from spsbench.errors import Exit
 from spsbench.hardware.ranks import ranks
 from spsbench.messages import lines_to
-from spsbench.registry import COMMANDS, at, commands
+from spsbench.registry import COMMANDS, attribute_at, commands
 from spsbench.version import __version__
 
 DEFAULT = re.compile(r"  \[default: \(?(.*?)\)?\]$")
@@ -30,7 +30,7 @@ def show_all(context: typer.Context, asked: bool) -> None:
         raise typer.Exit
 
 
-def added(
+def declare_flags(
     json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     help_all: Annotated[
@@ -48,7 +48,7 @@ class Command(TyperCommand):
 
     def __init__(self, *args: Any, params: list[Any], **attributes: Any) -> None:
         application = typer.Typer(add_completion=False)
-        application.command()(added)
+        application.command()(declare_flags)
         json, debug, help_all = typer.main.get_command(application).params
         if any(parameter.name == "format" for parameter in params):
             params = [*params, json]
@@ -110,7 +110,7 @@ class Commands(Group):
 
 def import_command(name: str) -> Any:
     """Import the command `name`: a function with one line in the registry, or a group of them."""
-    function = at(COMMANDS[name][0])
+    function = attribute_at(COMMANDS[name][0])
     application, build = function, cast(Any, typer.main.get_group)
     if not isinstance(function, typer.Typer):
         application, build = typer.Typer(add_completion=False), typer.main.get_command

@@ -11,7 +11,7 @@ import typer
 from spsbench.cli.terminal import with_flags
 from spsbench.errors import UsageError
 from spsbench.plugins import plug_in
-from spsbench.settings.options import Setting, flag_of, options_of
+from spsbench.settings.options import OptionSpec, flag_of, options_of
 from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable
 
@@ -31,7 +31,7 @@ def option(group: str, *names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=group, **more)
 
 
-def takes(
+def take_options(
     *records: Any, without: Container[str] = (), often: Iterable[str] = ()
 ) -> Callable[..., Any]:
     """Give a command the options of records; it receives those that were set, by name.
@@ -88,7 +88,7 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
     return any(isinstance(mark, typer.models.ArgumentInfo) for mark in declared)
 
 
-def _parameter(setting: Setting, seldom: bool) -> inspect.Parameter:
+def _parameter(setting: OptionSpec, seldom: bool) -> inspect.Parameter:
     """Return the parameter that becomes a flag; if `seldom`, only --help-all shows it."""
     kind = ON_SCREEN.get(setting.kind, str if setting.option.parse else setting.kind)
     if setting.many and get_origin(kind) is not list and kind is not bool:

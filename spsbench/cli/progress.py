@@ -13,7 +13,7 @@ from spsbench.hardware.files import clock
 EVERY = 60.0  # seconds between two lines without a terminal
 
 
-class Counted(Protocol):
+class ProgressValue(Protocol):
     """Protocol of a progress value: done, total, and a description."""
 
     total: int
@@ -52,7 +52,7 @@ def alive(doing: str, every: float = EVERY) -> Iterator[None]:
 
 
 @contextmanager
-def progress(pace: Counted, every: float = EVERY) -> Iterator[Callable[[], None]]:
+def progress(pace: ProgressValue, every: float = EVERY) -> Iterator[Callable[[], None]]:
     """Print a line at regular intervals, or on a terminal show a bar, which the result moves."""
     if not is_terminal(sys.stderr):
         with heartbeat(lambda: str(pace), every):
@@ -68,12 +68,12 @@ def progress(pace: Counted, every: float = EVERY) -> Iterator[Callable[[], None]
 
 
 @contextmanager
-def deferred_progress() -> Iterator[Callable[[Counted], None]]:
+def deferred_progress() -> Iterator[Callable[[ProgressValue], None]]:
     """Yield a function that shows the progress passed to it, from the first call on."""
     with ExitStack() as stack:
         moves: list[Callable[[], None]] = []
 
-        def watch(pace: Counted) -> None:
+        def watch(pace: ProgressValue) -> None:
             if not moves:
                 moves.append(stack.enter_context(progress(pace)))
             moves[0]()

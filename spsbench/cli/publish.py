@@ -8,10 +8,10 @@ from shutil import get_terminal_size
 from typing import Any
 
 from spsbench.cli.terminal import (
-    as_json,
     is_terminal,
     one_line,
     say,
+    to_json_line,
     with_flags,
     write,
     write_bytes,
@@ -23,8 +23,8 @@ from spsbench.registry import find
 from spsbench.reports.columns import full
 from spsbench.reports.plots import png, svg
 from spsbench.reports.reporter import Figure, Report, Section, TextTable
-from spsbench.reports.run_tables import compared
-from spsbench.reports.table import chart, render
+from spsbench.reports.run_tables import compare_with_run
+from spsbench.reports.table import chart, table_text
 from spsbench.settings.labels import Names
 from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable, replace_file
@@ -37,7 +37,7 @@ def publish(report: Report, form: str, out: Path | None = None) -> None:
         UsageError: bytes that are no text, for a terminal. DataError: a reporter that fails.
         WriteError: a file that cannot be written.
     """
-    deliver(rendered(on_screen(report) if out is None else report, form), form, out)
+    deliver(render_report(on_screen(report) if out is None else report, form), form, out)
 
 
 def on_screen(report: Report) -> Report:
@@ -72,7 +72,7 @@ def show_chart(report: Report, form: str, enabled: bool) -> None:
             write(chart(table.rows, shown.width, plain=shown.plain))
 
 
-def rendered(report: Report, form: str) -> bytes | str:
+def render_report(report: Report, form: str) -> bytes | str:
     """Return the output of the reporter called `form` for `report`.
 
     Raises:
@@ -92,7 +92,7 @@ def rendered(report: Report, form: str) -> bytes | str:
         if is_ours("reporters", spec):
             raise
         raise DataError(
-            f"--format {form} ({origin(spec)}{type(error).__name__}: "
+            f"--format {form} ({reporter_origin(spec)}{type(error).__name__}: "
             f"{first_line(error)}): expected a report. Tell its authors, or choose another format"
         ) from error
     return content
@@ -130,7 +130,7 @@ def with_flags_below(table: TextTable) -> TextTable:
     return table._replace(remarks=[with_flags(line) for line in table.remarks])
 
 
-def origin(spec: Spec) -> str:
+def reporter_origin(spec: Spec) -> str:
     """Return the package and place of an installed reporter."""
     if spec.path is not None:
         return ""
@@ -150,7 +150,7 @@ def can_show(text: str) -> bool:
 def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> int:
     """Print the changes since the run `against`; return the exit code."""
     margins = MARGINS if margin is None else dict.fromkeys(MARGINS, margin)
-    comparison = compared(runs, against, margins)
+    comparison = compare_with_run(runs, against, margins)
     if not comparison.differences:
         raise UsageError(
             f"--against {against}: expected a run that shares configurations with this one"
@@ -183,18 +183,18 @@ def save_plot(figure: Figure, path: Path) -> None:
     Raises:
         UsageError: another ending, or no name. WriteError: a file that cannot be written.
     """
-    for kind, file in files_of(path).items():
+    for kind, file in plot_files(path).items():
         replace_file(file, DRAW[kind](figure))
         say(f"wrote {file}")
 
 
 def check_plot(path: Path) -> None:
     """Check that `save_plot` can write to `path`; raises like `save_plot`."""
-    for file in files_of(path).values():
+    for file in plot_files(path).values():
         check_replaceable(file)
 
 
-def files_of(path: Path) -> Mapping[str, Path]:
+def plot_files(path: Path) -> Mapping[str, Path]:
     """Return the file of each format that `--plot path` names.
 
     Raises:
@@ -216,10 +216,10 @@ def show(values: Any, format: str, *sections: Section, out: Path | None = None) 
         lines = [section.title, *section.notes, section.line]
         text += format_tables(section.tables)
         text += "".join(f"{one_line(with_flags(line))}\n" for line in lines if line)
-    deliver(as_json(values) if format == "json" else text, format, out)
+    deliver(to_json_line(values) if format == "json" else text, format, out)
 
 
 def format_tables(tables: Iterable[TextTable]) -> str:
     """Return tables one below the other, without colours; the first column left-aligned."""
     width = None if is_terminal(sys.stdout) else WIDTH
-    return "".join(render(with_flags_below(table), width) for table in tables)
+    return "".join(table_text(with_flags_below(table), width) for table in tables)

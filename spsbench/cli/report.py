@@ -39,7 +39,7 @@ class Selected:
     paper: Annotated[bool, Option(o.OUTPUT)] = False
 
 
-@o.takes(Selected)
+@o.take_options(Selected)
 def report(
     runs: Annotated[
         list[Path],
@@ -103,11 +103,11 @@ def show_results(
         wrong = run_options[0] if run_options else f"--format {form}"
         raise UsageError(f"{wrong} with a file of results: expected a run. Leave it out")
     from spsbench.cli.publish import show
-    from spsbench.reports.other_benchmarks import read_results, tables
+    from spsbench.reports.other_benchmarks import figure_tables, read_results
     from spsbench.reports.reporter import Section, TextTable
 
     results = [result for path in paths for result in read_results(path)]
-    shown = tuple(TextTable(*table) for table in tables(results))
+    shown = tuple(TextTable(*table) for table in figure_tables(results))
     section = Section(title="", status="open", line="", tables=shown)
     show([result._asdict() for result in results], form, section, out=out)
 
@@ -121,16 +121,16 @@ def merge_runs(
     form = o.report_format(format)
 
     from spsbench.cli.publish import publish
-    from spsbench.reports.run_tables import conclude
-    from spsbench.store.run import merge
+    from spsbench.reports.run_tables import conclude_run
+    from spsbench.store.run import merge_runs
     from spsbench.store.run_folder import WHOLE
-    from spsbench.tasks.program_log import merge as merge_verdicts
+    from spsbench.tasks.program_log import merge_verdicts as merge_verdicts
     from spsbench.tasks.scores import task_scores, write_scores
 
-    merge(runs, out)
+    merge_runs(runs, out)
     scores = {s.key: s for run in runs for s in task_scores(run)}
     if scores:
         write_scores(out, WHOLE, scores.values())
     if left_out := merge_verdicts(runs, out):
         note(left_out)
-    publish(conclude(out), form)
+    publish(conclude_run(out), form)

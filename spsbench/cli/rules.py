@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from spsbench.audit.exact.cases import LOOKAHEAD
-from spsbench.audit.exact.pairings import Pairing, pairings
-from spsbench.audit.exact.rules import RuleRow, rows_of
+from spsbench.audit.exact.pairings import RulePairing, pairings
+from spsbench.audit.exact.rules import RuleRow, enumerate_pairings
 from spsbench.cli.progress import progress
 from spsbench.cli.publish import show
 from spsbench.cli.terminal import is_terminal, say
@@ -28,21 +28,21 @@ FEW = 4  # processes: the start of one costs as much as five pairings
 PROVED = (Guarantee.EXACT.value, Guarantee.GREEDY.value)
 
 
-class Count:
+class PairingCount:
     """Progress of an enumeration: finished pairings, and pairings in progress."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
         self._began, self._now = time.monotonic(), Counter[str]()
 
-    def begin(self, pairing: Pairing) -> None:
+    def begin(self, pairing: RulePairing) -> None:
         """Record the start of a pairing."""
-        self._now[_named(pairing)] += 1
+        self._now[_pairing_name(pairing)] += 1
 
-    def add(self, pairing: Pairing, row: RuleRow) -> None:
+    def add(self, pairing: RulePairing, row: RuleRow) -> None:
         """Count a pairing as done."""
         self.done += 1
-        self._now[_named(pairing)] -= 1
+        self._now[_pairing_name(pairing)] -= 1
 
     def __str__(self) -> str:
         """Return text like `12/28 pairings in 1:30, now sps x model x constant, block x ...`."""
@@ -53,7 +53,7 @@ class Count:
         return f"{self.done}/{self.total} pairings in {passed}{now and f', now {now}'}"
 
 
-def _named(pairing: Pairing) -> str:
+def _pairing_name(pairing: RulePairing) -> str:
     return f"{pairing.verifier} x {pairing.drafter} x {pairing.schedule}"
 
 
@@ -67,27 +67,27 @@ def enumerate_rules(
 ) -> int:
     """Enumerate the pairings and print the table; return the exit code."""
     work = pairings(specs, only, drafts, deep=deep)
-    count = Count(len(work))
+    count = PairingCount(len(work))
     if not is_terminal(sys.stderr):
         say(f"enumerating {len(work)} pairings, with a line each {EVERY:g} s")
     with progress(count, EVERY) as move:
 
-        def notify(pairing: Pairing, row: RuleRow) -> None:
+        def notify(pairing: RulePairing, row: RuleRow) -> None:
             count.add(pairing, row)
             move()
 
-        rows = rows_of(
+        rows = enumerate_pairings(
             work, usable_cores() if deep else min(usable_cores(), FEW), notify, count.begin
         )
-    code = judge(rows)
+    code = exit_code_of(rows)
     say(conclusion(rows))
     listed = [asdict(row) | {"verdict": row.verdict} for row in rows]
-    section = Section(title="", status="open", line="", tables=(table_of(rows),))
+    section = Section(title="", status="open", line="", tables=(rules_table(rows),))
     show({"schema": SCHEMA, "exit": int(code), "rows": listed}, format, section)
     return code
 
 
-def judge(rows: Sequence[RuleRow]) -> Exit:
+def exit_code_of(rows: Sequence[RuleRow]) -> Exit:
     """Return the exit code: bias for a violated guarantee, not valid for an unchecked one.
 
     Rows that are left out count only if there are no others.
@@ -128,7 +128,7 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
     return "; ".join(parts)
 
 
-def table_of(rows: Sequence[RuleRow]) -> TextTable:
+def rules_table(rows: Sequence[RuleRow]) -> TextTable:
     """Return the table and its remarks."""
     errors = list(dict.fromkeys(row.error for row in rows if row.error))
     cells = []

@@ -65,12 +65,12 @@ def write(text: str) -> None:
         raise WriteError(f"stdout cannot be written ({error.strerror})") from error
 
 
-def as_json(values: Any) -> str:
+def to_json_line(values: Any) -> str:
     """Return values as JSON, a line."""
     return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
 
-def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows with their columns aligned; on a terminal the last one is wrapped."""
     *widths, _ = (max(map(len, column)) + 2 for column in zip(*rows, strict=True))
     room = get_terminal_size().columns - sum(widths) if is_terminal(sys.stdout) else 0

@@ -12,9 +12,9 @@ from spsbench.cli.terminal import one_line, say
 from spsbench.errors import Exit, UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.hardware.signals import at_once
-from spsbench.registry import VECTORS, at, is_installed
+from spsbench.registry import VECTORS, attribute_at, is_installed
 from spsbench.settings.cell_from_options import OF_CELL
-from spsbench.settings.commands import Audit, HeadSearch, Replay
+from spsbench.settings.commands import AuditOptions, HeadSearch, RunAuditOptions
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
@@ -70,7 +70,7 @@ def rules(
             )
         if not is_installed(VECTORS):
             raise UsageError("--vectors: expected the extension 'conformance', which is not there")
-        say(f"{at(VECTORS)(vectors, specs[0])} vectors written to {vectors}")
+        say(f"{attribute_at(VECTORS)(vectors, specs[0])} vectors written to {vectors}")
         return
 
     with importing_libraries():
@@ -80,7 +80,7 @@ def rules(
 
 
 @verify.command("run")
-@o.takes(Replay, Access)
+@o.take_options(RunAuditOptions, Access)
 def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
     format: o.AuditFormat = "table",
@@ -95,13 +95,13 @@ def run(
     **options: Any,
 ) -> None:
     """Audit the records of a run: score every token again with the target, and test for bias."""
-    audit, access = parse(options, Replay, Access)
+    audit, access = parse(options, RunAuditOptions, Access)
     o.check_page(format, out)
 
-    from spsbench.models.prepare import check_environment, check_packages
+    from spsbench.models.prepare import check_shadowed_packages, check_variables
 
-    check_environment()
-    check_packages()
+    check_variables()
+    check_shadowed_packages()
 
     with importing_libraries():
         from spsbench.audit.verify import verify_run
@@ -109,11 +109,11 @@ def run(
 
     with alive(f"auditing {folder}"):
         audits = list(verify_run(folder, access, audit))
-    raise typer.Exit(conclude(audits, format, out, plot, folder=folder, keep=keep))
+    raise typer.Exit(publish_audits(audits, format, out, plot, folder=folder, keep=keep))
 
 
 @verify.command("pair")
-@o.takes(Audit, Grid, Access, without=EXCLUDED)
+@o.take_options(AuditOptions, Grid, Access, without=EXCLUDED)
 def pair(
     format: o.AuditFormat = "table",
     out: o.PageFile = None,
@@ -127,7 +127,7 @@ def pair(
     o.check_page(format, out)
     if options.get("k") == 0:
         raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
-    audit, grid, access = parse(options, Audit, Grid, Access)
+    audit, grid, access = parse(options, AuditOptions, Grid, Access)
     with at_once():
         from spsbench.models.prepare import facts_of
         from spsbench.pair.load import open_pair
@@ -147,14 +147,14 @@ def pair(
 
     with alive("auditing the pair"):
         verified = verify_pair(opened, audit)
-    raise typer.Exit(conclude([verified], format, out, plot))
+    raise typer.Exit(publish_audits([verified], format, out, plot))
 
 
 OF_HEAD = {"target", "draft", "drafter", "device", "dtype", "revision", "draft_revision"}
 
 
 @verify.command("head")
-@o.takes(HeadSearch, Grid, Access, without={*OF_CELL} - OF_HEAD)
+@o.take_options(HeadSearch, Grid, Access, without={*OF_CELL} - OF_HEAD)
 def head(format: o.TableFormat = "table", **options: Any) -> None:
     """Find the wiring that a head was trained for, by its acceptance along texts.
 
@@ -179,7 +179,7 @@ def head(format: o.TableFormat = "table", **options: Any) -> None:
     raise typer.Exit(code)
 
 
-def conclude(
+def publish_audits(
     audited: Sequence[Any],
     format: str,
     out: Path | None,
@@ -200,7 +200,7 @@ def conclude(
     codes = [CODES.get(audit["verdict"], Exit.NOT_VALID) for audit in audits]
     code = next((c for c in (Exit.BIAS, Exit.NOT_VALID) if c in codes), Exit.OK)
     if plot is not None:
-        save_plot(figure(audits), plot)
+        save_plot(e_process_plot(audits), plot)
     if keep and folder is not None:
         say(f"kept in {write_audits(folder, audits)}: reports of the run show it")
     if format == "html":
@@ -240,7 +240,7 @@ def values(audited: Any) -> dict[str, Any]:
     return {**named, **audited.result.to_json(), "line": audited.line, **advice}
 
 
-def figure(audits: Sequence[Mapping[str, Any]]) -> Any:
+def e_process_plot(audits: Sequence[Mapping[str, Any]]) -> Any:
     """Return the plot of the e-process over tokens.
 
     Raises:

@@ -13,13 +13,13 @@ from transformers import DynamicCache, PreTrainedModel
 from spsbench.engines.experts import count_experts_in, counts_experts, mean_experts, watch_experts
 from spsbench.engines.quantization.layers import dequantise
 from spsbench.engines.session.joint import JointCache, SequenceSlice, attending
-from spsbench.engines.session.longrope import bordered
+from spsbench.engines.session.longrope import open_at_border
 from spsbench.engines.session.masks import Masks, PassInputs, windows_of
 from spsbench.engines.session.states import keeps_states, one_by_one
 from spsbench.errors import DataError, SpsError
 from spsbench.loop.batch import Fed
 from spsbench.loop.sampling import send
-from spsbench.loop.tree import additive_mask, places
+from spsbench.loop.tree import additive_mask, node_positions
 from spsbench.loop.types import LM, Engine, Scores
 
 
@@ -29,7 +29,7 @@ def context_of(model: PreTrainedModel) -> int | None:
     return limit
 
 
-def rows_of(model: PreTrainedModel) -> int:
+def logits_width(model: PreTrainedModel) -> int:
     """Return the rows of the logits of `model`: the vocabulary and its padding."""
     rows: int = model.config.get_text_config().vocab_size
     return rows
@@ -132,7 +132,7 @@ class EagerLM:
         """Return the [m] positions of the next tokens, the last of which are nodes of a tree."""
         if parents is None:
             return torch.arange(self._length, self._length + m, device=self.device)
-        return send(places(parents, m, self._length), self.device)
+        return send(node_positions(parents, m, self._length), self.device)
 
     def _mask(self, m: int, parents: Tensor | None) -> Masks:
         """Return the mask of the next `m` tokens; None: transformers makes it."""
@@ -236,7 +236,7 @@ class Eager(Engine):
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> LM:
         kind = KINDS.get(model, EagerLM)
-        return bordered(lambda: kind(model, vocab_size=vocab_size, layers=layers), model)
+        return open_at_border(lambda: kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **options: Any) -> None:
         """Check that the cache of `model` rolls back; codes become the plain weights."""
@@ -279,7 +279,7 @@ def check_rollback(
             f"({model.config.name_or_path}): expected numbers within its range. Choose `dtype` "
             "float32 or bfloat16"
         )
-    gap, allowed = float((cached - plain).abs().max()), rounding(plain)
+    gap, allowed = float((cached - plain).abs().max()), logits_tolerance(plain)
     if allowed < gap and torch.equal(cached, straight.append(text, len(again)).logits.float()):
         allowed *= 4
     if not gap <= allowed:
@@ -298,7 +298,7 @@ def attends_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
 
 @torch.inference_mode()
 def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
-    tokens = ordinary(rows_of(model), 8)
+    tokens = ordinary(logits_width(model), 8)
     cuts = (tokens[:3], tokens[3:5]), (tokens[4:6], tokens[5:8])
 
     def begun() -> list[Fed]:
@@ -315,10 +315,10 @@ def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
         joint = torch.cat([scores.logits for scores in every[0].lm.together(every)])
     except Exception:  # foreign code may raise anything
         return False
-    return float((joint - alone).abs().max()) <= rounding(alone)
+    return float((joint - alone).abs().max()) <= logits_tolerance(alone)
 
 
-def rounding(logits: Tensor) -> float:
+def logits_tolerance(logits: Tensor) -> float:
     """Return by how much logits may be apart: bf16 differs by less, a lost past by far more."""
     return max(1e-3, 0.05 * float(logits.abs().max()))
 

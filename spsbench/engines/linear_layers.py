@@ -91,10 +91,10 @@ class Slot(NamedTuple):
     @property
     def weight(self) -> Tensor:
         """Return W [out, in], a view."""
-        return rows_of(self.layer)
+        return weight_of(self.layer)
 
 
-def rows_of(layer: nn.Module) -> Tensor:
+def weight_of(layer: nn.Module) -> Tensor:
     """Return W [out, in] of `nn.Linear` or `Conv1D`, a view."""
     weight: Any = layer.weight
     rows: Tensor = weight.t() if isinstance(layer, Conv1D) else weight
@@ -110,13 +110,13 @@ def slots(model: nn.Module) -> Iterator[Slot]:
     children = [(p, name, child) for p in model.modules() for name, child in p.named_children()]
     places = Counter(id(child) for _, _, child in children)
     for parent, name, layer in children:
-        if type(layer) not in (nn.Linear, Conv1D) or hooked(layer) or places[id(layer)] > 1:
+        if type(layer) not in (nn.Linear, Conv1D) or has_hooks(layer) or places[id(layer)] > 1:
             continue
         if type(layer.weight.data) is Tensor and layer.weight.layout == torch.strided:
             yield Slot(parent, name, layer)
 
 
-def hooked(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     """Return whether the module has hooks, which its replacement would not call."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
@@ -127,7 +127,7 @@ def exchange_each(
     """Replace every module of `model` without hooks by the result of `instead`."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if not hooked(child) and (make := instead(child)) is not None:
+            if not has_hooks(child) and (make := instead(child)) is not None:
                 setattr(parent, name, make(child))
 
 
@@ -145,11 +145,11 @@ def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
     for parent in model.modules():
         for name, child in parent.named_children():
             if type(child) is nn.Embedding and child.max_norm is None and not child.sparse:
-                slots += [] if hooked(child) else [(parent, name)]
+                slots += [] if has_hooks(child) else [(parent, name)]
     return slots
 
 
-def tied(slot: Slot, among: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module, str]]:
+def tied_embeddings(slot: Slot, among: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module, str]]:
     """Return the embeddings that share their matrix with a layer."""
     places = ((parent, name, getattr(parent, name)) for parent, name in among)
     return [

@@ -20,9 +20,9 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.eager import KINDS, EagerLM, check_rollback, context_of, ordinary, slides
 from spsbench.engines.quantization.layers import dequantise
-from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer, doubled
+from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer, grow_capacity
 from spsbench.engines.session.engine_config import EngineConfig, engine_config_of, set_engine_config
-from spsbench.engines.session.longrope import border_of, bordered
+from spsbench.engines.session.longrope import border_of, open_at_border
 from spsbench.engines.session.masks import PassInputs
 from spsbench.errors import first_line
 from spsbench.loop.sampling import send
@@ -104,7 +104,7 @@ class Runner:
         self.prepare(past, past + size)
         self._ids[:m] = send(tokens, self._device)
         self._start.fill_(past)
-        shape = size, min(doubled(past + size), self.rows)
+        shape = size, min(grow_capacity(past + size), self.rows)
         if shape not in self.replays:
             self.replays[shape] = self._record(model, partial(self._pass, *shape))
         logits, *states = (result[:, :m].clone() for result in self.replays[shape](model))
@@ -215,7 +215,7 @@ class Static(Engine):
         config = engine_config_of(model)
         static = config is not None and config.engine == "static"
         kind = StaticLM if static else KINDS.get(model, EagerLM)
-        return bordered(lambda: kind(model, vocab_size=vocab_size, layers=layers), model)
+        return open_at_border(lambda: kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **options: Any) -> dict[str, Any]:
         """Choose static sessions for `model`, or those of `eager`; return the choice as JSON."""
@@ -223,7 +223,7 @@ class Static(Engine):
         if choice := engine_config_of(model):
             check_rollback(model)
             return choice.to_json()
-        if reason := unsupported(model) or fails(model):
+        if reason := why_unsupported(model) or fails(model):
             check_rollback(model)
             return set_engine_config(model, EngineConfig(engine="eager", reason=reason)).to_json()
         on_cuda = model.device.type == "cuda"
@@ -245,7 +245,7 @@ def fails(model: PreTrainedModel) -> str | None:
     return None
 
 
-def unsupported(model: PreTrainedModel) -> str | None:
+def why_unsupported(model: PreTrainedModel) -> str | None:
     """Return why `model` cannot run in passes of fixed shape, by its description, or None."""
     config, name = model.config.get_text_config(), type(model).__name__
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}

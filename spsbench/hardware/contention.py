@@ -16,7 +16,7 @@ PROCESSORS = os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """Clocks at one moment, in seconds."""
 
     wall: float
@@ -34,7 +34,7 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def read_clocks(stat: Path = STAT) -> Reading:
+def read_clocks(stat: Path = STAT) -> ClockReading:
     """Return the clocks now."""
     try:
         fields = stat.read_text().split("\n", 1)[0].split()[1:9]
@@ -42,10 +42,10 @@ def read_clocks(stat: Path = STAT) -> Reading:
         busy = (user + nice + system + irq + softirq + steal) / HZ
     except (OSError, ValueError):
         busy = None
-    return Reading(time.monotonic(), processor_seconds(), busy)
+    return ClockReading(time.monotonic(), processor_seconds(), busy)
 
 
-def taken(before: Reading, after: Reading) -> float | None:
+def other_work_seconds(before: ClockReading, after: ClockReading) -> float | None:
     """Return the processor seconds that other work took between two readings; None if unknown."""
     if before.busy is None or after.busy is None:
         return None
@@ -60,12 +60,12 @@ def at_work(seconds: float = SECONDS) -> float:
     before = read_clocks()
     time.sleep(seconds)
     after = read_clocks()
-    return max(0.0, taken(before, after) or 0.0) / (after.wall - before.wall)
+    return max(0.0, other_work_seconds(before, after) or 0.0) / (after.wall - before.wall)
 
 
-def others(before: Reading, after: Reading) -> float | None:
+def others(before: ClockReading, after: ClockReading) -> float | None:
     """Return the share of the processors that other work took between two readings, 0 to 1."""
-    others_took, wall = taken(before, after), after.wall - before.wall
+    others_took, wall = other_work_seconds(before, after), after.wall - before.wall
     if others_took is None:
         return None
     # The system counts in ticks: over a short sample a tick either way is no sign of anything.
@@ -73,7 +73,7 @@ def others(before: Reading, after: Reading) -> float | None:
     return max(0.0, others_took - tick) / (wall * PROCESSORS) if wall > 0 else 0.0
 
 
-def loaded(before: Reading, after: Reading) -> bool:
+def was_disturbed(before: ClockReading, after: ClockReading) -> bool:
     """Return whether other work disturbed the time between two readings.
 
     By the load average, where the system counts nothing else.

@@ -95,7 +95,7 @@ def own_folder(name: str) -> Path | None:
     return place if ours and os.access(place, os.W_OK) else None
 
 
-def draft_of(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Return the temporary path at which this process writes the content of `path`."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
@@ -104,7 +104,7 @@ def write_whole(
     path: Path, content: bytes, place: Callable[[Path, Path], None] = os.replace
 ) -> None:
     """Write a file of which others see all or nothing; `os.link` as `place` replaces none."""
-    draft = draft_of(path)
+    draft = temporary_path(path)
     try:
         with draft.open("wb") as file:
             file.write(content)

@@ -22,10 +22,10 @@ from transformers.core_model_loading import (
     revert_weight_conversion,
 )
 
-from spsbench.engines.session.cache import doubled
+from spsbench.engines.session.cache import grow_capacity
 from spsbench.engines.session.masks import FULL, SLIDING
 from spsbench.errors import DataError, first_line
-from spsbench.heads.layers import Positions
+from spsbench.heads.layers import RowPositions
 from spsbench.loop.drafter_context import Cache
 
 BY_LENGTH = {"dynamic", "longrope"}  # kinds of rotary angles that a longer text changes
@@ -97,7 +97,7 @@ def block_configs(target: PreTrainedConfig, count: int, where: str) -> Iterator[
             yield config
 
 
-class Block(nn.Module):
+class TargetLayer(nn.Module):
     """A layer of a model of the target's class, over the cache of a head.
 
     Args:
@@ -166,7 +166,7 @@ class Block(nn.Module):
                 stacked["layer." + name.removeprefix(self._front)] = tensor
         return stacked
 
-    def forward(self, x: Tensor, places: Positions, cache: Cache, sees: Any) -> Tensor:
+    def forward(self, x: Tensor, places: RowPositions, cache: Cache, sees: Any) -> Tensor:
         """Map [m, H] to [m, H], appending to its layer of `cache`.
 
         `sees` is [m, n] bool, or [1, 1, m, n] additive; None: everything is seen.
@@ -197,11 +197,11 @@ class BlockRotary(nn.Module):
         DataError: the model has no such module, or its angles depend on the length of the text.
     """
 
-    _table: Positions | None = None  # the table of all positions up to some
+    _table: RowPositions | None = None  # the table of all positions up to some
     _angles: Any
     _block: Any
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: TargetLayer) -> None:
         super().__init__()
         kind, config = block.rotary_class, block.config
         with torch.device("cpu"):
@@ -216,17 +216,17 @@ class BlockRotary(nn.Module):
         by_kind = "layer_type" in inspect.signature(angles.forward).parameters
         self._more = {"layer_type": config.layer_types[0]} if by_kind else {}
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> Positions:
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> RowPositions:
         """Return the places at [m] positions."""
         like = torch.empty(1, dtype=dtype, device=positions.device)
         self._angles.to(positions.device)
         cos, sin = self._angles(like, position_ids=positions[None], **self._more)
-        return Positions(positions, cos[0].to(dtype), sin[0].to(dtype))
+        return RowPositions(positions, cos[0].to(dtype), sin[0].to(dtype))
 
-    def rows(self, start: int, m: int, dtype: torch.dtype) -> Positions:
+    def rows(self, start: int, m: int, dtype: torch.dtype) -> RowPositions:
         """Return m places from position `start` on."""
         table, end = self._table, start + m
         if table is None or len(table.cos) < end or table.cos.dtype != dtype:
             device = next(self._block.parameters()).device
-            table = self._table = self(torch.arange(doubled(end), device=device), dtype)
-        return Positions(*(part[start:end] for part in table))
+            table = self._table = self(torch.arange(grow_capacity(end), device=device), dtype)
+        return RowPositions(*(part[start:end] for part in table))

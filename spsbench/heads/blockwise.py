@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.checkpoints.weights import TensorHeader
-from spsbench.heads.files import MANY, Files, whole
+from spsbench.heads.files import MANY, Files, read_size
 from spsbench.heads.network import Marginal, Target
 
 
@@ -32,10 +32,10 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
     """Return the shape of feed-forward layers over one vocabulary projection."""
     config, where = files.config, files.where
     return BlockwiseShape(
-        width=whole(config, "hidden_size", where),
-        inner=whole(config, "inner_size", where),
-        vocab=whole(config, "vocab_size", where),
-        count=whole(config, "num_heads", where, most=MANY),
+        width=read_size(config, "hidden_size", where),
+        inner=read_size(config, "inner_size", where),
+        vocab=read_size(config, "vocab_size", where),
+        count=read_size(config, "num_heads", where, most=MANY),
         own_head="lm_head.weight" in headers,
     )
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.errors import DataError, UsageError
 from spsbench.heads.eagle3 import ids
-from spsbench.heads.files import MANY, Files, hidden_states, part, whole
+from spsbench.heads.files import MANY, Files, hidden_states, read_object, read_size
 from spsbench.heads.layers import Layer, LayerShape, Rotary, as_filed, layer_shape, layers_in
 from spsbench.heads.network import HeadModule, Marginal, Target
 
@@ -60,32 +60,36 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
     """Return the shape of layers over the features of the text and a block of masks."""
     config, where = files.config, files.where
     theirs = "speculators_model_type" in config
-    inner = part(config, "transformer_layer_config", where) if theirs else config
+    inner = read_object(config, "transformer_layer_config", where) if theirs else config
     nested: Mapping[str, Any] = {} if theirs else (config.get("dflash_config") or {})
     flat = {**nested, **{key: value for key, value in config.items() if value is not None}}
     layer = as_filed(headers, layer_shape(inner, where))
     depth = layers_in(headers, inner, where)
     coupled = config.get("speculators_model_type") == "dspark" or MARKOV in headers
-    rank = whole(flat, "markov_rank", where, 256) if coupled and flat.get("markov_rank") != 0 else 0
+    rank = (
+        read_size(flat, "markov_rank", where, 256)
+        if coupled and flat.get("markov_rank") != 0
+        else 0
+    )
     kind = str(flat.get("markov_head_type") or "vanilla")
     if rank and kind not in COUPLINGS:
         raise DataError(
             f"markov_head_type {kind!r} ({where}): expected one of {', '.join(COUPLINGS)}. Such "
             "heads are not known"
         )
-    vocab = whole(inner, "vocab_size", where)
+    vocab = read_size(inner, "vocab_size", where)
     return BlockShape(
         layer=layer,
         depth=depth,
         windows=windows(inner, depth, where),
         looks_ahead=bool(flat.get("sliding_window_non_causal", False)),
         features=features(files, flat, theirs, (layers, depth)),
-        target_width=whole(flat, "target_hidden_size", where, layer.width),
-        block=whole(flat, "block_size", where, most=MANY, least=2),
-        mask=whole(flat, "mask_token_id", where, most=vocab - 1, least=0),
+        target_width=read_size(flat, "target_hidden_size", where, layer.width),
+        block=read_size(flat, "block_size", where, most=MANY, least=2),
+        mask=read_size(flat, "mask_token_id", where, most=vocab - 1, least=0),
         from_first=bool(flat.get("sample_from_anchor", coupled)),
         vocab=vocab,
-        draft_vocab=whole(flat, "draft_vocab_size", where, vocab) if theirs else vocab,
+        draft_vocab=read_size(flat, "draft_vocab_size", where, vocab) if theirs else vocab,
         rank=rank,
         coupling=kind if rank else "",
         own_head="lm_head.weight" in headers,
@@ -104,7 +108,7 @@ def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...
             "`draft`"
         )
     return tuple(
-        whole(config, "sliding_window", where) if kind == "sliding_attention" else 0
+        read_size(config, "sliding_window", where) if kind == "sliding_attention" else 0
         for kind in kinds
     )
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.checkpoints.weights import TensorHeader
-from spsbench.heads.files import Files, whole
+from spsbench.heads.files import Files, read_size
 from spsbench.heads.layers import (
     Layer,
     LayerShape,
-    Positions,
     Rotary,
+    RowPositions,
     as_filed,
     layer_shape,
     layers_in,
@@ -49,7 +49,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
         layer=as_filed(headers, layer_shape(config, where)),
         depth=layers_in(headers, config, where),
         fc_bias=bool(config.get("bias", True)),
-        vocab=whole(config, "vocab_size", where),
+        vocab=read_size(config, "vocab_size", where),
         own_embedding="embed_tokens.weight" in headers,
         feature_first=files.overrides.get("order") == "feature",
     )
@@ -66,7 +66,7 @@ class EagleNetwork(HeadNetwork):
         self.rotary = Rotary(layer)
 
     def step(
-        self, features: Tensor, embedded: Tensor, places: Positions, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
         both = [features, embedded] if self.shape.feature_first else [embedded, features]
         x: Tensor = self.fc(torch.cat(both, -1))

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.errors import DataError, UsageError
-from spsbench.heads.files import MANY, Files, hidden_states, part, whole
+from spsbench.heads.files import MANY, Files, hidden_states, read_object, read_size
 from spsbench.heads.layers import (
     Attention,
+    GatedMlp,
     Layer,
     LayerShape,
-    Mlp,
-    Positions,
     Rotary,
+    RowPositions,
     as_filed,
     layer_shape,
     layers_in,
@@ -67,10 +67,12 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
     """Return the shape of one layer of 2H over `fc`, perhaps with plain layers after it."""
     config, where = files.config, files.where
     speculators = config.get("speculators_model_type")
-    inner = config if speculators is None else part(config, "transformer_layer_config", where)
+    inner = (
+        config if speculators is None else read_object(config, "transformer_layer_config", where)
+    )
     layer = as_filed(headers, layer_shape(inner, where))
-    width = whole(config, "target_hidden_size", where, layer.width)
-    vocab = whole(inner, "vocab_size", where)
+    width = read_size(config, "target_hidden_size", where, layer.width)
+    vocab = read_size(inner, "vocab_size", where)
     nested = config.get("eagle_config")
     outputs = ids(nested.get(IDS), where) if isinstance(nested, Mapping) else []
     listed = [i + 1 for i in outputs] or ids(config.get(IDS), where)
@@ -94,14 +96,14 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
         layer=layer,
         features=features(files, headers, listed, width, layers),
         target_width=width,
-        draft_vocab=whole(config, "draft_vocab_size", where, vocab),
+        draft_vocab=read_size(config, "draft_vocab_size", where, vocab),
         vocab=vocab,
         depth=layers_in(headers, inner, where),
-        normed_residual=overridden(files, "residual", bool(config.get("norm_before_residual"))),
-        normed_feedback=overridden(
+        normed_residual=user_flag(files, "residual", bool(config.get("norm_before_residual"))),
+        normed_feedback=user_flag(
             files, "feedback", speculators is not None and bool(config.get("norm_output"))
         ),
-        norm_output=overridden(
+        norm_output=user_flag(
             files, "output", speculators is not None or bool(config.get("norm_output", True))
         ),
         norm_each=bool(config.get("fc_norm")),
@@ -109,7 +111,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
         own_head="lm_head.weight" in headers,
         own_embedding=own_embedding,
         mask_token=token,
-        at_once=whole(config, "para_depths", where, 8, most=MANY),
+        at_once=read_size(config, "para_depths", where, 8, most=MANY),
     )
 
 
@@ -179,7 +181,7 @@ def ids(value: Any, where: str) -> list[int]:
     return value
 
 
-def overridden(files: Files, question: str, default: bool) -> bool:
+def user_flag(files: Files, question: str, default: bool) -> bool:
     """Return the user's answer (`raw` or `normed`), by default the file's."""
     answer = files.overrides.get(question, "")
     return default if not answer else answer == "normed"
@@ -195,10 +197,10 @@ class FirstLayer(nn.Module):
         self.input_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
         self.self_attn = Attention(shape, 2 * shape.width, 0)
         self.post_attention_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
-        self.mlp = Mlp(shape)
+        self.mlp = GatedMlp(shape)
 
     def forward(
-        self, features: Tensor, embedded: Tensor, places: Positions, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
         """Map [m, H] features and embeddings to [m, H]."""
         normed = self.hidden_norm(features)
@@ -238,7 +240,7 @@ class Eagle3Network(HeadNetwork):
         return fused
 
     def step(
-        self, features: Tensor, embedded: Tensor, places: Positions, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
         first, *layers = self.stack
         x: Tensor = first(features, embedded, places, cache, sees)

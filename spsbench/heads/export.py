@@ -15,8 +15,8 @@ from torch import Tensor
 
 from spsbench.errors import DataError
 from spsbench.heads.eagle3 import IDS
-from spsbench.heads.families import Renames, renamed
-from spsbench.heads.head import Head, tensors_of
+from spsbench.heads.families import Renames, rename_tensor
+from spsbench.heads.head import Head, read_tensors
 from spsbench.heads.layers import LayerShape
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def _eagle3_for_vllm(head: Head, verifier: str | None, target: Mapping[str, Any]
             f"hidden states {listed} ({folder}): expected each once, as vLLM reads them. "
             "Train it with such ids"
         )
-    converted = {head.names[parameter]: t for parameter, t in tensors_of(head).items()}
+    converted = {head.names[parameter]: t for parameter, t in read_tensors(head).items()}
     if listed is not None and list(listed) != sorted(listed):
         if shape.norm_each or shape.norm_all:
             raise DataError(
@@ -96,10 +96,10 @@ def _medusa_for_vllm(head: Head, verifier: str | None, target: Mapping[str, Any]
             f"Medusa heads with biases ({folder}): expected blocks without, as `sps train` "
             "writes them. Such heads were never loaded in vLLM"
         )
-    tensors = tensors_of(head)
+    tensors = read_tensors(head)
     ids = tensors.pop("token_map", None)
     converted = {
-        renamed(name, VLLM_MEDUSA): spread(rows, ids, vocab)
+        rename_tensor(name, VLLM_MEDUSA): spread_rows(rows, ids, vocab)
         if ids is not None and name.endswith("lm_head.weight")
         else rows
         for name, rows in tensors.items()
@@ -116,7 +116,7 @@ def _medusa_for_vllm(head: Head, verifier: str | None, target: Mapping[str, Any]
     return config, converted
 
 
-def spread(rows: Tensor, ids: Tensor, vocab: int) -> Tensor:
+def spread_rows(rows: Tensor, ids: Tensor, vocab: int) -> Tensor:
     """Return [V, d] the rows of the tokens `ids`, and the last of them for all other tokens."""
     if len(ids) != len(rows) or not bool(((ids >= 0) & (ids < vocab)).all()):
         raise DataError(f"token_map of {len(ids)} tokens: expected {len(rows)} below {vocab}")
@@ -152,7 +152,9 @@ def _eagle3_for_sglang(head: Head, verifier: str | None, target: Mapping[str, An
         "norm_before_residual": False,
         "eagle_config": {IDS: [i - 1 for i in shape.features], "use_aux_hidden_state": True},
     }
-    named = {renamed(name, SGLANG_EAGLE3): tensor for name, tensor in tensors_of(head).items()}
+    named = {
+        rename_tensor(name, SGLANG_EAGLE3): tensor for name, tensor in read_tensors(head).items()
+    }
     log.info("note: SGLang's form follows its documentation, and was never loaded there")
     return config, named
 

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.errors import DataError, UsageError
 from spsbench.heads.families import FLAGS
-from spsbench.heads.files import MANY, Files, whole
+from spsbench.heads.files import MANY, Files, read_size
 from spsbench.heads.layers import (
     KV,
     Attention,
@@ -74,10 +74,10 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
         )
     return FalconShape(
         layer=layer,
-        block=whole(config, "k_mask", where, most=MANY),
+        block=read_size(config, "k_mask", where, most=MANY),
         recurrent=recurrence(files) == "text",
         bias=bool(config.get("bias", True)),
-        vocab=whole(config, "vocab_size", where),
+        vocab=read_size(config, "vocab_size", where),
         own_embedding="embed_tokens.weight" in headers,
     )
 

@@ -11,10 +11,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.checkpoints.config import expanded, names_head, read_config
+from spsbench.checkpoints.config import expand_path, names_head, read_config
 from spsbench.errors import DataError, SpsError, UsageError
 from spsbench.heads.files import Files, check_kind, open_files
-from spsbench.settings.cell_from_options import parts_of
+from spsbench.settings.cell_from_options import inner_drafters
 from spsbench.spec import Spec
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
@@ -55,7 +55,7 @@ def renames_of(rows: Sequence[Sequence[str]], front: str = "") -> Renames:
 CUT_OUT, OF_LAYER = (renames_of([("", f"@{name}")]) for name in ("cut_out", "prediction_layer"))
 
 
-def renamed(name: str, renames: Renames) -> str:
+def rename_tensor(name: str, renames: Renames) -> str:
     """Return a name by the first rename that fits its beginning."""
     for pattern, beginning in renames:
         if match := re.match(pattern, name):
@@ -83,8 +83,8 @@ class Family(NamedTuple):
         for depth, front in enumerate(layers if self.inside else ()):
             if name.startswith(front):
                 stage = f"stages.{depth}." if len(layers) > 1 else ""
-                return stage + renamed(name.removeprefix(front), OF_LAYER)
-        parameter = renamed(name, self.renames)
+                return stage + rename_tensor(name.removeprefix(front), OF_LAYER)
+        parameter = rename_tensor(name, self.renames)
         unread = self.inside and parameter == name and not re.match(r"(model\.)?mtp", name)
         return "" if unread else parameter
 
@@ -122,7 +122,7 @@ HEADS = frozenset(family.name for family in FAMILIES)
 
 def head_part(drafter: Spec) -> Spec | None:
     """Return the drafter that reads a head in a known format, itself or as a hybrid's part."""
-    return next((part for part in parts_of(drafter) if part.name in HEADS), None)
+    return next((part for part in inner_drafters(drafter) if part.name in HEADS), None)
 
 
 def family_in(files: Files) -> Family | None:
@@ -151,7 +151,7 @@ def family_of(folder: Path) -> str | None:
     return None if family is None or family.inside else family.name
 
 
-def recognised(
+def recognise_head(
     folder: Path,
     *,
     names: tuple[str, str],
@@ -190,7 +190,7 @@ def recognised(
         )
     check_kind(files.config, files.where)
     stated = files.target
-    if stated is not None and not overrides.get("anyway") and not expanded(names[0]).exists():
+    if stated is not None and not overrides.get("anyway") and not expand_path(names[0]).exists():
         one, two = (name.rstrip("/").rpartition("/")[2].lower() for name in (stated, names[0]))
         if not one.startswith(two) and not two.startswith(one):  # Qwen3-8B is Qwen3-8B-FP8's, too
             raise DataError(

@@ -82,11 +82,11 @@ def pickled_headers(path: Path) -> dict[str, TensorHeader]:
     """Return tensor name -> header of a file that `torch.save` has written."""
     return {
         name: TensorHeader(str(tensor.dtype), tuple(tensor.shape))
-        for name, tensor in pickled(path, "meta").items()
+        for name, tensor in load_pickle(path, "meta").items()
     }
 
 
-def pickled(path: Path, device: str) -> dict[str, Any]:
+def load_pickle(path: Path, device: str) -> dict[str, Any]:
     """Return the tensors of a file that `torch.save` has written; no code in it is run."""
     bound_spinning()  # OpenMP reads it when torch is imported: here for heads in pickles, few
     import torch
@@ -109,7 +109,7 @@ def pickled(path: Path, device: str) -> dict[str, Any]:
     return {str(name): tensor.detach() for name, tensor in state.items()}
 
 
-def whole(
+def read_size(
     config: Mapping[str, Any],
     key: str,
     where: str,
@@ -154,7 +154,7 @@ def hidden_states(text: Any, drafter: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def part(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+def read_object(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     """Return an object of a config."""
     value = config.get(key)
     if not isinstance(value, Mapping):

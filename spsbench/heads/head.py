@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from spsbench.checkpoints.weights import stale_names
 from spsbench.errors import DataError, SpsError, UsageError, first_line
-from spsbench.heads.families import STATES, Family, prediction_layers, recognised
-from spsbench.heads.files import Files, hidden_states, pickled
+from spsbench.heads.families import STATES, Family, prediction_layers, recognise_head
+from spsbench.heads.files import Files, hidden_states, load_pickle
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Head:
         return f"{self.family}, written by {self.writer}{target_name}"
 
 
-def read(
+def read_head(
     folder: Path,
     target: Mapping[str, Any],
     *,
@@ -65,7 +65,7 @@ def read(
         target: config of the target; empty where it is not known.
         names, drafter, overrides, allow_pickle: as of `recognised`.
     """
-    files, family = recognised(
+    files, family = recognise_head(
         folder, names=names, drafter=drafter, overrides=overrides, allow_pickle=allow_pickle
     )
     parts: Any = import_module(f"{__package__}.{family.module}")
@@ -88,11 +88,11 @@ def read(
     writer = parts.writer(files) if hasattr(parts, "writer") else family.writer
     if "speculators_model_type" in files.config:
         writer = "speculators"
-    names_read = checked(files, named, network, f"{drafter} head", writer)
+    names_read = check_tensors(files, named, network, f"{drafter} head", writer)
     state = only_state(shape, overrides, drafter)
     head = Head(drafter, writer, shape, parts.network, names_read, files, state=state)
     if target:
-        check_target(head, sizes, *names)
+        check_head_target(head, sizes, *names)
     return head
 
 
@@ -111,7 +111,7 @@ def only_state(shape: Any, overrides: Mapping[str, Any], drafter: str) -> int | 
     return numbers[0] if numbers else None
 
 
-def rewired(head: Head, flags: Mapping[str, str], layers: int) -> Head:
+def rewire(head: Head, flags: Mapping[str, str], layers: int) -> Head:
     """Return a loaded head with other values of its flags, over the same tensors.
 
     Args:
@@ -142,7 +142,7 @@ def by_parameter(files: Files, family: Family) -> dict[str, str]:
     return named
 
 
-def checked(
+def check_tensors(
     files: Files, named: Mapping[str, str], network: Any, what: str, writer: str
 ) -> dict[str, str]:
     """Return the tensors that are read; none may be missing, unknown, or of another shape."""
@@ -160,7 +160,7 @@ def checked(
     read: dict[str, str] = {}
     order = {parameter: i for i, parameter in enumerate(shapes)}
     for parameter in sorted(named, key=lambda name: order.get(name, len(order))):
-        name, first = named[parameter], copied(parameter, network)
+        name, first = named[parameter], tied_source(parameter, network)
         if first in shapes and parameter not in shapes:
             expected = shapes[first]
         elif parameter in shapes:
@@ -170,25 +170,25 @@ def checked(
             continue
         if (size := files.headers[name].shape) != expected:
             raise DataError(
-                f"{name} has the shape {by(size)} ({files.folder}): expected {by(expected)} by "
-                "config.json. Fetch it again"
+                f"{name} has the shape {format_shape(size)} ({files.folder}): expected "
+                f"{format_shape(expected)} by config.json. Fetch it again"
             )
     if lacking := [as_written(name, named) for name in shapes if name not in read]:
-        instead = f", and has {listed(over)} that nothing reads" if over else ""
+        instead = f", and has {list_some(over)} that nothing reads" if over else ""
         raise DataError(
-            f"the {what} lacks {listed(lacking)}{instead} ({files.folder}): expected all of "
+            f"the {what} lacks {list_some(lacking)}{instead} ({files.folder}): expected all of "
             f"{len(shapes)} tensors. Fetch it again"
         )
     if over:
         raise DataError(
-            f"the {what} has {listed(over)} that nothing reads ({files.folder}): expected no other "
-            f"tensors than {writer} writes for this config.json. It is a kind of head that is not "
-            "known"
+            f"the {what} has {list_some(over)} that nothing reads ({files.folder}): expected no "
+            f"other tensors than {writer} writes for this config.json. It is a kind of head that "
+            "is not known"
         )
     return read
 
 
-def copied(parameter: str, network: nn.Module) -> str:
+def tied_source(parameter: str, network: nn.Module) -> str:
     """Return the parameter that a tied tensor is a copy of; else `parameter`."""
     for pattern, first in getattr(network, "copies", ()):
         parameter = re.sub(pattern, first, parameter)
@@ -207,7 +207,7 @@ def as_written(parameter: str, named: Mapping[str, str]) -> str:
     return parameter
 
 
-def check_target(head: Head, sizes: Mapping[str, Any], target: str, name: str) -> None:
+def check_head_target(head: Head, sizes: Mapping[str, Any], target: str, name: str) -> None:
     """Refuse a head that was trained for another target.
 
     Args:
@@ -243,13 +243,13 @@ def check_target(head: Head, sizes: Mapping[str, Any], target: str, name: str) -
         )
 
 
-def listed(names: list[str]) -> str:
+def list_some(names: list[str]) -> str:
     """Join the first few names, and the number of the others."""
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
     return ", ".join(names[:FEW]) + more
 
 
-def by(shape: tuple[int, ...]) -> str:
+def format_shape(shape: tuple[int, ...]) -> str:
     """Format a shape as `32x64`."""
     return "x".join(map(str, shape)) or "of one number"
 
@@ -263,13 +263,13 @@ def mark_of(model: nn.Module) -> str | None:
     return hashlib.sha256(bits.numpy().tobytes()).hexdigest()[:16]
 
 
-def tensors_of(head: Head) -> dict[str, Tensor]:
+def read_tensors(head: Head) -> dict[str, Tensor]:
     """Read the tensors of a head by parameter, as they are in its files."""
     tensors: dict[str, Tensor] = {}
     names = set(head.names.values())
     for path in head.files.paths:
         if path.suffix != ".safetensors":
-            weights = pickled(path, "cpu")
+            weights = load_pickle(path, "cpu")
             tensors |= {name: weights[name] for name in names & weights.keys()}
             continue
         with safe_open(path, framework="pt") as opened:

@@ -16,9 +16,9 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from spsbench.checkpoints.weights import TensorHeader
-from spsbench.engines.session.cache import doubled
+from spsbench.engines.session.cache import grow_capacity
 from spsbench.errors import DataError
-from spsbench.heads.files import MANY, check_kind, positive, whole
+from spsbench.heads.files import MANY, check_kind, positive, read_size
 from spsbench.loop.drafter_context import Cache
 
 ROPES = ("default", "linear", "dynamic", "llama3", "yarn")
@@ -51,7 +51,10 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
         config: config of a Llama, Qwen2, Qwen3 or Mistral model, or of a head of such layers.
         where: the file, for messages.
     """
-    width, heads = whole(config, "hidden_size", where), whole(config, "num_attention_heads", where)
+    width, heads = (
+        read_size(config, "hidden_size", where),
+        read_size(config, "num_attention_heads", where),
+    )
     check_kind(config, where)
     kind = str(config.get("model_type") or "llama")
     act = str(config.get("hidden_act", "silu"))
@@ -69,14 +72,14 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
     theta = rope.get("rope_theta", config.get("rope_theta"))
     return LayerShape(
         width=width,
-        inner=whole(config, "intermediate_size", where),
+        inner=read_size(config, "intermediate_size", where),
         heads=heads,
-        kv_heads=whole(config, "num_key_value_heads", where, heads),
-        head_dim=whole(config, "head_dim", where, width // heads),
+        kv_heads=read_size(config, "num_key_value_heads", where, heads),
+        head_dim=read_size(config, "head_dim", where, width // heads),
         eps=positive(config.get("rms_norm_eps", 1e-6), "rms_norm_eps", where),
         rope_theta=positive(10000.0 if theta is None else theta, "rope_theta", where),
         rope_scaling=() if named == "default" else tuple({**scaling, "rope_type": named}.items()),
-        positions=whole(config, "max_position_embeddings", where, 2048),
+        positions=read_size(config, "max_position_embeddings", where, 2048),
         qkv_bias=bool(config.get("qkv_bias", attention_bias or kind == "qwen2")),
         out_bias=attention_bias,
         mlp_bias=bool(config.get("mlp_bias", False)),
@@ -92,7 +95,7 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def layers_in(headers: Mapping[str, TensorHeader], config: Mapping[str, Any], where: str) -> int:
     """Return the number of layers in the file; configs of published heads copy their target's."""
-    stated = whole(config, "num_hidden_layers", where, 1, most=MANY)
+    stated = read_size(config, "num_hidden_layers", where, 1, most=MANY)
     numbers = [int(m[1]) for name in headers if (m := re.match(r"stack\.(\d{1,4})\.", name))]
     return max(numbers, default=stated - 1) + 1
 
@@ -129,7 +132,7 @@ KV = tuple[Tensor, Tensor]
 """Keys and values of all rows so far, each [1, kv_heads, n, head_dim]."""
 
 
-class Positions(NamedTuple):
+class RowPositions(NamedTuple):
     """The places of m rows in a text."""
 
     positions: Tensor  # [m] int64
@@ -141,7 +144,7 @@ class Rotary(nn.Module):
     """Rotary angles of positions; scaled kinds as transformers computes their frequencies."""
 
     frequencies: Tensor  # [head_dim / 2] float64
-    _table: Positions | None = None  # the places of all positions up to some
+    _table: RowPositions | None = None  # the places of all positions up to some
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -163,21 +166,21 @@ class Rotary(nn.Module):
                 frequencies, self.scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
         self.register_buffer("frequencies", frequencies.double(), persistent=False)
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> Positions:
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> RowPositions:
         """Return the places at [m] positions."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         angles = positions[:, None].to(wide) * self.frequencies.to(wide)
         angles = torch.cat([angles, angles], -1)
         cos, sin = ((part * self.scale).to(dtype) for part in (angles.cos(), angles.sin()))
-        return Positions(positions, cos, sin)
+        return RowPositions(positions, cos, sin)
 
-    def rows(self, start: int, m: int, dtype: torch.dtype) -> Positions:
+    def rows(self, start: int, m: int, dtype: torch.dtype) -> RowPositions:
         """Return m places from position `start` on, out of a table that grows."""
         table, end = self._table, start + m
         if table is None or len(table.cos) < end or table.cos.dtype != dtype:
-            every = torch.arange(doubled(end), device=self.frequencies.device)
+            every = torch.arange(grow_capacity(end), device=self.frequencies.device)
             table = self._table = self(every, dtype)
-        return Positions(*(part[start:end] for part in table))
+        return RowPositions(*(part[start:end] for part in table))
 
 
 class Attention(nn.Module):
@@ -193,7 +196,7 @@ class Attention(nn.Module):
         super().__init__()
         self.shape, self.number = shape, number
         self.num_key_value_groups = shape.heads // shape.kv_heads  # transformers' name
-        self.attend: Any = attend
+        self.attend: Any = attend_by_torch
         rows, shared = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.q_proj = nn.Linear(fed, rows, bias=shape.qkv_bias)
         self.k_proj = nn.Linear(fed, shared, bias=shape.qkv_bias)
@@ -203,14 +206,14 @@ class Attention(nn.Module):
             self.q_norm = nn.RMSNorm(shape.head_dim, eps=shape.eps)
             self.k_norm = nn.RMSNorm(shape.head_dim, eps=shape.eps)
 
-    def forward(self, x: Tensor, places: Positions, cache: Cache, sees: Any) -> Tensor:
+    def forward(self, x: Tensor, places: RowPositions, cache: Cache, sees: Any) -> Tensor:
         """Attend from [m, fed] rows under the mask `sees`: [m, H].
 
         `sees` is [m, n] bool, or [1, 1, m, n] additive; None: everything is seen.
         """
         return self.look(x, places, self.append_kv(x, places, cache), sees)
 
-    def look(self, x: Tensor, places: Positions, kv: "KV | list[TextKV]", sees: Any) -> Tensor:
+    def look(self, x: Tensor, places: RowPositions, kv: "KV | list[TextKV]", sees: Any) -> Tensor:
         """Attend from [m, fed] rows to the keys of one text, or each text's to its own: [m, H]."""
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)
@@ -225,7 +228,7 @@ class Attention(nn.Module):
         kept: Tensor = self.o_proj(out.reshape(m, -1))
         return kept
 
-    def append_kv(self, x: Tensor, places: Positions, cache: Cache) -> KV:
+    def append_kv(self, x: Tensor, places: RowPositions, cache: Cache) -> KV:
         """Append keys and values of [m, fed] rows to the cache, and return all of them."""
         m, width = len(x), self.shape.head_dim
         k, v = (part(x).view(m, -1, width) for part in (self.k_proj, self.v_proj))
@@ -233,7 +236,7 @@ class Attention(nn.Module):
         return cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], self.number)
 
 
-def attend(
+def attend_by_torch(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **more: Any
 ) -> tuple[Tensor, None]:
     """Return attention [1, m, heads, head_dim] of `query` [1, heads, m, head_dim], by torch."""
@@ -271,14 +274,14 @@ class TextCaches:
         ]
 
 
-def apply_rotary(x: Tensor, places: Positions) -> Tensor:
+def apply_rotary(x: Tensor, places: RowPositions) -> Tensor:
     """Rotate [m, heads, head_dim] by the angles of its rows, half against half."""
     cos, sin = places.cos[:, None], places.sin[:, None]
     low, high = x.chunk(2, -1)
     return x * cos + torch.cat([-high, low], -1) * sin
 
 
-class Mlp(nn.Module):
+class GatedMlp(nn.Module):
     """A gated feed-forward block."""
 
     def __init__(self, shape: LayerShape) -> None:
@@ -300,11 +303,11 @@ class Layer(nn.Module):
     def __init__(self, shape: LayerShape, number: int, normed: bool = True) -> None:
         super().__init__()
         self.self_attn = Attention(shape, shape.width, number)
-        self.mlp = Mlp(shape)
+        self.mlp = GatedMlp(shape)
         self.input_layernorm = nn.RMSNorm(shape.width, eps=shape.eps) if normed else nn.Identity()
         self.post_attention_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
 
-    def forward(self, x: Tensor, places: Positions, cache: Cache, sees: Any) -> Tensor:
+    def forward(self, x: Tensor, places: RowPositions, cache: Cache, sees: Any) -> Tensor:
         """Map [m, H] to [m, H]."""
         x = x + self.self_attn(self.input_layernorm(x), places, cache, sees)
         output: Tensor = x + self.mlp(self.post_attention_layernorm(x))

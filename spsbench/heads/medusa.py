@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.errors import DataError
-from spsbench.heads.files import Files, whole
+from spsbench.heads.files import Files, read_size
 from spsbench.heads.network import Marginal, Target
 
 
@@ -48,16 +48,16 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
             "without a gap. Fetch it again"
         )
     key = "num_heads" if writer(files) == "vLLM" else "medusa_num_heads"
-    whole(config, key, where, len(numbers), most=len(numbers))  # a file may have more
+    read_size(config, key, where, len(numbers), most=len(numbers))  # a file may have more
     rows = headers["heads.0.lm_head.weight"].shape[0]
-    if (cut := whole(config, "truncated_vocab_size", where, rows)) != rows:
+    if (cut := read_size(config, "truncated_vocab_size", where, rows)) != rows:
         raise DataError(
             f"truncated_vocab_size is {cut} ({where}): expected {rows}, the rows of its heads. "
             "Fetch the head again"
         )
     return MedusaShape(
-        width=whole(config, "hidden_size", where, headers["heads.0.blocks.0.weight"].shape[0]),
-        vocab=whole(config, "vocab_size", where, rows),
+        width=read_size(config, "hidden_size", where, headers["heads.0.blocks.0.weight"].shape[0]),
+        vocab=read_size(config, "vocab_size", where, rows),
         draft_vocab=rows,
         count=len(numbers),
         depth=next(j for j in count() if f"heads.0.blocks.{j}.weight" not in headers),

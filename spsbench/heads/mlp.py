@@ -16,7 +16,7 @@ from torch.nn.functional import rms_norm
 from transformers.activations import GELUActivation
 
 from spsbench.checkpoints.weights import TensorHeader
-from spsbench.heads.files import MANY, Files, whole
+from spsbench.heads.files import MANY, Files, read_size
 from spsbench.heads.network import ParallelNetwork, Target
 
 EPS = 1e-6
@@ -37,12 +37,12 @@ class MlpShape:
 def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None) -> MlpShape:
     """Return the shape of stages of an embedding, a projection, a norm and a head."""
     config, where = files.config, files.where
-    width, scaled = whole(config, "emb_dim", where), files.overrides.get("scaled")
+    width, scaled = read_size(config, "emb_dim", where), files.overrides.get("scaled")
     return MlpShape(
         width=width,
-        inner=width if not config.get("inner_dim") else whole(config, "inner_dim", where),
-        vocab=whole(config, "vocab_size", where),
-        count=whole(config, "n_predict", where, most=MANY),
+        inner=width if not config.get("inner_dim") else read_size(config, "inner_dim", where),
+        vocab=read_size(config, "vocab_size", where),
+        count=read_size(config, "n_predict", where, most=MANY),
         tied=bool(config.get("tie_weights", False)),
         scaled=scaled == "yes" if scaled else bool(config.get("scale_input", False)),
     )

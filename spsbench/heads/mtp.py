@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from spsbench.checkpoints.weights import TensorHeader
 from spsbench.engines.session.masks import window_of
 from spsbench.errors import DataError, SpsError, first_line
-from spsbench.heads.blocks import REMEDY, Block, BlockRotary, block_configs, text_config
+from spsbench.heads.blocks import REMEDY, BlockRotary, TargetLayer, block_configs, text_config
 from spsbench.heads.families import TABLE
-from spsbench.heads.files import Files, part, whole
-from spsbench.heads.layers import Layer, LayerShape, Positions, Rotary, layer_shape
+from spsbench.heads.files import Files, read_object, read_size
+from spsbench.heads.layers import Layer, LayerShape, Rotary, RowPositions, layer_shape
 from spsbench.heads.network import HeadModule, HeadNetwork, Rows
 from spsbench.loop.drafter_context import Cache, TargetParts
 
@@ -80,7 +80,7 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
     nested = config.get("text_config")
     sizes: Mapping[str, Any] = nested if isinstance(nested, Mapping) else config
     if cut:
-        sizes = part(config, "transformer_layer_config", where)
+        sizes = read_object(config, "transformer_layer_config", where)
     kind = str(sizes.get("model_type") or config.get("model_type") or "llama")
     like = LIKE.get(kind, kind)
     numbers = [int(m[1]) for name in headers if (m := re.match(r"stages\.(\d{1,3})\.", name))]
@@ -101,8 +101,8 @@ def shape(files: Files, headers: Mapping[str, TensorHeader], layers: int | None)
     return MtpShape(
         config=block,
         layer=layer_shape({**sizes, "model_type": like}, where) if plain else None,
-        width=whole(sizes, "hidden_size", where),
-        vocab=whole(sizes, "vocab_size", where),
+        width=read_size(sizes, "hidden_size", where),
+        vocab=read_size(sizes, "vocab_size", where),
         count=count,
         window=window_of(block),
         feature_first=flags.get("order") == "feature",
@@ -153,7 +153,7 @@ def fitting_config(configs: list[Any], front: str, headers: Mapping[str, TensorH
     return configs[0]
 
 
-def block_of(config: Any, number: int = 0) -> Block:
+def block_of(config: Any, number: int = 0) -> TargetLayer:
     """Make a block on `meta`.
 
     Raises:
@@ -161,7 +161,7 @@ def block_of(config: Any, number: int = 0) -> Block:
     """
     try:
         with torch.device("meta"):
-            return Block(config, number)
+            return TargetLayer(config, number)
     except SpsError:
         raise
     except Exception as e:  # foreign code may raise anything
@@ -210,7 +210,7 @@ class MtpNetwork(HeadNetwork):
             self.lm_head = nn.Linear(width, shape.vocab, bias=False)
 
     def meet(self, target: TargetParts) -> None:
-        if isinstance(self.layer, Block):
+        if isinstance(self.layer, TargetLayer):
             experts = getattr(target.config, "_experts_implementation", None)
             if experts is not None:
                 self.layer.config._experts_implementation = experts
@@ -240,7 +240,7 @@ class MtpNetwork(HeadNetwork):
         return rows if self._last is None else rows / self._last.to(rows.dtype)
 
     def step(
-        self, features: Tensor, embedded: Tensor, places: Positions, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
         if self.shape.masked_first:  # MiMo: the first token's row has no embedding
             embedded = embedded.masked_fill(places.positions[:, None] == 0, 0.0)
@@ -250,7 +250,7 @@ class MtpNetwork(HeadNetwork):
         return output if self.shape.raw_feedback else self.normed(output)
 
     def steps(self, every: Sequence[tuple[Any, ...]]) -> Sequence[Tensor]:
-        if isinstance(self.layer, Block):  # whose attention knows one cache a pass
+        if isinstance(self.layer, TargetLayer):  # whose attention knows one cache a pass
             with torch.inference_mode():
                 return [self.step(*one) for one in every]
         return super().steps(every)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.errors import DataError
-from spsbench.heads.blocks import Block
-from spsbench.heads.layers import Positions, Rotary, TextCaches
+from spsbench.heads.blocks import TargetLayer
+from spsbench.heads.layers import Rotary, RowPositions, TextCaches
 from spsbench.loop.drafter_context import Cache, TargetParts
 
 Rows = Callable[[Tensor], Tensor]
@@ -46,7 +46,7 @@ class HeadModule(nn.Module):
 
     def released(self) -> dict[str, Tensor]:
         """Return the weights by parameter, in the shapes that files of the head have."""
-        return self._converted(self.state_dict(), Block.split)
+        return self._converted(self.state_dict(), TargetLayer.split)
 
     def grouped(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the weights of a file as the network has them: experts stacked.
@@ -54,14 +54,14 @@ class HeadModule(nn.Module):
         Args:
             tensors: tensors by the names that `released` returns; emptied of those of blocks.
         """
-        return self._converted(tensors, Block.stack)
+        return self._converted(tensors, TargetLayer.stack)
 
     def _converted(
-        self, weights: dict[str, Tensor], convert: Callable[[Block, Any], dict[str, Tensor]]
+        self, weights: dict[str, Tensor], convert: Callable[[TargetLayer, Any], dict[str, Tensor]]
     ) -> dict[str, Tensor]:
         """Return `weights` with those of each block as `convert` returns them."""
         for path, block in self.named_modules():
-            if isinstance(block, Block):
+            if isinstance(block, TargetLayer):
                 names = [name for name in weights if name.startswith(f"{path}.")]
                 inner = {name[len(path) + 1 :]: weights.pop(name) for name in names}
                 weights |= {f"{path}.{name}": w for name, w in convert(block, inner).items()}
@@ -114,7 +114,7 @@ class HeadNetwork(HeadModule):
 
     @abstractmethod
     def step(
-        self, features: Tensor, embedded: Tensor, places: Positions, cache: Cache, sees: Any
+        self, features: Tensor, embedded: Tensor, places: RowPositions, cache: Cache, sees: Any
     ) -> Tensor:
         """Run one pass over m rows and append their keys and values to `cache`.
 
@@ -138,7 +138,7 @@ class HeadNetwork(HeadModule):
         sizes = [len(features) for features in rows[0]]
         cache: Any = TextCaches(sizes, caches, sees)
         features, embedded = map(torch.cat, rows)
-        at = Positions(*map(torch.cat, zip(*places, strict=True)))
+        at = RowPositions(*map(torch.cat, zip(*places, strict=True)))
         return torch.split(self.step(features, embedded, at, cache, None), sizes)
 
     def scores(self, features: Tensor, head: Rows) -> Tensor:
@@ -224,7 +224,7 @@ def load_network(head: Any, target: TargetParts) -> Any:
     """
     shape, tensors = head.shape, dict(head.tensors)
     for flag, ending, equal in (
-        ("own_embedding", "embed_tokens.weight", shared),
+        ("own_embedding", "embed_tokens.weight", shares_embeddings),
         ("shared_head", "lm_head.weight", is_target_head),
     ):
         copies = [name for name in tensors if name.endswith(ending)]
@@ -233,7 +233,7 @@ def load_network(head: Any, target: TargetParts) -> Any:
             shape = replace(shape, **{flag: False})
     ids, tensors = known_ids(shape, tensors, target.vocab_size)
     if (listed := tensors.pop("token_map", None)) is not None:
-        ids = mapped(listed, target.vocab_size)
+        ids = map_ids(listed, target.vocab_size)
     with torch.device("meta"):
         network = head.network(shape, head.state or target.config.num_hidden_layers)
     if not network.state_dict().keys() <= tensors.keys():
@@ -250,7 +250,7 @@ def load_network(head: Any, target: TargetParts) -> Any:
     return network.to(first.device).eval().requires_grad_(False)  # buffers too
 
 
-def shared(embeddings: Tensor, target: TargetParts) -> bool:
+def shares_embeddings(embeddings: Tensor, target: TargetParts) -> bool:
     """Return whether a head's own `embeddings` [V, H] are a copy of the target's."""
     rows = torch.arange(len(embeddings), device=target.device)
     if len(embeddings) > target.vocab_size:  # the rest are rows of padding
@@ -290,7 +290,7 @@ def known_ids(
     return ids[ids < vocab], weights
 
 
-def mapped(ids: Tensor, vocab: int) -> Tensor:
+def map_ids(ids: Tensor, vocab: int) -> Tensor:
     """Return the [Vd] target tokens of a reduced vocabulary."""
     if not bool(((ids >= 0) & (ids < vocab)).all()) or len(set(ids.tolist())) < len(ids):
         raise DataError(

@@ -33,7 +33,7 @@ class Fed(NamedTuple):
     parents: Tensor | None
 
 
-class Row(NamedTuple, Generic[Made]):
+class FinishedRow(NamedTuple, Generic[Made]):
     """A finished row of a batch."""
 
     number: int  # in the order of the calls, from 0
@@ -42,7 +42,7 @@ class Row(NamedTuple, Generic[Made]):
     share: float  # seconds of the machine: each moment is divided among the rows that are running
 
 
-class _PassRequest(NamedTuple):
+class _AwaitedPass(NamedTuple):
     """A pass that a row waits for."""
 
     order: int
@@ -68,11 +68,11 @@ class Batch:
             raise ValueError(f"size is {size}: expected 1 row or more")
         self.size, self.continuous = size, continuous
         self.passes: dict[int, int] = {}
-        self._waiting: dict[greenlet, _PassRequest] = {}
+        self._waiting: dict[greenlet, _AwaitedPass] = {}
         self._hub: greenlet | None = None
         self._modes = modes_now()
 
-    def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[Row[Made]]:
+    def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[FinishedRow[Made]]:
         """Run calls as rows, and yield each as it ends; one that raises ends all of them."""
         left, clock = enumerate(calls), SharedClock()
         rows: dict[greenlet, tuple[int, float, float]] = {}  # number, and the clock at its begin
@@ -109,17 +109,17 @@ class Batch:
         if self._hub is None or getcurrent().parent is not self._hub:
             return together([inputs])[0]
         with modes(*self._modes):
-            return self._hub.switch(_PassRequest(order, kind, inputs, together))
+            return self._hub.switch(_AwaitedPass(order, kind, inputs, together))
 
     def _ended(
         self, rows: dict[greenlet, Any], clock: "SharedClock", row: greenlet, reply: Any
-    ) -> Iterator[Row[Any]]:
+    ) -> Iterator[FinishedRow[Any]]:
         """Let a row go on with what it asked for; yield it if that was its end."""
         outcome = self._go_on(row, reply)
         if row.dead:
             now, shared = clock.at(len(rows))
             number, began, share = rows.pop(row)
-            yield Row(number, outcome, now - began, shared - share)
+            yield FinishedRow(number, outcome, now - began, shared - share)
         else:
             self._waiting[row] = outcome
 

@@ -16,8 +16,8 @@ from spsbench.hardware.contention import processor_seconds
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.guards import (
     blame,
-    check_draft,
     check_ruling,
+    check_usable,
     check_verdict,
     choice_of,
     go_on_of,
@@ -26,8 +26,8 @@ from spsbench.loop.guards import (
 )
 from spsbench.loop.noise import on_device
 from spsbench.loop.processors import TextProcessors
-from spsbench.loop.sampling import on_host, send
-from spsbench.loop.text import PromptError, token_ids
+from spsbench.loop.sampling import host_numbers, send
+from spsbench.loop.text import PromptError, to_token_ids
 from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import (
     LM,
@@ -99,7 +99,7 @@ def decode(
         reason = verifier.refuses(drawn, tree)
     if reason:
         raise PairingError(reason)
-    x = token_ids(prompt)
+    x = to_token_ids(prompt)
     start, budget = len(x), token_budget(len(x), limits, target.limit)
     if budget == 0:
         return
@@ -135,7 +135,7 @@ def decode(
         with drafting.running(), blame("drafters", drafter):
             draft = drafter.draft(context, k, fresh, go_on)
         if foreign_drafter:
-            check_draft(draft, drafter, k, rule_k, target.vocab_size)
+            check_usable(draft, drafter, k, rule_k, target.vocab_size)
         draft = replace(draft.within(nodes), drawn=drawn)
         parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
 
@@ -154,11 +154,13 @@ def decode(
             verdict = verifier(offered, q if relax is None else relax(offered, q, logits), fresh)
         if foreign_rule:
             check_verdict(verdict, verifier, len(offered.tokens))
-        path, tokens, tested, overlap = read(offered, q, verdict, len(x))  # the one host read
+        path, tokens, tested, overlap = fetch_verdict(
+            offered, q, verdict, len(x)
+        )  # the one host read
         if foreign_rule:
             check_ruling(path, tokens[-1], offered, verifier, q.shape[-1])
 
-        tokens, finish = cut(tokens, x[start:], limits, budget, stop)
+        tokens, finish = cut_block(tokens, x[start:], limits, budget, stop)
         kept = path[: len(tokens) - 1]  # the last token is pending again
         if constraint is not None:
             constraint.count(kept)
@@ -203,7 +205,7 @@ def token_budget(prompt: int, limits: Limits, context: int | None) -> int:
     return min(limits.max_new_tokens, context - prompt)
 
 
-def read(
+def fetch_verdict(
     draft: Draft, q: Tensor, verdict: Verdict, position: int
 ) -> tuple[list[int], list[int], int, float | None]:
     """Fetch a verdict, its overlap of distributions and their finiteness in one transfer.
@@ -215,7 +217,7 @@ def read(
     p_mass = q.new_zeros(()) if draft.probs is None else draft.probs.sum()
     overlap = overlap_of(draft, q, verdict.tested)
     scalars = [verdict.token, verdict.tested, overlap, q.sum(), p_mass]
-    nodes, drafted, *host = fetched([verdict.path, draft.tokens, *scalars])
+    nodes, drafted, *host = fetch_numbers([verdict.path, draft.tokens, *scalars])
 
     path = [int(node) for node in nodes if node >= 0]
     (token,), (tested,), (shared,), *masses = host
@@ -227,7 +229,7 @@ def read(
     return path, tokens, int(tested), shared if applies else None
 
 
-def fetched(parts: Sequence[Tensor]) -> list[list[float]]:
+def fetch_numbers(parts: Sequence[Tensor]) -> list[list[float]]:
     """Return the numbers of each tensor on the host, by one transfer from a device."""
     if all(part.device.type == "cpu" for part in parts):
         return [part.flatten().tolist() for part in parts]
@@ -264,7 +266,7 @@ def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
     """
     if draft.parents is not None:  # several children of one node have no overlap each
         return q.new_zeros(())
-    count = on_host(tested[None])
+    count = host_numbers(tested[None])
     n = len(draft.tokens) if count is None else max(0, int(count[0]))
     if draft.probs is None:
         shares = q[:n].gather(1, draft.tokens[:n, None])[:, 0]
@@ -274,7 +276,7 @@ def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
     return shares.sum() if count is not None else (shares * (slots < tested)).sum()
 
 
-def cut(
+def cut_block(
     block: list[int], output: list[int], limits: Limits, budget: int, stop: Stop
 ) -> tuple[list[int], Finish | None]:
     """Cut `block` after an EOS id, a stop string or the budget; return it, and why, None if not."""

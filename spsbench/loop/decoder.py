@@ -14,7 +14,7 @@ from spsbench.settings.cell import Cell, CellRequest
 from spsbench.settings.processors import Processors
 
 
-class Prompt(NamedTuple):
+class EnginePrompt(NamedTuple):
     """A prompt for an engine that has the models elsewhere."""
 
     content: str | Sequence[Mapping[str, str]]  # text, or messages with role and content
@@ -81,7 +81,7 @@ class Decoder(Protocol):
     @abstractmethod
     def __call__(
         self,
-        prompt: Any,  # token ids; a `Prompt` where another engine has the models
+        prompt: Any,  # token ids; a `EnginePrompt` where another engine has the models
         *,
         limits: Limits,
         warp: Callable[[Tensor], Tensor],

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spsbench.errors import PlugInError, SpsError, first_line, is_out_of_memory
 from spsbench.loop.drafter_context import Plan
-from spsbench.loop.sampling import unsharpened
+from spsbench.loop.sampling import confidence_probs
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import (
     Draft,
@@ -26,7 +26,7 @@ from spsbench.loop.types import (
     Verifier,
     always,
 )
-from spsbench.plugins import arguments, file_of, in_name_of, named, place_in, plug_in
+from spsbench.plugins import arguments, file_of, full_name, in_name_of, place_in, plug_in
 from spsbench.registry import Kind, entries
 from spsbench.spec import Spec
 
@@ -94,18 +94,18 @@ def relaxing_of(
 
     def relaxed(draft: Draft, q: Tensor, logits: Tensor) -> Tensor:
         """Return the rule's relaxed `q` at temperature 0, else `q`; PlugInError: another shape."""
-        if (sure := unsharpened(warp, logits, q)) is q:
+        if (sure := confidence_probs(warp, logits, q)) is q:
             return q
         probs = rule.relax(draft, q, sure)
-        if shape(probs) != tuple(q.shape):
-            line = f"{part_name('verifiers', verifier)} relaxed probabilities to {described(probs)}"
-            raise PlugInError(f"{line}: expected {described(q)}")
+        if shape_or_none(probs) != tuple(q.shape):
+            line = f"{part_name('verifiers', verifier)} relaxed probabilities to {describe(probs)}"
+            raise PlugInError(f"{line}: expected {describe(q)}")
         return probs
 
     return relaxed
 
 
-def check_draft(draft: object, drafter: Drafter, k: int, rule_k: int | None, vocab: int) -> None:
+def check_usable(draft: object, drafter: Drafter, k: int, rule_k: int | None, vocab: int) -> None:
     """Raise PlugInError for a draft that the loop cannot use; a draft by rule has `rule_k`."""
     if isinstance(draft, Draft) and draft.by_rule and rule_k is not None:
         k = rule_k
@@ -115,8 +115,8 @@ def check_draft(draft: object, drafter: Drafter, k: int, rule_k: int | None, voc
 
 def check_verdict(verdict: object, verifier: Verifier, n: int) -> None:
     """Raise PlugInError for a verdict of another shape than that of a draft of `n` tokens."""
-    if not isinstance(verdict, tuple) or list(map(shape, verdict)) != [(n,), (), ()]:
-        ruled = list(map(described, verdict)) if isinstance(verdict, tuple) else verdict
+    if not isinstance(verdict, tuple) or list(map(shape_or_none, verdict)) != [(n,), (), ()]:
+        ruled = list(map(describe, verdict)) if isinstance(verdict, tuple) else verdict
         raise PlugInError(
             f"{part_name('verifiers', verifier)} ruled {ruled}: expected a Verdict with a path of "
             f"{n} nodes and two numbers, all tensors"
@@ -139,7 +139,7 @@ def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> s
         return f"drafted a {type(draft).__name__}: expected a Draft"
     tokens, probs, parents = draft.tokens, draft.probs, draft.parents
     if not isinstance(tokens, Tensor) or tokens.dim() != 1 or tokens.dtype != torch.int64:
-        return f"drafted tokens {described(tokens)}: expected int64 [N]"
+        return f"drafted tokens {describe(tokens)}: expected int64 [N]"
     n = len(tokens)
     if parents is None and n > k:
         return f"drafted {n} tokens: expected at most {k}"
@@ -152,7 +152,7 @@ def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> s
     if probs is not None and not (
         isinstance(probs, Tensor) and probs.shape == (n, vocab_size) and probs.is_floating_point()
     ):
-        return f"gave probabilities {described(probs)}: expected floats [{n}, {vocab_size}]"
+        return f"gave probabilities {describe(probs)}: expected floats [{n}, {vocab_size}]"
     if (
         n
         and tokens.device.type == "cpu"
@@ -169,7 +169,7 @@ def wrong_tree(
     if not drafter.tree:
         return "drafted a tree but declares tree = False"
     if not isinstance(parents, Tensor) or parents.shape != (n,) or parents.dtype != torch.int64:
-        return f"gave parents {described(parents)}: expected int64 [{n}]"
+        return f"gave parents {describe(parents)}: expected int64 [{n}]"
     if parents.device.type != "cpu":
         return None  # its values would have to be waited for
     try:
@@ -180,12 +180,12 @@ def wrong_tree(
     return f"drafted a tree of depth {deepest}: expected at most {k}" if deepest > k else None
 
 
-def shape(value: object) -> tuple[int, ...] | None:
+def shape_or_none(value: object) -> tuple[int, ...] | None:
     """Return the shape of a tensor; None for any other value."""
     return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
-def described(value: object) -> str:
+def describe(value: object) -> str:
     """Return a tensor as `torch.float32 [3, 2]`, any other value as the name of its type."""
     if isinstance(value, Tensor):
         return f"{value.dtype} {list(value.shape)}"
@@ -215,7 +215,7 @@ def plan_of(drafter: Spec) -> Plan:
         plan = maker.plan(**options)
     if not isinstance(plan, Plan):
         raise PlugInError(
-            f"{named('drafters', drafter)} planned a {type(plan).__name__}: expected a Plan of "
+            f"{full_name('drafters', drafter)} planned a {type(plan).__name__}: expected a Plan of "
             "spsbench.loop.types"
         )
     return plan

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from greenlet import greenlet
 
-from spsbench.loop.batch import Batch, Made, Row, SharedClock
+from spsbench.loop.batch import Batch, FinishedRow, Made, SharedClock
 
 Value = TypeVar("Value")
 _row: ContextVar[greenlet | None] = ContextVar("row", default=None)
@@ -45,7 +45,7 @@ class RequestBatch(Batch):
         self.at_end: Callable[[], Coroutine[Any, Any, Any]] | None = None
         self.summary: Any = None
 
-    def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[Row[Made]]:
+    def run(self, calls: Iterable[Callable[[], Made]]) -> Iterator[FinishedRow[Made]]:
         """Run calls as rows over one event loop; yield each as it ends, then make `summary`."""
         with _loop_on_a_thread() as self._loop:
             try:
@@ -99,7 +99,7 @@ class RequestBatch(Batch):
         sent = set(self._sent.values())
         for row, request in self._waiting.items():
             if row not in sent:
-                answer = _answered(row, request.inputs)
+                answer = _take_answer(row, request.inputs)
                 self._sent[asyncio.run_coroutine_threadsafe(answer, self._loop)] = row
         done, _ = wait(self._sent, return_when=FIRST_COMPLETED)
         for future in [future for future in self._sent if future in done]:
@@ -115,13 +115,15 @@ class RequestBatch(Batch):
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._open.aclose()
 
-    def _ended(self, rows: Any, clock: Any, row: greenlet, reply: Any) -> Iterator[Row[Any]]:
+    def _ended(
+        self, rows: Any, clock: Any, row: greenlet, reply: Any
+    ) -> Iterator[FinishedRow[Any]]:
         for ended in super()._ended(rows, clock, row, reply):
             seconds, share = self._spent.pop(row, (0.0, 0.0))
             yield ended._replace(seconds=seconds, share=share)
 
 
-async def _answered(row: greenlet, request: Request[Value]) -> Value:
+async def _take_answer(row: greenlet, request: Request[Value]) -> Value:
     _row.set(row)
     return await request()
 

@@ -43,7 +43,7 @@ class Warp(WarpSettings):
         few = rows.shape[1] < MANY or not len(rows)
         if few or logits.device.type != "cpu" or logits.requires_grad:
             return self._probs(logits)
-        probs = [self._probs(rows[some]) for some in pieces(len(rows), logits)]
+        probs = [self._probs(rows[some]) for some in row_slices(len(rows), logits)]
         return (probs[0] if len(probs) == 1 else torch.cat(probs)).view(logits.shape)
 
     def _probs(self, logits: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def mask_of_bits(bits: Tensor, size: int) -> Tensor:
     return (bits[..., None] >> shifts & 1).flatten(-2)[..., :size].bool()
 
 
-def on_host(values: Tensor) -> list[float] | None:
+def host_numbers(values: Tensor) -> list[float] | None:
     """Return [n] `values` as numbers if they are on the host; None: reading them would wait.
 
     On the host is a plain tensor on the CPU: under `vmap` one tensor represents many.
@@ -114,7 +114,7 @@ def peaks(x: Tensor) -> Tensor:
     return probs if wide and bool(peak.isfinite().all()) else probs.add_(peak - peak)
 
 
-def pieces(n: int, probs: Tensor) -> Iterator[slice]:
+def row_slices(n: int, probs: Tensor) -> Iterator[slice]:
     """Split `n` rows as wide as `probs` into slices that fit a CPU's caches; one on a GPU."""
     threads = torch.get_num_threads()
     step = n if probs.device.type != "cpu" else max(1, PIECE // probs.shape[-1]) * threads
@@ -134,13 +134,13 @@ class ProcessedWarp:
         return self.warp(self.process(logits))
 
 
-def unsharpened(warp: Callable[[Tensor], Tensor], logits: Tensor, probs: Tensor) -> Tensor:
+def confidence_probs(warp: Callable[[Tensor], Tensor], logits: Tensor, probs: Tensor) -> Tensor:
     """Return [..., V] probs that measure confidence: `probs`, at temperature 0 those at 1.
 
     A one-hot row is certain whatever the logits are. Both depend on the prefix alone.
     """
     if isinstance(warp, ProcessedWarp):
-        return unsharpened(warp.warp, warp.process(logits), probs)
+        return confidence_probs(warp.warp, warp.process(logits), probs)
     if isinstance(warp, Warp) and warp.temperature == 0:
         return logits.softmax(-1, dtype=probs.dtype)
     return probs
@@ -187,7 +187,7 @@ def sample(probs: Tensor, u: Tensor) -> Tensor:
     if probs.device.type == "cpu" and probs.shape[-1] >= MANY:
         rows, points = probs.detach().reshape(-1, probs.shape[-1]).numpy(), u.flatten().tolist()
         with np.errstate(all="ignore"):  # NaN: the loop reports it after its one host read
-            drawn = [_draw(row, point) for row, point in zip(rows, points, strict=True)]
+            drawn = [_draw_by_block(row, point) for row, point in zip(rows, points, strict=True)]
         return torch.tensor(drawn, dtype=torch.int64).view(probs.shape[:-1])
     u = send(u, probs.device)
     return sample_by_blocks(probs, u) if probs.shape[-1] >= MANY else _invert(probs, u)[0]
@@ -222,10 +222,10 @@ def _invert(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def cumulative(probs: Tensor) -> Tensor:
     """Return [..., V] running sums in double precision, without a step where a weight is 0."""
     cdf = probs.double().cumsum(-1)
-    return cdf if probs.device.type == "cpu" else _mended(cdf, probs)
+    return cdf if probs.device.type == "cpu" else _mend_cdf(cdf, probs)
 
 
-def _draw(weights: Numbers, u: float) -> int:
+def _draw_by_block(weights: Numbers, u: float) -> int:
     """Draw as `sample` does from one row of many tokens: first the block, then the token within it.
 
     Sums use all lanes of a processor, running sums one, so that this is ten times faster than one
@@ -245,7 +245,7 @@ def _place(weights: Numbers, u: float) -> tuple[int, float]:
     return at, (point - below) / (cdf[at] - below)
 
 
-def _mended(cdf: Tensor, probs: Tensor) -> Tensor:
+def _mend_cdf(cdf: Tensor, probs: Tensor) -> Tensor:
     """Remove from `cdf` the errors of a parallel prefix sum: steps at weight 0, and steps down.
 
     A CPU adds in sequence, so a weight of 0 changes nothing. A device adds in blocks, each prefix

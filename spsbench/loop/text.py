@@ -36,7 +36,7 @@ class Tokenizer(Protocol):
     """The part of a tokenizer's interface that streaming needs."""
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Decode `token_ids` to text."""
+        """Decode `to_token_ids` to text."""
 
 
 class Detokenizer:
@@ -194,7 +194,7 @@ class PromptError(DataError, ValueError):
     """A prompt that cannot be continued."""
 
 
-def token_ids(prompt: Sequence[int], rows: int | None = None) -> list[int]:
+def to_token_ids(prompt: Sequence[int], rows: int | None = None) -> list[int]:
     """Convert `prompt` to plain integers; those of numpy and torch count, floats do not.
 
     Args:

@@ -1,7 +1,7 @@
 """The shape of a draft tree (SpecInfer, section 4.2): made on the host, once for each shape.
 
 Drafters, engines and verifiers see one `Tree`; a chain is one of width 1. A verifier's decisions
-stay on its device, where it looks them up in `Tables`, which are sent there once.
+stay on its device, where it looks them up in `TreeTables`, which are sent there once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from spsbench.settings.records import TreeRound
 MAX_SHAPES = 64  # that are kept: a drafter with a fixed tree has a few
 
 
-class Tables(NamedTuple):
+class TreeTables(NamedTuple):
     """The tables of a tree, on a device."""
 
     paths: Tensor  # [N + 1, N] the nodes on the way to each row, padded with -1
@@ -60,7 +60,7 @@ class Tree:
             children[parent + 1].append(node)
             depth.append(depth[parent + 1] + 1)
         self.children, self.depth = tuple(map(tuple, children)), tuple(depth)
-        self._tables: dict[torch.device, Tables] = {}
+        self._tables: dict[torch.device, TreeTables] = {}
 
     def path(self, at: int) -> list[int]:
         """Return the nodes on the path to row `at`, from the context on; [] for row 0."""
@@ -103,9 +103,9 @@ class Tree:
     @cached_property
     def ancestors(self) -> Tensor:
         """Return the [N] numbers of ancestors: 0 for a child of the context."""
-        return numbers(self.depth[1:]) - 1
+        return to_int64(self.depth[1:]) - 1
 
-    def tables(self, device: torch.device) -> Tables:
+    def tables(self, device: torch.device) -> TreeTables:
         """Return the tables on a device, made once for each."""
         if device in self._tables:
             return self._tables[device]
@@ -115,15 +115,15 @@ class Tree:
         for siblings in self.children:
             for rank, node in enumerate(siblings):
                 earlier[node, list(siblings[:rank])] = True
-        on_host = Tables(
+        on_host = TreeTables(
             torch.tensor([path + [-1] * (n - len(path)) for path in paths]).view(n + 1, n).long(),
             self.visible,
             earlier,
-            numbers(self.parents) + 1,
-            numbers(self.upwards),
-            numbers([len(path) + bool(self.children[at]) for at, path in enumerate(paths)]),
+            to_int64(self.parents) + 1,
+            to_int64(self.upwards),
+            to_int64([len(path) + bool(self.children[at]) for at, path in enumerate(paths)]),
         )
-        self._tables[device] = Tables(*(send(table, device) for table in on_host))
+        self._tables[device] = TreeTables(*(send(table, device) for table in on_host))
         return self._tables[device]
 
     def walked(self, path: Sequence[int]) -> TreeRound:
@@ -143,12 +143,12 @@ def tree_of(parents: Tensor | Sequence[int]) -> Tree:
     return _tree(tuple(parents.tolist() if isinstance(parents, Tensor) else parents))
 
 
-def numbers(values: Sequence[int]) -> Tensor:
+def to_int64(values: Sequence[int]) -> Tensor:
     """Return [n] int64, also of an empty list."""
     return torch.tensor(values, dtype=torch.int64)
 
 
-def places(parents: Tensor, fed: int, cached: int) -> Tensor:
+def node_positions(parents: Tensor, fed: int, cached: int) -> Tensor:
     """Return the [fed] positions of a pass's tokens; the last N of cache and pass are nodes."""
     n, end = len(parents), cached + fed
     where = torch.arange(cached, end)

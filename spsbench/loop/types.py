@@ -19,7 +19,7 @@ from spsbench.loop.drafter_context import DrafterContext as DrafterContext
 from spsbench.loop.drafter_context import Drawn as Drawn
 from spsbench.loop.drafter_context import Plan as Plan
 from spsbench.loop.drafter_context import Weights as Weights
-from spsbench.loop.sampling import send, unsharpened
+from spsbench.loop.sampling import confidence_probs, send
 from spsbench.loop.tree import Tree, tree_of
 from spsbench.settings.records import DraftProbs
 from spsbench.settings.records import TreeRound as TreeRound
@@ -363,7 +363,7 @@ def continues(
     go_on: GoOn, warp: Callable[[Tensor], Tensor], logits: Tensor, probs: Tensor
 ) -> bool | Tensor:
     """Return whether to draft a slot: `logits` [V] under `warp` are `probs`, perhaps one-hot."""
-    return go_on is always or go_on(unsharpened(warp, logits, probs))
+    return go_on is always or go_on(confidence_probs(warp, logits, probs))
 
 
 class Schedule(Protocol):

@@ -50,7 +50,7 @@ _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = W
 """
 
 
-def load(cell: Cell, access: Access, model_cache: ModelCache) -> Any:
+def load_cell(cell: Cell, access: Access, model_cache: ModelCache) -> Any:
     """Return the models of a cell by `ModelCache.open`, over the threads that `access` names."""
     loaded = model_cache.open(cell)
     if access.threads is None and not cell.elsewhere:
@@ -80,7 +80,7 @@ def _limit_threads(model: PreTrainedModel) -> None:
         )
 
 
-def build(
+def build_decoder(
     cell: Cell, loaded: Any, batch: Batch | None = None, constraint: Constraint | None = None
 ) -> Decoder:
     """Make a decoder with fresh sessions over the models of a cell, in a row of `batch`.

@@ -18,7 +18,7 @@ from spsbench.loop.sampling import Numbers
 from spsbench.messages import announce_if_slow
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
-from spsbench.settings.constraint import compiled, kind_of, library
+from spsbench.settings.constraint import constraint_kind, import_llguidance, to_llguidance
 
 MAX_GRAMMARS = 256  # compiled grammars that are kept
 MAX_END = 256  # tokens of an end that is looked for
@@ -27,13 +27,13 @@ CLOSERS = '}]",:.123456789ntf0-/@_'
 STRUCTURE = b'{}[]",:'
 DEAD_END = "NoExtension"  # the beginning of the error of a state that nothing can follow
 
-_KEPT: WeakKeyDictionary[Any, dict[Any, "Tokens"]] = WeakKeyDictionary()
+_KEPT: WeakKeyDictionary[Any, dict[Any, "GrammarTokens"]] = WeakKeyDictionary()
 """Tokenizer -> size of the vocabulary and EOS ids -> its tokens as llguidance reads them."""
 
 
 def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
     """Return the constraint of one generation; None: the cell has none, and any text may follow."""
-    kind = kind_of(cell)
+    kind = constraint_kind(cell)
     if kind is None:
         return None
     tokens = tokens_of(loaded)
@@ -42,17 +42,17 @@ def open_constraint(cell: Cell, loaded: Loaded) -> Constraint | None:
     return Constraint(automaton, loaded.eos, weighs=not cell.changed_distribution, closes=closes)
 
 
-def tokens_of(loaded: Loaded) -> "Tokens":
+def tokens_of(loaded: Loaded) -> "GrammarTokens":
     """Return the tokens of a model as llguidance reads them, made once for each tokenizer."""
     kept = _KEPT.setdefault(loaded.tokenizer, {})
     key = loaded.vocab_size, loaded.eos
     if key not in kept:
         with announce_if_slow("reading the tokens for the grammar"):
-            kept[key] = Tokens(loaded)
+            kept[key] = GrammarTokens(loaded)
     return kept[key]
 
 
-class Tokens:
+class GrammarTokens:
     """The tokens of a model as llguidance reads them, with the grammars compiled for them."""
 
     def __init__(self, loaded: Loaded) -> None:
@@ -71,7 +71,7 @@ class Tokens:
             )
         size = max(loaded.vocab_size, len(tokenizer))
         try:
-            self._tokens: Any = library().LLTokenizer(
+            self._tokens: Any = import_llguidance().LLTokenizer(
                 backend.to_str(), n_vocab=size, eos_token=sorted(loaded.eos)
             )
         except ValueError as error:
@@ -136,7 +136,9 @@ class Tokens:
         """Return the first state of a grammar: compiled once, kept, and copied by its users."""
         key = kind, text
         if key not in self._matchers:
-            matcher = library().LLMatcher(self._tokens, compiled(kind, text), log_level=0)
+            matcher = import_llguidance().LLMatcher(
+                self._tokens, to_llguidance(kind, text), log_level=0
+            )
             refuse_error(matcher)
             if len(self._matchers) >= MAX_GRAMMARS:
                 self._matchers.pop(next(iter(self._matchers)))
@@ -150,7 +152,7 @@ class MatcherAutomaton:
     After one the matcher would not count it, and take back the token before it.
     """
 
-    def __init__(self, matcher: Any, loaded: Loaded, tokens: Tokens) -> None:
+    def __init__(self, matcher: Any, loaded: Loaded, tokens: GrammarTokens) -> None:
         self._first, self._vocab, self._tokens = matcher, loaded.vocab_size, tokens
         self._eos = sorted(loaded.eos)
         self._matcher = matcher.deep_copy()

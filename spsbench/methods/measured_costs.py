@@ -10,21 +10,21 @@ from typing import TypeVar
 
 import numpy as np
 
-from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
+from spsbench.hardware.contention import was_disturbed as is_loaded
 from spsbench.loop.batch import Batch
 from spsbench.loop.decode import never
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.types import Limits, Round, Schedule
 from spsbench.methods.build import LoadedDecoderContext
-from spsbench.methods.resolve import resolve, warp
+from spsbench.methods.resolve import resolve, warp_of
 from spsbench.methods.round_costs import DIGITS, RoundCosts, asks_for_costs, keep_costs, known_costs
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import AUTO, Cell, CellRequest, constant
-from spsbench.settings.cell_from_options import HYBRID, part
+from spsbench.settings.cell_from_options import HYBRID, parse_inner
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ OWN = Spec("native")
 Made = TypeVar("Made")
 
 
-def batch_of(sizes: Sequence[int]) -> Batch | None:
+def greatest_batch(sizes: Sequence[int]) -> Batch | None:
     """Return a batch of the greatest of some sizes; None: one text alone needs none."""
     return Batch(sizes[-1], continuous=True) if sizes[-1] > 1 else None
 
@@ -106,8 +106,8 @@ class RoundMeter:
         times: int = 1,
         sizes: Sequence[int] = (1,),
     ) -> None:
-        self._warp, self._seed = warp(cell), cell.seed
-        self._schedule, self._batch, self._draw = GivenSchedule(), batch_of(sizes), draw
+        self._warp, self._seed = warp_of(cell), cell.seed
+        self._schedule, self._batch, self._draw = GivenSchedule(), greatest_batch(sizes), draw
         self._prompt, self._context = list(text[: context + 1]), context
         self.ks, self.sizes, self._times = tuple(ks), tuple(sizes), times
         self._turn = turn_tokens([*ks] * times, len(sizes))
@@ -205,7 +205,7 @@ def measured_costs(cell: CellRequest, loaded: Loaded) -> RoundCosts:
     """
     drafter = cell.drafter
     if drafter.name == HYBRID:
-        drafter = part(str(dict(drafter.args).get("then", "model")))
+        drafter = parse_inner(str(dict(drafter.args).get("then", "model")))
     drafting = cell.but(drafter=drafter, verifier=AUTO)
     text = Random(0).choices(range(loaded.vocab_size), k=PROMPT)
     readings = []
@@ -216,10 +216,12 @@ def measured_costs(cell: CellRequest, loaded: Loaded) -> RoundCosts:
             meter.turn()
         readings.append(meter.of(range(TURNS))[:, :, 0])
     _, draft, _, whole, _ = np.concatenate(readings, -1).swapaxes(0, 1)  # [T, depths] each
-    return costs_of([*zip(draft.min(0).tolist(), (whole - draft).min(0).tolist(), strict=True)])
+    return to_round_costs(
+        [*zip(draft.min(0).tolist(), (whole - draft).min(0).tolist(), strict=True)]
+    )
 
 
-def costs_of(seconds: Sequence[tuple[float, float]]) -> RoundCosts:
+def to_round_costs(seconds: Sequence[tuple[float, float]]) -> RoundCosts:
     """Return costs in plain rounds from seconds of rounds of 0, 1, 2, ... drafted tokens.
 
     The first row counts as the second: what more a round with a draft takes is its own.

@@ -5,7 +5,7 @@ from typing import Any
 from spsbench.errors import DataError
 from spsbench.loop.constraint import Path
 from spsbench.models.cache import Loaded
-from spsbench.models.third_party import silent
+from spsbench.models.third_party import silence
 from spsbench.models.tokenizers import IdTokenizer
 from spsbench.settings.cell import Cell
 from spsbench.settings.processors import OF_ANSWER, Processors, ProcessorSettings
@@ -34,7 +34,7 @@ def processors_of(cell: Cell, loaded: Loaded) -> Processors | None:
     )
 
 
-def requested(settings: ProcessorSettings, tokenizer: Any) -> dict[str, Any]:
+def as_requested(settings: ProcessorSettings, tokenizer: Any) -> dict[str, Any]:
     """Return the options that are on as requests to servers take them: biases by token id.
 
     Raises:
@@ -60,7 +60,7 @@ def biases_of(
     for text in settings.logit_bias:
         word, _, bias = text.rpartition("=")
         where = f"`logit_bias` {text}"
-        ids = [int(word)] if word.isdecimal() else ids_of(word, tokenizer, where)
+        ids = [int(word)] if word.isdecimal() else encode_bare(word, tokenizer, where)
         if len(ids) != 1:
             raise DataError(f"{where}: {word!r} is {len(ids)} tokens: expected one. Give an id")
         if vocab_size is not None and ids[0] >= vocab_size:
@@ -82,7 +82,10 @@ def words_of(
     words: dict[Path, None] = {}
     for word in settings.bad_words:
         where = f"`bad_words` {word!r}"
-        alone, spaced = ids_of(word, tokenizer, where), ids_of(f" {word}", tokenizer, where)
+        alone, spaced = (
+            encode_bare(word, tokenizer, where),
+            encode_bare(f" {word}", tokenizer, where),
+        )
         if not alone or (len(alone) == 1 and alone[0] in eos):
             what = "has no tokens" if not alone else "is the end of a text"
             raise DataError(f"{where} {what}: expected a word. Leave it out")
@@ -90,11 +93,11 @@ def words_of(
     return tuple(words)
 
 
-def ids_of(text: str, tokenizer: Any, where: str) -> list[int]:
+def encode_bare(text: str, tokenizer: Any, where: str) -> list[int]:
     """Return the ids of a text, without those that begin a prompt; DataError: no tokenizer."""
     if tokenizer is None:
         raise DataError(f"{where} without a tokenizer here: expected one. Name it with `target`")
     if isinstance(tokenizer, IdTokenizer):
         return tokenizer.encode(text)
-    with silent():
+    with silence():
         return [int(token) for token in tokenizer.encode(text, add_special_tokens=False)]

@@ -14,9 +14,9 @@ from spsbench.methods.round_costs import asks_for_costs, with_costs
 from spsbench.models.translation.vocabulary import Vocabularies
 from spsbench.plugins import arguments, in_name_of, make, plug_in
 from spsbench.settings.cell import AUTO, ENGINES_OWN, OWN_LOOP, Cell, CellRequest, Configuration
-from spsbench.settings.cell_from_options import draft_of
-from spsbench.settings.constraint import check as check_sampling
-from spsbench.settings.constraint import kind_of
+from spsbench.settings.cell_from_options import draft_model
+from spsbench.settings.constraint import check_constraint as check_sampling
+from spsbench.settings.constraint import constraint_kind
 from spsbench.settings.labels import method
 from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
 from spsbench.settings.processors import OF_ANSWER, PROCESSORS
@@ -69,7 +69,7 @@ def resolve(
     cell = Cell.from_request(with_costs(request), draft=draft, verifier=rule, guarantee=guarantee)
     if reason := verifier.refuses(plan.drawn, plan.tree):
         raise UsageError(f"`drafter` {cell.drafter} with `verifier` {cell.verifier}: {reason}")
-    check_draft(cell, plan)
+    check_draft_use(cell, plan)
     schedule = make("schedules", cell.schedule)
     by_clock = asks_for_costs(request) or getattr(schedule, "by_clock", False)
     if cell.ranks > 1 and by_clock:
@@ -117,7 +117,7 @@ def check_warp(configuration: Configuration) -> None:
 
 def check_constraint(cell: CellRequest) -> None:
     """Raise UsageError for a constraint that decoder, ranks or sampling do not allow."""
-    kind = kind_of(cell)
+    kind = constraint_kind(cell)
     if kind is None:
         return
     if cell.decoder.name not in (OWN_LOOP, "openai"):
@@ -202,10 +202,10 @@ def bundled_draft(request: CellRequest) -> ModelSpec | None:
     name = DEFAULT_DRAFT.get(request.target.id)
     if request.draft is not None or name is None:
         return request.draft
-    return draft_of({}, name, request.target)
+    return draft_model({}, name, request.target)
 
 
-def check_draft(cell: Cell, plan: Plan) -> None:
+def check_draft_use(cell: Cell, plan: Plan) -> None:
     """Raise UsageError for a draft model without a use, or a missing one that the drafter needs."""
     drafter, draft = cell.drafter, cell.draft
     if draft is None and plan.weights is not Weights.NONE:
@@ -229,7 +229,7 @@ def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
     )
 
 
-def warp(cell: Cell) -> Warp:
+def warp_of(cell: Cell) -> Warp:
     """Return the warp of `cell`, as the target's engine makes probs."""
     engine = make("engines", cell.target.engine)
     kind: type[Warp] = getattr(engine, "warp", Warp)

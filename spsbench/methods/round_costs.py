@@ -95,7 +95,7 @@ def known_costs(cell: CellRequest) -> RoundCosts | None:
     """Return the costs of a cell's models that are kept for this machine; None: there are none."""
     key = key_of(cell)
     if key not in _known:
-        path = place()
+        path = costs_file()
         costs = None if path is None else read_kept(path).get(key)
         if costs is None:
             return None
@@ -106,7 +106,7 @@ def known_costs(cell: CellRequest) -> RoundCosts | None:
 def keep_costs(cell: CellRequest, costs: RoundCosts) -> None:
     """Keep costs for this process, and for later ones where the cache can be written."""
     _known[key_of(cell)] = costs
-    path = place()
+    path = costs_file()
     if path is not None:
         with suppress(OSError):
             write_whole(path, msgspec_json.encode({**read_kept(path), key_of(cell): costs}))
@@ -121,7 +121,7 @@ def key_of(cell: CellRequest) -> str:
     return ", ".join([*models, str(cell.drafter), *filter(None, [_card(cell)])])
 
 
-def place() -> Path | None:
+def costs_file() -> Path | None:
     """Return the file for this machine and these versions; None without a cache of the user's."""
     folder = own_folder(FOLDER)
     if folder is None:

@@ -13,7 +13,7 @@ import numpy as np
 from spsbench.metrics.intervals import Estimate, Floats, around_mean
 from spsbench.metrics.rates import RATES, baseline
 from spsbench.metrics.summaries import Summary, tallies, tally_of
-from spsbench.metrics.sums import AT, Tally, paired
+from spsbench.metrics.sums import AT, Tally, pair_generations
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
 
@@ -56,7 +56,7 @@ def paired_change(
     if len(of_runs) != (4 if speedup else 2):
         return None
     rate = RATES["mean_token_time_ms" if speedup else figure]
-    pairs = paired(of_runs, rate.denominator)
+    pairs = pair_generations(of_runs, rate.denominator)
     if pairs is None:
         return None
 
@@ -129,7 +129,7 @@ class RunComparison(NamedTuple):
         return [d for d in self.differences if d.verdict is Change.REGRESSION]
 
 
-def compare(
+def compare_runs(
     base: Sequence[Summary],
     now: Sequence[Summary],
     margins: Mapping[str, float] = MARGINS,
@@ -152,7 +152,7 @@ def compare(
             pairs = runs and paired_change(figure, summary.cell, *runs)
             if not pairs and min(before.mean, after.mean) <= 0:
                 continue
-            change, same = pairs or (_unpaired(before, after), False)
+            change, same = pairs or (_unpaired_change(before, after), False)
             verdict = _verdict(change, margin, lower_is_better=figure in LOWER_IS_BETTER)
             verdict = Change.EQUAL if same else verdict
             values = summary.cell, figure, before, after, change, margin, verdict
@@ -164,7 +164,7 @@ def compare(
     )
 
 
-def _unpaired(before: Estimate, after: Estimate) -> Estimate:
+def _unpaired_change(before: Estimate, after: Estimate) -> Estimate:
     """Return after / before - 1 of independent runs, whose relative errors add in squares."""
     ratio, n = after.mean / before.mean, min(before.n, after.n)
     sides = [

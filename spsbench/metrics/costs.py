@@ -19,7 +19,7 @@ import numpy as np
 
 from spsbench.errors import DataError
 from spsbench.metrics.intervals import Floats
-from spsbench.metrics.surfaces import Surface, Typical, along, in_turns, typical
+from spsbench.metrics.surfaces import MedianEstimate, Surface, in_turns, interpolate_along, typical
 from spsbench.settings.method import Drafting
 from spsbench.spec import Spec
 
@@ -117,7 +117,7 @@ class BatchCosts:
         right = min(max(bisect_left(self.sizes, size), 1), len(self.sizes) - 1)
         near = slice(max(right - 1, 0), right + 1)
         seconds = np.stack([surface.at(n, context) for surface in by_size[near]], -1)
-        return along(self.sizes[near], seconds, size, -math.inf)
+        return interpolate_along(self.sizes[near], seconds, size, -math.inf)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -248,11 +248,11 @@ class Costs:
         """Return the number of turns."""
         return len(self.passes.seconds)
 
-    def target(self, n: float, context: float) -> Typical:
+    def target(self, n: float, context: float) -> MedianEstimate:
         """Return the seconds of a target pass over `n` new tokens after `context` cached tokens."""
         return typical(self.passes.at(n, context), self.busy)
 
-    def relative(self, drafter: Drafting, n: float, context: float) -> Typical:
+    def relative(self, drafter: Drafting, n: float, context: float) -> MedianEstimate:
         """Return c: the time of one of `n` drafted tokens, in passes of the target over one."""
         token_seconds = self.drafter(drafter).draft.at(n, context) / n
         return typical(token_seconds / self.passes.at(1, context), self.busy)

@@ -111,7 +111,7 @@ class Jackknife:
         return Estimate(mean, low, high, n)
 
 
-def over(numerator: int, denominator: int) -> Statistic:
+def ratio_of(numerator: int, denominator: int) -> Statistic:
     """Return the statistic of a ratio of two columns' sums."""
     return lambda sums: sums[..., numerator] / sums[..., denominator]
 
@@ -148,18 +148,18 @@ def ends(at: Floats, left_out: Floats) -> tuple[Floats, Floats]:
     skewness = (influences**3).sum(-1) / squares**1.5
     skewness *= math.sqrt(count * (count - 1)) / (count - 2)
     skewness = np.clip(skewness, -MAX_SKEWNESS, MAX_SKEWNESS)
-    far = student((1 + LEVEL) / 2, count - 2)  # a ratio has two unknown means
-    low = at - error * np.maximum(far, unskewed(far, skewness))
-    return low, at - error * np.minimum(-far, unskewed(-far, skewness))
+    far = student_quantile((1 + LEVEL) / 2, count - 2)  # a ratio has two unknown means
+    low = at - error * np.maximum(far, correct_skewness(far, skewness))
+    return low, at - error * np.minimum(-far, correct_skewness(-far, skewness))
 
 
-def unskewed(quantile: float, skewness: Floats) -> Floats:
+def correct_skewness(quantile: float, skewness: Floats) -> Floats:
     """Return the quantile of a studentised mean of this skewness (Hall 1992)."""
     some = np.where(np.abs(skewness) < NONE, NONE, skewness)
     return np.asarray(3 / some * (np.cbrt(1 + some * (quantile - some / 6)) - 1))
 
 
-def student(p: float, df: int) -> float:
+def student_quantile(p: float, df: int) -> float:
     """Return a quantile of Student's t by its expansion in 1 / df (Abramowitz and Stegun 26.7.5).
 
     Off by less than 0.002 from df = 5 on.
@@ -175,7 +175,7 @@ def student(p: float, df: int) -> float:
 
 
 EXACT = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}
-"""Quantiles of Student's t at 97.5 % where `student`'s expansion is too rough."""
+"""Quantiles of Student's t at 97.5 % where `student_quantile`'s expansion is too rough."""
 
 
 def around_mean(values: Sequence[float]) -> Estimate:
@@ -183,7 +183,7 @@ def around_mean(values: Sequence[float]) -> Estimate:
     mean, n = math.fsum(values) / len(values), len(values)
     if n < 2 or min(values) == max(values):
         return Estimate(mean, None, None, n)
-    far = EXACT.get(n - 1) or student((1 + LEVEL) / 2, n - 1)
+    far = EXACT.get(n - 1) or student_quantile((1 + LEVEL) / 2, n - 1)
     side = far * float(np.std(values, ddof=1)) / math.sqrt(n)
     return Estimate(mean, mean - side, mean + side, n)
 

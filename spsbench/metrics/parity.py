@@ -39,7 +39,7 @@ Combine = Callable[[Sequence[Sequence[dict[str, float]]]], dict[str, list[float]
 
 
 @cache
-def metrics() -> Mapping[str, Metric]:
+def task_metrics() -> Mapping[str, Metric]:
     """Return the metrics of every task, those of installed packages included."""
     by_name: dict[str, Metric] = {}
     for entry in entries("tasks"):
@@ -50,7 +50,7 @@ def metrics() -> Mapping[str, Metric]:
 
 def greatest(metric: str) -> float | None:
     """Return the score of a perfect text; None: no task defines one."""
-    return metrics()[metric].greatest if metric in metrics() else None
+    return task_metrics()[metric].greatest if metric in task_metrics() else None
 
 
 def is_percent(metric: str) -> bool:
@@ -60,7 +60,9 @@ def is_percent(metric: str) -> bool:
 
 def parity_margins() -> dict[str, float]:
     """Return the negligible difference of each metric that has a margin, on 0 .. 1."""
-    return {name: metric.margin for name, metric in metrics().items() if metric.margin is not None}
+    return {
+        name: metric.margin for name, metric in task_metrics().items() if metric.margin is not None
+    }
 
 
 Qualities = dict[str, dict[str, float]]
@@ -214,14 +216,14 @@ def parity(
         none = Estimate(0.0, 0.0, 0.0, n)
         return Parity(metric, *means, none, margin, 0, ParityVerdict.IDENTICAL)
     reach = max(1.0, float(np.abs(differences).max()))  # scores are on 0 .. 1
-    needed = _needed(differences / reach, margin / reach)
+    needed = _samples_needed(differences / reach, margin / reach)
     difference = Estimate(float(differences.mean()), None, None, n)
     if n < FEWEST:
         return Parity(metric, *means, difference, margin, needed, ParityVerdict.UNDECIDED)
-    low, high = _within(differences, reach, (1 - LEVEL) / 2)
+    low, high = _bound_mean(differences, reach, (1 - LEVEL) / 2)
     difference, usual = difference._replace(low=low, high=high), around_mean(differences)
 
-    least, greatest = _within(differences, reach, MISS)
+    least, greatest = _bound_mean(differences, reach, MISS)
     alike = min(old.min(), new.min()) == max(old.max(), new.max())
     if alike or max(means) <= margin or min(means) >= 1 - margin:  # no evidence at an end
         verdict = ParityVerdict.NOT_INFORMATIVE
@@ -234,12 +236,12 @@ def parity(
     return Parity(metric, *means, difference, margin, needed, verdict, usual)
 
 
-def _within(differences: Floats, reach: float, miss: float) -> tuple[float, float]:
+def _bound_mean(differences: Floats, reach: float, miss: float) -> tuple[float, float]:
     """Return the bounds of the mean, each missed with probability `miss`."""
     return lower(differences, -reach, miss), upper(differences, reach, miss)
 
 
-def _needed(differences: Floats, margin: float) -> int:
+def _samples_needed(differences: Floats, margin: float) -> int:
     """Return the samples of this spread at which equal methods pass with chance 1 - `MISSED`.
 
     A bound is as far from the mean as its normal part, over the root of n, and the part that equal

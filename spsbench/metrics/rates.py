@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from spsbench.metrics.intervals import CHANCE, POSITIVE, SHARE, Estimate, Floats, Jackknife, Scale
-from spsbench.metrics.sums import AT, TIMES, Tally, paired, totals
+from spsbench.metrics.sums import AT, TIMES, Tally, pair_generations, totals
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import MEASURES, Measure, RoundRecord
 
@@ -101,7 +101,7 @@ OF_TIME = tuple(
 """The figures of time, which load changes."""
 
 
-def metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:
+def generation_metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:
     """Return the figures of one generation; None for those that its rounds do not give."""
     sums = totals(rounds, prefill_seconds, horizon=1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -118,7 +118,9 @@ def metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:
     )
 
 
-def speedup(baseline: Sequence[tuple[float, int]], other: Sequence[tuple[float, int]]) -> Estimate:
+def estimate_speedup(
+    baseline: Sequence[tuple[float, int]], other: Sequence[tuple[float, int]]
+) -> Estimate:
     """Return the ratio of mean token times, from pairs of (seconds, tokens) by prompt.
 
     Mean token time of `baseline` over that of `other`: a ratio of sums, with an interval over pairs
@@ -159,7 +161,7 @@ def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
     return next((other for other in cells if other.k == 0 and other.same_work(cell)), None)
 
 
-def gains(base: Tally, cell_tally: Tally, k: int | None) -> dict[str, Estimate | None]:
+def baseline_gains(base: Tally, cell_tally: Tally, k: int | None) -> dict[str, Estimate | None]:
     """Return gains over the K = 0 baseline by their names in `Summary`; {} without pairs.
 
     They are ratios of totals that are paired by sample and repeat, so that a prompt weighs the same
@@ -174,7 +176,7 @@ def gains(base: Tally, cell_tally: Tally, k: int | None) -> dict[str, Estimate |
     Methods of one prompt run one after another and mostly share the load of the machine. Where load
     changes from one to the next, only many pairs even it out; `paired` marks such pairs.
     """
-    pairs = paired([base, cell_tally], "started")
+    pairs = pair_generations([base, cell_tally], "started")
     if pairs is None:
         return {}
     token_time, of_answer = RATES["mean_token_time_ms"], RATES["token_time_with_prefill_ms"]

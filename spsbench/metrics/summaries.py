@@ -9,9 +9,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from spsbench.metrics.intervals import CHANCE, SHARE, Estimate, Floats, Jackknife, of_means, over
+from spsbench.metrics.intervals import (
+    CHANCE,
+    SHARE,
+    Estimate,
+    Floats,
+    Jackknife,
+    of_means,
+    ratio_of,
+)
 from spsbench.metrics.parity import Combine, Qualities, average, greatest, qualities
-from spsbench.metrics.rates import MS, OF_TIME, RATES, baseline, gains
+from spsbench.metrics.rates import MS, OF_TIME, RATES, baseline, baseline_gains
 from spsbench.metrics.sums import AT, SIBLINGS, SLOTS, Tally, without_loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import MEASURES, Record, Score
@@ -87,7 +95,7 @@ FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None
 """The fields that hold one estimate."""
 
 
-def spread(times: Floats) -> dict[str, float | None] | None:
+def time_quantiles(times: Floats) -> dict[str, float | None] | None:
     """Return `sd`, `p50`, `p90` and `p99`, each None for too few times; None: there are none."""
     if not len(times):
         return None
@@ -175,7 +183,7 @@ def _rows(
     for cell in cells:
         base = baseline(cell, cells)
         tally = tallies[cell.id]
-        gained = {} if base is None else gains(tallies[base.id], tally, cell.k)
+        gained = {} if base is None else baseline_gains(tallies[base.id], tally, cell.k)
         yield _summary(cell, group, tally, gained, qualities(scores[cell.id], combine(cell)))
 
 
@@ -231,15 +239,15 @@ def _summary(
         loaded=timed - undisturbed,
         horizon=tally.horizon,
         alpha_at=tuple(
-            jackknife.estimate(over(kept, kept + tally.slots), kept + tally.slots, CHANCE)
+            jackknife.estimate(ratio_of(kept, kept + tally.slots), kept + tally.slots, CHANCE)
             for kept in range(first, first + tally.slots)
         ),
         sibling_at=tuple(
-            jackknife.estimate(over(kept, kept + SIBLINGS), kept + SIBLINGS, CHANCE)
+            jackknife.estimate(ratio_of(kept, kept + SIBLINGS), kept + SIBLINGS, CHANCE)
             for kept in range(siblings, siblings + SIBLINGS)
             if rows[:, kept + SIBLINGS].any()
         ),
-        spread=spread(MS * quiet[quiet[:, AT["reached"]] > 0, AT["horizon"]]),
+        spread=time_quantiles(MS * quiet[quiet[:, AT["reached"]] > 0, AT["horizon"]]),
         **figures,
         **gained,
         measured=measured,

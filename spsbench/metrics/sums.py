@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.metrics.intervals import POSITIVE, Estimate, Floats, Jackknife, Scale
-from spsbench.settings.records import MEASURES, Record, RoundRecord, columns
+from spsbench.settings.records import MEASURES, Record, RoundRecord, field_columns
 
 SLOTS = 16  # positions in a round with separate acceptance, under any schedule
 SIBLINGS = 8  # children of a node with separate acceptance
@@ -86,7 +86,7 @@ def totals(
     if not rounds:
         of_time = {"timed": 1, "quiet": float(quiet), "prefill": prefill_seconds}
         return Totals(**of_time if timed else {})
-    of = columns(rounds)
+    of = field_columns(rounds)
     drafted, tested, accepted, overlaps = of["drafted"], of["tested"], of["accepted"], of["overlap"]
     one_by_one = [(t, a) for t, a in zip(tested, accepted, strict=True) if t >= 0]
     tests, kept = (sum(column) for column in zip((0, 0), *one_by_one, strict=True))
@@ -269,7 +269,7 @@ class Tally:
 
     def jackknife(self, rows: Floats) -> Jackknife:
         """Return sums by sample, of `rows` or of `without_loaded(rows)`."""
-        return Jackknife(rows, numbered([sample for sample, _ in self.keys]))
+        return Jackknife(rows, renumber([sample for sample, _ in self.keys]))
 
 
 class Pairs(NamedTuple):
@@ -295,7 +295,7 @@ class Pairs(NamedTuple):
         return estimate and estimate._replace(loaded=self.loaded)
 
 
-def paired(tallies: Sequence[Tally], counted: str) -> Pairs | None:
+def pair_generations(tallies: Sequence[Tally], counted: str) -> Pairs | None:
     """Pair the generations, by sample and repeat, in which `counted` is above 0 in every tally.
 
     Undisturbed timings where all tallies have some, otherwise all. None: the tallies share none.
@@ -311,7 +311,7 @@ def paired(tallies: Sequence[Tally], counted: str) -> Pairs | None:
                 sums[[tally.keys[key] for key in keys]]
                 for tally, sums in zip(tallies, rows, strict=True)
             ]
-            samples = numbered([sample for sample, _ in keys])
+            samples = renumber([sample for sample, _ in keys])
             widths = [side.shape[1] for side in sides]
             return Pairs(Jackknife(np.hstack(sides), samples), widths, loaded, sides)
     return None
@@ -336,6 +336,6 @@ def group_by(items: Iterable[Item], kind: Callable[[Item], Kind]) -> dict[Kind, 
     return groups
 
 
-def numbered(samples: Sequence[int]) -> NDArray[np.intp]:
+def renumber(samples: Sequence[int]) -> NDArray[np.intp]:
     """Return [R] the samples of rows, renumbered 0 .. C-1."""
     return np.unique(np.array(samples, dtype=np.int64), return_inverse=True)[1]

@@ -14,7 +14,7 @@ SLOWEST = 0.1  # share of turns dropped as outliers on a busy machine
 FEWEST_TURNS = 6  # minimum and maximum of 6 cover the median with 97 %, of 5 with 94 %
 
 
-class Typical(NamedTuple):
+class MedianEstimate(NamedTuple):
     """A median over turns with its 95 % interval."""
 
     value: float
@@ -22,7 +22,7 @@ class Typical(NamedTuple):
     high: float
 
 
-def typical(values: Floats, busy: bool = False) -> Typical:
+def typical(values: Floats, busy: bool = False) -> MedianEstimate:
     """Return the median of [T] turns, and the order statistics of its 95 % interval.
 
     Distribution-free (Hahn and Meeker 1991, section 5.2). On a busy machine turns do not vary by
@@ -33,7 +33,7 @@ def typical(values: Floats, busy: bool = False) -> Typical:
     low, high = ordered[rank], ordered[-1 - rank]
     if busy:
         low, high = ordered[0], max(high, np.quantile(ordered, 1 - SLOWEST))
-    return Typical(float(np.median(ordered)), float(low), float(high))
+    return MedianEstimate(float(np.median(ordered)), float(low), float(high))
 
 
 def _rank(count: int) -> int:
@@ -72,8 +72,8 @@ class Surface:
 
     def at(self, tokens: float, context: float) -> Floats:
         """Return [T] seconds of each turn."""
-        rows = along(self.contexts, self.seconds, context, 0.0)  # [T, N]
-        return along(self.tokens, rows, tokens, -math.inf)
+        rows = interpolate_along(self.contexts, self.seconds, context, 0.0)  # [T, N]
+        return interpolate_along(self.tokens, rows, tokens, -math.inf)
 
     def held(self, tokens: float, context: float) -> Floats:
         """Return [T] seconds of each turn, with the nearest grid point beyond the ends."""
@@ -95,7 +95,7 @@ def in_turns(seconds: Floats, turns: int) -> Floats:
     return seconds if len(seconds) == turns else np.full(turns, np.median(seconds))
 
 
-def along(axis: Sequence[int], values: Floats, at: float, least: float) -> Floats:
+def interpolate_along(axis: Sequence[int], values: Floats, at: float, least: float) -> Floats:
     """Interpolate [..., A] values at the points of `axis` -> [...] at one point.
 
     `least`: 0 repeats the first value before the first point, minus infinity extends the first

@@ -53,7 +53,7 @@ class GreedyTexts:
         base = baseline(cell, self._cells)
         if base is None or cell.k == 0:
             return None
-        return same(self.of(cell.id), self.of(base.id))
+        return compare_method_texts(self.of(cell.id), self.of(base.id))
 
     def identical(self) -> frozenset[str]:
         """Return ids of the cells whose texts equal those of ArS for all common samples."""
@@ -61,7 +61,7 @@ class GreedyTexts:
         return frozenset(name for name, count in counts.items() if count and count.all)
 
 
-def same(ours: Texts, theirs: Texts) -> Same | None:
+def compare_method_texts(ours: Texts, theirs: Texts) -> Same | None:
     """Compare the texts of two methods; None: they have none in common."""
     both = ours.keys() & theirs.keys()
     return Same(sum(ours[key] == theirs[key] for key in both), len(both)) if both else None

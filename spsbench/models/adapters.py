@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 
 from spsbench.checkpoints.adapters import Adapter, read_adapters
 from spsbench.checkpoints.weights import read_headers
-from spsbench.heads.files import pickled
-from spsbench.models.third_party import silent, translated
+from spsbench.heads.files import load_pickle
+from spsbench.models.third_party import silence, translate_errors
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def merge_adapters(model: PreTrainedModel, text: str, dtype: torch.dtype) -> Non
         names = [base.name.lower(), folder.name.lower()]
         if names[0] not in str(folder).lower() and names[1] not in adapter.base.lower():
             log.info(f"note: {adapter.folder} is an adapter of {base}, by its own words")
-        with translated("the adapter", adapter.folder), silent():
+        with translate_errors("the adapter", adapter.folder), silence():
             _merge(adapter, model)
     for weight in model.parameters():
         weight.data = weight.data.to(dtype)
@@ -56,7 +56,7 @@ def _merge(adapter: Adapter, model: PreTrainedModel) -> None:
     from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 
     is_safe = adapter.file.suffix == ".safetensors"
-    names = {*(read_headers([adapter.file]) if is_safe else pickled(adapter.file, "meta"))}
+    names = {*(read_headers([adapter.file]) if is_safe else load_pickle(adapter.file, "meta"))}
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     shared = {name for name, module in model.named_modules() if module in (head, embeddings)}
     changes = any(f".{module}." in name for name in names for module in shared)

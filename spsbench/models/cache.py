@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spsbench.checkpoints.config import hidden_settings, read_config
-from spsbench.engines.eager import Eager, UnsupportedModelError, context_of, rows_of
+from spsbench.engines.eager import Eager, UnsupportedModelError, context_of, logits_width
 from spsbench.engines.quantization.layers import format_of
-from spsbench.engines.session.recurrent import register
+from spsbench.engines.session.recurrent import register_states
 from spsbench.errors import DataError, SpsError, replace_fields
 from spsbench.heads.families import OVERRIDES, head_part
 from spsbench.heads.head import Head, mark_of
@@ -23,17 +23,17 @@ from spsbench.loop.guards import plan_of
 from spsbench.loop.types import Engine
 from spsbench.messages import announce_if_slow
 from spsbench.models.drafter_weights import load_head, own_weights
-from spsbench.models.gguf.unpack import blocks_in_words, origin
+from spsbench.models.gguf.unpack import blocks_in_words, original_format
 from spsbench.models.loader import materialise
-from spsbench.models.source import Source, source_of
-from spsbench.models.third_party import open_config, silent
+from spsbench.models.source import ModelSource, source_of
+from spsbench.models.third_party import open_config, silence
 from spsbench.models.tokenizers import (
     IdTokenizer,
-    check_same,
+    check_same_tokens,
     difference,
     eos_ids,
+    model_token_count,
     special_tokens,
-    token_count,
     tokens_beyond,
 )
 from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
@@ -188,7 +188,7 @@ class ModelCache:
         paired = draft_located.folder != target.folder
         both = self._vocabularies(target, draft_located) if wish.drafts_in_any else None
         if paired and both is None:
-            check_same(target.tokenizer, draft_located.tokenizer)
+            check_same_tokens(target.tokenizer, draft_located.tokenizer)
         eos = eos_ids(target.folder, target.tokenizer)
         model = self._model(target, wish.runs_engines)
         if head is not None and head.target_mark not in (None, mark_of(model)):
@@ -199,10 +199,10 @@ class ModelCache:
         with about_draft():
             second = model if draft is None else self._model(draft_located, wish.runs_engines)
         alike = both is None
-        size = token_count("target", rows_of(model), target.tokenizer)
+        size = model_token_count("target", logits_width(model), target.tokenizer)
         numbers = isinstance(target.tokenizer, IdTokenizer)
         tokenizer = target.tokenizer if numbers else draft_located.tokenizer
-        of_draft = token_count("draft", rows_of(second), tokenizer)
+        of_draft = model_token_count("draft", logits_width(second), tokenizer)
         if both is not None:
             check_rows({"target": (target, model), "draft": (draft_located, second)})
         return Loaded(
@@ -276,8 +276,8 @@ class ModelCache:
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{located.spec.id} {model.dtype} {spec}"
         try:
-            with silent():  # transformers says of each kernel package that it is not there
-                register(model)
+            with silence():  # transformers says of each kernel package that it is not there
+                register_states(model)
             chosen = engine.prepare(
                 model, known=self.choices.get(name), threads=self._access.threads
             )
@@ -341,7 +341,7 @@ class LocatedModel(NamedTuple):
     """A located model before its weights are loaded."""
 
     spec: ModelSpec
-    source: Source
+    source: ModelSource
     folder: Path
     tokenizer: Any
 
@@ -349,7 +349,7 @@ class LocatedModel(NamedTuple):
 def check_rows(models: Mapping[str, tuple[LocatedModel, PreTrainedModel]]) -> None:
     """Refuse tokens beyond the rows of a model, where two vocabularies are translated."""
     for name, (place, model) in models.items():
-        if unused := tokens_beyond(place.tokenizer, rows_of(model)):
+        if unused := tokens_beyond(place.tokenizer, logits_width(model)):
             raise DataError(
                 f"the {name} has no row for the token {unused[0]} ({place.folder}): expected one "
                 "for each, to translate between two vocabularies. Use `drafter` ngram"
@@ -371,7 +371,7 @@ def pair_warnings(cell: Cell, loaded: Any, *, chat: bool) -> Iterator[str]:
         return
     target, draft = loaded.target, loaded.draft
     for name, model in zip(("target", "draft model"), loaded.models, strict=False):
-        if (before := origin(model.config.name_or_path)) is not None:
+        if (before := original_format(model.config.name_or_path)) is not None:
             kept = format_of(model) == BLOCKS
             blocks = blocks_in_words(model.config.name_or_path)
             yield f"the {name}'s weights are " + (
@@ -394,17 +394,17 @@ def pair_warnings(cell: Cell, loaded: Any, *, chat: bool) -> Iterator[str]:
         yield f"{padding} of the target's {rows} logits are no tokens and never drawn"
     hidden = hidden_settings(loaded.folder)
     if stops := hidden.pop("stop_strings", None):
-        yield f"{_ignored({'stop_strings': stops})} (`stop` ends a text)"
+        yield f"{_list_ignored({'stop_strings': stops})} (`stop` ends a text)"
     taken = (*IN_CONFIGS, *WARP)
     if others := {name: value for name, value in hidden.items() if name not in taken}:
-        yield f"{_ignored(others)} (the distribution that is preserved has none of these)"
+        yield f"{_list_ignored(others)} (the distribution that is preserved has none of these)"
     if not chat and (sampling := {name: hidden[name] for name in taken if name in hidden}):
-        yield f"{_ignored(sampling)} (a chat takes these)"
+        yield f"{_list_ignored(sampling)} (a chat takes these)"
     if not loaded.eos:
         yield "the target has no end-of-text token: only `max_new_tokens` and `stop` end the text"
 
 
-def _ignored(settings: Mapping[str, Any]) -> str:
+def _list_ignored(settings: Mapping[str, Any]) -> str:
     listed = ", ".join(f"{name}={str(value)[:FEW]}" for name, value in settings.items())
     return f"ignored from the target's generation_config: {listed}"
 

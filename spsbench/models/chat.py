@@ -12,10 +12,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.checkpoints.config import NEUTRAL, expanded, read_object
+from spsbench.checkpoints.config import NEUTRAL, expand_path, read_object
 from spsbench.errors import DataError
 from spsbench.hardware.child import Child
-from spsbench.models.folder import locate, named
+from spsbench.models.folder import is_bundled_name, locate
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.models.gguf.tokenizer import sampling_settings
 from spsbench.settings.cell import WARP
@@ -65,12 +65,12 @@ def has_template(ref: ModelSpec, access: Access) -> bool:
 
     Of a model at the hub, the small files that would tell are fetched or found in the cache.
     """
-    path = expanded(ref.id)
+    path = expand_path(ref.id)
     if ref.served:
         return False
     if not ref.random and named_gguf(ref.id) and path.is_file():
         return bool(read_header(path).values.get("tokenizer.chat_template"))
-    return any(map(_tells, files_of(ref, _FILES, access)))
+    return any(map(_tells, fetch_files(ref, _FILES, access)))
 
 
 def template_lookup(access: Access) -> Callable[[ModelSpec], bool]:
@@ -80,8 +80,8 @@ def template_lookup(access: Access) -> Callable[[ModelSpec], bool]:
 
 def own_sampling(ref: ModelSpec, access: Access) -> dict[str, Any]:
     """Return the sampling in a model's generation config, as the file has it, by option."""
-    path = expanded(ref.id)
-    files = files_of(ref, (GENERATION,), access)
+    path = expand_path(ref.id)
+    files = fetch_files(ref, (GENERATION,), access)
     values = read_object(files[0], LIMIT) if files else {}
     if not (ref.random or ref.served) and named_gguf(ref.id) and path.is_file():
         values = sampling_settings(read_header(path))
@@ -100,15 +100,15 @@ def sampling_lookup(access: Access) -> Callable[[ModelSpec], dict[str, Any]]:
     return cache(partial(own_sampling, access=access))
 
 
-def files_of(ref: ModelSpec, names: Sequence[str], access: Access) -> list[Path]:
+def fetch_files(ref: ModelSpec, names: Sequence[str], access: Access) -> list[Path]:
     """Return some small files of a model, those that exist; none for GGUF and random weights.
 
     Files of a model at the hub are fetched or found in the cache.
     """
-    path = expanded(ref.id)
+    path = expand_path(ref.id)
     if ref.random or ref.served or (named_gguf(ref.id) and path.is_file()):
         return []
-    if named(ref.id) or path.is_dir():
+    if is_bundled_name(ref.id) or path.is_dir():
         folder = locate(ref, access)
         return [folder / name for name in names if (folder / name).is_file()]
     return _at_hub(ref, names, access.offline)
@@ -133,14 +133,14 @@ def _at_hub(ref: ModelSpec, names: Sequence[str], offline: bool) -> list[Path]:
     return files
 
 
-class Span(NamedTuple):
+class ChatPiece(NamedTuple):
     """A piece of a rendered chat."""
 
     text: str
     plain: bool  # words of the user that look like a control token
 
 
-def render(
+def render_spans(
     template: str,
     messages: Sequence[Mapping[str, object]],
     names: Mapping[str, Any],
@@ -149,7 +149,7 @@ def render(
     clock: datetime | None = None,
     *,
     opens_answer: bool = True,
-) -> list[Span]:
+) -> list[ChatPiece]:
     """Render the chat to text, cut where the messages contain one of `controls`.
 
     Marks of thoughts in the model's own messages stay as they are: templates look for them.
@@ -177,9 +177,9 @@ def render(
     spans = []
     while hits := [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]:
         at, mark = min(hits)
-        spans += [Span(text[:at], False), Span(marks[mark], True)]
+        spans += [ChatPiece(text[:at], False), ChatPiece(marks[mark], True)]
         text = text[at + len(mark) :]
-    return [span for span in (*spans, Span(text, False)) if span.text]
+    return [span for span in (*spans, ChatPiece(text, False)) if span.text]
 
 
 def _with_all_words(write: Callable[[list[Any]], str], messages: list[Any], instead: str) -> str:

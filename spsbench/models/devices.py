@@ -99,7 +99,7 @@ def check_dtype(dtype: str) -> None:
         )
 
 
-def choose(dtype: str, place: torch.device, files: Sequence[Path]) -> torch.dtype:
+def choose_dtype(dtype: str, place: torch.device, files: Sequence[Path]) -> torch.dtype:
     """Resolve `dtype`: `auto` is float32 on a CPU, else the dtype of most weights."""
     if dtype == "auto" and place.type == "cpu":
         dtype = "float32"

@@ -14,9 +14,9 @@ from torch import Tensor
 from spsbench.checkpoints.config import read_config, read_object
 from spsbench.checkpoints.weights import read_headers, stale_names
 from spsbench.errors import DataError, MissingError, SpsError, UsageError
-from spsbench.heads.head import TRAINING, Head, read, tensors_of
+from spsbench.heads.head import TRAINING, Head, read_head, read_tensors
 from spsbench.loop.drafter_context import OwnWeights
-from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
+from spsbench.models.devices import check_dtype, choose_dtype, find_device, warn_of_memory
 from spsbench.models.folder import locate
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BLOCKS, ModelSpec
@@ -45,7 +45,7 @@ def load_head(
         target: name and config of the target.
     """
     folder = _folder(spec, access, "head")
-    head = read(
+    head = read_head(
         folder,
         target[1],
         names=(target[0], spec.id),
@@ -59,7 +59,7 @@ def load_head(
     device, number = _place(spec, head.files.paths)
     tensors = {
         parameter: tensor.to(device, number if tensor.is_floating_point() else None)
-        for parameter, tensor in tensors_of(head).items()
+        for parameter, tensor in read_tensors(head).items()
     }
     noted: dict[str, Any] = {}
     with suppress(SpsError, OSError):  # a file of that name by others says nothing here
@@ -112,7 +112,7 @@ def _folder(spec: ModelSpec, access: Access, what: str) -> Path:
 def _place(spec: ModelSpec, files: Sequence[Path]) -> tuple[torch.device, torch.dtype]:
     """Return the device and dtype of the weights in `files`."""
     device = find_device(spec.device)
-    number = choose(spec.dtype, device, files)
+    number = choose_dtype(spec.dtype, device, files)
     warn_of_memory(files, number, device)
     return device, number
 

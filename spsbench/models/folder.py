@@ -12,7 +12,7 @@ from spsbench.checkpoints.adapters import read_adapters
 from spsbench.checkpoints.config import (
     check_config,
     embedding_and_layers,
-    expanded,
+    expand_path,
     read_config,
     refuse_pointer,
 )
@@ -25,8 +25,8 @@ from spsbench.checkpoints.weights import (
 )
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
 from spsbench.models.gguf.header import named_gguf
-from spsbench.models.gguf.unpack import unpacked
-from spsbench.models.hub import fetch
+from spsbench.models.gguf.unpack import unpacked_folder
+from spsbench.models.hub import fetch_snapshot
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec, fetched_folder
 
@@ -51,7 +51,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 def local_folder(name: str) -> Path | None:
     """Return the folder of a bundled model or of a path; None for a model at a hub."""
-    return _named(name) or _local(name)
+    return _bundled_folder(name) or _local(name)
 
 
 def locate(ref: ModelSpec, access: Access) -> Path:
@@ -70,7 +70,7 @@ def locate(ref: ModelSpec, access: Access) -> Path:
         return local
     if not is_hub_id(ref.id):
         raise _no_such(ref.id)
-    folder = fetch(ref, access)
+    folder = fetch_snapshot(ref, access)
     pinned = ref.revision is not None and _COMMIT.fullmatch(ref.revision)
     if ref.trust_remote_code and not pinned and read_config(folder).get("auto_map"):
         raise DataError(
@@ -85,12 +85,12 @@ def is_hub_id(name: str) -> bool:
     return _HUB_ID.fullmatch(name) is not None
 
 
-def named(name: str) -> bool:
+def is_bundled_name(name: str) -> bool:
     """Return whether `name` is a bundled model's: neither a path nor a hub id."""
     return name in BUNDLED or name in FETCHED
 
 
-def _named(name: str) -> Path | None:
+def _bundled_folder(name: str) -> Path | None:
     """Return a bundled model's folder, None for another name; MissingError: its weights lack."""
     if name in FETCHED:
         folder = fetched_folder(name)
@@ -115,14 +115,14 @@ def _local(name: str) -> Path | None:
     """Return a folder, or an unpacked GGUF file's; None: neither. SpsError: unusable."""
     if "\0" in name or not name.strip():
         raise _no_such(name)
-    path = expanded(name)
+    path = expand_path(name)
     try:
         path.stat()
         if path.is_dir():
             os.scandir(path).close()
             return path
         if named_gguf(name):
-            return unpacked(path)
+            return unpacked_folder(path)
     except PermissionError as error:
         raise PermissionDeniedError.unreadable(path, name) from error
     except OSError:

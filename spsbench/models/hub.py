@@ -54,29 +54,29 @@ _SPARE = 1.05  # free disk wanted for each byte to come
 _TIMEOUT = 10.0  # seconds for one answer of a hub that answered the probe
 
 
-def fetch(ref: ModelSpec, access: Access) -> Path:
+def fetch_snapshot(ref: ModelSpec, access: Access) -> Path:
     """Return the local snapshot folder of a hub id; missing files are downloaded unless offline."""
-    quieten()
+    quiet_libraries()
     offline = access.offline or why_offline("HF_HUB_OFFLINE") is not None
     if offline or not reachable():
         if "huggingface_hub" not in sys.modules:
             go_offline()
-        return _cached(ref, access, offline)
+        return _cached_snapshot(ref, access, offline)
     try:
         return _download(ref, access)
     except SpsError:
         raise
     except Exception as error:  # the libraries below raise kinds of five packages
-        raise _translated(error, ref, endpoint()) from error
+        raise _translate_error(error, ref, hub_address()) from error
 
 
-def _cached(ref: ModelSpec, access: Access, offline: bool) -> Path:
+def _cached_snapshot(ref: ModelSpec, access: Access, offline: bool) -> Path:
     """Return the cached folder of `ref`; UnavailableError: not cached, or only in part."""
     from huggingface_hub import try_to_load_from_cache
 
     config_path = try_to_load_from_cache(ref.id, "config.json", revision=ref.revision)
-    unreached = not access.offline and (not offline or endpoint() in _silent)
-    why = f"the hub cannot be reached ({endpoint()})" if unreached else "offline mode is on"
+    unreached = not access.offline and (not offline or hub_address() in _silent)
+    why = f"the hub cannot be reached ({hub_address()})" if unreached else "offline mode is on"
     named = ref.id if ref.revision is None else f"{ref.id} at {ref.revision}"
     what = "is not cached"
     if isinstance(config_path, str):
@@ -124,10 +124,12 @@ def fetch_file(repository: str, file: str, revision: str | None = None) -> Path:
     try:
         return Path(hf_hub_download(repository, file, repo_type="dataset", revision=revision))
     except Exception as error:
-        raise _translated(error, ModelSpec(repository, revision=revision), endpoint()) from error
+        raise _translate_error(
+            error, ModelSpec(repository, revision=revision), hub_address()
+        ) from error
 
 
-def endpoint() -> str:
+def hub_address() -> str:
     """Return the address of the hub without any user name or password in it."""
     parts = urllib.parse.urlsplit(_address())
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
@@ -139,7 +141,7 @@ def _address() -> str:
 
 def reachable(timeout: float = 3.0) -> bool:
     """Return whether the hub answers within `timeout` seconds, be it with an error page."""
-    address = endpoint()  # urllib knows no user names in addresses, and 401 is an answer too
+    address = hub_address()  # urllib knows no user names in addresses, and 401 is an answer too
     if not address.startswith(("http://", "https://")):
         return False
     answered = threading.Event()
@@ -179,7 +181,7 @@ def why_offline(*names: str) -> str | None:
         return f"{switch} is set"
     if not _before:
         return None
-    return "the hub cannot be reached" if endpoint() in _silent else "offline mode is on"
+    return "the hub cannot be reached" if hub_address() in _silent else "offline mode is on"
 
 
 def set_here() -> dict[str, str | None]:
@@ -191,14 +193,14 @@ def _is_on(name: str) -> bool:
     return os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-def quieten() -> None:
+def quiet_libraries() -> None:
     """Turn telemetry off, and progress bars too unless standard error is a terminal."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
-def imported() -> bool:
+def environment_is_read() -> bool:
     """Return whether the libraries have read their environment variables already."""
     return "huggingface_hub.constants" in sys.modules
 
@@ -228,7 +230,7 @@ def _download(ref: ModelSpec, access: Access) -> Path:
     """Download what the snapshot of `ref` lacks; return its folder. DataError: no config.json."""
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
-    api, address = HfApi(), endpoint()
+    api, address = HfApi(), hub_address()
     # The name of the revision is kept with the files, for the next time without a network.
     commit = api.resolve_revision(ref.id, revision=ref.revision).resolved
     info = api.model_info(ref.id, revision=commit, files_metadata=True, timeout=_TIMEOUT)
@@ -298,7 +300,7 @@ def _check_disk(ref: ModelSpec, size: int, cache: Path) -> None:
         )
 
 
-def _translated(error: Exception, ref: ModelSpec, address: str) -> SpsError:
+def _translate_error(error: Exception, ref: ModelSpec, address: str) -> SpsError:
     """Return an error of the hub's libraries as ours: what it was, and what to do."""
     from huggingface_hub import errors
 

@@ -20,9 +20,9 @@ from spsbench.checkpoints.weights import WHOLE, stale_names, weight_files
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.ranks import missing_ranks, ranks
 from spsbench.models.adapters import merge_adapters
-from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
-from spsbench.models.third_party import open_config, silent, translated
-from spsbench.parallel.process_group import connect, lost_rank_as_error, share
+from spsbench.models.devices import check_dtype, choose_dtype, find_device, warn_of_memory
+from spsbench.models.third_party import open_config, silence, translate_errors
+from spsbench.parallel.process_group import join_group, lost_rank_as_error, share_model
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 
@@ -50,9 +50,9 @@ def load_model(
     size, remote = spec.ranks, spec.trust_remote_code
     check_dtype(spec.dtype)
     files = weight_files(folder, allow_pickle=access.allow_pickle)
-    with translated("the model", folder), silent():
+    with translate_errors("the model", folder), silence():
         config = open_config(folder, trust_remote_code=remote)
-        number = choose(spec.dtype, place, files)
+        number = choose_dtype(spec.dtype, place, files)
         wide = torch.promote_types(number, torch.float32) if spec.adapter else number
         if size == 1:
             warn_of_memory(files, number, place)
@@ -227,10 +227,10 @@ def load_shared(folder: Path, spec: ModelSpec, access: Access) -> PreTrainedMode
     """
     if ranks().size == 1:
         raise missing_ranks(str(folder), spec.ranks)
-    connect()
+    join_group()
     with lost_rank_as_error():
         model = load_model(folder, replace(spec, device=own_device(spec.device)), access)
-    share(model)
+    share_model(model)
     return model
 
 

@@ -9,14 +9,14 @@ from functools import cache, partial
 from importlib.util import find_spec
 from typing import TypeVar
 
-from spsbench.checkpoints.config import check_divisible, expanded, read_config
+from spsbench.checkpoints.config import check_divisible, expand_path, read_config
 from spsbench.errors import DataError, MissingError, SpsError, UsageError
 from spsbench.hardware.environment import bound_spinning, variable_errors
 from spsbench.hardware.ranks import missing_ranks, ranks
-from spsbench.heads.families import family_of, head_part, recognised
+from spsbench.heads.families import family_of, head_part, recognise_head
 from spsbench.models import hub
 from spsbench.models.chat import sampling_lookup, template_lookup
-from spsbench.models.folder import check_folder, local_folder, locate, named
+from spsbench.models.folder import check_folder, is_bundled_name, local_folder, locate
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.plugins import is_ours
 from spsbench.settings.cell import CONSTANT, CellRequest, Configuration
@@ -85,7 +85,7 @@ def check_heads(cells: Iterable[CellRequest], access: Access) -> None:
         folder = local_folder(draft.id)
         if folder is None:
             continue
-        recognised(
+        recognise_head(
             folder,
             names=(target.id, draft.id),
             drafter=drafter.name,
@@ -117,9 +117,9 @@ def check_ranks(models: Iterable[ModelSpec]) -> None:
             f"{size} ranks (torchrun): expected a model that they share. Leave torchrun out"
         )
     if shared:
-        from spsbench.parallel.process_group import connect
+        from spsbench.parallel.process_group import join_group
 
-        connect()
+        join_group()
 
 
 log = logging.getLogger(__name__)
@@ -132,13 +132,13 @@ def read_once(request: CellRequest, access: Access, read: Callable[[], T]) -> T:
     """Return what `read` takes from the user; of ranks that share a model, which meet here, one."""
     if request.ranks == 1:
         return read()
-    prepare([request], access)
+    prepare_access([request], access)
     from spsbench.parallel.process_group import on_rank_0
 
     return on_rank_0(read)
 
 
-def prepare(requests: Sequence[CellRequest], access: Access, hub: bool = False) -> None:
+def prepare_access(requests: Sequence[CellRequest], access: Access, hub: bool = False) -> None:
     """Check the environment and the local folders, and decide between online and offline.
 
     The libraries read HF_HUB_OFFLINE when they are imported, so this check comes first; an unusable
@@ -148,8 +148,8 @@ def prepare(requests: Sequence[CellRequest], access: Access, hub: bool = False) 
         hub: whether data may come from the hub.
     """
     models = [model for request in requests for model in request.models]
-    check_environment()
-    check_packages()
+    check_variables()
+    check_shadowed_packages()
     check_local(checkpoints(requests), access)
     check_ranks(models)
     check_heads(requests, access)
@@ -177,8 +177,8 @@ def checkpoints(cells: Iterable[CellRequest]) -> list[ModelSpec]:
 def check_local(models: Iterable[ModelSpec], access: Access) -> None:
     """Check the folders among `models`."""
     for model in models:
-        if named_gguf(model.id) and expanded(model.id).is_file():
-            read_header(expanded(model.id))  # unpacking needs the libraries
+        if named_gguf(model.id) and expand_path(model.id).is_file():
+            read_header(expand_path(model.id))  # unpacking needs the libraries
         elif not on_hub(model):
             check_folder(locate(model, access), model, access)
 
@@ -192,26 +192,28 @@ def decide(access: Access, needs_hub: bool) -> None:
     if not access.offline and needs_hub:
         if hub.reachable():
             return
-        log.info(f"the hub cannot be reached ({hub.endpoint()}): only what is cached can be used")
-    if not hub.imported():
+        log.info(
+            f"the hub cannot be reached ({hub.hub_address()}): only what is cached can be used"
+        )
+    if not hub.environment_is_read():
         hub.go_offline()
 
 
 def on_hub(ref: ModelSpec) -> bool:
     """Return whether `ref` can only be a hub id; paths are never looked up on the network."""
-    there = os.path.exists(expanded(ref.id))  # False for an invalid name
-    ours = named(ref.id) or named_gguf(ref.id) or ref.served
+    there = os.path.exists(expand_path(ref.id))  # False for an invalid name
+    ours = is_bundled_name(ref.id) or named_gguf(ref.id) or ref.served
     return not ours and bool(HUB_ID.fullmatch(ref.id)) and not there
 
 
-def check_environment() -> None:
+def check_variables() -> None:
     """Check variables that would break the libraries or slow them down."""
     bound_spinning()
     for error in variable_errors():
         raise error
 
 
-def check_packages() -> None:
+def check_shadowed_packages() -> None:
     """Raise DataError if a file such as torch.py hides a package, MissingError if there is none."""
     for name in ("torch", "transformers"):
         package = find_spec(name)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from spsbench.engines.eager import context_of, rows_of
+from spsbench.engines.eager import context_of, logits_width
 from spsbench.errors import DataError, UsageError
-from spsbench.loop.decoder import Prompt as EnginePrompt
-from spsbench.loop.text import PromptError, token_ids
+from spsbench.loop.decoder import EnginePrompt as EnginePrompt
+from spsbench.loop.text import PromptError, to_token_ids
 from spsbench.models.cache import Loaded
-from spsbench.models.tokenizers import encode, encode_chat
+from spsbench.models.tokenizers import encode_chat, encode_text
 from spsbench.settings.cell import Cell
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """A text to continue, its token ids, or the messages of a conversation with role and content."""
 
 
-def batch_of(prompt: Any) -> list[Any] | None:
+def prompts_in_batch(prompt: Any) -> list[Any] | None:
     """Return the prompts of a batch: a list of texts, of lists of token ids, or of conversations.
 
     None: one prompt.
@@ -61,9 +61,11 @@ def ids_of(
         raise UsageError("`system` without `chat`: expected both or none")
     here = isinstance(loaded, Loaded)
     if isinstance(prompt, str):
-        ids = loaded.tokenizer and encode(loaded.tokenizer, prompt)
+        ids = loaded.tokenizer and encode_text(loaded.tokenizer, prompt)
         return ids if here else EnginePrompt(prompt, ids)
-    return token_ids(cast("Sequence[int]", prompt), rows_of(loaded.target) if here else None)
+    return to_token_ids(
+        cast("Sequence[int]", prompt), logits_width(loaded.target) if here else None
+    )
 
 
 def _messages(prompt: Any) -> list[dict[str, Any]] | None:
@@ -111,7 +113,7 @@ def _parse_arguments(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-def fitted(
+def fit_prompt(
     cell: Cell, loaded: Any, prompt: list[int] | EnginePrompt, truncate: bool
 ) -> list[int] | EnginePrompt:
     """Return `prompt`, its oldest tokens cut if `truncate`; DataError: it exceeds the context."""

@@ -16,7 +16,7 @@ from transformers import AutoConfig
 
 from spsbench.errors import UsageError
 from spsbench.hardware.files import cache_home
-from spsbench.models.third_party import silent
+from spsbench.models.third_party import silence
 from spsbench.settings.models import Shape
 
 STEP = 8  # widths of inner layers are multiples of it
@@ -35,9 +35,9 @@ def shaped_folder(target: Path, shape: Shape) -> Path:
     Args:
         target: folder of the `config.json` whose architecture and vocabulary the draft has.
     """
-    with silent():
+    with silence():
         config = AutoConfig.from_pretrained(target, local_files_only=True)
-    text = json.dumps(reshaped(plain(config), shape), sort_keys=True)
+    text = json.dumps(with_shape(text_config(config), shape), sort_keys=True)
     folder = cache_home() / "shapes" / f"{shape}-{sha256(text.encode()).hexdigest()[:16]}"
     if not (folder / "config.json").is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,25 +49,25 @@ def shaped_folder(target: Path, shape: Shape) -> Path:
 
 def shape_of(config: Any) -> Shape:
     """Return the shape in a transformers configuration."""
-    values = plain(config)
-    return Shape(first(values, WIDTH), first(values, DEPTH))
+    values = text_config(config)
+    return Shape(first_value(values, WIDTH), first_value(values, DEPTH))
 
 
-def plain(config: Any) -> dict[str, Any]:
+def text_config(config: Any) -> dict[str, Any]:
     """Return the values of a language model's configuration."""
     values: dict[str, Any] = json.loads(config.get_text_config().to_json_string(use_diff=False))
     return values
 
 
-def reshaped(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+def with_shape(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     """Return a configuration of the same architecture in another shape.
 
     Head width stays where the model width allows, the ratio of query to key-value heads and the
     proportion of the inner layer stay, and values listed by layer are extended to the new depth.
     """
     config = {name: value for name, value in values.items() if name not in DROPPED}
-    width, depth = first(values, WIDTH), first(values, DEPTH)
-    heads = first(values, HEADS)
+    width, depth = first_value(values, WIDTH), first_value(values, DEPTH)
+    heads = first_value(values, HEADS)
     head_width = values.get("head_dim") or width // heads
     n_heads = next(
         n
@@ -95,7 +95,7 @@ def reshaped(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     return config
 
 
-def first(values: Mapping[str, Any], names: Iterable[str]) -> int:
+def first_value(values: Mapping[str, Any], names: Iterable[str]) -> int:
     """Return the value of the first of `names` that is a whole number; UsageError: none is."""
     sizes = (values[name] for name in names if isinstance(values.get(name), int))
     size: int | None = next(sizes, None)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from spsbench.checkpoints.config import check_config, expanded, read_config
+from spsbench.checkpoints.config import check_config, expand_path, read_config
 from spsbench.engines.quantization.layers import quantise
 from spsbench.errors import DataError, MissingError
 from spsbench.models.devices import check_dtype, find_device
@@ -19,7 +19,7 @@ from spsbench.models.folder import check_folder, locate
 from spsbench.models.gguf.blocks import check_blocks, lay_blocks
 from spsbench.models.loader import load_model, load_shared
 from spsbench.models.shape import shaped_folder
-from spsbench.models.third_party import open_config, silent, translated
+from spsbench.models.third_party import open_config, silence, translate_errors
 from spsbench.models.tokenizers import IdTokenizer, load_tokenizer
 from spsbench.settings.execution import Access
 from spsbench.settings.models import (
@@ -35,14 +35,14 @@ from spsbench.settings.models import (
 log = logging.getLogger(__name__)
 
 
-def source_of(spec: ModelSpec, access: Access, *, seed: int = 0) -> "Source":
+def source_of(spec: ModelSpec, access: Access, *, seed: int = 0) -> "ModelSource":
     """Return the source of a model; `seed` is that of random weights."""
     how = replace(spec, id="", revision=None, engine=ModelSpec("").engine)
-    return Source(how, access, seed if spec.random else 0)
+    return ModelSource(how, access, seed if spec.random else 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """The steps to a model and its tokenizer.
 
     A model is trained, and bundled, in a folder, or at a hub; or it has random weights in the shape
@@ -82,10 +82,10 @@ class Source:
             model = model_of_shape(folder, self.how, self.seed)
         else:
             model = load_model(folder, self.how, self.access, mapped=mapped)
-        return rounded(model, self.how.quantised, folder)
+        return quantise_linears(model, self.how.quantised, folder)
 
 
-def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
+def quantise_linears(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
     """Quantise `model`'s linear layers to `name`, None keeps them; DataError: it has none."""
     if name == BLOCKS:
         lay_blocks(model, folder)
@@ -106,7 +106,7 @@ def locate_shape(ref: ModelSpec, access: Access) -> Path:
     if ref.id.startswith(SHAPE):
         shape, of = parse_shape(ref.id)
         return shaped_folder(locate_shape(replace(ref, id=of or ""), access), shape)
-    path = BUNDLED.get(ref.id) or expanded(ref.id)
+    path = BUNDLED.get(ref.id) or expand_path(ref.id)
     if ref.id in FETCHED:
         path = fetched_folder(ref.id)
     folder = path.parent if path.name == "config.json" else path
@@ -139,7 +139,7 @@ def model_of_shape(folder: Path, how: ModelSpec, seed: int) -> PreTrainedModel:
     on_gpu = place.type == "cuda"  # a processor draws a billion in half a minute
     drawn_on = place if on_gpu else torch.device("cpu")
     forked = torch.random.fork_rng([place] if on_gpu else [])
-    with translated("the shape", folder), silent(), forked, drawn_on:
+    with translate_errors("the shape", folder), silence(), forked, drawn_on:
         (torch.manual_seed if on_gpu else torch.default_generator.manual_seed)(seed)
         config = open_config(folder)
         options = {} if how.attention is None else {"attn_implementation": how.attention}

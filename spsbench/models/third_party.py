@@ -46,7 +46,7 @@ def open_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
 
 @contextmanager
-def silent() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Silence transformers' log lines, warnings and progress bars inside a `with` block."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
@@ -90,7 +90,7 @@ def without_panics() -> Iterator[None]:
 
 
 @contextmanager
-def translated(what: str, where: Path | str) -> Iterator[None]:
+def translate_errors(what: str, where: Path | str) -> Iterator[None]:
     """Turn any error inside into an `SpsError` with one line."""
     try:
         yield

@@ -16,8 +16,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from spsbench.checkpoints.config import CONFIG_LIMIT, read_object
 from spsbench.errors import DataError
-from spsbench.models.chat import Span, render
-from spsbench.models.third_party import open_config, silent, translated, without_panics
+from spsbench.models.chat import ChatPiece, render_spans
+from spsbench.models.third_party import open_config, silence, translate_errors, without_panics
 from spsbench.settings.thoughts import is_mark
 
 _SECTIONS = ("model", "normalizer", "pre_tokenizer", "decoder")
@@ -60,13 +60,13 @@ def load_tokenizer(
     check_growth(folder)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": trust_remote_code}
     if (folder / "config.json").is_file() and not trust_remote_code:
-        with translated("config.json", folder), silent():
+        with translate_errors("config.json", folder), silence():
             options["config"] = open_config(folder)
-    with translated("the tokenizer", folder), silent():
+    with translate_errors("the tokenizer", folder), silence():
         return AutoTokenizer.from_pretrained(folder, **options)
 
 
-def encode(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[int]:
+def encode_text(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[int]:
     """Encode a prompt, names of special tokens as text; DataError: a NUL, a surrogate, no ids.
 
     A BOS is added where the tokenizer adds one by itself, and where the prompt is blank.
@@ -82,7 +82,7 @@ def encode(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[i
             f"a lone surrogate at character {error.start} (prompt): expected Unicode text. "
             "Save the prompt as UTF-8"
         ) from error
-    with translated("the tokenizer", tokenizer.name_or_path), silent(), without_panics():
+    with translate_errors("the tokenizer", tokenizer.name_or_path), silence(), without_panics():
         ids = [int(i) for i in tokenizer.encode(text, split_special_tokens=True)]
     if text.strip() and ids:
         return ids
@@ -112,7 +112,7 @@ def encode_chat(
     """
     if not tokenizer.chat_template:
         raise DataError(f"no chat template (tokenizer): expected a chat model. {instead}")
-    with translated("the chat template", tokenizer.name_or_path), silent():
+    with translate_errors("the chat template", tokenizer.name_or_path), silence():
         template = tokenizer.get_chat_template()
         if "tool_calls" not in template and any(map(has_calls, messages)):
             raise DataError(
@@ -120,7 +120,7 @@ def encode_chat(
                 "for them. Leave them out"
             )
         ids: list[int] = []
-        spans = rendered(tokenizer, messages, instead, clock, tools)
+        spans = render_chat(tokenizer, messages, instead, clock, tools)
         with without_panics():
             for span in spans:
                 for piece in [span.text] if span.plain else pieces(tokenizer, span.text):
@@ -158,7 +158,7 @@ def _borders(tokenizer: Any) -> re.Pattern[str] | None:
     return re.compile("|".join(map(re.escape, reversed(names)))) if names else None
 
 
-def rendered(
+def render_chat(
     tokenizer: transformers.PreTrainedTokenizerBase,
     messages: Sequence[Mapping[str, object]],
     instead: str,
@@ -166,7 +166,7 @@ def rendered(
     tools: Sequence[Any] = (),
     *,
     opens_answer: bool = True,
-) -> list[Span]:
+) -> list[ChatPiece]:
     """Return a chat as the template writes it; arguments as those of `encode_chat` and `render`."""
     names: dict[str, Any] = {
         k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)
@@ -174,7 +174,9 @@ def rendered(
     if tools:
         names["tools"] = list(tools)
     controls, template = list(special_tokens(tokenizer)), tokenizer.get_chat_template()
-    return render(template, messages, names, controls, instead, clock, opens_answer=opens_answer)
+    return render_spans(
+        template, messages, names, controls, instead, clock, opens_answer=opens_answer
+    )
 
 
 def has_calls(message: Mapping[str, object]) -> bool:
@@ -251,7 +253,7 @@ def eos_ids(folder: Path, tokenizer: Any) -> frozenset[int]:
     return frozenset(ids)
 
 
-def check_same(target_tokenizer: Any, draft_tokenizer: Any) -> None:
+def check_same_tokens(target_tokenizer: Any, draft_tokenizer: Any) -> None:
     """Refuse a draft model whose tokens are not the target's."""
     if (mismatch := difference(target_tokenizer, draft_tokenizer)) is not None:
         raise DataError(f"{mismatch}. {_ADVICE}")
@@ -281,7 +283,7 @@ def difference(target_tokenizer: Any, draft_tokenizer: Any) -> str | None:
             "the same rules"
         )
     texts = probes(list(target_tokenizer.added_tokens_encoder))
-    with translated("the tokenizer", "target or draft"), silent(), without_panics():
+    with translate_errors("the tokenizer", "target or draft"), silence(), without_panics():
         for text in texts:
             here = target_tokenizer.encode(text, add_special_tokens=False)
             there = draft_tokenizer.encode(text, add_special_tokens=False)
@@ -301,12 +303,12 @@ def _first_difference(ours: dict[str, int], theirs: dict[str, int]) -> str:
         if here.get(index) != there.get(index):
             break
     return (
-        f"token {index} is {_quoted(here.get(index))} for the target and "
-        f"{_quoted(there.get(index))} for the draft (tokenizers): expected one vocabulary"
+        f"token {index} is {_quote_token(here.get(index))} for the target and "
+        f"{_quote_token(there.get(index))} for the draft (tokenizers): expected one vocabulary"
     )
 
 
-def _quoted(token: str | None) -> str:
+def _quote_token(token: str | None) -> str:
     return "nothing" if token is None else repr(token[:40])
 
 
@@ -339,7 +341,7 @@ def probes(special: list[str]) -> list[str]:
     return texts[:200]
 
 
-def token_count(name: str, rows: int, tokenizer: Any) -> int:
+def model_token_count(name: str, rows: int, tokenizer: Any) -> int:
     """Return a model's number of tokens: later logits are padding; DataError: words without a row.
 
     Special tokens of the tokenizer may lie beyond the rows: no text is encoded to them.

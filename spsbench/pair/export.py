@@ -18,9 +18,9 @@ from spsbench.errors import DataError, MissingError, UsageError, WriteError
 from spsbench.heads.export import converter
 from spsbench.heads.families import family_of
 from spsbench.heads.files import open_files
-from spsbench.heads.head import read
+from spsbench.heads.head import read_head
 from spsbench.models.folder import is_hub_id, local_folder, locate
-from spsbench.registry import SERVED, at, entries, is_installed
+from spsbench.registry import SERVED, attribute_at, entries, is_installed
 from spsbench.settings.execution import Access
 from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec
 from spsbench.store.atomic import replace_file
@@ -48,7 +48,7 @@ class Exported:
         return {**asdict(self), "folder": str(self.folder)}
 
 
-def export(
+def export_drafter(
     draft: str, engine: str, out: Path, *, verifier: str | None = None, access: Access | None = None
 ) -> Exported:
     """Write the drafter `draft` into the new folder `out`, as `engine` takes it.
@@ -88,7 +88,7 @@ def export(
     target_folder = named or (_folder_here(stated) if stated is not None else None)
     target = read_config(target_folder) if target_folder is not None else {}
     try:
-        head = read(
+        head = read_head(
             folder,
             target,
             names=(verifier or stated or "", draft),
@@ -123,7 +123,7 @@ def export(
 def _export_rule(draft: str, out: Path, verifier: str | None) -> Exported:
     """Write the options, a file each, that make vLLM draft by the spec `draft`."""
     target = str((verifier and verifier_folder(verifier)) or verifier or "TARGET")
-    options, command = at(SERVED)(draft, FALLBACK_K, target)
+    options, command = attribute_at(SERVED)(draft, FALLBACK_K, target)
     _make_folder(out)
     for flag, value in options.items():
         replace_file(out / f"{flag}.json", (json.dumps(value) + "\n").encode())

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import Say, lines_to
-from spsbench.models.prepare import facts_of, note_default_drafters, prepare
+from spsbench.models.prepare import facts_of, note_default_drafters, prepare_access
 from spsbench.settings.cell import CellRequest
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
@@ -48,7 +48,7 @@ def open_pair(
     """
     facts = facts_of(access)
     request = request or grid.one(facts)
-    prepare([request], access)
+    prepare_access([request], access)
     with importing_libraries():
         from spsbench.pair.pair import Pair
     pair = Pair(request, grid, access, facts, say)

@@ -17,20 +17,20 @@ from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.masks import windows_of
 from spsbench.errors import BatchError, SpsError, UsageError, first_line
 from spsbench.generation import Generation, Show, check_cache, run_both
-from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
+from spsbench.hardware.contention import was_disturbed as is_loaded
 from spsbench.loop.batch import Batch
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.text import Piece
 from spsbench.messages import Say, ignore, lines_to, no_lines
-from spsbench.methods.build import load, use_threads
+from spsbench.methods.build import load_cell, use_threads
 from spsbench.methods.measured_costs import learn_costs
 from spsbench.methods.resolve import check_weights, plan_of, resolve
 from spsbench.methods.round_costs import asks_for_costs, with_costs
 from spsbench.models.cache import Loaded, ModelCache, pair_warnings, stop_warnings
-from spsbench.models.prompts import Prompt, batch_of, fitted, ids_of, is_chat
+from spsbench.models.prompts import Prompt, fit_prompt, ids_of, is_chat, prompts_in_batch
 from spsbench.models.tokenizers import markup_note
-from spsbench.pair.text import Comparison, Text, compare, text_of
+from spsbench.pair.text import Comparison, Text, compare_texts, make_text
 from spsbench.planning.plan import plan
 from spsbench.planning.report import Planned
 from spsbench.settings.cell import DISTRIBUTION, Cell, CellRequest
@@ -40,7 +40,7 @@ from spsbench.settings.cell_from_options import (
     describe_defaults,
     own_copy,
 )
-from spsbench.settings.commands import PLAN, Audit
+from spsbench.settings.commands import PLAN, AuditOptions
 from spsbench.settings.execution import Access
 from spsbench.settings.experiment import BENCH
 from spsbench.settings.grid import Grid
@@ -82,7 +82,7 @@ class Pair:
         use_threads(access.threads)
         self.model_cache = ModelCache(access)
         self.cell = resolve(request, self.model_cache.vocabularies)
-        self.loaded = load(self.cell, access, self.model_cache)
+        self.loaded = load_cell(self.cell, access, self.model_cache)
         if asks_for_costs(request):
             learn_costs(request, self.loaded)
             self.cell = self.cell.but(schedule=with_costs(request).schedule)
@@ -145,12 +145,12 @@ class Pair:
             SpsError: the message names the error and its remedy.
         """
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate, **options}
-        prompts = batch_of(prompt)
+        prompts = prompts_in_batch(prompt)
         if prompts is not None:
             return self._generate_all(prompts, len(prompts) if batch is None else batch, how)
         if batch is not None:
             raise UsageError("batch with one prompt: expected a list of prompts. Leave batch out")
-        return finished(Generation(*self._prompted(cast("Prompt", prompt), **how)))
+        return finish(Generation(*self._prompted(cast("Prompt", prompt), **how)))
 
     def _generate_all(self, prompts: Sequence[Prompt], size: int, how: Any) -> list[Text]:
         """Continue several prompts in a batch of `size` rows."""
@@ -168,7 +168,8 @@ class Pair:
             check_weights(cell, "several prompts at once")
             check_cache(cell, loaded, [len(ids) for *_, ids in rows], size)
         results = [
-            done.result for done in sorted(batch.run(partial(_tried, *row, batch) for row in rows))
+            done.result
+            for done in sorted(batch.run(partial(_try_to_generate, *row, batch) for row in rows))
         ]
         texts = [result for result in results if isinstance(result, Text)]
         if len(texts) < len(results):
@@ -224,7 +225,7 @@ class Pair:
             plain = [prompt] if isinstance(prompt, str) and not chat else []
             if (note := markup_note(loaded.tokenizer, plain)) is not None:
                 self._log_once(f"note: {note}")
-            return cell, loaded, fitted(cell, loaded, ids, truncate)
+            return cell, loaded, fit_prompt(cell, loaded, ids, truncate)
 
     @takes(Grid)
     def compare(
@@ -243,7 +244,7 @@ class Pair:
         before = read_clocks()
         ars, sps = run_both(cell, loaded, ids, show)
         busy = is_loaded(before, read_clocks())
-        return compare(loaded, ids, text_of(ars), text_of(sps), busy=busy)
+        return compare_texts(loaded, ids, make_text(ars), make_text(sps), busy=busy)
 
     @takes(*BENCH)
     def bench(
@@ -283,14 +284,14 @@ class Pair:
         planned = plan(task, pair=self, **callbacks, **base | given)
         return cast("Planned | None", planned)  # None is a dry run's
 
-    @takes(Audit, Grid)
+    @takes(AuditOptions, Grid)
     def verify(self, *, say: Say | None = None, **options: "Unpack[VerifyOptions]") -> Held:
         """Audit the pair until a bias is found, or a bias of the given size is ruled out.
 
         Args:
             options: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
         """
-        audit, grid = parse(options, Audit, Grid)
+        audit, grid = parse(options, AuditOptions, Grid)
         return verify_pair(self, audit, say=say, **grid.given)
 
     def configured(
@@ -369,16 +370,18 @@ class Pair:
 TOKEN_BY_TOKEN = "; processors: no drafts within a program"
 
 
-def finished(generation: Generation) -> Text:
+def finish(generation: Generation) -> Text:
     """Run a generation to its end."""
     pieces = [piece for update in generation for piece in update.pieces]
-    return text_of(generation, pieces)
+    return make_text(generation, pieces)
 
 
-def _tried(cell: Cell, loaded: Loaded, prompt: list[int], batch: Batch) -> Text | Exception:
+def _try_to_generate(
+    cell: Cell, loaded: Loaded, prompt: list[int], batch: Batch
+) -> Text | Exception:
     """Return the text of a row, or its error, which ends no other row."""
     try:
-        return finished(Generation(cell, loaded, prompt, batch=batch))
+        return finish(Generation(cell, loaded, prompt, batch=batch))
     except Exception as error:
         return error
 

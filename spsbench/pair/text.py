@@ -7,14 +7,14 @@ from typing import Any, NamedTuple, cast
 
 from spsbench.audit.statistical.comparison import Compared
 from spsbench.audit.statistical.forward import Scorer
-from spsbench.audit.statistical.greedy import compare as compare_greedy
+from spsbench.audit.statistical.greedy import compare_greedy as compare_greedy
 from spsbench.generation import Generation
-from spsbench.loop.decoder import Prompt as EnginePrompt
+from spsbench.loop.decoder import EnginePrompt as EnginePrompt
 from spsbench.loop.text import Origin, Piece
 from spsbench.loop.types import Drawn
 from spsbench.methods.resolve import plan_of
 from spsbench.metrics.intervals import FEWEST, Estimate
-from spsbench.metrics.rates import Metrics, metrics, segments, speedup
+from spsbench.metrics.rates import Metrics, estimate_speedup, generation_metrics, segments
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record, RoundRecord
 
@@ -83,11 +83,11 @@ class Text:
         )
 
 
-def text_of(generation: Generation, pieces: Sequence[Piece] = ()) -> Text:
+def make_text(generation: Generation, pieces: Sequence[Piece] = ()) -> Text:
     """Return the text of a finished generation."""
     cell, record = generation.cell, generation.record
     by_rule = not cell.elsewhere and plan_of(cell.drafter).drawn is Drawn.POINT
-    figures = metrics(record.rounds, record.prefill_seconds)
+    figures = generation_metrics(record.rounds, record.prefill_seconds)
     return Text(cell, record, figures, by_rule, tuple(pieces))
 
 
@@ -126,7 +126,7 @@ class Comparison(NamedTuple):
         """Return the speed-up in a sentence, with the times of the tokens that it is over."""
         gained = self.speedup
         if gained is None:
-            short, other = token_count(self.ars), token_count(self.sps)
+            short, other = count_tokens(self.ars), count_tokens(self.sps)
             return (
                 f"speed-up: n/a (needs {SHORTEST} tokens in both texts; ArS wrote {short}, SpS "
                 f"{other})"
@@ -158,7 +158,7 @@ class Comparison(NamedTuple):
         times = [text.metrics.answer_ms for text in (self.ars, self.sps)]
         if self.speedup is None or self.undecided or times[0] is None or not times[1]:
             return None
-        return times[0] / token_count(self.ars) / (times[1] / token_count(self.sps))
+        return times[0] / count_tokens(self.ars) / (times[1] / count_tokens(self.sps))
 
     @property
     def answer(self) -> str:
@@ -167,7 +167,7 @@ class Comparison(NamedTuple):
         if gained is None:
             return ""
         times = ", ".join(
-            f"{name} {text.metrics.answer_ms:.0f} ms for {token_count(text)} tokens, the first "
+            f"{name} {text.metrics.answer_ms:.0f} ms for {count_tokens(text)} tokens, the first "
             f"after {text.metrics.ttft_ms:.0f} ms"
             for name, text in (("SpS", self.sps), ("ArS", self.ars))
         )
@@ -186,7 +186,7 @@ class Comparison(NamedTuple):
         """Return the tokens and times behind the speed-up, where these are not the whole texts."""
         ours, theirs = compared_segments(self.ars, self.sps)
         times = [(sum(s for s, _ in timed), sum(n for _, n in timed)) for timed in (theirs, ours)]
-        if [n for _, n in times] == [token_count(self.sps), token_count(self.ars)]:
+        if [n for _, n in times] == [count_tokens(self.sps), count_tokens(self.ars)]:
             return ""
         sps, ars = (f"{n} tokens of {{}} at {1e3 * spent / n:.2f} ms" for spent, n in times)
         return f", over the first {sps.format('SpS')} and {ars.format('ArS')}"
@@ -194,12 +194,12 @@ class Comparison(NamedTuple):
     def _interval(self, gained: Estimate) -> str:
         if gained.low is not None and gained.high is not None:
             return f"95% interval {gained.low:.2f} to {gained.high:.2f}"
-        segments_of_both = len(paired(self.ars, self.sps)[0])
+        segments_of_both = len(pair_segments(self.ars, self.sps)[0])
         needed = f"no interval: needs {FEWEST} segments of {SEGMENT} tokens or more in both texts"
         return f"{needed}, which have {segments_of_both}"
 
 
-def compare(
+def compare_texts(
     loaded: Any,
     prompt: Sequence[int] | EnginePrompt,
     ars: Text,
@@ -226,37 +226,37 @@ def gain(ars: Text, sps: Text) -> Estimate | None:
     If there are too few segments for an interval, the speed-up is over the whole texts, which does
     not depend on the split of rounds into segments.
     """
-    if min(token_count(ars), token_count(sps)) < SHORTEST:
+    if min(count_tokens(ars), count_tokens(sps)) < SHORTEST:
         return None
-    return speedup(*compared_segments(ars, sps))
+    return estimate_speedup(*compared_segments(ars, sps))
 
 
 def compared_segments(ars: Text, sps: Text) -> tuple[Segments, Segments]:
     """Return the segments of both methods that a speed-up is over."""
-    ours, theirs = paired(ars, sps)
-    return (ours, theirs) if len(ours) >= FEWEST else (whole(ars), whole(sps))
+    ours, theirs = pair_segments(ars, sps)
+    return (ours, theirs) if len(ours) >= FEWEST else (one_segment(ars), one_segment(sps))
 
 
 def processor_ms(text: Text) -> float | None:
     """Return the processor time of a token, of all threads; None where it was not measured."""
     spent = [r.processor_seconds for r in text.record.rounds]
     known = [seconds for seconds in spent if seconds is not None]
-    return 1e3 * sum(known) / token_count(text) if spent and len(known) == len(spent) else None
+    return 1e3 * sum(known) / count_tokens(text) if spent and len(known) == len(spent) else None
 
 
-def whole(text: Text) -> Segments:
+def one_segment(text: Text) -> Segments:
     """Return the text as one segment."""
-    return [(sum(r.seconds for r in text.record.rounds), token_count(text))]
+    return [(sum(r.seconds for r in text.record.rounds), count_tokens(text))]
 
 
-def paired(ars: Text, sps: Text) -> tuple[Segments, Segments]:
+def pair_segments(ars: Text, sps: Text) -> tuple[Segments, Segments]:
     """Return the same number of segments of both methods."""
     ours, theirs = (segments(text.record.rounds, SEGMENT) for text in (ars, sps))
     both = min(len(ours), len(theirs))
     return ours[:both], theirs[:both]
 
 
-def token_count(text: Text) -> int:
+def count_tokens(text: Text) -> int:
     """Return the number of tokens of a text."""
     return sum(r.emitted for r in text.record.rounds)
 

@@ -36,7 +36,7 @@ class LostRankError(UnavailableError):
     """Another rank has ended, stands still or drafts otherwise: this one cannot go on."""
 
 
-def connect(timeout: float = RANK_TIMEOUT) -> None:
+def join_group(timeout: float = RANK_TIMEOUT) -> None:
     """Join the process group of the ranks that torchrun started; a second call does nothing.
 
     Args:
@@ -147,7 +147,7 @@ def _of_rank_0(tensor: Tensor) -> Tensor:
     return copy
 
 
-def share(model: PreTrainedModel) -> None:
+def share_model(model: PreTrainedModel) -> None:
     """Have sessions over `model`, of which each rank has a part, run it as `eager` does."""
     KINDS[model] = EagerLM
     reason = f"its weights are shared by {ranks().size} ranks, each layer ends in an all-reduce"

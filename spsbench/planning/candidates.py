@@ -9,10 +9,10 @@ from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Drawn, Weights
 from spsbench.loop.types import Guarantee, Round
 from spsbench.methods.resolve import Resolver, plan_of, resolve, resolve_valid
-from spsbench.planning.forecast.rounds import RULES, Acceptances, Ints, Rounds, simulated
+from spsbench.planning.forecast.rounds import RULES, Acceptances, Ints, Rounds, simulate_rounds
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import AUTO, Cell, CellRequest
-from spsbench.settings.cell_from_options import TARGET, fill, own_copy, parts_of
+from spsbench.settings.cell_from_options import TARGET, fill, inner_drafters, own_copy
 from spsbench.settings.commands import LISTS
 from spsbench.settings.method import Drafting
 from spsbench.settings.models import DEFAULT_DRAFT, DEFAULT_DRAFTER, DEFAULT_HEAD
@@ -22,7 +22,7 @@ FIRST = ("model", "ngram", "suffix")  # compared where no drafter is named
 SAMPLED = ("sps", "block")  # rules for a chain that is sampled from a distribution
 
 
-def cells_of(
+def candidate_cells(
     options: Mapping[str, Any],
     ks: Iterable[int],
     *,
@@ -37,13 +37,13 @@ def cells_of(
         resolver: resolves a request; with tokenizers it chooses the drafter as well.
         heads: draft id or folder -> name of its drafter, for the drafts that are heads.
     """
-    cells = resolve_valid(requests_of(options, ks, heads), resolver)
+    cells = resolve_valid(candidate_requests(options, ks, heads), resolver)
     if not cells:
         raise UsageError("nothing to compare: expected a drafter")
     return cells
 
 
-def requests_of(
+def candidate_requests(
     options: Mapping[str, Any], ks: Iterable[int], heads: Mapping[str, str]
 ) -> Iterator[CellRequest]:
     """Yield a request for each drafter, draft and rule, times each K and schedule."""
@@ -78,7 +78,7 @@ def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator
             yield base  # as sps drafts for it where nothing is named
         model = DEFAULT_DRAFT.get(target)
         needs_model = not named or any(plan_of(spec).weights is Weights.MODEL for spec in named)
-        parts = [part.name for spec in named or usual for part in parts_of(spec)]
+        parts = [part.name for spec in named or usual for part in inner_drafters(spec)]
         bundled = {DEFAULT_HEAD.get((target, name), ""): name for name in parts}
         heads = {head: family for head, family in bundled.items() if head}
         drafts = [*([model] if model and needs_model else []), *heads]
@@ -93,7 +93,7 @@ def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator
     for spec in drafters:
         plan = plan_of(spec)
         plain = {n: v for n, v in base.items() if n not in of_draft}
-        names, reads = [p.name for p in parts_of(spec)], plan.weights is not Weights.HEAD
+        names, reads = [p.name for p in inner_drafters(spec)], plan.weights is not Weights.HEAD
         taken: list[str | None] = [
             draft for draft in drafts if (heads[draft] in names if draft in heads else reads)
         ]
@@ -114,7 +114,7 @@ def methods_of(options: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator
 
 def simulate(schedule: Spec, along: Acceptances, room: Ints, simulations: int) -> Rounds:
     """Return the rounds under a schedule that looks back, from simulated generations."""
-    return simulated(make("schedules", schedule), Round, along, room, simulations)
+    return simulate_rounds(make("schedules", schedule), Round, along, room, simulations)
 
 
 def replayable(cell: Cell) -> bool:
@@ -122,7 +122,7 @@ def replayable(cell: Cell) -> bool:
     return str(cell.verifier) in RULES and cell.own_loop
 
 
-def sampled(cells: Iterable[Cell]) -> list[str]:
+def sampled_traces(cells: Iterable[Cell]) -> list[str]:
     """Return the trace names of drafts sampled from distributions that depend on the text alone."""
     names: list[str] = []
     for cell in cells:

@@ -11,7 +11,7 @@ from spsbench.metrics.classifier import Fitted, Slots, fit, write_classifier
 from spsbench.metrics.intervals import Floats
 from spsbench.planning.forecast.rounds import Acceptances, room_of, rounds
 from spsbench.spec import Spec
-from spsbench.store.traces import Drawn, read_traces
+from spsbench.store.traces import SampledDraft, read_traces
 
 SLOTS = 20  # slots of a draft in the rounds of a fit
 RARE = 1e-6  # chance from which on a slot at a position counts
@@ -34,7 +34,7 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
     out, traces = check_fit(spec), read_traces(paths)
     drafts = {str(drafting): drafting for drafting, of in traces.drafts.items() if of.sampled}
     drafting = drafts[named_draft([*drafts], spec)]
-    sampled = [trace for _, trace in traces.of(drafting) if isinstance(trace, Drawn)]
+    sampled = [trace for _, trace in traces.of(drafting) if isinstance(trace, SampledDraft)]
     ends = [len(trace.p) if trace.reach is None else trace.reach for trace in sampled]
     entropy, peak, overlap = (
         np.concatenate([getattr(t, column)[:end] for t, end in zip(sampled, ends, strict=True)])

@@ -14,16 +14,22 @@ from spsbench.planning.candidates import SAMPLED, replayable, simulate
 from spsbench.planning.forecast.forecasts import Forecasts, forecast_all
 from spsbench.planning.forecast.predictions import tau_of
 from spsbench.planning.forecast.recommendation import Measured
-from spsbench.planning.plan_folder import COSTS, PlanRecord, check_whole, incomplete, load
+from spsbench.planning.plan_folder import (
+    COSTS,
+    PlanRecord,
+    check_plan_records,
+    incomplete,
+    load_plan,
+)
 from spsbench.planning.report import Planned
-from spsbench.reports.run_tables import tables
+from spsbench.reports.run_tables import run_tables
 from spsbench.settings.cell import DISTRIBUTION, Cell, CellRequest, constant
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import Planning
 from spsbench.settings.method import Drafting, Method
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
-from spsbench.store.traces import DraftOf, Head, Traces, read_traces, refuse
+from spsbench.store.traces import DraftOf, Traces, TraceSource, read_traces, refuse
 
 OF_SAMPLING = {name: f"sampling.{name}" for name in DISTRIBUTION}
 OF_HEAD = {
@@ -34,10 +40,10 @@ OF_HEAD = {
 }
 
 
-def open_plan(folder: Path, planning: Planning) -> Planned:
+def open_planned(folder: Path, planning: Planning) -> Planned:
     """Return the plan in a folder, without real rounds under `factors`; DataError: no forecasts."""
-    record = load(folder)
-    check_whole(folder)
+    record = load_plan(folder)
+    check_plan_records(folder)
     todo = incomplete(folder, record)
     if not (folder / record.costs).exists() or (todo and record.confirm is None):
         raise DataError(
@@ -96,7 +102,7 @@ def real_rounds(
         return figures, reasons
     run, methods = folder / confirm, {Method.of(cell) for cell in cells}
     traces = read_traces([run]) if any(run.glob("traces-*.jsonl")) else Traces()
-    for row in tables(run)[0].whole:
+    for row in run_tables(run)[0].whole:
         method = Method.of(row.cell)
         if method not in methods:
             continue
@@ -120,7 +126,7 @@ def read_whole_traces(names: Sequence[str]) -> Traces:
     paths = [Path(name) for name in names]
     for path in paths:
         for folder in (path, path.parent):
-            check_whole(folder)
+            check_plan_records(folder)
     return read_traces(paths)
 
 
@@ -141,7 +147,7 @@ def check_head(
 
 def head_fields(traces: Traces) -> dict[str, Any]:
     """Return the fields of the target, its sampling and its chat that a trace has."""
-    head = traces.head or Head({})
+    head = traces.head or TraceSource({})
     usual = {field: OF_CELL[name].default for name, field in OF_SAMPLING.items()}
     return {**usual, **head.identity, "work.chat": head.chat, "work.system": head.system}
 

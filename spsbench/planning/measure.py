@@ -15,13 +15,13 @@ from spsbench.engines.session.cache import token_bytes
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.errors import UsageError
 from spsbench.generation import check_cache
-from spsbench.hardware.contention import Reading, loaded, read_clocks
+from spsbench.hardware.contention import ClockReading, read_clocks, was_disturbed
 from spsbench.hardware.files import clock
 from spsbench.loop.types import LM, Engine
 from spsbench.messages import ignore
 from spsbench.methods.measured_costs import RoundMeter, turn_tokens
 from spsbench.methods.processors import processors_of
-from spsbench.methods.resolve import check_weights, plan_of, warp
+from spsbench.methods.resolve import check_weights, plan_of, warp_of
 from spsbench.metrics.costs import BatchCosts, Costs, DrafterCosts, Rule
 from spsbench.metrics.surfaces import FEWEST_TURNS, Surface
 from spsbench.models.cache import Loaded
@@ -50,14 +50,14 @@ Pair = tuple[Cell, Loaded]
 Key = TypeVar("Key")
 
 
-class Count:
+class PhaseCount:
     """How much of a phase is done, with the time left."""
 
     def __init__(self) -> None:
         self.done = self.total = 0
         self._began = time.monotonic()
 
-    def at(self, done: int, total: int) -> "Count":
+    def at(self, done: int, total: int) -> "PhaseCount":
         """Return the counter with new numbers; none done starts its clock."""
         if done == 0:
             self._began = time.monotonic()
@@ -74,7 +74,7 @@ class Count:
         return f"{self.done}/{self.total}{left}"
 
 
-Watch = Callable[[Count], Any]
+Watch = Callable[[PhaseCount], Any]
 
 
 class Meter(Protocol):
@@ -84,7 +84,7 @@ class Meter(Protocol):
         """Time every part once."""
 
 
-def weight_bytes(model: PreTrainedModel) -> int:
+def pass_weight_bytes(model: PreTrainedModel) -> int:
     """Return the bytes of weights that a pass over one token reads.
 
     Input embeddings are left out where they are not the output's too, since a pass reads one row a
@@ -111,11 +111,11 @@ def setting_of(pairs: Sequence[Pair]) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "sampling": cell.recorded_distribution,
         "vocabulary": loaded.vocab_size,
-        "models": {name: described(*model) for name, model in models.items()},
+        "models": {name: describe_model(*model) for name, model in models.items()},
     }
 
 
-def described(spec: ModelSpec, model: Any) -> dict[str, str]:
+def describe_model(spec: ModelSpec, model: Any) -> dict[str, str]:
     """Return as text the fields of a model that affect its times, and a digest of its folder."""
     names = [field.name for field in fields(spec) if field.name != "adapter"]  # as fast as its base
     values = {name: str(getattr(spec, name)) for name in names}
@@ -181,11 +181,11 @@ def measure(
     Raises:
         UsageError: cells that cannot be measured together, no text, or too short a context.
     """
-    check(pairs)
+    check_one_table(pairs)
     first, models = pairs[0]
     plain, draw = (first.auto_regressive, models), Random(0)
     room = max(sizes[-1], turn_tokens(requested)) + 1
-    fitting = within(contexts, room, models.limit)
+    fitting = fitting_contexts(contexts, room, models.limit)
     text = enough(text, fitting[-1] + room)
     passes_of = pass_meters(pairs[0], text, (1,), sizes, fitting, draw)
     loops = loop_meters([plain, *pairs], text, sizes, draw)
@@ -208,7 +208,7 @@ def measure(
         rules=rules,
         setting=setting_of([plain, *pairs]),
         busy=busy,
-        weights=weight_bytes(models.target),
+        weights=pass_weight_bytes(models.target),
     )
 
 
@@ -232,8 +232,8 @@ def measure_batches(
     sizes = measured_sizes(sizes)
     first, models = pairs[0]
     plain = first.auto_regressive, models
-    tokens, ks = reached(IN_BATCH, most_k + 1), reached(REQUESTED, most_k)
-    fitting = within(contexts, turn_tokens(ks, len(sizes)) + 1, models.limit)
+    tokens, ks = values_to_reach(IN_BATCH, most_k + 1), values_to_reach(REQUESTED, most_k)
+    fitting = fitting_contexts(contexts, turn_tokens(ks, len(sizes)) + 1, models.limit)
     text = enough(text, fitting[-1] + tokens[-1] + 1)
     middle, draw = fitting[len(fitting) // 2], Random(0)
     check_cache(first, models, [fitting[-1]] * sizes[-1], sizes[-1])
@@ -266,12 +266,12 @@ def first_by(key_of: Callable[[Cell], Key], pairs: Sequence[Pair]) -> dict[Key, 
     return firsts
 
 
-def reached(values: Sequence[int], most: int) -> tuple[int, ...]:
+def values_to_reach(values: Sequence[int], most: int) -> tuple[int, ...]:
     """Return the values up to the first that is `most` or more."""
     return tuple(values[: next((i for i, v in enumerate(values) if v >= most), len(values)) + 1])
 
 
-def check(pairs: Sequence[Pair]) -> None:
+def check_one_table(pairs: Sequence[Pair]) -> None:
     """Raise UsageError unless all cells share target and sampling and use our own loop."""
     works = {(cell.target, *(getattr(cell, n) for n in SAMPLING_FIELDS)) for cell, _ in pairs}
     decoders = {str(cell.decoder) for cell, _ in pairs if cell.decoder.name != OWN_LOOP}
@@ -283,7 +283,7 @@ def check(pairs: Sequence[Pair]) -> None:
         )
 
 
-def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
+def fitting_contexts(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
     """Return contexts, rising, that leave `room` to `limit`, or the longest; UsageError: none."""
     rising = sorted(set(contexts))
     if limit is None:
@@ -336,7 +336,7 @@ def loop_meters(
     return {
         name: LoopMeter(
             logits,
-            warp(cell),
+            warp_of(cell),
             make("verifiers", cell.verifier),
             plan_of(cell.drafter),
             sizes,
@@ -349,9 +349,9 @@ def loop_meters(
 
 def take_turns(
     meters: Sequence[Meter], seconds: float, watch: Watch, draw: Random
-) -> list[Reading]:
+) -> list[ClockReading]:
     """Run a warm-up turn, then turns until `seconds` are up; return clock readings around each."""
-    count = Count()
+    count = PhaseCount()
     for meter in meters:
         meter.turn()
     readings = [read_clocks()]
@@ -366,10 +366,10 @@ def take_turns(
     return readings
 
 
-def quiet(readings: Sequence[Reading]) -> tuple[list[int], bool]:
+def quiet(readings: Sequence[ClockReading]) -> tuple[list[int], bool]:
     """Return the undisturbed turns, or all where these are too few, and whether all are used."""
     count = len(readings) - 1
-    good = [i for i in range(count) if not loaded(readings[i], readings[i + 1])]
+    good = [i for i in range(count) if not was_disturbed(readings[i], readings[i + 1])]
     kept = good if len(good) >= FEWEST_TURNS else list(range(count))
     return [turn + 1 for turn in kept], kept is not good
 

@@ -29,7 +29,7 @@ from spsbench.loop.types import (
     Verdict,
     Verifier,
 )
-from spsbench.methods.measured_costs import GivenSchedule, batch_of, together
+from spsbench.methods.measured_costs import GivenSchedule, greatest_batch, together
 from spsbench.metrics.costs import Rule
 from spsbench.metrics.intervals import Floats
 from spsbench.metrics.surfaces import Surface
@@ -61,7 +61,7 @@ class PassMeter:
         self._watch, self._draw = Stopwatch(device), draw
         self._sizes, self._tokens, self._context = tuple(sizes), tuple(tokens), context
         self._text = torch.tensor(text[: context + tokens[-1]], dtype=torch.int64)
-        batch = self._batch = batch_of(sizes)
+        batch = self._batch = greatest_batch(sizes)
         self._lms = [lm if batch is None else BatchedLM(lm, batch, TARGET) for lm in sessions]
         self._turns: list[Floats] = []
         for number, lm in enumerate(self._lms):

@@ -12,14 +12,14 @@ from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.hardware.ranks import ranks
 from spsbench.messages import ignore, takes_say
-from spsbench.models.prepare import facts_of, heads_in, note_default_drafters, prepare
+from spsbench.models.prepare import facts_of, heads_in, note_default_drafters, prepare_access
 from spsbench.planning.fit import check_fit
 from spsbench.plugins import make
 from spsbench.settings.cell import CellRequest
 from spsbench.settings.cell_from_options import chat_sampling, describe_defaults, fill
 from spsbench.settings.commands import LISTS, PLAN, TASK, Planning
 from spsbench.settings.execution import HERE
-from spsbench.settings.experiment import in_chat, may_need_hub, task_spec
+from spsbench.settings.experiment import may_need_hub, task_in_chat, task_spec
 from spsbench.settings.grid import Sweep
 from spsbench.settings.options import options_of, parse, takes
 from spsbench.spec import Spec
@@ -96,13 +96,13 @@ def plan(
 
         return plan_of_files(planning, chosen)
     table = Sweep(task=task or TASK)
-    requests = requests_of(chosen)
+    requests = model_requests(chosen)
     if pair is not None:
         access = pair.access
-    prepare(requests, access, may_need_hub(table))
+    prepare_access(requests, access, may_need_hub(table))
     spec = task_spec(table)
     prompted_task, target, facts = make("tasks", spec), requests[0].target, facts_of(access)
-    asking = in_chat(prompted_task, spec, planning.chat, facts, target)
+    asking = task_in_chat(prompted_task, spec, planning.chat, facts, target)
     if planning.system is not None and asking is None:
         raise UsageError("`system` without a chat: expected a model with a template and `chat` on")
     if asking is not None:
@@ -115,11 +115,11 @@ def plan(
 
     with importing_libraries():
         from spsbench.methods.resolve import resolve
-        from spsbench.planning.candidates import cells_of, sampled
+        from spsbench.planning.candidates import candidate_cells, sampled_traces
         from spsbench.planning.planner import Planner
 
     model_cache = (pair or shared_models(access)).model_cache
-    cells = cells_of(
+    cells = candidate_cells(
         chosen,
         planning.k,
         resolver=partial(resolve, vocabularies=model_cache.vocabularies),
@@ -127,7 +127,7 @@ def plan(
     )
     note_default_drafters(cells, chosen)
     if fit is not None and not planning.trace:
-        check_fit(fit, sampled(cells))
+        check_fit(fit, sampled_traces(cells))
     system = "" if asking is None else planning.system or ""
     planner = Planner(
         cells=[cell.but(chat=asking is not None, system=system) for cell in cells],
@@ -167,10 +167,10 @@ def open_plan(folder: Path, **options: Any) -> Any:
 
     from spsbench.planning import inputs
 
-    return inputs.open_plan(folder, *parse(options, Planning))
+    return inputs.open_planned(folder, *parse(options, Planning))
 
 
-def requests_of(options: Mapping[str, Any]) -> list[CellRequest]:
+def model_requests(options: Mapping[str, Any]) -> list[CellRequest]:
     """Return a request for each draft, or one without draft, for checks without torch."""
     plain = {name: value for name, value in options.items() if name not in LISTS}
     of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}

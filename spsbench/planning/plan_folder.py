@@ -62,7 +62,7 @@ class PlanRecord:
         replace_file(folder / NAME, text.encode("ascii") + b"\n")
 
 
-def load(folder: Path) -> PlanRecord:
+def load_plan(folder: Path) -> PlanRecord:
     """Read `plan.json` of a folder; DataError where it is missing, damaged or another version."""
     path = folder / NAME
     values = read_json(path, "a plan that `sps plan` wrote", strict=False)
@@ -98,15 +98,15 @@ def incomplete(folder: Path, record: PlanRecord) -> str:
     return f"Incomplete: {counts}. Go on with: {again}"
 
 
-def lost(folder: Path, record: PlanRecord) -> str:
+def name_lost_runs(folder: Path, record: PlanRecord) -> str:
     """Name the runs of a finished plan that have lost records; empty: none."""
     runs = runs_of(folder, record).items() if record.finished else ()
     return ", ".join(f"{name} has {progress}" for name, progress in runs if not progress.whole)
 
 
-def check_whole(folder: Path) -> None:
+def check_plan_records(folder: Path) -> None:
     """Refuse a finished plan whose runs have lost records, which no single line can reveal."""
-    if (folder / NAME).is_file() and (missing := lost(folder, load(folder))):
+    if (folder / NAME).is_file() and (missing := name_lost_runs(folder, load_plan(folder))):
         raise DataError(
             f"the end of a log is lost ({folder}: {missing}): expected all that the plan wrote. "
             "Make it again: sps plan ... --resume"
@@ -127,19 +127,19 @@ def begin_plan(folder: Path, identity: Mapping[str, Any], place: OutputFolder) -
             f"a plan is there already ({folder}): expected an empty folder. Continue with "
             "`resume`, start over with `overwrite` (the old one is kept), or name another"
         )
-    record = load(folder)
+    record = load_plan(folder)
     if lines := differences(identity, record.identity):
         raise MismatchError.of(
             f"another plan ({folder}): expected the one that was begun. Give this one another "
             "folder, or start over with `overwrite`",
             lines,
         )
-    if missing := lost(folder, record):
+    if missing := name_lost_runs(folder, record):
         log.info(f"note: the end of a log is lost, and is made again: {missing}")
     return record
 
 
-def prompts_of(
+def draw_task_prompts(
     spec: Spec, task: Task, fits: Fits, limit: int, held_back: int, sample_seed: int = 0
 ) -> tuple[list[Sample], list[Sample]]:
     """Draw first turns of a task: `limit` to trace and `held_back` others for real rounds.

@@ -12,7 +12,7 @@ import torch
 from spsbench.benchmark.conduct import RESULTS, Benchmark
 from spsbench.benchmark.jobs import fitting, prompt_ids
 from spsbench.benchmark.models import Models, folders_for
-from spsbench.benchmark.models import measured as measured_bandwidth
+from spsbench.benchmark.models import measure_bandwidth as measured_bandwidth
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.files import clock
 from spsbench.messages import ignore
@@ -23,10 +23,10 @@ from spsbench.metrics.surfaces import FEWEST_TURNS
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.folder import local_folder
 from spsbench.planning.candidates import replayable
-from spsbench.planning.forecast.batch_gains import check_batches
+from spsbench.planning.forecast.batch_gains import batch_costs_of
 from spsbench.planning.forecast.forecasts import Forecasts
 from spsbench.planning.inputs import check_head, forecasts_of, read_whole_traces, real_rounds
-from spsbench.planning.measure import MOST_TURNS, Count, measure, measure_batches, setting_of
+from spsbench.planning.measure import MOST_TURNS, PhaseCount, measure, measure_batches, setting_of
 from spsbench.planning.plan_folder import (
     COSTS,
     HELD_BACK,
@@ -34,14 +34,14 @@ from spsbench.planning.plan_folder import (
     TEXTS,
     begin_plan,
     costs_of_plan,
-    prompts_of,
+    draw_task_prompts,
     write_prompts,
 )
 from spsbench.planning.report import Planned
 from spsbench.settings.cell import SAMPLING_FIELDS, Cell, short_hash
 from spsbench.settings.commands import Planning
 from spsbench.settings.execution import Access, OutputFolder, Workers
-from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.experiment import Experiment, TaskPart
 from spsbench.settings.method import Drafting, Method
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
@@ -56,7 +56,7 @@ APART = 64  # least distance of two contexts, in tokens
 CONFIRM = "confirm-"  # begins the folder of the real rounds
 USUAL = 4  # K of real rounds of methods without a prediction
 MOST_UNPREDICTED = 3
-once = partial(Part, limit=None, samples=1, repeats=1)
+once = partial(TaskPart, limit=None, samples=1, repeats=1)
 PHASES = ("texts", "traces", "costs", "replay", "real rounds")
 
 
@@ -118,7 +118,7 @@ class Planner:
     workers: Workers = Workers()
 
     def __post_init__(self) -> None:
-        self._progress, self._phase, self._count = PlanProgress(), "texts", Count()
+        self._progress, self._phase, self._count = PlanProgress(), "texts", PhaseCount()
         self._models = Models(self.model_cache)
         self._plain = self.cells[0].auto_regressive
 
@@ -233,7 +233,9 @@ class Planner:
         """Return the prompts to trace and those that are held back for real rounds."""
         planning = self.planning
         back = planning.held_back if planning.confirm else 0
-        return prompts_of(self.spec, self.task, fits, planning.limit, back, planning.sample_seed)
+        return draw_task_prompts(
+            self.spec, self.task, fits, planning.limit, back, planning.sample_seed
+        )
 
     def _fits(self) -> Fits:
         """Return whether a prompt fits, or is cut, by the shortest context of a model."""
@@ -314,7 +316,7 @@ class Planner:
                     f"It has {', '.join(map(str, costs.arms))}. Measure them: leave `costs` out"
                 )
             if sizes:
-                check_batches(sizes, costs)
+                batch_costs_of(sizes, costs)
         return costs.scaled(**self.planning.factors)
 
     def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:

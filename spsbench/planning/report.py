@@ -14,30 +14,30 @@ from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import group_by
 from spsbench.models.folder import local_folder
-from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches, row_of
+from spsbench.planning.forecast.batch_gains import BatchForecasts, forecast_batches, summary_row
 from spsbench.planning.forecast.forecasts import Forecasts, best_of
 from spsbench.planning.forecast.predictions import Prediction
 from spsbench.planning.forecast.recommendation import (
     NO_GAIN,
     NOTICED,
-    Answer,
+    Decision,
     Measured,
-    Verdict,
+    Recommendation,
 )
 from spsbench.planning.plan_folder import PlanRecord
-from spsbench.registry import SERVED, at, is_installed
+from spsbench.registry import SERVED, attribute_at, is_installed
 from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.columns import Column
 from spsbench.reports.reporter import (
     Curve,
     Figure,
-    Level,
+    HLine,
     Panel,
-    Point,
+    PlotPoint,
     Report,
+    RunTable,
     Section,
     Status,
-    Table,
     Title,
 )
 from spsbench.settings.cell import DISTRIBUTION, Cell
@@ -65,7 +65,7 @@ COLUMNS = (
 KEPT = 0.95  # of the speed-up on the base: below it another drafter is worth its trouble
 CONTROL = 0.4  # tokens: heads of `nano` keep 0.1 to 0.4 over features of other rows
 
-STATUSES: Mapping[Verdict, Status] = {Verdict.SPECULATE: "good", Verdict.DO_NOT: "bad"}
+STATUSES: Mapping[Decision, Status] = {Decision.SPECULATE: "good", Decision.DO_NOT: "bad"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,14 +105,14 @@ class Planned:
         return forecast_batches(sorted(self.planning.batch), self.forecasts, self.cells)
 
     @cached_property
-    def answer(self) -> Answer:
+    def answer(self) -> Recommendation:
         """Return whether to speculate, with which candidate, and why."""
         return self.forecasts.answer(self.measured)
 
     @property
     def command(self) -> str:
         """Return the command line that applies the plan."""
-        return command(self.cells[self.answer.best], self.answer)
+        return apply_command(self.cells[self.answer.best], self.answer)
 
     @property
     def serving(self) -> str:
@@ -123,7 +123,7 @@ class Planned:
         if cell.k and self.answer.verdict not in NO_GAIN and is_installed(SERVED):
             with suppress(SpsError):
                 target = local_folder(cell.target.id) or cell.target.id
-                return str(at(SERVED)(str(cell.drafter), cell.k, str(target))[1])
+                return str(attribute_at(SERVED)(str(cell.drafter), cell.k, str(target))[1])
         return ""
 
     @property
@@ -136,7 +136,7 @@ class Planned:
         methods = [method for method in ordered if self.planning.every or method in best]
         methods += [method for method in self.measured if method not in predicted]
         rows = [
-            row(
+            candidate_row(
                 self.cells[method], self.forecasts, predicted.get(method), self.measured.get(method)
             )
             for method in methods
@@ -144,13 +144,15 @@ class Planned:
         name = "plan" if self.folder is None else self.folder.name
         lines = [str(answer), *filter(None, [self.incomplete]), f"To paste: {self.command}"]
         lines += [f"To serve with vLLM: {self.serving}"] if self.serving else []
-        table = Table(
+        table = RunTable(
             title=Title(name, self.record.title),
             rows=rows,
             columns=COLUMNS,
             paper=[None] * len(rows),
             remarks=[*lines, *(by_batch.remarks if by_batch else ()), *self._remarks()],
-            figure=figure(str(answer), self.forecasts.all, self.measured, self.forecasts.ceilings),
+            figure=plan_figure(
+                str(answer), self.forecasts.all, self.measured, self.forecasts.ceilings
+            ),
             identity={
                 "verdict": answer.verdict.value,
                 "candidate": str(answer.best),
@@ -291,7 +293,7 @@ def advise(base: Planned, adapted: Planned) -> str:
     return f"{advice}. Predicted: {'; '.join(map(''.join, zip(words, figures, strict=True)))}."
 
 
-def row(
+def candidate_row(
     cell: Cell, forecasts: Forecasts, forecast: Prediction | None, figures: Measured | None
 ) -> Summary:
     """Return the row of a candidate: its figures and forecast in columns, absent where None.
@@ -305,7 +307,7 @@ def row(
         values["speedup"] = doubtful if figures.doubt else gained
         values |= {"block_efficiency": figures.tau, "mean_token_time_ms": figures.ms}
     if forecast is None:
-        return row_of(cell, 0 if figures is None else figures.speedup.n, **values)
+        return summary_row(cell, 0 if figures is None else figures.speedup.n, **values)
 
     def alone(value: float) -> Estimate:
         return Estimate(value, None, None, forecast.texts)
@@ -322,10 +324,10 @@ def row(
         **{f"{name}_percent": None if hides else alone(part) for name, part in parts.items()},
         "work": alone(forecast.work),
     }
-    return row_of(cell, forecast.texts, **values)
+    return summary_row(cell, forecast.texts, **values)
 
 
-def figure(
+def plan_figure(
     title: str,
     predictions: Iterable[Prediction],
     measured: Mapping[Method, Measured],
@@ -337,28 +339,33 @@ def figure(
 
     Predicted lines, measured points, and ceilings.
     """
-    taus: list[Curve | Level] = []
-    gains: list[Curve | Level] = []
+    taus: list[Curve | HLine] = []
+    gains: list[Curve | HLine] = []
     groups = group_by(predictions, lambda f: f.method.group)
     for line, (group, members) in enumerate(groups.items()):
         by_k = sorted((f for f in members if f.method.k), key=lambda f: f.method.k or 0)
         name = str(group)
         if by_k:
-            best, predicted = best_of(by_k), tuple(point(f, f.speedup) for f in by_k)
-            taus.append(Curve(name=name, points=tuple(point(f, f.tau) for f in by_k), line=line))
-            top = point(best, best.speedup)
+            best, predicted = best_of(by_k), tuple(candidate_point(f, f.speedup) for f in by_k)
+            taus.append(
+                Curve(name=name, points=tuple(candidate_point(f, f.tau) for f in by_k), line=line)
+            )
+            top = candidate_point(best, best.speedup)
             gains.append(Curve(name=name, points=predicted, line=line, best=top))
         label, other = f"{name}, measured", len(groups) + line
         for forecast in by_k:
             figures = measured.get(forecast.method)
             if figures is not None:
-                at, gained = point(forecast, figures.tau), point(forecast, figures.speedup)
+                at, gained = (
+                    candidate_point(forecast, figures.tau),
+                    candidate_point(forecast, figures.speedup),
+                )
                 taus.append(Curve(name=label, points=(at,), line=other))
                 if not figures.doubt:
                     gains.append(Curve(name=label, points=(gained,), line=other))
         if group in ceilings:
-            gains.append(Level(name=f"{name}, ceiling", y=ceilings[group], line=line))
-    gains.append(Level(name="ArS", y=1.0))
+            gains.append(HLine(name=f"{name}, ceiling", y=ceilings[group], line=line))
+    gains.append(HLine(name="ArS", y=1.0))
     panels = (
         Panel(title="Tokens a round", x="K", y="tau", items=tuple(taus), whole=True),
         Panel(title="Speed-up", x="K", y="over ArS", items=tuple(gains), whole=True),
@@ -366,12 +373,12 @@ def figure(
     return Figure(title=title, panels=panels[: 1 + priced])
 
 
-def point(forecast: Prediction, value: Estimate) -> Point:
+def candidate_point(forecast: Prediction, value: Estimate) -> PlotPoint:
     """Return the point of a candidate at its K."""
-    return Point(float(forecast.method.k or 0), *value[:3], value.loaded)
+    return PlotPoint(float(forecast.method.k or 0), *value[:3], value.loaded)
 
 
-def command(cell: Cell, answer: Answer) -> str:
+def apply_command(cell: Cell, answer: Recommendation) -> str:
     """Return the `sps generate` line that applies the plan; undecided: with `--compare`."""
     target, draft, words = cell.target, cell.draft, ["sps", "generate"]
 
@@ -386,7 +393,7 @@ def command(cell: Cell, answer: Answer) -> str:
     add("target", target.id)
     add_model("", target, ModelSpec(target.id))
     add("revision", target.revision)
-    if answer.verdict in (Verdict.SPECULATE, Verdict.UNDECIDED):
+    if answer.verdict in (Decision.SPECULATE, Decision.UNDECIDED):
         if draft is not None:
             if draft.id != DEFAULT_DRAFT.get(target.id):
                 add("draft", draft.id)
@@ -403,5 +410,5 @@ def command(cell: Cell, answer: Answer) -> str:
             add(name, one, None if cell.chat else default)
     words += [flag_of("chat")] if cell.chat else []
     add("system", cell.system, "")
-    words += [flag_of("compare")] if answer.verdict is Verdict.UNDECIDED else []
+    words += [flag_of("compare")] if answer.verdict is Decision.UNDECIDED else []
     return shlex.join([*words, "PROMPT"])

@@ -3,7 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Section, Status, TextTable
+from spsbench.reports.reporter import (
+    Curve,
+    Figure,
+    HLine,
+    Panel,
+    PlotPoint,
+    Section,
+    Status,
+    TextTable,
+)
 
 LOWEST = -3.0  # lower end of the axis; a smaller e-value is drawn here
 
@@ -16,14 +25,14 @@ def e_process_figure(curves: Mapping[str, EProcess], alarm: float, title: str) -
     items = [
         Curve(
             name=name,
-            points=tuple(Point(x, max(y, LOWEST)) for x, y in curve),
+            points=tuple(PlotPoint(x, max(y, LOWEST)) for x, y in curve),
             line=line,
             dense=True,
         )
         for line, (name, curve) in enumerate(curves.items())
     ]
     panel = Panel(
-        x="tokens", y="log10 of the e-value", items=(*items, Level(name="alarm", y=alarm))
+        x="tokens", y="log10 of the e-value", items=(*items, HLine(name="alarm", y=alarm))
     )
     return Figure(title=title, panels=(panel,))
 
@@ -62,7 +71,7 @@ def audit_section(audit: Values, run: str = "", records: int | None = None) -> S
     examined = settings.get("records")
     if records is not None and examined is not None and examined != records:
         notes.append(f"Made when there were {examined:,} records; now there are {records:,}.")
-    further_notes, figures, tables = _greedy(audit) if "prompts" in audit else _sampled(audit)
+    further_notes, figures, tables = _greedy(audit) if "prompts" in audit else _sampled_parts(audit)
     return Section(
         title=f"Audit: {audit['name']}",
         status=STATUSES.get(audit["verdict"], "open"),
@@ -97,7 +106,7 @@ def wiring_section(values: Values) -> Section:
 Parts = tuple[list[str], tuple[Figure, ...], tuple[TextTable, ...]]
 
 
-def _sampled(audit: Values) -> Parts:
+def _sampled_parts(audit: Values) -> Parts:
     """Return notes, the e-process and the tables of an audit of sampled texts."""
     methods = audit["sps"], audit["controls"]["ars"]
     alarm = audit["alarm_log10"]

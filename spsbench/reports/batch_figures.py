@@ -10,7 +10,16 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import group_by
 from spsbench.reports.columns import ABSENT, MARK, Column, full
-from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Table, TextTable, curve_of
+from spsbench.reports.reporter import (
+    Curve,
+    Figure,
+    HLine,
+    Panel,
+    PlotPoint,
+    RunTable,
+    TextTable,
+    curve_of,
+)
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
 
@@ -26,7 +35,9 @@ HEADINGS: Mapping[str, str] = {  # with what they say
 BY_BATCH = "Speed-up by batch"
 
 
-def with_batch_figures(table: Table, rows: Sequence[Summary], *, predicted: bool = False) -> Table:
+def with_batch_figures(
+    table: RunTable, rows: Sequence[Summary], *, predicted: bool = False
+) -> RunTable:
     """Return the table with table of text, panels and remarks by batch; itself without batches.
 
     There is a table of text for each task and setting.
@@ -57,7 +68,7 @@ def by_work(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
     return group_by(rows, lambda row: names.work(_alone(row.cell)))
 
 
-def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
+def lines_by_batch(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
     """Return rows by method in words, each by batch; ArS among them."""
     both = len({row.cell.continuous for row in rows if row.cell.batch > 1}) > 1
     names = Names(_alone(row.cell) for row in rows)
@@ -96,7 +107,7 @@ def remarks(rows: Sequence[Summary]) -> list[str]:
         sentences.append(
             f"The best method by batch, over plain sampling in the same: {speedups}. {end}"
         )
-    for name, method_rows in lines(rows).items():
+    for name, method_rows in lines_by_batch(rows).items():
         taus = [
             row.block_efficiency for row in method_rows if row.cell.k != 0 and row.block_efficiency
         ]
@@ -110,7 +121,7 @@ def remarks(rows: Sequence[Summary]) -> list[str]:
 def text_table(title: str, rows: Sequence[Summary], predicted: bool) -> TextTable:
     """Return a table of a row for each method and batch, without columns that no row has."""
     text_rows = []
-    for name, method_rows in lines(rows).items():
+    for name, method_rows in lines_by_batch(rows).items():
         for row in method_rows:
             ms = row.mean_token_time_ms
             text_rows.append(
@@ -134,28 +145,28 @@ def text_table(title: str, rows: Sequence[Summary], predicted: bool) -> TextTabl
 
 def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
     """Return two panels: speed-up by batch with its envelope; the machine's tokens/s by users'."""
-    gains: list[Curve | Level] = []
-    pareto: list[Curve | Level] = []
+    gains: list[Curve | HLine] = []
+    pareto: list[Curve | HLine] = []
     works, line = by_work(rows), 0
     for work, of_work in works.items():
         prefix = f"{work}, " if len(works) > 1 else ""
-        for name, method_rows in lines(of_work).items():
+        for name, method_rows in lines_by_batch(of_work).items():
             if method_rows[0].cell.k != 0:
-                points = (Point.of(row.cell.batch, row.speedup) for row in method_rows)
+                points = (PlotPoint.of(row.cell.batch, row.speedup) for row in method_rows)
                 gains += curve_of(prefix + name, points, line)
             both = (
-                Point(1e3 / ms.mean, machine.mean)
+                PlotPoint(1e3 / ms.mean, machine.mean)
                 for row in method_rows
                 if (ms := row.mean_token_time_ms)
                 and (machine := row.figures.get("machine_tokens_per_s"))
             )
             pareto += curve_of(prefix + name, both, line)
             line += 1
-        best = (Point(size, gained.mean) for size, (_, gained) in envelope(of_work).items())
+        best = (PlotPoint(size, gained.mean) for size, (_, gained) in envelope(of_work).items())
         highest = curve_of(f"{prefix}the best K, 0 among them", best, line)
         gains += highest
         line += len(highest)
-    gains.append(Level(name="no gain", y=1.0))
+    gains.append(HLine(name="no gain", y=1.0))
     return (
         Panel(
             title=BY_BATCH,
@@ -173,7 +184,7 @@ def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
     )
 
 
-def batch_figure(table: Table) -> Figure | None:
+def batch_figure(table: RunTable) -> Figure | None:
     """Return the panels by batch of a table; None for a run without batches."""
     at = [panel.title for panel in table.figure.panels].index(BY_BATCH) if table.further else -1
     return None if at < 0 else Figure(title=BY_BATCH, panels=table.figure.panels[at:])

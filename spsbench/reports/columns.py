@@ -9,7 +9,7 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import is_percent
 from spsbench.metrics.summaries import Summary
 from spsbench.settings.cell import Cell
-from spsbench.settings.labels import NAMED, Names, method, warp
+from spsbench.settings.labels import NAMED, Names, method, warp_label
 from spsbench.settings.records import MEASURES
 
 ABSENT = "n/a"
@@ -59,7 +59,7 @@ RARE = PROCESSOR, *MEASURED
 """Columns that are omitted if no row has a value."""
 
 
-def columns(rows: Sequence[Summary]) -> list[Column]:
+def table_columns(rows: Sequence[Summary]) -> list[Column]:
     """Return the columns of a table: the first metric of each task, COLUMNS, the other metrics."""
     names = dict.fromkeys(name for s in rows for name in s.quality)
     scores = [quality(name) for name in names]
@@ -68,13 +68,13 @@ def columns(rows: Sequence[Summary]) -> list[Column]:
     return [*headlines, *usual, *(column for column in scores if column not in headlines)]
 
 
-def chosen(rows: Sequence[Summary], names: Sequence[str]) -> list[Column]:
+def choose_columns(rows: Sequence[Summary], names: Sequence[str]) -> list[Column]:
     """Return the columns by headings or figures, in order: `speed-up`, `alpha`, `prefill_ms`.
 
     Raises:
         UsageError: no row has the column.
     """
-    by_heading = {column.heading: column for column in [*columns(rows), *COLUMNS]}
+    by_heading = {column.heading: column for column in [*table_columns(rows), *COLUMNS]}
     figures = dict.fromkeys(name for s in rows for name in s.figures)
     by_figure = {column.figure: column for column in by_heading.values()}
     selected = []
@@ -126,7 +126,7 @@ def names(rows: Iterable[Summary], *, whole: bool = False) -> dict[str, Callable
     return {"group": group, **named}
 
 
-def counted(summary: Summary, planned: int | None = None, *, terse: bool = False) -> str:
+def count_generations(summary: Summary, planned: int | None = None, *, terse: bool = False) -> str:
     """Return the number of a row's generations, with those planned, failed and under load.
 
     `planned`: of an interrupted run; None: not shown. `terse` shortens the notes.
@@ -202,7 +202,7 @@ def paper_row(summary: Summary) -> PaperRow | None:
     cell = summary.cell
     if summary.group is not None or not cell.own_loop:
         return None
-    key = cell.task.name if cell.task else "", warp(cell), method(cell)
+    key = cell.task.name if cell.task else "", warp_label(cell), method(cell)
     return next((row for row in TABLE_1 if (row.task, row.setting, row.method) == key), None)
 
 

@@ -8,11 +8,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from spsbench.reports.page.answer import ASSETS, HTML, answers, exhibited, tabled
-from spsbench.reports.page.data import aggregated, compared, paired_runs, run_names, to_read
+from spsbench.reports.page.answer import ASSETS, HTML, answers, figure_html, table_html
+from spsbench.reports.page.data import (
+    aggregate_tables,
+    paired_runs,
+    run_differences,
+    run_names,
+    to_read,
+)
 from spsbench.reports.page.exhibits import exhibits, of_section
-from spsbench.reports.reporter import Report, Section, Table
-from spsbench.reports.text import embedded, markup
+from spsbench.reports.reporter import Report, RunTable, Section
+from spsbench.reports.text import embed_json, markup
 
 SCRIPTS = (
     "elements.js",
@@ -29,29 +35,29 @@ SCRIPTS = (
 def html(report: Report) -> str:
     """Return the page of a report; equal records give equal bytes."""
     tables = report.tables
-    names, aggregates = run_names(tables), aggregated(tables)
+    names, aggregates = run_names(tables), aggregate_tables(tables)
     answered_by_section = any(section.answers for section in report.sections)
     traces, selection = to_read(aggregates, names)
     cards = []
     plots = [
-        exhibited(figure)
+        figure_html(figure)
         for number, section in enumerate(report.sections)
         for figure in of_section(section, number)
     ]
     pairs = paired_runs(tables, aggregates, names)
     if pairs:
-        figure, differences = compared(pairs, names[0])
-        plots += [exhibited(figure) if figure else Markup(), HTML.table(differences)]
+        figure, differences = run_differences(pairs, names[0])
+        plots += [figure_html(figure) if figure else Markup(), HTML.table(differences)]
     for number, (table, sums, name) in enumerate(zip(tables, aggregates, names, strict=True)):
         for figure in exhibits(table, sums.times, answered=answered_by_section):
             title = f"{name}: {figure.title}" if name else figure.title
             key = f"{figure.id}-{number}" if number else figure.id
-            plots.append(exhibited(replace(figure, id=key, title=title)))
+            plots.append(figure_html(replace(figure, id=key, title=title)))
         if not answered_by_section:
             same = {cell.id: table.greedy.same(cell) for cell in sums.cells.values()}
             audits = {s.cell: s for s in report.sections if s.run == table.title.run and s.cell}
             cards += [answer._replace(run=name) for answer in answers(table, same, audits)]
-    numbers = Markup().join(map(tabled, tables))
+    numbers = Markup().join(map(table_html, tables))
     runs = [f"{name}: {t.title.run}" for name, t in zip(names, tables, strict=True) if name]
     parts = [
         _lacking(tables),
@@ -62,7 +68,7 @@ def html(report: Report) -> str:
         Markup(f'<section><h2 id="numbers">All figures</h2>{numbers}</section>' * bool(numbers)),
     ]
     data = {"selection": selection, "traces": list(traces)}
-    return page(report.title, _about(tables, runs), parts, data)
+    return html_document(report.title, _about(tables, runs), parts, data)
 
 
 def trace_page(
@@ -72,16 +78,16 @@ def trace_page(
     data = {"selection": "", "traces": list(traces)}
     notes = [Markup(f'<section class="answer">{HTML.items("notes", lines)}</section>')]
     parts = [*notes * bool(lines), HTML.viewer("The text, token by token")]
-    return page(title, about, parts, data)
+    return html_document(title, about, parts, data)
 
 
 def static_page(title: str, sections: Sequence[Section], about: Mapping[str, str]) -> str:
     """Return a page of findings and their tables without any script, to paste into an issue."""
     parts = [HTML.answered([], sections), HTML.findings(sections)]
-    return page(title, about, parts, None)
+    return html_document(title, about, parts, None)
 
 
-def page(
+def html_document(
     title: str, about: Mapping[str, str], parts: Sequence[Markup], data: Mapping[str, Any] | None
 ) -> str:
     """Return the document around `parts`; only the script of this package may run.
@@ -97,7 +103,7 @@ def page(
         f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    written = map(Markup, (policy, style, embedded(data), script))
+    written = map(Markup, (policy, style, embed_json(data), script))
     return str(HTML.document(title, about, parts, *written))
 
 
@@ -106,7 +112,7 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def _about(tables: Sequence[Table], runs: Sequence[str]) -> dict[str, str]:
+def _about(tables: Sequence[RunTable], runs: Sequence[str]) -> dict[str, str]:
     """Return the provenance in words: models, tasks, machine, time and commit."""
     seen: dict[str, dict[str, None]] = {"runs": dict.fromkeys(runs)}
     for table in tables:
@@ -130,7 +136,7 @@ def _about(tables: Sequence[Table], runs: Sequence[str]) -> dict[str, str]:
     return {name: "; ".join(v for v in values if v) for name, values in seen.items()}
 
 
-def _lacking(tables: Sequence[Table]) -> Markup:
+def _lacking(tables: Sequence[RunTable]) -> Markup:
     """Return the lead of a page with interrupted runs: what each lacks; empty if all are whole."""
     lines = {
         f"{table.title.run}: {table.progress.remark}" if len(tables) > 1 else table.progress.remark

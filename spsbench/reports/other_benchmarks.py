@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from spsbench import untrusted as f
 from spsbench.errors import DataError
-from spsbench.serving.acceptance import Acceptance, reached
+from spsbench.serving.acceptance import Acceptance, steps_by_position
 from spsbench.serving.wire import MAX_DEPTH
 
 SIZE_LIMIT = 1 << 26  # bytes
@@ -61,7 +61,9 @@ def read_results(path: Path) -> list[Results]:
     return results
 
 
-def tables(results: Sequence[Results]) -> Iterator[tuple[str, Sequence[str], Any, Sequence[str]]]:
+def figure_tables(
+    results: Sequence[Results],
+) -> Iterator[tuple[str, Sequence[str], Any, Sequence[str]]]:
     """Yield title, headings, rows and notes of each measurement; a note is given once."""
     noted: set[str] = set()
     for result in results:
@@ -127,7 +129,9 @@ def _figures(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         rounds, drafted, accepted = (_finite(fields.get(name)) for name in counters)
         if rounds and accepted is not None:
             shares = [_finite(share) or 0.0 for share in fields.get(SHARES) or ()]
-            kept = tuple(share * rounds for share in shares) or reached(fields.get(HISTOGRAM))
+            kept = tuple(share * rounds for share in shares) or steps_by_position(
+                fields.get(HISTOGRAM)
+            )
             counts = Acceptance(rounds, drafted, accepted, None, kept[:MAX_DEPTH])
             for name, share, _ in counts.rows():
                 if share is not None:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
-from spsbench.metrics.rates import metrics
-from spsbench.reports.reporter import Report, Table
+from spsbench.metrics.rates import generation_metrics
+from spsbench.reports.reporter import Report, RunTable
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, method, setting
 from spsbench.settings.records import Record, RoundRecord
@@ -54,7 +54,7 @@ def _rows(report: Report) -> Iterator[dict[str, Any]]:
         cells = {row.cell.id: row.cell for row in table.rows}
         names = Names(row.cell for table in report.tables for row in table.rows)
         for record in table.records():
-            shared = _shared(table, cells[record.cell], record, names)
+            shared = _shared_columns(table, cells[record.cell], record, names)
             yield {**shared, "kind": "generation", **_generation(record)}
             for number, r in enumerate(record.rounds):
                 yield {**shared, "kind": "round", "round": number, **r._asdict(), **_tree(r)}
@@ -66,7 +66,7 @@ def _tree(r: RoundRecord) -> dict[str, Any]:
     return {**none, **({} if r.tree is None else r.tree._asdict()), "depth": r.depth}
 
 
-def _shared(table: Table, cell: Cell, record: Record, names: Names) -> dict[str, Any]:
+def _shared_columns(table: RunTable, cell: Cell, record: Record, names: Names) -> dict[str, Any]:
     """Return the columns that the rows of a generation and of its rounds share."""
     return {
         "run": _unicode(table.title.run),
@@ -93,7 +93,7 @@ def _generation(record: Record) -> dict[str, Any]:
         "error": None if record.error is None else _unicode(record.error),
         "flags": list(record.flags),
         "prefill_seconds": record.prefill_seconds,
-        "rounds": metrics(record.rounds, record.prefill_seconds).rounds,
+        "rounds": generation_metrics(record.rounds, record.prefill_seconds).rounds,
         **{name: _sum(record, name) for name in SUMMED},
     }
 

@@ -6,7 +6,7 @@ from io import BytesIO
 from typing import Any
 
 from spsbench.messages import visible
-from spsbench.reports.reporter import Curve, Figure, Level, Panel
+from spsbench.reports.reporter import Curve, Figure, HLine, Panel
 
 # Okabe-Ito palette, distinct under common colour blindness; markers differ as well
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -37,12 +37,12 @@ VARIABLES = {colour: f"var(--c{i})" for i, colour in enumerate(COLOURS)} | {
 
 def png(figure: Figure) -> bytes:
     """Return the figure as PNG."""
-    return _saved(figure, "png", STYLE)
+    return _save_figure(figure, "png", STYLE)
 
 
 def svg(figure: Figure) -> bytes:
     """Return the figure as SVG; equal numbers give equal bytes."""
-    return _saved(figure, "svg", STYLE)
+    return _save_figure(figure, "svg", STYLE)
 
 
 def inline_svg(figure: Figure, label: str) -> str:
@@ -52,14 +52,14 @@ def inline_svg(figure: Figure, label: str) -> str:
         label: description in markup, also for screen readers.
     """
     salted: Any = {**STYLE, **INLINE, "svg.hashsalt": label}  # ids differ between figures of a page
-    text = _saved(figure, "svg", salted).decode()
+    text = _save_figure(figure, "svg", salted).decode()
     width, height = re.findall(r'(?:width|height)="([\d.]+)pt"', text)[:2]
     body = text[text.index('<g id="figure_1">') : text.rindex("</svg>")]
     body = re.sub(r'<g id="[^"]+">', "<g>", body)
     # the page's policy refuses style attributes
     body = re.sub(r'style="([^"]*)"', lambda style: _attributes(style.group(1)), body)
     body = re.sub(r'\n *| transform="rotate\(-0 [^"]*"', "", body)
-    body = re.sub(r'(?<= )(?:d|x|y|transform)="[^"]*"', _shortened, body)
+    body = re.sub(r'(?<= )(?:d|x|y|transform)="[^"]*"', _shorten_label, body)
     return (
         f'<svg class="plot" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="{label}">{body}</svg>'
@@ -73,11 +73,11 @@ def _attributes(style: str) -> str:
     )
 
 
-def _shortened(attribute: re.Match[str]) -> str:
+def _shorten_label(attribute: re.Match[str]) -> str:
     return re.sub(r"(?<=\d\.\d)\d+", "", attribute.group())
 
 
-def draw(figure: Figure) -> Any:
+def draw_figure(figure: Figure) -> Any:
     """Draw the panels as a matplotlib figure.
 
     Several panels share a legend below; those of one title share the y axis.
@@ -102,7 +102,7 @@ def draw(figure: Figure) -> Any:
         empty.set_axis_off()
     first: dict[str, Any] = {}
     for i, (axes, panel) in enumerate(zip(panels, figure.panels, strict=True)):
-        _draw(axes, panel, names=i % abreast == 0)
+        _draw_panel(axes, panel, names=i % abreast == 0)
         if panel.title and first.setdefault(panel.title, axes) is not axes:
             axes.sharey(first[panel.title])
     for axes, panel in zip(panels, figure.panels, strict=True):
@@ -130,18 +130,18 @@ def draw(figure: Figure) -> Any:
     return canvas
 
 
-def _saved(figure: Figure, kind: str, style: Any) -> bytes:
+def _save_figure(figure: Figure, kind: str, style: Any) -> bytes:
     """Return `figure` as a file of `kind` (png, svg, pdf), without a date."""
     import matplotlib as mpl
 
     with mpl.rc_context(style):
-        canvas, file = draw(figure), BytesIO()
+        canvas, file = draw_figure(figure), BytesIO()
         undated = {"Date": None} if kind == "svg" else {"Software": None}
         canvas.savefig(file, format=kind, dpi=150, metadata=undated)
     return file.getvalue()
 
 
-def _draw(axes: Any, panel: Panel, names: bool) -> None:
+def _draw_panel(axes: Any, panel: Panel, names: bool) -> None:
     """Draw a panel: its rows (labelled if `names`), or curves and levels, or why it is empty."""
     from matplotlib.ticker import MaxNLocator
 
@@ -155,7 +155,7 @@ def _draw(axes: Any, panel: Panel, names: bool) -> None:
         _rows(axes, panel, names)
         return
     for item in panel.items:
-        if isinstance(item, Level):
+        if isinstance(item, HLine):
             _level(axes, item)
         else:
             _curve(axes, item)
@@ -196,7 +196,7 @@ def _rows(axes: Any, panel: Panel, names: bool) -> None:
     lengths = [0.0] * len(panel.rows)
     for item in panel.items:
         colour = MUTED if item.line is None else COLOURS[item.line % len(COLOURS)]
-        if isinstance(item, Level):
+        if isinstance(item, HLine):
             axes.axvline(item.y, color=colour, linestyle=":", linewidth=1)
             continue
         rows, values = [int(p.x) for p in item.points], [p.y for p in item.points]
@@ -222,7 +222,7 @@ def _rows(axes: Any, panel: Panel, names: bool) -> None:
     axes.margins(x=0.12)
 
 
-def _level(axes: Any, level: Level) -> None:
+def _level(axes: Any, level: HLine) -> None:
     """Draw a baseline dashed or a bound dotted."""
     colour = MUTED if level.line is None else COLOURS[level.line % len(COLOURS)]
     style = ":" if level.line is None else "--"

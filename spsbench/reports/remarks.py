@@ -11,7 +11,7 @@ from spsbench.metrics.rates import baseline
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import group_by
 from spsbench.metrics.text_checks import GreedyTexts, Repetition
-from spsbench.reports.columns import MARK, SOURCE, columns, full, paper_row
+from spsbench.reports.columns import MARK, SOURCE, full, paper_row, table_columns
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, short_decoders
 from spsbench.settings.records import Score
@@ -20,11 +20,11 @@ from spsbench.tasks.answers import UNMARKED
 from spsbench.tasks.program_log import (
     NAME,
     counts,
-    described,
+    describe_settings,
     estimate_lines,
-    in_words,
+    format_counts,
     pass_at,
-    read,
+    read_verdicts,
     without,
 )
 from spsbench.tasks.program_texts import TASK
@@ -50,7 +50,9 @@ def basis(rows: Sequence[Summary], timed: bool) -> list[str]:
     ]
     lengths = [s.text_tokens.mean for s in rows if s.text_tokens is not None]
     if lengths:
-        lines.append(f"Mean length of the texts: {_between(min(lengths), max(lengths))} tokens.")
+        lines.append(
+            f"Mean length of the texts: {_format_range(min(lengths), max(lengths))} tokens."
+        )
     if failed:
         lines.append(f"{failed} generations failed and are left out of every figure.")
     if flagged and timed:
@@ -70,7 +72,7 @@ def seed_lines(seed_rows: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[
     for seed_row in seed_rows:
         figures = [
             f"{column.heading} {full(seed_row.figures[column.figure], column.digits, column.unit)}"
-            for column in columns(rows)
+            for column in table_columns(rows)
             if column.figure in seed_row.figures
         ]
         lines.append(
@@ -129,12 +131,12 @@ def _cells(rows: Sequence[Summary]) -> list[Cell]:
     return [row.cell for row in rows]
 
 
-def _between(low: float, high: float) -> str:
+def _format_range(low: float, high: float) -> str:
     first, last = f"{low:.0f}", f"{high:.0f}"
     return first if first == last else f"{first} to {last}"
 
 
-def findings(
+def run_findings(
     rows: Sequence[Summary], paired: Sequence[tuple[Cell, Parity]], *, paper: bool = False
 ) -> list[str]:
     """Return the findings of a run, one line each.
@@ -203,7 +205,7 @@ def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[
     ]
 
 
-def unmarked(rows: Sequence[Summary], scores: Sequence[Score]) -> list[str]:
+def count_unmarked(rows: Sequence[Summary], scores: Sequence[Score]) -> list[str]:
     """Return a line that counts each row's answers without a marked result; [] if all have one."""
     names, listed = Names(row.cell for row in rows), []
     for row in rows:
@@ -309,10 +311,10 @@ def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
     Raises:
         DataError: a damaged log of verdicts.
     """
-    settings, judged = read(folder / NAME)
+    settings, judged = read_verdicts(folder / NAME)
     if not settings:
         return []
-    lines = [f"Programs: {described(settings)}."]
+    lines = [f"Programs: {describe_settings(settings)}."]
     names = Names(cells)
     for cell in cells:
         results = [result for result in judged if result.cell == cell.id]
@@ -323,5 +325,7 @@ def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
         figures = "; ".join(line for line in estimate_lines(pass_at(results)) if "n/a:" not in line)
         lacking = without(results)
         apart = f" ({lacking} of them: no program in the answer)" if cell.chat else ""
-        lines.append(f"{names.full(cell)}: {partial}{in_words(counts(results))}{apart}; {figures}.")
+        lines.append(
+            f"{names.full(cell)}: {partial}{format_counts(counts(results))}{apart}; {figures}."
+        )
     return lines

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, UsageError
 from spsbench.metrics.compare import MARGINS as MARGINS_OF_CHANGE
-from spsbench.metrics.compare import RunComparison, compare, over_seeds, tally_run
+from spsbench.metrics.compare import RunComparison, compare_runs, over_seeds, tally_run
 from spsbench.metrics.parity import (
     Combine,
     Parity,
@@ -22,26 +22,26 @@ from spsbench.metrics.text_checks import GreedyTexts, Repetition
 from spsbench.plugins import plug_in
 from spsbench.reports.audits import audit_section
 from spsbench.reports.batch_figures import with_batch_figures
-from spsbench.reports.columns import chosen, columns, paper_row
+from spsbench.reports.columns import choose_columns, paper_row, table_columns
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.remarks import (
     basis,
     ceilings,
+    count_unmarked,
     counter_notes,
-    findings,
     judged_notes,
     repetitions,
+    run_findings,
     sameness,
     seed_lines,
-    unmarked,
 )
-from spsbench.reports.reporter import Report, Section, Table, Title
+from spsbench.reports.reporter import Report, RunTable, Section, Title
 from spsbench.reports.text import json
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
 from spsbench.store.atomic import replace_file
 from spsbench.store.manifest import Manifest
-from spsbench.store.progress import progress
+from spsbench.store.progress import progress_in
 from spsbench.store.provenance import digests
 from spsbench.store.records import placed_records, records
 from spsbench.store.run_folder import read_audits, record_logs, shard_name, unbegun
@@ -49,7 +49,7 @@ from spsbench.store.starts import Machine, Memory, machines, unlike
 from spsbench.tasks.scores import read_scores
 
 
-class Source(NamedTuple):
+class RunData(NamedTuple):
     """The data of a run that all its tables share."""
 
     folder: Path
@@ -60,7 +60,7 @@ class Source(NamedTuple):
     paper: bool  # show the paper's rows: requested by the run or by this report
 
     @classmethod
-    def open(cls, folder: Path, by_group: bool = False, paper: bool = False) -> "Source":
+    def open(cls, folder: Path, by_group: bool = False, paper: bool = False) -> "RunData":
         """Read the files of a run other than its records.
 
         Raises:
@@ -160,25 +160,25 @@ def report_on(
     Raises:
         SpsError: no run, a damaged run, or an unknown column.
     """
-    sources = [Source.open(folder, by_group, paper) for folder in folders]
+    sources = [RunData.open(folder, by_group, paper) for folder in folders]
     tables = [_table(source) for source in sources]
     if selected:
-        tables = [replace(table, columns=chosen(table.rows, selected)) for table in tables]
+        tables = [replace(table, columns=choose_columns(table.rows, selected)) for table in tables]
     names = [f"{source.name}{table.lack}" for source, table in zip(sources, tables, strict=True)]
     sections = [section for source in sources for section in _sections(source, tables)]
     return Report(", ".join(dict.fromkeys(names)), tables, sections=sections)
 
 
-def tables(folder: Path) -> list[Table]:
+def run_tables(folder: Path) -> list[RunTable]:
     """Return the tables of a run: one; records of unlike machines have no times.
 
     Raises:
         SpsError: no run, or a damaged run.
     """
-    return [_table(Source.open(folder))]
+    return [_table(RunData.open(folder))]
 
 
-def compared(
+def compare_with_run(
     folders: Sequence[Path], against: Path, margins: Mapping[str, float] = MARGINS_OF_CHANGE
 ) -> RunComparison:
     """Compare a run with the run in `against`, paired by sample if both have the sample.
@@ -188,26 +188,26 @@ def compared(
     """
     numbers: dict[str, int] = {}
     base, now = (
-        [Source.open(folder) for folder in side_folders] for side_folders in ([against], folders)
+        [RunData.open(folder) for folder in side_folders] for side_folders in ([against], folders)
     )
     rows = [[row for source in sources for row in _table(source).whole] for sources in (base, now)]
     sides = tuple(
         tally_run(
             list({cell.id: cell for source in sources for cell in source.cells}.values()),
-            (record for source in sources for record in _pooled(source)),
+            (record for source in sources for record in _pool_records(source)),
             numbers,
         )
         for sources in (base, now)
     )
-    return compare(rows[0], rows[1], margins, (sides[0], sides[1]))
+    return compare_runs(rows[0], rows[1], margins, (sides[0], sides[1]))
 
 
-def _pooled(source: Source) -> Iterator[Record]:
+def _pool_records(source: RunData) -> Iterator[Record]:
     """Yield the records of a run; those of unlike machines come without times."""
     return source.records(timed=len(source.machines()) < 2)
 
 
-def _sections(source: Source, tables: Sequence[Table]) -> Iterator[Section]:
+def _sections(source: RunData, tables: Sequence[RunTable]) -> Iterator[Section]:
     """Yield a section for each audit stored with a run, under the table of its cell."""
     for audit in read_audits(source.folder):
         cell = (audit.get("settings") or {}).get("id")
@@ -222,7 +222,7 @@ def _sections(source: Source, tables: Sequence[Table]) -> Iterator[Section]:
         yield audit_section(audit, run, sum(row.n + row.failures for _, row in audited) or None)
 
 
-def _table(source: Source) -> Table:
+def _table(source: RunData) -> RunTable:
     """Return the table of a run with digests and progress; a remark if unfinished."""
     identity = {
         "models": digests(source.manifest.fingerprint, source.cells),
@@ -231,14 +231,14 @@ def _table(source: Source) -> Table:
     seen: set[Key] = set()
     table = _of_run(source, seen)
     cells, remarks = {cell.id: cell for cell in source.cells}, table.remarks
-    run_progress = progress(source.folder, source.manifest, cells, seen)
+    run_progress = progress_in(source.folder, source.manifest, cells, seen)
     if run_progress is not None:
         identity |= {"done": run_progress.done, "planned": run_progress.total}
         remarks = [*filter(None, [run_progress.remark]), *remarks]
     return replace(table, identity=identity, progress=run_progress, remarks=remarks)
 
 
-def _of_run(source: Source, seen: set[Key]) -> Table:
+def _of_run(source: RunData, seen: set[Key]) -> RunTable:
     """Return the table of a run's records alone; `seen` collects their keys."""
     machines = source.machines()
     pooled = len(machines) < 2
@@ -261,8 +261,8 @@ def _of_run(source: Source, seen: set[Key]) -> Table:
     ]
     notes = _notes(source, machines, whole, paired, memory)
     notes += sameness([row.cell for row in whole], greedy)
-    notes += repetitions([row.cell for row in whole], texts) + unmarked(whole, scores)
-    table = table_of(
+    notes += repetitions([row.cell for row in whole], texts) + count_unmarked(whole, scores)
+    table = make_table(
         rows,
         source.title("", notes, timed=pooled),
         ceiling_ms=_lowest(memory),
@@ -287,14 +287,14 @@ def _qualities(rows: Sequence[Summary], scores: Iterable[Score]) -> dict[str, Qu
 
 
 def _notes(
-    source: Source,
+    source: RunData,
     machines: Sequence[Machine],
     whole: Sequence[Summary],
     paired: Sequence[tuple[Cell, Parity]],
     memory: Memory | None,
 ) -> list[str]:
     """Return remarks: findings, counters, ceilings, scorings, and what is missing."""
-    notes = findings(whole, paired, paper=source.paper)
+    notes = run_findings(whole, paired, paper=source.paper)
     notes += counter_notes(whole, [start for machine in machines for start in machine.starts])
     notes += ceilings(whole, memory) + judged_notes(source.folder, source.cells)
     if missing := unbegun(record_logs(source.folder)):
@@ -314,7 +314,7 @@ def _lowest(memory: Memory | None) -> float | None:
     return 1e3 * next(iter(memory.weights.values())) / memory.bandwidth
 
 
-def conclude(folder: Path) -> Report:
+def conclude_run(folder: Path) -> Report:
     """Write the summary of a finished run into its folder and return its report.
 
     Raises:
@@ -325,14 +325,14 @@ def conclude(folder: Path) -> Report:
     return report
 
 
-def table_of(
+def make_table(
     rows: Sequence[Summary],
     title: Title,
     *,
     ceiling_ms: float | None = None,
     paper: bool = False,
     **about: Any,
-) -> Table:
+) -> RunTable:
     """Build a table with columns, remarks and figure.
 
     Args:
@@ -343,10 +343,10 @@ def table_of(
     """
     whole = [row for row in rows if row.group is None]
     seeds = over_seeds(whole)
-    return Table(
+    return RunTable(
         title=title,
         rows=rows,
-        columns=columns(rows),
+        columns=table_columns(rows),
         paper=[paper_row(row) if paper else None for row in rows],
         remarks=[*basis(whole, title.timed), *title.notes, *seed_lines(seeds, whole)],
         seeds=seeds,

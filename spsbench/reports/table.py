@@ -16,13 +16,13 @@ LONGEST = 24  # characters of a word that is never split
 FRAME = 3  # characters of padding and border for each column
 
 
-def table(report: Report) -> str:
+def report_text(report: Report) -> str:
     """Return text of the report's width, without colours; ± is the longer side of an interval.
 
     If the figures do not fit, the least important columns are omitted, and a line names them.
     """
     return "\n".join(
-        render(text_table, report.width, plain=report.plain, fit=True)
+        table_text(text_table, report.width, plain=report.plain, fit=True)
         for table in report.tables
         for text_table in (
             without_shared(body(table, brief, terse=True)),
@@ -60,7 +60,9 @@ def without_shared(table: TextTable) -> TextTable:
     )
 
 
-def render(table: TextTable, width: int | None, *, plain: bool = False, fit: bool = False) -> str:
+def table_text(
+    table: TextTable, width: int | None, *, plain: bool = False, fit: bool = False
+) -> str:
     """Return a table with its remarks, without colours.
 
     Args:
@@ -79,7 +81,7 @@ def render(table: TextTable, width: int | None, *, plain: bool = False, fit: boo
         texts = [[cell.replace("±", "+-") for cell in cells] for cells in texts]
     widths: dict[int, int | None] = dict.fromkeys(range(len(headings)))
     if fit and width is not None:
-        widths = {**fitted(list(zip(headings, *texts, strict=True)), width, names)}
+        widths = {**fit_columns(list(zip(headings, *texts, strict=True)), width, names)}
 
     grid = Table(box=box.ASCII if plain else box.SIMPLE_HEAD, title=Text(visible(table.title)))
     for i in widths:  # Text: markup in names is literal
@@ -109,7 +111,7 @@ FIRST = ("n", "speed-up", "tau", "answer speed-up", "verdict", "ms/token", "alph
 """Columns of figures that stay the longest, in this order; then the others as they stand."""
 
 
-def fitted(columns: Sequence[Sequence[str]], width: int, names: int) -> dict[int, int]:
+def fit_columns(columns: Sequence[Sequence[str]], width: int, names: int) -> dict[int, int]:
     """Return the columns that fit with their widths: the longest word, at best whole lines.
 
     Columns are omitted because rich would split words evenly in all columns. The first `names`
@@ -154,7 +156,7 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
         width: columns of the terminal.
         plain: whether only ASCII may be used.
     """
-    gains = [(row, gain) for row in rows if row.group is None and (gain := speedup(row))]
+    gains = [(row, gain) for row in rows if row.group is None and (gain := speedup_of_row(row))]
     if len({(row.cell.noise_key, row.cell.decoder) for row, _ in gains}) < 2:
         return ""
     names = Names(row.cell for row, _ in gains)
@@ -176,7 +178,7 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
     return "\n".join(lines()) + "\n"
 
 
-def speedup(row: Summary) -> Estimate | None:
+def speedup_of_row(row: Summary) -> Estimate | None:
     """Return the measured speed-up of a row, else the speed-up of a plan; None if undecided."""
     gain = row.speedup or row.predicted_speedup
     return None if gain is None or gain.undecided else gain

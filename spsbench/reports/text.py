@@ -20,16 +20,16 @@ from spsbench.reports.columns import (
     Column,
     PaperRow,
     Show,
-    counted,
+    count_generations,
     full,
     names,
     paper_value,
 )
-from spsbench.reports.reporter import Report, Table, TextTable
+from spsbench.reports.reporter import Report, RunTable, TextTable
 from spsbench.settings.labels import method
 
 
-def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
+def body(table: RunTable, show: Show = full, *, terse: bool = False) -> TextTable:
     """Return a table as text; `terse` shortens the counts.
 
     Names other than method and setting are omitted if all rows agree, to save width;
@@ -47,7 +47,10 @@ def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
     for s, theirs in zip(table.rows, table.paper, strict=True):
         lacking = s.group is None and table.lack
         planned = table.planned(s.cell) if lacking else None
-        figures = [counted(s, planned, terse=terse), *(c.text(s, show) for c in table.columns)]
+        figures = [
+            count_generations(s, planned, terse=terse),
+            *(c.text(s, show) for c in table.columns),
+        ]
         rows.append([*(read(s) for _, read in named), *figures])
         if theirs is not None:
             paper_names = _paper_names(theirs, s)
@@ -117,7 +120,7 @@ NEVER = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 """Characters that could end a script element or open a comment in one; JSON has them in strings."""
 
 
-def embedded(data: Any) -> str:
+def embed_json(data: Any) -> str:
     """Return ASCII JSON for a `<script type="application/json">` that cannot end the element.
 
     Raises:
@@ -140,13 +143,13 @@ def labels(names: Sequence[str], longest: int) -> list[str]:
     A name is cut at its end if the result stays unique, else its prefix common to all names is
     shortened; a number separates names that are still equal.
     """
-    truncated = [shown(name, longest) for name in names]
+    truncated = [escape_piece(name, longest) for name in names]
     several = len(set(names))
     if len(set(truncated)) < several:
         pairs = enumerate(zip(min(names), max(names), strict=False))
         differs_at = next((at for at, (one, other) in pairs if one != other), 0)
         begin = max(0, differs_at - longest // 4)
-        truncated = [shown(f"…{name[begin:]}", longest) for name in names]
+        truncated = [escape_piece(f"…{name[begin:]}", longest) for name in names]
     if len(set(truncated)) < several:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names), start=1)}
         truncated = [
@@ -155,7 +158,7 @@ def labels(names: Sequence[str], longest: int) -> list[str]:
     return truncated
 
 
-def shown(text: str, longest: int = LONGEST) -> str:
+def escape_piece(text: str, longest: int = LONGEST) -> str:
     r"""Escape a piece of a generation: line breaks stay, invisible and bidi characters are escaped.
 
     Longer text is cut, and its length is appended.
@@ -165,7 +168,7 @@ def shown(text: str, longest: int = LONGEST) -> str:
     return safe if cut is text else f"{safe}… ({len(text):,} characters)"
 
 
-def markdown(report: Report) -> str:
+def report_markdown(report: Report) -> str:
     """Return title, tables and remarks in GitHub's Markdown; several tables share a main title."""
     text = "\n".join(map(_markdown_tables, report.tables))
     if len(report.tables) == 1:
@@ -173,7 +176,7 @@ def markdown(report: Report) -> str:
     return f"# {markdown_text(report.title)}\n\n{text}"
 
 
-def _markdown_tables(table: Table) -> str:
+def _markdown_tables(table: RunTable) -> str:
     """Return a table and its further ones as Markdown, with titles."""
     title = table.title
     text = [f"## {markdown_text(title.run)}", ""]
@@ -218,7 +221,7 @@ def latex(report: Report) -> str:
     return "\n".join(map(_latex_table, report.tables))
 
 
-def _latex_table(table: Table) -> str:
+def _latex_table(table: RunTable) -> str:
     """Return a table as LaTeX, with its remarks below."""
     text_table = body(table)
     names, figures = text_table.names, len(text_table.headings) - text_table.names
@@ -307,7 +310,7 @@ def json(report: Report) -> str:
     return encoder.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def _json_table(table: Table) -> dict[str, object]:
+def _json_table(table: RunTable) -> dict[str, object]:
     """Return a table as plain values, with identity, remarks, figures by seed, and rows."""
     return {
         "schema": SCHEMA,

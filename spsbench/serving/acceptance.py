@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from spsbench.serving.answers import Answer
-from spsbench.serving.wire import MAX_COUNT, MAX_DEPTH, Histogram, first, read
+from spsbench.serving.wire import MAX_COUNT, MAX_DEPTH, Histogram, first_known, read_json
 from spsbench.untrusted import RangeError
 
 SAMPLE = re.compile(r"([A-Za-z_:][\w:]*+)(\{[^}\n]*+\})?+[ \t]++(\S++)")
@@ -27,7 +27,7 @@ PLACE = re.compile(r'position="([0-9]{1,4})"')
 log = logging.getLogger(__name__)
 
 
-class Span(NamedTuple):
+class PassTokens(NamedTuple):
     """The tokens of one pass, or of several of which an engine tells only sums."""
 
     emitted: int
@@ -123,17 +123,19 @@ def _of_engine(answer: Answer) -> Acceptance | None:
         rounds, accepted = vllm.num_spec_steps, vllm.num_accepted_draft_tokens
         drafted, emitted, source = vllm.num_draft_tokens, None, "vLLM, per request"
         steps = vllm.per_step_accepted
-        kept = reached(Counter(steps) if steps else vllm.acceptance_histogram)
+        kept = steps_by_position(Counter(steps) if steps else vllm.acceptance_histogram)
     elif sglang := answer.counts.sglang:
         rounds = sglang.spec_verify_ct
         none = None if rounds else rounds  # no round: nothing was drafted
-        accepted = first(sglang.spec_num_correct_drafts, sglang.spec_accept_token_num, none)
-        drafted = first(sglang.spec_num_proposed_drafts, sglang.spec_draft_token_num, none)
-        kept = reached(first(sglang.spec_correct_drafts_histogram, sglang.spec_accept_histogram))
+        accepted = first_known(sglang.spec_num_correct_drafts, sglang.spec_accept_token_num, none)
+        drafted = first_known(sglang.spec_num_proposed_drafts, sglang.spec_draft_token_num, none)
+        kept = steps_by_position(
+            first_known(sglang.spec_correct_drafts_histogram, sglang.spec_accept_histogram)
+        )
         source = "SGLang meta_info"
     elif llama := answer.counts.llama:
         drafted = llama.draft_n
-        accepted = first(llama.draft_n_accepted, None if drafted else drafted)
+        accepted = first_known(llama.draft_n_accepted, None if drafted else drafted)
         emitted = answer.tokens if llama.predicted_n is None else llama.predicted_n
         rounds = None if accepted is None else emitted - accepted
         source = "llama-server timings; rounds = predicted_n - draft_n_accepted"
@@ -169,9 +171,9 @@ def contradiction(counts: Acceptance, tokens: int, texts: int | None = None) -> 
     return None
 
 
-def reached(counts: Any) -> tuple[float, ...]:
+def steps_by_position(counts: Any) -> tuple[float, ...]:
     """Convert steps that accepted exactly n tokens to steps that accepted position 1, 2, ..."""
-    histogram: Any = read(counts or [], Histogram)  # type: ignore[arg-type]
+    histogram: Any = read_json(counts or [], Histogram)  # type: ignore[arg-type]
     if isinstance(histogram, dict):
         histogram = [histogram.get(depth, 0) for depth in range(max(histogram, default=0) + 1)]
     return tuple(map(float, accumulate(reversed(histogram[1:]))))[::-1]
@@ -197,7 +199,7 @@ def samples(page: Any) -> Iterator[tuple[str, str, float]]:
                     yield sample[1], sample[2] or "", number
 
 
-def between(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
+def page_delta(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
     """Return the difference of two pages; None without counters, or if the server restarted."""
     grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
     rounds, accepted = grown.get("num_drafts"), grown.get("num_accepted_tokens")
@@ -212,7 +214,9 @@ def between(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptan
     return Acceptance(rounds, drafted, accepted, None, tuple(kept), "/metrics, before and after")
 
 
-def spans(answer: Answer, counts: Acceptance | None, *, plain: bool) -> tuple[float, list[Span]]:
+def spans(
+    answer: Answer, counts: Acceptance | None, *, plain: bool
+) -> tuple[float, list[PassTokens]]:
     """Return the seconds before decoding, and what is known of the passes of a streamed answer.
 
     The first chunk holds the prefill: its time beyond the median of the later ones. Passes are
@@ -230,8 +234,8 @@ def spans(answer: Answer, counts: Acceptance | None, *, plain: bool) -> tuple[fl
     if plain or counts is None:
         if sizes:
             chunks = zip(sizes, times, strict=True)
-            return first - usual, [Span(m, t, passes=m if plain else 0) for m, t in chunks]
-        whole = Span(n, decode_seconds, passes=n if plain else 0)
+            return first - usual, [PassTokens(m, t, passes=m if plain else 0) for m, t in chunks]
+        whole = PassTokens(n, decode_seconds, passes=n if plain else 0)
     elif groups := passes_in(answer, counts, sizes):
         chunks = zip(sizes, times, strict=True)
         round_spans = [_sum(list(islice(chunks, passes)), steps) for passes, steps in groups]
@@ -240,16 +244,16 @@ def spans(answer: Answer, counts: Acceptance | None, *, plain: bool) -> tuple[fl
         drafted = -1 if counts.drafted is None else int(counts.drafted)
         with_prompt = int(counts.rounds) + (answer.counts.llama is None)
         passes = min(n, max(with_prompt, n - int(counts.accepted), len(sizes)))
-        whole = Span(n, decode_seconds, drafted, -1, int(counts.accepted), passes)
-    return first, [Span(0, 0.0, passes=0), whole]
+        whole = PassTokens(n, decode_seconds, drafted, -1, int(counts.accepted), passes)
+    return first, [PassTokens(0, 0.0, passes=0), whole]
 
 
-def _sum(chunks: Sequence[tuple[int, float]], steps: Sequence["Step"]) -> Span:
+def _sum(chunks: Sequence[tuple[int, float]], steps: Sequence["Step"]) -> PassTokens:
     emitted, seconds = zip(*chunks, strict=True)
     drafted = sum(drafted for drafted, _ in steps)
     tested = sum(min(accepted + 1, drafted) for drafted, accepted in steps)
     accepted = sum(accepted for _, accepted in steps)
-    return Span(sum(emitted), sum(seconds), drafted, tested, accepted, len(chunks))
+    return PassTokens(sum(emitted), sum(seconds), drafted, tested, accepted, len(chunks))
 
 
 Step = tuple[int, int]

@@ -19,7 +19,7 @@ INVISIBLE = r"[\s\x00-\x1f\x7f\xad\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\
 """Characters that may break a key in a text."""
 
 
-def checked(url: str) -> str:
+def check_address(url: str) -> str:
     """Return the address of a server without slash or /v1; refuse one with a key or a query."""
     import httpx2
 

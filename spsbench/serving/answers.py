@@ -14,7 +14,15 @@ import msgspec
 
 from spsbench.errors import UnavailableError, as_it_is
 from spsbench.serving import wire
-from spsbench.serving.wire import Counts, Entry, Stated, first, ordered, read, stated
+from spsbench.serving.wire import (
+    Counts,
+    Entry,
+    Stated,
+    first_known,
+    key_and_logarithm,
+    order_row,
+    read_json,
+)
 from spsbench.untrusted import FieldError, NotJSONError, cut, parse_json
 
 MAX_REASON = 200  # characters of a server's words in a line
@@ -125,10 +133,10 @@ class Answer:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Answer":
         """Read the values written by `to_json`."""
-        return read(values, cls)
+        return read_json(values, cls)
 
 
-class Reader:
+class AnswerReader:
     """Reads an answer, whole or in chunks, in OpenAI's schema; `hide` replaces the API key."""
 
     name = "the OpenAI API"
@@ -157,18 +165,18 @@ class Reader:
         return len(self.answer.stamps) > pieces
 
     def _add(self, at: float, value: Any) -> None:
-        answer, chunk = self.answer, read(value, wire.Chunk)
+        answer, chunk = self.answer, read_json(value, wire.Chunk)
         if usage := chunk.usage:
-            answer.prompt_tokens = first(usage.prompt_tokens, answer.prompt_tokens)
-            answer.count = first(usage.completion_tokens, answer.count)
+            answer.prompt_tokens = first_known(usage.prompt_tokens, answer.prompt_tokens)
+            answer.count = first_known(usage.completion_tokens, answer.count)
             details = usage.completion_tokens_details
             self._unsent = (details and details.reasoning_tokens) or self._unsent
         for choice in chunk.choices or ():
-            delta = choice.delta or choice.message or wire.Part(choice.text)
+            delta = choice.delta or choice.message or wire.ContentPart(choice.text)
             thought = delta.reasoning_content or delta.reasoning or delta.refusal or ""
             entries = choice.logprobs.entries if choice.logprobs else []
             self._add_tokens(entries)
-            answer.stated += [ordered(entry.top_logprobs) for entry in entries]
+            answer.stated += [order_row(entry.top_logprobs) for entry in entries]
             ids = choice.token_ids or choice.tokens or []
             if ids:
                 answer.ids = answer.ids or []
@@ -195,7 +203,7 @@ class Reader:
     def _add_tokens(self, entries: Sequence[Entry]) -> None:
         """Append the keys, logarithms and texts of listed tokens to those of the answer."""
         for entry in entries:
-            key, logprob = stated(entry)
+            key, logprob = key_and_logarithm(entry)
             self.answer.keys.append(key)
             self.answer.own.append(logprob)
             self._pieces.append(entry.text)
@@ -204,7 +212,7 @@ class Reader:
         """Keep an engine's counts of drafts; of counts that cannot be true only the reason."""
         try:
             if any(counts.values()):
-                self.answer.counts = read(counts, Counts)
+                self.answer.counts = read_json(counts, Counts)
         except FieldError as error:
             self.answer.counts = Counts(wrong=str(error))
 
@@ -229,12 +237,12 @@ class Reader:
         return answer
 
 
-class SglangReader(Reader):
+class SglangReader(AnswerReader):
     """Reads SGLang's /generate; each event of a stream holds the whole text so far."""
 
     def _add(self, at: float, value: Any) -> None:
-        event, answer = read(value, wire.Generated), self.answer
-        meta = read(event.meta_info, wire.MetaInfo)
+        event, answer = read_json(value, wire.Generated), self.answer
+        meta = read_json(event.meta_info, wire.MetaInfo)
         length = len(event.output_ids or event.text)
         if length > self._length:
             answer.stamps.append(at)
@@ -251,7 +259,7 @@ class SglangReader(Reader):
         answer.finish = finish
         answer.keys, answer.own, self._pieces = [], [], []
         self._add_tokens(meta.output_token_logprobs or [])
-        answer.stated = list(map(ordered, meta.output_top_logprobs or ()))
+        answer.stated = list(map(order_row, meta.output_top_logprobs or ()))
         self.prompt = meta.input_top_logprobs or ()
         self._count(sglang=event.meta_info)
 

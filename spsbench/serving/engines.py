@@ -11,9 +11,9 @@ from typing import Any
 
 from spsbench.errors import DataError, UnavailableError
 from spsbench.serving.answers import Answer as Answer
-from spsbench.serving.answers import Reader, SglangReader
+from spsbench.serving.answers import AnswerReader, SglangReader
 from spsbench.serving.http import FIRST, Client, FailedError, RefusedError
-from spsbench.serving.wire import UNLISTED, Model, ordered, read
+from spsbench.serving.wire import UNLISTED, Model, order_row, read_json
 from spsbench.serving.wire import Stated as Stated
 from spsbench.untrusted import cut
 
@@ -108,8 +108,8 @@ class Server:
             self.refused += ("stream_options",)
             return answer
 
-    async def _send(self, path: str, body: dict[str, Any]) -> Reader:
-        reader = SglangReader if path == GENERATE else Reader
+    async def _send(self, path: str, body: dict[str, Any]) -> AnswerReader:
+        reader = SglangReader if path == GENERATE else AnswerReader
         return await self.client.post(path, body, reader)
 
     async def answer_without_refused(self, ask: Ask) -> Answer:
@@ -215,7 +215,7 @@ class Server:
                 f"probabilities of {len(rows)} tokens of a prompt ({self.client.address}{path}): "
                 f"expected those of {len(tokens)}. Update the server"
             )
-        return list(map(ordered, rows[-len(tokens) :]))
+        return list(map(order_row, rows[-len(tokens) :]))
 
 
 def processor_fields(kind: Kind, options: Mapping[str, Any], server: str) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def processor_fields(kind: Kind, options: Mapping[str, Any], server: str) -> dic
     return fields | {n: v for name in fields for n, v in further.get(name, {}).items()}
 
 
-async def connect(client: Client, model: str | None = None, *, chat: bool = False) -> Server:
+async def detect_engine(client: Client, model: str | None = None, *, chat: bool = False) -> Server:
     """Detect the engine, its model and its capabilities.
 
     Args:
@@ -258,7 +258,7 @@ async def connect(client: Client, model: str | None = None, *, chat: bool = Fals
     with client.reading(FIRST, "a list of models"):
         page = await client.get(FIRST)
         listed = page.get("data") if isinstance(page, dict) else None
-        entries = read(listed or [], list[Model])
+        entries = read_json(listed or [], list[Model])
     names = [entry.id for entry in entries]
     kind, version, defaults = await _engine(client, entries)
     if names and (len(names) > 1 if model is None else model not in names):

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from spsbench.errors import DataError, UnavailableError, UsageError, as_it_is
-from spsbench.serving.address import KEY, ApiKey, checked, is_local
-from spsbench.serving.answers import AttemptError, Reader, reason_in
+from spsbench.serving.address import KEY, ApiKey, check_address, is_local
+from spsbench.serving.answers import AnswerReader, AttemptError, reason_in
 from spsbench.untrusted import FieldError, NotJSONError, RangeError, cut, parse_json
 
 LARGEST = 64 * 2**20  # bytes of one answer
@@ -59,7 +59,7 @@ class ImpossibleAnswerError(DataError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HttpLimits:
     """Timeouts and retries of a request."""
 
     timeout: float = 120.0  # seconds without a new token; for the rest of an answer that has begun
@@ -76,14 +76,14 @@ class Limits:
             )
 
 
-class Body:
+class ResponseBody:
     """An answer, whole or as a stream of events, each read once by `reader`, if there is one.
 
     No more events than the `tokens` that were asked for, and some to spare, are progress.
     """
 
     def __init__(
-        self, reader: Reader | None = None, *, streamed: bool = False, tokens: int = 0
+        self, reader: AnswerReader | None = None, *, streamed: bool = False, tokens: int = 0
     ) -> None:
         self.streamed, self.status = streamed, 0
         self.headers: Any = {}
@@ -135,12 +135,12 @@ class Client:
 
     address: str  # with neither a path below /v1 nor a key
     key_from: str = KEY
-    limits: Limits = field(default_factory=Limits)
+    limits: HttpLimits = field(default_factory=HttpLimits)
     failures: Counter[str] = field(default_factory=Counter)  # failed attempts by reason
     sending: Callable[[], AbstractContextManager[None]] = nullcontext  # around each attempt
 
     def __post_init__(self) -> None:
-        self.address = checked(self.address)
+        self.address = check_address(self.address)
         self._key = ApiKey(self.key_from)
         self.hide = self._key.hide  # applied to all that a server says, where it comes in
         self._http: Any = None
@@ -190,7 +190,7 @@ class Client:
         """Return a page as JSON, else text; None unless status 200; raise on 401 and 403."""
         # transformers serve has 500 where it cannot list models, and answers all the same
         again = AGAIN - {500} if path == FIRST else frozenset()
-        body = await self._tried(path, attempts, again, Body)
+        body = await self._tried(path, attempts, again, ResponseBody)
         if body.status in (401, 403):
             self._refuse(body)
         if body.status != 200:
@@ -200,14 +200,16 @@ class Client:
         except NotJSONError:
             return self.hide(body.content.decode(errors="replace"))
 
-    async def post(self, path: str, payload: dict[str, Any], schema: type[Reader]) -> Reader:
+    async def post(
+        self, path: str, payload: dict[str, Any], schema: type[AnswerReader]
+    ) -> AnswerReader:
         """Send `payload`, again after a transient failure, and return what has read the answer."""
         sampling = payload.get("sampling_params") or {}
         tokens = int(payload.get("max_tokens") or sampling.get("max_new_tokens") or 0)
         streamed, attempts = bool(payload.get("stream")), self.limits.retries + 1
 
-        def make() -> Body:
-            return Body(schema(self.hide), streamed=streamed, tokens=tokens)
+        def make() -> ResponseBody:
+            return ResponseBody(schema(self.hide), streamed=streamed, tokens=tokens)
 
         with self.reading(path, schema.name):
             body = await self._tried(path, attempts, AGAIN, make, payload)
@@ -236,9 +238,9 @@ class Client:
         path: str,
         attempts: int,
         again: Set[int],
-        make: Callable[[], Body],
+        make: Callable[[], ResponseBody],
         payload: dict[str, Any] | None = None,
-    ) -> Body:
+    ) -> ResponseBody:
         """Return the body of the first attempt that succeeds, with a status that is not of `again`.
 
         A request that timed out is closed, and tried again when no other such request is: a server
@@ -287,7 +289,9 @@ class Client:
             "with a whole answer. Look at the server's log, or raise `timeout` or `retries`"
         )
 
-    async def _exchange(self, path: str, body: Body, payload: dict[str, Any] | None) -> None:
+    async def _exchange(
+        self, path: str, body: ResponseBody, payload: dict[str, Any] | None
+    ) -> None:
         """Send a request, and add its uncompressed answer to `body`, by seconds from now.
 
         A stream is whole with its last line: the connection may stay open. It is closed after
@@ -328,7 +332,7 @@ class Client:
                 raise AttemptError(line) from None
         body.close(time.perf_counter() - began)
 
-    def _refuse(self, body: Body) -> NoReturn:
+    def _refuse(self, body: ResponseBody) -> NoReturn:
         """Raise the error of a status other than 200, with the server's words in one line."""
         status, reason = body.status, f"a page of {len(body.content) >> 10} KiB"
         if len(body.content) <= MAX_ERROR_PAGE:

@@ -86,7 +86,7 @@ class Logprobs(Struct):
         ]
 
 
-class Part(Struct):
+class ContentPart(Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -97,8 +97,8 @@ class Part(Struct):
 
 class Choice(Struct):
     text: str | None = None
-    delta: Part | None = None
-    message: Part | None = None
+    delta: ContentPart | None = None
+    message: ContentPart | None = None
     logprobs: Logprobs | None = None
     token_ids: list[TokenId] | None = None
     tokens: list[TokenId] | None = None
@@ -120,7 +120,7 @@ class Chunk(Struct):
     timings: dict[str, Any] | None = None
 
 
-class Row(Struct, array_like=True):
+class WireRow(Struct, array_like=True):
     logprob: Logprob | None  # None: the first token of a prompt
     id: TokenId
     text: Any = None  # what the token prints, where it is asked for
@@ -130,7 +130,7 @@ class Row(Struct, array_like=True):
         return f"#{self.id}"
 
 
-Entry = TokenLogprob | Row
+Entry = TokenLogprob | WireRow
 
 
 class Finish(Struct):
@@ -142,10 +142,10 @@ class MetaInfo(Struct):
     finish_reason: str | Finish | None = None
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
-    input_token_logprobs: list[Row] | None = None
-    input_top_logprobs: list[list[Row] | None] | None = None
-    output_token_logprobs: list[Row] | None = None
-    output_top_logprobs: list[list[Row] | None] | None = None
+    input_token_logprobs: list[WireRow] | None = None
+    input_top_logprobs: list[list[WireRow] | None] | None = None
+    output_token_logprobs: list[WireRow] | None = None
+    output_top_logprobs: list[list[WireRow] | None] | None = None
 
 
 class Generated(Struct):
@@ -196,7 +196,7 @@ class Counts(Struct, omit_defaults=True):
     wrong: str | None = None  # why the counts of an answer cannot be true
 
 
-def read(value: Any, schema: type[T]) -> T:
+def read_json(value: Any, schema: type[T]) -> T:
     """Return JSON as a value of the schema; RangeError for a number that cannot be true."""
     try:
         return msgspec.convert(value, schema, str_keys=True)
@@ -205,18 +205,18 @@ def read(value: Any, schema: type[T]) -> T:
         raise kind(cut(str(error).replace("`", ""), 200)) from error
 
 
-def first(*values: T | None) -> T | None:
+def first_known(*values: T | None) -> T | None:
     """Return the first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 
-def stated(entry: Entry) -> tuple[str, float]:
+def key_and_logarithm(entry: Entry) -> tuple[str, float]:
     """Return a token's key and logarithm, minus infinity for one that states no probability."""
     if entry.logprob is None:
         raise FieldError(f"logprob of {cut(entry.key)}: null, expected a number")
     return entry.key, entry.logprob if entry.logprob > UNLISTED else -math.inf
 
 
-def ordered(row: Iterable[Entry] | None) -> Stated:
+def order_row(row: Iterable[Entry] | None) -> Stated:
     """Return tokens and their logarithms, the likeliest first."""
-    return sorted(map(stated, row or ()), key=lambda entry: -entry[1])
+    return sorted(map(key_and_logarithm, row or ()), key=lambda entry: -entry[1])

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from spsbench.registry import BUILT_IN
 from spsbench.settings.constraint import KINDS as CONSTRAINTS
-from spsbench.settings.constraint import kind_of, read_grammar, read_regex, read_schema
+from spsbench.settings.constraint import constraint_kind, read_grammar, read_regex, read_schema
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import METHOD, SAMPLING, Check, Option, at_least, between, options_of
 from spsbench.settings.processors import COUNT, PROCESSORS, ProcessorSettings
@@ -169,7 +169,7 @@ class Configuration(ProcessorSettings, WarpSettings):
     @property
     def constrained(self) -> bool:
         """Return whether texts follow a schema, an expression or a grammar."""
-        return kind_of(self) is not None
+        return constraint_kind(self) is not None
 
     @property
     def lossy(self) -> bool:

@@ -36,7 +36,7 @@ from spsbench.settings.models import (
     ModelSpec,
     parse_shape,
 )
-from spsbench.settings.options import METHOD, Option, Setting, between, options_of
+from spsbench.settings.options import METHOD, Option, OptionSpec, between, options_of
 from spsbench.settings.processors import PROCESSORS
 from spsbench.spec import ALONE, K_MAX, Spec
 
@@ -55,7 +55,7 @@ ALWAYS_THE_TARGETS = ("trust_remote_code", "attention")
 """Fields for which a draft model has no option of its own."""
 
 
-def _of_target(field: str, setting: Setting) -> Setting:
+def _of_target(field: str, setting: OptionSpec) -> OptionSpec:
     option = setting.option._replace(help=setting.option.help.format(model="the target"))
     if field == "id":
         return replace(setting, name="target", option=option, default="nano")
@@ -64,7 +64,7 @@ def _of_target(field: str, setting: Setting) -> Setting:
     )
 
 
-def _of_draft(field: str, setting: Setting) -> Setting:
+def _of_draft(field: str, setting: OptionSpec) -> OptionSpec:
     """Return the setting of the draft model, which defaults to the target's where possible."""
     alone = {"id": "that of a bundled pair", "revision": None, "adapter": None}
     option = setting.option._replace(
@@ -76,7 +76,7 @@ def _of_draft(field: str, setting: Setting) -> Setting:
     return replace(setting, name=name, option=option, default=None)
 
 
-K = Setting(
+K = OptionSpec(
     "k",
     Option(
         METHOD,
@@ -96,7 +96,7 @@ DRAFT = {f: _of_draft(f, s) for f, s in _OF_MODEL if f not in ALWAYS_THE_TARGETS
 """Field of the draft's `ModelSpec` -> its setting."""
 DRAFTING = (*(setting.name for setting in DRAFT.values()), "drafter", "verifier", "schedule")
 
-OF_CELL: Mapping[str, Setting] = {
+OF_CELL: Mapping[str, OptionSpec] = {
     **{setting.name: setting for setting in (*TARGET.values(), *DRAFT.values(), K)},
     **{name: options_of(CellRequest)[name] for name in (*METHOD_FIELDS, *SAMPLING_FIELDS)},
 }
@@ -124,7 +124,7 @@ def fill(given: Mapping[str, Any], facts: ModelFacts = NOTHING) -> CellRequest:
         drafter, draft = _drafting(values, facts)
         target = target_of(values)
         method = {
-            "draft": draft_of(values, draft, target) if draft else None,
+            "draft": draft_model(values, draft, target) if draft else None,
             "drafter": drafter,
             "schedule": schedule or constant(lookahead(drafter) if k is None else k),
         }
@@ -171,13 +171,13 @@ def _elsewhere(values: Mapping[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
 
     The target is the engine's, unless `target` names the same model here, for its tokenizer.
     """
-    from spsbench.serving.address import checked  # needed for servers only
+    from spsbench.serving.address import check_address  # needed for servers only
 
     decoder: Spec = values["decoder"]
     args, k = dict(decoder.args), values.get("k")
     for name in ("url", "baseline"):
         if name in args:
-            checked(str(args[name]))
+            check_address(str(args[name]))
     names = ("draft", "drafter", "verifier", "schedule", "adapter")
     refused = [name for name in names if name in values]
     if refused or (k and "url" in args):
@@ -243,7 +243,7 @@ def _drafting(values: Mapping[str, Any], facts: ModelFacts) -> tuple[Spec, str |
     if draft is None and (drafter is None or takes_model(drafter)):
         draft = DEFAULT_DRAFT.get(target)
     elif draft is None and drafter is not None:
-        names = (DEFAULT_HEAD.get((target, part.name)) for part in parts_of(drafter))
+        names = (DEFAULT_HEAD.get((target, part.name)) for part in inner_drafters(drafter))
         draft = next(filter(None, names), None)
     elif drafter is None and draft is not None and not draft.startswith(SELF):
         family = facts.family(ModelSpec(draft, values.get("draft_revision")))
@@ -254,13 +254,13 @@ def _drafting(values: Mapping[str, Any], facts: ModelFacts) -> tuple[Spec, str |
     return drafter or Spec("model" if draft else "ngram"), draft
 
 
-def parts_of(drafter: Spec) -> tuple[Spec, ...]:
+def inner_drafters(drafter: Spec) -> tuple[Spec, ...]:
     """Return a drafter and, of a hybrid, the drafters that its arguments name."""
     inner = dict(drafter.args) if drafter.name == HYBRID else {}
-    return (drafter, *(part(str(inner[key])) for key in ("first", "then") if key in inner))
+    return (drafter, *(parse_inner(str(inner[key])) for key in ("first", "then") if key in inner))
 
 
-def part(text: str) -> Spec:
+def parse_inner(text: str) -> Spec:
     """Parse an inner drafter, its arguments joined by `+`; UsageError: no spec, or a hybrid."""
     name, colon, arguments = text.partition(":")
     try:
@@ -299,7 +299,7 @@ def target_of(values: Mapping[str, Any]) -> ModelSpec:
     return _mergeable(ModelSpec(**options, parallel=f"tp:{size}" if size > 1 else None))
 
 
-def draft_of(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
+def draft_model(values: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
     """Return the draft model, by default as the target is; UsageError: options it cannot have.
 
     `self:int4` is the target once more, quantised; `shape:512x8` has the target's architecture and

@@ -20,10 +20,10 @@ from spsbench.settings.options import (
     WORK,
     Check,
     Option,
-    Setting,
+    OptionSpec,
     between,
-    numbers,
     one_of,
+    reads_numbers,
 )
 from spsbench.spec import K_MAX
 
@@ -48,7 +48,7 @@ CostsFile = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class AuditOptions:
     """Options of `sps verify pair`: prompts, the bias to detect, and when to end.
 
     Args:
@@ -74,7 +74,7 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class RunAuditOptions:
     """Options of `sps verify run`.
 
     Args:
@@ -133,7 +133,7 @@ class Planning:
     prompts: Annotated[Path | None, Option(WORK)] = None
     k: Annotated[
         tuple[int, ...],
-        Option(METHOD, flags=("k",), default_text="1..8,10,12,16", parse=numbers(1, K_MAX)),
+        Option(METHOD, flags=("k",), default_text="1..8,10,12,16", parse=reads_numbers(1, K_MAX)),
     ] = (*range(1, 9), 10, 12, 16)
     limit: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 64
     held_back: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 24
@@ -144,7 +144,7 @@ class Planning:
     costs: CostsFile = None
     draft_cost: Annotated[float | None, Option(MACHINE, FACTOR)] = None
     target_cost: Annotated[float | None, Option(MACHINE, FACTOR)] = None
-    batch: Annotated[tuple[int, ...], Option(MACHINE, parse=numbers(1, 256))] = ()
+    batch: Annotated[tuple[int, ...], Option(MACHINE, parse=reads_numbers(1, 256))] = ()
     chat: Chat = "auto"
     system: Annotated[str | None, Option(WORK)] = None
     every: Annotated[bool, Option(RUN)] = False
@@ -180,7 +180,7 @@ LISTS = ("draft", "drafter", "verifier", "schedule")
 class Candidates(Grid):
     """The options of the cells that a plan compares; its texts are free ones."""
 
-    AXES: ClassVar[Mapping[str, Setting]] = {
+    AXES: ClassVar[Mapping[str, OptionSpec]] = {
         name: replace(setting, many=name in LISTS)
         for name, setting in OF_CELL.items()
         if name not in ("k", *CONSTRAINTS)

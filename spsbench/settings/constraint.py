@@ -65,7 +65,7 @@ def read_schema(value: Any, where: str) -> str:
     if value == "":
         return ""
     if isinstance(value, Mapping):
-        text = _dumped(value, where)
+        text = _dump_schema(value, where)
     elif isinstance(value, str) and value.lstrip().startswith("{"):
         text = value
     else:
@@ -84,7 +84,7 @@ def read_schema(value: Any, where: str) -> str:
             f"{where} wraps a schema as the response format of OpenAI does: expected the schema "
             "itself. Give what is under its key schema"
         )
-    return _checked_size(_dumped(schema, where), where)
+    return _checked_size(_dump_schema(schema, where), where)
 
 
 def read_regex(value: Any, where: str) -> str:
@@ -108,12 +108,12 @@ def read_grammar(value: Any, where: str) -> str:
     return _checked_size(value, where)
 
 
-def kind_of(sampling: Any) -> str | None:
+def constraint_kind(sampling: Any) -> str | None:
     """Return the field of a cell that constrains its texts; None: none does."""
     return next((name for name in KINDS if getattr(sampling, name)), None)
 
 
-def check(sampling: Any, where: str = "") -> None:
+def check_constraint(sampling: Any, where: str = "") -> None:
     """Raise for a constraint that nothing can follow, or one beside options that contradict it.
 
     Args:
@@ -145,14 +145,14 @@ def check_grammar(kind: str, text: str, where: str) -> None:
         raise DataError(f"{where}: {problem}")
 
 
-def compiled(kind: str, text: str) -> str:
+def to_llguidance(kind: str, text: str) -> str:
     """Return a constraint in the words of llguidance.
 
     Raises:
         MissingError: llguidance is not installed.
         ValueError: the text is none of its kind.
     """
-    matcher = library().LLMatcher
+    matcher = import_llguidance().LLMatcher
     if kind == "regex":
         return str(matcher.grammar_from_regex(text))
     if kind == "grammar":
@@ -163,10 +163,10 @@ def compiled(kind: str, text: str) -> str:
     if schema.get("x-guidance", {}).get("whitespace_flexible") is False:
         del defaults["whitespace_pattern"]  # a pattern would win
     without_equal_enums(schema)
-    return str(matcher.grammar_from_json_schema(_dumped(schema, kind), defaults=defaults))
+    return str(matcher.grammar_from_json_schema(_dump_schema(schema, kind), defaults=defaults))
 
 
-def library() -> Any:
+def import_llguidance() -> Any:
     """Return llguidance; MissingError: it is not installed."""
     try:
         import llguidance
@@ -184,7 +184,9 @@ def _problem(kind: str, text: str) -> str | None:
     if kind == "json_schema" and (problem := problem_of(json.loads(text))) is not None:
         return problem
     try:
-        answer = _child.ask({"grammar": compiled(kind, text)}, SECONDS, "compiling the grammar")
+        answer = _child.ask(
+            {"grammar": to_llguidance(kind, text)}, SECONDS, "compiling the grammar"
+        )
     except ValueError as error:
         answer = {"problem": str(error)}
     if "error" in answer:
@@ -204,7 +206,7 @@ def _problem(kind: str, text: str) -> str | None:
     return f"{words}: expected {remedy}" if words else None
 
 
-def _dumped(schema: Mapping[str, Any], where: str) -> str:
+def _dump_schema(schema: Mapping[str, Any], where: str) -> str:
     try:
         return json.dumps(schema, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

@@ -19,7 +19,7 @@ SHARD = re.compile(r"\d{1,9}/\d{1,9}", re.ASCII)
 NO_RAY = "no Ray (`on` ray): expected it. Run pip install ray, or give `on` processes:N"
 
 
-def _count(value: Any, name: str) -> Any:
+def _read_count(value: Any, name: str) -> Any:
     """Read a number as a word of a command line; auto is as not given."""
     if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", value):
         return int(value)
@@ -41,7 +41,11 @@ class Access:
     threads: Annotated[
         int | None,
         Option(
-            MACHINE, between(1, THREADS_MAX), default_text="auto", metavar="N|auto", parse=_count
+            MACHINE,
+            between(1, THREADS_MAX),
+            default_text="auto",
+            metavar="N|auto",
+            parse=_read_count,
         ),
     ] = None
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from spsbench.errors import MismatchError, MissingError, UsageError
-from spsbench.plugins import fixed, make, plug_in
+from spsbench.plugins import fix_spec, make, plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell import Cell, CellRequest
 from spsbench.settings.cell_from_options import chat_sampling, describe_defaults
 from spsbench.settings.execution import Access, OutputFolder, Workers
-from spsbench.settings.grid import MAX_SAMPLES, Point, Sweep
+from spsbench.settings.grid import MAX_SAMPLES, GridPoint, Sweep
 from spsbench.settings.models import NOTHING, ModelFacts, ModelSpec
-from spsbench.settings.options import RUN, SIZE, Option, between, located
+from spsbench.settings.options import RUN, SIZE, Option, between, name_file
 from spsbench.settings.task import Task
 from spsbench.spec import Spec
-from spsbench.untrusted import above, read_toml
+from spsbench.untrusted import path_above, read_toml
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def repeats_of(cell: Cell, samples: int, repeats: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TaskPart:
     """The cells of one task, and how many samples each of them gets."""
 
     spec: Spec
@@ -47,7 +47,7 @@ class Part:
     @classmethod
     def from_described(
         cls, described: Mapping[str, Any], cells: Mapping[str, Cell], folder: Path
-    ) -> "Part":
+    ) -> "TaskPart":
         """Restore a part from the values of `described`; the task is made from its data again.
 
         Data that a relative path does not name here are looked for `above` the run's `folder`.
@@ -60,7 +60,7 @@ class Part:
             task = make("tasks", spec)
         except MissingError:
             name = plug_in("tasks", spec).data
-            if (data := above(folder, str(dict(spec.args).get(name)))) is None:
+            if (data := path_above(folder, str(dict(spec.args).get(name)))) is None:
                 raise
             args = {**dict(spec.args), name: str(data)}
             task = make("tasks", replace(spec, args=tuple(args.items())))
@@ -100,7 +100,7 @@ class Experiment:
         no_texts: Leave a digest in the place of texts and token ids, once they are scored.
     """
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TaskPart, ...] = ()
     seed: int = 0  # the first one of its cells
     warmup: Annotated[  # prompts of each cell run before anything is timed
         int, Option(SIZE, between(0, MAX_SAMPLES, "0 or more"))
@@ -141,7 +141,7 @@ class PartRequest(NamedTuple):
         is_traced: whether drafts of its speculative cells are traced.
     """
 
-    part: Part
+    part: TaskPart
     cells: Sequence[CellRequest]
     is_traced: bool
 
@@ -161,11 +161,11 @@ class ExperimentRequest(NamedTuple):
         return list(dict.fromkeys(cell for part in self.parts for cell in part.cells))
 
 
-def plan(
+def expand_tables(
     tables: Sequence[Sweep],
     facts: ModelFacts = NOTHING,
     whole: Experiment = Experiment(),
-    points: Sequence[Sequence[Point]] | None = None,
+    points: Sequence[Sequence[GridPoint]] | None = None,
 ) -> ExperimentRequest:
     """Make the tasks and expand the tables to parts; reads data but loads no model.
 
@@ -179,17 +179,17 @@ def plan(
     parts: list[PartRequest] = []
     points = points or [table.points(facts) for table in tables]
     for table, of_table in zip(tables, points, strict=True):
-        with located(table.where):
+        with name_file(table.where):
             spec = task_spec(table)
             if spec not in tasks:
                 tasks[spec] = make("tasks", spec)
-            parts += parts_of(table, of_table, spec, tasks[spec], facts)
+            parts += make_parts(table, of_table, spec, tasks[spec], facts)
     if whole.no_texts:
         _check_no_texts(tables, [request.part for request in parts])
     return ExperimentRequest(replace(whole, seed=tables[0].seed[0]), parts)
 
 
-def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[Part]) -> None:
+def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[TaskPart]) -> None:
     """Raise UsageError where texts are needed after the run, or are kept elsewhere too."""
     if other := next((table.record for table in tables if table.record != "counts"), None):
         raise UsageError(
@@ -206,7 +206,7 @@ def _check_no_texts(tables: Sequence[Sweep], parts: Sequence[Part]) -> None:
 def task_spec(table: Sweep) -> Spec:
     """Return the spec of the task, with `data` as an argument; UsageError: it takes none."""
     try:
-        spec = fixed(Spec.of_task(table.task))
+        spec = fix_spec(Spec.of_task(table.task))
     except ValueError as error:
         raise UsageError(f"task {error}") from error
     if table.data is None:
@@ -226,11 +226,11 @@ def may_need_hub(table: Sweep) -> bool:
     return bool(plug_in("tasks", spec).online(dict(spec.args)))
 
 
-def parts_of(
-    table: Sweep, points: Sequence[Point], spec: Spec, task: Task, facts: ModelFacts
+def make_parts(
+    table: Sweep, points: Sequence[GridPoint], spec: Spec, task: Task, facts: ModelFacts
 ) -> Iterator[PartRequest]:
     """Yield a table's part, two if only some models chat; UsageError: wrong `limit`, `system`."""
-    chat_task = cache(partial(in_chat, task, spec, table.chat, facts))
+    chat_task = cache(partial(task_in_chat, task, spec, table.chat, facts))
     requests = list(table.requests(points, spec, task, chat_task, facts))
     chats = {request.target: chat_task(request.target) for request in requests if request.chat}
     if table.system is not None and not chats:
@@ -261,7 +261,7 @@ def parts_of(
                 "along the texts of ars"
             )
         numbers = {name: getattr(table, name) for name in COUNTS}
-        part = Part(spec=spec, task=prompted, cells=(), **numbers)
+        part = TaskPart(spec=spec, task=prompted, cells=(), **numbers)
         yield PartRequest(part, chosen, table.record == "trace")
 
 
@@ -274,7 +274,9 @@ def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return tables, parts
 
 
-def in_chat(task: Task, spec: Spec, chat: str, facts: ModelFacts, model: ModelSpec) -> Task | None:
+def task_in_chat(
+    task: Task, spec: Spec, chat: str, facts: ModelFacts, model: ModelSpec
+) -> Task | None:
     """Return the task as a model is asked it in its template; None: it is given the text alone.
 
     Args:

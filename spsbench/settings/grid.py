@@ -19,12 +19,12 @@ from spsbench.settings.options import (
     SIZE,
     WORK,
     Option,
-    Setting,
+    OptionSpec,
     between,
-    located,
-    numbers,
+    name_file,
     one_of,
     parse,
+    reads_numbers,
     words,
 )
 from spsbench.settings.task import Task
@@ -55,7 +55,7 @@ class Grid:
     baseline: bool = False
     speculative: bool = True
 
-    AXES: ClassVar[Mapping[str, Setting]] = OF_CELL
+    AXES: ClassVar[Mapping[str, OptionSpec]] = OF_CELL
 
     @property
     def given(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Grid:
         """Yield the options of each request: sampling first, then models, work, and drafting."""
         drafting = {n: self.axes[n] for n in ("k", *DRAFTING) if n in self.axes}
         others = [name for name in self.axes if name not in drafting]
-        for point in combinations({name: self.axes[name] for name in sorted(others, key=_place)}):
+        for point in all_choices({name: self.axes[name] for name in sorted(others, key=_place)}):
             for method in self._methods(drafting):
                 yield self._drafting_here(point, method)
 
@@ -92,7 +92,7 @@ class Grid:
             yield {"k": 0}
         if not self.speculative:
             return
-        for method in combinations(drafting):
+        for method in all_choices(drafting):
             if len(drafting.get("drafter", ())) > 1 and own_copy(method["drafter"]):
                 method.pop("draft", None)  # it is for the other drafters
             yield method
@@ -115,7 +115,7 @@ def _place(name: str) -> int:
     return SLOWEST.index(name) if name in SLOWEST else len(SLOWEST)
 
 
-def combinations(lists: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+def all_choices(lists: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
     """Yield every choice of one value from each list, the last list turning fastest."""
     return (dict(zip(lists, values, strict=True)) for values in product(*lists.values()))
 
@@ -168,13 +168,13 @@ class Sweep:
     data: Annotated[str | None, Option(WORK)] = None
     k: Annotated[
         tuple[int, ...] | None,
-        Option(WORK, flags=("k",), default_text="4", parse=numbers(0, K_MAX)),
+        Option(WORK, flags=("k",), default_text="4", parse=reads_numbers(0, K_MAX)),
     ] = None
     method: Annotated[
         tuple[str, ...], Option(WORK, one_of(*METHODS), default_text="ars,sps", parse=words)
     ] = METHODS
     batch: Annotated[
-        tuple[int, ...], Option(WORK, default_text="1", parse=numbers(1, MAX_ROWS))
+        tuple[int, ...], Option(WORK, default_text="1", parse=reads_numbers(1, MAX_ROWS))
     ] = (1,)
     continuous: Annotated[bool, Option(WORK)] = False
     setting: Annotated[tuple[str, ...], Option(WORK, one_of("nucleus", "greedy"), parse=words)] = ()
@@ -182,15 +182,15 @@ class Sweep:
     sample_seed: SampleSeed = None
     samples: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 1
     repeats: Annotated[int, Option(SIZE, between(1, MAX_SAMPLES))] = 1
-    seed: Annotated[tuple[int, ...], Option(SIZE, default_text="0", parse=numbers(0, SEED_MAX))] = (
-        0,
-    )
+    seed: Annotated[
+        tuple[int, ...], Option(SIZE, default_text="0", parse=reads_numbers(0, SEED_MAX))
+    ] = (0,)
     chat: Annotated[str, Option(WORK, one_of("auto", "on", "off"), parse=on_off)] = "auto"
     system: Annotated[str | None, Option(WORK)] = None
     record: Annotated[str, Option(RUN, one_of(*RECORDED))] = "counts"
     axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # option -> its values
     where: str = ""  # the file that names the values
-    AXES: ClassVar[Mapping[str, Setting]] = {
+    AXES: ClassVar[Mapping[str, OptionSpec]] = {
         name: replace(setting, many=setting.kind is not tuple)
         for name, setting in OF_CELL.items()
         if name not in ("k", "seed")
@@ -206,18 +206,18 @@ class Sweep:
         axes = {name: values for name, values in axes.items() if values}
         return Grid({**axes, **self.axes}, "ars" in self.method, "sps" in self.method)
 
-    def points(self, facts: ModelFacts = NOTHING) -> "list[Point]":
+    def points(self, facts: ModelFacts = NOTHING) -> "list[GridPoint]":
         """Return the different combinations of options, each with the request that it makes.
 
         Settings come first, then models, engines, decoders, then drafting; the task comes later.
         UsageError: more than `MAX_CELLS`.
         """
-        points: dict[tuple[Any, CellRequest], Point] = {}
-        with located(self.where):
+        points: dict[tuple[Any, CellRequest], GridPoint] = {}
+        with name_file(self.where):
             for options in self.grid().points():
                 setting = options.pop("setting", None)
                 request = fill(options, facts)
-                points.setdefault((setting, request), Point(options, request, setting))
+                points.setdefault((setting, request), GridPoint(options, request, setting))
                 if len(points) > MAX_CELLS:
                     raise UsageError(
                         f"more than {MAX_CELLS:,} cells of {self.task}: expected fewer. "
@@ -227,7 +227,7 @@ class Sweep:
 
     def requests(
         self,
-        points: "Sequence[Point]",
+        points: "Sequence[GridPoint]",
         spec: Spec,
         task: Task,
         chat_task: ChatTask,
@@ -246,7 +246,7 @@ class Sweep:
                 yield request
 
     def _with_task(
-        self, point: "Point", spec: Spec, task: Task, chat_task: ChatTask, facts: ModelFacts
+        self, point: "GridPoint", spec: Spec, task: Task, chat_task: ChatTask, facts: ModelFacts
     ) -> CellRequest:
         """Add a task, prompts and usual sampling to a point; UsageError: laws of another loop.
 
@@ -280,7 +280,7 @@ class Sweep:
         return request
 
 
-class Point(NamedTuple):
+class GridPoint(NamedTuple):
     """The options of a combination, the request that they make without its task, and `setting`."""
 
     options: Mapping[str, Any]

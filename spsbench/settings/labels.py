@@ -46,10 +46,10 @@ def method(cell: Configuration) -> str:
 def setting(cell: Cell) -> str:
     """Return the label of the warp, with the chat template if one is used."""
     template = "chat template, own system message" if cell.system else "chat template"
-    return f"{warp(cell)}, {template}" if cell.chat else warp(cell)
+    return f"{warp_label(cell)}, {template}" if cell.chat else warp_label(cell)
 
 
-def warp(cell: Cell) -> str:
+def warp_label(cell: Cell) -> str:
     """Return the label of the distribution's options, as in Table 1 of the paper."""
     greedy, changed = cell.temperature == 0, cell.changed_distribution
     parts, words = ["greedy"] * greedy, {"temperature": "T"}
@@ -103,7 +103,7 @@ class Names:
 
     def option_text(self, cell: Cell) -> str:
         """Return the values of `options` in `cell`: `decoder hf, dtype bfloat16`."""
-        values = unnamed(cell)
+        values = unnamed_options(cell)
         values["decoder"] = self._decoders.get(str(cell.decoder), str(cell.decoder))
         named = {name: value for name in self.options if (value := values.get(name))}
         return ", ".join(n if value is True else f"{n} {value}" for n, value in named.items())
@@ -125,7 +125,7 @@ class Names:
         for cell in self._cells:
             work = tuple(read(cell) for name, read in NAMED.items() if name not in OF_METHOD)
             how = tuple(NAMED[name](cell) for name in OF_METHOD)
-            values_by_name = unnamed(cell)
+            values_by_name = unnamed_options(cell)
             rule = values_by_name.pop("verifier", None)
             for name, value in values_by_name.items():
                 seen.setdefault((name, *work), set()).add(value)
@@ -169,7 +169,7 @@ NAMED: dict[str, Callable[[Cell], str]] = {
 """Columns that identify a cell. Their text comes from users: quote it."""
 
 
-def unnamed(cell: Cell) -> dict[str, str | bool]:
+def unnamed_options(cell: Cell) -> dict[str, str | bool]:
     """Return the options of a cell that no name of `NAMED` shows; empty where at their default.
 
     Those of a draft model are empty where it has what the target has, and absent without one.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from spsbench.errors import UsageError, did_you_mean, replace_fields
-from spsbench.plugins import fixed
+from spsbench.plugins import fix_spec
 from spsbench.spec import Spec
 
 MODELS, METHOD, SAMPLING = "Models", "Method", "Sampling"
@@ -74,7 +74,7 @@ def one_of(*values: str) -> Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class OptionSpec:
     """One option: its name, type, default and checks."""
 
     name: str
@@ -93,7 +93,7 @@ class Setting:
             value = self.option.parse(value, where)
         if value is None:
             return None
-        typed, check = _typed(value, self.kind, where), self.option.check
+        typed, check = _to_type(value, self.kind, where), self.option.check
         for one in typed if isinstance(typed, tuple) else (typed,):
             if check is not None and not check.holds(one):
                 value_text = one if str(one) else repr(one)
@@ -108,26 +108,26 @@ class Setting:
         return tuple(map(self.convert, values))
 
 
-def options_of(*records: Any) -> Mapping[str, Setting]:
+def options_of(*records: Any) -> Mapping[str, OptionSpec]:
     """Return name -> setting, of records; a name that several declare is the first one's."""
-    settings: dict[str, Setting] = {}
+    settings: dict[str, OptionSpec] = {}
     for record in records:
         settings |= {n: s for n, s in _options(record).items() if n not in settings}
     return settings
 
 
 @cache
-def _options(record: Any) -> Mapping[str, Setting]:
+def _options(record: Any) -> Mapping[str, OptionSpec]:
     """Map names to settings: a record's fields that have an option, then those of its `AXES`."""
     hints, helps = get_type_hints(record, include_extras=True), _helps(record)
-    settings: dict[str, Setting] = {}
+    settings: dict[str, OptionSpec] = {}
     for field in fields(record):
         if get_origin(hints[field.name]) is Annotated:
             kind, option = get_args(hints[field.name])
             option = option if option.help else option._replace(help=helps.get(field.name, ""))
             default = None if field.default is MISSING else field.default
-            settings[field.name] = Setting(field.name, option, _bare(kind), default)
-    axes: Mapping[str, Setting] = getattr(record, "AXES", {})
+            settings[field.name] = OptionSpec(field.name, option, _bare(kind), default)
+    axes: Mapping[str, OptionSpec] = getattr(record, "AXES", {})
     return settings | {name: s for name, s in axes.items() if name not in settings}
 
 
@@ -177,7 +177,7 @@ def parse(options: Mapping[str, Any], *records: Any, where: str = "") -> tuple[A
     """
     given = {n.replace("-", "_"): value for n, value in options.items() if value is not None}
     made = []
-    with located(where):
+    with name_file(where):
         for record in records:
             settings, axes = _options(record), getattr(record, "AXES", {})
             values = {name: given.pop(name) for name in [*given] if name in settings}
@@ -196,7 +196,7 @@ def parse(options: Mapping[str, Any], *records: Any, where: str = "") -> tuple[A
 
 
 @contextmanager
-def located(where: str) -> Iterator[None]:
+def name_file(where: str) -> Iterator[None]:
     """Name the file in whose values an error is; what the error names are then its keys."""
     try:
         yield
@@ -214,11 +214,11 @@ def _bare(kind: Any) -> Any:
     return tuple if kind == tuple[str, ...] else kind
 
 
-def _typed(value: Any, kind: Any, where: str) -> Any:
+def _to_type(value: Any, kind: Any, where: str) -> Any:
     """Return `value` in the type `kind`; UsageError: it is of another, which is not converted."""
     if kind is Spec:
         try:
-            return fixed(value if isinstance(value, Spec) else Spec.parse(value))
+            return fix_spec(value if isinstance(value, Spec) else Spec.parse(value))
         except (ValueError, TypeError, AttributeError) as error:
             raise UsageError(f"{where} {error}") from error
     if kind is tuple:
@@ -226,7 +226,7 @@ def _typed(value: Any, kind: Any, where: str) -> Any:
         if not isinstance(listed, list | tuple) or not all(isinstance(i, str) for i in listed):
             raise UsageError(f"{where} is {value!r}: expected text or a list of texts")
         return tuple(listed)
-    if kind == tuple[int, ...]:  # as `numbers` reads them
+    if kind == tuple[int, ...]:  # as `reads_numbers` reads them
         return value
     if kind is float and type(value) is int:
         return float(value)
@@ -245,7 +245,7 @@ def words(value: Any, name: str) -> Any:
     return [part for word in listed for part in (word.split(",") if type(word) is str else [word])]
 
 
-def numbers(low: int, high: int) -> Callable[[Any, str], tuple[int, ...]]:
+def reads_numbers(low: int, high: int) -> Callable[[Any, str], tuple[int, ...]]:
     """Return what reads numbers and ranges in their order, each number once.
 
     4, `1..8` with both ends, `1..9..2` for every second, `2,4` or [2, 4]. It refuses anything else:

@@ -202,7 +202,7 @@ class Record:
             values["laws"] = list(map(_probs_row, self.laws))
         for name, digits in ((measure.field, measure.kept) for measure in MEASURES):
             if (figure := getattr(self, name)) is not None:
-                values[name] = figure if digits is None else _rounded(figure, digits)
+                values[name] = figure if digits is None else _round_figure(figure, digits)
         return values
 
     @classmethod
@@ -248,13 +248,13 @@ class Record:
         return ""
 
 
-def columns(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[Any]]:
+def field_columns(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[Any]]:
     """Return field of a round -> its values in all rounds."""
     by_column: Any = zip(*rounds, strict=True) if rounds else ((),) * len(RoundRecord._fields)
     return dict(zip(RoundRecord._fields, by_column, strict=True))
 
 
-def _rounded(figure: Any, digits: int) -> Any:
+def _round_figure(figure: Any, digits: int) -> Any:
     is_list = isinstance(figure, Sequence)
     return [round(x, digits) for x in figure] if is_list else round(figure, digits)
 

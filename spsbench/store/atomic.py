@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from spsbench.errors import WriteError
-from spsbench.hardware.files import draft_of, write_whole
+from spsbench.hardware.files import temporary_path, write_whole
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -45,7 +45,7 @@ def check_replaceable(path: Path) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if _is_device(path):
             return
-        draft = draft_of(path)
+        draft = temporary_path(path)
         draft.open("wb").close()
         draft.unlink()
     except OSError as error:

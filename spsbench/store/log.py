@@ -41,7 +41,7 @@ class Log:
         self._lock = Lock(path)
         try:
             sync(path.parent)
-            for end, values in entries(path):
+            for end, values in record_ends(path):
                 self._size, self.count = end, self.count + 1
                 on_record(values)
             self._cut()
@@ -63,7 +63,7 @@ class Log:
 
     def append(self, values: Mapping[str, Any]) -> None:
         """Write one record and wait for the disk; WriteError: cut off again, and the log closed."""
-        line = encode(self.count, values)
+        line = encode_record(self.count, values)
         file = self._lock.file
         try:
             self._check()
@@ -116,11 +116,11 @@ class HeadedLog(Log):
 def iterate(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the checked records of a log, without a torn tail."""
     with reading(path, "a log that sps wrote"):
-        for _, values in entries(path):
+        for _, values in record_ends(path):
             yield values
 
 
-def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def record_ends(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each record with the byte at which it ends. Raises like `iterate`, and OSError."""
     if path.suffix in PACKED:
         with open_untrusted(path, "a log that sps wrote") as (unpacked, _):
@@ -134,7 +134,7 @@ def entries_in(file: IO[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any
     """Yield each line's end in bytes and its values; DataError: damage before the last line."""
     end = 0
     for number, line in enumerate(file):
-        values = decode(line, number)
+        values = decode_record(line, number)
         if values is None:
             if is_torn(line, file):
                 return
@@ -146,7 +146,7 @@ def entries_in(file: IO[bytes], path: Path) -> Iterator[tuple[int, dict[str, Any
         yield end, values
 
 
-def encode(number: int, values: Mapping[str, Any]) -> bytes:
+def encode_record(number: int, values: Mapping[str, Any]) -> bytes:
     """Return the line of a record: ASCII JSON with its number first and its CRC last."""
     if not OWN.isdisjoint(values):
         raise ValueError(f"{sorted(OWN & values.keys())}: fields of the log itself")
@@ -155,7 +155,7 @@ def encode(number: int, values: Mapping[str, Any]) -> bytes:
     return head + MARK + f'{zlib.crc32(head):08x}"}}\n'.encode()
 
 
-def decode(line: bytes, number: int) -> dict[str, Any] | None:
+def decode_record(line: bytes, number: int) -> dict[str, Any] | None:
     """Return the record of a line; None unless the line is record `number`, whole and unchanged."""
     head, mark, tail = line[:-TAIL], line[-TAIL : -TAIL + len(MARK)], line[-TAIL + len(MARK) :]
     if mark != MARK or tail != f'{zlib.crc32(head):08x}"}}\n'.encode():

@@ -152,7 +152,7 @@ def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
     """Return the differing fields of two fingerprints: `field: <mine>, there <theirs>`."""
     lines = []
     for name in sorted(mine.keys() | theirs.keys()):
-        here, there = _displayed(mine, name), _displayed(theirs, name)
+        here, there = _display(mine, name), _display(theirs, name)
         if here != there:
             lines.append(f"{name}: {here}, there {there}")
     return lines
@@ -173,7 +173,7 @@ def refuse_differences(
         )
 
 
-def _displayed(fingerprint: Mapping[str, Any], name: str) -> str:
+def _display(fingerprint: Mapping[str, Any], name: str) -> str:
     if name not in fingerprint:
         return ABSENT
     return json.dumps(fingerprint[name], sort_keys=True, allow_nan=False)

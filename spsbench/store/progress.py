@@ -46,7 +46,7 @@ class Progress(NamedTuple):
         )
 
 
-def progress(
+def progress_in(
     folder: Path, manifest: Manifest, cells: Mapping[str, Cell], recorded: Collection[Key]
 ) -> Progress | None:
     """Return the progress of a run with the records `recorded`; None: the manifest plans none.
@@ -57,7 +57,7 @@ def progress(
         cells: the manifest's cells by id.
         recorded: keys of its records.
     """
-    planned = dict.fromkeys(_planned(manifest, cells))
+    planned = dict.fromkeys(_planned_keys(manifest, cells))
     if not planned:
         return None
     missing = [key for key in planned if key not in recorded]
@@ -73,10 +73,10 @@ def progress_of(folder: Path) -> Progress | None:
     """Return the progress of the run in `folder`; None: its manifest plans no generations."""
     manifest = Manifest.load(folder)
     recorded = {record.key for record in records(folder)}
-    return progress(folder, manifest, manifest.configurations(folder), recorded)
+    return progress_in(folder, manifest, manifest.configurations(folder), recorded)
 
 
-def _planned(manifest: Manifest, cells: Mapping[str, Cell]) -> Iterator[Key]:
+def _planned_keys(manifest: Manifest, cells: Mapping[str, Cell]) -> Iterator[Key]:
     """Yield the keys that the parts of an experiment plan, some of them more than once."""
     for part in manifest.parts:
         samples = manifest.experiment.get("samples", {}).get(part["task"], ())[: part["limit"]]

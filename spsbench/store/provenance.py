@@ -16,7 +16,7 @@ from spsbench.hardware.files import open_file
 from spsbench.messages import announce_if_slow
 from spsbench.models.hub import set_here
 from spsbench.settings.cell import Cell, CellRequest
-from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.experiment import Experiment, TaskPart
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.processors import PROCESSORS
 from spsbench.settings.records import SCHEMA
@@ -129,7 +129,7 @@ def hash_file(path: Path) -> str:
 LIBRARIES = ("torch", "transformers")
 
 
-def fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
+def run_fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
     """Return the fingerprint of a run: field -> value; `folders` are those of all models.
 
     A flat object of everything that can change a number. Cells are listed field by field with all
@@ -179,7 +179,7 @@ NEWER = ("chat", "system", *PROCESSORS)
 """Fields of a cell that fingerprints name only where they are not at their defaults."""
 
 
-def _of_part(part: Part) -> dict[str, Any]:
+def _of_part(part: TaskPart) -> dict[str, Any]:
     values = part.described()
     return values | fields_of_cells(part.cells)
 

@@ -12,7 +12,7 @@ from spsbench.errors import DataError, MissingError
 from spsbench.settings.records import Key, Record
 from spsbench.store.atomic import replace_file
 from spsbench.store.lock import Lock
-from spsbench.store.log import encode, iterate
+from spsbench.store.log import encode_record, iterate
 from spsbench.store.run_folder import Shard, record_logs, records_path
 from spsbench.store.starts import Note, Start
 from spsbench.untrusted import cut
@@ -129,7 +129,7 @@ def withhold_texts(folder: Path, shard: Shard) -> None:
             if tokens or (text and not text.startswith(MARK)):
                 written = json.dumps(tokens or text).encode()
                 values |= {"tokens": [], "text": f"{MARK}{sha256(written).hexdigest()[:DIGITS]}"}
-            lines.append(encode(number, values))
+            lines.append(encode_record(number, values))
         replace_file(path, b"".join(lines))
 
 

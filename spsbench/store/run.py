@@ -17,7 +17,7 @@ from spsbench.hardware.files import sync
 from spsbench.settings.records import Key, Record
 from spsbench.store.atomic import remove_drafts
 from spsbench.store.lock import Lock
-from spsbench.store.log import PACKED, Log, encode, iterate
+from spsbench.store.log import PACKED, Log, encode_record, iterate
 from spsbench.store.manifest import NAME, Manifest, refuse_differences
 from spsbench.store.records import LogReader, Once, logs_of
 from spsbench.store.run_folder import (
@@ -25,7 +25,7 @@ from spsbench.store.run_folder import (
     Shard,
     belongs,
     check_writable,
-    make,
+    make_run_folder,
     move_aside,
     record_logs,
     records_path,
@@ -172,10 +172,10 @@ def open_run(
         raise UsageError(f"shard {shard[0]} of {shard[1]}: expected a number below the total")
     folder = Path(os.path.abspath(folder))  # `.` cannot be renamed
     made_folder = not folder.exists()
-    make(folder)
+    make_run_folder(folder)
     if overwrite and (folder / NAME).exists():
         move_aside(folder)
-        make(folder)
+        make_run_folder(folder)
     _refuse_begun(folder, shard, resume)
     if (folder / NAME).exists():
         existing = Manifest.load(folder)
@@ -204,7 +204,7 @@ def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
             )
 
 
-def merge(folders: Sequence[Path], out: Path) -> Manifest:
+def merge_runs(folders: Sequence[Path], out: Path) -> Manifest:
     """Merge runs of one configuration, as shards of machines; SpsError: unlike, or `out` is in use.
 
     `out` appears atomically. Scores are computed again from the merged records.
@@ -228,8 +228,8 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     try:
         draft.mkdir(parents=True)
         with records_path(draft, WHOLE).open("xb") as file:
-            for number, values in enumerate(_merged(runs, first)):
-                file.write(encode(number, values))
+            for number, values in enumerate(_merged_lines(runs, first)):
+                file.write(encode_record(number, values))
             file.flush()
             os.fsync(file.fileno())
         first.write_once(draft)
@@ -242,7 +242,7 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     return first
 
 
-def _merged(runs: dict[Path, Manifest], first: Manifest) -> Iterator[Mapping[str, Any]]:
+def _merged_lines(runs: dict[Path, Manifest], first: Manifest) -> Iterator[Mapping[str, Any]]:
     """Yield the lines of `runs`: every record once, starts that have records, and their notes.
 
     Where chat templates write the time, the starts of other runs than the first keep their clock.

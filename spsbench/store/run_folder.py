@@ -84,7 +84,7 @@ def check_writable(folder: Path) -> None:
         raise cannot_create(error, folder) from error
 
 
-def make(folder: Path) -> None:
+def make_run_folder(folder: Path) -> None:
     """Create a folder for a run; CannotCreateError: one that is neither empty nor a run's."""
     check_writable(folder)
     try:

@@ -1,8 +1,8 @@
 """Traces: acceptance data of drafts along texts, in a log that names their source.
 
-A file of traces is self-contained: it records the source of the texts (`Head`) and the drafts
-(`DraftOf`), and every number as computed, in single precision. A token takes 11 bytes, and a draft
-of it 23 more (a deterministic draft: 3; 56 where each K has a draft of its own).
+A file of traces is self-contained: it records the source of the texts (`TraceSource`) and the
+drafts (`DraftOf`), and every number as computed, in single precision. A token takes 11 bytes, and a
+draft of it 23 more (a deterministic draft: 3; 56 where each K has a draft of its own).
 """
 
 import base64
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Head:
+class TraceSource:
     """The source of the texts: everything that changes an acceptance. Flat, for comparison."""
 
     identity: Mapping[str, Any]
@@ -76,7 +76,7 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Drawn:
+class SampledDraft:
     """A sampled draft along a text; entropy and peak are of the distribution before greedy warp."""
 
     p: Floats  # [L] probability of each generated token
@@ -106,7 +106,7 @@ class Proposed:
         return self.proposed.reshape(shape)[place], self.hits.reshape(shape)[place]
 
 
-Along = Drawn | Proposed
+Along = SampledDraft | Proposed
 
 
 def pack(record: Any, renamed: str = "") -> dict[str, Any]:
@@ -122,7 +122,7 @@ def pack(record: Any, renamed: str = "") -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != renamed}
 
 
-def unpack(values: Mapping[str, Any], kind: type[T]) -> T:
+def unpack_record(values: Mapping[str, Any], kind: type[T]) -> T:
     """Return the record that `pack` made plain; ValueError: arrays of unlike length."""
     lengths = set[int]()
 
@@ -148,7 +148,7 @@ def traces_path(folder: Path, cell: str, shard: Shard) -> Path:
 class Traces:
     """Texts, and the trace of each draft along them."""
 
-    head: Head | None = None
+    head: TraceSource | None = None
     drafts: dict[Drafting, DraftOf] = field(default_factory=dict)
     texts: dict[Key, Written] = field(default_factory=dict)
     along: dict[tuple[Key, Drafting], Along] = field(default_factory=dict)
@@ -170,21 +170,21 @@ class Traces:
     def _take(self, values: Mapping[str, Any]) -> None:
         """Add a line: source, draft, text, or draft along one; ValueError: version or lengths."""
         if "head" in values:
-            self.head = unpack({**values, "identity": values["head"]}, Head)
+            self.head = unpack_record({**values, "identity": values["head"]}, TraceSource)
             if self.head.version != VERSION:
                 raise ValueError(f"version {self.head.version}, not {VERSION}")
         elif "draft" in values:
-            draft = unpack(
+            draft = unpack_record(
                 {**values, "name": Drafting.parse(convert(values["draft"], str))}, DraftOf
             )
             self.drafts[draft.name] = draft
         elif "text" in values:
-            text = unpack({**values, "key": values["text"]}, Written)
+            text = unpack_record({**values, "key": values["text"]}, Written)
             self.texts[text.key] = text
         else:
             key, label = convert((values["along"], values["by"]), tuple[Key, str])
-            kind: type[Any] = Proposed if "hits" in values else Drawn
-            along: Along = unpack(values, kind)
+            kind: type[Any] = Proposed if "hits" in values else SampledDraft
+            along: Along = unpack_record(values, kind)
             length = len(along.of(1)[0] if isinstance(along, Proposed) else along.p)
             if length != len(self.texts[key].q):
                 raise ValueError("columns of unlike length")
@@ -240,7 +240,7 @@ def _trace_files(path: Path) -> Iterator[Path]:
         yield file
 
 
-def refuse(mine: Head | DraftOf, theirs: Head | DraftOf, path: Path) -> None:
+def refuse(mine: TraceSource | DraftOf, theirs: TraceSource | DraftOf, path: Path) -> None:
     """Raise MismatchError where two traces have unlike texts, or two drafts of one name."""
     what = f"draft called {mine.name}" if isinstance(mine, DraftOf) else "target or sampling"
     if lines := differences(mine.fingerprint, theirs.fingerprint):
@@ -252,7 +252,7 @@ def refuse(mine: Head | DraftOf, theirs: Head | DraftOf, path: Path) -> None:
 class TraceWriter(HeadedLog):
     """Traces with append access for this process. Use `TraceWriter` as a context manager."""
 
-    def __init__(self, path: Path, head: Head) -> None:
+    def __init__(self, path: Path, head: TraceSource) -> None:
         """Open or create the log; MismatchError: its texts are of another target or sampling."""
         self.known = Traces()
 

@@ -13,7 +13,7 @@ class Parts(NamedTuple):
     text: str  # with a fence in the place of each block
 
 
-def parts_of(answer: str) -> Parts:
+def split_answer(answer: str) -> Parts:
     """Split an answer at its fences, as CommonMark does: the end of the answer closes one too."""
     from markdown_it import MarkdownIt
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spsbench.errors import DataError, UnavailableError
-from spsbench.tasks.reader import distinct, rows
+from spsbench.tasks.reader import drop_repeated, read_rows
 
 
 class NewsItem(NamedTuple):
@@ -99,7 +99,7 @@ def _hub() -> Articles:
 
 def _file(path: Path) -> Articles:
     """Read the articles of a file without repeated ones; raise DataError where there are none."""
-    items, repeated = distinct(_entries(path))
+    items, repeated = drop_repeated(_entries(path))
     if not items:
         raise DataError(f"no articles ({path}): expected one a line. Check the path")
     notes = [f"{repeated:,} repeated ones left out"] if repeated else []
@@ -110,7 +110,7 @@ def _file(path: Path) -> Articles:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, NewsItem]]:
-    for row in rows(path):
+    for row in read_rows(path):
         texts = (_on_one_line(row.text(key)) for key in ("document", "summary"))
         yield row.where, NewsItem(row.name("id"), *texts)
 

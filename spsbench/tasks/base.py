@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from spsbench.errors import DataError
 from spsbench.metrics.parity import average
 from spsbench.settings.task import Fits, Sample, Task
-from spsbench.tasks.reader import fingerprint
+from spsbench.tasks.reader import text_fingerprint
 
 
 class PromptTask(Task):
@@ -46,7 +46,7 @@ class PromptTask(Task):
 
     def _set_version(self) -> None:
         form = "ask-1" if self.is_asked else self.form
-        self.prompt_version = f"{form}-{fingerprint(self.parts())}"
+        self.prompt_version = f"{form}-{text_fingerprint(self.parts())}"
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """Yield all samples in the order of the data.

@@ -21,7 +21,7 @@ from spsbench.settings.task import Metric, Sample
 from spsbench.settings.thoughts import without_thinking
 from spsbench.tasks.answers import UNMARKED
 from spsbench.tasks.base import PromptTask
-from spsbench.tasks.reader import Row, distinct, rows
+from spsbench.tasks.reader import FileRow, drop_repeated, read_rows
 
 REPOSITORY, FILE = "openai/gsm8k", "main/test-00000-of-00001.parquet"
 # A sign after a word or a number is a dash, and digits after a comma are a group only if three.
@@ -80,8 +80,8 @@ class Gsm8k(PromptTask):
         from spsbench.models.hub import fetch_file
 
         path = fetch_file(REPOSITORY, FILE) if data == "hub" else Path(data).expanduser()
-        read = ((row.where, _sample(number, row)) for number, row in enumerate(rows(path)))
-        samples, _ = distinct(read)
+        read = ((row.where, _sample(number, row)) for number, row in enumerate(read_rows(path)))
+        samples, _ = drop_repeated(read)
         if not samples:
             raise DataError(f"no problems ({path}): expected one a line. Check the path")
         source = f"{REPOSITORY} at {path.parts[-3][:8]}" if data == "hub" else str(path)
@@ -113,7 +113,7 @@ class Gsm8k(PromptTask):
 def marked_number(text: str) -> str | None:
     """Return the number behind the first `####` of `text`, normalised, or None."""
     match = MARKED.search(text)
-    return None if match is None else plain(match)
+    return None if match is None else plain_number(match)
 
 
 def final_number(text: str) -> str | None:
@@ -128,18 +128,18 @@ def final_number(text: str) -> str | None:
             break
         match = MARKED.search(line)
         if match is not None and not WORD.search(line[: match.start()] + line[match.end() :]):
-            number = plain(match)
+            number = plain_number(match)
     last = deque(MARKED.finditer(text), maxlen=1) if number is None else ()
-    return plain(last[0]) if last else number
+    return plain_number(last[0]) if last else number
 
 
 def last_number(text: str) -> str | None:
     """Return the last number of `text`, normalised, or None."""
     match = deque(NUMBER.finditer(text), maxlen=1)
-    return plain(match[0]) if match else None
+    return plain_number(match[0]) if match else None
 
 
-def plain(match: re.Match[str]) -> str:
+def plain_number(match: re.Match[str]) -> str:
     """Return a number in digits alone: `-$1,200.00` is `-1200`, `.5` is `0.5`, `007` is `7`."""
     whole = digits(match["whole"] or "").lstrip("0") or "0"
     fraction = digits(match["fraction"] or match["only_fraction"] or "").rstrip("0")
@@ -152,7 +152,7 @@ def digits(text: str) -> str:
     return "".join(str(digit(character)) for character in text if character.isdecimal())
 
 
-def _sample(number: int, row: Row) -> Sample:
+def _sample(number: int, row: FileRow) -> Sample:
     """Return a row as a sample, named by its id or `number`.
 
     Raise DataError without a marked answer.

@@ -20,7 +20,7 @@ from spsbench.settings.task import Sample
 from spsbench.store.run_folder import TURN
 from spsbench.tasks import rouge
 from spsbench.tasks.base import PromptTask
-from spsbench.tasks.reader import Row, distinct, rows
+from spsbench.tasks.reader import FileRow, drop_repeated, read_rows
 from spsbench.untrusted import cut
 
 FIELDS = frozenset(
@@ -53,12 +53,12 @@ class Jsonl(PromptTask):
         """
         if not path:
             raise ValueError("no path: expected jsonl:path=FILE")
-        self.stop = tuple(_unescaped(text) for text in stop.split("|") if text)
+        self.stop = tuple(_unescape(text) for text in stop.split("|") if text)
         self._path = Path(path).expanduser()
         self._later: dict[str, list[str]] = {}  # turns after the first, by sample
         self._unread: Counter[str] = Counter()  # prompts by a field beside them that is not read
-        with closing(rows(self._path, "prompt")) as numbered:
-            samples, repeated = distinct(
+        with closing(read_rows(self._path, "prompt")) as numbered:
+            samples, repeated = drop_repeated(
                 (row.where, self._read(row, number)) for number, row in enumerate(numbered, 1)
             )
         if not samples:
@@ -88,9 +88,11 @@ class Jsonl(PromptTask):
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """Return ROUGE-2 F in 0..100 against the reference; empty without a reference."""
-        return {} if sample.reference is None else rouge.score(completion, sample.reference)
+        return (
+            {} if sample.reference is None else rouge.evaluate_rouge(completion, sample.reference)
+        )
 
-    def _read(self, row: Row, number: int) -> Sample:
+    def _read(self, row: FileRow, number: int) -> Sample:
         """Return the sample of a row, and keep the turns after its first."""
         sample, key = _sample(row, number), _text_key(row)
         others = ((name, x) for name, x in row.values.items() if name not in FIELDS | {key})
@@ -118,7 +120,7 @@ class Jsonl(PromptTask):
         return ", ".join(parts)
 
 
-def _sample(row: Row, number: int) -> Sample:
+def _sample(row: FileRow, number: int) -> Sample:
     """Return the sample of a row, in any format; without an id it is named by its number."""
     key = _text_key(row)
     ids = [id_key for id_key in ("id", "question_id") if id_key in row.values]
@@ -136,7 +138,7 @@ def _sample(row: Row, number: int) -> Sample:
     )
 
 
-def _text_key(row: Row) -> str:
+def _text_key(row: FileRow) -> str:
     return next((key for key in ("prompt", "text", "turns") if key in row.values), "prompt")
 
 
@@ -149,7 +151,7 @@ def prompts_in(path: Path) -> tuple[str, ...]:
     return tuple(sample.prompt for sample in Jsonl(str(path)).samples(lambda prompt: True))
 
 
-def _schema(row: Row) -> str:
+def _schema(row: FileRow) -> str:
     """Return the schema of a row, an object or its text; empty where there is none or null."""
     value = row.values.get("json_schema")
     if value is None:
@@ -162,26 +164,26 @@ def _schema(row: Row) -> str:
     return schema
 
 
-def _first_turn(row: Row) -> str:
+def _first_turn(row: FileRow) -> str:
     turns = row.values["turns"]
     if not isinstance(turns, list) or not turns:
         raise DataError(f"'turns' ({row.where}): expected a list of texts. Correct the line")
     return _turn(row, turns[0])
 
 
-def _turn(row: Row, turn: object) -> str:
+def _turn(row: FileRow, turn: object) -> str:
     if not isinstance(turn, str):
         raise DataError(f"'turns' ({row.where}): expected a list of texts. Correct the line")
     return turn
 
 
-def _optional(row: Row, key: str) -> str | None:
+def _optional(row: FileRow, key: str) -> str | None:
     """Return the text under `key`, the first of a list; None where there is none or null."""
     value: Any = row.values.get(key)
     if isinstance(value, list):
         value = value[0] if value else None
-    return None if value is None else Row(row.where, {key: value}).text(key)
+    return None if value is None else FileRow(row.where, {key: value}).text(key)
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return text.replace("\\n", "\n").replace("\\t", "\t")

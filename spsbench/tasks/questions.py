@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from spsbench.errors import DataError
 from spsbench.settings.task import Metric, Sample
 from spsbench.tasks.jsonl import Jsonl
-from spsbench.tasks.reader import Row
+from spsbench.tasks.reader import FileRow
 
 REPOSITORY, FILE = "HuggingFaceH4/mt_bench_prompts", "raw/question.jsonl"
 MT_BENCH = (
@@ -70,7 +70,7 @@ class Questions(Jsonl):
         kinds = category or f"{len(groups)} categories"
         self.title = f"{self.benchmark}, {len(self._samples):,} questions of {kinds} ({data})"
 
-    def _read(self, row: Row, number: int) -> Sample:
+    def _read(self, row: FileRow, number: int) -> Sample:
         """Return a sample grouped by category; DataError without turns, or of placeholders."""
         if not isinstance(row.values.get("turns"), list):
             raise DataError(
@@ -80,7 +80,7 @@ class Questions(Jsonl):
         values: dict[str, Any] = {
             key: row.values[key] for key in ("question_id", "turns") if key in row.values
         }
-        sample = super()._read(Row(row.where, values), number)
+        sample = super()._read(FileRow(row.where, values), number)
         if any(text.startswith(UNRESOLVED) for text in (sample.prompt, *self._later[sample.id])):
             raise DataError(
                 f"a placeholder instead of a text ({row.where}): expected resolved data. Run "

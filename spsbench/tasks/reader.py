@@ -1,8 +1,8 @@
 """Rows of a data file: JSONL, a JSON list, CSV, text, parquet, or a folder saved by `datasets`.
 
 The first bytes of a file decide its format, not its name, but for CSV and TSV; all but parquet may
-be gzipped. Errors name the place in the file; nothing is skipped or repaired. `fingerprint` names a
-set of prompts.
+be gzipped. Errors name the place in the file; nothing is skipped or repaired. `text_fingerprint`
+names a set of prompts.
 """
 
 import csv
@@ -30,7 +30,7 @@ Item = TypeVar("Item", bound=Any)
 """An item with an `id`."""
 
 
-class Row(NamedTuple):
+class FileRow(NamedTuple):
     """An object of a file, with its place."""
 
     where: str  # file and line, for messages
@@ -65,7 +65,7 @@ class Row(NamedTuple):
         return self.text(key)
 
 
-def rows(path: Path, text: str | None = None) -> Generator[Row]:
+def read_rows(path: Path, text: str | None = None) -> Generator[FileRow]:
     """Yield the rows of a file in order.
 
     Args:
@@ -76,7 +76,7 @@ def rows(path: Path, text: str | None = None) -> Generator[Row]:
         SpsError: as `open_untrusted`. DataError: too large, or of another format; names the line.
     """
     if path.is_dir():
-        yield from _saved(path)
+        yield from _saved_rows(path)
         return
     with open_untrusted(path, DATA) as (file, _):
         start = file.peek(4)[:4]  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ def rows(path: Path, text: str | None = None) -> Generator[Row]:
         ) from error
 
 
-def distinct(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
+def drop_repeated(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
     """Return the distinct items of (place, item) pairs, and the number of repetitions dropped.
 
     Raises:
@@ -113,7 +113,7 @@ def distinct(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
     return [item for _, item in first_of.values()], repeated
 
 
-def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Row]:
+def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[FileRow]:
     """Yield the items of a JSON list, or the rows of a file of lines."""
     start, items = b"", None
     if file.peek(1 << 10).lstrip()[:1] == b"[":  # type: ignore[attr-defined]
@@ -127,7 +127,7 @@ def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Ro
         yield _row(item, f"{path}, item {number}", text)
 
 
-def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[Row]:
+def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[FileRow]:
     """Yield the rows of a CSV file, whose first line names the fields; empty ones are left out."""
     lines = (line.decode() for line in iter(lambda: file.readline(LINE_LIMIT + 1), b""))
     table = csv.DictReader(lines, delimiter=delimiter, strict=True)
@@ -138,7 +138,7 @@ def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[Row]:
                 raise csv.Error(f"other than {len(table.fieldnames or ())} fields")
             size += sum(map(len, row.values()))
             _check_size(size, path)
-            yield Row(f"{path}:{table.line_num}", {name: x for name, x in row.items() if x})
+            yield FileRow(f"{path}:{table.line_num}", {name: x for name, x in row.items() if x})
     except (ValueError, csv.Error) as error:
         raise DataError(
             f"{first_line(error)} ({path}:{table.line_num}): expected a table in UTF-8, whose "
@@ -146,7 +146,7 @@ def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[Row]:
         ) from error
 
 
-def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[Row]:
+def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[FileRow]:
     """Yield each line's row but empty ones; DataError for too long a line or file."""
     size = 0
     for number, line in enumerate(lines, 1):
@@ -180,15 +180,15 @@ def _value(line: bytes, where: str, text: str | None) -> Any:
     return content
 
 
-def _row(value: Any, where: str, text: str | None) -> Row:
+def _row(value: Any, where: str, text: str | None) -> FileRow:
     if text is not None and isinstance(value, str):
         value = {text: value}
     if not isinstance(value, dict):
         raise DataError(f"a JSON {type(value).__name__} ({where}): expected an object. Correct it")
-    return Row(where, value)
+    return FileRow(where, value)
 
 
-def _parquet(path: Path) -> Iterator[Row]:
+def _parquet(path: Path) -> Iterator[FileRow]:
     """Yield the rows of a parquet file; raise DataError where it is too large."""
     import pyarrow.parquet  # type: ignore[import-untyped]  # it comes with `datasets`
 
@@ -196,10 +196,10 @@ def _parquet(path: Path) -> Iterator[Row]:
         groups = range(file.num_row_groups)
         _check_size(sum(file.metadata.row_group(group).total_byte_size for group in groups), path)
         batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=1000))
-        yield from _numbered(chain.from_iterable(batches), path)
+        yield from _number_rows(chain.from_iterable(batches), path)
 
 
-def _saved(path: Path) -> Iterator[Row]:
+def _saved_rows(path: Path) -> Iterator[FileRow]:
     """Yield the rows of a folder by `Dataset.save_to_disk`; DataError for another."""
     import datasets
 
@@ -212,12 +212,12 @@ def _saved(path: Path) -> Iterator[Row]:
             f"a folder that is no data set ({path}): expected a file, or a folder that "
             "`Dataset.save_to_disk` wrote. Name one split"
         )
-    yield from _numbered(saved, path)
+    yield from _number_rows(saved, path)
 
 
-def _numbered(values: Iterable[dict[str, Any]], path: Path) -> Iterator[Row]:
+def _number_rows(values: Iterable[dict[str, Any]], path: Path) -> Iterator[FileRow]:
     for number, row in enumerate(values, 1):
-        yield Row(f"{path}, row {number}", row)
+        yield FileRow(f"{path}, row {number}", row)
 
 
 def _check_size(size: int, path: Path) -> None:
@@ -228,7 +228,7 @@ def _check_size(size: int, path: Path) -> None:
         )
 
 
-def fingerprint(texts: Iterable[str]) -> str:
+def text_fingerprint(texts: Iterable[str]) -> str:
     """Return the first 8 hex digits of the digest of the texts, a short name for them."""
     return digest_of(texts)[:8]
 

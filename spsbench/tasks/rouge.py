@@ -48,7 +48,7 @@ def _scorer(stem: bool) -> Any:
     return RougeScorer(["rouge2"], use_stemmer=stem)
 
 
-def score(prediction: str, reference: str) -> dict[str, float]:
+def evaluate_rouge(prediction: str, reference: str) -> dict[str, float]:
     """Return `rouge_scores` of one text, computed by the metric of `evaluate`."""
     try:
         scores: dict[str, float] = _rouge().compute(

@@ -11,7 +11,7 @@ from spsbench.settings.experiment import Experiment
 from spsbench.settings.records import Score
 from spsbench.settings.task import Sample
 from spsbench.store.atomic import replace_file
-from spsbench.store.log import encode, iterate
+from spsbench.store.log import encode_record, iterate
 from spsbench.store.records import records
 from spsbench.store.run_folder import Shard, belongs, shard_name
 from spsbench.tasks.program_log import scores as verdict_scores
@@ -90,7 +90,7 @@ def write_scores(folder: Path, shard: Shard, scores: Iterable[Score]) -> None:
     Raises:
         WriteError: the scores could not be written; the old ones are untouched.
     """
-    lines = [encode(number, asdict(score)) for number, score in enumerate(scores)]
+    lines = [encode_record(number, asdict(score)) for number, score in enumerate(scores)]
     replace_file(scores_path(folder, shard), b"".join(lines))
 
 

@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
         return f"{self.verdict}: {self.detail}" if self.detail else str(self.verdict)
 
 
-def estimate(n: int, c: int, k: int) -> float:
+def unbiased_pass_at_k(n: int, c: int, k: int) -> float:
     """Return the estimate of pass@k in [0, 1] from `c` passes of `n` programs.
 
     The estimate is 1 - C(n - c, k) / C(n, k).
@@ -61,4 +61,4 @@ def pass_at_k(problems: Iterable[Sequence[bool]], ks: Iterable[int] = K) -> dict
     """
     counts = [(len(passed), sum(passed)) for passed in problems]
     fewest = min(counts, default=(0, 0))[0]
-    return {k: [estimate(n, c, k) for n, c in counts] for k in ks if k <= fewest}
+    return {k: [unbiased_pass_at_k(n, c, k) for n, c in counts] for k in ks if k <= fewest}

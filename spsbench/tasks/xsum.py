@@ -48,7 +48,7 @@ def sentence_ends(text: str) -> list[int]:
     return [end for end in ends if end < whole] + [whole]
 
 
-def shortened(text: str, fits: Callable[[str], bool]) -> str | None:
+def shorten(text: str, fits: Callable[[str], bool]) -> str | None:
     """Return the most whole sentences from the beginning of `text` that fit, or None.
 
     None if not even one fits. The result has passed `fits`, even if `fits` is not monotone in the
@@ -107,7 +107,7 @@ class XSum(PromptTask):
         for sample in self._samples:
             prompt = self.prompt(sample.prompt)
             if cut := not fits(prompt):
-                short = shortened(sample.prompt, lambda text: fits(self.prompt(text)))
+                short = shorten(sample.prompt, lambda text: fits(self.prompt(text)))
                 if short is None:
                     raise DataError(
                         f"article {sample.id!r} ({self.title}): expected the example and at least "
@@ -119,7 +119,7 @@ class XSum(PromptTask):
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """Return ROUGE-2 F in 0..100, without and with stemming, and `empty`."""
-        return rouge.score(completion, sample.reference or "")
+        return rouge.evaluate_rouge(completion, sample.reference or "")
 
     def prompt(self, text: str) -> str:
         """Return an article as a question, or after a worked example."""

@@ -22,7 +22,7 @@ from spsbench.store.provenance import hash_file, model_files, provenance
 from spsbench.store.starts import Provenance
 
 
-def environment(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
+def describe_worker(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
     """Return field -> value, flat: Python, this package's code, its libraries, files of the models.
 
     Raises:
@@ -43,7 +43,7 @@ def code() -> str:
     return digest.hexdigest()[:16]
 
 
-def machine(workers: int, device: str) -> Provenance:
+def worker_provenance(workers: int, device: str) -> Provenance:
     """Return the provenance of this machine as a worker's.
 
     Args:
@@ -64,7 +64,7 @@ def _release(version: str | None) -> str | None:
     return None if version is None else version.partition("+")[0]
 
 
-def check_environment(expected: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def check_same_environment(expected: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Refuse to work in another environment than the driver's.
 
     Raises:

@@ -20,7 +20,7 @@ from typing import Any
 
 from spsbench.hardware.environment import usable_cores
 from spsbench.settings.execution import PROCESSES, Workers
-from spsbench.workers.work import TICK, Pool, Runner, Work, lost
+from spsbench.workers.work import TICK, Pool, Runner, Work, worker_lost
 
 SET_PARENT_DEATH_SIGNAL = 1  # an option of prctl
 PROGRAM = "import sys; sys.path[:] = {}; from spsbench.workers.map_units import serve; serve({})"
@@ -113,7 +113,7 @@ class ProcessPool(AbstractContextManager[Pool]):
             except (EOFError, ConnectionError) as error:
                 code = self._processes[pipe].wait()
                 name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-                raise lost(name) from error
+                raise worker_lost(name) from error
             yield self._busy.pop(pipe), packed
 
     def _started(self) -> Connection:
@@ -140,7 +140,7 @@ class ProcessPool(AbstractContextManager[Pool]):
             pipe.close()
 
 
-def serve(handle: int) -> None:
+def serve_units(handle: int) -> None:
     """Be the process of a worker, until the driver ends."""
     pipe = Connection(handle)
     driver, packed = pipe.recv()

@@ -17,7 +17,7 @@ from typing import Any
 from spsbench.errors import UnavailableError, first_line
 from spsbench.hardware.environment import usable_cores
 from spsbench.settings.execution import NO_RAY, Workers
-from spsbench.workers.work import TICK, Pool, Runner, Work, lost
+from spsbench.workers.work import TICK, Pool, Runner, Work, worker_lost
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class RayPool(AbstractContextManager[Pool]):
     """
 
     def __init__(self, settings: Workers, work: Work, threads: int | None, device: str) -> None:
-        self._ray = ray = connect(settings.argument)
+        self._ray = ray = connect_to_ray(settings.argument)
         gpus = int(device.startswith("cuda"))
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         cores = [int(node["CPU"]) for node in nodes if node.get("CPU")]
@@ -88,7 +88,7 @@ class RayPool(AbstractContextManager[Pool]):
             try:
                 packed = self._ray.get(result)
             except self._ray.exceptions.RayActorError as error:
-                raise lost(first_line(error)) from error
+                raise worker_lost(first_line(error)) from error
             actor, unit = self._busy.pop(result)
             self._idle.append(actor)
             yield unit, packed
@@ -99,7 +99,7 @@ class RayPool(AbstractContextManager[Pool]):
         self._ray.shutdown()
 
 
-def connect(address: str) -> Any:
+def connect_to_ray(address: str) -> Any:
     """Return Ray, connected to the cluster at an address; without one a cluster is started.
 
     Raises:

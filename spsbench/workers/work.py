@@ -51,7 +51,7 @@ class Runner:
                 work: Work = pickle.loads(self._packed)
                 work.prepare()
             except Exception as error:
-                return pickle.dumps((False, portable(refusal(error))))
+                return pickle.dumps((False, portable(worker_refusal(error))))
             self._work = work
         try:
             return pickle.dumps((True, self._work(unit)))
@@ -68,7 +68,7 @@ def portable(error: Exception) -> Exception:
     return ChildProcessError(f"{type(error).__name__}: {first_line(error)}")
 
 
-def refusal(error: Exception) -> Exception:
+def worker_refusal(error: Exception) -> Exception:
     """Return the error of a worker that cannot begin."""
     if isinstance(error, SpsError) or is_out_of_memory(error):
         return error
@@ -78,7 +78,7 @@ def refusal(error: Exception) -> Exception:
     )
 
 
-def lost(reason: str) -> UnavailableError:
+def worker_lost(reason: str) -> UnavailableError:
     """Return the error of a run whose worker has ended."""
     return UnavailableError(
         f"a worker has ended ({reason}): expected it to live. Results are kept up to here; look "

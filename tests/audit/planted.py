@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from spsbench.audit.statistical.betting import BETS, REPEATS, TOP, Evidence, gains
+from spsbench.audit.statistical.betting import BETS, REPEATS, TOP, Evidence, bet_log_factors
 
 VOCAB, PAIRS = 5_000, 200
 Row = np.ndarray
@@ -173,7 +173,7 @@ def capital_after(defect: Defect, n: int, repeats: int, seed: int = 0) -> Row:
     zeros = np.zeros(len(row), np.int64)
     nothing = np.zeros((REPEATS, len(row), 4), bool)
     live = np.ones((len(row), 4, 2), bool)
-    steps = gains(
+    steps = bet_log_factors(
         Evidence(bits(codes), at.mass[row], at.pull[row], zeros, zeros, nothing, nothing, live)
     )
     chances = at.patterns.clip(min=0).ravel() / at.patterns.clip(min=0).sum()

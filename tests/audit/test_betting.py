@@ -12,7 +12,7 @@ from spsbench.audit.statistical.betting import (
     MAIN,
     EProcess,
     alarm,
-    gains,
+    bet_log_factors,
     log_factors,
     total,
 )
@@ -71,7 +71,7 @@ def false_alarms(audits, n, seed, off=0.0):
     at = replace(at, mass=pairs.mass - off, pull=pairs.pull)
     start = np.log([bet.share for bet in BETS])
     for _ in range(audits // 50):
-        steps = gains(tokens(at, 50 * n, rng)).reshape(50, n, len(BETS))
+        steps = bet_log_factors(tokens(at, 50 * n, rng)).reshape(50, n, len(BETS))
         peaks = total(start + steps.cumsum(1)).max(1)
         alarms += int((peaks >= alarm()).sum())
     return alarms

@@ -8,10 +8,10 @@ import pytest
 from spsbench.audit.statistical.betting import (
     REPEATS,
     Evidence,
-    added,
     claimable,
-    empty,
     inject,
+    no_evidence,
+    tilt_increase,
     tilt_of,
 )
 from tests.variants import first
@@ -39,7 +39,9 @@ def test_the_claim_follows_the_rule_and_is_kept(n):
     fixed = 5.62 * (evidence.spread.mean() / n) ** 0.5  # (3.29 + 2.33)^2 v / bias^2
     assert fixed < claim < 1.5 * fixed  # what it costs to be valid at any stop
     assert inject(evidence, claim).passed
-    assert added(evidence, tilt_of(evidence, claim)).mean() == pytest.approx(claim, rel=1e-6)
+    assert tilt_increase(evidence, tilt_of(evidence, claim)).mean() == pytest.approx(
+        claim, rel=1e-6
+    )
 
 
 def test_a_bias_much_smaller_than_the_claim_is_not_always_seen():
@@ -50,7 +52,7 @@ def test_a_bias_much_smaller_than_the_claim_is_not_always_seen():
 
 
 def test_a_claim_needs_tokens_that_could_be_hit():
-    assert claimable(empty()) is None
+    assert claimable(no_evidence()) is None
     assert claimable(honest(5)) is None
     assert claimable(honest(1_000, scale=0.0)) is None
 

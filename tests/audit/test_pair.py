@@ -15,8 +15,8 @@ from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.audit.statistical.greedy import greedy_pair
 from spsbench.audit.statistical.positions import DraftPreferred, Followed, Likeliest, of_vocabulary
-from spsbench.audit.statistical.referee import Text, alternatives_of, referee_of
-from spsbench.audit.statistical.texts import AuditJob, Prompt, jobs, perform_in_order
+from spsbench.audit.statistical.referee import AuditText, alternatives_of, referee_of
+from spsbench.audit.statistical.texts import AuditJob, NamedPrompt, audit_jobs, perform_in_order
 from spsbench.audit.verify import audit_pair
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.linear_layers import OverStock
@@ -56,7 +56,7 @@ def loaded():
 @pytest.fixture(scope="module")
 def prompts(loaded):
     words = ("the cat sat", "def value", "print(x", "a mat and a dog")
-    return [Prompt(word, tuple(loaded.tokenizer.encode(word))) for word in words]
+    return [NamedPrompt(word, tuple(loaded.tokenizer.encode(word))) for word in words]
 
 
 @pytest.fixture
@@ -117,14 +117,14 @@ def keeps_rejected(self, length, path=None):
         COMMIT(self, length, path)
 
 
-CUT, WARP, COMMIT = loop.cut, Warp.__call__, EagerLM.commit
+CUT, WARP, COMMIT = loop.cut_block, Warp.__call__, EagerLM.commit
 RULE = "spsbench.methods.verifiers.sps.Sps"
 DEFECTS = {
     "the recovered token is drawn from q": (
         "spsbench.methods.verifiers.sps.residual",
         lambda q, p: q,
     ),
-    "an EOS is passed over": ("spsbench.loop.decode.cut", never_ends),
+    "an EOS is passed over": ("spsbench.loop.decode.cut_block", never_ends),
     "the cache keeps what was rejected": ("spsbench.engines.eager.EagerLM.commit", keeps_rejected),
 }
 
@@ -178,7 +178,7 @@ def test_an_engine_that_breaks_the_target_in_place_is_biased(audit, packed):
 
 
 def test_the_referee_scores_a_packed_target_in_its_stock_layers(packed, loaded, prompts):
-    stock, text = referee_of(CELL, loaded), Text(prompts[0].ids, tuple(range(4)), (4,), (0,))
+    stock, text = referee_of(CELL, loaded), AuditText(prompts[0].ids, tuple(range(4)), (4,), (0,))
     rows = stock.scorer.logits(text.prompt, text.tokens)
     assert (referee_of(CELL, packed).scorer.logits(text.prompt, text.tokens) == rows).all()
     sharp = packed.target(torch.tensor([text.prompt])).logits[0, -1].detach().cpu().numpy()
@@ -190,12 +190,12 @@ def test_an_impossible_token_is_shown_with_its_context(loaded):
     prompt = tuple(loaded.tokenizer.encode("the cat"))
     best = referee.scorer.logits(prompt, [0])[0]
     worst, near = int(best.argmin()), int(np.argsort(-best)[3])
-    _, (impossible,) = referee.examine(Text(prompt, (worst,), (1,), (0,), "a text"), [])
+    _, (impossible,) = referee.examine(AuditText(prompt, (worst,), (1,), (0,), "a text"), [])
     assert (impossible.position, impossible.token, impossible.before) == (0, worst, prompt[-8:])
     assert "outside the target's support" in impossible.reason
     lax = replace(referee, edge=float(np.sort(best)[-3] - best[near]) + 1e-6)
-    assert not lax.examine(Text(prompt, (near,), (1,), (0,), "a text"), [])[1]
-    text = Text(prompt, (min(loaded.eos), 5, 6), (3,), (3,), "")
+    assert not lax.examine(AuditText(prompt, (near,), (1,), (0,), "a text"), [])[1]
+    text = AuditText(prompt, (min(loaded.eos), 5, 6), (3,), (3,), "")
     whole = replace(referee, warp=WarpSettings())
     reasons = [token.reason for token in replace(whole, budget=2).examine(text, [])[1]]
     assert reasons == ["after the text had ended", "beyond the budget"]
@@ -206,7 +206,7 @@ def test_evidence_is_what_the_probs_say(loaded):
     referee = referee_of(CELL, loaded)
     prompt = tuple(loaded.tokenizer.encode("the cat"))
     tokens = tuple(range(40, 110))
-    text = Text(prompt, tokens, (3, 1, 66), (3, 0, 65), "")
+    text = AuditText(prompt, tokens, (3, 1, 66), (3, 0, 65), "")
     (evidence,), _ = referee.examine(text, [DraftPreferred()])
     ((_, target, at),) = referee.positions(text, None)
     q, p = target.probs, at.draft
@@ -259,8 +259,8 @@ def test_jobs_of_workers_come_in_order(monkeypatch, prompts):
         received.append(job)
         return len(received) == 9
 
-    perform_in_order(bench, jobs(prompts), receive, workers=2, access=Access())
-    assert received == list(islice(jobs(prompts), 9))
+    perform_in_order(bench, audit_jobs(prompts), receive, workers=2, access=Access())
+    assert received == list(islice(audit_jobs(prompts), 9))
 
 
 GREEDY = resolve(CELL.to_request(temperature=0.0))

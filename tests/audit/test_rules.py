@@ -15,10 +15,10 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import REFERENCE, DraftKind, FixedDrafter
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.pairings import Pairing, drafter_kinds, pairings, schedules
-from spsbench.audit.exact.rules import pairing, row_of, rows_of
-from spsbench.audit.exact.tables import Pair
-from spsbench.cli.rules import conclusion, judge
+from spsbench.audit.exact.pairings import RulePairing, drafter_kinds, pairings, schedules
+from spsbench.audit.exact.rules import enumerate_pairing, enumerate_pairings, pairing
+from spsbench.audit.exact.tables import ToyPair
+from spsbench.cli.rules import conclusion, exit_code_of
 from spsbench.errors import Exit, UsageError
 from spsbench.loop.types import LM, Context, Draft, GoOn, Guarantee, Noise, Verdict
 from spsbench.methods.drafters.model import ModelDrafter
@@ -103,7 +103,7 @@ def test_a_lossy_rule_that_claims_to_be_exact_is_found_out():
     assert found.distance is not None
     assert found.distance > 1e-3
     assert found.error is None, "its law was found, not only that it is another one"
-    assert judge([found]) is Exit.BIAS
+    assert exit_code_of([found]) is Exit.BIAS
 
 
 @pytest.mark.parametrize("name", ["sps", "block", "match"])
@@ -111,8 +111,8 @@ def test_what_is_discovered_is_what_is_known(name):
     """The search and the thresholds that were written down give one distribution, and one cost."""
     verifier = {"sps": Sps(), "block": Block(), "match": Match()}[name]
     for pair, fields in (
-        (Pair(2, 3, ("plain",)), {"tokens": 3}),
-        (Pair(3, 4), {"tokens": 2, "warp": {"top_p": 0.7}}),
+        (ToyPair(2, 3, ("plain",)), {"tokens": 3}),
+        (ToyPair(3, 4), {"tokens": 2, "warp": {"top_p": 0.7}}),
     ):
         known = prove(case(name, verifier, pair, **fields))
         rule = DiscoveredRule(verifier)
@@ -123,7 +123,7 @@ def test_what_is_discovered_is_what_is_known(name):
 
 def test_the_distribution_of_a_lossy_rule_is_measured_exactly():
     """`u < q / p` with u shrunk to 0.9 u: the first token's distribution has a formula."""
-    pair = Pair(3, 2, ("plain",))
+    pair = ToyPair(3, 2, ("plain",))
     rule = DiscoveredRule(Lenient())
     found = prove(Case(Lenient(), rule, pair.q, pair.p, 3, tokens=2, schedule=Constant(1)))
     q, p = pair.q((0,)), pair.p((0,))
@@ -146,7 +146,7 @@ def test_what_breaks_is_not_shown():
     line = r"PlugInError: verifier tests.audit.test_rules:Breaks failed: OSError: no such file"
     assert found.error is not None
     assert re.fullmatch(rf"{line} \(test_rules.py, line \d+\)", found.error)
-    assert judge([found]) is Exit.NOT_VALID
+    assert exit_code_of([found]) is Exit.NOT_VALID
 
 
 def test_the_last_line_says_how_far_it_is_proved():
@@ -176,30 +176,32 @@ def test_a_drafter_that_cannot_be_made_is_a_row_with_its_reason(made, says):
     assert found.verdict == "left out"
     assert re.search(says, found.left_out or "")
     rest = [row(Match(), REFERENCE[0]), found]
-    assert judge(rest) is Exit.OK
+    assert exit_code_of(rest) is Exit.OK
     assert "; 1 left out, see below; not enumerated: " in conclusion(rest)
-    assert judge([*rest, replace(found, left_out=None, error="OSError")]) is Exit.NOT_VALID
-    assert judge([*rest, replace(rest[0], distance=0.1)]) is Exit.BIAS
-    assert judge([found]) is Exit.NOT_VALID
+    assert exit_code_of([*rest, replace(found, left_out=None, error="OSError")]) is Exit.NOT_VALID
+    assert exit_code_of([*rest, replace(rest[0], distance=0.1)]) is Exit.BIAS
+    assert exit_code_of([found]) is Exit.NOT_VALID
 
 
 WORK = [
-    Pairing(Spec("synthetic", (("alpha", 0.5),)), "none", "constant"),
-    Pairing(Spec("sps"), "(argmax chain)", "constant"),
-    Pairing(Spec("synthetic"), "none", "constant"),
+    RulePairing(Spec("synthetic", (("alpha", 0.5),)), "none", "constant"),
+    RulePairing(Spec("sps"), "(argmax chain)", "constant"),
+    RulePairing(Spec("synthetic"), "none", "constant"),
 ]
 
 
 def test_rows_come_in_order(monkeypatch):
     inline(monkeypatch)
     told = []
-    assert rows_of(WORK, 2, lambda each, row: told.append(each)) == [row_of(each) for each in WORK]
+    assert enumerate_pairings(WORK, 2, lambda each, row: told.append(each)) == [
+        enumerate_pairing(each) for each in WORK
+    ]
     assert sorted(map(str, told)) == sorted(map(str, WORK))
 
 
 @pytest.mark.slow
 def test_rows_of_other_processes_are_those_of_this_one():
-    theirs, ours = (rows_of(WORK, crew, lambda *_: None) for crew in (2, 1))
+    theirs, ours = (enumerate_pairings(WORK, crew, lambda *_: None) for crew in (2, 1))
     for their, own in zip(theirs, ours, strict=True):
         assert their.distance == pytest.approx(own.distance, rel=1e-12)  # sums of another order
         assert replace(their, distance=own.distance) == own
@@ -220,14 +222,14 @@ def test_the_distribution_of_a_foreign_drafter_is_found_by_drafting():
     spec = Spec(f"{__file__}:Misreports")
     (walked,) = pairings([Spec("sps")], [Spec("constant")], [spec])
     assert walked.drafter == str(spec)
-    wrong = row_of(walked)
+    wrong = enumerate_pairing(walked)
     assert (wrong.verdict, wrong.error) == ("BIASED", None)
     assert wrong.smallest
     assert conclusion([wrong]).endswith(f"with drafter {spec} alone")
 
 
 def test_a_drafter_that_draws_too_much_is_left_out():
-    found = row_of(Pairing(Spec("spectr"), "chains:n=5", "constant"))
+    found = enumerate_pairing(RulePairing(Spec("spectr"), "chains:n=5", "constant"))
     assert found.verdict == "left out"
     assert "draws 10 tokens a round at K = 2" in (found.left_out or "")
 
@@ -243,7 +245,7 @@ def test_a_drafter_alone_goes_with_every_rule_and_its_small_forms():
 def test_a_needless_refusal_is_told():
     found = row(Fearful(), REFERENCE[0])
     assert found.verdict == "refused, though exact here"
-    assert judge([found]) is Exit.OK
+    assert exit_code_of([found]) is Exit.OK
 
 
 def test_plug_ins_of_other_packages_are_in_the_table(registered):
@@ -254,7 +256,9 @@ def test_plug_ins_of_other_packages_are_in_the_table(registered):
     walked = pairings(rules)
     assert {each.verifier for each in walked} == set(rules)
     assert "slow" in {each.schedule for each in walked}
-    found = {rule.name: row_of(Pairing(rule, "model", "slow")).verdict for rule in rules}
+    found = {
+        rule.name: enumerate_pairing(RulePairing(rule, "model", "slow")).verdict for rule in rules
+    }
     assert found == {"generous": "BIASED", "broken": "not shown", "sps": "exact"}
 
 
@@ -267,9 +271,9 @@ def test_a_schedule_is_exact_unless_it_sees_the_token_that_it_drops(
 ):
     monkeypatch.setattr(rules, "smallest", lambda make: [])
     registered("schedules", "planted", f"tests.audit.planted_schedules:{planted}")
-    found = row_of(Pairing(Spec("sps"), "model", "planted"))
+    found = enumerate_pairing(RulePairing(Spec("sps"), "model", "planted"))
     assert found.verdict == verdict
-    assert judge([found]) is (Exit.OK if verdict == "exact" else Exit.BIAS)
+    assert exit_code_of([found]) is (Exit.OK if verdict == "exact" else Exit.BIAS)
 
 
 def test_every_plug_in_of_the_registry_is_enumerated():
@@ -288,7 +292,7 @@ def test_every_plug_in_of_the_registry_is_enumerated():
     assert rules == {"match"}
     assert (Spec("recursive"), "suffix") in {each[:2] for each in deep}
     asked = Spec.parse("confidence:t=0.7")
-    assert pairings([Spec("sps")], [asked]) == [Pairing(Spec("sps"), "model", str(asked))]
+    assert pairings([Spec("sps")], [asked]) == [RulePairing(Spec("sps"), "model", str(asked))]
     with pytest.raises(UsageError, match="no schedule 'beam'"):
         pairings([], [Spec("beam")])
     with pytest.raises(UsageError, match="no verifier 'beam'"):
@@ -298,8 +302,8 @@ def test_every_plug_in_of_the_registry_is_enumerated():
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # 52 s of a core
 def test_the_whole_table():
-    found = list(map(row_of, pairings()))
-    assert judge(found) is Exit.OK
+    found = list(map(enumerate_pairing, pairings()))
+    assert exit_code_of(found) is Exit.OK
     needless = {row.verifier for row in found if row.refused and not row.wrong}
     assert needless == {"spectr"}  # of tokens without distributions it keeps none
     kinds = {"exact", "lossy", "refused", "refused, though exact here", "left out"}
@@ -318,6 +322,6 @@ def test_a_drafter_that_does_not_repeat_itself_is_not_shown(one_round):
             calls.append(k)
             return Draft(torch.tensor([len(calls) % 2] * k, dtype=torch.int64), None)
 
-    pair, rule = Pair(2, 3, ("plain",)), DiscoveredRule(Match())
+    pair, rule = ToyPair(2, 3, ("plain",)), DiscoveredRule(Match())
     case = Case(Match(), rule, pair.q, pair.p, 2, drafter=lambda lm: Fickle(()))
     assert not prove(replace(case, one_round=one_round)).whole

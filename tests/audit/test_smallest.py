@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from spsbench.audit.exact.cases import LOOKAHEAD, Case
-from spsbench.audit.exact.counterexample import number, smallest
+from spsbench.audit.exact.counterexample import format_fraction, smallest
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import DraftKind
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.rules import Subject
-from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact.tables import ToyPair
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
@@ -55,7 +55,7 @@ def test_hsd_as_its_code_decides_keeps_a_draft_too_often():
 
 @pytest.mark.parametrize("seed", first(1, (3, 5)))
 def test_mended_it_is_exact_and_keeps_what_block_verification_keeps(seed):
-    pair = Pair(2, seed, ("plain",))
+    pair = ToyPair(2, seed, ("plain",))
     for k in 2, 3:
         assert emitted(rule("Mended"), pair, k) == pytest.approx(emitted(Block(), pair, k))
 
@@ -78,4 +78,8 @@ def test_an_exact_rule_has_no_counterexample():
 
 
 def test_numbers_are_simple_fractions_where_they_are():
-    assert (number(1 / 9), number(0.123456789), number(1.0)) == ("1/9", "0.123457", "1")
+    assert (format_fraction(1 / 9), format_fraction(0.123456789), format_fraction(1.0)) == (
+        "1/9",
+        "0.123457",
+        "1",
+    )

@@ -9,12 +9,12 @@ from itertools import product
 import pytest
 import torch
 
-from spsbench.audit.exact.cases import warped
+from spsbench.audit.exact.cases import warp_probs
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.draft_kinds import sampled, tree_cells
+from spsbench.audit.exact.draft_kinds import tree_cells, tree_kind
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.pairings import STAND_INS, kind_of, pairings
-from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact.pairings import STAND_INS, draft_kind_of, pairings
+from spsbench.audit.exact.tables import ToyPair
 from spsbench.errors import SpsError
 from spsbench.loop.constraint import Constraint, DeadEndError
 from spsbench.loop.sampling import Warp
@@ -42,7 +42,7 @@ LONG_PROMPT = (0, 1, 0, 1, 0)  # n-grams find a match
 
 def drafter_under_grammar(kind):
     """A drafter over a masked table; None where tables cannot serve it."""
-    lm = ConstrainedLM(Pair(2, 3, ("plain",)).p, FORKS.vocab)
+    lm = ConstrainedLM(ToyPair(2, 3, ("plain",)).p, FORKS.vocab)
     try:
         drafter = kind.make(lm)
     except (SpsError, ValueError, TypeError, AttributeError):
@@ -75,7 +75,7 @@ def proofs_under_grammars(verifier, kind):
     ),
 )
 def test_rules_are_exact_under_grammars(verifier, drafter):
-    kind = STAND_INS.get(drafter) or kind_of(Spec.parse(drafter))
+    kind = STAND_INS.get(drafter) or draft_kind_of(Spec.parse(drafter))
     proofs = list(proofs_under_grammars(make("verifiers", Spec(verifier)), kind))
     assert all(proof.exact and proof.distance < 1e-12 for proof in proofs)
     assert sum(proof.paths for proof in proofs) > 8
@@ -86,7 +86,7 @@ def test_rules_are_exact_under_grammars(verifier, drafter):
 def test_every_rule_is_exact_under_grammars():
     checked = set()
     for pairing in pairings():
-        kind = STAND_INS.get(pairing.drafter) or kind_of(Spec.parse(pairing.drafter))
+        kind = STAND_INS.get(pairing.drafter) or draft_kind_of(Spec.parse(pairing.drafter))
         verifier = make("verifiers", pairing.verifier)
         drafter = drafter_under_grammar(kind)
         allowed = drafter and verifier.refuses(drafter.drawn, drafter.tree) is None
@@ -98,9 +98,9 @@ def test_every_rule_is_exact_under_grammars():
 
 def test_temperature_and_mask_commute():
     """The distribution of a temperature and a mask is written down in the other order."""
-    pair = Pair(3, 6, ("plain",))
+    pair = ToyPair(3, 6, ("plain",))
     case = case_of(FORKS, pair, warp={"temperature": 1.5})
-    hand = replace(case, q=FORKS.constrained(warped(pair.q, temperature=1.5), 2), warp={})
+    hand = replace(case, q=FORKS.constrained(warp_probs(pair.q, temperature=1.5), 2), warp={})
     expected, other = case.expected(), hand.expected()
     assert all(expected[text] == pytest.approx(other[text], abs=1e-14) for text in expected)
     assert prove(case).exact
@@ -115,7 +115,7 @@ class Raw(ModelDrafter):
 
 def test_a_raw_draft_distribution_is_exact_if_it_is_reported():
     """p need not be masked: tokens that the grammar refuses are then drafted and rejected."""
-    assert prove(case_of(FORKS, Pair(3, 2, ("plain",)), raw=True, drafter=Raw)).exact
+    assert prove(case_of(FORKS, ToyPair(3, 2, ("plain",)), raw=True, drafter=Raw)).exact
 
 
 # Defects that the enumeration must see.
@@ -220,13 +220,13 @@ DEFECTS = {
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_planted_defects_of_chains_are_seen(defect):
-    assert prove(case_of(FORKS, Pair(3, 4, ("plain",)))).exact
-    assert wrong(case_of(FORKS, Pair(3, 4, ("plain",)), **DEFECTS[defect](FORKS)))
+    assert prove(case_of(FORKS, ToyPair(3, 4, ("plain",)))).exact
+    assert wrong(case_of(FORKS, ToyPair(3, 4, ("plain",)), **DEFECTS[defect](FORKS)))
 
 
 def test_a_draft_cut_before_a_refused_token_is_seen():
     """Invariant 4: whether a slot is verified would depend on the value that was drawn for it."""
-    raw = case_of(FORKS, Pair(3, 4, ("plain",)), tokens=2, raw=True, drafter=Raw)
+    raw = case_of(FORKS, ToyPair(3, 4, ("plain",)), tokens=2, raw=True, drafter=Raw)
     assert prove(raw).exact
     biased = replace(raw, drafter=CutsBeforeRefused)
     assert prove(biased).distance > 0.01
@@ -236,7 +236,7 @@ def test_a_draft_cut_before_a_refused_token_is_seen():
 
 def test_a_mask_after_top_p_is_seen():
     late = partial(BRANCHES.constraint, CutsFirst)
-    for pair in (Pair(4, 3, ("plain",)), Pair(4, 8, ("plain",))):
+    for pair in (ToyPair(4, 3, ("plain",)), ToyPair(4, 8, ("plain",))):
         case = case_of(BRANCHES, pair, tokens=2, warp={"top_p": 0.6})
         assert prove(case).exact
         assert wrong(replace(case, constraint=late))
@@ -244,14 +244,14 @@ def test_a_mask_after_top_p_is_seen():
 
 def test_a_siblings_mask_is_seen():
     parents = (-1, -1)
-    kind = sampled("siblings", parents, Drawn.DISTINCT)
+    kind = tree_kind("siblings", parents, Drawn.DISTINCT)
     fields = {
         "drafter": kind.make,
         "drawn": tree_cells(parents, Drawn.DISTINCT),
         "one_round": True,
         "schedule": Constant(2),
     }
-    case = case_of(BRANCHES, Pair(4, 3, ("plain",)), Traversal(), **fields)
+    case = case_of(BRANCHES, ToyPair(4, 3, ("plain",)), Traversal(), **fields)
     assert prove(case).exact
     assert wrong(replace(case, constraint=partial(BRANCHES.constraint, SiblingsMask)))
 

@@ -5,7 +5,7 @@ import torch
 
 from spsbench.audit.statistical.comparison import Compared, GreedyKind
 from spsbench.audit.statistical.forward import Scorer
-from spsbench.audit.statistical.greedy import after_block, compare
+from spsbench.audit.statistical.greedy import after_block, compare_greedy
 from tests.oracles.models import tiny
 from tests.stateful_models import Oracle, stateful
 
@@ -21,7 +21,7 @@ def scorer(model):
 
 
 def part(model, *texts_and_k):
-    return compare(scorer(model), PROMPT, *texts_and_k)
+    return compare_greedy(scorer(model), PROMPT, *texts_and_k)
 
 
 def greedy(model, n):
@@ -121,7 +121,7 @@ def test_a_divergence_within_the_distance_of_two_probs_is_a_bug():
     gap = float((row[best] - row[twin]).abs())
     assert 0 < gap < float((row - cacheless(model, text.tolist())).abs().max())
     scorer = Scorer(model, 12, reload=False)
-    found = compare(scorer, STATES_PROMPT, [*TEXT, best], [*TEXT, twin], 3)
+    found = compare_greedy(scorer, STATES_PROMPT, [*TEXT, best], [*TEXT, twin], 3)
     assert found.kind == "bug"
     assert found.tolerance < gap
 

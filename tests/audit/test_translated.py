@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.audit.statistical.texts import Prompt
+from spsbench.audit.statistical.texts import NamedPrompt
 from spsbench.audit.verify import audit_pair
 from spsbench.errors import DataError
 from spsbench.messages import lines_to
 from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter
 from spsbench.models.cache import ModelCache
-from spsbench.models.translation.vocabulary import Overlap, Vocabularies, Vocabulary
+from spsbench.models.translation.vocabulary import SharedTokens, Vocabularies, Vocabulary
 from spsbench.pair.load import load
 from spsbench.settings.execution import Access
 from spsbench.spec import Spec
@@ -63,7 +63,7 @@ def test_the_way_is_chosen_and_told(folders):
     assert greedy.noise_key == "slem/match/constant:lookahead=3"
     asked, _ = sampled.configured(temperature=0.0, verifier="block")
     assert asked.noise_key == "tli/block/constant:lookahead=3"
-    few = Overlap({1: 1}, 9, 9, text=0.2)
+    few = SharedTokens({1: 1}, 9, 9, text=0.2)
     with patch("spsbench.models.translation.vocabulary.Vocabularies.overlap", few):
         assert pair(folders).cell.drafter.name == "slem"
 
@@ -92,7 +92,7 @@ def audited(folders, drafter, most, bias):
 
 
 def prompts(loaded):
-    return [Prompt(word, tuple(loaded.tokenizer.encode(word))) for word in WORDS]
+    return [NamedPrompt(word, tuple(loaded.tokenizer.encode(word))) for word in WORDS]
 
 
 def test_an_audit_of_two_tokenizers_holds(folders):
@@ -119,7 +119,7 @@ def test_what_cannot_work_is_refused_with_its_reason(folders):
     cell = pair(folders).cell.but(drafter=Spec("model"))
     with pytest.raises(DataError, match=r"expected one vocabulary. Draft in its own tokens with"):
         ModelCache(Access(offline=True)).load(cell)
-    none = Overlap({}, 9, 9, text=0.0)
+    none = SharedTokens({}, 9, 9, text=0.0)
     with (
         patch("spsbench.models.translation.vocabulary.Vocabularies.overlap", none),
         pytest.raises(DataError, match="no token of the draft model is one of the target's"),

@@ -7,7 +7,7 @@ import pytest
 
 import spsbench
 from spsbench.errors import UsageError
-from spsbench.settings.experiment import plan
+from spsbench.settings.experiment import expand_tables
 from spsbench.settings.grid import Sweep
 from spsbench.settings.models import ModelFacts
 from spsbench.settings.options import parse
@@ -18,7 +18,9 @@ XSUM = {"task": "xsum:data=mini,count=2", "target": "some/model"}
 
 
 def chats(asked, has=True):
-    parts = plan([parse(XSUM | asked, Sweep)[0]], ModelFacts(template=lambda model: has)).parts
+    parts = expand_tables(
+        [parse(XSUM | asked, Sweep)[0]], ModelFacts(template=lambda model: has)
+    ).parts
     return [(r.chat, part.task.prompt_version[:3]) for part, some, _ in parts for r in some]
 
 
@@ -29,7 +31,9 @@ def test_auto_asks_where_there_is_a_template():
 
 def sampled(asked):
     own = {"temperature": 0.2, "top_k": 20}
-    made = plan([parse(XSUM | asked, Sweep)[0]], ModelFacts(lambda model: True, lambda model: own))
+    made = expand_tables(
+        [parse(XSUM | asked, Sweep)[0]], ModelFacts(lambda model: True, lambda model: own)
+    )
     laws = made.cells
     return {(law.temperature, law.top_p, law.top_k) for law in laws}
 
@@ -47,9 +51,9 @@ def test_a_chat_is_sampled_as_its_model_names_and_flags_win(said):
 
 def test_what_cannot_be_asked():
     with pytest.raises(UsageError):
-        plan([parse({"task": "latency", "chat": "on"}, Sweep)[0]])
+        expand_tables([parse({"task": "latency", "chat": "on"}, Sweep)[0]])
     with pytest.raises(UsageError):
-        plan([parse(XSUM | {"system": "Be brief."}, Sweep)[0]])
+        expand_tables([parse(XSUM | {"system": "Be brief."}, Sweep)[0]])
 
 
 def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path):

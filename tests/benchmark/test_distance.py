@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from spsbench.benchmark.jobs import Job, make
+from spsbench.benchmark.jobs import Job, run_job
 from spsbench.benchmark.target_probs import distance
 from spsbench.engines.quantization.layers import dequantise, quantise
 from spsbench.methods.resolve import resolve
@@ -54,8 +54,8 @@ def test_it_is_the_sum_of_total_variations(temperature):
 def test_a_generation_has_it_in_its_record():
     model_cache, own = ModelCache(Access(offline=True)), cell("int8", 1.0)
     job = Job(own, Sample("a", "the cat"), 0)
-    record = make(job, model_cache.load(own), compare=model_cache.load)
+    record = run_job(job, model_cache.load(own), compare=model_cache.load)
     assert record.distance is not None
     assert 0 < record.distance < len(record.tokens)
     assert Record.from_json(record.to_json()).distance == record.distance
-    assert "distance" not in make(job, model_cache.load(own)).to_json()
+    assert "distance" not in run_job(job, model_cache.load(own)).to_json()

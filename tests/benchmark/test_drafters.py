@@ -4,14 +4,14 @@ import pytest
 
 from spsbench.benchmark.models import resolve_experiment
 from spsbench.errors import UsageError
-from spsbench.settings.experiment import plan
+from spsbench.settings.experiment import expand_tables
 from spsbench.settings.grid import Sweep
 from spsbench.settings.options import parse
 
 
 def cells(**asked):
     asked = {"task": "latency", "target": "T", "k": "2,4", "verifier": "auto", **asked}
-    return resolve_experiment(plan([parse(asked, Sweep)[0]])).cells
+    return resolve_experiment(expand_tables([parse(asked, Sweep)[0]])).cells
 
 
 @pytest.mark.needs_fast

@@ -8,7 +8,7 @@ import pytest
 
 from spsbench.benchmark import estimate as estimates
 from spsbench.benchmark import jobs as bench
-from spsbench.benchmark.jobs import fitting, generations, jobs, key, make, samples_of
+from spsbench.benchmark.jobs import fitting, generations, key, part_jobs, run_job, samples_of
 from spsbench.models.cache import Loaded
 from spsbench.settings.task import Sample
 from spsbench.spec import Spec
@@ -34,17 +34,17 @@ def run(one, loaded, writer, **more):
 def test_arms_of_a_prompt_follow_each_other_in_an_order_of_its_own():
     one = part(ARS, BASE, GREEDY)
     samples = [Sample(str(i), "x") for i in range(200)]
-    made = list(jobs(one, samples, seed=0))
+    made = list(part_jobs(one, samples, seed=0))
     assert [job.sample.id for job in made[:6]] == ["0", "0", "0", "1", "1", "1"]
     firsts = Counter(made[i].cell.id for i in range(0, len(made), 3))
     assert min(firsts.values()) > 200 / 3 * 0.6
-    assert made == list(jobs(one, samples, seed=0))
-    assert made != list(jobs(one, samples, seed=1))
+    assert made == list(part_jobs(one, samples, seed=0))
+    assert made != list(part_jobs(one, samples, seed=1))
 
 
 def test_greedy_arms_are_repeated_for_timings_only():
     one = part(BASE, GREEDY, samples=3, repeats=2)
-    counts = Counter(job.cell.temperature for job in jobs(one, [Sample("a", "x")], 0))
+    counts = Counter(job.cell.temperature for job in part_jobs(one, [Sample("a", "x")], 0))
     assert counts == {1.0: 6, 0.0: 2}
     assert generations(one, 1) == {BASE.id: 6, GREEDY.id: 2}
     many = part(BASE, samples=10**9, repeats=10**9)  # counted, not walked
@@ -77,7 +77,7 @@ def test_an_estimate_probes_each_cell_or_the_one_most_like_it(loaded, monkeypatc
     experiment = replace(EXPERIMENT, parts=(part(*cells),))
     for seconds, probes in ((estimates.ENOUGH, 5), (0, 1)):
         monkeypatch.setattr(estimates, "ENOUGH", seconds)
-        lines = list(estimates.estimate(experiment, lambda cell: loaded, Path("out")))
+        lines = list(estimates.estimate_times(experiment, lambda cell: loaded, Path("out")))
         assert sum("5 generations of up to 8 tokens, about 0:0" in line for line in lines) == 5
         assert f"from {probes} generations of 8 tokens" in "".join(lines)
 
@@ -117,8 +117,8 @@ def test_a_bug_is_no_failure_of_a_sample(loaded):
 
 def test_other_work_on_the_machine_flags_a_record(loaded, monkeypatch):
     monkeypatch.setattr(bench, "loaded", lambda before, after: True)
-    job = next(jobs(part(BASE), [Sample("a", "the cat")], 0))
-    assert make(job, loaded).flags == ("loaded",)
+    job = next(part_jobs(part(BASE), [Sample("a", "the cat")], 0))
+    assert run_job(job, loaded).flags == ("loaded",)
 
 
 def test_prompts_fit_the_shortest_context_with_what_is_to_come(loaded):
@@ -126,4 +126,4 @@ def test_prompts_fit_the_shortest_context_with_what_is_to_come(loaded):
     assert loaded.limit == 64
     assert fits("x" * 56)
     assert not fits("x" * 57)
-    assert key(next(jobs(part(BASE), [Sample("a", "x")], 0))) == (BASE.id, "a", 0)
+    assert key(next(part_jobs(part(BASE), [Sample("a", "x")], 0))) == (BASE.id, "a", 0)

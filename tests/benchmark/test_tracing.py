@@ -9,20 +9,20 @@ import torch
 
 from spsbench.benchmark import target_probs
 from spsbench.benchmark.target_probs import TextTracer
-from spsbench.benchmark.trace_draft import DraftTracer, overrides, proposed_by_k, stopped
+from spsbench.benchmark.trace_draft import DraftTracer, overrides, proposed_by_k, scheduled_slots
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Draft, Drafter, Schedule, Scores, always
 from spsbench.loop.types import Drawn as How
 from spsbench.methods.drafters.hybrid import HybridDrafter
-from spsbench.methods.drafters.ngram import NgramDrafter, agreement
+from spsbench.methods.drafters.ngram import NgramDrafter, count_agreeing
 from spsbench.methods.drafters.suffix import SuffixDrafter
-from spsbench.methods.resolve import resolve, warp
+from spsbench.methods.resolve import resolve, warp_of
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import CellRequest
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
-from spsbench.store.traces import Drawn
+from spsbench.store.traces import SampledDraft
 from tests.folders import byte_tokenizer, random_model
 from tests.parts import ByHistory, ByLaw
 
@@ -64,7 +64,7 @@ def traced(cell, loaded, monkeypatch):
 def test_columns_are_those_of_one_token_at_a_time(temperature, loaded, monkeypatch):
     cell = resolve(CELL.to_request(temperature=temperature))
     written, along, draft = traced(cell, loaded, monkeypatch)
-    assert isinstance(along, Drawn)
+    assert isinstance(along, SampledDraft)
     assert draft.untraceable is None
     assert (written.budget, written.prompt_tokens) == (40, len(PROMPT))
     size, reach = loaded.vocab_size, 40 - len(PROMPT)
@@ -72,13 +72,13 @@ def test_columns_are_those_of_one_token_at_a_time(temperature, loaded, monkeypat
     for t, token in enumerate(TEXT):
         before = PROMPT + TEXT[:t]
         logits = row(loaded.target, size, before)
-        q = warp(cell)(logits)
+        q = warp_of(cell)(logits)
         assert written.q[t] == pytest.approx(float(q[token]), abs=1e-6)
         if t >= reach:  # the draft's context is full
             assert along.p[t] == along.overlap[t] == 0
             continue
         own = row(loaded.draft, size, before)
-        p, sure = warp(cell)(own), warp(CELL)(own) if temperature else own.softmax(-1)
+        p, sure = warp_of(cell)(own), warp_of(CELL)(own) if temperature else own.softmax(-1)
         assert along.p[t] == pytest.approx(float(p[token]), abs=1e-6)
         assert along.overlap[t] == pytest.approx(float(torch.minimum(p, q).sum()), abs=1e-6)
         assert along.peak[t] == pytest.approx(float(sure.max()), abs=1e-6)
@@ -135,7 +135,7 @@ def test_schedules_that_read_probs_are_asked_along_the_text():
     sure = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.5, 0.5], [0.9, 0.1]])
     schedule = ByLaw(lookahead=3, least=0.6)
     # beyond the text nothing is known: as many as it would have asked for
-    assert stopped(schedule, sure, 5, 16).tolist() == [2, 1, 0, 3, 3]
+    assert scheduled_slots(schedule, sure, 5, 16).tolist() == [2, 1, 0, 3, 3]
 
 
 DRAFTERS = {
@@ -164,4 +164,4 @@ def test_look_ups_are_traced_as_each_k_drafts_them(name):
             context = Context(text[:t], Warp(), None)
             tokens = drafter.draft(context, k, nothing, always).tokens.tolist()
             assert min(proposed, k) == len(tokens)
-            assert min(hits, k) == agreement(tokens, text, t)
+            assert min(hits, k) == count_agreeing(tokens, text, t)

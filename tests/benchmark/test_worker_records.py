@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spsbench.benchmark import maker
-from spsbench.benchmark.jobs import Job, jobs, key, units_of
+from spsbench.benchmark.jobs import Job, key, part_jobs, units_of
 from spsbench.benchmark.maker import Maker, RecordMaking, UnitRecords
 from spsbench.benchmark.models import Models
 from spsbench.errors import MismatchError, UnavailableError
@@ -20,7 +20,7 @@ from spsbench.store.manifest import Manifest
 from spsbench.store.records import placed_records
 from spsbench.store.run import open_run
 from spsbench.store.starts import Provenance
-from spsbench.workers.environment import check_environment
+from spsbench.workers.environment import check_same_environment
 from tests.oracles.jobs import ARS, BASE, EXPERIMENT, part
 from tests.simulation import record
 from tests.workers.inline import inline
@@ -45,7 +45,7 @@ class MadeUp:
     environment: Any
 
     def prepare(self):
-        check_environment(self.expected, self.environment)
+        check_same_environment(self.expected, self.environment)
 
     def __call__(self, unit):
         if unit.jobs[0].sample.id == "s/4":
@@ -78,7 +78,7 @@ def conducted(tmp_path, monkeypatch):
     return conduct
 
 
-EVERY = sorted(key(job) for job in jobs(PART, SAMPLES, RUN.seed))
+EVERY = sorted(key(job) for job in part_jobs(PART, SAMPLES, RUN.seed))
 
 
 def keys(folder):
@@ -104,7 +104,7 @@ def test_stopped_or_lost_and_resumed_each_record_is_there_once_with_its_machine(
 
 
 def test_the_arms_of_a_prompt_are_made_by_one_worker_in_their_order():
-    every = list(jobs(PART, SAMPLES, RUN.seed))
+    every = list(part_jobs(PART, SAMPLES, RUN.seed))
     units = list(units_of(every, SAMPLES, []))
     assert len(units) == 24
     assert [job for unit in units for job in unit.jobs] == every
@@ -114,7 +114,9 @@ def test_the_arms_of_a_prompt_are_made_by_one_worker_in_their_order():
 def test_a_conversation_is_one_unit_and_knows_its_answers():
     turns = [Sample("c", "hi"), Sample("c turn 2", "and?", after="c")]
     begun = Job(ARS, turns[0], 0)
-    units = list(units_of([j for j in jobs(PART, turns, 0) if j != begun], turns, [made(begun)]))
+    units = list(
+        units_of([j for j in part_jobs(PART, turns, 0) if j != begun], turns, [made(begun)])
+    )
     assert [len(unit.jobs) for unit in units] == [3, 4]
     assert units[0].turns == tuple(turns)
     assert [record.key for record in units[0].answers] == [key(begun)]
@@ -137,7 +139,7 @@ def test_a_worker_warms_up_each_depth_and_measures_the_distance(monkeypatch):
     )
     work = Maker(cells=cells, access=Access(offline=True), warmup=1)
     samples = SAMPLES[:2]
-    units = units_of(list(jobs(part(*cells, samples=1), samples, 0)), samples, [])
+    units = units_of(list(part_jobs(part(*cells, samples=1), samples, 0)), samples, [])
     records = [made for unit in units for made in work(unit).records]
     assert all("distance" in made.to_json() for made in records)
     assert sorted(c.id for c in warmed) == sorted(cell.id for cell in cells)

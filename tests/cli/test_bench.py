@@ -10,8 +10,8 @@ import pytest
 from transformers import PreTrainedModel
 
 from spsbench.errors import Exit
-from spsbench.reports.page.data import aggregated, to_read
-from spsbench.reports.run_tables import tables
+from spsbench.reports.page.data import aggregate_tables, to_read
+from spsbench.reports.run_tables import run_tables
 from tests.cli.forked import Forked
 from tests.oracles.command import PATIENCE, environment
 from tests.variants import first
@@ -148,7 +148,10 @@ def test_a_run_without_texts_keeps_counts_scores_and_what_is_equal(sps, argument
     before = (bare / LOG).read_bytes()
     assert sps(*arguments, *few, "--no-texts", "--out", str(bare), "--resume").code == 0
     assert (bare / LOG).read_bytes() == before
-    assert to_read(aggregated(tables(bare)), [""]) == ([], "0 of 0 generations can be read here.")
+    assert to_read(aggregate_tables(run_tables(bare)), [""]) == (
+        [],
+        "0 of 0 generations can be read here.",
+    )
 
 
 @pytest.mark.parametrize("kills", [(3,), pytest.param((5, 10), marks=pytest.mark.slow)], ids=str)

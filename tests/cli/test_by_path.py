@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import spsbench
-from spsbench.audit.exact.pairings import Pairing
+from spsbench.audit.exact.pairings import RulePairing
 from spsbench.audit.exact.rules import Enumeration
-from spsbench.cli.rules import table_of
-from spsbench.plugins import fixed, make
+from spsbench.cli.rules import rules_table
+from spsbench.plugins import fix_spec, make
 from spsbench.spec import Spec
 
 MINE = Path(__file__).with_name("mine.txt").read_text()  # a module of plug-ins
@@ -37,7 +37,7 @@ def test_a_text_by_parts_of_a_file(sps, pair, mine):
     assert ran.code == 0, ran.err
     made = json.loads(ran.out)
     assert made["rounds"][0]["drafted"] == 3
-    assert made["settings"]["drafter"]["source"] == fixed(Spec(f"{at}:Repeat")).source
+    assert made["settings"]["drafter"]["source"] == fix_spec(Spec(f"{at}:Repeat")).source
     ars = json.loads(sps(*plain, "-k", "0", "--temperature", "0").out)
     assert made["tokens"] == ars["tokens"]
     loaded = spsbench.load(target=pair.target, drafter=f"{mine}:Repeat", temperature=0.0)
@@ -82,11 +82,11 @@ def test_what_is_wrong_with_a_file_is_a_line(sps, pair, mine, named, code):
 
 def test_equal_errors_of_a_rule_are_told_once_with_their_line(mine):
     line = MINE[: MINE.index("draft.probs[0]")].count("\n") + 1
-    unit = 0, Pairing(fixed(Spec(f"{mine}:Divides")), "none", "constant")
+    unit = 0, RulePairing(fix_spec(Spec(f"{mine}:Divides")), "none", "constant")
     row = Enumeration()(unit)
     assert row.error is not None
     assert row.error.endswith(f"not subscriptable (mine.py, line {line})")
-    said = "\n".join(table_of([row, row]).remarks)
+    said = "\n".join(rules_table([row, row]).remarks)
     assert said.count("failed: TypeError") == 1
     assert "error 1, in 2 of 2 pairings: PlugInError" in said
 
@@ -104,8 +104,8 @@ def test_a_drafter_over_a_model_gets_the_bundled_one(sps, pair, mine):
 
 
 def test_a_worker_reads_the_file_and_shows_a_counterexample(mine):
-    spec = fixed(Spec(f"{mine}:Biased"))
-    unit = 0, Pairing(spec, "none", "constant")
+    spec = fix_spec(Spec(f"{mine}:Biased"))
+    unit = 0, RulePairing(spec, "none", "constant")
     row = Enumeration()(unit)
     assert (row.distance or 0) > 0.1
     assert row.example.startswith("after [0, 1, 0, 1, 0] the text begins [")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.audit.exact.pairings import kind_of
+from spsbench.audit.exact.pairings import draft_kind_of
 from spsbench.audit.exact.rules import pairing
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.plugins import make
@@ -63,7 +63,7 @@ def test_a_text_by_drafter_verifier_schedule_and_engine(sps, pair):
 @pytest.mark.needs_fast
 def test_the_rule_that_divides_by_p_is_exact_and_keeps_the_paper_s_tokens(sps, pair):
     rule = make("verifiers", Spec("dividing"))
-    found = pairing("mine", rule, kind_of(Spec("model")), "constant", lambda: Constant(2))
+    found = pairing("mine", rule, draft_kind_of(Spec("model")), "constant", lambda: Constant(2))
     assert (found.verdict, found.error) == ("exact", None)
     models = ("--target", pair.target, "--draft", pair.draft, "--k", "3")
     ran = sps("generate", "1 + 1 =", "-n", "24", "--verifier", "dividing", *models, "--json")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.reports.run_tables import conclude
-from spsbench.store.log import encode, iterate
+from spsbench.reports.run_tables import conclude_run
+from spsbench.store.log import encode_record, iterate
 
 BY_GROUP = ("--by", "group")
 RESULTS = Path(__file__).parents[1] / "reports" / "results_of_others"
@@ -55,7 +55,7 @@ def slower(run, copy, factor):
                         row["rounds"] = [
                             [*r[:5], *(factor * t for t in r[5:])] for r in row["rounds"]
                         ]
-                    file.write(encode(number, row))
+                    file.write(encode_record(number, row))
         elif path.is_file():
             (copy / path.name).write_bytes(path.read_bytes())
     return copy
@@ -106,7 +106,7 @@ def test_a_run_of_unlike_machines_has_counts_and_no_times(sps, run, tmp_path):
     other["start"]["provenance"]["hardware"]["cpu"] = "another"
     idle["start"]["provenance"]["hardware"]["cpu"] = "of a start without records"
     lines = [first, *lines[:16], other, *lines[16:], idle]
-    log.write_bytes(b"".join(map(encode, range(len(lines)), lines)))
+    log.write_bytes(b"".join(map(encode_record, range(len(lines)), lines)))
     ran = sps("report", str(moved))
     assert ran.code == 0, ran.err
     assert "Generated on 2 unlike machines, so times are left out" in " ".join(ran.out.split())
@@ -120,7 +120,7 @@ def test_a_run_of_unlike_machines_has_counts_and_no_times(sps, run, tmp_path):
         assert row["timed"] == 0
         assert row["metrics"]["mean_token_time_ms"] is row["metrics"]["speedup"] is None
     assert sps("report", str(moved), "--against", str(run)).code == 0
-    conclude(moved)
+    conclude_run(moved)
     assert json.loads((moved / "summary.json").read_text()) == table
 
 

@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 
-from spsbench.cli.answers import Paint, Screen, paint
+from spsbench.cli.answers import Paint, Screen, choose_paint
 from spsbench.cli.terminal import BOLD, is_terminal, safe_text, say, show_what_can_be_shown
 from spsbench.loop.text import Origin, Piece
 
@@ -77,7 +77,7 @@ def test_the_flag_the_terminal_and_the_environment_decide(color, terminal, env, 
         monkeypatch.setenv(name, value)
     with redirect_stdout(StringIO()) as out:
         out.isatty = lambda: terminal
-        assert paint(color) is how
+        assert choose_paint(color) is how
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from transformers import GenerationConfig, Phi3Config
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.engines import eager
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.session.longrope import bordered
+from spsbench.engines.session.longrope import open_at_border
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.verifiers.match import Match
 from spsbench.plugins import make
@@ -78,7 +78,7 @@ def test_a_row_is_that_of_a_text_that_ends_with_it(pair):
     def alone(text):
         return laws(model, text)[-1]
 
-    lm = bordered(lambda: EagerLM(model, layers=(1,)), model)
+    lm = open_at_border(lambda: EagerLM(model, layers=(1,)), model)
     text = [(7 * i + 1) % VOCAB for i in range(BORDER - 3)]
     lm.append(torch.tensor(text), keep=0)
     for back in 1, 4, 2, 0, 5:

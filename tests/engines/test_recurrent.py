@@ -18,7 +18,7 @@ from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.session import recurrent
 from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.engines.session.layer_skip import view
-from spsbench.engines.session.recurrent import RecurrentLM, register
+from spsbench.engines.session.recurrent import RecurrentLM, register_states
 from spsbench.engines.session.states import keeps_states
 from spsbench.errors import DataError, OutOfMemoryError
 from spsbench.loop.drafter_context import Variant
@@ -189,8 +189,8 @@ def test_every_engine_opens_the_session_and_the_line_says_why():
         engine.prepare(model)
         assert type(engine.session(model)) is RecurrentLM
     assert str(engine_config_of(model)) == "eager: 1 layer keeps states (2.05 KB a row)"
-    assert register(model) is recurrent.stateful(model)
-    assert register(tiny("llama")) is None
+    assert register_states(model) is recurrent.stateful(model)
+    assert register_states(tiny("llama")) is None
 
 
 REFUSED = {
@@ -208,7 +208,7 @@ def test_states_that_cannot_be_taken_back_are_refused_with_the_reason(family, mo
     model = stateful(family, registered=False)
 
     def load():
-        register(model)
+        register_states(model)
         check_rollback(model)
 
     with pytest.raises(UnsupportedModelError):
@@ -239,7 +239,7 @@ def test_a_trial_that_fails_is_told(monkeypatch):
     model = stateful("mamba", registered=False)
     monkeypatch.setattr(recurrent, "find_mixers", lambda model: 1 / 0)
     with pytest.raises(UnsupportedModelError):
-        register(model)
+        register_states(model)
     assert recurrent.stateful(model) is None
 
 

@@ -11,7 +11,7 @@ import torch
 
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.engine_config import engine_config_of
-from spsbench.engines.static import Static, StaticLM, idle_runners, unsupported
+from spsbench.engines.static import Static, StaticLM, idle_runners, why_unsupported
 from tests.oracles.models import laws, tiny
 
 IDS = [(5 * i + i // 7) % 12 for i in range(300)]
@@ -93,13 +93,14 @@ def test_models_without_passes_of_fixed_shape_run_in_eager(model, engine, reason
 
 def test_forwards_that_fixed_shapes_do_not_fit_are_named(monkeypatch):
     model = copy.deepcopy(tiny("llama"))
-    assert unsupported(model) is None
+    assert why_unsupported(model) is None
     model.config._attn_implementation = "flex_attention"
     assert (
-        unsupported(model) == "attention flex_attention takes no ready mask: expected sdpa or eager"
+        why_unsupported(model)
+        == "attention flex_attention takes no ready mask: expected sdpa or eager"
     )
     monkeypatch.setattr(type(model), "_can_compile_fullgraph", False)
-    assert "does not say that the forward of LlamaForCausalLM" in unsupported(model)
+    assert "does not say that the forward of LlamaForCausalLM" in why_unsupported(model)
 
 
 def test_a_forward_that_a_recording_would_freeze_runs_in_eager():

@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
-from spsbench.engines.session.recurrent import register
-from spsbench.models.third_party import silent
+from spsbench.engines.session.recurrent import register_states
+from spsbench.models.third_party import silence
 from tests.oracles.models import NO_IDS, SIZES, UNBOUND
 
 USUAL = {**SIZES, **NO_IDS, **UNBOUND, "max_position_embeddings": 512}
@@ -59,7 +59,7 @@ def released(
     """
     usual, told = KINDS[kind]
     config = AutoConfig.for_model(kind, **{"vocab_size": vocab, **USUAL, **told, **more})
-    with torch.random.fork_rng(), silent():
+    with torch.random.fork_rng(), silence():
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config)
         for name, weight in model.named_parameters():
@@ -73,7 +73,7 @@ def released(
         save_file(tensors, path, metadata={"format": "pt"})
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     model.config.get_text_config()._experts_implementation = "eager"  # which takes float64, too
-    register(model)
+    register_states(model)
     return model.eval().requires_grad_(False)
 
 
@@ -131,7 +131,7 @@ def reference(folder: Path, model: PreTrainedModel, count: int = 1) -> MtpModel:
     named = [rf"model\.layers\.{i}\..*" for i in range(n, n + count)]
     named = named if KINDS[text.model_type][0] == "nextn" else [r"^mtp.*"]
     model._keys_to_ignore_on_load_unexpected = named
-    with silent():
+    with silence():
         made = MtpModel.from_pretrained(model).eval().to(model.dtype)
     made.config._experts_implementation = "eager"
     return made

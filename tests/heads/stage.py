@@ -18,7 +18,7 @@ from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.heads.falcon import FalconNetwork
 from spsbench.heads.families import family_in
 from spsbench.heads.files import open_files
-from spsbench.heads.head import Head, read, tensors_of
+from spsbench.heads.head import Head, read_head, read_tensors
 from spsbench.heads.network import ParallelNetwork, Target
 from spsbench.loop.drafter_context import TargetParts, alone
 from spsbench.loop.sampling import Warp
@@ -36,7 +36,7 @@ FIRST = first(1, KINDS)
 
 class HeadSite:
     def __init__(self, folder: Path, model: PreTrainedModel, **answers: Any) -> None:
-        found = read(
+        found = read_head(
             folder,
             model.config.to_dict(),
             names=("tiny", "head"),
@@ -46,7 +46,7 @@ class HeadSite:
         )
         tensors = {
             own: tensor.to(model.dtype) if tensor.is_floating_point() else tensor
-            for own, tensor in tensors_of(found).items()
+            for own, tensor in read_tensors(found).items()
         }
         self._head, self._model, self._answers = replace(found, tensors=tensors), model, answers
         self.vocab_size = model.config.vocab_size

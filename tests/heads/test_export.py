@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.pair.export import export
+from spsbench.pair.export import export_drafter
 from spsbench.settings.models import BUNDLED
 from tests.heads import reference, writers
 from tests.heads.head_faults import VOCAB, along
@@ -34,7 +34,7 @@ def exported(target, tmp_path):
     def run(write, engine, **more):
         source, out = write(tmp_path / "head", target, **more), tmp_path / "out"
         target.save_pretrained(tmp_path / "tiny")
-        result = export(str(source), engine, out, verifier=str(tmp_path / "tiny"))
+        result = export_drafter(str(source), engine, out, verifier=str(tmp_path / "tiny"))
         assert result.tried == (engine == "vllm")
         return source, out, *(load_file(f / "model.safetensors") for f in (source, out))
 
@@ -88,7 +88,7 @@ def test_a_medusa_head_of_shifted_tokens_ranks_them_the_same(target, exported):
 
 
 def test_a_draft_model_is_copied_as_it_is(tmp_path):
-    result = export("nano-draft", "hf", tmp_path / "out")
+    result = export_drafter("nano-draft", "hf", tmp_path / "out")
     assert result.drafter == "model"
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
@@ -112,7 +112,7 @@ def test_what_an_engine_cannot_take_is_refused_before_a_folder_is_there(
 ):
     says = "hidden_size" if head == "smollm2-eagle3" else "expected"
     with pytest.raises((DataError, MissingError), match=says):
-        export(head, engine, tmp_path / "out", verifier=verifier)
+        export_drafter(head, engine, tmp_path / "out", verifier=verifier)
     assert not (tmp_path / "out").exists()
 
 
@@ -127,11 +127,11 @@ def changed(folder, head="nano-eagle3", **values):
 @pytest.mark.parametrize("about", [None, [1], "x"])
 def test_a_head_without_words_of_its_target_gets_those_of_the_verifier(about, tmp_path):
     head = changed(tmp_path / "head", speculators_config=about)
-    export(head, "vllm", tmp_path / "out", verifier="nano")
+    export_drafter(head, "vllm", tmp_path / "out", verifier="nano")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["speculators_config"]["verifier"]["name_or_path"] == str(BUNDLED["nano"])
     with pytest.raises(DataError, match=r"expected the folder of its target\. Name it with"):
-        export(head, "vllm", tmp_path / "other")
+        export_drafter(head, "vllm", tmp_path / "other")
 
 
 @pytest.mark.parametrize("stated", [" ", "smollm2", "no/such"])
@@ -140,14 +140,14 @@ def test_a_target_that_is_not_here_is_asked_for(stated, tmp_path, monkeypatch):
     about = {"verifier": {"name_or_path": stated}}
     head = changed(tmp_path / "head", speculators_config=about)
     with pytest.raises(DataError, match="expected the folder of its target"):
-        export(head, "vllm", tmp_path / "out")
+        export_drafter(head, "vllm", tmp_path / "out")
     known = changed(tmp_path / "known", speculators_config=about, **{IDS: [2, 8, 13]})
-    export(known, "vllm", tmp_path / "out", verifier="org/target")
+    export_drafter(known, "vllm", tmp_path / "out", verifier="org/target")
 
 
 def test_a_verifier_on_the_machine_of_the_server_is_written_with_a_note(tmp_path, caplog):
     caplog.set_level("INFO")
-    export("nano-medusa", "vllm", tmp_path / "out", verifier="/models/my target")
+    export_drafter("nano-medusa", "vllm", tmp_path / "out", verifier="/models/my target")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["base_model_name_or_path"] == "/models/my target"
     assert "its sizes are not checked" in caplog.text
@@ -156,7 +156,7 @@ def test_a_verifier_on_the_machine_of_the_server_is_written_with_a_note(tmp_path
 def test_a_folder_named_from_here_is_written_whole_with_its_architecture(tmp_path, monkeypatch):
     (tmp_path / "my target").symlink_to(BUNDLED["nano"])
     monkeypatch.chdir(tmp_path)
-    export("nano-eagle3", "vllm", tmp_path / "out", verifier="./my target/")
+    export_drafter("nano-eagle3", "vllm", tmp_path / "out", verifier="./my target/")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["speculators_config"]["verifier"] == {
         "name_or_path": str(tmp_path / "my target"),
@@ -167,19 +167,19 @@ def test_a_folder_named_from_here_is_written_whole_with_its_architecture(tmp_pat
 def test_hidden_states_that_vllm_would_read_once_are_refused(tmp_path):
     head = changed(tmp_path / "head", **{IDS: [2, 2, 13]})
     with pytest.raises(DataError, match="expected each once"):
-        export(head, "vllm", tmp_path / "out", verifier="nano")
+        export_drafter(head, "vllm", tmp_path / "out", verifier="nano")
 
 
 def test_a_draft_model_takes_no_verifier_and_says_so(tmp_path, caplog):
     caplog.set_level("INFO")
-    export("nano-draft", "vllm", tmp_path / "out", verifier="nano")
+    export_drafter("nano-draft", "vllm", tmp_path / "out", verifier="nano")
     assert "names no target" in caplog.text
 
 
 def test_a_folder_with_files_is_not_overwritten(tmp_path):
     (tmp_path / "note").write_text("kept")
     with pytest.raises(UsageError, match="empty folder"):
-        export("nano-eagle3", "vllm", tmp_path)
+        export_drafter("nano-eagle3", "vllm", tmp_path)
 
 
 def test_the_command_prints_the_folder_and_a_line_for_a_shell(sps, tmp_path):

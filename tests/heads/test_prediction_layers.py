@@ -15,7 +15,7 @@ import spsbench
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.recurrent import RecurrentLM
 from spsbench.errors import DataError, UsageError
-from spsbench.heads.head import read
+from spsbench.heads.head import read_head
 from spsbench.heads.mtp import MtpLadder
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
@@ -296,7 +296,7 @@ def test_what_is_not_read_is_refused_by_name_before_a_weight(tmp_path, what):
     planted(tmp_path, lambda tensors: REFUSED[what](tensors) | unread)
     how = {"names": ("tiny", "tiny"), "drafter": "mtp", "overrides": {}, "allow_pickle": False}
     with pytest.raises(DataError, match=NAMED[what]) as error:
-        read(tmp_path, model.config.to_dict(), **how)
+        read_head(tmp_path, model.config.to_dict(), **how)
     assert "\n" not in str(error.value)
 
 

@@ -16,7 +16,7 @@ from spsbench.errors import DataError, SpsError, UsageError
 from spsbench.hardware.environment import BOUND
 from spsbench.heads.families import family_of
 from spsbench.heads.files import open_files, pickled_headers
-from spsbench.heads.head import read, tensors_of
+from spsbench.heads.head import read_head, read_tensors
 from spsbench.models.drafter_weights import load_head as load
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
@@ -34,7 +34,7 @@ def target():
 
 def look(folder, target, family="eagle3", name="org/tiny-chat", **answers):
     how = {"names": (name, "org/head"), "drafter": family, "overrides": answers}
-    return read(folder, target.config.to_dict(), allow_pickle=False, **how)
+    return read_head(folder, target.config.to_dict(), allow_pickle=False, **how)
 
 
 def changed(folder, **values):
@@ -205,7 +205,7 @@ def test_the_index_decides_between_copies_of_a_tensor_of_a_head(target, tmp_path
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     stale = {**tensors, "norm.weight": tensors["norm.weight"] + 1}
     save_file(stale, folder / "model-2-of-2.safetensors")
-    found = tensors_of(look(folder, target, "eagle3"))
+    found = read_tensors(look(folder, target, "eagle3"))
     assert torch.equal(found["norm.weight"], tensors["norm.weight"])
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.audit.exact.tables import TableLM, ToyPair
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.types import Limits
 from spsbench.methods.drafters.model import ModelDrafter
@@ -81,7 +81,7 @@ def test_ends_are_searched_seldom():
 def test_a_closed_text_is_that_of_the_target_alone(table):
     closed = 0
     for seed in range(12):
-        pair, texts = Pair(3, seed, ("plain",)), []
+        pair, texts = ToyPair(3, seed, ("plain",)), []
         for k in 0, 1, 2, 3:
             constraint = table.constraint(closes=True)
             parts = {"constraint": constraint, "limits": Limits(seed % 4 + 4, frozenset({2}))}

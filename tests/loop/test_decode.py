@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spsbench.audit.exact.draft_kinds import FixedDrafter
-from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.audit.exact.tables import TableLM, ToyPair
 from spsbench.loop.decode import NonFiniteError, PairingError, decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -20,7 +20,7 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from tests.parts import ends_with
 
-PAIR = Pair(4, 8, ("plain",))
+PAIR = ToyPair(4, 8, ("plain",))
 
 
 def session(q=PAIR.q, limit=None):

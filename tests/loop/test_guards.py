@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from spsbench.audit.exact.draft_kinds import FixedDrafter
-from spsbench.audit.exact.tables import Pair, TableLM
-from spsbench.cli.failures import described
+from spsbench.audit.exact.tables import TableLM, ToyPair
+from spsbench.cli.failures import describe_error
 from spsbench.errors import Exit, PlugInError, UsageError
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
@@ -20,7 +20,7 @@ from spsbench.methods.verifiers.sps import Sps
 from spsbench.plugins import make
 from spsbench.spec import Spec
 
-PAIR = Pair(3, 8, ("plain",))
+PAIR = ToyPair(3, 8, ("plain",))
 NODES = torch.tensor([0, 1])
 
 
@@ -137,7 +137,7 @@ def test_a_part_that_fails_or_does_not_fit_is_named(name):
     kind, part = [*PARTS[name].items()][-1]
     with pytest.raises(PlugInError) as caught:
         run(**PARTS[name])
-    line, code = described(caught.value)
+    line, code = describe_error(caught.value)
     assert f"{kind} tests.loop.test_guards:{type(part).__name__} " in line
     assert "\n" not in line
     assert code == Exit.DATA

@@ -21,7 +21,7 @@ from transformers import (
     SequenceBiasLogitsProcessor,
 )
 
-from spsbench.audit.statistical.processed import processed
+from spsbench.audit.statistical.processed import process_logits
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.constraint import DeadEndError
 from spsbench.loop.decode import decode
@@ -110,7 +110,9 @@ def test_a_bad_word_longer_than_the_text_is_as_transformers_has_it():
     for text in ([5], [2, 5], [1, 2, 5]):
         row = TextProcessors(by, 0).along(raw, text)
         torch.testing.assert_close(row, transformers_rows(raw[0], text, by))
-        assert np.array_equal(row.double().numpy(), processed(raw.double().numpy(), [text], 0, by))
+        assert np.array_equal(
+            row.double().numpy(), process_logits(raw.double().numpy(), [text], 0, by)
+        )
 
 
 @pytest.mark.parametrize("name", [*EACH, *OURS])
@@ -121,7 +123,7 @@ def test_counts_are_those_of_the_text_whatever_was_drafted_before(name):
         paths = [tuple(rng.choices(range(SIZE), k=depth)) for depth in (0, 1, 3)]
         raw = drawn_logits(3, step).double()
         whole = [[*text, *path] for path in paths]
-        wanted = processed(raw.numpy(), whole, START, by)
+        wanted = process_logits(raw.numpy(), whole, START, by)
         dead = np.isneginf(wanted).all(-1)
         wanted[dead] = raw.numpy()[dead]
         np.testing.assert_allclose(kept.rows(raw, text, paths).numpy(), wanted, atol=1e-12)

@@ -8,9 +8,9 @@ architectures whose draft model is a noisy copy of the target, so that every bra
 import pytest
 import torch
 
-from spsbench.audit.exact.cases import warped
-from spsbench.audit.exact.enumeration import CellNoise, Walk, following, total_variation
-from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact.cases import warp_probs
+from spsbench.audit.exact.enumeration import CellNoise, Walk, following, total_variation_distance
+from spsbench.audit.exact.tables import ToyPair
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.reference import autoregressive_sampling, speculative_sampling
@@ -61,8 +61,8 @@ class UnwatchedRound(CellNoise):
 @pytest.mark.parametrize("k", [0, 1, 2, 3])
 def test_the_algorithms_have_the_target_s_distribution(seed, k):
     """Three tokens after one. K = 0 is Algorithm 1 here."""
-    pair = Pair(2, seed, ("plain", "plain", "zeros", "equal"))
-    q, p = warped(pair.q), warped(pair.p)
+    pair = ToyPair(2, seed, ("plain", "plain", "zeros", "equal"))
+    q, p = warp_probs(pair.q), warp_probs(pair.p)
     setting = case("sps", Sps(), pair)
     expected = {output: weight for (output, _), weight in setting.expected().items()}
     for upper in False, True:
@@ -76,7 +76,7 @@ def test_the_algorithms_have_the_target_s_distribution(seed, k):
                 x = speculative_sampling(rows(q), rows(p), [0], k, 4, walk)
             found[tuple(x[1:])] = found.get(tuple(x[1:]), 0.0) + walk.weight
             script = following(walk.trail)
-        assert total_variation(found, expected) < 1e-12
+        assert total_variation_distance(found, expected) < 1e-12
 
 
 def cacheless(model, warp):

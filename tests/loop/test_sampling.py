@@ -118,7 +118,7 @@ def parallel_sums(law):
 
 
 def mended(law):
-    return sampling._mended(parallel_sums(law), law)
+    return sampling._mend_cdf(parallel_sums(law), law)
 
 
 def test_nor_where_a_device_adds_in_parallel(monkeypatch):

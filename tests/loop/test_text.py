@@ -15,7 +15,7 @@ from spsbench.loop.text import (
     PromptError,
     Transcript,
     stop_strings,
-    token_ids,
+    to_token_ids,
 )
 from tests.folders import byte_tokenizer
 from tests.tongues import TONGUES
@@ -162,7 +162,7 @@ def test_token_by_token_is_the_whole_text_cut_at_the_earliest_stop(texts, stops)
 
 def test_integers_of_any_library_are_ids():
     for prompt in ([3, 1], (3, 1), numpy.array([3, 1]), torch.tensor([3, 1]), iter([3, 1])):
-        ids = token_ids(prompt, rows=4)
+        ids = to_token_ids(prompt, rows=4)
         assert ids == [3, 1]
         assert {type(token) for token in ids} == {int}
 
@@ -187,6 +187,6 @@ def test_integers_of_any_library_are_ids():
 )
 def test_what_is_no_prompt(prompt):
     with pytest.raises(PromptError) as caught:
-        token_ids(prompt, rows=4)
+        to_token_ids(prompt, rows=4)
     assert isinstance(caught.value, DataError)
     assert len(str(caught.value)) < 200

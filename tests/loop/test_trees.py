@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from spsbench.loop.tree import additive_mask, places, tree_of
+from spsbench.loop.tree import additive_mask, node_positions, tree_of
 
 
 def ancestors(node, parents):
@@ -57,5 +57,5 @@ def test_positions_go_by_the_depth_of_nodes_however_deep(cached):
             first = cached + fed - 12  # where the context ends
             expected = [*range(cached, first), *(first + level - 1 for level in deep)][-fed:]
             if first >= 0:
-                assert places(torch.tensor(parents), fed, cached).tolist() == expected
+                assert node_positions(torch.tensor(parents), fed, cached).tolist() == expected
     assert deepest > 8

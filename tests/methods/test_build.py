@@ -7,7 +7,7 @@ import pytest
 from spsbench.errors import UsageError
 from spsbench.loop.types import Drafter, Drawn
 from spsbench.methods.resolve import resolve
-from spsbench.plugins import fixed
+from spsbench.plugins import fix_spec
 from spsbench.reports.page.answer import lossless
 from spsbench.settings.cell import Cell, CellRequest
 from spsbench.settings.labels import method
@@ -93,7 +93,7 @@ class Mine(Sps):
 @pytest.mark.parametrize("claim", ["Guarantee.LOSSY", "'lossy'", "Guarantee.EXACT"])
 def test_a_rule_of_a_file_is_called_lossy_everywhere_where_it_says_so(tmp_path, claim):
     (tmp_path / "mine.py").write_text(RULE.format(claim))
-    rule = fixed(Spec(f"{tmp_path / 'mine.py'}:Mine"))
+    rule = fix_spec(Spec(f"{tmp_path / 'mine.py'}:Mine"))
     cell = resolve(SAMPLED.but(verifier=rule))
     is_lossy = "lossy" in claim.lower()
     assert ("(lossy)" in method(cell)) == is_lossy
@@ -109,7 +109,7 @@ def test_a_rule_of_a_file_is_called_lossy_everywhere_where_it_says_so(tmp_path, 
 def test_a_rule_that_promises_something_unknown_is_refused(tmp_path):
     (tmp_path / "mine.py").write_text(RULE.format("'loss'"))
     with pytest.raises(UsageError):
-        resolve(SAMPLED.but(verifier=fixed(Spec(f"{tmp_path / 'mine.py'}:Mine"))))
+        resolve(SAMPLED.but(verifier=fix_spec(Spec(f"{tmp_path / 'mine.py'}:Mine"))))
 
 
 def test_the_json_of_a_cell_names_no_guarantee_of_a_built_in_rule():

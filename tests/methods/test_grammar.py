@@ -211,8 +211,8 @@ def test_plans_audits_and_the_grammar_drafter_refuse_in_a_sentence(pair):
 
 
 def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
-    from spsbench.benchmark.jobs import Job, make
-    from spsbench.settings.experiment import plan
+    from spsbench.benchmark.jobs import Job, run_job
+    from spsbench.settings.experiment import expand_tables
     from spsbench.tasks.jsonl import Jsonl
 
     path = tmp_path / "rows.jsonl"
@@ -221,11 +221,11 @@ def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
     task = Jsonl(str(path), max_new_tokens=60)
     assert task.constrained
     held, free = task.samples(lambda prompt: True)
-    record = make(Job(pair.cell, held, 0), pair.loaded)
+    record = run_job(Job(pair.cell, held, 0), pair.loaded)
     assert record.masks is not None
     assert record.cell == pair.cell.id
     assert 2 <= len(json.loads(record.text)) <= 3
-    assert make(Job(pair.cell, free, 0), pair.loaded).masks is None
+    assert run_job(Job(pair.cell, free, 0), pair.loaded).masks is None
     run = pair.bench(f"jsonl:path={path}", drafter="grammar", limit=1, out=tmp_path / "run")
     assert [row.failures for row in run.summary] == [0, 0]
     plain = tmp_path / "plain.jsonl"
@@ -233,7 +233,9 @@ def test_rows_of_a_file_bring_their_schemas(pair, tmp_path):
     assert Jsonl(str(plain)).prompt_version != task.prompt_version
     for given in {"record": "trace"}, {"stop": ["x"]}, {"decoder": "hf", "drafter": "ngram"}:
         with pytest.raises(UsageError):
-            plan([parse({"task": f"jsonl:path={path}", "method": "ars", **given}, Sweep)[0]])
+            expand_tables(
+                [parse({"task": f"jsonl:path={path}", "method": "ars", **given}, Sweep)[0]]
+            )
     path.write_text(json.dumps({"id": "a", "prompt": "x", "json_schema": {"not": {}}}) + "\n")
     with pytest.raises(DataError):
         Jsonl(str(path))

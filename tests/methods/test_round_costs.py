@@ -8,7 +8,7 @@ import torch
 
 import spsbench
 from spsbench.methods import measured_costs, round_costs
-from spsbench.methods.measured_costs import costs_of, learn_costs
+from spsbench.methods.measured_costs import learn_costs, to_round_costs
 from spsbench.methods.resolve import resolve
 from spsbench.methods.round_costs import RoundCosts, keep_costs, known_costs, with_costs
 from spsbench.settings.grid import make_request
@@ -56,7 +56,7 @@ def test_a_cell_gets_the_costs_that_are_kept_as_numbers(cache, cell, monkeypatch
 )
 def test_a_damaged_file_is_as_none_and_the_usual_costs_hold(cache, cell, content, monkeypatch):
     key = round_costs.key_of(cell)
-    round_costs.place().write_text(content.replace("KEY", key))
+    round_costs.costs_file().write_text(content.replace("KEY", key))
     assert known_costs(cell) is None
     monkeypatch.setattr(round_costs, "instruction_set", lambda: "AVX-512")
     wide = dict(with_costs(cell).schedule.args)
@@ -80,9 +80,9 @@ def test_costs_on_a_gpu_are_kept_by_its_name(cache, cell, monkeypatch):
 def test_medians_become_costs_in_plain_passes():
     rows = (0.1, 0.2, 0.3, 0.8)  # 12 = 10 + 1 of the round + 1 a row, until rows take longer
     seconds = [(0.0, 10.0), (1.5, 12.0), (2.0, 13.0), (2.5, 14.0), (3.0, 19.0)]
-    assert costs_of(seconds) == (0.05, rows, 0.2)  # 1.5 = 1 of the round + 0.5 a token
+    assert to_round_costs(seconds) == (0.05, rows, 0.2)  # 1.5 = 1 of the round + 0.5 a token
     fallen = [(0.0, 10.0), (1.0, 9.0), (0.7, 9.0), (0.5, 8.0)]
-    assert costs_of(fallen) == (0.0, (0.0, 0.0, 0.0), 0.1)
+    assert to_round_costs(fallen) == (0.0, (0.0, 0.0, 0.0), 0.1)
 
 
 def test_costs_are_measured_with_loaded_models(cache, cell, nano):

@@ -5,10 +5,10 @@ from itertools import accumulate
 
 import pytest
 
-from spsbench.audit.exact.cases import Case, warped
+from spsbench.audit.exact.cases import Case, warp_probs
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.audit.exact.tables import TableLM, ToyPair
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Purpose
 from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter, StringDrafter
@@ -17,7 +17,7 @@ from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.translation.translator import ByText
-from spsbench.models.translation.vocabulary import Tokens, Vocabularies, Vocabulary
+from spsbench.models.translation.vocabulary import TokensOfText, Vocabularies, Vocabulary
 from tests.decoding import output, rounds_of
 from tests.parts import ByHistory, ByLaw
 from tests.variants import first
@@ -26,7 +26,7 @@ OURS = ("a", "b", "ba")
 THEIRS = ("b", "ab", "a", "bb")
 SHARED = {0: 2, 1: 0}  # the target's id -> the draft's
 WARPS = [{}, {"temperature": 0.0}, {"temperature": 1.5, "top_k": 2, "top_p": 0.7}]
-PAIR, DRAFT = Pair(3, 4), Pair(4, 11, ("plain", "plain", "zeros"))
+PAIR, DRAFT = ToyPair(3, 4), ToyPair(4, 11, ("plain", "plain", "zeros"))
 
 
 def cut(text, words):
@@ -43,7 +43,7 @@ def vocabulary(words):
     def cutter(text):
         letters = "".join(letter for letter in text if letter in "ab")
         ids, lead = cut(letters, words), len(text) - len(letters)
-        return Tokens(ids, [lead + end for end in accumulate(len(words[i]) for i in ids)])
+        return TokensOfText(ids, [lead + end for end in accumulate(len(words[i]) for i in ids)])
 
     return Vocabulary([word.encode() for word in words], cutter)
 
@@ -64,7 +64,7 @@ def restricted(warp):
         row = DRAFT.p(in_theirs(facts.text) + before)
         weights = [row[SHARED[i]] if i in SHARED else 0.0 for i in range(len(OURS))]
         law = tuple(w / sum(weights) for w in weights)
-        return list(warped(lambda prefix: law, **warp)(()))
+        return list(warp_probs(lambda prefix: law, **warp)(()))
 
     return drawn
 
@@ -124,7 +124,7 @@ PROMPT = [2, 0, 1, 1, 0] * 4
 def run(drafter, verifier, tokens=60, schedule=None):
     schedule = schedule or Constant(3)
     parts = {"verifier": verifier, "schedule": schedule, "warp": Warp(), "seed": 3}
-    target = TableLM(Pair(3, 4, ("plain",)).q, 3)
+    target = TableLM(ToyPair(3, 4, ("plain",)).q, 3)
     return output(rounds_of(target, drafter, tokens, prompt=PROMPT, **parts))
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.metrics.compare import MARGINS, Change, compare, over_seeds, tally_run
+from spsbench.metrics.compare import MARGINS, Change, compare_runs, over_seeds, tally_run
 from spsbench.metrics.intervals import Estimate, around_mean
 from spsbench.metrics.summaries import summaries
 from spsbench.reports.reporter import Title
-from spsbench.reports.run_tables import table_of
+from spsbench.reports.run_tables import make_table
 from spsbench.reports.text import body
 from tests.reports.rows import summary
 from tests.simulation import cell, run
@@ -25,7 +25,7 @@ BASE = summary(
 
 
 def verdict(figure, now):
-    found = compare([BASE], [replace(BASE, **{figure: now})])
+    found = compare_runs([BASE], [replace(BASE, **{figure: now})])
     return next(d.verdict for d in found.differences if d.figure == figure)
 
 
@@ -46,7 +46,7 @@ def test_slower_is_worse(mean, side, expected):
 
 def test_the_interval_of_a_change_adds_both_errors():
     now = replace(BASE, mean_token_time_ms=Estimate(12.0, 11.7, 12.3, 40))
-    change = compare([BASE], [now]).differences[0].change
+    change = compare_runs([BASE], [now]).differences[0].change
     down = math.hypot(math.log(12 / 11.7), math.log(10.1 / 10))
     assert change.mean == pytest.approx(0.2)
     assert change.low == pytest.approx(1.2 * math.exp(-down) - 1)
@@ -56,16 +56,16 @@ def test_the_interval_of_a_change_adds_both_errors():
 def test_regressions_are_listed_and_cells_matched():
     slow = replace(BASE, mean_token_time_ms=Estimate(20.0, 19.0, 21.0, 50))
     other = replace(BASE, cell=cell(5))
-    found = compare([BASE, other], [slow, replace(BASE, cell=cell(6))])
+    found = compare_runs([BASE, other], [slow, replace(BASE, cell=cell(6))])
     assert [d.figure for d in found.regressions] == ["mean_token_time_ms"]
     assert (found.added, found.gone) == ([cell(6)], [cell(5)])
-    assert compare([BASE], [BASE]).regressions == []
-    assert compare([], []).differences == []
+    assert compare_runs([BASE], [BASE]).regressions == []
+    assert compare_runs([], []).differences == []
 
 
 def test_figures_without_an_interval_decide_nothing():
     assert verdict("mean_token_time_ms", Estimate(99.0, None, None, 1)) is Change.UNDECIDED
-    assert not compare([BASE], [BASE], {"ttft_ms": 0.1}).differences
+    assert not compare_runs([BASE], [BASE], {"ttft_ms": 0.1}).differences
 
 
 CELLS = cell(0), cell(4)
@@ -75,7 +75,7 @@ def against(then, now):
     numbers = {}
     sides = tuple(tally_run(CELLS, rows, numbers) for rows in (then, now))
     made = (summaries(CELLS, rows) for rows in (then, now))
-    return compare(*made, runs=sides).differences
+    return compare_runs(*made, runs=sides).differences
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_pairs_see_what_the_spread_of_samples_hides(records):
     assert found[4, "alpha"].verdict is Change.EQUAL
     assert found[0, "mean_token_time_ms"].verdict is Change.EQUAL
     rows = [summaries(CELLS, each) for each in (records, now)]
-    alone = {(d.cell.k, d.figure): d for d in compare(*rows).differences}
+    alone = {(d.cell.k, d.figure): d for d in compare_runs(*rows).differences}
     assert alone[4, "mean_token_time_ms"].verdict is Change.UNDECIDED
 
 
@@ -157,7 +157,7 @@ def test_each_seed_gives_one_value():
         (statistics.mean(values), alpha.mean - side, alpha.mean + side, 5)
     )
     assert found[0].figures["block_efficiency"][:3] == (1.0, None, None)  # by definition
-    table = table_of(rows, Title("run"))
+    table = make_table(rows, Title("run"))
     line = next(
         line for line in table.remarks if line.startswith("Over 5 seeds, xsum, T 1, SpS K=4")
     )

@@ -12,8 +12,8 @@ from spsbench.metrics.intervals import (
     Jackknife,
     fewest,
     of_means,
-    over,
-    student,
+    ratio_of,
+    student_quantile,
     upper,
 )
 
@@ -22,7 +22,7 @@ from spsbench.metrics.intervals import (
 def test_few_samples_have_no_interval(samples, known):
     clusters = np.arange(20) % samples
     rows = np.stack([np.arange(1.0, 21), np.ones(20)], axis=1)
-    estimate = Jackknife(rows, clusters).estimate(over(0, 1), 1)
+    estimate = Jackknife(rows, clusters).estimate(ratio_of(0, 1), 1)
     alone = of_means(np.arange(1.0, samples + 1))
     assert (estimate.mean, estimate.n) == (10.5, 20)
     assert (estimate.low is not None) == (alone.low is not None) == known
@@ -31,20 +31,20 @@ def test_few_samples_have_no_interval(samples, known):
 def test_a_sample_that_takes_no_part_does_not_count():
     rows = np.array([[1.0, 2]] * (FEWEST - 1) + [[0, 0]] * 3)
     rows[0] = 5, 2
-    estimate = Jackknife(rows, np.arange(len(rows))).estimate(over(0, 1), 1)
+    estimate = Jackknife(rows, np.arange(len(rows))).estimate(ratio_of(0, 1), 1)
     assert estimate[:4] == (11 / 14, None, None, FEWEST - 1)
 
 
 def test_a_symmetric_figure_has_students_interval():
     values = np.arange(-10.0, 11)
-    far = student(0.975, 19) * values.std(ddof=1) / np.sqrt(21)
+    far = student_quantile(0.975, 19) * values.std(ddof=1) / np.sqrt(21)
     assert of_means(values)[:3] == pytest.approx((0.0, -far, far))
 
 
 def test_a_share_stays_within_its_ends():
     rows = np.stack([np.full(10, 5.0), np.full(10, 5.0)], axis=1)
     rows[0, 0] = 2
-    share = Jackknife(rows, np.arange(10)).estimate(over(0, 1), 1, SHARE)
+    share = Jackknife(rows, np.arange(10)).estimate(ratio_of(0, 1), 1, SHARE)
     assert 0 < share.low < share.mean < share.high <= 1
 
 
@@ -52,7 +52,7 @@ def test_a_share_stays_within_its_ends():
     ("df", "quantile"), [(5, 2.5706), (10, 2.2281), (30, 2.0423), (1000, 1.9623)]
 )
 def test_student_is_that_of_the_tables(df, quantile):
-    assert student(0.975, df) == pytest.approx(quantile, abs=0.002)
+    assert student_quantile(0.975, df) == pytest.approx(quantile, abs=0.002)
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
@@ -65,7 +65,7 @@ def test_where_none_or_all_succeed_the_bound_is_clopper_and_pearsons(count):
 
 def test_a_rate_of_which_nothing_was_seen_is_not_certain():
     rows = np.stack([np.zeros(20), np.full(20, 7.0)], axis=1)
-    found = Jackknife(rows, np.arange(20) % 10).estimate(over(0, 1), 1, CHANCE)
+    found = Jackknife(rows, np.arange(20) % 10).estimate(ratio_of(0, 1), 1, CHANCE)
     assert found[:4] == pytest.approx((0, 0, 1 - 0.025 ** (1 / 10), 20))
 
 

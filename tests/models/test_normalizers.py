@@ -6,8 +6,8 @@ import os
 import pytest
 
 from spsbench.errors import DataError, Exit
-from spsbench.models.third_party import translated, without_panics
-from spsbench.models.tokenizers import check_growth, encode, load_tokenizer
+from spsbench.models.third_party import translate_errors, without_panics
+from spsbench.models.tokenizers import check_growth, encode_text, load_tokenizer
 from tests.folders import byte_tokenizer
 
 
@@ -60,7 +60,7 @@ def test_a_pattern_that_panics_is_a_line(tmp_path, capfd):
     split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
     tokenizer = load_tokenizer(folder_with(tmp_path, pre_tokenizer=split), trust_remote_code=False)
     with pytest.raises(DataError, match=r"the tokenizer cannot be used .*Onig") as told:
-        encode(tokenizer, "x" * 60)
+        encode_text(tokenizer, "x" * 60)
     assert told.value.code == Exit.DATA
     assert capfd.readouterr().err == ""
 
@@ -76,11 +76,11 @@ def test_a_key_that_a_library_does_not_find_is_told_with_its_place(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with (
         pytest.raises(DataError, match=r"rope_parameters\.rope_type is 'wibble' in config\.json"),
-        translated("the model", tmp_path),
+        translate_errors("the model", tmp_path),
     ):
         raise KeyError("wibble")
     with (
         pytest.raises(DataError, match="expected 'added_tokens' in its files"),
-        translated("the tokenizer", tmp_path),
+        translate_errors("the tokenizer", tmp_path),
     ):
         raise KeyError("added_tokens")

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import spsbench
 from spsbench.errors import UsageError
-from spsbench.models.shape import plain, reshaped, shape_of
+from spsbench.models.shape import shape_of, text_config, with_shape
 from spsbench.settings.grid import make_request
 from spsbench.settings.models import Shape, parse_shape
 from tests.oracles.models import ARCHITECTURES, config
@@ -17,7 +17,7 @@ from tests.oracles.models import ARCHITECTURES, config
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "mistral"])
 @pytest.mark.parametrize("shape", [Shape(16, 5), Shape(72, 1), Shape(8, 2)])
 def test_every_kind_takes_another_shape(architecture, shape, tmp_path):
-    made = reshaped(plain(config(architecture, 50, 64)), shape)
+    made = with_shape(text_config(config(architecture, 50, 64)), shape)
     (tmp_path / "config.json").write_text(json.dumps(made))
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
     assert shape_of(model.config) == shape
@@ -37,7 +37,7 @@ def test_heads_keep_their_width_and_are_shared_alike():
         "layer_types": ["full", "sliding"] * 15,
         "auto_map": {"a": "b"},
     }
-    made = reshaped(values, Shape(384, 3))
+    made = with_shape(values, Shape(384, 3))
     assert (made["num_attention_heads"], made["num_key_value_heads"]) == (6, 2)
     assert (made["head_dim"], made["intermediate_size"]) == (64, 1024)
     assert made["layer_types"] == ["full", "sliding", "full"]
@@ -46,7 +46,7 @@ def test_heads_keep_their_width_and_are_shared_alike():
 
 def test_a_configuration_without_a_width_is_refused():
     with pytest.raises(UsageError):
-        reshaped({"model_type": "odd"}, Shape(8, 1))
+        with_shape({"model_type": "odd"}, Shape(8, 1))
 
 
 @pytest.mark.parametrize(

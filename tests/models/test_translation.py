@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from spsbench.models.translation.translator import ByText, Reader
+from spsbench.models.translation.translator import ByText, WordTokenizer
 from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
 from tests.tongues import TONGUES
 
@@ -76,7 +76,7 @@ def test_a_text_that_grows_has_the_tokens_of_the_whole(name):
         asked.append(len(text))
         return words(text)
 
-    reader = Reader(counted)
+    reader = WordTokenizer(counted)
     for part in grown(text, rng):
         reader.extend(part)
         assert reader.ids == plain(name, reader.text)

@@ -22,9 +22,9 @@ from safetensors.torch import load_file, save_file
 
 from spsbench.audit.exact.cases import Case, Outcome
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter, sampled
-from spsbench.audit.exact.enumeration import total_variation, walks, whole_texts
-from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter, tree_kind
+from spsbench.audit.exact.enumeration import total_variation_distance, walks, whole_texts
+from spsbench.audit.exact.tables import TableLM, ToyPair
 from spsbench.heads import network
 from spsbench.loop import decode, sampling
 from spsbench.loop.processors import TextProcessors
@@ -51,9 +51,13 @@ from tests.heads.stage import HeadSite, with_frontier
 from tests.oracles.models import tiny
 from tests.oracles.written_rules import case
 
-PLAIN, WIDE, ZEROS = Pair(2, 3, ("plain",)), Pair(3, 2, ("plain",)), Pair(3, 4, ("plain", "zeros"))
-SPARSE = Pair(3, 6, ("zeros",))  # drafts of two tokens, and what is left of a third
-WIDER = Pair(4, 4, ("plain",))  # of three tokens the third distinct one would be certain
+PLAIN, WIDE, ZEROS = (
+    ToyPair(2, 3, ("plain",)),
+    ToyPair(3, 2, ("plain",)),
+    ToyPair(3, 4, ("plain", "zeros")),
+)
+SPARSE = ToyPair(3, 6, ("zeros",))  # drafts of two tokens, and what is left of a third
+WIDER = ToyPair(4, 4, ("plain",))  # of three tokens the third distinct one would be certain
 TOP_K, GREEDY = {"top_k": 2}, {"temperature": 0.0}
 IID, DISTINCT = Drawn.IID, Drawn.DISTINCT
 Parts = Mapping[str, Any]
@@ -97,14 +101,14 @@ def distance(setting: Case) -> float:
         law[walk.outcome] = law.get(walk.outcome, 0.0) + walk.weight
     if setting.one_round:
         law = whole_texts(setting, walk.q, law)
-    return total_variation(law, setting.expected())
+    return total_variation_distance(law, setting.expected())
 
 
 def first_above(distances: Iterator[float]) -> float:
     return next((x for x in distances if x > 1e-12), 0.0)
 
 
-def texts(name: str, *settings: tuple[Pair, dict[str, Any]]) -> Callable[[Parts], float]:
+def texts(name: str, *settings: tuple[ToyPair, dict[str, Any]]) -> Callable[[Parts], float]:
     """Whole texts by a rule whose thresholds are written by hand."""
 
     def walk(parts: Parts) -> float:
@@ -121,13 +125,13 @@ class AnySize(ShapedDrafter):
         return super().draft(context._replace(nodes=None), *rest)
 
 
-def tree_round(rule: Any, parents: tuple[int, ...], drawn: Any, pair: Pair, **more: Any) -> Case:
+def tree_round(rule: Any, parents: tuple[int, ...], drawn: Any, pair: ToyPair, **more: Any) -> Case:
     """One round on a tree: tokens by rule, or `drawn` independently or without replacement."""
     if isinstance(drawn, tuple):
         fields = {"drafter": lambda lm: FixedDrafter(drawn, parents), "tokens": 3}
         cells, depth = DiscoveredRule(rule), 2
     else:
-        kind = sampled("", parents, drawn)
+        kind = tree_kind("", parents, drawn)
         depth = max(tree_of(parents).depth)
         fields = {
             "drafter": lambda lm: AnySize(Frontier(lm), parents, drawn),
@@ -165,7 +169,7 @@ def on_a_device(module: str, walk: Callable[[Parts], float]) -> Callable[[Parts]
 
 def late(name: str) -> Callable[[Parts], float]:
     """One round of each K from 3 to 5: what is wrong from the third slot on."""
-    pair = Pair(2, 14, ("plain",))
+    pair = ToyPair(2, 14, ("plain",))
     alone = ({"tokens": k + 1, "schedule": Constant(k), "one_round": True} for k in (3, 4, 5))
     return texts(name, *((pair, fields) for fields in alone))
 
@@ -270,7 +274,7 @@ BLOCK = "spsbench.methods.verifiers.block."
 WALK_DOWN = "spsbench.methods.verifiers.walk_down."
 SPECTR = "spsbench.methods.verifiers.spectr."
 TREE = "spsbench.methods.verifiers.tree_rejection.TreeRejection."
-CUT, RESIDUAL, REFUSE = decode.cut, sampling.residual, TreeRejection._refuse
+CUT, RESIDUAL, REFUSE = decode.cut_block, sampling.residual, TreeRejection._refuse
 REFUSE_LEVEL, TRIES = TreeRejection.refuse_level, spectr.tries
 SIBLING_PROBS, SLOT_PROBS, ROW = TreeRejection._probs, sps_rule.slot_probs, sampling.row
 KNOWN_IDS = network.known_ids
@@ -617,7 +621,7 @@ SEEN = {  # by walk and drafter kind
         "the bonus token is not warped": {"package_warp": raw_bonus, "warp": TOP_K},
         "u <= q / p": {"verifier": by_noise(Sps(), A, lambda u: u.nextafter(low))},
         "an argmax draft is declared as drawn from p": {"drafter": SoftArgmax},
-        "an EOS inside a block is passed over": {"spsbench.loop.decode.cut": last_only},
+        "an EOS inside a block is passed over": {"spsbench.loop.decode.cut_block": last_only},
         "a text is one token longer than its budget": {
             "spsbench.loop.decode.token_budget": one_more
         },

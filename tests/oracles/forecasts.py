@@ -11,7 +11,7 @@ from spsbench.planning.forecast.forecasts import forecast_all
 from spsbench.planning.forecast.predictions import predict
 from spsbench.settings.cell import constant
 from spsbench.settings.method import Drafting, Method
-from spsbench.store.traces import DraftOf, Drawn, Written
+from spsbench.store.traces import DraftOf, SampledDraft, Written
 
 TURNS = 8
 SMALL, NGRAM = map(Drafting.parse, ("model small", "ngram"))
@@ -105,7 +105,7 @@ def texts(alpha, count=10, length=L):
                     q=ones,
                     entropy=ones,
                 ),
-                Drawn(
+                SampledDraft(
                     p=alpha * ones, overlap=alpha * ones, entropy=ones, peak=ones, agrees=ones > 0
                 ),
             )

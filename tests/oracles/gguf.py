@@ -9,7 +9,7 @@ import torch
 
 from spsbench.models import folder
 from spsbench.models.loader import load_model
-from spsbench.models.source import rounded
+from spsbench.models.source import quantise_linears
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from tests import trained
@@ -74,7 +74,7 @@ def find(path):
 
 def loaded(made, weights=None, dtype="float32"):
     model = load_model(made, ModelSpec("", dtype=dtype))
-    return rounded(model, weights, made)
+    return quantise_linears(model, weights, made)
 
 
 def logits(model):

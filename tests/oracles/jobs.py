@@ -8,7 +8,7 @@ from spsbench.benchmark.maker import RecordMaking
 from spsbench.methods.resolve import resolve
 from spsbench.settings.cell import CellRequest
 from spsbench.settings.execution import Access, Workers
-from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.experiment import Experiment, TaskPart
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record
 from spsbench.settings.task import Fits, Sample
@@ -61,7 +61,7 @@ EXPERIMENT = Experiment(parts=(), seed=3, warmup=1)
 
 
 def part(*cells, **changes):
-    made = Part(
+    made = TaskPart(
         spec=Spec("numbered"), task=Numbered(), cells=cells, limit=None, samples=1, repeats=1
     )
     return replace(made, **changes)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import spsbench
-from spsbench.serving.answers import Reader
-from spsbench.serving.engines import connect
-from spsbench.serving.http import Body, Client, Limits
+from spsbench.serving.answers import AnswerReader
+from spsbench.serving.engines import detect_engine
+from spsbench.serving.http import Client, HttpLimits, ResponseBody
 from tests.oracles.stub import serving
 
-FAST = Limits(timeout=60, retries=2, pause=0.01)
+FAST = HttpLimits(timeout=60, retries=2, pause=0.01)
 
 
 def asked(stub, ask=None, limits=FAST, **more):
@@ -27,7 +27,7 @@ def asked(stub, ask=None, limits=FAST, **more):
 def asked_at(url, ask=None, limits=FAST, **more):
     async def run():
         async with Client(url, limits=limits) as client:
-            server = await connect(client, **more)
+            server = await detect_engine(client, **more)
             return server, await server.answer(ask) if ask is not None else None
 
     return asyncio.run(run())
@@ -38,7 +38,7 @@ def sends(value: Any, status: int = 200, **headers: str) -> Any:
     return lambda *to: to[-1].send(value, status, **headers) or True
 
 
-def answer_of(events, reader=Reader):
+def answer_of(events, reader=AnswerReader):
     """The answer of events, given with their times."""
     reads = reader(lambda value: value)
     for at, event in events:
@@ -48,8 +48,8 @@ def answer_of(events, reader=Reader):
 
 def answer_in(content, size=1 << 16):
     """The answer of a stream that comes in pieces, and when it ended."""
-    reads = Reader(lambda value: value)
-    body = Body(reads, streamed=True)
+    reads = AnswerReader(lambda value: value)
+    body = ResponseBody(reads, streamed=True)
     for at in range(0, len(content), size):
         body.take(at + 1.0, content[at : at + size])
     body.close(len(content) + 1.0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spsbench.serving.answers import Answer
-from spsbench.serving.wire import TokenLogprob, ordered
+from spsbench.serving.wire import TokenLogprob, order_row
 
 END, LENGTH = 0, 64
 PLACES = ("first", "last", "absent", "beside", "replacing the last")
@@ -87,7 +87,7 @@ class WireServer:
             state = [round(math.log(self.law[row, i]), digits) for i in best]
             entries = [TokenLogprob(token=str(i), id=i, logprob=x) for i, x in zip(best, state)]  # noqa: B905
             own = round(math.log(self.law[row, token]), digits)
-            self.rows[row, token] = (own if wire.place == "beside" else 0.0, ordered(entries))
+            self.rows[row, token] = (own if wire.place == "beside" else 0.0, order_row(entries))
         return self.rows[row, token]
 
     def text(self, greedy=False):

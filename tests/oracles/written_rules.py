@@ -7,13 +7,13 @@ plain Python, apart from the verifiers and from the search.
 from math import inf
 from typing import Any
 
-from spsbench.audit.exact.cases import Case, Facts, Rule
+from spsbench.audit.exact.cases import Case, Facts, RuleCells
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact.tables import ToyPair
 from spsbench.loop.types import Purpose, Verifier
 
 
-class WrittenRule(Rule):
+class WrittenRule(RuleCells):
     """A decision without consequences has one cell."""
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
@@ -151,11 +151,11 @@ def leftover(facts: Facts, kept: int, n: int, weight: float) -> list[float]:
     return [x / total for x in over] if total > 0 else list(q)
 
 
-def cells_of(name: str, verifier: Verifier) -> Rule:
+def cells_of(name: str, verifier: Verifier) -> RuleCells:
     """Return the written cells of the rule called `name`; of others those that the search finds."""
     return RULES[name]() if name in RULES else DiscoveredRule(verifier)
 
 
-def case(name: str, verifier: Verifier, pair: Pair, **fields: Any) -> Case:
+def case(name: str, verifier: Verifier, pair: ToyPair, **fields: Any) -> Case:
     """Return a case of the pair's two tables under the rule called `name`."""
     return Case(verifier, cells_of(name, verifier), pair.q, pair.p, pair.vocab, **fields)

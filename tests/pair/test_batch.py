@@ -58,7 +58,7 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = [pair.generate(prompt, seed=4) for prompt in PROMPTS]
-    read = decode.read
+    read = decode.fetch_verdict
 
     def fails(draft: Any, q: Any, verdict: Any, position: int, *more: Any) -> Any:
         if position == len(pair.loaded.tokenizer.encode(PROMPTS[1])):

@@ -9,11 +9,11 @@ import pytest
 from spsbench.benchmark.run import Run
 from spsbench.cli.answers import advice
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.rates import metrics
+from spsbench.metrics.rates import generation_metrics
 from spsbench.metrics.summaries import summaries
 from spsbench.pair.text import BUSY, Comparison, Text, gain
 from spsbench.reports.reporter import Report, Title
-from spsbench.reports.run_tables import table_of
+from spsbench.reports.run_tables import make_table
 from spsbench.settings.cell import Cell
 from spsbench.settings.grid import make_request
 from spsbench.settings.records import Record, RoundRecord
@@ -32,7 +32,10 @@ def arm(*emitted, seconds):
         rounds=rounds,
     )
     return Text(
-        Cell.from_request(make_request(target="nano", k=4)), record, metrics(rounds, 0.1), False
+        Cell.from_request(make_request(target="nano", k=4)),
+        record,
+        generation_metrics(rounds, 0.1),
+        False,
     )
 
 
@@ -133,7 +136,7 @@ def test_few_stretches_under_load_decide_nothing():
 def rows(*flags):
     cells = [cell(0), cell(4)]
     records = [replace(r, flags=flags) for c in cells for r in run(c, 0.7, 3)]
-    report = Report("run", [table_of(summaries(cells, records), Title("run"))])
+    report = Report("run", [make_table(summaries(cells, records), Title("run"))])
     return Run(Path("run"), 6, report).rows()
 
 

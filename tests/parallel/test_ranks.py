@@ -16,7 +16,7 @@ from spsbench.hardware.ranks import Ranks, ranks
 from spsbench.methods.resolve import resolve
 from spsbench.models.loader import load_model, own_device
 from spsbench.models.prepare import check_ranks
-from spsbench.parallel.process_group import backend_of, connect
+from spsbench.parallel.process_group import backend_of, join_group
 from spsbench.settings.grid import make_request
 from spsbench.settings.models import ModelSpec
 from tests.cli.forked import Forked
@@ -131,7 +131,7 @@ def test_a_rank_that_is_killed_ends_the_other(rank):
 
 def test_a_rank_that_stands_still_is_noticed_by_the_timeout():
     def work():
-        connect(5.0)
+        join_group(5.0)
         return texts() if ranks().rank == 0 else None  # rank 1 waits for its end
 
     assert team(2, work)[0].startswith("a rank has not answered for 5 s")
@@ -162,7 +162,7 @@ def test_what_cannot_be_shared_is_refused(tmp_path, monkeypatch):
             check_ranks(models)
     monkeypatch.delenv("MASTER_PORT")
     with pytest.raises(UsageError):
-        connect()
+        join_group()
 
 
 def test_each_rank_takes_the_accelerator_of_its_number(monkeypatch):

@@ -13,7 +13,7 @@ from spsbench.metrics.classifier import Classifier, fit, read_classifier, write_
 from spsbench.planning.fit import fit_schedule, slots_of
 from spsbench.settings.method import Drafting
 from spsbench.spec import Spec
-from spsbench.store.traces import DraftOf, Drawn, Head, Proposed, TraceWriter, Written
+from spsbench.store.traces import DraftOf, Proposed, SampledDraft, TraceSource, TraceWriter, Written
 
 TRUE = Classifier(0.2, -0.8, 1.5)
 LENGTH = 300
@@ -25,13 +25,13 @@ def drawn(seed):
     kept = TRUE.chances(entropy, peak)
     kept[250:] = 0.0  # beyond the draft's context nothing is drafted
     columns = {"entropy": entropy, "peak": peak, "overlap": kept}
-    return Drawn(p=kept, agrees=kept > 0.5, reach=250, **columns)
+    return SampledDraft(p=kept, agrees=kept > 0.5, reach=250, **columns)
 
 
 @pytest.fixture
 def trace(tmp_path):
     file = tmp_path / "traces-cell-00-of-01.jsonl"
-    with TraceWriter(file, Head({"target": "made up"})) as writer:
+    with TraceWriter(file, TraceSource({"target": "made up"})) as writer:
         for name, sampled in (("a", True), ("b", True), ("ngram", False)):
             writer.declare(
                 DraftOf(name=Drafting.parse(name), sampled=sampled, most=0 if sampled else 4)

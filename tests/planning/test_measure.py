@@ -9,7 +9,7 @@ import pytest
 
 from spsbench.engines.eager import EagerLM
 from spsbench.errors import UsageError
-from spsbench.hardware.contention import Reading
+from spsbench.hardware.contention import ClockReading
 from spsbench.loop.noise import PhiloxRound
 from spsbench.loop.sampling import Warp
 from spsbench.methods.measured_costs import RoundMeter
@@ -19,7 +19,14 @@ from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.costs_file import dumps, loads, read_costs
 from spsbench.models.cache import Loaded
 from spsbench.planning import measure as measuring
-from spsbench.planning.measure import enough, measure, measured_sizes, quiet, take_turns, within
+from spsbench.planning.measure import (
+    enough,
+    fitting_contexts,
+    measure,
+    measured_sizes,
+    quiet,
+    take_turns,
+)
 from spsbench.planning.plan_folder import costs_of_plan
 from spsbench.settings.cell import CellRequest
 from spsbench.settings.method import Drafting
@@ -162,12 +169,12 @@ def test_what_is_no_one_table(models, what):
 
 
 def test_contexts_that_fit_and_texts_that_are_repeated():
-    assert within([1024, 64, 64], 40, None) == [64, 1024]
-    assert within([64, 1024], 40, 512) == [64]
-    assert within([1024], 40, 512) == [472]
+    assert fitting_contexts([1024, 64, 64], 40, None) == [64, 1024]
+    assert fitting_contexts([64, 1024], 40, 512) == [64]
+    assert fitting_contexts([1024], 40, 512) == [472]
     assert enough([1, 2, 3], 5) == [1, 2, 3, 1, 2, 3]
     with pytest.raises(UsageError):
-        within([64], 40, 40)
+        fitting_contexts([64], 40, 40)
     with pytest.raises(UsageError):
         enough([], 5)
 
@@ -177,10 +184,10 @@ def test_disturbed_turns_are_left_out_if_enough_are_quiet(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
 
     def readings(count, disturbed):
-        made, busy = [Reading(0.0, 0.0, 0.0)], 0.0
+        made, busy = [ClockReading(0.0, 0.0, 0.0)], 0.0
         for turn in range(count):
             busy += 9.0 if turn in disturbed else 0.0
-            made.append(Reading(10.0 * (turn + 1), 0.0, busy))
+            made.append(ClockReading(10.0 * (turn + 1), 0.0, busy))
         return made
 
     assert quiet(readings(8, [2, 5])) == ([1, 2, 4, 5, 7, 8], False)

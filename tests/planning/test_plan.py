@@ -10,13 +10,13 @@ import pytest
 
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.methods.resolve import resolve
-from spsbench.planning.candidates import cells_of
-from spsbench.planning.forecast.recommendation import Verdict
+from spsbench.planning.candidates import candidate_cells
+from spsbench.planning.forecast.recommendation import Decision
 from spsbench.planning.plan import open_plan, plan
-from spsbench.planning.report import command
+from spsbench.planning.report import apply_command
 from spsbench.reports.html import html
 from spsbench.reports.text import json as as_json
-from spsbench.reports.text import markdown
+from spsbench.reports.text import report_markdown
 from spsbench.settings.cell import Cell
 from spsbench.settings.grid import make_request
 from spsbench.settings.models import ModelSpec
@@ -73,7 +73,7 @@ def test_a_plan_predicts_and_measures(made):
     assert made.answer.best == best
     assert made.command.startswith("sps generate --target")
     assert "--temperature 0.7" in made.command
-    for form in (as_json, markdown):
+    for form in (as_json, report_markdown):
         assert str(made.answer) in form(made.report).replace("\\", "")
     values = json.loads(as_json(made.report))
     assert (values["verdict"], values["answer"]) == (made.answer.verdict.value, str(made.answer))
@@ -90,7 +90,7 @@ def test_a_head_that_is_rarely_accepted_is_said_to_be_looked_at(made):
         measured = figures._replace(tau=figures.tau._replace(mean=tau))
         planned = replace(made, measured={name: measured})
         vars(planned)["cells"] = {**made.cells, name: head}
-        text = markdown(planned.report)
+        text = report_markdown(planned.report)
         assert ("sps verify head" in text) == named
         assert "nano-eagle3" in text or not named
 
@@ -156,7 +156,7 @@ def test_a_plan_that_was_stopped_in_its_real_rounds_says_so(made, pair, tmp_path
     count = sum(1 for _ in records(log.parent))
     told = f"Incomplete: {count} of 12 generations of the real rounds are made. Go on with: "
     shown = open_plan(folder)
-    assert shown.answer.verdict is Verdict.UNDECIDED
+    assert shown.answer.verdict is Decision.UNDECIDED
     remarks = shown.report.tables[0].remarks
     assert told + command in remarks[1]
     assert not any("Nothing was measured" in line for line in remarks)
@@ -192,7 +192,7 @@ def test_files_alone(made, pair):
     found = plan(**given)
     first = {f.method: f.speedup for f in made.forecasts.all}
     assert {f.method: f.speedup for f in found.forecasts.all} == first
-    assert found.answer.verdict in Verdict
+    assert found.answer.verdict in Decision
     only = plan(drafter=["ngram"], **given)
     assert {str(f.method.drafting) for f in only.forecasts.all} == {"ngram"}
     with pytest.raises(MismatchError):
@@ -235,37 +235,37 @@ MODEL, NGRAM, SPS = Spec("model"), Spec("ngram"), Spec("sps")
 
 def test_candidates_that_cannot_be_are_left_out(said):
     asked = {"drafter": [MODEL, NGRAM], "verifier": [SPS]}
-    cells = cells_of(asked, (2,))
+    cells = candidate_cells(asked, (2,))
     assert [str(cell.drafter) for cell in cells] == ["model"]
     assert any("left out" in line for line in said)
     with pytest.raises(UsageError):
-        cells_of({"verifier": [Spec("synthetic")]}, (2,))
-    assert {cell.k for cell in cells_of({}, (1, 2, 3))} == {1, 2, 3}
+        candidate_cells({"verifier": [Spec("synthetic")]}, (2,))
+    assert {cell.k for cell in candidate_cells({}, (1, 2, 3))} == {1, 2, 3}
 
 
 def test_a_target_that_has_a_drafter_of_its_own_is_planned_with_it_and_its_parts():
-    made = {(str(c.drafter), c.k, str(c.draft)) for c in cells_of(OWN, (2,))}
+    made = {(str(c.drafter), c.k, str(c.draft)) for c in candidate_cells(OWN, (2,))}
     assert made == {
         ("hybrid:first=suffix,then=eagle3", None, "smollm2-eagle3 int8"),
         ("eagle3", 2, "smollm2-eagle3 int8"),
         ("suffix", 2, "None"),
         ("ngram", 2, "None"),
     }
-    named = cells_of({**OWN, "drafter": [Spec("suffix")]}, (2,))
+    named = candidate_cells({**OWN, "drafter": [Spec("suffix")]}, (2,))
     assert [(str(c.drafter), c.k) for c in named] == [("suffix", 2)]
 
 
 def test_self_int4_is_a_candidate_beside_others():
     asked = {"target": "nano", "drafter": [Spec.parse("self:int4"), NGRAM]}
-    made = {(str(c.drafter), str(c.draft)) for c in cells_of(asked, (2,))}
+    made = {(str(c.drafter), str(c.draft)) for c in candidate_cells(asked, (2,))}
     assert made == {("model", "nano int4"), ("ngram", "None")}
-    both = cells_of({**asked, "draft": ["nano-draft"]}, (2,))
+    both = candidate_cells({**asked, "draft": ["nano-draft"]}, (2,))
     assert {str(c.draft) for c in both} == {"nano int4", "nano-draft", "None"}
 
 
 def test_a_head_drafts_by_its_own_drafter_alone():
     def drafting(asked):
-        cells = cells_of({"target": "t", **asked}, (2,), heads={"head": "eagle3"})
+        cells = candidate_cells({"target": "t", **asked}, (2,), heads={"head": "eagle3"})
         models = [(cell.drafter, cell.draft) for cell in cells]
         return {(str(drafter), draft and draft.id) for drafter, draft in models}
 
@@ -280,8 +280,8 @@ def test_a_head_drafts_by_its_own_drafter_alone():
     one = Spec.parse("eagle3:nodes=8,width=2")
     assert drafting({"draft": ["head"], "drafter": [one]}) == {(str(one), "head")}
     with pytest.raises(UsageError):
-        cells_of({"draft": ["small"], "drafter": [one]}, (2,))
-    found = cells_of({"drafter": [Spec("eagle3"), MODEL]}, (2,))  # of the bundled target
+        candidate_cells({"draft": ["small"], "drafter": [one]}, (2,))
+    found = candidate_cells({"drafter": [Spec("eagle3"), MODEL]}, (2,))  # of the bundled target
     assert {cell.draft and cell.draft.id for cell in found} == {"nano-eagle3", "nano-draft"}
 
 
@@ -296,19 +296,19 @@ def test_the_command_has_what_is_not_usual():
     )
     speculate, undecided, do_not = (
         SimpleNamespace(verdict=verdict)
-        for verdict in (Verdict.SPECULATE, Verdict.UNDECIDED, Verdict.DO_NOT)
+        for verdict in (Decision.SPECULATE, Decision.UNDECIDED, Decision.DO_NOT)
     )
-    assert command(cell, speculate) == (
+    assert apply_command(cell, speculate) == (
         "sps generate --target 'my model' --dtype bfloat16 --draft small --draft-revision abc "
         "--draft-engine eager "
         "--verifier block --schedule ema --temperature 0.7 --top-p 0.9 PROMPT"
     )
     rule = cell.but(draft=None, drafter=Spec("ngram"), schedule=Spec.parse("constant:lookahead=3"))
-    assert "--drafter ngram --verifier block --k 3" in command(rule, speculate)
-    assert "--k 0 " in command(rule, do_not)
+    assert "--drafter ngram --verifier block --k 3" in apply_command(rule, speculate)
+    assert "--k 0 " in apply_command(rule, do_not)
     asked = rule.but(chat=True, system="Be brief.")
-    assert command(asked, speculate).endswith("--chat --system 'Be brief.' PROMPT")
-    assert command(asked, undecided).endswith("--compare PROMPT")
+    assert apply_command(asked, speculate).endswith("--chat --system 'Be brief.' PROMPT")
+    assert apply_command(asked, undecided).endswith("--compare PROMPT")
     quantised = cell.but(draft=ModelSpec("my model", dtype="bfloat16", weights="int4"))
-    assert "--draft 'my model' --draft-weights int4" in command(quantised, speculate)
-    assert "--temperature" not in command(rule.but(temperature=1.0, top_p=1.0), speculate)
+    assert "--draft 'my model' --draft-weights int4" in apply_command(quantised, speculate)
+    assert "--temperature" not in apply_command(rule.but(temperature=1.0, top_p=1.0), speculate)

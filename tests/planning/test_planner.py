@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from spsbench.planning.plan_folder import prompts_of
+from spsbench.planning.plan_folder import draw_task_prompts
 from spsbench.planning.planner import PHASES, PlanProgress
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
@@ -35,19 +35,21 @@ class Sorted(Task):
 )
 def test_enough_prompts_are_held_back(there, traced, held_back, said):
     few = Sorted(there, kinds=(None,))
-    first, back = prompts_of(Spec("few"), few, lambda prompt: True, 64, 24)
+    first, back = draw_task_prompts(Spec("few"), few, lambda prompt: True, 64, 24)
     assert (len(first), len(back)) == (traced, held_back)
     if there > 1:
         assert not {s.id for s in first} & {s.id for s in back}
     assert bool(said) is (there < 64 + 24)
-    _, least = prompts_of(Spec("few"), few, lambda prompt: True, 64, 1)
+    _, least = draw_task_prompts(Spec("few"), few, lambda prompt: True, 64, 1)
     assert len(least) == 1  # no more than was asked for
 
 
 @pytest.mark.parametrize(("of_each", "limit", "back"), [(2, 64, 24), (4, 12, 6), (50, 60, 24)])
 def test_both_halves_have_every_kind_of_a_sorted_file(of_each, limit, back, said):
     for seed in range(3):
-        parted = prompts_of(Spec("sorted"), Sorted(of_each), lambda prompt: True, limit, back, seed)
+        parted = draw_task_prompts(
+            Spec("sorted"), Sorted(of_each), lambda prompt: True, limit, back, seed
+        )
         for half in parted:
             counts = Counter(sample.group for sample in half)
             assert counts.keys() == set(KINDS)

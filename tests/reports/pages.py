@@ -7,7 +7,7 @@ from typing import Any
 from spsbench.metrics.parity import Parity
 from spsbench.metrics.summaries import summaries
 from spsbench.reports.reporter import Report, Title
-from spsbench.reports.run_tables import table_of
+from spsbench.reports.run_tables import make_table
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import DraftProbs, Record
 from spsbench.spec import Spec
@@ -93,7 +93,7 @@ def report_of(
     by_group: bool = False,
 ) -> Report:
     rows = summaries(of, records, by_group=by_group)
-    made = table_of(
+    made = make_table(
         rows, Title(run, "made up"), records=lambda: iter(records), paper=True, parities=parities
     )
     return Report(run, [made])

@@ -9,7 +9,7 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.batch_figures import with_batch_figures
 from spsbench.reports.reporter import Report, Title
-from spsbench.reports.run_tables import table_of
+from spsbench.reports.run_tables import make_table
 from spsbench.settings.cell import Cell
 from spsbench.spec import Spec
 from tests.simulation import cell
@@ -104,21 +104,23 @@ def long_names() -> list[Summary]:
 
 def reports() -> Iterator[tuple[str, Report]]:
     """Yield the name and the report of each case."""
-    plain = table_of([ARS, SPS, PAPER], TITLE, paper=True)
+    plain = make_table([ARS, SPS, PAPER], TITLE, paper=True)
     yield "run", Report("run-1", [plain])
     yield "narrow", Report("run-1", [plain], width=60, plain=True)
     notes = ("Quality, xsum: fine.", "Incomplete: 3 of 9 generations.")
-    named = table_of(long_names(), Title("run-1", "", notes), paper=True)
+    named = make_table(long_names(), Title("run-1", "", notes), paper=True)
     yield "names", Report("run-1", [named], width=100)
-    loaded = table_of([BASE, OPEN, replace(MIXED, cell=cell(3)), SLOWER], Title("run"), paper=True)
+    loaded = make_table(
+        [BASE, OPEN, replace(MIXED, cell=cell(3)), SLOWER], Title("run"), paper=True
+    )
     yield "load", Report("run", [loaded])
     others = {"eaten": [BASE, EATEN], "open": [BASE, OPEN], "loaded": [LOADED]}
     others["unpaired"] = [BASE, replace(MIXED, speedup=FEW._replace(mean=1.2, loaded=False))]
-    runs = [table_of(rows, Title(name)) for name, rows in others.items()]
+    runs = [make_table(rows, Title(name)) for name, rows in others.items()]
     yield "runs", Report(", ".join(others), runs)
     more = [in_batch(2, size, tau, continuous=True) for size, tau in ((8, 2.5), (16, 2.9))]
     rows = [*IN_BATCHES, *more]
-    yield "batches", Report("run", [with_batch_figures(table_of(rows, Title("run")), rows)])
+    yield "batches", Report("run", [with_batch_figures(make_table(rows, Title("run")), rows)])
 
 
 REPORTS = dict(reports())

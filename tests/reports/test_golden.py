@@ -10,15 +10,15 @@ import pytest
 
 from spsbench.reports.audits import audit_section
 from spsbench.reports.html import html
-from spsbench.reports.other_benchmarks import read_results, tables
+from spsbench.reports.other_benchmarks import figure_tables, read_results
 from spsbench.reports.reporter import Report
-from spsbench.reports.table import chart, table
-from spsbench.reports.text import csv, json, latex, markdown
+from spsbench.reports.table import chart, report_text
+from spsbench.reports.text import csv, json, latex, report_markdown
 from tests.reports.pages import AUDIT, GREEDY, HOSTILE
 from tests.reports.rows import REPORTS
 
 HERE = Path(__file__).parent
-FORMS = {"md": markdown, "txt": table}
+FORMS = {"md": report_markdown, "txt": report_text}
 ALL_FORMS = FORMS | {"csv": csv, "json": json, "tex": latex}
 IMPOSSIBLE = [{"text": HOSTILE[0], "position": 3, "token": 7, "reason": "q is 0"}] * 30
 BIASED = AUDIT | {
@@ -45,7 +45,7 @@ def rendered(name: str) -> dict[str, str]:
     if name in OTHERS:
         lines = [
             "\n".join([title, *map(" | ".join, rows), *notes])
-            for title, _, rows, notes in tables(read_results(OTHERS[name]))
+            for title, _, rows, notes in figure_tables(read_results(OTHERS[name]))
         ]
         return {f"{name}.txt": "\n\n".join(lines) + "\n"}
     report = REPORTS[name]

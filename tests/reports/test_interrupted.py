@@ -10,11 +10,11 @@ import pytest
 
 from spsbench.reports.html import html
 from spsbench.reports.run_tables import report_on
-from spsbench.reports.table import table
-from spsbench.reports.text import csv, json, latex, markdown
+from spsbench.reports.table import report_text
+from spsbench.reports.text import csv, json, latex, report_markdown
 from spsbench.store.manifest import Manifest
 from spsbench.store.progress import progress_of
-from spsbench.store.run import merge, open_run
+from spsbench.store.run import merge_runs, open_run
 from tests.golden.make import PART
 from tests.simulation import cell, failure, record, rounds
 
@@ -86,7 +86,7 @@ def test_every_format_tells_it_first(tmp_path, undrawn):
     run = begun(tmp_path / "run", SWEEP, [part(SWEEP, repeats=2)], 7)
     made = report_on([run])
     lead = "Incomplete: 7 of 72 generations."
-    assert markdown(made).partition("\n\n- ")[2].startswith(lead)
+    assert report_markdown(made).partition("\n\n- ")[2].startswith(lead)
     content = decoder.loads(json(made))
     assert (content["done"], content["planned"]) == (7, 72)
     assert content["remarks"][0].startswith(lead)
@@ -97,7 +97,7 @@ def test_every_format_tells_it_first(tmp_path, undrawn):
     assert f'<p class="lack">{lead}' in head
     assert "The run is incomplete: 7 of 72 generations" in answer.partition("</article>")[0]
     whole = begun(tmp_path / "whole", SWEEP, [part(SWEEP)], 36)
-    assert "ncomplete" not in json(report_on([whole])) + markdown(report_on([whole]))
+    assert "ncomplete" not in json(report_on([whole])) + report_markdown(report_on([whole]))
     both = report_on([run, whole])
     assert both.title == "run (incomplete: 7 of 72 generations), whole"
 
@@ -110,7 +110,7 @@ def test_rounds_without_a_time_are_shown_without_one(tmp_path, undrawn):
     )
     for runs, forms in ([still], ()), ([still, timed], (html,)):
         made = report_on(runs)
-        for form in (markdown, latex, table, csv, *forms):
+        for form in (report_markdown, latex, report_text, csv, *forms):
             assert "nan" not in form(made).lower().replace("nano", "")
         assert "NaN" not in json(made)
     rows = report_on([still]).tables[0].whole
@@ -131,10 +131,10 @@ def test_shards_lack_what_others_have_until_they_are_merged(tmp_path):
         f"Incomplete: {counts[0]} of 36 generations. The others belong to shards that have not "
         "started."
     )
-    merge(shards, tmp_path / "merged")
+    merge_runs(shards, tmp_path / "merged")
     assert progress_of(tmp_path / "merged").whole
     half = begun(tmp_path / "half", SWEEP, parts, 3, shard=(0, 2))
     assert "Continue with: sps bench" in progress_of(half).remark
-    merge([half, shards[1]], tmp_path / "lacking")
+    merge_runs([half, shards[1]], tmp_path / "lacking")
     remark = report_on([tmp_path / "lacking"]).tables[0].remarks[0]
     assert remark.startswith(f"Incomplete: {3 + counts[1]} of 36 generations. Continue with:")

@@ -15,10 +15,10 @@ from spsbench.metrics.text_checks import Same
 from spsbench.reports.audits import audit_section
 from spsbench.reports.html import ASSETS, SCRIPTS, html
 from spsbench.reports.page.answer import answers, lossless
-from spsbench.reports.page.data import aggregated, compared, paired_runs
-from spsbench.reports.page.exhibits import exhibits, numbers
-from spsbench.reports.page.token_origins import origins, pieces, tokenizer_of, trace
-from spsbench.reports.text import shown
+from spsbench.reports.page.data import aggregate_tables, paired_runs, run_differences
+from spsbench.reports.page.exhibits import drawn_numbers, exhibits
+from spsbench.reports.page.token_origins import local_tokenizer, token_origins, token_texts, trace
+from spsbench.reports.text import escape_piece
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import RoundRecord
 from spsbench.spec import Spec
@@ -87,7 +87,7 @@ def test_plots_are_text_and_variables_of_the_page(page):
 
 def test_the_numbers_of_a_plot_are_those_of_the_rows(plain):
     (glance,) = [e for e in exhibits(plain.tables[0], {}, answered=False) if "headlines" in e.id]
-    speeds = [row for row in numbers(glance) if row[:2] == ["Speed-up over ArS", "measured"]]
+    speeds = [row for row in drawn_numbers(glance) if row[:2] == ["Speed-up over ArS", "measured"]]
     assert [line[3:] for line in speeds] == [
         [f"{value:.4f}" for value in row.speedup[:3]] for row in plain.tables[0].rows
     ]
@@ -110,14 +110,14 @@ def test_runs_are_paired_by_prompt():
         quality = {"rouge2": {f"s{i}": 0.1 * i * speed for i in range(10)}}
         table = report_of(records, cells()).tables[0]
         tables.append(replace(table, qualities={c.id: quality for c in cells()}))
-    pairs = paired_runs(tables, aggregated(tables), ["run 1", "run 2"])
+    pairs = paired_runs(tables, aggregate_tables(tables), ["run 1", "run 2"])
     assert [(pair.run, pair.shared) for pair in pairs] == [("run 2", 10)] * 3
     for pair in pairs:
         means = {title: estimate.mean for title, estimate in pair.differences.items()}
         assert means == pytest.approx(
             {"Times as fast": 2.0, "tau, difference": 0.0, "rouge2, difference": 45.0}
         )
-    figure, table = compared(pairs, "run 1")
+    figure, table = run_differences(pairs, "run 1")
     assert len(figure.panels) == 3
     assert table.rows[0][3].startswith("2.000x")
 
@@ -159,23 +159,23 @@ ROUND = RoundRecord(4, 3, 2, 3, 2.5, 0.01, 0.004, 0.005)
     ],
 )
 def test_origins(drafted, accepted, emitted, expected):
-    found = origins(ROUND._replace(drafted=drafted, accepted=accepted, emitted=emitted))
+    found = token_origins(ROUND._replace(drafted=drafted, accepted=accepted, emitted=emitted))
     assert [origin.value for origin in found] == expected
 
 
 def test_tokens_of_a_trace_are_the_recorded_text():
-    tokenizer = tokenizer_of(ModelSpec("nano"))
+    tokenizer = local_tokenizer(ModelSpec("nano"))
     tokens = list(range(300, 340))
-    text = "".join(pieces(tokenizer, (), tokens))
+    text = "".join(token_texts(tokenizer, (), tokens))
     assert text == tokenizer.decode(tokens)
     made = record(cell(0), "s", 0, [ROUND._replace(emitted=40)], tokens=tokens, text=text)
     told = trace(made, name="a", group="b", tokenizer=tokenizer)
     assert told["text"] is None
-    assert "".join(told["tokens"]) == shown(text)
+    assert "".join(told["tokens"]) == escape_piece(text)
     other = trace(replace(made, text="another text"), name="a", group="b", tokenizer=tokenizer)
     assert other["text"] == "another text"
     assert other["tokens"] == [*map(str, tokens)]
-    assert tokenizer_of(ModelSpec("no/such-model")) is None
+    assert local_tokenizer(ModelSpec("no/such-model")) is None
 
 
 @pytest.mark.parametrize(("passes", "rounds", "tau"), [(4, 4, 2.5), (0, 0, None)])

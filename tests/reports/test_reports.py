@@ -14,15 +14,15 @@ import pytest
 from spsbench.errors import UsageError
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import summaries
-from spsbench.reports.columns import chosen, paper_row
+from spsbench.reports.columns import choose_columns, paper_row
 from spsbench.reports.figure1 import figure1, horizon_times
 from spsbench.reports.parquet import parquet
-from spsbench.reports.plots import draw, svg
+from spsbench.reports.plots import draw_figure, svg
 from spsbench.reports.remarks import ceilings
-from spsbench.reports.reporter import Curve, Figure, Panel, Point, Report, Title
-from spsbench.reports.run_tables import report_on, table_of
-from spsbench.reports.table import table
-from spsbench.reports.text import body, csv, csv_text, json, latex, markdown
+from spsbench.reports.reporter import Curve, Figure, Panel, PlotPoint, Report, Title
+from spsbench.reports.run_tables import make_table, report_on
+from spsbench.reports.table import report_text
+from spsbench.reports.text import body, csv, csv_text, json, latex, report_markdown
 from spsbench.settings.models import ModelSpec
 from spsbench.store.manifest import RUN_SCHEMA
 from spsbench.store.starts import Memory
@@ -32,8 +32,8 @@ from tests.reports.rows import ARS, LOADED, SPS, TITLE, summary
 from tests.simulation import cell, failure, run
 
 REPORTERS = {
-    "table": table,
-    "markdown": markdown,
+    "table": report_text,
+    "markdown": report_markdown,
     "csv": csv,
     "json": json,
     "latex": latex,
@@ -44,7 +44,7 @@ HOSTILE = '=cmd|"/c calc"!A1\x1b[31m\u202e<b>[red]$\\end{tabular}_^%#&~`*|\n\u4e
 
 
 def report(rows, title=TITLE, **medium):
-    return Report(title.run, [table_of(rows, title, paper=True)], **medium)
+    return Report(title.run, [make_table(rows, title, paper=True)], **medium)
 
 
 def text_of(made):
@@ -53,11 +53,11 @@ def text_of(made):
 
 def test_what_matters_most_stands_first():
     scores = {"rouge2": SPS.alpha, "rouge2_stemmed": SPS.alpha, "empty": SPS.alpha}
-    headings = body(table_of([ARS, replace(SPS, quality=scores)], TITLE)).headings
+    headings = body(make_table([ARS, replace(SPS, quality=scores)], TITLE)).headings
     assert headings[:4] == ["method", "setting", "n", "rouge2"]
     assert headings[-2:] == ["rouge2_stemmed", "empty"]
     other = replace(SPS, cell=cell(4, draft=ModelSpec("other")))
-    assert body(table_of([ARS, SPS, other], TITLE)).headings[0] == "draft"
+    assert body(make_table([ARS, SPS, other], TITLE)).headings[0] == "draft"
 
 
 def test_json_refuses_what_is_no_number():
@@ -119,7 +119,7 @@ def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there():
         ([ARS, SPS], True),
         ([replace(ARS, horizon_time_ms=TIME), reached], False),
     ):
-        labels = draw(figure1(rows, str(TITLE))).axes[0].get_legend_handles_labels()[1]
+        labels = draw_figure(figure1(rows, str(TITLE))).axes[0].get_legend_handles_labels()[1]
         assert {"(mean token time x 128)" in label for label in labels} == {marked}
 
 
@@ -142,11 +142,11 @@ def test_a_figure_is_numbers_before_it_is_a_picture():
     figure = figure1([replace(ARS, horizon_time_ms=TIME), reached], "run", ceiling_ms=5.0)
     times, efficiency, loop = figure.panels
     curve, baseline, bound = times.items
-    assert (curve.points, curve.best) == ((Point(4, 0.9),), Point(4, 0.9))
+    assert (curve.points, curve.best) == ((PlotPoint(4, 0.9),), PlotPoint(4, 0.9))
     assert (baseline.y, baseline.line, bound.y, bound.line) == (0.9, curve.line, 0.64, None)
     assert efficiency.items == ()
     assert svg(replace(figure, panels=(times,))) == svg(replace(figure, panels=(times,)))
-    assert loop.items[0].points == (Point(4, 9.0, 8.0, 11.0),)
+    assert loop.items[0].points == (PlotPoint(4, 9.0, 8.0, 11.0),)
 
 
 def test_rows_are_the_records():
@@ -175,9 +175,9 @@ def test_rows_are_the_records():
 
 def test_one_panel_has_room_for_its_plot_beside_long_names():
     names = [f"{number}{'a long name ' * 11}" for number in range(4)]
-    points = (Point(1, 1), Point(2, 2))
+    points = (PlotPoint(1, 1), PlotPoint(2, 2))
     curves = tuple(Curve(name=name, points=points, line=i) for i, name in enumerate(names))
-    canvas = draw(Figure(title="", panels=(Panel(x="x", y="y", items=curves),)))
+    canvas = draw_figure(Figure(title="", panels=(Panel(x="x", y="y", items=curves),)))
     canvas.savefig(io.BytesIO())
     assert canvas.axes[0].get_position().width > 0.5
 
@@ -189,7 +189,7 @@ def test_points_under_load_are_open_and_the_legend_says_so():
     panels = figure1([LOADED], "run").panels
     loop = next(item for item in panels[2].items if isinstance(item, Curve))
     assert [point.loaded for point in loop.points] == [True]
-    canvas = draw(figure1([LOADED], "run"))
+    canvas = draw_figure(figure1([LOADED], "run"))
     marks = [line for line in canvas.axes[2].lines if line.get_markerfacecolor() == "#ffffff"]
     assert len(marks) == 1
     labels = [text.get_text() for text in canvas.legends[0].get_texts()]
@@ -201,13 +201,13 @@ def test_panels_of_one_title_share_an_axis_that_shows_every_point():
         Panel(
             title=title,
             x="x",
-            items=(Curve(name="c", points=(Point(1, y),), line=0),),
+            items=(Curve(name="c", points=(PlotPoint(1, y),), line=0),),
             from_zero=title == "a",
         )
         for title, y in (("a", 0.3), ("a", 0.9), ("b", 5.0))
     ]
     low, high, other = (
-        axes.get_ylim() for axes in draw(Figure(title="", panels=tuple(panels))).axes
+        axes.get_ylim() for axes in draw_figure(Figure(title="", panels=tuple(panels))).axes
     )
     assert low == high
     assert low[0] == 0 < 0.9 < low[1] < 5.0 < other[1]
@@ -215,20 +215,20 @@ def test_panels_of_one_title_share_an_axis_that_shows_every_point():
 
 def test_a_panel_without_data_says_why_and_the_others_keep_their_legend():
     untimed = replace(LOADED, loaded=0, speedup=None, loop_time_ms=None, mean_token_time_ms=None)
-    canvas = draw(figure1([untimed], "run"))
+    canvas = draw_figure(figure1([untimed], "run"))
     texts = [" ".join(text.get_text() for text in axes.texts) for axes in canvas.axes]
     assert "first calls" in texts[0]
     assert "first calls" in texts[2]
     assert texts[1] == ""
     assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["xsum, T 1"]
-    failed = draw(figure1([replace(untimed, n=0, failures=3, efficiency=None)], "run"))
+    failed = draw_figure(figure1([replace(untimed, n=0, failures=3, efficiency=None)], "run"))
     assert "all 3 generations failed" in failed.axes[1].texts[0].get_text()
 
 
 def test_columns_are_chosen_by_heading_or_by_field():
-    assert len(chosen([LOADED], ["speed-up", "alpha", "prefill_ms"])) == 3
+    assert len(choose_columns([LOADED], ["speed-up", "alpha", "prefill_ms"])) == 3
     with pytest.raises(UsageError):
-        chosen([LOADED], ["speed"])
+        choose_columns([LOADED], ["speed"])
 
 
 def test_a_bound_of_memory_that_was_measured_under_load_is_left_out():

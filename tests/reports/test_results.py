@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError, MissingError
-from spsbench.reports.other_benchmarks import read_results, tables
+from spsbench.reports.other_benchmarks import figure_tables, read_results
 from tests.oracles import hostile
 
 FILES = Path(__file__).parent / "results_of_others"
@@ -69,7 +69,7 @@ def test_zeros_that_stand_for_no_measurement_are_no_figures(tmp_path, value, lef
     (found,) = read_results(path)
     assert {name for name, number in values(found).items() if number is None} == left_out
     assert all(figure.get("reason") for figure in found.figures if figure["value"] is None)
-    shown = [row for _, _, rows, _ in tables([found]) for row in rows]
+    shown = [row for _, _, rows, _ in figure_tables([found]) for row in rows]
     assert {name for name, text, _ in shown if text.startswith("n/a: ")} == left_out
     assert any("8 of 8" in note for note in found.not_comparable) == (value["completed"] == 0)
 
@@ -103,7 +103,7 @@ def test_other_files_are_refused_in_one_line(text, tmp_path):
 def refusal(path):
     """The line with which a file is refused; empty where it is shown in short tables."""
     try:
-        shown = list(tables(read_results(path)))
+        shown = list(figure_tables(read_results(path)))
     except DataError as error:
         return str(error)
     assert all(len(rows) < 5000 and len(title) < 500 for title, _, rows, _ in shown)

@@ -8,10 +8,17 @@ from itertools import takewhile
 import pytest
 
 from spsbench.errors import UnavailableError
-from spsbench.serving.acceptance import between, counters, of_answer, of_answers, reached, spans
+from spsbench.serving.acceptance import (
+    counters,
+    of_answer,
+    of_answers,
+    page_delta,
+    spans,
+    steps_by_position,
+)
 from spsbench.serving.answers import Answer
 from spsbench.serving.engines import Ask
-from spsbench.serving.wire import Counts, read
+from spsbench.serving.wire import Counts, read_json
 from spsbench.untrusted import RangeError
 from tests.oracles.hostile import SPECULATIVE
 from tests.oracles.servers import answer_of, asked
@@ -151,7 +158,7 @@ def test_an_engine_that_fails_at_logprobs_is_asked_without_them():
 def answer_with(counts, sizes=(7,), finish="length", **more):
     """An answer of chunks of so many tokens, and its counts."""
     stamps = [0.5 + i / 10 for i in range(len(sizes))]
-    counts = read(counts, Counts)
+    counts = read_json(counts, Counts)
     more |= {"count": sum(sizes), "counts": counts, "stamps": stamps, "sizes": list(sizes)}
     return Answer("x", [], [], [], finish, **more)
 
@@ -216,7 +223,7 @@ def test_acceptance_with_one_impossible_answer_is_not_available(caplog):
     assert of_answers([vllm([5], [2, 0], [3, 3]), vllm([5], [900, 0], [3, 3])]) is None
     assert "acceptance is not available" in caplog.text
     with pytest.raises(ValueError):  # a depth that no draft has
-        reached([1] * 60_000)
+        steps_by_position([1] * 60_000)
 
 
 PAGE = """
@@ -231,11 +238,11 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="2"} 1
 
 def test_counters_of_both_prefixes_are_read():
     for text in (PAGE, PAGE.replace("vllm:", "llamacpp:").replace("_total{", "{")):
-        counted = between({}, counters(text))
+        counted = page_delta({}, counters(text))
         assert (counted.rounds, counted.drafted, counted.accepted) == (7, 21, 8)
         rates = [rate for words, rate, _ in counted.rows() if words.startswith("position")]
         assert rates == pytest.approx([5 / 7, 2 / 7, 1 / 7, 5 / 7, 2 / 5, 1 / 2])
-    assert between({"num_drafts": 50.0}, counters(PAGE)) is None  # it was restarted
+    assert page_delta({"num_drafts": 50.0}, counters(PAGE)) is None  # it was restarted
     assert counters(None) == {}
 
 
@@ -294,6 +301,6 @@ def test_an_order_that_only_a_histogram_tells_is_that_of_the_chunks():
 @pytest.mark.parametrize("stopped_by", ["\n", None])
 def test_no_rounds_are_invented_of_a_text_that_a_stop_string_cut(stopped_by):
     answer = answer_with({}, (1, 1, 1, 2, 3, 1, 2, 1), "stop", stopped_by=stopped_by)
-    made = spans(answer, between({}, counters(PAGE)), plain=False)[1]
+    made = spans(answer, page_delta({}, counters(PAGE)), plain=False)[1]
     assert figures(made) == [(0, 0, 0, 0), (12, 21, 8, 8)]
     assert made[1].tested == -1

@@ -10,16 +10,16 @@ import pytest
 
 import spsbench
 from spsbench.errors import SpsError
-from spsbench.serving.acceptance import between, contradiction, counters, of_answers
-from spsbench.serving.engines import Ask, Kind, Server, connect
-from spsbench.serving.http import Client, Limits
-from spsbench.store.log import encode
+from spsbench.serving.acceptance import contradiction, counters, of_answers, page_delta
+from spsbench.serving.engines import Ask, Kind, Server, detect_engine
+from spsbench.serving.http import Client, HttpLimits
+from spsbench.store.log import encode_record
 from tests.oracles import hostile
 from tests.oracles.servers import sends
 from tests.oracles.stub import Stub, serving
 
 MOST = 2  # tokens that are asked for
-ONCE = Limits(timeout=60, retries=0)
+ONCE = HttpLimits(timeout=60, retries=0)
 EVERY = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 23])
 
 
@@ -56,7 +56,7 @@ def test_every_answer_ends_in_a_text_or_in_one_line(schema: str, decoder: str, e
                     record = pair.generate(prompt).record
                     assert len(record.rounds) <= MOST + 3, (name, change)
                     if not record.problem:
-                        encode(0, record.to_json())
+                        encode_record(0, record.to_json())
                 else:
                     asyncio.run(whole(url, schema, chat))
                 outcomes["text"] += 1
@@ -75,9 +75,9 @@ def test_every_page_ends_in_a_server_or_in_one_line(every: int) -> None:
             for path, name, content in islice(hostile.pages(), 0, None, every):
                 stub.pages[path] = sends(content)
                 try:
-                    server = await connect(client)
+                    server = await detect_engine(client)
                     assert len(server.version) < 100
-                    counts = between({}, counters(await client.get("/metrics")))
+                    counts = page_delta({}, counters(await client.get("/metrics")))
                     assert counts is None or contradiction(counts, MOST) or counts.rounds <= MOST
                 except SpsError as error:
                     check_line(error, path, name)

@@ -13,10 +13,10 @@ import pytest
 
 from spsbench.errors import DataError, Exit, SpsError, UnavailableError, UsageError
 from spsbench.serving import http as client_side
-from spsbench.serving.address import BASELINE_KEY, KEY, checked, is_local
+from spsbench.serving.address import BASELINE_KEY, KEY, check_address, is_local
 from spsbench.serving.answers import AttemptError
-from spsbench.serving.engines import Ask, Kind, Server, connect
-from spsbench.serving.http import MAX_ERROR_PAGE, Client, Limits, RefusedError
+from spsbench.serving.engines import Ask, Kind, Server, detect_engine
+from spsbench.serving.http import MAX_ERROR_PAGE, Client, HttpLimits, RefusedError
 from tests.oracles.servers import FAST, answer_in, asked, asked_at, sends
 from tests.oracles.stub import Stub, serving
 
@@ -246,14 +246,14 @@ def test_a_stream_that_takes_too_long_as_a_whole_is_given_up():
         return opens(http, (time.sleep(0.01) or EVENT for _ in range(100)))
 
     with serving(Stub(trouble=slowly)) as url, pytest.raises(UnavailableError):
-        answer_of(url, Limits(whole=0.3, retries=0), stream=True)
+        answer_of(url, HttpLimits(whole=0.3, retries=0), stream=True)
 
 
 # Attempts.
 
 
 def test_a_stream_is_read_for_longer_than_the_timeout_while_tokens_come():
-    limits = Limits(timeout=0.5, retries=0)
+    limits = HttpLimits(timeout=0.5, retries=0)
     with serving(Stub(schema="openai", pause=0.1)) as url:
         ((answer,), _) = answer_of(url, limits, stream=True, tokens=8)
     assert answer.count == 8
@@ -274,7 +274,7 @@ def test_requests_that_timed_out_are_closed_and_tried_again_one_at_a_time():
         time.sleep(0.02)
         return alone[-1] and running.release()
 
-    limits = Limits(timeout=2.5, retries=20, pause=0.01)
+    limits = HttpLimits(timeout=2.5, retries=20, pause=0.01)
     with serving(Stub(schema="openai", trouble=hang_first)) as url:
         answers, failures = answer_of(url, limits, together)
     assert len(answers) == together
@@ -326,10 +326,10 @@ async def trickled(script, how):
 
     listening = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    limits = Limits(timeout=0.15, retries=1, pause=0.0)
+    limits = HttpLimits(timeout=0.15, retries=1, pause=0.0)
     async with asyncio.timeout(60), listening, Client(f"127.0.0.1:{port}", limits=limits) as client:
         if how == "models":
-            return await connect(client)
+            return await detect_engine(client)
         return await Server(client, Kind.VLLM, "m").answer(Ask("a", 3, stream=how == "stream"))
 
 
@@ -421,7 +421,7 @@ BAD += " http://\u202eh http://[1::2::3]"
 @pytest.mark.parametrize("url", [*BAD.split(" "), "http://a b", "", f"http://{'a' * 100_000}:x"])
 def test_what_is_no_address_is_refused_in_one_short_line(url):
     with pytest.raises(UsageError) as caught:
-        checked(url)
+        check_address(url)
     assert "secret" not in str(caught.value)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 300
@@ -429,4 +429,4 @@ def test_what_is_no_address_is_refused_in_one_short_line(url):
 
 def test_addresses_are_brought_into_one_form():
     forms = ("localhost:8000", "http://localhost:8000/", "http://localhost:8000/v1/")
-    assert {checked(form) for form in forms} == {"http://localhost:8000"}
+    assert {check_address(form) for form in forms} == {"http://localhost:8000"}

@@ -9,7 +9,7 @@ import pytest
 from spsbench.benchmark.models import resolve_experiment
 from spsbench.errors import UsageError
 from spsbench.settings.commands import Planning
-from spsbench.settings.experiment import Experiment, Part, plan, read_tables
+from spsbench.settings.experiment import Experiment, TaskPart, expand_tables, read_tables
 from spsbench.settings.grid import Sweep
 from spsbench.settings.models import DEFAULT_DRAFTER
 from spsbench.settings.options import parse
@@ -21,7 +21,7 @@ XSUM = {"task": "xsum:count=3", "data": "mini"}
 
 
 def requests(**changes):
-    return plan([parse(XSUM | changes, Sweep)[0]]).cells
+    return expand_tables([parse(XSUM | changes, Sweep)[0]]).cells
 
 
 def test_a_sweep_has_one_baseline_and_a_cell_for_each_k():
@@ -31,7 +31,7 @@ def test_a_sweep_has_one_baseline_and_a_cell_for_each_k():
     assert made[0].drafter == Spec("none")
     assert made[1].draft is not None
     assert {cell.prompt_version for cell in made} == {
-        plan([parse(XSUM, Sweep)[0]]).parts[0].part.task.prompt_version
+        expand_tables([parse(XSUM, Sweep)[0]]).parts[0].part.task.prompt_version
     }
 
 
@@ -63,7 +63,7 @@ def test_self_int4_is_swept_beside_other_drafters_and_takes_no_other_draft():
 
 
 def test_the_papers_settings_are_those_of_the_task():
-    made = plan([Sweep(task="humaneval", setting=("nucleus",))]).cells
+    made = expand_tables([Sweep(task="humaneval", setting=("nucleus",))]).cells
     assert {(c.temperature, c.top_p) for c in made} == {(0.8, 0.95)}
     assert made[0].max_new_tokens == 512
     assert "\ndef" in made[0].stop
@@ -82,7 +82,7 @@ def test_texts_of_full_length_have_no_end():
 
 
 def test_latency_verifies_at_a_given_rate_and_says_so():
-    made = plan([parse({"task": "latency", "weights": "random"}, Sweep)[0]])
+    made = expand_tables([parse({"task": "latency", "weights": "random"}, Sweep)[0]])
     assert {str(c.verifier) for c in made.cells if c.k} == {"synthetic:alpha=0.8"}
     assert all(cell.random for cell in made.cells)
     assert "meaningless" in made.parts[0].part.task.title
@@ -90,10 +90,10 @@ def test_latency_verifies_at_a_given_rate_and_says_so():
 
 def test_a_verifier_that_is_named_is_not_the_task_s():
     asked = {"task": "latency", "weights": "random", "verifier": "sps"}
-    made = plan([parse(asked, Sweep)[0]])
+    made = expand_tables([parse(asked, Sweep)[0]])
     assert {str(cell.verifier) for cell in made.cells if cell.k} == {"sps"}
     asked = {"task": "latency", "decoder": "openai:url=http://127.0.0.1:9", "method": "sps"}
-    made = plan([parse(asked, Sweep)[0]])
+    made = expand_tables([parse(asked, Sweep)[0]])
     assert "synthetic" not in {cell.verifier.name for cell in made.cells}
 
 
@@ -151,7 +151,7 @@ def test_the_files_that_come_with_it_are_experiments(name):
     title, paper = top.pop("title"), top.pop("paper")
     tables = [parse(top | part, Sweep, where=name)[0] for part in parts]
     offline = [replace(table, data="mini") if table.data else table for table in tables]
-    made = plan(offline, whole=Experiment(title=title, paper=paper))
+    made = expand_tables(offline, whole=Experiment(title=title, paper=paper))
     assert made.whole.described()["paper"] is True
     assert {request.part.sample_seed for request in made.parts} == {None}  # the head of the data
     rows = [(c.task.name, c.k, c.temperature, c.top_p) for c in made.cells if c.task]
@@ -171,13 +171,15 @@ def test_the_files_that_come_with_it_are_experiments(name):
 
 def test_a_draw_of_prompts_is_described_and_restored():
     table = parse({"task": "humaneval", "limit": 3, "k": "2"}, Sweep)[0]
-    (plain,) = resolve_experiment(plan([table])).parts
+    (plain,) = resolve_experiment(expand_tables([table])).parts
     assert "sample_seed" not in plain.described()  # as in the runs that were made before it
-    (drawn,) = resolve_experiment(plan([replace(table, sample_seed=7)])).parts
+    (drawn,) = resolve_experiment(expand_tables([replace(table, sample_seed=7)])).parts
     assert drawn.described()["sample_seed"] == 7
     assert [cell.id for cell in drawn.cells] == [cell.id for cell in plain.cells]
     cells = {cell.id: cell for cell in drawn.cells}
     for part in (plain, drawn):
-        assert Part.from_described(part.described(), cells, Path()).sample_seed == part.sample_seed
+        assert (
+            TaskPart.from_described(part.described(), cells, Path()).sample_seed == part.sample_seed
+        )
     with pytest.raises(UsageError):
-        plan([replace(table, limit=None, sample_seed=7)])
+        expand_tables([replace(table, limit=None, sample_seed=7)])

@@ -6,7 +6,7 @@ import pytest
 
 from spsbench.errors import DataError
 from spsbench.settings import constraint
-from spsbench.settings.constraint import check_grammar, compiled, problem_of
+from spsbench.settings.constraint import check_grammar, problem_of, to_llguidance
 
 llguidance = pytest.importorskip("llguidance")
 
@@ -164,7 +164,9 @@ def test_bounds_that_the_library_allows_are_refused(bounds, text, loose):
 
 def is_text(schema, text):
     matcher = llguidance.LLMatcher(
-        llguidance.LLTokenizer("byte"), compiled("json_schema", json.dumps(schema)), log_level=0
+        llguidance.LLTokenizer("byte"),
+        to_llguidance("json_schema", json.dumps(schema)),
+        log_level=0,
     )
     assert not matcher.is_error()
     read = matcher.try_consume_tokens(list(text.encode()))

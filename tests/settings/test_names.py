@@ -7,12 +7,12 @@ import pytest
 
 from spsbench.metrics.summaries import summaries
 from spsbench.reports.columns import brief
-from spsbench.reports.figure1 import lines
-from spsbench.reports.page.data import aggregated, run_names, to_read
-from spsbench.reports.remarks import findings
+from spsbench.reports.figure1 import lines_by_k
+from spsbench.reports.page.data import aggregate_tables, run_names, to_read
+from spsbench.reports.remarks import run_findings
 from spsbench.reports.reporter import Report, Title
-from spsbench.reports.run_tables import table_of
-from spsbench.reports.table import table
+from spsbench.reports.run_tables import make_table
+from spsbench.reports.table import report_text
 from spsbench.reports.text import body, csv, labels
 from spsbench.settings.labels import Names, method
 from spsbench.settings.models import ModelSpec
@@ -52,7 +52,7 @@ def of(name):
 
 def report(cells, width=160):
     records = [record for each in cells for record in run(each, 0.7, 2)]
-    made = table_of(summaries(cells, records), Title("run"), records=lambda: iter(records))
+    made = make_table(summaries(cells, records), Title("run"), records=lambda: iter(records))
     return Report("run", [made], width=width)
 
 
@@ -66,15 +66,15 @@ def test_cells_that_differ_have_different_names_everywhere(name):
     columns = ("task", "target", "draft", "method", "setting", "engine", "seed", "options")
     rows = list(reader.DictReader(io.StringIO(csv(made))))
     assert len({tuple(row[column] for column in columns) for row in rows}) == 4
-    traces, _ = to_read(aggregated(made.tables), run_names(made.tables))
+    traces, _ = to_read(aggregate_tables(made.tables), run_names(made.tables))
     assert len({trace["group"] + trace["name"] for trace in traces}) == 8  # of 2 prompts
-    assert sorted(map(len, lines(made.tables[0].rows).values())) == [2, 2]
-    assert not any("(2)" in label for label in lines(made.tables[0].rows))
+    assert sorted(map(len, lines_by_k(made.tables[0].rows).values())) == [2, 2]
+    assert not any("(2)" in label for label in lines_by_k(made.tables[0].rows))
 
 
 @pytest.mark.parametrize("width", [50, 80, 160])
 def test_the_terminal_cuts_no_name(width):
-    text = table(report(of("long target"), width))
+    text = report_text(report(of("long target"), width))
     assert "…" not in text
     grid = [line[1:] for line in text.splitlines() if line.startswith("  ")]
     joined = "".join(line.split("  ")[0].strip() for line in grid)
@@ -150,10 +150,10 @@ def test_an_engine_elsewhere_has_a_short_name_and_its_arguments_once():
     assert [names.option_text(one) for one in (cell(4), there, other)] == [
         *("decoder native", "decoder llamacpp", "decoder openvino")
     ]
-    lines = findings(made.tables[0].rows, [])
+    lines = run_findings(made.tables[0].rows, [])
     told = "Decoder llamacpp: llamacpp:path=/long/folder/one.gguf,draft=/long/folder/two.gguf"
     assert [line.startswith(told) for line in lines if line.startswith("Decoder l")] == [True]
-    assert "/long/folder" not in table(made)
+    assert "/long/folder" not in report_text(made)
     assert "/long/folder" in csv(made)
     cells = [engine("llamacpp", path=f"/folder/{name}.gguf") for name in ("one", "two")]
     names = Names(cells)

@@ -16,11 +16,11 @@ from spsbench.errors import UsageError
 from spsbench.plugins import make
 from spsbench.settings import cell_from_options
 from spsbench.settings.cell_from_options import OF_CELL, TARGET, USUAL_ENGINE
-from spsbench.settings.commands import Audit
+from spsbench.settings.commands import AuditOptions
 from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid, Sweep, make_request
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.options import numbers, options_of, parse
+from spsbench.settings.options import options_of, parse, reads_numbers
 from spsbench.spec import Spec
 
 TABLE = tomllib.loads(Path(__file__).with_name("options.toml").read_text())
@@ -49,7 +49,7 @@ def test_the_commands_have_the_same_options_with_the_same_defaults():
         if name not in ("k", "seed"):  # of a table they are ranges
             assert one[name] == many[name] == audited.get(name, one[name])
     assert min(one.keys(), many.keys(), audited.keys(), key=len) >= options_of(Access).keys()
-    assert audited.keys() >= options_of(Audit).keys()
+    assert audited.keys() >= options_of(AuditOptions).keys()
 
 
 @pytest.mark.needs_fast
@@ -156,7 +156,7 @@ def test_biases_and_penalties_are_recorded_in_one_way_however_they_are_given():
     ],
 )
 def test_what_is_meant(text, expected):
-    assert numbers(0, 64)(text, "k") == tuple(expected)
+    assert reads_numbers(0, 64)(text, "k") == tuple(expected)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_what_is_meant(text, expected):
 )
 def test_what_cannot_be_meant_is_refused_of_ranges(text):
     with pytest.raises(UsageError) as refused:
-        numbers(0, 10_000)(text, "k")
+        reads_numbers(0, 10_000)(text, "k")
     assert repr(text) in str(refused.value)
 
 

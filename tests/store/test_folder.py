@@ -1,7 +1,7 @@
 import pytest
 
 from spsbench.errors import CannotCreateError, Exit
-from spsbench.store.run_folder import belongs, check_writable, make
+from spsbench.store.run_folder import belongs, check_writable, make_run_folder
 
 
 def test_the_check_leaves_nothing(tmp_path):
@@ -29,20 +29,20 @@ def test_a_name_that_cannot_be(tmp_path, name):
 def test_a_link_to_a_folder_is_followed(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    make(tmp_path / "link")
-    make(tmp_path / "link" / "run")
+    make_run_folder(tmp_path / "link")
+    make_run_folder(tmp_path / "link" / "run")
     assert (tmp_path / "real" / "run").is_dir()
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path):
-    make(tmp_path)  # empty
+    make_run_folder(tmp_path)  # empty
     (tmp_path / ".hidden").write_text("")  # what a killed start may leave
-    make(tmp_path)
+    make_run_folder(tmp_path)
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(CannotCreateError):
-        make(tmp_path)
+        make_run_folder(tmp_path)
     (tmp_path / "manifest.json").write_text("")
-    make(tmp_path)
+    make_run_folder(tmp_path)
 
 
 @pytest.mark.parametrize("expected", [[800], [122, 115, 123, 106, 114, 112, 108]], ids=len)

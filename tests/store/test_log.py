@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from spsbench.errors import DataError, InUseError, MissingError, WriteError
-from spsbench.store.log import Log, encode, iterate
+from spsbench.store.log import Log, encode_record, iterate
 from tests.store import made
 
 QUICK = settings(derandomize=True, deadline=None, database=None, max_examples=25)
@@ -59,7 +59,7 @@ class Kills(RuleBasedStateMachine):
     def kill_while_a_record_is_written(self, values, part, zeros):
         """The part of a record that reached the disk, as it is, or with pages that did not."""
         self.log.close()
-        line = encode(len(self.records), values)
+        line = encode_record(len(self.records), values)
         line = line[: int(part * len(line))]
         line = [line, bytes(len(line)), line + bytes(4096), bytes(2) + line[2:]][zeros]
         whole = self.path.read_bytes()
@@ -88,7 +88,7 @@ class Kills(RuleBasedStateMachine):
             if data and part:
                 write(file, data[:part])
             if not data:  # the disk is waited for with the record in the file
-                assert self.path.read_bytes().endswith(encode(len(self.records), values))
+                assert self.path.read_bytes().endswith(encode_record(len(self.records), values))
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with pytest.MonkeyPatch.context() as patched:
@@ -127,7 +127,7 @@ class Kills(RuleBasedStateMachine):
     @invariant()
     def holds_what_was_appended(self):
         assert list(iterate(self.path)) == self.records
-        assert self.path.read_bytes() == b"".join(map(encode, range(99), self.records))
+        assert self.path.read_bytes() == b"".join(map(encode_record, range(99), self.records))
         aside = self.path.parent.glob("*.torn-*")
         assert sorted(path.read_bytes() for path in aside) == sorted(self.torn)
 
@@ -144,7 +144,7 @@ def path(tmp_path):
 def fill(path, count):
     """Write a log as `Log` does, without an fsync a record."""
     values = [made.record(n).to_json() for n in range(count)]
-    path.write_bytes(b"".join(map(encode, range(count), values)))
+    path.write_bytes(b"".join(map(encode_record, range(count), values)))
 
 
 EDITS = {

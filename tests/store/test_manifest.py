@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from spsbench.errors import DataError, MismatchError, MissingError, SpsError
 from spsbench.reports.run_tables import report_on
 from spsbench.reports.text import json as json_report
-from spsbench.store.log import encode, iterate
+from spsbench.store.log import encode_record, iterate
 from spsbench.store.manifest import RUN_SCHEMA, Manifest, differences
 from tests.golden.make import GOLDEN
 from tests.store import made
@@ -103,8 +103,8 @@ def test_no_type_in_a_manifest_or_a_start_is_an_internal_error(tmp_path, name):
         contents = [json.dumps(changed).encode() for changed in changes(whole)]
     else:
         first, *rest = iterate(path)
-        lines = [encode(number, values) for number, values in enumerate(rest, 1)]
-        contents = [b"".join([encode(0, changed), *lines]) for changed in changes(first)]
+        lines = [encode_record(number, values) for number, values in enumerate(rest, 1)]
+        contents = [b"".join([encode_record(0, changed), *lines]) for changed in changes(first)]
     refused = 0
     for content in contents:
         path.write_bytes(content)

@@ -17,10 +17,10 @@ from spsbench.errors import (
     WriteError,
 )
 from spsbench.settings.records import RoundRecord, TreeRound
-from spsbench.store.log import Log, decode
+from spsbench.store.log import Log, decode_record
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import placed_records, records
-from spsbench.store.run import merge, open_run
+from spsbench.store.run import merge_runs, open_run
 from spsbench.store.run_folder import WHOLE, belongs, records_path
 from spsbench.store.starts import Memory, Provenance
 from tests.store import made
@@ -38,19 +38,19 @@ def test_merge_takes_each_run_once_and_into_a_new_folder(tmp_path):
     other = made.run(tmp_path / "c", range(40, 42), made.manifest(seed=1))
     for second, error in ((again, DataError), (other, MismatchError)):
         with pytest.raises(error):
-            merge([first, second], tmp_path / "merged")
+            merge_runs([first, second], tmp_path / "merged")
     (tmp_path / "link").symlink_to(first)
     for again in (first, first / ".." / "a", tmp_path / "link"):
         with pytest.raises(UsageError):
-            merge([first, again], tmp_path / "merged")
+            merge_runs([first, again], tmp_path / "merged")
     with pytest.raises(UsageError):
-        merge([], tmp_path / "merged")
+        merge_runs([], tmp_path / "merged")
     with pytest.raises(MissingError):
-        merge([first, tmp_path / "none"], tmp_path / "merged")
+        merge_runs([first, tmp_path / "none"], tmp_path / "merged")
     with pytest.raises(CannotCreateError):
-        merge([first], first)
+        merge_runs([first], first)
     with made.small_files(5000), pytest.raises(WriteError):
-        merge([first], tmp_path / "merged")
+        merge_runs([first], tmp_path / "merged")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "c", "link"]
 
 
@@ -71,7 +71,7 @@ def test_merged_shards_are_the_single_run(tmp_path, total):
         made.run(tmp_path / f"{n}", range(11, -1, -1), errors=(5,), shard=(n, total), threads=n + 1)
         for n in range(total)
     ]
-    merged = merge(list(reversed(parts)), folder := tmp_path / "merged")
+    merged = merge_runs(list(reversed(parts)), folder := tmp_path / "merged")
     assert keyed(folder) == keyed(single)
     assert Manifest.load(folder) == merged
     for record, start in ((record, start) for start, record in placed_records(folder)):
@@ -84,7 +84,7 @@ def test_copies_are_tolerated_and_starts_without_records_of_their_own_left_out(t
     first = made.run(tmp_path / "a", range(4), errors=(2,))
     copy = shutil.copytree(first, tmp_path / "b")
     made.run(copy, range(6), resume=True, threads=2)
-    merge([first, copy], tmp_path / "merged")
+    merge_runs([first, copy], tmp_path / "merged")
     assert keyed(tmp_path / "merged") == keyed(copy)
     starts = [start.provenance.threads for start, _ in placed_records(tmp_path / "merged")]
     assert starts == [1, 1, 1, 2, 2, 2]
@@ -107,7 +107,7 @@ def test_merge_keeps_workers_notes_and_the_time_that_prompts_tell(tmp_path):
             writer.append(made.record(2 * number + 1), "worker")
             writer.note(counters={"c4": {"texts": number}})
     for _ in range(2):
-        merge(folders, folder := tmp_path / f"merged {len(folders)}")
+        merge_runs(folders, folder := tmp_path / f"merged {len(folders)}")
         placed = list(placed_records(folder))
         assert [start.provenance.threads for start, _ in placed] == [1, 9, 2, 10, 3, 11]
         assert [start.clock for start, _ in placed] == [None] * 4 + [at[2]] * 2
@@ -204,10 +204,12 @@ def test_a_record_that_cannot_be_true_is_not_read(tmp_path, name):
     path = records_path(made.run(folder := tmp_path / "run", [0]), WHOLE)
     before = path.read_bytes() + signed({"n": 2} | made.record(1).to_json() | WRONG[name])
     path.write_bytes(before)
-    assert decode(before.splitlines(keepends=True)[2], 2) is not None  # its checksum is right
+    assert (
+        decode_record(before.splitlines(keepends=True)[2], 2) is not None
+    )  # its checksum is right
     for use in (
         lambda: list(records(folder)),
-        lambda: merge([folder], tmp_path / "merged"),
+        lambda: merge_runs([folder], tmp_path / "merged"),
         lambda: open_run(folder, Manifest.load(folder), resume=True),
     ):
         with pytest.raises(DataError):

@@ -7,26 +7,26 @@ import pytest
 
 from spsbench.errors import DataError, MismatchError, MissingError
 from spsbench.settings.method import Drafting
-from spsbench.store.log import encode, iterate
+from spsbench.store.log import encode_record, iterate
 from spsbench.store.traces import (
     DraftOf,
-    Drawn,
-    Head,
     Proposed,
+    SampledDraft,
+    TraceSource,
     TraceWriter,
     Written,
     read_traces,
     trace_files,
 )
 
-HEAD = Head({"target.id": "t", "target.tokenizer": "aa", "sampling.temperature": 1.0})
+HEAD = TraceSource({"target.id": "t", "target.tokenizer": "aa", "sampling.temperature": 1.0})
 MODEL = DraftOf(
     name=Drafting.parse("model d"), identity={"drafter": "model", "id": "d"}, sampled=True
 )
 RULE = DraftOf(name=Drafting.parse("ngram"), identity={"drafter": "ngram"}, sampled=False, most=16)
 L = 100
 UNIT, BYTES = np.random.default_rng(0).random(L), np.arange(L, dtype=np.uint8)
-DRAWN = Drawn(p=UNIT, overlap=UNIT, entropy=UNIT, peak=UNIT, agrees=UNIT > 0.5, reach=50)
+DRAWN = SampledDraft(p=UNIT, overlap=UNIT, entropy=UNIT, peak=UNIT, agrees=UNIT > 0.5, reach=50)
 PROPOSED = Proposed(proposed=BYTES, hits=BYTES // 2)
 
 
@@ -53,7 +53,7 @@ def test_what_is_written_is_read_and_small(tmp_path):
         (text, along), *_ = traces.of(MODEL.name)
         assert text.key == ("cell", "a", 0)
         assert np.array_equal(text.q, UNIT.astype(np.float32))
-        assert isinstance(along, Drawn)
+        assert isinstance(along, SampledDraft)
         assert along.reach == 50
         assert np.array_equal(along.agrees, DRAWN.agrees)
         (_, other), *_ = traces.of(RULE.name)
@@ -83,7 +83,7 @@ def test_what_is_there_is_not_written_again(tmp_path):
 
 @pytest.mark.parametrize(
     "other",
-    [Head({**HEAD.identity, "target.revision": "main"}), replace(HEAD, chat=True)],
+    [TraceSource({**HEAD.identity, "target.revision": "main"}), replace(HEAD, chat=True)],
     ids=["revision", "chat"],
 )
 def test_traces_of_other_texts_are_refused(tmp_path, other):
@@ -108,7 +108,7 @@ def test_lines_of_other_values_are_refused(tmp_path, line):
         for wrong in ([5], "x", {"x": "AA=="}, -1, "AAAAAA=="):
             changed = [*lines]
             changed[line] = lines[line] | {name: wrong}
-            path.write_bytes(b"".join(map(encode, range(9), changed)))
+            path.write_bytes(b"".join(map(encode_record, range(9), changed)))
             try:
                 read_traces([path])
             except (DataError, MismatchError):
@@ -122,7 +122,7 @@ def test_damage_and_strangers_are_refused(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"length", b"Length"))  # not its checksum
     with pytest.raises(DataError):
         read_traces([path])
-    path.write_bytes(encode(0, {"cell": "x"}))
+    path.write_bytes(encode_record(0, {"cell": "x"}))
     with pytest.raises(DataError):
         trace_files([path])
     path.write_bytes(b"")

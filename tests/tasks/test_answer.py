@@ -5,7 +5,7 @@ from textwrap import indent
 import pytest
 
 from spsbench.tasks.humaneval import HumanEval
-from spsbench.tasks.program_texts import NOTHING, continued, defining_code, program
+from spsbench.tasks.program_texts import NOTHING, body_block, defining_code, program
 
 FUNCTION = "def f(x):\n    return x + 1\n"
 WITH_FENCE = '''def f(x):
@@ -82,7 +82,7 @@ def test_the_first_code_that_defines_the_function(answer):
 )
 def test_no_program(answer):
     assert defining_code("f", answer) is None
-    assert continued(answer) is None
+    assert body_block(answer) is None
     problem = HumanEval().problems["HumanEval/0"]
     assert NOTHING in program(problem, answer)
 
@@ -91,7 +91,7 @@ def test_only_the_body():
     problem = HumanEval().problems["HumanEval/2"]  # truncate_number
     body = f"Here is the rest:\n```python\n{problem.canonical_solution}```\nIt is short."
     exec(program(problem, body), {})
-    assert continued("```python\nreturn number\n```") is None  # it would stand outside
+    assert body_block("```python\nreturn number\n```") is None  # it would stand outside
 
 
 def test_the_canonical_solutions_pass_as_answers():

@@ -11,7 +11,7 @@ import pytest
 from spsbench.errors import DataError, MissingError, SpsError
 from spsbench.settings.task import Sample
 from spsbench.tasks import reader
-from spsbench.tasks.reader import Row, distinct, rows
+from spsbench.tasks.reader import FileRow, drop_repeated, read_rows
 
 GOOD = b'{"id": 1, "prompt": "a"}\n'
 ROWS = [{"id": "a", "n": 1}, {"id": "b", "n": 2}, {"id": "c", "n": 3}]
@@ -25,7 +25,7 @@ def written(folder, content, name="data.jsonl"):
 
 def complaint(path):
     with pytest.raises(SpsError) as caught:
-        list(rows(path))
+        list(read_rows(path))
     message = str(caught.value)
     assert "\n" not in message
     assert str(path) in message
@@ -47,12 +47,12 @@ def test_every_form_gives_the_same_rows(tmp_path, form):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path, row_group_size=2)
     else:
         datasets.Dataset.from_list(ROWS).save_to_disk(str(path))
-    assert [row.values for row in rows(path)] == ROWS
+    assert [row.values for row in read_rows(path)] == ROWS
 
 
 def test_marks_and_line_ends_of_other_systems_are_read_over(tmp_path):
     content = b'\xef\xbb\xbf{"id": "\xc3\xa9"}\r\n\r\n  \n{"id": 2}'
-    read = list(rows(written(tmp_path, content)))
+    read = list(read_rows(written(tmp_path, content)))
     assert [row.values for row in read] == [{"id": "é"}, {"id": 2}]
     assert read[1].where.endswith("data.jsonl:4")
 
@@ -107,24 +107,24 @@ def test_a_damaged_file_is_named(tmp_path, content):
 def test_a_folder_without_data_and_no_file(tmp_path):
     assert "no data set" in complaint(tmp_path)
     with pytest.raises(MissingError):
-        list(rows(tmp_path / "nowhere"))
+        list(read_rows(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("values", [{}, {"prompt": None}, {"prompt": 3}])
 def test_a_text_is_a_text(values):
     with pytest.raises(DataError):
-        Row("data.jsonl:7", values).text("prompt")
+        FileRow("data.jsonl:7", values).text("prompt")
 
 
 @pytest.mark.parametrize("value", ["", None, True, 1.5, ["a"]])
 def test_an_id_is_a_text_or_a_whole_number(value):
-    assert Row("f:1", {"id": 7}).name("id") == Row("f:1", {"id": "7"}).name("id") == "7"
+    assert FileRow("f:1", {"id": 7}).name("id") == FileRow("f:1", {"id": "7"}).name("id") == "7"
     with pytest.raises(DataError):
-        Row("f:1", {"id": value}).name("id")
+        FileRow("f:1", {"id": value}).name("id")
 
 
 def test_equal_repetitions_are_counted_and_others_refused():
     one, two = Sample("1", "a"), Sample("2", "b")
-    assert distinct([("f:1", one), ("f:2", two), ("f:3", Sample("1", "a"))]) == ([one, two], 1)
+    assert drop_repeated([("f:1", one), ("f:2", two), ("f:3", Sample("1", "a"))]) == ([one, two], 1)
     with pytest.raises(DataError):
-        distinct([("f:1", one), ("f:2", Sample("1", "b"))])
+        drop_repeated([("f:1", one), ("f:2", Sample("1", "b"))])

@@ -6,7 +6,7 @@ import pytest
 
 from spsbench.benchmark.models import resolve_experiment
 from spsbench.errors import DataError
-from spsbench.settings.experiment import plan
+from spsbench.settings.experiment import expand_tables
 from spsbench.settings.grid import Sweep
 from spsbench.settings.records import Score
 from spsbench.store.run import open_run
@@ -19,7 +19,7 @@ from tests.store.made import manifest
 @pytest.mark.parametrize("ignore_end", [False, True])
 def test_texts_are_scored_unless_they_go_past_their_end(tmp_path, ignore_end):
     sweep = Sweep(task="xsum:count=4", data="mini", axes={"ignore_eos": (ignore_end,)})
-    experiment = resolve_experiment(plan([sweep]))
+    experiment = resolve_experiment(expand_tables([sweep]))
     samples = list(experiment.parts[0].task.samples(lambda prompt: True))
     with open_run(tmp_path / "run", manifest()) as writer:
         for cell in experiment.cells:

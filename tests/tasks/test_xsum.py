@@ -7,7 +7,7 @@ import pytest
 from spsbench.errors import DataError
 from spsbench.settings.task import Sample
 from spsbench.tasks import articles, rouge
-from spsbench.tasks.xsum import XSum, sentence_ends, shortened
+from spsbench.tasks.xsum import XSum, sentence_ends, shorten
 from tests.tasks.rows import always, written
 
 
@@ -127,6 +127,6 @@ def test_the_cut_is_the_longest_that_fits():
     for _, document, _ in articles.articles("mini", 50).items:
         room = random_.randint(0, len(document))
         ends = sentence_ends(document)
-        short = shortened(document, lambda text, room=room: len(text) <= room)
+        short = shorten(document, lambda text, room=room: len(text) <= room)
         longest = max((end for end in ends if end <= room), default=None)
         assert short == (None if longest is None else document[:longest])

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from spsbench.workers import map_units
-from spsbench.workers.work import Runner, lost
+from spsbench.workers.work import Runner, worker_lost
 
 
 class InlinePool:
@@ -24,7 +24,7 @@ class InlinePool:
     def finished(self):
         unit = self._running.pop(0)
         if self._dies(unit):
-            raise lost("SIGKILL")
+            raise worker_lost("SIGKILL")
         return [(unit, self._runner.run(pickle.loads(pickle.dumps(unit))))]
 
 

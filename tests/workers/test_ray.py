@@ -21,7 +21,7 @@ PATH = {"PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
 def test_without_ray_one_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UnavailableError):
-        ray_workers.connect("")
+        ray_workers.connect_to_ray("")
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
-from spsbench.audit.exact.tables import Distribution, Pair, TableLM
+from spsbench.audit.exact.tables import Distribution, TableLM, ToyPair
 from spsbench.audit.statistical.positions import distributions_of
-from spsbench.audit.statistical.processed import processed
+from spsbench.audit.statistical.processed import process_logits
 from spsbench.loop.constraint import Constraint
 from spsbench.loop.decode import never
 from spsbench.loop.types import LM, Draft, Drafter, Noise, Purpose, Schedule, Stop, Verifier
@@ -49,7 +49,7 @@ class Facts:
         return list(self.p(self.text + before))
 
 
-class Rule(Protocol):
+class RuleCells(Protocol):
     """The cells of an acceptance rule: the intervals between the thresholds of each uniform."""
 
     redrafts: bool = False  # whether the rule queries the drafter
@@ -67,7 +67,7 @@ Outcome = tuple[tuple[int, ...], str]
 """The tokens of a generation and the reason of its end."""
 
 
-def warped(
+def warp_probs(
     next_probs: Distribution, processors: Processors | None = None, start: int = 0, **settings: Any
 ) -> Distribution:
     """Return the distribution under processors and the warp of settings, by the audit's own code.
@@ -83,7 +83,7 @@ def warped(
     def after(prefix: tuple[int, ...]) -> tuple[float, ...]:
         with np.errstate(divide="ignore"):
             raw = np.log(np.array([next_probs(prefix)], np.float64))
-        logits = processed(raw, [prefix], start, processors)
+        logits = process_logits(raw, [prefix], start, processors)
         if warp.temperature == 0:
             return tuple(float(x == logits[0].argmax()) for x in range(len(logits[0])))
         return tuple(distributions_of(logits, warp).probs[0].tolist())
@@ -139,7 +139,7 @@ class Case:
     """One generation that is enumerated; `q` and `p` are as models have them, before processors."""
 
     verifier: Verifier
-    rule: Rule
+    rule: RuleCells
     q: Distribution
     p: Distribution
     vocab: int
@@ -172,7 +172,7 @@ class Case:
 
     def warped(self, next_probs: Distribution) -> Distribution:
         """Return the distribution after any prefix under the case's processors and warp."""
-        return warped(next_probs, self.processors, len(self.prompt), **self.warp)
+        return warp_probs(next_probs, self.processors, len(self.prompt), **self.warp)
 
     def expected(self) -> dict[Outcome, float]:
         """Return the distribution of outputs of the target alone, which a proof compares with."""
@@ -191,11 +191,11 @@ LOOKAHEAD = 2  # K of whole texts
 MAX_K = 6  # the largest K of single rounds
 
 
-class Setting(NamedTuple):
+class CaseSetting(NamedTuple):
     """Distributions, prompt and lengths of a case: whole texts, or a round of K tokens."""
 
     name: str
-    pair: Pair
+    pair: ToyPair
     lookahead: int = 0  # 0: whole texts
     prompt: tuple[int, ...] = PROMPT
     warp: Mapping[str, Any] = {}  # read only
@@ -228,18 +228,20 @@ MIXED = Processors(
 )
 
 TEXTS = (
-    Setting("two tokens", Pair(2, 3, ("plain",)), tokens=3),
-    Setting("three tokens", Pair(3, 2, ("plain",))),
-    Setting("two tokens: ties, zeros, disjoint supports", Pair(2, 4), tokens=3),
-    Setting("three tokens: ties, zeros, disjoint supports", Pair(3, 4)),
-    Setting("an EOS in the block", Pair(2, 3, ("plain",)), tokens=3, eos=frozenset({1})),
-    Setting(
+    CaseSetting("two tokens", ToyPair(2, 3, ("plain",)), tokens=3),
+    CaseSetting("three tokens", ToyPair(3, 2, ("plain",))),
+    CaseSetting("two tokens: ties, zeros, disjoint supports", ToyPair(2, 4), tokens=3),
+    CaseSetting("three tokens: ties, zeros, disjoint supports", ToyPair(3, 4)),
+    CaseSetting("an EOS in the block", ToyPair(2, 3, ("plain",)), tokens=3, eos=frozenset({1})),
+    CaseSetting(
         "temperature, top-k, top-p",
-        Pair(3, 5, ("plain", "ties")),
+        ToyPair(3, 5, ("plain", "ties")),
         warp={"temperature": 1.5, "top_k": 2, "top_p": 0.7},
     ),
-    Setting("greedy", Pair(3, 4), tokens=3, warp=AT_ZERO),
-    Setting("penalties, a bias and bans", Pair(3, 6, ("plain",)), tokens=3, processors=MIXED),
+    CaseSetting("greedy", ToyPair(3, 4), tokens=3, warp=AT_ZERO),
+    CaseSetting(
+        "penalties, a bias and bans", ToyPair(3, 6, ("plain",)), tokens=3, processors=MIXED
+    ),
 )
 """Whole texts.
 
@@ -248,29 +250,34 @@ residual after a rejection.
 """
 
 LONGER = (
-    Setting("three tokens, longer", Pair(3, 4), tokens=3),
-    Setting("three tokens, an EOS in the block", Pair(3, 1), tokens=3, eos=frozenset({1})),
+    CaseSetting("three tokens, longer", ToyPair(3, 4), tokens=3),
+    CaseSetting("three tokens, an EOS in the block", ToyPair(3, 1), tokens=3, eos=frozenset({1})),
 )
 """Both combined: ten times as many paths."""
 
 ROUNDS = (
-    *(Setting("two tokens", Pair(2, 40 + k, ("plain",)), k) for k in (3, 4)),
-    *(Setting("a sure draft model", Pair(2, seed, SURE), k) for k, seed in ((5, 65), (MAX_K, 53))),
+    *(CaseSetting("two tokens", ToyPair(2, 40 + k, ("plain",)), k) for k in (3, 4)),
     *(
-        Setting("ties, zeros, disjoint supports", Pair(2, 60 + k), k, (1, 0, 0, 1, 0, 0, 1))
+        CaseSetting("a sure draft model", ToyPair(2, seed, SURE), k)
+        for k, seed in ((5, 65), (MAX_K, 53))
+    ),
+    *(
+        CaseSetting("ties, zeros, disjoint supports", ToyPair(2, 60 + k), k, (1, 0, 0, 1, 0, 0, 1))
         for k in range(3, MAX_K)
     ),
-    Setting(
+    CaseSetting(
         "three tokens, warped",
-        Pair(3, 8, ("plain", "ties")),
+        ToyPair(3, 8, ("plain", "ties")),
         3,
         (2, 0, 1, 2, 0, 1),
         {"temperature": 1.5, "top_k": 2},
     ),
-    Setting("greedy", Pair(3, 9), MAX_K, warp=AT_ZERO),
+    CaseSetting("greedy", ToyPair(3, 9), MAX_K, warp=AT_ZERO),
 )
 """Single rounds; most paths of a long draft differ in tokens alone: a sure draft model omits those.
 """
 
-DEEP_ROUNDS = tuple(Setting("two tokens", Pair(2, 40 + k, ("plain",)), k) for k in (5, MAX_K))
+DEEP_ROUNDS = tuple(
+    CaseSetting("two tokens", ToyPair(2, 40 + k, ("plain",)), k) for k in (5, MAX_K)
+)
 """Single rounds with every value of long drafts: hundreds of paths for each rule."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from spsbench.audit.exact.cases import Case, Outcome
-from spsbench.audit.exact.enumeration import EXACT, Proof, prove, total_variation, walks
+from spsbench.audit.exact.enumeration import EXACT, Proof, prove, total_variation_distance, walks
 
 QP = tuple[tuple[float, ...], tuple[float, ...]]
 """q and p, after any text."""
@@ -41,7 +41,7 @@ def smallest(make: Make) -> list[str]:
             case = make(qp, depth)
             proof = prove(case)
             if proof.whole and proof.distance > EXACT:
-                return list(described(case, proof, qp, depth))
+                return list(describe_case(case, proof, qp, depth))
     return []
 
 
@@ -49,22 +49,22 @@ Rulings = dict[tuple[int, tuple[int, ...]], float]
 """(accepted tokens, emitted tokens) -> probability jointly with the draft."""
 
 
-def described(case: Case, proof: Proof, qp: QP, depth: int) -> Iterator[str]:
+def describe_case(case: Case, proof: Proof, qp: QP, depth: int) -> Iterator[str]:
     """Yield lines on a wrong case: its numbers, each draft's decisions, the sum of a wrong text."""
     q, p = qp
     yield (
-        f"{len(q)} tokens, K = {depth}; after every text q = {listed(q)} and p = {listed(p)}; "
-        f"total variation {number(proof.distance)}"
+        f"{len(q)} tokens, K = {depth}; after every text q = {format_distribution(q)} and p = "
+        f"{format_distribution(p)}; total variation {format_fraction(proof.distance)}"
     )
-    drafts = walked(case)
+    drafts = draft_rulings(case)
     for tokens, rulings in sorted(drafts.items())[:MAX_DRAFTS_LISTED]:
         chance = sum(rulings.values())
         lines = (
             f"{'all accepted' if n == len(text) else f'{n} accepted and {list(text)} emitted'} "
-            f"with {number(weight / chance)}"
+            f"with {format_fraction(weight / chance)}"
             for (n, text), weight in sorted(rulings.items())
         )
-        yield f"draft {list(tokens)} has probability {number(chance)}: {', '.join(lines)}"
+        yield f"draft {list(tokens)} has probability {format_fraction(chance)}: {', '.join(lines)}"
     if len(drafts) > MAX_DRAFTS_LISTED:
         yield f"and {len(drafts) - MAX_DRAFTS_LISTED} drafts more"
     text, came, expected = wrong_text(proof)
@@ -72,10 +72,10 @@ def described(case: Case, proof: Proof, qp: QP, depth: int) -> Iterator[str]:
         (tokens, weight * share)
         for tokens, rulings in sorted(drafts.items())
         for (_, emitted), weight in rulings.items()
-        if (share := completed(case, emitted, text)) > 0
+        if (share := completion_probability(case, emitted, text)) > 0
     ]
-    terms = equation([number(part) for _, part in parts], " + ", number(came))
-    factors = equation([number(q[x]) for x in text], " x ", number(expected))
+    terms = equation([format_fraction(part) for _, part in parts], " + ", format_fraction(came))
+    factors = equation([format_fraction(q[x]) for x in text], " x ", format_fraction(expected))
     yield f"so the text begins {list(text)} with {terms}: expected {factors}"
 
 
@@ -84,7 +84,7 @@ def equation(parts: Sequence[str], sign: str, result: str) -> str:
     return result if len(parts) < 2 else f"{sign.join(parts)} = {result}"
 
 
-def walked(case: Case) -> dict[tuple[int, ...], Rulings]:
+def draft_rulings(case: Case) -> dict[tuple[int, ...], Rulings]:
     """Return draft -> its rulings, for all drafts of a case of one round."""
     drafts: dict[tuple[int, ...], Rulings] = {}
     for walk in walks(case):
@@ -113,7 +113,7 @@ def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
     return remaining
 
 
-def completed(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
+def completion_probability(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
     """Return the probability that a round that emitted `emitted` ends in `text`; 0: they differ."""
     shared = min(len(emitted), len(text))
     if tuple(emitted[:shared]) != tuple(text[:shared]):
@@ -129,9 +129,11 @@ def wrong_text(proof: Proof) -> tuple[tuple[int, ...], float, float]:
 
     Of several the one with the greatest error; (), 1, 1 where all are right.
     """
-    came = max(proof.low, proof.high, key=lambda side: total_variation(side, proof.expected))
+    came = max(
+        proof.low, proof.high, key=lambda side: total_variation_distance(side, proof.expected)
+    )
     for length in range(1, 1 + max((len(text) for text, _ in proof.expected), default=0)):
-        theirs, right = beginnings(came, length), beginnings(proof.expected, length)
+        theirs, right = beginning_probs(came, length), beginning_probs(proof.expected, length)
         apart = {x: abs(theirs.get(x, 0.0) - right.get(x, 0.0)) for x in theirs | right}
         text = max(sorted(apart), key=apart.__getitem__)
         if apart[text] > EXACT:
@@ -150,7 +152,7 @@ def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
     )
 
 
-def beginnings(probs: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...], float]:
+def beginning_probs(probs: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...], float]:
     """Return the distribution of the first `length` tokens; a shorter text counts as a whole."""
     sums: dict[tuple[int, ...], float] = {}
     for (text, _), chance in probs.items():
@@ -158,12 +160,12 @@ def beginnings(probs: Mapping[Outcome, float], length: int) -> dict[tuple[int, .
     return sums
 
 
-def number(value: float) -> str:
+def format_fraction(value: float) -> str:
     """Return a simple fraction if `value` is one, else six digits."""
     near = Fraction(value).limit_denominator(2000)
     return str(near) if abs(near - Fraction(value)) < EXACT else f"{value:.6g}"
 
 
-def listed(probs: Sequence[float]) -> str:
+def format_distribution(probs: Sequence[float]) -> str:
     """Return a distribution as `(1/3, 2/3)`."""
-    return f"({', '.join(map(number, probs))})"
+    return f"({', '.join(map(format_fraction, probs))})"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.cases import Facts, Rule
+from spsbench.audit.exact.cases import Facts, RuleCells
 from spsbench.audit.exact.queries import DrafterQuery, Probe, Query, VerifierQuery, edges, guesses
 from spsbench.loop.types import Draft, Purpose, Verifier
 
@@ -15,7 +15,7 @@ EQUAL = 1e-14  # rounding tolerance of two probabilities
 
 
 @dataclass
-class DiscoveredRule(Rule):
+class DiscoveredRule(RuleCells):
     """Cells of any `verifier`, found by queries; cells of the draft from its distribution.
 
     If the draft has no distribution, the drafter is queried too. A drafter that drafts anew after
@@ -56,7 +56,7 @@ class DiscoveredRule(Rule):
     def _query(self, facts: Facts) -> Query:
         """Return the query about the draft at hand, kept for each draft and text."""
         draft = facts.draft or Draft(torch.empty(0, dtype=torch.int64), None)
-        drafted = facts.text, shape(draft)
+        drafted = facts.text, draft_signature(draft)
         if drafted not in self._queries:
             self._queries[drafted] = query_of(self.verifier, facts, draft)
         return self._queries[drafted]
@@ -89,7 +89,7 @@ def laws_after(facts: Facts, draft: Draft) -> Tensor:
     return q
 
 
-def shape(draft: Draft) -> tuple[Any, ...]:
+def draft_signature(draft: Draft) -> tuple[Any, ...]:
     """Return the values that identify a draft."""
     parents = None if draft.parents is None else tuple(draft.parents.tolist())
     probs = None if draft.probs is None else tuple(draft.probs.flatten().tolist())

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.cases import AT_ZERO, MAX_K, SURE, Facts, Setting
-from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact.cases import AT_ZERO, MAX_K, SURE, CaseSetting, Facts
+from spsbench.audit.exact.tables import ToyPair
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import (
     LM,
@@ -118,18 +118,18 @@ class DraftKind(NamedTuple):
     name: str
     make: Callable[[LM], Drafter]
     drawn: Callable[[Facts, int], list[float]] | None = Facts.drawn  # None: by queries
-    rounds: tuple[Setting, ...] = ()  # walked instead of whole texts, which would be too many
+    rounds: tuple[CaseSetting, ...] = ()  # walked instead of whole texts, which would be too many
     rule: str | None = None  # default verifier of the walk; None = every one
     upto: int = MAX_K  # largest K of the single rounds by default
     wide: bool = False  # more than two siblings: by default only with rules that use their p
     how: Drawn | None = None  # sampling of the nodes of a tree; None for chains
 
 
-def sampled(
+def tree_kind(
     name: str,
     parents: Sequence[int],
     drawn: Drawn,
-    rounds: tuple[Setting, ...] = (),
+    rounds: tuple[CaseSetting, ...] = (),
     *,
     wide: bool = False,
 ) -> DraftKind:
@@ -142,29 +142,29 @@ def sampled(
 
 
 def both(
-    name: str, parents: Sequence[int], rounds: tuple[Setting, ...] = (), *, wide: bool = False
+    name: str, parents: Sequence[int], rounds: tuple[CaseSetting, ...] = (), *, wide: bool = False
 ) -> list[DraftKind]:
     """Return the kinds of a shape with independent and with distinct siblings."""
     return [
-        sampled(f"(i.i.d. {name})", parents, Drawn.IID, rounds, wide=wide),
-        sampled(f"(distinct {name})", parents, Drawn.DISTINCT, rounds, wide=wide),
+        tree_kind(f"(i.i.d. {name})", parents, Drawn.IID, rounds, wide=wide),
+        tree_kind(f"(distinct {name})", parents, Drawn.DISTINCT, rounds, wide=wide),
     ]
 
 
 ONE = (0, 1)
-PLAIN = Setting("three tokens", Pair(3, 2, ("plain",)), 2, ONE)
-ODD = Setting("three tokens: ties, zeros, disjoint supports", Pair(3, 4), 2, ONE)
-TWO = Setting("two tokens", Pair(2, 3, ("plain",)), 2, ONE)
-TWO_ODD = Setting("ties, zeros, disjoint supports", Pair(2, 4), 2, (1, 0, 0))
-TWO_WARPED = Setting("warped", Pair(2, 5, ("plain",)), 2, (0,), {"temperature": 1.5})
-GREEDY = Setting("greedy", Pair(3, 4), 2, ONE, AT_ZERO)
-WARPED = Setting("three tokens, warped", Pair(3, 5, ("plain",)), 2, (0,), {"top_k": 2})
-OFTEN_SURE = Setting("two tokens, at times a sure one", Pair(2, 1, SURE), 2, ONE)
+PLAIN = CaseSetting("three tokens", ToyPair(3, 2, ("plain",)), 2, ONE)
+ODD = CaseSetting("three tokens: ties, zeros, disjoint supports", ToyPair(3, 4), 2, ONE)
+TWO = CaseSetting("two tokens", ToyPair(2, 3, ("plain",)), 2, ONE)
+TWO_ODD = CaseSetting("ties, zeros, disjoint supports", ToyPair(2, 4), 2, (1, 0, 0))
+TWO_WARPED = CaseSetting("warped", ToyPair(2, 5, ("plain",)), 2, (0,), {"temperature": 1.5})
+GREEDY = CaseSetting("greedy", ToyPair(3, 4), 2, ONE, AT_ZERO)
+WARPED = CaseSetting("three tokens, warped", ToyPair(3, 5, ("plain",)), 2, (0,), {"top_k": 2})
+OFTEN_SURE = CaseSetting("two tokens, at times a sure one", ToyPair(2, 1, SURE), 2, ONE)
 
 OF_SIBLINGS = (PLAIN, ODD, WARPED, GREEDY._replace(lookahead=1))
 OF_THREE_DISTINCT = (
-    Setting("four tokens", Pair(4, 4, ("plain",)), 2, ONE),
-    Setting("four tokens: ties, zeros, disjoint supports", Pair(4, 4), 2, ONE),
+    CaseSetting("four tokens", ToyPair(4, 4, ("plain",)), 2, ONE),
+    CaseSetting("four tokens: ties, zeros, disjoint supports", ToyPair(4, 4), 2, ONE),
 )
 """Trees over four tokens, because the third distinct sibling of three tokens is certain.
 
@@ -188,10 +188,12 @@ REFERENCE = (
     ),
     *both("siblings", SIBLINGS, OF_SIBLINGS),
     *both("tree", TREE, OF_TREES, wide=True),
-    sampled("(i.i.d. three siblings)", LEAVES[:3], Drawn.IID, (PLAIN, TWO_ODD), wide=True),
-    sampled("(distinct three siblings)", LEAVES[:3], Drawn.DISTINCT, OF_THREE_DISTINCT, wide=True),
-    sampled("(i.i.d. four siblings)", LEAVES, Drawn.IID, (PLAIN,), wide=True),
-    sampled("(i.i.d. two forks)", FORKS, Drawn.IID, (OFTEN_SURE,), wide=True),
+    tree_kind("(i.i.d. three siblings)", LEAVES[:3], Drawn.IID, (PLAIN, TWO_ODD), wide=True),
+    tree_kind(
+        "(distinct three siblings)", LEAVES[:3], Drawn.DISTINCT, OF_THREE_DISTINCT, wide=True
+    ),
+    tree_kind("(i.i.d. four siblings)", LEAVES, Drawn.IID, (PLAIN,), wide=True),
+    tree_kind("(i.i.d. two forks)", FORKS, Drawn.IID, (OFTEN_SURE,), wide=True),
 )
 """Stand-ins for kinds that the registry may lack, with names in brackets.
 
@@ -201,7 +203,7 @@ The drafters and the rules are stateless between rounds, so that trees are walke
 DEEP_KINDS = (
     *both("siblings, whole texts", SIBLINGS),
     *both("wide siblings", LEAVES[:3], OF_WIDE_TREES),
-    sampled("(i.i.d. five siblings)", (*LEAVES, -1), Drawn.IID, (TWO,)),
+    tree_kind("(i.i.d. five siblings)", (*LEAVES, -1), Drawn.IID, (TWO,)),
     *both("warped tree", TREE, (TWO_WARPED,)),
     *both("two chains", (-1, -1, 0, 1), OF_WIDE_TREES),
     *both("two long chains", (-1, -1, 0, 1, 2, 3), OF_DEEP_TREES),

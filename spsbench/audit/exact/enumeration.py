@@ -205,7 +205,8 @@ class Proof:
     def distance(self) -> float:
         """Return the total variation from the target's distribution, at the worse end."""
         return max(
-            total_variation(self.low, self.expected), total_variation(self.high, self.expected)
+            total_variation_distance(self.low, self.expected),
+            total_variation_distance(self.high, self.expected),
         )
 
     @property
@@ -219,7 +220,7 @@ class Proof:
         return self.whole and self.distance < EXACT
 
 
-def total_variation(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
+def total_variation_distance(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
     """Return half the sum of the differences of two distributions."""
     return sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in a.keys() | b.keys()) / 2
 

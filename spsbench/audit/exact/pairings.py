@@ -1,7 +1,7 @@
 """The pairings of the compatibility table: each verifier, with which drafters and schedules.
 
 Every plug-in of the registry takes part, built-in or of another package. `pairings` lists what is
-enumerated; `kind_of` and `made_schedule` make the parts of one pairing from their names.
+enumerated; `draft_kind_of` and `made_schedule` make the parts of one pairing from their names.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from spsbench.audit.exact.cases import LOOKAHEAD, MAX_K, Facts
 from spsbench.audit.exact.draft_kinds import DEEP_KINDS, REFERENCE, DraftKind, tree_cells
-from spsbench.audit.exact.tables import Pair, TableLM, open_over
+from spsbench.audit.exact.tables import TableLM, ToyPair, open_over
 from spsbench.errors import UsageError
 from spsbench.loop.types import LM, Drafter, Drawn, Guarantee, Schedule, Verifier
 from spsbench.methods.resolve import plan_of, usual_rule
@@ -61,10 +61,10 @@ BLIND = frozenset({"match"})
 
 UPTO_OF_TREES = 3  # K of single rounds: two chains of 6 tokens have 4,096 drafts
 
-PROBED = Pair(2, 3, ("plain",))
+PROBED = ToyPair(2, 3, ("plain",))
 
 
-class Pairing(NamedTuple):
+class RulePairing(NamedTuple):
     """A pairing to enumerate, by names, so that another process can receive it."""
 
     verifier: Spec
@@ -79,7 +79,7 @@ def pairings(
     drafts: Sequence[Spec] = (),
     *,
     deep: bool = False,
-) -> list[Pairing]:
+) -> list[RulePairing]:
     """Return all pairings in the order of the table, of all verifiers or of those in `specs`.
 
     The constant schedule is paired with everything. Other schedules, or those in `only`, are paired
@@ -96,19 +96,19 @@ def pairings(
     for spec in only:
         made_schedule(str(spec))
     names = [str(spec) for spec in only] or schedules()
-    listed: list[Pairing] = []
+    listed: list[RulePairing] = []
     for spec in specs or [Spec(entry.name) for entry in entries("verifiers")]:
         try:
             verifier: Verifier = make("verifiers", spec)
         except Exception as error:  # plug-in of another package
             if specs and (isinstance(error, UsageError) or spec.path is not None):
                 raise
-            listed.append(Pairing(spec, "", ""))
+            listed.append(RulePairing(spec, "", ""))
             continue
         promises = verifier.guarantee is not Guarantee.LOSSY
         moved = promises and (deep or bool(specs) or spec.name == WITNESS)
         listed += [
-            Pairing(spec, kind.name, name, deep)
+            RulePairing(spec, kind.name, name, deep)
             for kind in drafters
             for name in names
             if (deep or named or (kind.rule in (None, spec.name) and is_apt(verifier, spec, kind)))
@@ -146,10 +146,10 @@ def kinds_of(spec: Spec) -> Iterator[DraftKind]:
         UsageError: no such drafter, or arguments that it refuses.
     """
     small = () if spec.args else SMALL.get(spec.name, ())
-    yield from map(kind_of, map(Spec.parse, small)) if small else (kind_of(spec),)
+    yield from map(draft_kind_of, map(Spec.parse, small)) if small else (draft_kind_of(spec),)
 
 
-def kind_of(spec: Spec) -> DraftKind:
+def draft_kind_of(spec: Spec) -> DraftKind:
     """Return the kind that a drafter's spec stands for; UsageError: no such drafter."""
     plan = plan_of(spec)
     every = not is_ours("drafters", spec) or spec.name in COMMON
@@ -157,7 +157,7 @@ def kind_of(spec: Spec) -> DraftKind:
     return DraftKind(
         str(spec),
         partial(open_over, drafter=spec),
-        cells_of(spec) if is_ours("drafters", spec) else None,
+        decision_points(spec) if is_ours("drafters", spec) else None,
         rule=None if every else usual_rule(plan),
         upto=upto,
         how=plan.drawn if plan.tree else None,
@@ -169,7 +169,7 @@ def made_drafter(make: Callable[[LM], Drafter]) -> Drafter:
     return make(TableLM(PROBED.p, PROBED.vocab))
 
 
-def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
+def decision_points(drafter: Spec) -> Callable[[Facts, int], list[float]]:
     """Return the cells of a drafter's uniforms: of a chain, or of the tree that it draws."""
     try:
         opened = made_drafter(partial(open_over, drafter=drafter))

@@ -141,11 +141,11 @@ class Query(ABC):
             edges = [low, *marks, high]
             for start, end in zip(edges[::2], edges[1::2], strict=True):  # between known ones
                 if ask(start) != ask(end):
-                    changes += between(ask, start, end, self.likely)
+                    changes += find_changes(ask, start, end, self.likely)
         return changes
 
 
-def between(ask: Ask, low: float, high: float, likely: Sequence[float]) -> list[float]:
+def find_changes(ask: Ask, low: float, high: float, likely: Sequence[float]) -> list[float]:
     """Return all changes between two points with different rulings: the first point of each."""
     inside = likely[bisect_right(likely, low) : bisect_left(likely, high)]
     if inside and high - low <= 3 * NEAR:
@@ -162,7 +162,7 @@ def between(ask: Ask, low: float, high: float, likely: Sequence[float]) -> list[
         change
         for start, end in ((low, middle), (middle, high))
         if ask(start) != ask(end)
-        for change in between(ask, start, end, likely)
+        for change in find_changes(ask, start, end, likely)
     ]
 
 
@@ -287,13 +287,13 @@ def guesses(
     else:
         for slot, token in enumerate(tokens):
             thresholds.update(
-                edge for w in {1.0, weight} for edge in edges(over(w, q[slot], p[slot]))
+                edge for w in {1.0, weight} for edge in edges(positive_excess(w, q[slot], p[slot]))
             )
             quotient = q[slot][token] / p[slot][token] if p[slot][token] > 0 else 0.0
             weight = min(1.0, weight * quotient)
             thresholds |= {quotient, weight}
             if slot + 1 < len(p):
-                excess = sum(over(weight, q[slot + 1], p[slot + 1]))
+                excess = sum(positive_excess(weight, q[slot + 1], p[slot + 1]))
                 thresholds.add(excess / (excess + 1 - weight) if excess + 1 > weight else 1.0)
     return sorted(point for point in thresholds if 0 < point < 1)
 
@@ -321,7 +321,7 @@ def of_trees(
                     total, token = sum(row), tokens[child]
                     row = [x / total if total > 0 else 0.0 for x in row]
                     chance[child] = min(1.0, left[token] / row[token]) if row[token] > 0 else 0.0
-                    leftover = over(1.0, left, row)
+                    leftover = positive_excess(1.0, left, row)
                     room = sum(leftover) + (1 - weight)
                     left = [x / room for x in leftover] if room > 0 else left
                     weight = sum(leftover) / room if room > 0 else 1.0
@@ -351,7 +351,7 @@ def of_tries(
             worth = (1 - (1 - beta) ** len(below)) / beta if beta > 0 else float(len(below))
             last, rho = rho, worth
         yield from (target[x] / (last * row[x]) for x in {tokens[i] for i in below} if row[x] > 0)
-        yield from edges(over(1.0, target, [worth * x for x in kept]))
+        yield from edges(positive_excess(1.0, target, [worth * x for x in kept]))
 
 
 def one_hot(token: int, size: int) -> list[float]:
@@ -359,7 +359,7 @@ def one_hot(token: int, size: int) -> list[float]:
     return [float(x == token) for x in range(size)]
 
 
-def over(weight: float, q: Probs, p: Probs) -> list[float]:
+def positive_excess(weight: float, q: Probs, p: Probs) -> list[float]:
     """Return (weight q - p)+."""
     return [max(weight * a - b, 0.0) for a, b in zip(q, p, strict=True)]
 

@@ -20,7 +20,7 @@ from spsbench.audit.exact.cases import (
     ROUNDS,
     TEXTS,
     Case,
-    Setting,
+    CaseSetting,
 )
 from spsbench.audit.exact.counterexample import QP, counterexample, smallest
 from spsbench.audit.exact.discovery import DiscoveredRule
@@ -28,12 +28,12 @@ from spsbench.audit.exact.draft_kinds import DraftKind
 from spsbench.audit.exact.enumeration import EXACT, Walk, prove
 from spsbench.audit.exact.pairings import (
     STAND_INS,
-    Pairing,
-    kind_of,
+    RulePairing,
+    draft_kind_of,
     made_drafter,
     made_schedule,
 )
-from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact.tables import ToyPair
 from spsbench.loop.types import (
     Drawn,
     Guarantee,
@@ -89,23 +89,23 @@ class RuleRow:
         return self.error is not None or (self.distance or 0.0) > EXACT
 
 
-def row_of(pair: Pairing) -> RuleRow:
+def enumerate_pairing(pair: RulePairing) -> RuleRow:
     """Return the row of one pairing, enumerated; what cannot be made gives a failed row."""
-    names = names_of(pair)
+    names = pairing_names(pair)
     try:
         verifier: Verifier = make("verifiers", pair.verifier)
     except Exception as error:  # plug-in of another package
-        return failed(names, error)
-    kind = STAND_INS.get(pair.drafter) or kind_of(Spec.parse(pair.drafter))
+        return failure_row(names, error)
+    kind = STAND_INS.get(pair.drafter) or draft_kind_of(Spec.parse(pair.drafter))
     schedule = partial(made_schedule, pair.schedule)
     return pairing(names["verifier"], verifier, kind, pair.schedule, schedule, deep=pair.deep)
 
 
-def rows_of(
-    pairings: Sequence[Pairing],
+def enumerate_pairings(
+    pairings: Sequence[RulePairing],
     workers: int,
-    take_row: Callable[[Pairing, RuleRow], None],
-    begun: Callable[[Pairing], None] = lambda pairing: None,
+    take_row: Callable[[RulePairing, RuleRow], None],
+    begun: Callable[[RulePairing], None] = lambda pairing: None,
 ) -> list[RuleRow]:
     """Return the rows of `pairings` in their order; an enumeration that raises gives a failed row.
 
@@ -116,14 +116,14 @@ def rows_of(
     """
     rows: dict[int, RuleRow] = {}
 
-    def take(unit: tuple[int, Pairing], result: RuleRow | Exception) -> None:
+    def take(unit: tuple[int, RulePairing], result: RuleRow | Exception) -> None:
         index, pair = unit
         if isinstance(result, Exception):
-            result = failed(names_of(pair), result)
+            result = failure_row(pairing_names(pair), result)
         rows[index] = result
         take_row(pair, result)
 
-    def units() -> Iterator[tuple[int, Pairing]]:
+    def units() -> Iterator[tuple[int, RulePairing]]:
         for unit in enumerate(pairings):
             begun(unit[1])
             yield unit
@@ -133,7 +133,7 @@ def rows_of(
         map_units(processes, Enumeration(), units(), take)
     else:
         for unit in units():
-            take(unit, row_of(unit[1]))
+            take(unit, enumerate_pairing(unit[1]))
     return [rows[index] for index in range(len(pairings))]
 
 
@@ -144,11 +144,11 @@ class Enumeration(Work):
     def prepare(self) -> None:
         torch.set_num_threads(1)  # the other cores are for other processes
 
-    def __call__(self, unit: tuple[int, Pairing]) -> RuleRow:
-        return row_of(unit[1])
+    def __call__(self, unit: tuple[int, RulePairing]) -> RuleRow:
+        return enumerate_pairing(unit[1])
 
 
-def names_of(pair: Pairing) -> dict[str, Any]:
+def pairing_names(pair: RulePairing) -> dict[str, Any]:
     """Return the names of a pairing for its row."""
     return {"verifier": str(pair.verifier), "drafter": pair.drafter, "schedule": pair.schedule}
 
@@ -172,13 +172,13 @@ def pairing(
         probe = made_drafter(kind.make)
         refused = verifier.refuses(probe.drawn, probe.tree)
         subject = Subject(verifier, kind, schedule, refused, deep)
-        if not kind.rounds and (n := draws(subject)) > MOST_DRAWN:
+        if not kind.rounds and (n := count_uniforms(subject)) > MOST_DRAWN:
             reason = f"drafter {kind.name} draws {n} tokens a round at K = {LOOKAHEAD}"
             fields |= {"refused": None, "distance": None}
             return RuleRow(**fields, left_out=f"{reason}: up to {MOST_DRAWN} can be enumerated")
-        return enumerated(subject, fields)
+        return enumerate_settings(subject, fields)
     except Exception as error:  # a forced pairing or a plug-in may fail in any way
-        return failed({"guarantee": Guarantee.LOSSY.value, "refused": refused} | fields, error)
+        return failure_row({"guarantee": Guarantee.LOSSY.value, "refused": refused} | fields, error)
 
 
 def impossible_here(kind: DraftKind, schedule: Callable[[], Schedule]) -> str | None:
@@ -186,13 +186,13 @@ def impossible_here(kind: DraftKind, schedule: Callable[[], Schedule]) -> str | 
     try:
         drafter = made_drafter(kind.make)
     except Exception as error:
-        return f"drafter {kind.name} cannot be made over a table: {in_words(error)}"
+        return f"drafter {kind.name} cannot be made over a table: {summarise_error(error)}"
     if drafter.layers:
         return f"drafter {kind.name} reads hidden layers, and a table has none"
     try:
         schedule()
     except Exception as error:
-        return f"the schedule cannot be made without arguments: {in_words(error)}"
+        return f"the schedule cannot be made without arguments: {summarise_error(error)}"
     return None
 
 
@@ -205,7 +205,7 @@ class Subject(NamedTuple):
     refused: str | None
     deep: bool = False  # every case is walked
 
-    def case(self, setting: Setting, schedule: Schedule) -> Case:
+    def case(self, setting: CaseSetting, schedule: Schedule) -> Case:
         """Return the case of a setting under a schedule."""
         return Case(
             self.verifier,
@@ -222,11 +222,11 @@ class Subject(NamedTuple):
     def simple(self, qp: QP, lookahead: int) -> Case:
         """Return the case of one round in which the same distributions follow every text."""
         q, p = qp
-        setting = Setting("", Pair(len(q)), lookahead, (0,))
+        setting = CaseSetting("", ToyPair(len(q)), lookahead, (0,))
         case = self.case(setting, Constant(lookahead))
         return replace(case, q=lambda text: q, p=lambda text: p)
 
-    def settings(self) -> Iterator[tuple[Setting, Schedule]]:
+    def settings(self) -> Iterator[tuple[CaseSetting, Schedule]]:
         """Yield whole texts, or the kind's own rounds; then rounds of larger K, in its order.
 
         A schedule that is not constant chooses K itself, up to the largest. A rule that promises
@@ -255,7 +255,7 @@ class Subject(NamedTuple):
         return MAX_K if self.deep else self.kind.upto
 
 
-def draws(subject: Subject) -> int:
+def count_uniforms(subject: Subject) -> int:
     """Return the number of uniforms that a drafter requests in a round of K = `LOOKAHEAD`."""
     case = subject.case(TEXTS[0]._replace(lookahead=LOOKAHEAD), Constant(LOOKAHEAD))
     undivided = DiscoveredRule(subject.verifier, lambda facts, slot: [1.0])
@@ -263,7 +263,7 @@ def draws(subject: Subject) -> int:
     return sum(purpose is Purpose.DRAFT for purpose, _ in walk.facts.picked)
 
 
-def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
+def enumerate_settings(subject: Subject, names: dict[str, Any]) -> RuleRow:
     """Enumerate whole texts in every setting, then larger K until an error is found.
 
     A refused pairing is walked until an error is found.
@@ -299,14 +299,14 @@ def enumerated(subject: Subject, names: dict[str, Any]) -> RuleRow:
     )
 
 
-def failed(fields: dict[str, Any], error: Exception) -> RuleRow:
+def failure_row(fields: dict[str, Any], error: Exception) -> RuleRow:
     """Return the row of a pairing that could not be enumerated."""
     return RuleRow(
-        **{"guarantee": "", "refused": None} | fields, distance=None, error=in_words(error)
+        **{"guarantee": "", "refused": None} | fields, distance=None, error=summarise_error(error)
     )
 
 
-def in_words(error: Exception) -> str:
+def summarise_error(error: Exception) -> str:
     """Return the kind of an error and its first line."""
     lines = str(error).strip().splitlines() or ["no message"]
     return f"{type(error).__name__}: {lines[0][:300]}"

@@ -29,7 +29,7 @@ KINDS = ("plain", "plain", "plain", "ties", "zeros", "equal", "disjoint")
 
 
 @dataclass(frozen=True)
-class Pair:
+class ToyPair:
     """A target `q` and a draft model `p` over `vocab` tokens."""
 
     vocab: int = 3
@@ -77,10 +77,10 @@ class Pair:
             p = [w if token != a else 0.0 for token, w in enumerate(p)]
         elif kind == "sure":
             p = [float(token == a) for token in range(self.vocab)]
-        return normalised(q), normalised(p)
+        return normalise_weights(q), normalise_weights(p)
 
 
-def normalised(weights: Sequence[float]) -> tuple[float, ...]:
+def normalise_weights(weights: Sequence[float]) -> tuple[float, ...]:
     """Rescale weights to a sum of 1."""
     total = sum(weights)
     return tuple(w / total for w in weights)

@@ -66,7 +66,7 @@ class Evidence:
     def joined(cls, parts: Sequence["Evidence"]) -> "Evidence":
         """Concatenate evidence in order."""
         if not parts:
-            return empty()
+            return no_evidence()
         along = {"drawn": 1, "favoured": 1}
         return cls(
             **{
@@ -76,7 +76,7 @@ class Evidence:
         )
 
 
-def empty() -> Evidence:
+def no_evidence() -> Evidence:
     """Return the evidence of no tokens."""
     d = len(DIRECTIONS)
     return Evidence(
@@ -91,7 +91,7 @@ def empty() -> Evidence:
     )
 
 
-def places(emitted: Sequence[int]) -> Whole:
+def index_strata(emitted: Sequence[int]) -> Whole:
     """Return [n] the index stratum of each token, from the number of tokens of each round."""
     inside = [np.arange(count) for count in emitted]
     place = np.concatenate(inside) if inside else np.zeros(0)
@@ -188,7 +188,7 @@ class EProcess:
 
     def take(self, evidence: Evidence) -> Floats:
         """Add tokens; return [n] the logarithm of the total capital after each of them."""
-        steps = gains(evidence, self.band)
+        steps = bet_log_factors(evidence, self.band)
         paths = self.logs + np.cumsum(steps, axis=0)
         if len(paths) == 0:
             return np.zeros(0)
@@ -206,7 +206,7 @@ class EProcess:
         return max(held, key=lambda name: held[name])
 
 
-def gains(evidence: Evidence, band: Floats = NO_BAND) -> Floats:
+def bet_log_factors(evidence: Evidence, band: Floats = NO_BAND) -> Floats:
     """Return [n, B] the log factor of each token in each bet; 0 where the bet is not resolved."""
     steps = np.zeros((len(evidence), len(BETS)))
     for i, bet in enumerate(BETS):
@@ -272,7 +272,7 @@ def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) 
     edge = (hit - miss).astype(np.float32)
 
     def seen(kappa: float) -> bool:
-        chance = evidence.mass[:, DRAFT] + added(evidence, kappa)
+        chance = evidence.mass[:, DRAFT] + tilt_increase(evidence, kappa)
         hits = (uniforms < chance.astype(np.float32)).astype(np.float32)
         capital = total(start + (hits @ edge).astype(np.float64))
         return int((capital < alarm(level)).sum()) <= MISSED
@@ -283,7 +283,7 @@ def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) 
     for _ in range(STEPS):
         middle = (low + high) / 2
         low, high = (low, middle) if seen(middle) else (middle, high)
-    return float(added(evidence, high).mean())
+    return float(tilt_increase(evidence, high).mean())
 
 
 def inject(
@@ -292,7 +292,9 @@ def inject(
     """Count in how many of REPEATS seeded draws with a mean bias of `bias` the audit alarms."""
     kappa = tilt_of(evidence, bias)
     free = np.maximum(1 - evidence.mass[:, DRAFT], 1e-12)
-    chance = added(evidence, kappa) / free  # probability of replacing a token outside the set
+    chance = (
+        tilt_increase(evidence, kappa) / free
+    )  # probability of replacing a token outside the set
     caught = 0
     for repeat in range(REPEATS):
         u = np.random.default_rng([repeat, len(evidence)]).random(len(evidence))
@@ -305,7 +307,7 @@ def inject(
     return Control(bias, caught, REPEATS)
 
 
-def added(evidence: Evidence, kappa: float) -> Floats:
+def tilt_increase(evidence: Evidence, kappa: float) -> Floats:
     """Return [n] the increase of the favoured set's probability by a tilt of `kappa`."""
     return np.minimum(kappa * evidence.spread, 1 - evidence.mass[:, DRAFT])
 
@@ -315,7 +317,9 @@ def tilt_of(evidence: Evidence, bias: float) -> float:
     low, high = 0.0, tilt_limit(evidence)
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if added(evidence, middle).mean() < bias else (low, middle)
+        low, high = (
+            (middle, high) if tilt_increase(evidence, middle).mean() < bias else (low, middle)
+        )
     return high
 
 

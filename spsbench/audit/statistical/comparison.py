@@ -50,7 +50,7 @@ class Compared:
         return {name: getattr(self, name) for name in fields}
 
 
-def kind_of(
+def greedy_kind(
     pair: tuple[Token, Token], likeliest: Collection[Token], gap: float | None, tolerance: float
 ) -> GreedyKind:
     """Return TIE if `pair` are the reference's two likeliest, at most `tolerance` apart."""

@@ -78,7 +78,7 @@ class Test:
         return self.observed - self.expected
 
 
-def share(
+def share_test(
     evidence: Evidence, d: int, name: str, stratum: str = "all", where: Bits | None = None
 ) -> Test:
     """Return the share of tokens `where` (None: all) in the set of direction `d`, under a name."""
@@ -175,10 +175,10 @@ class MethodAudit:
     def shares(self) -> list[Test]:
         """Return observed and expected shares by direction, then by stratum, without empty ones."""
         tokens = self.evidence()
-        shares = [share(tokens, d, name) for d, name in enumerate(DIRECTIONS)]
+        shares = [share_test(tokens, d, name) for d, name in enumerate(DIRECTIONS)]
         for names, strata in ((INDEX_STRATA, tokens.index), (LENGTH_STRATA, tokens.length)):
             shares += [
-                share(tokens, DRAFT, DIRECTIONS[DRAFT], stratum, strata == i)
+                share_test(tokens, DRAFT, DIRECTIONS[DRAFT], stratum, strata == i)
                 for i, stratum in enumerate(names)
             ]
         return [test for test in shares if test.tokens]
@@ -256,7 +256,7 @@ class Finding:
 GROWTH = 1.1  # how far the sample grows before the simulated claim is computed again
 
 
-class Audit:
+class AuditWithBaseline:
     """The method under audit and its baseline, whose verdict is known at any time.
 
     Args:

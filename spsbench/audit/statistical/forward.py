@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.audit.statistical.betting import Floats
-from spsbench.audit.statistical.processed import processed
+from spsbench.audit.statistical.processed import process_logits
 from spsbench.engines.linear_layers import StandIn
 from spsbench.engines.quantization.layers import dequantise, format_of
 from spsbench.engines.session.states import keeps_states, one_by_one
@@ -28,8 +28,8 @@ from spsbench.methods.processors import processors_of
 from spsbench.models.adapters import adapter_of, merge_adapters
 from spsbench.models.cache import Loaded
 from spsbench.models.devices import free_bytes
-from spsbench.models.source import rounded
-from spsbench.models.third_party import silent
+from spsbench.models.source import quantise_linears
+from spsbench.models.third_party import silence
 from spsbench.settings.cell import Cell
 from spsbench.settings.processors import Processors
 
@@ -55,7 +55,7 @@ class Scorer:
         *,
         reload: bool = True,
     ) -> None:
-        self.model = (again(model) if reload else None) or model
+        self.model = (reload_in_float32(model) if reload else None) or model
         self.vocab_size, self.processors = vocab_size, processors
         context = model.config.get_text_config()
         self.limit: int | None = getattr(context, "max_position_embeddings", None)
@@ -76,7 +76,7 @@ class Scorer:
         if not tokens or keep <= 0:
             return np.zeros((0, self.vocab_size))
         with precise(self.model):
-            rows = plain(self.model, text, keep)
+            rows = score_plainly(self.model, text, keep)
         return self.processed(rows, text, len(prompt))
 
     def processed(self, rows: Tensor, text: Sequence[int], start: int) -> Floats:
@@ -89,11 +89,11 @@ class Scorer:
         """
         ends = range(len(text) - len(rows) + 1, len(text) + 1)
         logits = rows[:, : self.vocab_size].numpy()
-        return processed(logits, (text[:end] for end in ends), start, self.processors)
+        return process_logits(logits, (text[:end] for end in ends), start, self.processors)
 
 
 @torch.inference_mode()
-def plain(model: PreTrainedModel, text: Sequence[int], keep: int) -> Tensor:
+def score_plainly(model: PreTrainedModel, text: Sequence[int], keep: int) -> Tensor:
     """Return [keep, V] logits after each of the last `keep` tokens of `text`, on the host.
 
     The first of them is the last token of the prompt.
@@ -107,7 +107,7 @@ def plain(model: PreTrainedModel, text: Sequence[int], keep: int) -> Tensor:
     return (rows if rows.dtype == torch.float64 else rows.float()).cpu()
 
 
-def again(model: PreTrainedModel) -> PreTrainedModel | None:
+def reload_in_float32(model: PreTrainedModel) -> PreTrainedModel | None:
     """Load the model again in float32; None where files, memory or its code do not allow it."""
     folder = Path(str(model.config.name_or_path))
     plain_files = folder.is_dir() and any(folder.glob("*.safetensors"))
@@ -116,7 +116,7 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
     if not plain_files or quantised or need >= SHARE * free_bytes(model.device):
         return None
     try:
-        with silent():
+        with silence():
             copy = AutoModelForCausalLM.from_pretrained(
                 folder,
                 local_files_only=True,
@@ -129,14 +129,14 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
     # First in the dtype of the run: rounding the weights is part of the target.
     merge_adapters(copy, adapter, model.dtype)
     if (name := format_of(model)) is not None:
-        rounded(copy, name, folder)
+        quantise_linears(copy, name, folder)
         dequantise(copy)
     wide = torch.float64 if model.dtype == torch.float64 else torch.float32
     independent: PreTrainedModel = copy.to(wide).to(model.device).eval().requires_grad_(False)
     return independent
 
 
-def _unpacked(module: StandIn, wide: bool, *inputs: Any, **options: Any) -> Any:
+def _compute_as_stock(module: StandIn, wide: bool, *inputs: Any, **options: Any) -> Any:
     """Compute a layer that an engine packed as its stock one."""
     stock = deepcopy(module)  # the copy of a stand-in is the stock layer
     return (stock.float() if wide else stock)(*inputs, **options)
@@ -154,13 +154,13 @@ def precise(model: PreTrainedModel) -> Iterator[None]:
     for block, weights in zip(blocks, of_blocks, strict=True):
         kept = list[Tensor]()
         handles += [
-            block.register_forward_pre_hook(partial(_widen, weights, kept)),
+            block.register_forward_pre_hook(partial(_widen_in_place, weights, kept)),
             block.register_forward_hook(partial(_narrow, weights, kept), always_call=True),
         ]
-    _widen(outside, narrow_data)
+    _widen_in_place(outside, narrow_data)
     packed = [module for module in model.modules() if isinstance(module, StandIn)]
     for module in packed:
-        vars(module)["forward"] = partial(_unpacked, module, narrow)
+        vars(module)["forward"] = partial(_compute_as_stock, module, narrow)
     try:
         yield
     finally:
@@ -191,7 +191,7 @@ def _narrow_weights(module: nn.Module) -> list[nn.Parameter]:
     ]
 
 
-def _widen(weights: list[nn.Parameter], kept: list[Tensor], *call: Any) -> None:
+def _widen_in_place(weights: list[nn.Parameter], kept: list[Tensor], *call: Any) -> None:
     kept[:] = [weight.data for weight in weights]
     for weight in weights:
         weight.data = weight.data.float()

@@ -17,14 +17,14 @@ from spsbench.audit.statistical.comparison import (
     Compared,
     GreedyKind,
     GreedyResult,
-    kind_of,
+    greedy_kind,
     with_wrong_token,
 )
 from spsbench.audit.statistical.finding import LEADS, AuditVerdict
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.audit.statistical.positions import greatest_difference
-from spsbench.audit.statistical.referee import Text
-from spsbench.audit.statistical.texts import Prompt, generate, plain_cell
+from spsbench.audit.statistical.referee import AuditText
+from spsbench.audit.statistical.texts import NamedPrompt, generate_audited, plain_cell
 from spsbench.engines.eager import Eager
 from spsbench.engines.session.states import keeps_states
 from spsbench.methods.processors import processors_of
@@ -37,7 +37,7 @@ PAIR_KINDS = (GreedyKind.IDENTICAL, GreedyKind.TIE, GreedyKind.BUG)
 REPEATED = 3  # greedy prompts that are generated twice
 
 
-def compare(
+def compare_greedy(
     scorer: Scorer,
     prompt: Sequence[int],
     ars: Sequence[int],
@@ -65,7 +65,7 @@ def compare(
     epsilon = max(greatest_difference(reference.numpy(), row) for row in passes)
     logits = float(reference[a]), float(reference[b])
     gap = abs(logits[0] - logits[1])
-    kind = kind_of((a, b), reference.topk(2).indices.tolist(), gap, 2 * epsilon)
+    kind = greedy_kind((a, b), reference.topk(2).indices.tolist(), gap, 2 * epsilon)
     return Compared(name, kind, at, (a, b), gap, 2 * epsilon, logits)
 
 
@@ -128,21 +128,21 @@ def catches_wrong_token(
     row = torch.from_numpy(scorer.logits(prompt, tokens[: at + 1])[-1])
     third = int(row.topk(min(3, len(row))).indices[-1])
     planted = with_wrong_token(tokens, at, third)
-    return compare(scorer, prompt, tokens, planted, k).kind is GreedyKind.BUG
+    return compare_greedy(scorer, prompt, tokens, planted, k).kind is GreedyKind.BUG
 
 
-def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt]) -> Greedy:
+def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[NamedPrompt]) -> Greedy:
     """Compare each prompt under greedy ArS and SpS: identical, a rounding tie, or a bug."""
     began = time.perf_counter()
     plain, result, scorer = plain_cell(cell), Greedy(), Scorer.shared(cell, loaded)
     for number, prompt in enumerate(prompts):
-        ars = generate(plain, loaded, prompt.ids, prompt.name, 0).tokens
-        sps = generate(cell, loaded, prompt.ids, prompt.name, 0)
+        ars = generate_audited(plain, loaded, prompt.ids, prompt.name, 0).tokens
+        sps = generate_audited(cell, loaded, prompt.ids, prompt.name, 0)
         k = max(sps.drafted, default=0)
-        comparison = compare(scorer, prompt.ids, ars, sps.tokens, k, prompt.name)
+        comparison = compare_greedy(scorer, prompt.ids, ars, sps.tokens, k, prompt.name)
         result.compared.append(comparison)
         if number < REPEATED:
-            again = generate(plain, loaded, prompt.ids, prompt.name, 1)
+            again = generate_audited(plain, loaded, prompt.ids, prompt.name, 1)
             result.repeated &= again.tokens == ars
             result.planted &= catches_wrong_token(scorer, prompt.ids, ars, k)
         if comparison.kind is not GreedyKind.IDENTICAL:
@@ -151,7 +151,7 @@ def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt]) -> Greedy
     return result
 
 
-def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[Text]) -> Greedy:
+def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[AuditText]) -> Greedy:
     """Compare records of a greedy cell with the scorer's argmax, given each token's prefix."""
     result, shared = Greedy(), Scorer.shared(cell, loaded)
     scorer = Scorer(loaded.target, loaded.vocab_size, processors_of(cell, loaded))
@@ -161,7 +161,9 @@ def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[Text]) -> Greedy:
         at = next((i for i, (a, b) in enumerate(zip(best, tokens, strict=True)) if a != b), None)
         reference = tokens if at is None else [*tokens[:at], best[at]]
         emitted, k = tokens[: len(reference)], max(text.drafted, default=0)
-        result.compared.append(compare(shared, text.prompt, reference, emitted, k, text.name))
+        result.compared.append(
+            compare_greedy(shared, text.prompt, reference, emitted, k, text.name)
+        )
         if len(result.compared) == 1:
             result.planted = catches_wrong_token(shared, text.prompt, text.tokens, k)
     return result

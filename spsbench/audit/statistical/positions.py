@@ -25,14 +25,14 @@ from spsbench.audit.statistical.betting import (
     Evidence,
     Floats,
     Whole,
+    index_strata,
     lengths,
-    places,
 )
 from spsbench.settings.cell import WarpSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Distributions:
+class PositionProbs:
     """Distributions of n positions, and the distance of tokens from the boundary of the support."""
 
     probs: Floats  # [n, V]
@@ -62,7 +62,7 @@ def greatest_difference(a: Floats, b: Floats) -> float:
         return float(np.where(a == b, 0.0, np.abs(a - b)).max())
 
 
-def distributions_of(logits: Floats, warp: WarpSettings) -> Distributions:
+def distributions_of(logits: Floats, warp: WarpSettings) -> PositionProbs:
     """Return the n distributions of [n, V] logits under a warp of temperature above 0."""
     n, size = logits.shape
     scaled = (logits.astype(np.float64) - logits.max(-1, keepdims=True)) / warp.temperature
@@ -81,11 +81,11 @@ def distributions_of(logits: Floats, warp: WarpSettings) -> Distributions:
     if warp.min_p > 0:
         least = np.maximum(least, np.log(warp.min_p))
         probs = np.where(probs >= warp.min_p * probs.max(-1, keepdims=True), probs, 0.0)
-    return Distributions(probs / probs.sum(-1, keepdims=True), scaled, least, mass, warp.top_p)
+    return PositionProbs(probs / probs.sum(-1, keepdims=True), scaled, least, mass, warp.top_p)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Positions:
+class TextPositions:
     """The target's distributions at n tokens of a text, and what came."""
 
     probs: Floats  # [n, W] probabilities of all outcomes
@@ -112,7 +112,7 @@ def of_vocabulary(
     rounds: Sequence[int],
     first: int,
     draft: Floats | None,
-) -> Positions:
+) -> TextPositions:
     """Return the positions of tokens whose outcomes are all tokens of the vocabulary.
 
     Args:
@@ -130,20 +130,20 @@ def of_vocabulary(
         least = np.partition(probs, size - TOP, axis=-1)[:, size - TOP]
         tail = probs < least[:, None]
     here = slice(first, first + n)
-    return Positions(
+    return TextPositions(
         probs=probs,
         emitted=tokens,
         argmax=argmax,
         ends=ends,
         tail=tail,
-        index=places(rounds)[here],
+        index=index_strata(rounds)[here],
         length=lengths(here.stop)[here],
         draft=draft,
         tokens=tokens.tolist(),
     )
 
 
-def sets_of(at: Positions, favoured: Bits) -> Bits:
+def sets_of(at: TextPositions, favoured: Bits) -> Bits:
     """Return [n, D, W] the outcomes of each direction."""
     sets = np.stack([favoured, at.argmax, at.ends, at.tail], axis=1)
     if at.visible is not None:
@@ -152,7 +152,7 @@ def sets_of(at: Positions, favoured: Bits) -> Bits:
 
 
 def evidence(
-    at: Positions, favoured: Bits, rng: np.random.Generator, pull: Floats | None = None
+    at: TextPositions, favoured: Bits, rng: np.random.Generator, pull: Floats | None = None
 ) -> Evidence:
     """Return whether each token hit each set, the set's probability, and seeded draws of both.
 
@@ -169,7 +169,7 @@ def evidence(
     if at.visible is not None:
         mass[:, TAIL] = tail
         mass *= live[:, :, 0]  # no spread where nothing is resolved, so that controls skip it
-    drawn, within = draws(probs, sets, rng)
+    drawn, within = draw_sets(probs, sets, rng)
     bets = favoured.any(-1) & live[:, DRAFT, 0]
     return Evidence(
         hit=sets[rows, :, at.emitted] & live[:, :, 0],
@@ -183,7 +183,7 @@ def evidence(
     )
 
 
-def among_visible(at: Positions, visible: Bits) -> tuple[Floats, Bits, Floats]:
+def among_visible(at: TextPositions, visible: Bits) -> tuple[Floats, Bits, Floats]:
     """Return [n, W] probabilities of visible columns, [n, D, 2] resolved bets, [n] the tail's mass.
 
     The rest, of which a part may be hidden, comes with that probability beside them at most.
@@ -206,7 +206,7 @@ def masses(probs: Floats, sets: Bits) -> Floats:
     return np.stack([(probs * sets[:, d]).sum(-1) for d in range(sets.shape[1])], axis=1).clip(0, 1)
 
 
-def draws(probs: Floats, sets: Bits, rng: np.random.Generator) -> tuple[Bits, Bits]:
+def draw_sets(probs: Floats, sets: Bits, rng: np.random.Generator) -> tuple[Bits, Bits]:
     """Return [R, n, D] the sets that seeded draws hit, and of draws within the favoured set."""
     n, rows = len(probs), np.arange(len(probs))
     inside = probs * sets[:, DRAFT]
@@ -226,7 +226,7 @@ class Alternative(Protocol):
 
     name: str
 
-    def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+    def favoured(self, at: TextPositions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
         """Return [n, W] the favoured outcomes, and [n] what the fault adds to their probability.
 
         Args:
@@ -239,7 +239,7 @@ class DraftPreferred:
 
     name = "tokens that the draft model prefers"
 
-    def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+    def favoured(self, at: TextPositions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
         """Return where p > q, and the sum of p - q there; None: `draft` is absent or of bits."""
         if at.draft is None:
             return np.zeros(at.probs.shape, np.bool_), None
@@ -254,7 +254,7 @@ class Likeliest:
 
     name = "the likeliest token"
 
-    def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+    def favoured(self, at: TextPositions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
         """Return the argmax where a bet on it is possible; None: no pull."""
         # among all tokens where it is not certain, among columns where it is possible
         return at.argmax & (at.probs > 0 if at.keys else at.probs < 1), None
@@ -272,7 +272,7 @@ class Followed:
     def __init__(self, otherwise: Alternative | None = None) -> None:
         self._otherwise = otherwise
 
-    def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+    def favoured(self, at: TextPositions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
         """Favour what followed the newest two tokens last, else as `otherwise`; the sum is None."""
         favoured = np.zeros(at.probs.shape, np.bool_)
         text, last = [*context, *at.tokens], dict[tuple[Any, ...], Any]()
@@ -298,7 +298,7 @@ class Excess:
     def __init__(self) -> None:
         self._counts: dict[Any, list[float]] = {}
 
-    def favoured(self, at: Positions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
+    def favoured(self, at: TextPositions, context: Sequence[Any]) -> tuple[Bits, Floats | None]:
         """Favour columns above their expected counts, then count this text; the sum is None."""
         favoured, text = np.zeros(at.probs.shape, np.bool_), [*context, *at.tokens]
         stated = at.probs if at.stated is None else at.stated
@@ -328,7 +328,7 @@ class Excess:
 
 
 def evidence_of(
-    blocks: Iterable[Positions],
+    blocks: Iterable[TextPositions],
     alternatives: Sequence[Alternative],
     rng: np.random.Generator,
     context: Sequence[Any] = (),

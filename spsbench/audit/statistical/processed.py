@@ -12,7 +12,7 @@ from spsbench.audit.statistical.betting import Floats
 from spsbench.settings.processors import Processors
 
 
-def processed(
+def process_logits(
     logits: Floats, texts: Iterable[Sequence[int]], start: int, by: Processors | None
 ) -> Floats:
     """Return [n, V] logits under processors; where there are none, `logits` themselves.

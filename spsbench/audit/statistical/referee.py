@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 
 from spsbench.audit.statistical.betting import NO_BAND, Evidence, Floats
 from spsbench.audit.statistical.finding import Impossible
-from spsbench.audit.statistical.forward import PRECISE, Scorer, plain
+from spsbench.audit.statistical.forward import PRECISE, Scorer, score_plainly
 from spsbench.audit.statistical.positions import (
     Alternative,
-    Distributions,
     DraftPreferred,
     Followed,
     Likeliest,
-    Positions,
+    PositionProbs,
+    TextPositions,
     distributions_of,
     evidence_of,
     greatest_difference,
@@ -36,7 +36,7 @@ from spsbench.settings.cell import Cell, WarpSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class AuditText:
     """A generation in the form that the audit reads."""
 
     prompt: tuple[int, ...]
@@ -68,14 +68,14 @@ class Referee:
     seed: int = 0
 
     def examine(
-        self, text: Text, alternatives: Sequence[Alternative]
+        self, text: AuditText, alternatives: Sequence[Alternative]
     ) -> tuple[list[Evidence], list[Impossible]]:
         """Return a text's evidence for each alternative, and its impossible tokens."""
         impossible = self._beyond_the_end(text)
         crc = zlib.crc32(np.array(text.tokens, np.int64).tobytes())
         rng = np.random.default_rng([self.seed, crc, len(text.prompt)])
 
-        def positions() -> Iterator[Positions]:
+        def positions() -> Iterator[TextPositions]:
             for first, target, at in self.positions(text):
                 impossible.extend(self._outside(text, first, at, target.outside(at.emitted)))
                 yield at
@@ -83,8 +83,8 @@ class Referee:
         return evidence_of(positions(), alternatives, rng, text.prompt), impossible
 
     def positions(
-        self, text: Text, rows: int | None = ROWS
-    ) -> Iterator[tuple[int, Distributions, Positions]]:
+        self, text: AuditText, rows: int | None = ROWS
+    ) -> Iterator[tuple[int, PositionProbs, TextPositions]]:
         """Yield first position, distributions and positions of `rows` tokens; None: of all."""
         logits = self.scorer.logits(text.prompt, text.tokens)
         drafted = None if self.draft is None else self.draft.logits(text.prompt, text.tokens)
@@ -100,14 +100,16 @@ class Referee:
             at = of_vocabulary(target.probs, piece, self.eos, text.emitted, first, draft)
             yield first, target, at
 
-    def _outside(self, text: Text, first: int, at: Positions, gap: Floats) -> Iterator[Impossible]:
+    def _outside(
+        self, text: AuditText, first: int, at: TextPositions, gap: Floats
+    ) -> Iterator[Impossible]:
         """Yield tokens beyond `edge` outside the target's support; `gap` [n]: their distance."""
         for row in np.flatnonzero(gap > self.edge).tolist():
             before = (*text.prompt, *text.tokens[: first + row])[-SHOWN:]
             reason = f"outside the target's support by {gap[row]:.3g}"
             yield Impossible(text.name, first + row, int(at.emitted[row]), before, reason)
 
-    def _beyond_the_end(self, text: Text) -> list[Impossible]:
+    def _beyond_the_end(self, text: AuditText) -> list[Impossible]:
         """Return the first token after an EOS, or beyond the budget."""
         ended = [i for i, token in enumerate(text.tokens) if self.ends and token in self.eos]
         ends = [(at + 1, "after the text had ended") for at in ended[:1]]
@@ -119,11 +121,11 @@ class Referee:
         ]
 
 
-def rounding(
+def bound_rounding(
     model: PreTrainedModel,
     referee: Referee,
     alternatives: Sequence[Alternative],
-    texts: Sequence[Text],
+    texts: Sequence[AuditText],
 ) -> tuple[list[Floats], float]:
     """Return bounds on the effect of rounding on `texts`: a band for each alternative, and an edge.
 
@@ -139,7 +141,7 @@ def rounding(
         if not len(wide):
             continue
         whole = [*text.prompt, *text.tokens[: len(wide) - 1]]
-        rows = plain(model, whole, len(wide))
+        rows = score_plainly(model, whole, len(wide))
         narrow = referee.scorer.processed(rows, whole, len(text.prompt))
         edge = max(edge, 2 * greatest_difference(narrow, wide) / referee.warp.temperature)
         ((_, target, at),) = referee.positions(text, None)

@@ -15,13 +15,13 @@ import torch
 from spsbench.audit.statistical.betting import Evidence
 from spsbench.audit.statistical.finding import Impossible
 from spsbench.audit.statistical.positions import Alternative
-from spsbench.audit.statistical.referee import Referee, Text, alternatives_of, referee_of
+from spsbench.audit.statistical.referee import AuditText, Referee, alternatives_of, referee_of
 from spsbench.errors import UsageError
 from spsbench.generation import Generation
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.memory import ram
 from spsbench.models.cache import Loaded, ModelCache
-from spsbench.models.tokenizers import encode
+from spsbench.models.tokenizers import encode_text
 from spsbench.plugins import make
 from spsbench.settings.cell import OWN_LOOP, Cell
 from spsbench.settings.execution import Access, Workers
@@ -57,9 +57,9 @@ def with_weights(cell: Cell) -> Cell:
     return plain_here(cell) if cell.elsewhere else cell
 
 
-def text_of(prompt: Sequence[int], record: Record, name: str) -> Text:
+def audited_text(prompt: Sequence[int], record: Record, name: str) -> AuditText:
     """Return a record in the form that the audit reads."""
-    return Text(
+    return AuditText(
         tuple(prompt),
         tuple(record.tokens),
         tuple(r.emitted for r in record.rounds),
@@ -68,32 +68,34 @@ def text_of(prompt: Sequence[int], record: Record, name: str) -> Text:
     )
 
 
-def generate(cell: Cell, loaded: Loaded, prompt: Sequence[int], sample: str, repeat: int) -> Text:
+def generate_audited(
+    cell: Cell, loaded: Loaded, prompt: Sequence[int], sample: str, repeat: int
+) -> AuditText:
     """Generate one text of `cell`, by the shipping loop."""
     generation = Generation(cell, loaded, prompt, sample, repeat)
     for _ in generation:
         pass
-    return text_of(prompt, generation.record, f"{sample} #{repeat}")
+    return audited_text(prompt, generation.record, f"{sample} #{repeat}")
 
 
 SMALL = 200_000_000  # parameters of target and draft together; larger ones use all cores alone
 COPIES = 2  # copies of each model in a worker: the engine's and the scorer's
 
 
-class Prompt(NamedTuple):
+class NamedPrompt(NamedTuple):
     """A prompt by name."""
 
     name: str
     ids: tuple[int, ...]
 
 
-def prompts_of(
+def draw_prompts(
     cell: Cell,
     loaded: Loaded,
     tasks: Sequence[Spec],
     most: int,
     sample_seed: int | None = None,
-) -> list[Prompt]:
+) -> list[NamedPrompt]:
     """Return up to `most` prompts that fit the context with their output, from each task in turn.
 
     Each task gives its first prompts, or those that `sample_seed` draws.
@@ -101,12 +103,14 @@ def prompts_of(
     room = None if loaded.limit is None else loaded.limit - cell.max_new_tokens
 
     def fits(prompt: str) -> bool:
-        return room is None or len(encode(loaded.tokenizer, prompt)) <= room
+        return room is None or len(encode_text(loaded.tokenizer, prompt)) <= room
 
-    by_task: list[list[Prompt]] = []
+    by_task: list[list[NamedPrompt]] = []
     for spec in tasks:
         samples = take_samples(make("tasks", spec).samples, fits, most, sample_seed)
-        prompts = [Prompt(s.id, tuple(encode(loaded.tokenizer, s.prompt))) for s in samples]
+        prompts = [
+            NamedPrompt(s.id, tuple(encode_text(loaded.tokenizer, s.prompt))) for s in samples
+        ]
         by_task.append([p for p in prompts if room is None or len(p.ids) <= room])
     longest = max(map(len, by_task), default=0)
     mixed = [of_task[i] for i in range(longest) for of_task in by_task if i < len(of_task)]
@@ -117,16 +121,16 @@ class AuditJob(NamedTuple):
     """One text to examine: generated first, unless it is kept."""
 
     speculative: bool
-    prompt: Prompt
+    prompt: NamedPrompt
     repeat: int
-    kept: Text | None = None
+    kept: AuditText | None = None
 
 
 Examined = tuple[list[Evidence], list[Impossible]]
 """The evidence of a text for each alternative, and its impossible tokens."""
 
 
-def jobs(prompts: Sequence[Prompt]) -> Iterator[AuditJob]:
+def audit_jobs(prompts: Sequence[NamedPrompt]) -> Iterator[AuditJob]:
     """Yield jobs without end: for each prompt one ArS text between three SpS texts."""
     for cycle in count():
         for prompt in prompts:
@@ -136,8 +140,8 @@ def jobs(prompts: Sequence[Prompt]) -> Iterator[AuditJob]:
             yield AuditJob(True, prompt, 3 * cycle + 2)
 
 
-def plain_jobs(prompts: Sequence[Prompt]) -> Iterator[AuditJob]:
-    """Yield jobs without end: ArS texts that `jobs` does not make."""
+def plain_jobs(prompts: Sequence[NamedPrompt]) -> Iterator[AuditJob]:
+    """Yield jobs without end: ArS texts that `audit_jobs` does not make."""
     for cycle in count(1 << 20):
         for prompt in prompts:
             yield AuditJob(False, prompt, cycle)
@@ -163,10 +167,12 @@ class Workbench:
         """Return the workbench with another tolerance at the boundary of the support."""
         return replace(self, referee=replace(self.referee, edge=edge))
 
-    def generate(self, job: AuditJob) -> Text:
+    def generate(self, job: AuditJob) -> AuditText:
         """Generate the text of a job, unless it is kept."""
         cell = self.cell if job.speculative else self.plain
-        return job.kept or generate(cell, self.loaded, job.prompt.ids, job.prompt.name, job.repeat)
+        return job.kept or generate_audited(
+            cell, self.loaded, job.prompt.ids, job.prompt.name, job.repeat
+        )
 
     def examine(self, job: AuditJob) -> Examined:
         """Generate and examine a text."""

@@ -26,7 +26,7 @@ PLAN, RUN = "plan.json", "manifest.json"
 PLACES = ("out", "resume", "overwrite")
 
 
-@o.takes(LogOptions, *PLAN_OPTIONS, without=("decoder", "shard", "score"))
+@o.take_options(LogOptions, *PLAN_OPTIONS, without=("decoder", "shard", "score"))
 def plan(
     what: Annotated[
         str | None,
@@ -96,7 +96,7 @@ def plan(
         raise typer.Exit(fit_on(fitting, [Path(path) for path in options["trace"]]))
 
     if dry_run:
-        for values in combinations(options, temperatures, adapter or ()):
+        for values in plan_options(options, temperatures, adapter or ()):
             show_phases(what, values, form)
         say("dry run: nothing was written; texts that end early shorten the time")
         return
@@ -117,7 +117,7 @@ def plan(
             f"{what} is a run: expected a task, or a plan. Plan from its texts with --log {run}, "
             f"from its traces with --trace {run} --costs FILE"
         )
-    option_sets = combinations(options, temperatures, adapter or ())
+    option_sets = plan_options(options, temperatures, adapter or ())
     raise typer.Exit(run_plans(what, None, option_sets, plot=plot, fit=fitting, **shown))
 
 
@@ -130,7 +130,7 @@ def temperatures_of(text: str | None) -> list[float]:
     return list(dict.fromkeys(OF_CELL["temperature"].convert(value) for value in values))
 
 
-def combinations(
+def plan_options(
     options: Mapping[str, Any], temperatures: Sequence[float], adapters: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return the options of each plan: of several, each in a folder of `--out`.
@@ -175,7 +175,7 @@ def run_plans(
     else:
         shares = several and "adapter" not in option_sets[0]  # the models of each are its own
         pair = shared_models(parse(option_sets[0], *PLAN_OPTIONS)[-1]) if shares else None
-        with graceful(stopped) as interrupt, deferred_progress() as watch:
+        with graceful(plan_interrupted) as interrupt, deferred_progress() as watch:
             callbacks: dict[str, Any] = {"watch": watch, "fit": fit, "command": resume_command()}
             callbacks |= {"stop": lambda: interrupt.requested, "pair": pair}
             for options in option_sets:
@@ -183,7 +183,7 @@ def run_plans(
                     share_costs(plans[0].folder, Path(options["out"]))
                 plan = make_plan(task, **callbacks, **options)
                 if plan is None:
-                    say(stopped())
+                    say(plan_interrupted())
                     return interrupt.code
                 plans.append(plan)
     reports = [plan.report for plan in plans]
@@ -243,7 +243,7 @@ def show_phases(task: str | None, options: Mapping[str, Any], form: str) -> None
         print(with_flags(line))
 
 
-def stopped() -> str:
+def plan_interrupted() -> str:
     """Return the message that names the command to resume."""
     return f"stopped. Continue with: {resume_command()}"
 

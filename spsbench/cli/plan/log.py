@@ -28,7 +28,7 @@ def plan_from_log(
     from spsbench.reports.reporter import Report
 
     values = {name: value for name, value in options.items() if name not in ("log", "alpha")}
-    with graceful(stopped) as interrupt, deferred_progress() as watch:
+    with graceful(reading_interrupted) as interrupt, deferred_progress() as watch:
         answer = plan_log(
             list(options["log"]), watch=watch, stop=lambda: interrupt.requested, **values
         )
@@ -46,7 +46,7 @@ def plan_from_log(
     return interrupt.code if interrupt.requested else 0
 
 
-def stopped() -> str:
+def reading_interrupted() -> str:
     """Return the message of a reading that was interrupted."""
     return "stopped; the answer is of the requests so far"
 

@@ -38,7 +38,7 @@ class Codes(NamedTuple):
         """
         group = kind.group or weight.shape[1]
         blocks = torch.split(weight.detach(), ROWS)
-        parts = [_rounded(rows, group, kind.bits) for rows in blocks]
+        parts = [_round_to_codes(rows, group, kind.bits) for rows in blocks]
         numbers, scales = (torch.cat(part) for part in zip(*parts, strict=True))
         return cls(numbers, scales, group, kind.bits)
 
@@ -53,7 +53,7 @@ class Codes(NamedTuple):
         return groups.flatten(1)[:, :width]
 
 
-def _rounded(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
+def _round_to_codes(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
     """Return codes [out, in] int8 and scales [out, groups] float16 of `weight` [out, in]."""
     out, width = weight.shape
     values = pad(weight.to(torch.float32, copy=True), (0, -width % group)).view(out, -1, group)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
-from spsbench.engines.linear_layers import Packed, rows_of, slots, stock_linear
+from spsbench.engines.linear_layers import Packed, slots, stock_linear, weight_of
 from spsbench.engines.quantization.codes import FORMATS, Codes
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ def _weight(layer: Any) -> Tensor:
     """Return W [out, in]."""
     if isinstance(layer, OverCodes):
         return layer.codes.dense(torch.float32)
-    return layer.dense() if isinstance(layer, Packed) else rows_of(layer)
+    return layer.dense() if isinstance(layer, Packed) else weight_of(layer)
 
 
 def format_of(model: nn.Module) -> str | None:

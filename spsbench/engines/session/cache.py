@@ -41,7 +41,7 @@ def token_bytes(model: PreTrainedModel) -> int:
     return 2 * int(layers * heads * width) * int(model.dtype.itemsize)
 
 
-def doubled(least: int, capacity: int = 0, most: int | None = None) -> int:
+def grow_capacity(least: int, capacity: int = 0, most: int | None = None) -> int:
     """Return twice the room until `least` tokens fit, up to `most`: the model's context."""
     room = max(FIRST, capacity)
     while room < least:
@@ -75,7 +75,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if end > self.capacity:
-            self.widen(doubled(end, self.capacity, self.most))
+            self.widen(grow_capacity(end, self.capacity, self.most))
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
         self.length = end
@@ -180,7 +180,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         capacity = min((layer.capacity for layer in held), default=least)
         if least <= capacity:
             return
-        free, room = ram()[1], doubled(least, capacity, held[0].most)
+        free, room = ram()[1], grow_capacity(least, capacity, held[0].most)
         moved = capacity * held[0].token_bytes  # a layer is twice in memory while it is moved
         for rows in room, least:
             need = (rows - capacity) * self.token_bytes + moved

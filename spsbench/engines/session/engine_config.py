@@ -75,7 +75,7 @@ _PREPARED: WeakKeyDictionary[nn.Module, Prepared] = WeakKeyDictionary()
 _PLAIN = Prepared(EngineConfig(engine="fast", reason="not prepared"))
 
 
-def prepared(model: nn.Module) -> Prepared:
+def get_prepared(model: nn.Module) -> Prepared:
     """Return the configuration and replay of `model`; the plain ones if it is not prepared."""
     return _PREPARED.get(model, _PLAIN)
 

@@ -171,7 +171,7 @@ def attending(model: PreTrainedModel, cache: JointCache) -> Iterator[None]:
         del _pass.cache, _pass.implementation
 
 
-def attend(
+def attend_by_text(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -191,4 +191,4 @@ def attend(
 
 
 _ATTENTION = AttentionInterface()
-AttentionInterface.register(NAME, attend)
+AttentionInterface.register(NAME, attend_by_text)

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
-from spsbench.engines.session.engine_config import engine_config_of, prepared, set_engine_config
+from spsbench.engines.session.engine_config import engine_config_of, get_prepared, set_engine_config
 from spsbench.engines.session.states import keeps_states
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Variant
@@ -53,7 +53,7 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
             "them, to leave some out"
         )
     *_, layers = layers_of(model)
-    kept = _checked(len(layers), variant)
+    kept = _check_layers(len(layers), variant)
     twin: PreTrainedModel = _twin(model, _configurations(model, kept))
     parent, name, twins = layers_of(twin)
     for number, index in enumerate(kept):
@@ -67,12 +67,12 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{error} (without layers {sorted(variant.layers)})") from error
     if choice := engine_config_of(model):
-        replay = prepared(model).replay
+        replay = get_prepared(model).replay
         set_engine_config(twin, choice, None if replay is None else replay.attach(twin))
     return twin
 
 
-def _checked(count: int, variant: Variant) -> list[int]:
+def _check_layers(count: int, variant: Variant) -> list[int]:
     """Return the numbers of the layers that are kept; UsageError: none, or one beyond `count`."""
     if beyond := sorted(index for index in variant.layers if index >= count):
         raise UsageError(

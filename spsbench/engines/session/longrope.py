@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.loop.tree import places
+from spsbench.loop.tree import node_positions
 from spsbench.loop.types import LM, Scores
 
 
@@ -28,7 +28,7 @@ def border_of(model: PreTrainedModel) -> int | None:
     return min(borders, default=None)
 
 
-def bordered(open_session: Callable[[], LM], model: PreTrainedModel) -> LM:
+def open_at_border(open_session: Callable[[], LM], model: PreTrainedModel) -> LM:
     """Return a session with `model` that scores each token with its own set of factors."""
     border = border_of(model)
     return open_session() if border is None else TwoRopes(open_session(), open_session(), border)
@@ -51,12 +51,14 @@ class TwoRopes:
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
         """Feed as `EagerLM.append` does; each session is fed what it lacks of its part."""
         m, text = len(tokens), torch.cat([self._text.to(tokens.device), tokens])
-        where = torch.arange(len(text)) if parents is None else places(parents, len(text), 0)
+        where = (
+            torch.arange(len(text)) if parents is None else node_positions(parents, len(text), 0)
+        )
         near = where < self._border
         fresh = near[len(text) - m :]
         kept, count = fresh[m - keep :], int(fresh.sum())
         lacked = text[near.to(text.device)][self._short.length :]
-        short = self._short.append(lacked, int(kept.sum()), _among(near, parents))
+        short = self._short.append(lacked, int(kept.sum()), _parents_among(near, parents))
         scores = short._replace(
             hidden={n: states[len(states) - count :] for n, states in short.hidden.items()}
         )
@@ -82,7 +84,7 @@ class TwoRopes:
         self._long.commit(min(self._long.length, length))
 
 
-def _among(near: Tensor, parents: Tensor | None) -> Tensor | None:
+def _parents_among(near: Tensor, parents: Tensor | None) -> Tensor | None:
     """Return the parents of the nodes that are `near`, among themselves; None: there are none."""
     nodes = near[len(near) - (0 if parents is None else len(parents)) :]
     if parents is None or not bool(nodes.any()):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedConfig, PreTrainedModel
 
 from spsbench.engines.session.cache import number_of
-from spsbench.loop.tree import block_visible, places
+from spsbench.loop.tree import block_visible, node_positions
 
 
 class CausalMasks:
@@ -134,7 +134,10 @@ class Windows:
 
     def hide(self, mask: Tensor, parents: Tensor, m: int, cached: int) -> Tensor:
         """Return `mask` [1, 1, m, n] of a tree, over the newest n tokens, with windows."""
-        asks, keys = places(parents, m, cached), places(parents, cached + m, 0)[-mask.shape[-1] :]
+        asks, keys = (
+            node_positions(parents, m, cached),
+            node_positions(parents, cached + m, 0)[-mask.shape[-1] :],
+        )
         beyond = keys[None] <= asks[:, None] - self.size
         return mask.masked_fill(beyond.to(mask.device), torch.finfo(mask.dtype).min)
 
@@ -167,7 +170,7 @@ def _by_number(model: nn.Module, kinds: list[str]) -> dict[int, bool]:
 
 
 @contextmanager
-def narrowed(model: PreTrainedModel) -> Iterator[bool]:
+def narrow_windows(model: PreTrainedModel) -> Iterator[bool]:
     """Narrow the windows of `model` for a trial of a few tokens; yield whether it has any.
 
     Use it for masks alone: generate no text within it.

@@ -19,7 +19,7 @@ from spsbench.engines.session.session import FastLM
 from spsbench.loop.batch import Fed
 from spsbench.loop.drafter_context import CachePart
 from spsbench.loop.sampling import Warp, send
-from spsbench.loop.tree import additive_mask, places
+from spsbench.loop.tree import additive_mask, node_positions
 from spsbench.loop.types import LM, Scores
 
 
@@ -146,7 +146,7 @@ class PartialLM(EagerLM):
             return super()._mask(m, parents)
         chain = torch.arange(-1, m - 1) if parents is None else parents
         full = additive_mask(chain, m, self._length, self.model.dtype)
-        asks = places(chain, m, self.length)
+        asks = node_positions(chain, m, self.length)
         fed_positions = torch.arange(self._text, self.length + m)
         keys = torch.cat([self._cache.positions(self._text), fed_positions])
         beyond = keys[None] <= asks[:, None] - self.windows.size

@@ -28,9 +28,9 @@ from spsbench.engines.eager import (
     PREFILL_CHUNK,
     EagerLM,
     UnsupportedModelError,
+    logits_tolerance,
+    logits_width,
     ordinary,
-    rounding,
-    rows_of,
 )
 from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
 from spsbench.engines.session.masks import Masks, PassInputs
@@ -38,7 +38,7 @@ from spsbench.engines.session.states import (
     STATES,
     StateCache,
     bytes_of,
-    feed,
+    feed_tokens,
     keeps_states,
     one_by_one,
     run_by_rows,
@@ -199,7 +199,7 @@ def predecessors(m: int, start: int, parents: Tensor | None) -> list[int]:
 
 
 @torch.inference_mode()
-def register(model: PreTrainedModel) -> Stateful | None:
+def register_states(model: PreTrainedModel) -> Stateful | None:
     """Find the mixers of a model with states, and have every engine open `RecurrentLM` for it.
 
     Returns:
@@ -253,7 +253,7 @@ def find_mixers(model: PreTrainedModel) -> dict[int, nn.Module]:
         handles.append(module.register_forward_pre_hook(lambda m, x: begun.update({m: filled()})))
         handles.append(module.register_forward_hook(ended))
     try:
-        feed(model, ordinary(rows_of(model), 3), cache, 1)
+        feed_tokens(model, ordinary(logits_width(model), 3), cache, 1)
     finally:
         for handle in handles:
             handle.remove()
@@ -268,20 +268,20 @@ def find_mixers(model: PreTrainedModel) -> dict[int, nn.Module]:
 
 def _try_blocks(model: PreTrainedModel) -> Stateful:
     """Return how a model is fed, by a block after other tokens: in one, alone, states zeroed."""
-    text = ordinary(rows_of(model), PAST + BLOCK)
+    text = ordinary(logits_width(model), PAST + BLOCK)
     past = StateCache(model.config)
-    feed(model, text[:PAST], past, 1)
+    feed_tokens(model, text[:PAST], past, 1)
     states = {layer: past.take(layer) for layer in past.stateful}
 
     def block(zeroed: str = "") -> Tensor:
         """Return [BLOCK, V] logits of the block in one pass, after states of which some are 0."""
         cache = stock_cache(model)
-        feed(model, text[:PAST], cache, 1)
+        feed_tokens(model, text[:PAST], cache, 1)
         for layer in past.stateful:
             for state in getattr(cache.layers[layer], zeroed, {}).values():
                 if state is not None:
                     state.zero_()
-        logits: Tensor = feed(model, text[PAST:], cache, BLOCK, PAST).logits[0].float()
+        logits: Tensor = feed_tokens(model, text[PAST:], cache, BLOCK, PAST).logits[0].float()
         return logits
 
     alone, whole = one_by_one(model, text, BLOCK, PAST).float(), block()
@@ -290,7 +290,7 @@ def _try_blocks(model: PreTrainedModel) -> Stateful:
     ignored = any(torch.equal(block(kind), whole) for kind in kinds)
     half = model.dtype.itemsize < 4
     far = gap > OF_ROUNDING[half] * float(alone.std())
-    reads = not (far and ignored) and (gap <= rounding(alone) or half)
+    reads = not (far and ignored) and (gap <= logits_tolerance(alone) or half)
     if reads and far and not half:
         log.info(
             f"note: {type(model).__name__} has another distribution in passes over several tokens "

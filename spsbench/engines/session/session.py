@@ -15,7 +15,7 @@ from torch import Tensor
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.replay import MAX_ROWS, RollOut
 from spsbench.engines.session.cache import PreallocatedCache
-from spsbench.engines.session.engine_config import prepared, threads
+from spsbench.engines.session.engine_config import get_prepared, threads
 from spsbench.engines.session.joint import JointCache
 from spsbench.engines.session.masks import SLIDING, SPARE, CausalMasks, Masks, PassInputs
 from spsbench.loop.batch import Fed
@@ -27,7 +27,7 @@ class FastLM(EagerLM):
 
     def _open(self) -> None:
         """Open the caches and masks of an empty text."""
-        self._prepared = prepared(self.model)
+        self._prepared = get_prepared(self.model)
         sliding = None if self.windows is None else self.windows.sliding
         self._cache: PreallocatedCache = PreallocatedCache(self.limit, sliding)
         self._forgets = self.windows is not None and self.windows.forgets

@@ -49,7 +49,7 @@ def takes_masks(model: PreTrainedModel) -> bool:
     return "cache_params" not in inspect.signature(model.forward).parameters
 
 
-def feed(
+def feed_tokens(
     model: PreTrainedModel, tokens: Tensor, cache: DynamicCache, keep: int, start: int = 0
 ) -> Any:
     """Return the output of a stock pass over `tokens` [m], with logits of the last `keep`.
@@ -78,7 +78,7 @@ def one_by_one(
     prefill = min(prefill, len(tokens) - keep)
     for start, end in ((0, prefill), *((i, i + 1) for i in range(prefill, len(tokens)))):
         if end > start:
-            logits = feed(model, tokens[start:end], cache, 1, start).logits[0, -1:]
+            logits = feed_tokens(model, tokens[start:end], cache, 1, start).logits[0, -1:]
             rows = [*rows, logits][-keep:]
     return torch.cat(rows)
 
@@ -87,7 +87,7 @@ State = dict[str, dict[int, Any]]
 """The states of a layer: field -> number of the state -> its value."""
 
 
-def copied(fields: State) -> State:
+def copy_state(fields: State) -> State:
     """Return a state with tensors of its own, since layers write into theirs in place."""
     return {
         name: {n: x.clone() if isinstance(x, Tensor) else x for n, x in values.items()}
@@ -122,11 +122,11 @@ class StateCache(DynamicCache):  # type: ignore[misc]
 
     def take(self, layer: int) -> State:
         """Return a copy of the state of a layer."""
-        return copied({name: getattr(self.layers[layer], name) for name in FIELDS})
+        return copy_state({name: getattr(self.layers[layer], name) for name in FIELDS})
 
     def put(self, layer: int, state: State) -> None:
         """Set the state of a layer to a copy of `state`."""
-        for name, values in copied(state).items():
+        for name, values in copy_state(state).items():
             setattr(self.layers[layer], name, values)
 
     def steps(self, layer: int, run: Callable[[int], Any]) -> list[Any]:
@@ -194,7 +194,7 @@ class ByRows:
 
             return plain(*map(row, args), **{name: row(x) for name, x in kwargs.items()})
 
-        return joined(cache.steps(self.layer_idx, run))
+        return join_rows(cache.steps(self.layer_idx, run))
 
 
 def run_by_rows(mixer: nn.Module) -> None:
@@ -214,10 +214,10 @@ def rows_of_argument(value: Any, rows: slice, m: int) -> Any:
     return value
 
 
-def joined(results: Sequence[Any]) -> Any:
+def join_rows(results: Sequence[Any]) -> Any:
     """Return the results [1, 1, ...] of rows as one [1, m, ...], in tuples too."""
     if isinstance(results[0], Tensor):
         return torch.cat(list(results), dim=1)
     if isinstance(results[0], tuple):
-        return tuple(joined(parts) for parts in zip(*results, strict=True))
+        return tuple(join_rows(parts) for parts in zip(*results, strict=True))
     return results[0]

@@ -15,11 +15,11 @@ import msgspec
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.errors import DataError
 from spsbench.extensions.check.bets import SampledResult
-from spsbench.extensions.check.greedy import ServerGreedy, compare
+from spsbench.extensions.check.greedy import ServerGreedy, compare_served
 from spsbench.extensions.check.modes import long_prompt
 from spsbench.extensions.check.sampled import Sampled
-from spsbench.extensions.check.texts import GREEDY, OWN, Texts, unexercised
-from spsbench.extensions.check.weights import Weights
+from spsbench.extensions.check.texts import GREEDY, OWN, CheckTexts, why_unexercised
+from spsbench.extensions.check.weights import LocalModel
 from spsbench.serving.engines import Answer, Ask
 from spsbench.store.atomic import replace_file
 from spsbench.untrusted import read_json
@@ -32,7 +32,7 @@ STOP_LENGTH = 6  # characters, which several tokens write
 class Adversary:
     """Scenarios of a check; `truths` are greedy answers without drafts, half of long prompts."""
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: CheckTexts) -> None:
         self.texts, self.path, self.truths = texts, Path(str(texts.plan.adversary)), list[Answer]()
         journal, key, what = texts.journal, "connected/adversary", "a script, as vLLM writes it"
         about = read_json(self.path, what) if journal.asks else journal.read(key, dict)
@@ -44,7 +44,7 @@ class Adversary:
         self.special = [*sorted(ends), 0, 1, 2, self.vocab - 1]
         self.rare = self.special
 
-    async def run(self, draft: Weights | None) -> dict[str, ServerGreedy | SampledResult]:
+    async def run(self, draft: LocalModel | None) -> dict[str, ServerGreedy | SampledResult]:
         """Return the results by scenario; the script is left without drafts."""
         texts, plan, parts = self.texts, self.texts.plan, self.texts.plan.parts
         results: dict[str, ServerGreedy | SampledResult] = {}
@@ -93,9 +93,9 @@ class Adversary:
         answers = await self._asked(name, asks)
         drafts = await texts.drafts(f"adversary {name}", before, texts.answers[count:])
         compared = [in_letters(text.text) for text in answers] if name == STOP else answers
-        result = compare("the same server without drafts", bases, compared)
+        result = compare_served("the same server without drafts", bases, compared)
         result.reference += f", {drafts.accepted:,.0f} drafted tokens accepted" if drafts else ""
-        if why := unexercised(drafts, sum(text.tokens for text in answers)):
+        if why := why_unexercised(drafts, sum(text.tokens for text in answers)):
             result.doubts[AuditVerdict.HELD] = why
         return result
 

@@ -16,9 +16,9 @@ import msgspec
 from spsbench.audit.statistical.comparison import Compared, GreedyKind
 from spsbench.errors import first_line
 from spsbench.extensions.check.greedy import ServerGreedy
-from spsbench.extensions.check.texts import BASE, OWN, Texts
+from spsbench.extensions.check.texts import BASE, OWN, CheckTexts
 from spsbench.serving import wire
-from spsbench.serving.answers import Reader
+from spsbench.serving.answers import AnswerReader
 from spsbench.serving.engines import Ask
 from spsbench.untrusted import cut
 
@@ -64,7 +64,7 @@ class Reply:
     count: int | None = None
 
 
-class ReplyReader(Reader):
+class ReplyReader(AnswerReader):
     """Reads an answer with its calls of tools, whole or in chunks."""
 
     def __init__(self, hide: Any) -> None:
@@ -73,9 +73,9 @@ class ReplyReader(Reader):
 
     def _add(self, at: float, value: Any) -> None:
         super()._add(at, value)
-        for choice in wire.read(value, wire.Chunk).choices or ():
-            part = choice.delta or choice.message or wire.Part()
-            calls: list[Any] = wire.read(part.tool_calls or [], list[CALL])
+        for choice in wire.read_json(value, wire.Chunk).choices or ():
+            part = choice.delta or choice.message or wire.ContentPart()
+            calls: list[Any] = wire.read_json(part.tool_calls or [], list[CALL])
             for number, call in enumerate(calls):
                 place = number if call.index is None else call.index
                 name, arguments = self.calls.get(place, ["", ""])
@@ -90,7 +90,7 @@ class ReplyReader(Reader):
         return Reply(text, thoughts, calls, ids, answer.finish, count)
 
 
-async def check_tools(texts: Texts) -> ServerGreedy:
+async def check_tools(texts: CheckTexts) -> ServerGreedy:
     """Check calls of tools, free and forced, against their schemas and the baseline."""
     _, schemas = msgspec.json.schema_components(TOOLS.values())
     functions = [{"name": name, "parameters": schema} for name, schema in schemas.items()]
@@ -105,7 +105,7 @@ async def check_tools(texts: Texts) -> ServerGreedy:
     return await compare_forms(texts, "tools", "their schemas", requests)
 
 
-async def check_streams(texts: Texts) -> ServerGreedy:
+async def check_streams(texts: CheckTexts) -> ServerGreedy:
     """Compare streamed answers with whole ones, at every budget of tokens in `CUTS`."""
     prompts = (*REQUESTS[:2], *texts.plan.texts[:2])
     requests: list[Request] = [
@@ -115,13 +115,13 @@ async def check_streams(texts: Texts) -> ServerGreedy:
     return await compare_forms(texts, "stream", "whole answers", requests)
 
 
-def chat(texts: Texts, prompt: str, tokens: int) -> Ask:
+def chat(texts: CheckTexts, prompt: str, tokens: int) -> Ask:
     """Return a greedy chat, without log-probabilities."""
     return Ask(prompt, tokens, 0.0, texts.plan.seed, chat=True, ignore_eos=False)
 
 
 async def compare_forms(
-    texts: Texts, part: str, reference: str, requests: Sequence[Request]
+    texts: CheckTexts, part: str, reference: str, requests: Sequence[Request]
 ) -> ServerGreedy:
     """Compare whole and streamed replies, of tools with the baseline's too, and remark faults.
 
@@ -163,7 +163,7 @@ async def compare_forms(
     return ServerGreedy(f"{reference}{' and the baseline' * has_base}", compared)
 
 
-async def ask_all(texts: Texts, name: str, requests: Sequence[Request]) -> list[Reply]:
+async def ask_all(texts: CheckTexts, name: str, requests: Sequence[Request]) -> list[Reply]:
     """Return the replies of a server, by names that are keys, kept or asked for."""
     server, read = texts.servers[name], partial(msgspec.convert, type=Reply)
 

@@ -55,7 +55,7 @@ from spsbench.audit.statistical.betting import (
     claimable,
     inject,
 )
-from spsbench.audit.statistical.finding import AuditVerdict, Finding, MethodAudit, Test, share
+from spsbench.audit.statistical.finding import AuditVerdict, Finding, MethodAudit, Test, share_test
 from spsbench.audit.statistical.positions import (
     Alternative,
     DraftPreferred,
@@ -232,7 +232,7 @@ class ServerAudit(MethodAudit):
         """Return the observed and the expected share of each set that is not certain."""
         sets = [(alternative.name, i, DRAFT) for i, alternative in enumerate(self.alternatives)]
         return [
-            share(tokens, direction, name)
+            share_test(tokens, direction, name)
             for name, i, direction in [*sets, ("the tail", 0, TAIL), (END, 0, EOS)]
             if (mass := (tokens := self.evidence(i)).mass[:, direction]) @ (1 - mass) > 0
         ]

@@ -20,31 +20,31 @@ from spsbench.extensions.check.adversary import Adversary
 from spsbench.extensions.check.bets import SampledResult
 from spsbench.extensions.check.greedy import (
     ServerGreedy,
-    check_same,
-    compare,
+    check_same_model,
     compare_best,
+    compare_served,
     expect_by_weights,
     rounding_between,
 )
 from spsbench.extensions.check.journal import Journal
 from spsbench.extensions.check.modes import Modes
-from spsbench.extensions.check.options import CheckOptions, of_file
+from spsbench.extensions.check.options import CheckOptions, read_check_options
 from spsbench.extensions.check.sampled import UNDECIDED, Sampled
-from spsbench.extensions.check.speed import Level, Ratios, time_servers
+from spsbench.extensions.check.speed import LoadFigures, Ratios, time_servers
 from spsbench.extensions.check.texts import (
     BASE,
     CONNECTING,
     MAY_DO_IT,
     OWN,
     CheckProgress,
-    Texts,
-    unexercised,
+    CheckTexts,
+    why_unexercised,
 )
-from spsbench.extensions.check.weights import Weights, load_weights
+from spsbench.extensions.check.weights import LocalModel, load_weights
 from spsbench.hardware.signals import cancelling
 from spsbench.messages import ignore
 from spsbench.serving.acceptance import Acceptance
-from spsbench.serving.address import checked as checked_address
+from spsbench.serving.address import check_address as checked_address
 from spsbench.serving.engines import GREEDY_SAFE, Answer, Kind
 from spsbench.settings.options import parse
 from spsbench.settings.processors import Processors
@@ -65,7 +65,7 @@ class Checked:
     law: SampledResult | None = None
     greedy: ServerGreedy | None = None
     acceptance: Acceptance | None = None
-    speed: list[Level] = field(default_factory=list)
+    speed: list[LoadFigures] = field(default_factory=list)
     against_baseline: list[Ratios] = field(default_factory=list)
     modes: dict[str, ServerGreedy] = field(default_factory=dict)  # by part
     scenarios: dict[str, ServerGreedy | SampledResult] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Checked:
         return AuditVerdict.HELD if held else AuditVerdict.UNKNOWN
 
 
-async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
+async def check_texts(texts: CheckTexts, draft: LocalModel | None = None) -> Checked:
     """Run all requested parts."""
     began = time.monotonic()
     plan, parts = texts.plan, set(texts.plan.parts)
@@ -153,7 +153,7 @@ async def check_texts(texts: Texts, draft: Weights | None = None) -> Checked:
 
 
 def doubts_of(
-    checked: Checked, texts: Texts, answers: Sequence[Answer], drafts: Acceptance | None
+    checked: Checked, texts: CheckTexts, answers: Sequence[Answer], drafts: Acceptance | None
 ) -> dict[AuditVerdict, str]:
     """Return the verdicts on greedy texts that are not decided, with the reasons.
 
@@ -167,7 +167,7 @@ def doubts_of(
     by_itself = BASE not in texts.servers and texts.weights is None
     rows = [row for text in answers for row in text.stated] if by_itself else []
     tokens = sum(text.tokens for text in answers)
-    if why := unexercised(drafts, tokens, sum(not row for row in rows)):
+    if why := why_unexercised(drafts, tokens, sum(not row for row in rows)):
         doubts[AuditVerdict.HELD] = why
     if uncertain := {*texts.servers[OWN].uncertain} - GREEDY_SAFE:
         doubts[AuditVerdict.BIAS] = MAY_DO_IT.format(", ".join(sorted(uncertain)))
@@ -176,20 +176,20 @@ def doubts_of(
     return doubts
 
 
-def score_greedy(texts: Texts, greedy: Sequence[Answer]) -> list[tuple[Answer | None, Answer]]:
+def score_greedy(texts: CheckTexts, greedy: Sequence[Answer]) -> list[tuple[Answer | None, Answer]]:
     """Return what the weights expect of greedy texts, and these by ids; refuse other weights."""
     if texts.weights is None or not greedy:
         return []
     prompts = [texts.prompt_ids(texts.prompt(i), text) for i, text in enumerate(greedy)]
     pairs = zip(prompts, greedy, strict=True)
     scored = [expect_by_weights(texts.weights, *pair) for pair in pairs]
-    apart = check_same(texts.weights, scored)
+    apart = check_same_model(texts.weights, scored)
     log.info(f"weights are the server's: {apart:.2g} nats apart on the median")
     return scored
 
 
 async def compare_greedy(
-    texts: Texts, greedy: Sequence[Answer], scored: Sequence[tuple[Answer | None, Answer]]
+    texts: CheckTexts, greedy: Sequence[Answer], scored: Sequence[tuple[Answer | None, Answer]]
 ) -> ServerGreedy:
     """Compare greedy texts with the strongest reference that there is."""
     if BASE in texts.servers:
@@ -199,12 +199,14 @@ async def compare_greedy(
         result.repeated = [text.text for text in bases] == [text.text for text in again]
         return result
     if scored:
-        return compare("the weights", [base for base, _ in scored], [text for _, text in scored])
+        return compare_served(
+            "the weights", [base for base, _ in scored], [text for _, text in scored]
+        )
     return compare_best(greedy, None)
 
 
 async def compare_processed(
-    texts: Texts, plain: Sequence[tuple[Answer | None, Answer]]
+    texts: CheckTexts, plain: Sequence[tuple[Answer | None, Answer]]
 ) -> ServerGreedy | None:
     """Compare greedy texts under the processors with the weights, and name a fault that fits.
 
@@ -227,7 +229,7 @@ async def compare_processed(
         under = weights.under(processors)
         pairs = [expect_by_weights(under, *pair) for pair in zip(prompts, answers, strict=True)]
         bases, by_id = [base for base, _ in pairs], [text for _, text in pairs]
-        return compare("the weights", bases, by_id, tolerance=tolerance)
+        return compare_served("the weights", bases, by_id, tolerance=tolerance)
 
     result = compared(by)
     others: dict[str, Processors | None] = {"without any of them": None}
@@ -245,7 +247,7 @@ def run_check(
     given: Mapping[str, Any],
     keep: Path | None = None,
     *,
-    load: Callable[..., Weights] = load_weights,
+    load: Callable[..., LocalModel] = load_weights,
     watch: Callable[[CheckProgress], None] = ignore,
 ) -> Checked:
     """Check the server at `url`, or compute the results of kept answers anew; return all results.
@@ -260,7 +262,7 @@ def run_check(
     given = {name: value for name, value in given.items() if value is not None}
     if url is None:
         journal = Journal(Path(given["resume"]), resume=True, asks=False)
-        plan = of_file(journal.path, journal.plan, given)
+        plan = read_check_options(journal.path, journal.plan, given)
         load = partial(load, offline=True)
     else:
         (plan,) = parse(given, CheckOptions)
@@ -274,21 +276,21 @@ def run_check(
             f"a draft with other tokens than the weights ({draft.name}, {weights.name}): expected "
             "one vocabulary. Leave `draft` out"
         )
-    return examine(plan, weights, journal, draft=draft, watch=watch)
+    return examine_server(plan, weights, journal, draft=draft, watch=watch)
 
 
-def examine(
+def examine_server(
     plan: CheckOptions,
-    weights: Weights | None = None,
+    weights: LocalModel | None = None,
     journal: Journal | None = None,
     *,
-    draft: Weights | None = None,
+    draft: LocalModel | None = None,
     watch: Callable[[CheckProgress], None] = ignore,
 ) -> Checked:
     """Check a server and return all results; answers that the journal has are not requested."""
     journal = Journal(None) if journal is None else journal
     journal.begin(plan)
-    texts = Texts(plan, journal, weights, watch)
+    texts = CheckTexts(plan, journal, weights, watch)
     try:
         try:
             with cancelling():

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.audit.statistical.betting import Bits, Floats, lengths
-from spsbench.audit.statistical.positions import Positions
+from spsbench.audit.statistical.positions import TextPositions
 from spsbench.serving.engines import Stated
 from spsbench.serving.wire import UNLISTED
 
@@ -42,7 +42,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self.emitted)
 
-    def positions(self, visible: Bits | None) -> Positions:
+    def positions(self, visible: Bits | None) -> TextPositions:
         """Return what is known at each token; the last outcome is all tokens that are no column."""
         n, width = self.mass.shape
         probs = np.hstack([self.mass, np.clip(1 - self.mass.sum(1, keepdims=True), 0.0, 1.0)])
@@ -52,7 +52,7 @@ class Columns:
         tail[:, width] = width > 1
         for i, row in enumerate(self.keys):
             ends[i, : len(row)] = [key == END for key in row]
-        return Positions(
+        return TextPositions(
             probs=probs / probs.sum(1, keepdims=True),
             emitted=self.emitted,
             argmax=argmax,
@@ -198,7 +198,7 @@ def list_row(row: Stated, emitted: str, own: float) -> Listed:
 
     A key with two different probabilities is of two tokens, and left out of `top`.
     """
-    entries = resolved(row)
+    entries = resolve_row(row)
     is_cut = bool(entries) and any(key != emitted for key, _ in row[len(entries) :])
     if UNLISTED < own < 0 and all(key != emitted for key, _ in row):
         entries = sorted([*entries, (emitted, own)], key=lambda entry: -entry[1])
@@ -216,7 +216,7 @@ def list_row(row: Stated, emitted: str, own: float) -> Listed:
 
 def as_columns(rows: Sequence[Stated], tokens: Sequence[str]) -> Columns:
     """Return all that rows state as columns, whichever tokens were emitted."""
-    rows = [resolved(row) for row, _ in zip(rows, tokens, strict=False)]
+    rows = [resolve_row(row) for row, _ in zip(rows, tokens, strict=False)]
     n, width = len(rows), max([1, *map(len, rows)])
     mass, at = np.zeros((n, width)), np.full(n, width)
     keys = [[key for key, _ in row] for row in rows]
@@ -226,7 +226,7 @@ def as_columns(rows: Sequence[Stated], tokens: Sequence[str]) -> Columns:
     return Columns(keys, mass, at, list(tokens[:n]))
 
 
-def resolved(row: Stated) -> Stated:
+def resolve_row(row: Stated) -> Stated:
     """Return a row up to the first logarithm that states no probability (-9999, -inf, NaN)."""
     return list(takewhile(lambda entry: entry[1] > UNLISTED, row))
 

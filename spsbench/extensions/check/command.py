@@ -13,7 +13,7 @@ from spsbench.cli.terminal import write
 from spsbench.errors import Exit, UsageError
 from spsbench.extensions.check.options import CheckOptions
 from spsbench.hardware.signals import graceful
-from spsbench.registry import EXPECT, at, is_installed
+from spsbench.registry import EXPECT, attribute_at, is_installed
 from spsbench.version import __version__
 
 CODES = {"held": Exit.OK, "bias found": Exit.BIAS}  # whatever else is not valid as an audit
@@ -24,7 +24,7 @@ def file(help: str) -> Any:
     return o.option("Pipelines", metavar="FILE", help=help)
 
 
-@o.takes(CheckOptions, often=["weights", "chat"])
+@o.take_options(CheckOptions, often=["weights", "chat"])
 def check(
     url: Annotated[
         str | None, typer.Argument(metavar="URL", help="Address of the server, without an API key.")
@@ -52,15 +52,15 @@ def check(
     if format == "sarif" or expect or write_expect or junit:
         if not is_installed(EXPECT):
             raise UsageError("expected the extension 'conformance', for files of pipelines")
-        conclude = at(EXPECT)(expect, write_expect, junit)
+        conclude = attribute_at(EXPECT)(expect, write_expect, junit)
     from spsbench.cli.progress import deferred_progress
     from spsbench.extensions.check.check import run_check
-    from spsbench.serving.address import checked
+    from spsbench.serving.address import check_address
 
     o.check_page(format, out)
     place = None
     if url is not None:
-        parts, now = urlsplit(checked(url)), time.strftime("%m%d-%H%M%S")
+        parts, now = urlsplit(check_address(url)), time.strftime("%m%d-%H%M%S")
         place = Path(f"sps-check-{parts.hostname}-{parts.port or parts.scheme}-{now}.jsonl")
     try:
         with graceful(raises=True) as interrupt, deferred_progress() as watch:
@@ -82,8 +82,8 @@ def check(
             write(f"{sentence}\n")
     else:
         notes = tuple(f"- {note}" for note in page.notes(result))
-        tables = tuple(page.tables(result))
+        tables = tuple(page.check_tables(result))
         section = Section(title="", status="open", line=sentence, notes=notes, tables=tables)
-        show(page.as_json(result), format, section)
+        show(page.to_plain_values(result), format, section)
     code = CODES.get(result.verdict, Exit.NOT_VALID)
     raise typer.Exit(code if expect is None else Exit.WORSE if wrong else Exit.OK)

@@ -18,12 +18,12 @@ from spsbench.audit.statistical.comparison import (
     Compared,
     GreedyKind,
     GreedyResult,
-    kind_of,
+    greedy_kind,
     with_wrong_token,
 )
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.extensions.check.columns import BY_ID, chance, is_whole, resolved
-from spsbench.extensions.check.weights import Weights
+from spsbench.extensions.check.columns import BY_ID, chance, is_whole, resolve_row
+from spsbench.extensions.check.weights import LocalModel
 from spsbench.serving.engines import Answer, Stated
 from spsbench.serving.wire import UNLISTED
 
@@ -79,7 +79,7 @@ def describe(text: Compared) -> str:
     return ", ".join(parts)
 
 
-def compare(
+def compare_served(
     reference: str,
     bases: Sequence[Answer | None],
     texts: Sequence[Answer],
@@ -128,9 +128,9 @@ def compare_best(
 ) -> ServerGreedy:
     """Compare greedy texts with the baseline's, or with what the server itself states of them."""
     if bases is not None:
-        return compare("the baseline", bases, texts, names)
+        return compare_served("the baseline", bases, texts, names)
     stated = list(map(expect_by_itself, texts))
-    return compare("what the server itself states", stated, texts, names, LEAST)
+    return compare_served("what the server itself states", stated, texts, names, LEAST)
 
 
 def first_difference(base: Answer, text: Answer) -> int | None:
@@ -152,7 +152,7 @@ def compare_pair(
             return Compared(name, GreedyKind.IDENTICAL)
         shorter = min(len(base.keys), len(text.keys))
         return Compared(name, GreedyKind.BUG, shorter)  # one text ends before the other
-    row, key = distinct(base.stated[at]) if len(base.stated) > at else [], text.keys[at]
+    row, key = resolve_distinct(base.stated[at]) if len(base.stated) > at else [], text.keys[at]
     if not row or key in shared:
         return Compared(name, GreedyKind.UNKNOWN, at, (base.keys[at], key))
     logprobs = dict(row)
@@ -160,21 +160,21 @@ def compare_pair(
     if gap == 0.0:  # the baseline did not emit the token that it states as likeliest
         return Compared(name, GreedyKind.TIE, at, (base.keys[at], key), gap, tolerance)
     pair = row[0][0], key
-    kind = kind_of(pair, [listed for listed, _ in row[:2]], gap, tolerance)
+    kind = greedy_kind(pair, [listed for listed, _ in row[:2]], gap, tolerance)
     return Compared(name, kind, at, pair, gap, tolerance)
 
 
-def distinct(row: Stated) -> Stated:
+def resolve_distinct(row: Stated) -> Stated:
     """Return the resolved part of a row, of tokens with one key the likeliest."""
     first: dict[str, float] = {}
-    for key, logprob in resolved(row):
+    for key, logprob in resolve_row(row):
         first.setdefault(key, logprob)
     return list(first.items())
 
 
 def third_is_a_bug(base: Answer) -> bool:
     """Plant the third choice in the middle of a text and return whether it counts as a bug."""
-    rows = [distinct(row) for row in base.stated[: len(base.keys)]]
+    rows = [resolve_distinct(row) for row in base.stated[: len(base.keys)]]
     places = [i for i, row in enumerate(rows) if len(row) >= 3 and row[2][0] != base.keys[i]]
     if not places:
         return True
@@ -186,7 +186,7 @@ def third_is_a_bug(base: Answer) -> bool:
 def expect_rows(keys: Sequence[str], rows: Sequence[Stated]) -> Answer:
     """Return the likeliest tokens given the prefix of each of `keys`; where it ties, that one."""
     likeliest = []
-    for key, row in zip(keys, map(distinct, rows), strict=False):
+    for key, row in zip(keys, map(resolve_distinct, rows), strict=False):
         is_best = not row or dict(row).get(key) == row[0][1]
         likeliest.append((key, row[0][1] if row else UNLISTED) if is_best else row[0])
     names, logprobs = [key for key, _ in likeliest], [logprob for _, logprob in likeliest]
@@ -201,7 +201,7 @@ def expect_by_itself(text: Answer) -> Answer | None:
 
 
 def expect_by_weights(
-    weights: Weights, prompt: Sequence[int], text: Answer
+    weights: LocalModel, prompt: Sequence[int], text: Answer
 ) -> tuple[Answer | None, Answer]:
     """Return what the weights expect of a text, and the text by its ids."""
     ids = weights.tokens(text)
@@ -218,7 +218,7 @@ def expect_by_weights(
     return expect_rows(keys, rows) if rows else None, by_id
 
 
-def check_same(weights: Weights, pairs: Sequence[tuple[Answer | None, Answer]]) -> float:
+def check_same_model(weights: LocalModel, pairs: Sequence[tuple[Answer | None, Answer]]) -> float:
     """Reject weights of another model by what `expect_by_weights` returns; return their nats apart.
 
     The median of the texts decides, since a server's bug may spoil a text.
@@ -254,7 +254,7 @@ def shared_texts(answers: Sequence[Answer]) -> set[str]:
         for row, key, own in zip(answer.stated, answer.keys, answer.own, strict=False):
             if BY_ID.fullmatch(key):
                 continue
-            listed = resolved(row)
+            listed = resolve_row(row)
             counts = Counter(text for text, _ in listed)
             shared |= {text for text, count in counts.items() if count > 1 or not is_whole(text)}
             is_stated = own != 0.0 and own > UNLISTED  # engines write 0 for none

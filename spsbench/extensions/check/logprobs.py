@@ -15,7 +15,7 @@ import numpy as np
 from spsbench.audit.statistical.betting import Floats
 from spsbench.audit.statistical.comparison import Compared, GreedyKind
 from spsbench.extensions.check.greedy import ServerGreedy
-from spsbench.extensions.check.texts import Texts
+from spsbench.extensions.check.texts import CheckTexts
 from spsbench.serving.engines import Answer, Stated
 from spsbench.serving.http import RefusedError
 from spsbench.serving.wire import UNLISTED
@@ -26,7 +26,7 @@ LEAST = -9.0  # less likely tokens, which rounding moves further, are not compar
 FEW = 0.02  # share of tokens that may differ by more
 
 
-async def check_logprobs(texts: Texts) -> ServerGreedy:
+async def check_logprobs(texts: CheckTexts) -> ServerGreedy:
     """Compare what each server states of its answers, and of prompts, with the weights.
 
     Raises:

@@ -13,11 +13,11 @@ from itertools import product
 from typing import Any
 
 from spsbench.extensions.check.agents import check_streams, check_tools
-from spsbench.extensions.check.greedy import ServerGreedy, compare, compare_best
+from spsbench.extensions.check.greedy import ServerGreedy, compare_best, compare_served
 from spsbench.extensions.check.journal import REFUSED
 from spsbench.extensions.check.logprobs import check_logprobs
 from spsbench.extensions.check.options import TABLE
-from spsbench.extensions.check.texts import BASE, OWN, Texts
+from spsbench.extensions.check.texts import BASE, OWN, CheckTexts
 from spsbench.serving.acceptance import samples
 from spsbench.serving.engines import Answer, Ask
 from spsbench.serving.http import RefusedError
@@ -46,7 +46,7 @@ JSON_PROMPTS: tuple[tuple[str, str], ...] = tuple(
 class Modes:
     """Texts in the modes that are asked for, each compared with the text that it must equal."""
 
-    texts: Texts
+    texts: CheckTexts
     greedy: Sequence[Answer]  # in batches of their own
     results: dict[str, ServerGreedy] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)  # modes whose requests the server refuses
@@ -106,23 +106,23 @@ class Modes:
             sampled = replace(texts.ask(OWN, i, 1.0), warp=texts.plan.cut)
             asks += [(f"mixed/{i}", texts.ask(OWN, i, 0.0)), (f"beside/{i}", sampled)]
         mixed = (await texts.asked(OWN, asks))[::2]
-        return compare("greedy texts in batches of their own", self.greedy, mixed)
+        return compare_served("greedy texts in batches of their own", self.greedy, mixed)
 
     async def _cache(self) -> ServerGreedy:
         """Compare the second answers to long prompts with the first ones."""
         texts, prompts = self.texts, self.texts.plan.texts
         count = min(LONG_PROMPTS, len(prompts))
         asks = [texts.ask(OWN, i, 0.0, long_prompt(prompts, i)) for i in range(count)]
-        before = cached(await texts.page("/metrics"))
+        before = count_cached(await texts.page("/metrics"))
         first, again = [
             await texts.asked(OWN, [(f"{kind}/{i}", ask) for i, ask in enumerate(asks)])
             for kind in ("first", "again")
         ]
-        after = cached(await texts.page("/metrics"))
+        after = count_cached(await texts.page("/metrics"))
         if before is not None and after is not None:
             tokens = f"{after - before:,.0f} prompt tokens"
             texts.remark(f"cache: {tokens} came from a prefix cache, by the server's count")
-        return compare("the first answers to the same prompts", first, again)
+        return compare_served("the first answers to the same prompts", first, again)
 
 
 def long_prompt(prompts: Sequence[str], index: int) -> str:
@@ -135,7 +135,7 @@ def long_prompt(prompts: Sequence[str], index: int) -> str:
     return text
 
 
-def cached(page: Any) -> float | None:
+def count_cached(page: Any) -> float | None:
     """Return the prompt tokens that came from a cache, as a /metrics page counts them."""
     counts = [number for name, _, number in samples(page) if name.endswith(CACHED)]
     return sum(counts) if counts else None

@@ -16,8 +16,8 @@ from spsbench.settings.options import (
     Option,
     at_least,
     between,
-    numbers,
     parse,
+    reads_numbers,
 )
 from spsbench.settings.processors import PROCESSORS, ProcessorSettings
 
@@ -112,7 +112,8 @@ class CheckOptions(ProcessorSettings):
     max_tokens: Annotated[int, Option(AUDIT, at_least(1))] = 20_000
     seed: Annotated[int, Option(AUDIT, at_least(0), default_text="0")] = 0
     concurrency: Annotated[
-        tuple[int, ...], Option(SPEED, default_text="1,2,4,8", parse=numbers(1, MOST_TOGETHER))
+        tuple[int, ...],
+        Option(SPEED, default_text="1,2,4,8", parse=reads_numbers(1, MOST_TOGETHER)),
     ] = (1, 2, 4, 8)
     requests: Annotated[int, Option(SPEED, between(1, 100_000))] = 16
     adversary: Annotated[str | None, Option(AUDIT, metavar="FILE")] = None
@@ -201,7 +202,9 @@ class CheckOptions(ProcessorSettings):
         return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 
 
-def of_file(path: Path | None, values: Mapping[str, Any], given: Mapping[str, Any]) -> CheckOptions:
+def read_check_options(
+    path: Path | None, values: Mapping[str, Any], given: Mapping[str, Any]
+) -> CheckOptions:
     """Return the options that a file keeps, with the `given` ones in place of its own."""
     try:
         kept = {IN_FILES.get(n, n): v for n, v in values.items() if n in {*HEADER, *MAY_CHANGE}}

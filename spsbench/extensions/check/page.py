@@ -43,7 +43,9 @@ def sentence(checked: Checked) -> str:
         names = [name for name, part in checked.scenarios.items() if part.verdict is verdict]
         parts += [f"{verdict} in {len(names)} scenarios: {'; '.join(names)}"] if names else []
     for best in checked.against_baseline[:1]:
-        parts.append(f"speed-up {estimated(best.tpot)} at {best.concurrency} request(s) at a time")
+        parts.append(
+            f"speed-up {format_with_interval(best.tpot)} at {best.concurrency} request(s) at a time"
+        )
     if checked.verdict is AuditVerdict.NOT_AUDITED:
         parts.append("speed alone was measured, which says nothing of the text's distribution")
     sentences = ". ".join(part[:1].upper() + part[1:] for part in parts)
@@ -56,7 +58,7 @@ def server(checked: Checked) -> str:
     return f"{cut(checked.engine, LONGEST)}, {cut(checked.model, LONGEST)}"
 
 
-def tables(checked: Checked) -> list[TextTable]:
+def check_tables(checked: Checked) -> list[TextTable]:
     """Return the tables of all figures that there are."""
     listed = []
     rows: list[tuple[str, ...]]
@@ -80,16 +82,16 @@ def tables(checked: Checked) -> list[TextTable]:
     scenarios = [(n, str(part.verdict), part.line) for n, part in checked.scenarios.items()]
     listed.append(TextTable("Scenarios", ("drafts", "verdict", "result"), scenarios, names=1))
     if (acceptance := checked.acceptance) and acceptance.speculated:
-        rows = [(name, number(value, 3), term) for name, value, term in acceptance.rows()]
-        title = f"Acceptance ({acceptance.source}; {number(acceptance.rounds, 0)} rounds)"
+        rows = [(name, format_known(value, 3), term) for name, value, term in acceptance.rows()]
+        title = f"Acceptance ({acceptance.source}; {format_known(acceptance.rounds, 0)} rounds)"
         listed.append(TextTable(title, ("here", "value", "elsewhere"), rows))
     rows = [
         (
             str(level.concurrency),
             level.server + (f" ({level.failed} not timed)" if level.failed else ""),
-            *(estimated(times, 1000) for times in (level.ttft, level.tpot)),
-            estimated(level.user),
-            number(level.machine, 1),
+            *(format_with_interval(times, 1000) for times in (level.ttft, level.tpot)),
+            format_with_interval(level.user),
+            format_known(level.machine, 1),
         )
         for level in checked.speed
     ]
@@ -99,8 +101,8 @@ def tables(checked: Checked) -> list[TextTable]:
     rows = [
         (
             *(str(r.concurrency), str(r.pairs)),
-            *map(estimated, (r.tpot, r.ttft, r.user)),
-            number(r.machine, 2),
+            *map(format_with_interval, (r.tpot, r.ttft, r.user)),
+            format_known(r.machine, 2),
         )
         for r in checked.against_baseline
     ]
@@ -109,12 +111,12 @@ def tables(checked: Checked) -> list[TextTable]:
     return [table for table in listed if table.rows]
 
 
-def number(value: float | None, digits: int) -> str:
+def format_known(value: float | None, digits: int) -> str:
     """Format a figure; one that is none, or not finite, is not known."""
     return "n/a" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def estimated(value: Estimate | None, scale: float = 1.0) -> str:
+def format_with_interval(value: Estimate | None, scale: float = 1.0) -> str:
     """Format a figure with its interval."""
     if value is None:
         return "n/a"
@@ -146,7 +148,7 @@ def notes(checked: Checked) -> list[str]:
     return [cut(line, LONGEST_LINE) for line in lines]
 
 
-def as_json(checked: Checked) -> dict[str, Any]:
+def to_plain_values(checked: Checked) -> dict[str, Any]:
     """Return all results as plain values; a figure that is not finite is None."""
 
     def plain(value: Any) -> Any:
@@ -169,7 +171,7 @@ def as_html(checked: Checked, version: str) -> str:
         status=STATUSES.get(checked.verdict, "open"),
         line=sentence(checked),
         notes=tuple(notes(checked)),
-        tables=tuple(tables(checked)),
+        tables=tuple(check_tables(checked)),
     )
     about = {
         "server": server(checked),

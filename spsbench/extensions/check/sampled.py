@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from spsbench.audit.statistical.finding import Audit, AuditVerdict, Finding
+from spsbench.audit.statistical.finding import AuditVerdict, AuditWithBaseline, Finding
 from spsbench.extensions.check.bets import Band, Mode, SampledResult, ServerAudit, band_between
 from spsbench.extensions.check.columns import Columns, TopLists, as_columns
 from spsbench.extensions.check.modes import long_prompt
-from spsbench.extensions.check.texts import BASE, MAY_DO_IT, OWN, Texts, unexercised
-from spsbench.extensions.check.weights import Cut, Weights
+from spsbench.extensions.check.texts import BASE, MAY_DO_IT, OWN, CheckTexts, why_unexercised
+from spsbench.extensions.check.weights import Cut, LocalModel
 from spsbench.serving.acceptance import Acceptance
 from spsbench.serving.engines import Answer, Kind, Stated
 
@@ -38,7 +38,7 @@ NOT_TOLD = "the engine does not tell how many of them were drafted"
 class Sampled:
     """Sampled texts of a check and their audit."""
 
-    def __init__(self, texts: Texts, draft: Weights | None = None) -> None:
+    def __init__(self, texts: CheckTexts, draft: LocalModel | None = None) -> None:
         self.texts, self.plan, self.draft = texts, texts.plan, draft
         self.weights, self.servers = texts.weights, texts.servers
         self._long = "cache" in self.plan.parts
@@ -142,7 +142,7 @@ class Sampled:
         """Return a finding, undecided where its claim was not exercised or has another cause."""
         uncertain = ", ".join(self.servers[OWN].uncertain)
         line, verdict = finding.line, finding.verdict
-        why = unexercised(drafts, audit.tokens, audit.unstated)
+        why = why_unexercised(drafts, audit.tokens, audit.unstated)
         if verdict is AuditVerdict.BIAS and uncertain and not finding.shared:
             verdict, line = AuditVerdict.UNKNOWN, f"{MAY_DO_IT.format(uncertain)}: {line}"
         elif verdict is not AuditVerdict.BIAS and why:
@@ -163,8 +163,10 @@ class Sampled:
         draft = self.draft is not None
         return ServerAudit(name, rounding, self.plan.level, draft=draft, hides=hides)
 
-    def _paired(self, audits: Mapping[str, ServerAudit]) -> Audit:
-        return Audit(audits[OWN], audits.get(BASE), self.plan.bias, AuditVerdict.UNKNOWN)
+    def _paired(self, audits: Mapping[str, ServerAudit]) -> AuditWithBaseline:
+        return AuditWithBaseline(
+            audits[OWN], audits.get(BASE), self.plan.bias, AuditVerdict.UNKNOWN
+        )
 
     def _may_hide(self, name: str, mode: Mode) -> bool:
         """Return whether a server may hide tokens, such as those that end a text.
@@ -252,7 +254,9 @@ class Sampled:
         prompts = [self.texts.prompt(i) for i in range(ROUNDING)]
         asks = [self.texts.ask(BASE, i, 1.0) for i in range(ROUNDING)] if name == BASE else []
         if name == OWN:
-            prompts = [part for start in self.plan.texts for part in beginnings(start)][:FIRSTS]
+            prompts = [part for start in self.plan.texts for part in shorter_prompts(start)][
+                :FIRSTS
+            ]
             asks = [replace(self.texts.ask(OWN, 0, 1.0, start), tokens=1) for start in prompts]
         keyed = [(f"rounding/{i}", ask) for i, ask in enumerate(asks)]
         answers = await self.texts.asked(name, keyed)
@@ -273,7 +277,7 @@ class Sampled:
         return band
 
 
-def beginnings(prompt: str) -> list[str]:
+def shorter_prompts(prompt: str) -> list[str]:
     """Return a prompt and two shorter ones, cut between words."""
     words = prompt.split(" ")
     return [" ".join(words[: max(1, len(words) * part // 3)]) for part in (3, 2, 1)]

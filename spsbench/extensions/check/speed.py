@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from spsbench.errors import UnavailableError
-from spsbench.extensions.check.texts import OWN, Texts
-from spsbench.metrics.intervals import Estimate, Jackknife, over
+from spsbench.extensions.check.texts import OWN, CheckTexts
+from spsbench.metrics.intervals import Estimate, Jackknife, ratio_of
 from spsbench.serving.engines import Answer, Ask
 
 BLOCKS = 2  # of each server at each concurrency
@@ -52,7 +52,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LoadFigures:
     """The figures of one server at one concurrency."""
 
     server: str
@@ -93,7 +93,7 @@ def jackknife(rows: Sequence[Sequence[Timed]]) -> Jackknife | None:
     return Jackknife(sums.reshape(len(rows), -1), clusters[1])
 
 
-def level(server: str, concurrency: int, blocks: Sequence[Block]) -> Level:
+def level(server: str, concurrency: int, blocks: Sequence[Block]) -> LoadFigures:
     """Return the figures of one server."""
     requests = sum(map(len, blocks))
     timed = [answer for block in blocks for answer in block if answer is not None]
@@ -101,9 +101,9 @@ def level(server: str, concurrency: int, blocks: Sequence[Block]) -> Level:
     wall, counts = sum(map(wall_time, blocks)), [t.tokens for t in timed if t.tokens is not None]
 
     def figure(numerator: int, denominator: int) -> Estimate | None:
-        return sums.estimate(over(numerator, denominator), denominator) if sums else None
+        return sums.estimate(ratio_of(numerator, denominator), denominator) if sums else None
 
-    return Level(
+    return LoadFigures(
         server=server,
         concurrency=concurrency,
         requests=requests,
@@ -115,8 +115,12 @@ def level(server: str, concurrency: int, blocks: Sequence[Block]) -> Level:
     )
 
 
-def ratios(
-    concurrency: int, blocks: Sequence[Block], base: Sequence[Block], own_level: Level, other: Level
+def compare_requests(
+    concurrency: int,
+    blocks: Sequence[Block],
+    base: Sequence[Block],
+    own_level: LoadFigures,
+    other: LoadFigures,
 ) -> Ratios:
     """Compare paired requests: those at equal positions in blocks of equal number."""
     pairs = [
@@ -129,7 +133,7 @@ def ratios(
 
     def better(top: int, bottom: int) -> Estimate | None:
         def ratio(s: Any) -> Any:
-            return over(top, bottom)(s) / over(WIDTH + top, WIDTH + bottom)(s)
+            return ratio_of(top, bottom)(s) / ratio_of(WIDTH + top, WIDTH + bottom)(s)
 
         return sums.estimate(ratio, ONE) if sums else None
 
@@ -146,10 +150,10 @@ def wall_time(block: Block) -> float:
     return max(ends) - min(answer.began for answer in timed) if timed else 0.0
 
 
-async def time_servers(texts: Texts) -> tuple[list[Level], list[Ratios]]:
+async def time_servers(texts: CheckTexts) -> tuple[list[LoadFigures], list[Ratios]]:
     """Return the figures of each server, and the ratios to the baseline, by concurrency."""
     plan, servers, journal = texts.plan, list(texts.servers), texts.journal
-    levels: list[Level] = []
+    levels: list[LoadFigures] = []
     to_baseline: list[Ratios] = []
     for place, together in enumerate(plan.concurrency):
         texts.report(f"speed, {together} at a time", place, len(plan.concurrency))
@@ -172,11 +176,11 @@ async def time_servers(texts: Texts) -> tuple[list[Level], list[Ratios]]:
         levels += of_servers
         if len(of_servers) == 2:
             audited, baseline = blocks.values()
-            to_baseline.append(ratios(together, audited, baseline, *of_servers))
+            to_baseline.append(compare_requests(together, audited, baseline, *of_servers))
     return levels, to_baseline
 
 
-async def time_block(texts: Texts, name: str, together: int, first: int, count: int) -> Block:
+async def time_block(texts: CheckTexts, name: str, together: int, first: int, count: int) -> Block:
     """Time greedy answers to prompts that the check has not asked for yet.
 
     Args:

@@ -11,12 +11,12 @@ import msgspec
 
 from spsbench.extensions.check.journal import COUNTED, Journal
 from spsbench.extensions.check.options import CheckOptions
-from spsbench.extensions.check.weights import Weights
+from spsbench.extensions.check.weights import LocalModel
 from spsbench.messages import ignore
-from spsbench.serving.acceptance import Acceptance, between, contradiction, counters, of_answers
+from spsbench.serving.acceptance import Acceptance, contradiction, counters, of_answers, page_delta
 from spsbench.serving.address import BASELINE_KEY, KEY
-from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, probe_streams
-from spsbench.serving.http import Client, Limits
+from spsbench.serving.engines import Answer, Ask, Kind, Server, detect_engine, probe_streams
+from spsbench.serving.http import Client, HttpLimits
 from spsbench.untrusted import cut
 
 GREEDY = 8  # prompts at temperature 0
@@ -59,12 +59,12 @@ class CheckProgress:
 
 
 @dataclass
-class Texts:
+class CheckTexts:
     """Requests of a check, their answers, and remarks about them."""
 
     plan: CheckOptions
     journal: Journal
-    weights: Weights | None = None
+    weights: LocalModel | None = None
     watch: Callable[[CheckProgress], None] = ignore
     servers: dict[str, Server] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Texts:
 
     async def connect(self, stack: AsyncExitStack) -> None:
         """Connect to the servers, or take what was kept of them where none is asked."""
-        plan, limits = self.plan, Limits(self.plan.timeout, retries=self.plan.retries)
+        plan, limits = self.plan, HttpLimits(self.plan.timeout, retries=self.plan.retries)
         self.watch(self.progress)
         for name, url, key, model in (
             (OWN, plan.url, KEY, plan.model),
@@ -106,7 +106,7 @@ class Texts:
                 self.servers[name] = self.journal.read(kept, partial(server_of, client))
                 continue
             client = await stack.enter_async_context(client)
-            server = await connect(client, model, chat=plan.chat)
+            server = await detect_engine(client, model, chat=plan.chat)
             self.servers[name] = server
             await probe_streams(server, chat=plan.chat)
             self.journal.note(kept, {key: getattr(server, key) for key in SERVER_FIELDS})
@@ -139,7 +139,7 @@ class Texts:
                 self.journal.keep(key, {"before": before, "after": after})
         read = partial(msgspec.convert, type=dict[str, dict[str, float]])
         pages = self.journal.read(key, read) if key in self.journal else {}
-        counts = between(pages.get("before", {}), pages.get("after", {}))
+        counts = page_delta(pages.get("before", {}), pages.get("after", {}))
         if counts is None or (self.journal.resumed and not counts.rounds):
             return None  # answers of an earlier start are not among these counts
         if wrong := contradiction(counts, sum(a.tokens for a in answers), len(answers)):
@@ -229,7 +229,7 @@ class Texts:
         return [task.result() for task in tasks]
 
 
-def unexercised(drafts: Acceptance | None, tokens: int, unstated: int = 0) -> str:
+def why_unexercised(drafts: Acceptance | None, tokens: int, unstated: int = 0) -> str:
     """Return why nothing is known of drafted tokens among audited ones; empty if something is.
 
     Args:

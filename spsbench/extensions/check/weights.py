@@ -21,7 +21,7 @@ import numpy as np
 
 from spsbench.audit.statistical.betting import Bits, Floats
 from spsbench.audit.statistical.positions import distributions_of
-from spsbench.audit.statistical.processed import processed
+from spsbench.audit.statistical.processed import process_logits
 from spsbench.errors import DataError
 from spsbench.extensions.check.columns import BY_ID, END, Columns, as_columns, is_whole
 from spsbench.serving.engines import Answer, Stated
@@ -75,7 +75,7 @@ def cut_probs(logits: Floats, temperature: float, cut: Cut) -> tuple[Floats, Bit
 
 
 @dataclass(frozen=True)
-class Weights:
+class LocalModel:
     """A model scored on this machine.
 
     Args:
@@ -98,13 +98,13 @@ class Weights:
     bos: int | None = None
     processors: Processors | None = None
 
-    def under(self, processors: Processors | None) -> "Weights":
+    def under(self, processors: Processors | None) -> "LocalModel":
         """Return the same weights, which score texts under `processors`; None: under none."""
 
         def score(prompt: Sequence[int], tokens: Sequence[int]) -> Floats:
             logits = self.score(prompt, tokens)
             texts = ([*prompt, *tokens[:at]] for at in range(len(logits)))
-            return processed(logits, texts, len(prompt), processors)
+            return process_logits(logits, texts, len(prompt), processors)
 
         return self if processors is None else replace(self, score=score)
 
@@ -129,7 +129,7 @@ class Weights:
         prompt: Sequence[int],
         answer: Answer,
         temperature: float,
-        draft: "Weights | None" = None,
+        draft: "LocalModel | None" = None,
         cut: Cut = Cut(),  # frozen
     ) -> Columns:
         """Score an answer and sort the distributions into columns; with those `draft` prefers.
@@ -211,7 +211,7 @@ class Weights:
 
 def load_weights(
     name: str, *, adapter: str | None = None, offline: bool = False, **sampling: Any
-) -> Weights:
+) -> LocalModel:
     """Load a model in float32, to score tokens by a plain forward pass without a cache.
 
     Args:
@@ -233,7 +233,7 @@ def load_weights(
 
     texts = tokenizer.batch_decode([[i] for i in range(loaded.vocab_size)])
     special = set(tokenizer.all_special_ids)
-    return Weights(
+    return LocalModel(
         name=str(cell.target),
         score=Scorer(loaded.target, loaded.vocab_size, reload=False).logits,
         encode=lambda text: list(tokenizer.encode(text)),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spsbench.audit.exact.draft_kinds import FORKS, LEAVES, SIBLINGS, TREE
-from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact.tables import ToyPair
 from spsbench.errors import UsageError
 from spsbench.loop.types import Draft, Drawn, Guarantee, Purpose, Verifier
 from spsbench.plugins import make
@@ -166,7 +166,7 @@ def round_of(
 ) -> tuple[Draft, Tensor] | None:
     """Return a draft of a shape and [N + 1, V] q; None where no token is left for a sibling."""
     vocab = max(map(shape.count, shape), default=1) + stream.randrange(1, 3)
-    pair = Pair(vocab, stream.randrange(1 << 30), KINDS)
+    pair = ToyPair(vocab, stream.randrange(1 << 30), KINDS)
     paths: list[tuple[int, ...]] = [()]
     rows: list[list[float]] = []
     for node, parent in enumerate(shape):

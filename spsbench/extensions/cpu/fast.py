@@ -32,12 +32,12 @@ from spsbench.engines.session.engine_config import (
     engine_config_of,
     set_engine_config,
 )
-from spsbench.engines.session.longrope import bordered
-from spsbench.engines.session.masks import narrowed
+from spsbench.engines.session.longrope import open_at_border
+from spsbench.engines.session.masks import narrow_windows
 from spsbench.engines.session.session import FastLM
 from spsbench.engines.static import Static, StaticLM
 from spsbench.extensions.cpu.kernels.native import KINDS as DTYPES
-from spsbench.extensions.cpu.kernels.native import library
+from spsbench.extensions.cpu.kernels.native import load_kernels
 from spsbench.extensions.cpu.kernels.steps import PANEL
 from spsbench.extensions.cpu.packing.coded_panels import (
     QuantisedPanels,
@@ -63,8 +63,8 @@ from spsbench.extensions.cpu.packing.panels import (
     unpackable,
 )
 from spsbench.extensions.cpu.packing.tuning import measured_prefetch
-from spsbench.extensions.cpu.replay.attention import NAME, attend
-from spsbench.extensions.cpu.replay.bodies import ModelReplay, replays_of
+from spsbench.extensions.cpu.replay.attention import NAME, attend_fused
+from spsbench.extensions.cpu.replay.bodies import CpuModelReplay, replays_of
 from spsbench.extensions.cpu.replay.fused_modules import exchange_activations, exchange_norms
 from spsbench.extensions.cpu.warp import KernelWarp
 from spsbench.hardware import contention
@@ -76,7 +76,7 @@ SMALL, FEW_THREADS = 32 * 2**20, 2  # bytes of weights, and the threads that the
 
 def report_kernels() -> Iterator[tuple[str, str]]:
     """Yield whether there are compiled kernels, or why not, and how they prefetch weights."""
-    kernels = library()
+    kernels = load_kernels()
     if isinstance(kernels, str):
         yield "kernels", f"none: {kernels}"
         return
@@ -96,7 +96,7 @@ class Fast(Engine):
     ) -> LM:
         """Open a session with `model`: its own cache over shared weights."""
         kind = kind_of_session(model)
-        return bordered(lambda: kind(model, vocab_size=vocab_size, layers=layers), model)
+        return open_at_border(lambda: kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(
         self,
@@ -113,7 +113,7 @@ class Fast(Engine):
         if model.device.type == "cuda" and model not in KINDS:
             return Static().prepare(model)  # the kernels are for processors
         previous = None if known is None else EngineConfig.from_json(known)
-        choice = prepare(model, previous=previous, threads=threads)
+        choice = pack_and_capture(model, previous=previous, threads=threads)
         if choice.engine == "eager":
             dequantise(model)
             check_rollback(model)
@@ -133,7 +133,7 @@ class Fast(Engine):
         exchange_norms(module)
         for part in module.modules():
             if hasattr(part, "attend"):
-                vars(part)["attend"] = attend
+                vars(part)["attend"] = attend_fused
         vars(module)["replay_over"] = replays_of(module)
 
 
@@ -148,7 +148,7 @@ def kind_of_session(model: PreTrainedModel) -> Kind:
 
 
 @torch.inference_mode()
-def prepare(
+def pack_and_capture(
     model: PreTrainedModel, *, previous: EngineConfig | None = None, threads: int | None = None
 ) -> EngineConfig:
     """Pack the weights of `model` in place, capture its layers for replay, choose its threads.
@@ -187,7 +187,7 @@ def prepare(
         lm = FastLM(model)
         lm.append(ordinary(lm.vocab_size, 1), keep=1)
     release_memory()
-    replay = ModelReplay(model)
+    replay = CpuModelReplay(model)
     choice = EngineConfig(
         engine="fast",
         reason=refused or packing.reason,
@@ -246,9 +246,9 @@ def pack_model(model: PreTrainedModel, check: LogitCheck | None = None) -> Packi
             restore(model)
             pack_layers(model, packing, rounded=False)
         if packing.count and not holds():
-            unpack(model, packing, "packed products differ from stock ones")
+            restore_model(model, packing, "packed products differ from stock ones")
     except RuntimeError as error:  # torch's error for a feature that is missing here
-        unpack(model, packing, f"packing fails: {str(error).splitlines()[0]}")
+        restore_model(model, packing, f"packing fails: {str(error).splitlines()[0]}")
     if routed := _pack_experts(model):
         if holds():
             packing.layouts |= routed
@@ -283,7 +283,7 @@ def pack_layers(model: PreTrainedModel, packing: Packing, *, rounded: bool = Tru
     packing.layouts, packing.count = dict(packed), len(packed)
 
 
-def unpack(model: PreTrainedModel, packing: Packing, reason: str) -> None:
+def restore_model(model: PreTrainedModel, packing: Packing, reason: str) -> None:
     """Restore the stock layers of `model`, and record why."""
     restore(model)
     dequantise(model)
@@ -323,7 +323,7 @@ def fails_in_session(model: PreTrainedModel) -> str | None:
 def fails_in_windows(model: PreTrainedModel) -> str | None:
     """Return why sessions cannot run a model with sliding windows, by a window of a few tokens."""
     try:
-        with narrowed(model) as windowed:
+        with narrow_windows(model) as windowed:
             if windowed:
                 check_rollback(model, FastLM)
     except UnsupportedModelError as error:

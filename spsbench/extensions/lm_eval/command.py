@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from spsbench.cli.terminal import say
 from spsbench.errors import MissingError, UsageError
-from spsbench.metrics.rates import metrics
+from spsbench.metrics.rates import generation_metrics
 from spsbench.settings.cell import DISTRIBUTION
 from spsbench.settings.processors import IN_CONFIGS, PROCESSORS
 from spsbench.settings.records import RoundRecord
@@ -41,7 +41,7 @@ def lm_eval(
         raise MissingError("lm_eval is not installed: expected the package. pip install lm_eval")
     from lm_eval.__main__ import cli_evaluate
 
-    register()
+    register_model()
     sys.argv = ["lm-eval", *with_model(arguments or [])]
     cli_evaluate()
     for line in filter(None, (speculation_line(model.rounds) for model in OPENED)):
@@ -83,7 +83,7 @@ def generation_options(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def speculation_line(rounds: Sequence[RoundRecord]) -> str:
     """Return tau and alpha of all rounds in a line; empty without rounds."""
-    figures = metrics(rounds, 0.0)
+    figures = generation_metrics(rounds, 0.0)
     if figures.block_efficiency is None:
         return ""
     alpha = "" if figures.alpha is None else f", alpha {figures.alpha:.3f}"
@@ -91,7 +91,7 @@ def speculation_line(rounds: Sequence[RoundRecord]) -> str:
     return f"speculation: {tau}{alpha}"
 
 
-def register() -> type:
+def register_model() -> type:
     """Register the model `sps` in the harness, and return its class."""
     from lm_eval.api.registry import register_model
     from lm_eval.models.huggingface import HFLM

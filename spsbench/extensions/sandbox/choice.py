@@ -43,7 +43,7 @@ class LevelFinding(NamedTuple):
     python: str = ""  # release of the Python that runs the programs
 
 
-def choose(name: Name, limits: ProgramLimits, *, understood: bool = False) -> LevelFinding:
+def choose_level(name: Name, limits: ProgramLimits, *, understood: bool = False) -> LevelFinding:
     """Return the level asked for, or with `auto` the strongest, once it has started.
 
     Raises:
@@ -55,13 +55,13 @@ def choose(name: Name, limits: ProgramLimits, *, understood: bool = False) -> Le
             "shell that may, or lower `memory` or `timeout`"
         )
     if name == "none":
-        return _unconfined(limits, understood)
+        return _run_unconfined(limits, understood)
     findings = survey(limits) if name == "auto" else survey(limits, (name,))
     for finding in findings:
         if finding.holds:
             return finding
     if name == "auto":
-        raise SandboxError(refusal(findings))
+        raise SandboxError(explain_refusal(findings))
     raise SandboxError(
         f"`sandbox` {name} does not hold here ({findings[0].words}): expected it to. "
         "Leave `sandbox` out for the strongest level that does"
@@ -78,7 +78,7 @@ def survey(limits: ProgramLimits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> 
     return findings
 
 
-def examine() -> tuple[list[tuple[str, bool, str]], list[tuple[str, str]]]:
+def examine_levels() -> tuple[list[tuple[str, bool, str]], list[tuple[str, str]]]:
     """Return for `sps doctor` each level with whether it holds and the reason, and the rows."""
     findings = survey(ProgramLimits())
     rows = [
@@ -91,7 +91,7 @@ def examine() -> tuple[list[tuple[str, bool, str]], list[tuple[str, str]]]:
     return [(finding.name, finding.holds, finding.words) for finding in findings], rows
 
 
-def refusal(findings: list[LevelFinding]) -> str:
+def explain_refusal(findings: list[LevelFinding]) -> str:
     """Return the message for levels none of which holds."""
     tried = "; ".join(f"{finding.name}: {finding.words}" for finding in findings)
     return (
@@ -143,7 +143,9 @@ def why_not(level: Level) -> str:
     given = {"version": level.python, "scratch": f"{WORK}/new" if writable else ""}
     lines = [f"{name} = {value!r}" for name, value in given.items()]
     try:
-        outcome = runner.run(level, "\n".join([*lines, CONTROL]), ProgramLimits(timeout=20.0))
+        outcome = runner.run_program(
+            level, "\n".join([*lines, CONTROL]), ProgramLimits(timeout=20.0)
+        )
     except BrokenError as error:
         return error.reason
     finally:
@@ -151,7 +153,7 @@ def why_not(level: Level) -> str:
     return "" if outcome.verdict is ProgramVerdict.PASSED else f"a correct program {outcome}"
 
 
-def _unconfined(limits: ProgramLimits, understood: bool) -> LevelFinding:
+def _run_unconfined(limits: ProgramLimits, understood: bool) -> LevelFinding:
     """Return the level without isolation; raise SandboxError unless `understood`."""
     if not understood:
         raise SandboxError(

@@ -59,18 +59,18 @@ tgkill=131 prctl=167 prlimit64=261 socketpair=199 sendto=206
 """
 
 
-def numbers(table: str) -> dict[str, int]:
+def parse_numbers(table: str) -> dict[str, int]:
     """Return name -> number of a table such as `read=0 write=1`."""
     pairs = (entry.split("=") for entry in table.split())
     return {name: int(number) for name, number in pairs}
 
 
-ALLOWED = {"x86_64": numbers(_X86_64), "aarch64": numbers(_AARCH64)}
+ALLOWED = {"x86_64": parse_numbers(_X86_64), "aarch64": parse_numbers(_AARCH64)}
 """Machine -> name -> number of all allowed calls, some of them with conditions."""
 
 JAIL = {
-    "x86_64": numbers("capset=126 capget=125 timer_create=222 timer_settime=223 unshare=272"),
-    "aarch64": numbers("capset=91 capget=90 timer_create=107 timer_settime=110 unshare=97"),
+    "x86_64": parse_numbers("capset=126 capget=125 timer_create=222 timer_settime=223 unshare=272"),
+    "aarch64": parse_numbers("capset=91 capget=90 timer_create=107 timer_settime=110 unshare=97"),
 }
 """System calls that the jail makes before the filter forbids them."""
 
@@ -258,8 +258,8 @@ def landlock_rules(version: int, read: Iterable[str], work: str | None = None) -
 
 
 STARTUP_CALLS = {
-    "x86_64": numbers("openat=257 socket=41 unshare=272 kill=62 execve=59 fchmod=91"),
-    "aarch64": numbers("openat=56 socket=198 unshare=97 kill=129 execve=221 fchmod=52"),
+    "x86_64": parse_numbers("openat=257 socket=41 unshare=272 kill=62 execve=59 fchmod=91"),
+    "aarch64": parse_numbers("openat=56 socket=198 unshare=97 kill=129 execve=221 fchmod=52"),
 }
 HERE = -100  # AT_FDCWD
 FILE = (errno.EACCES, errno.EPERM, errno.ENOENT)  # refused, or out of sight

@@ -24,8 +24,8 @@ from spsbench.extensions.sandbox.levels import (
     Level,
     LevelUnavailableError,
     ProgramLimits,
-    confined,
     inner,
+    jail_tasks,
 )
 
 NAME = "bwrap"
@@ -65,7 +65,7 @@ def bubblewrap_level(interpreter: Interpreter, limits: ProgramLimits) -> Level:
         ),
         inner=("--", *inner(interpreter, INSIDE)),
         python=interpreter.version,
-        confinement=confined(
+        confinement=jail_tasks(
             abi=abi, interpreter=interpreter, scratch=True, drop=False, apart=True
         ),
         flags={
@@ -145,7 +145,7 @@ def landlock_level(interpreter: Interpreter, limits: ProgramLimits) -> Level:
         command=(),
         inner=inner(interpreter),
         python=interpreter.version,
-        confinement=confined(abi=abi, interpreter=interpreter, scratch=False, drop=drop),
+        confinement=jail_tasks(abi=abi, interpreter=interpreter, scratch=False, drop=drop),
         flags={"landlock": abi, "seccomp": "allow list", "user": "nobody" if drop else "own"},
         environment=ENVIRONMENT,
     )

@@ -55,7 +55,7 @@ def interpreter() -> Interpreter:
     return Interpreter(executable, tuple(_outermost([*SYSTEM, *LINKED, *own])), sys.version)
 
 
-def machine() -> str:
+def processor_family() -> str:
     """Return `x86_64` or `aarch64`, where system calls are known."""
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine(), platform.machine())
 
@@ -63,17 +63,19 @@ def machine() -> str:
 def _outermost(paths: Iterable[str]) -> list[str]:
     """Return the existing paths, links resolved, without those inside another one."""
     real = {os.path.realpath(path) for path in paths if Path(path).is_dir()}
-    return sorted(path for path in real if not any(map(real.__contains__, _above(path))))
+    return sorted(path for path in real if not any(map(real.__contains__, _folders_above(path))))
 
 
-def _above(path: str) -> list[str]:
+def _folders_above(path: str) -> list[str]:
     return [str(parent) for parent in Path(path).parents]
 
 
 def _open_to_others(path: str) -> bool:
     bits = stat.S_IROTH | (stat.S_IXOTH if Path(path).is_dir() else 0)
     own = Path(path).stat().st_mode & bits == bits
-    return own and all(Path(parent).stat().st_mode & stat.S_IXOTH for parent in _above(path))
+    return own and all(
+        Path(parent).stat().st_mode & stat.S_IXOTH for parent in _folders_above(path)
+    )
 
 
 JAIL_SCRIPT = str(Path(__file__).with_name("jail.py"))
@@ -136,7 +138,7 @@ def inner(interpreter: Interpreter, script: str = JAIL_SCRIPT) -> tuple[str, ...
     return (interpreter.executable, *FLAGS, script)
 
 
-def confined(
+def jail_tasks(
     *, abi: int, interpreter: Interpreter, scratch: bool, drop: bool, apart: bool = False
 ) -> dict[str, Any]:
     """Return the jail's tasks: Landlock, capabilities, calls, timers, perhaps another user.
@@ -146,7 +148,7 @@ def confined(
     Raises:
         LevelUnavailableError: the machine's system calls are not in the tables.
     """
-    kind = machine()
+    kind = processor_family()
     if kind not in ALLOWED:
         raise LevelUnavailableError(f"system calls of {kind} are not known")
     read = [*interpreter.folders, LOADER_CACHE, *DEVICES]

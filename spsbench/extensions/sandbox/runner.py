@@ -109,7 +109,7 @@ ENDINGS = {
 }
 
 
-def run(level: Level, source: str, limits: ProgramLimits) -> Outcome:
+def run_program(level: Level, source: str, limits: ProgramLimits) -> Outcome:
     """Run a program in a fresh interpreter and wait until nothing of it is left.
 
     A program passes only if the jail wrote the secret mark after it: an exit status proves nothing.
@@ -123,12 +123,12 @@ def run(level: Level, source: str, limits: ProgramLimits) -> Outcome:
 
 def _once(level: Level, source: str, limits: ProgramLimits) -> Outcome:
     if level.folder is not None:
-        return _Child(level, source, limits, level.folder).outcome()
+        return _JailProcess(level, source, limits, level.folder).outcome()
     with tempfile.TemporaryDirectory(prefix="sps-", ignore_cleanup_errors=True) as folder:
-        return _Child(level, source, limits, folder).outcome()
+        return _JailProcess(level, source, limits, folder).outcome()
 
 
-class _Child:
+class _JailProcess:
     """The process, its two pipes, and their contents."""
 
     def __init__(self, level: Level, source: str, limits: ProgramLimits, folder: str) -> None:
@@ -180,7 +180,7 @@ class _Child:
         return {
             "mark": self._mark,
             "source": source.encode("utf-8", "surrogatepass"),
-            "bounds": tuple(map(_allowed, bounds)),
+            "bounds": tuple(map(_clamp_limit, bounds)),
             "tasks": TASKS,
             "processor": limits.timeout,
             "wall": limits.timeout + GRACE + BACKSTOP,
@@ -299,7 +299,7 @@ class _Child:
         return lines[-1][len(self._mark) + 1 :].decode(errors="replace")
 
 
-def _allowed(bound: tuple[int, int]) -> tuple[int, int]:
+def _clamp_limit(bound: tuple[int, int]) -> tuple[int, int]:
     """Return a limit no higher than this process may set it."""
     kind, value = bound
     most = resource.getrlimit(kind)[1]

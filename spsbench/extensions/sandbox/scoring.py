@@ -17,20 +17,20 @@ from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.extensions.sandbox import runner
-from spsbench.extensions.sandbox.choice import Name, choose
+from spsbench.extensions.sandbox.choice import Name, choose_level
 from spsbench.extensions.sandbox.levels import BusyError, Level, ProgramLimits
-from spsbench.extensions.sandbox.runner import retry_while_busy, run
+from spsbench.extensions.sandbox.runner import retry_while_busy, run_program
 from spsbench.hardware.environment import shadows, usable_cores
 from spsbench.hardware.files import clock
 from spsbench.messages import ignore
 from spsbench.reports.reporter import Report
-from spsbench.reports.run_tables import conclude
-from spsbench.settings.options import numbers
+from spsbench.reports.run_tables import conclude_run
+from spsbench.settings.options import reads_numbers
 from spsbench.store.atomic import replace_file
 from spsbench.tasks import program_log
 from spsbench.tasks.humaneval import HumanEval
 from spsbench.tasks.program_log import NAME, VerdictLog, with_results
-from spsbench.tasks.program_texts import Program, of_file, of_run
+from spsbench.tasks.program_texts import Program, of_run, read_programs
 from spsbench.tasks.verdicts import Outcome, ProgramVerdict
 
 log = logging.getLogger(__name__)
@@ -84,19 +84,21 @@ class Scoring:
 
     def __init__(self, options: ScoringOptions) -> None:
         self.options, target = options, options.target
-        self._ks = numbers(1, K_MOST)(options.ks, "`k`")
+        self._ks = reads_numbers(1, K_MOST)(options.ks, "`k`")
         task = HumanEval()
         for warning in shadows(Path.cwd()):
             log.info(f"note: {warning}")
         self.is_run = target.is_dir()
-        self.batch = (of_run if self.is_run else of_file)(target, task.problems)
+        self.batch = (of_run if self.is_run else read_programs)(target, task.problems)
         self._log = target / NAME if self.is_run else target.with_name(f"{target.name}_{NAME}")
         if self.batch.partial and not options.allow_partial:
             raise DataError(
                 f"{self.batch.partial} problems ({target}): expected a program of every problem. "
                 "Finish the file or run, or pass `allow_partial`, which prints no pass@k"
             )
-        self._held = held = choose(options.sandbox, options.limits, understood=options.understood)
+        self._held = held = choose_level(
+            options.sandbox, options.limits, understood=options.understood
+        )
         if held.name == "none":
             log.info("note: nothing is isolated: these programs run with your rights")
         self.settings: dict[str, Any] = {  # verdicts of other settings are kept apart
@@ -129,7 +131,9 @@ class Scoring:
                     pace.add(outcome.verdict)
                     watch(pace)
 
-                judge(missing, held.level, options.limits, workers=count, report=report, stop=stop)
+                judge_programs(
+                    missing, held.level, options.limits, workers=count, report=report, stop=stop
+                )
             self.judged = dict(verdicts.judged)
         if not self.is_run and not stop():
             results = options.target.with_name(f"{options.target.name}_results.jsonl")
@@ -144,11 +148,13 @@ class Scoring:
         figures: dict[str, Any] = {"target": target.name, "settings": self.settings}
         figures["partial"] = batch.partial or None
         if not self.is_run:
-            figures |= program_log.plain(judged, ks)
+            figures |= program_log.counts_json(judged, ks)
         else:
             cells = list(dict.fromkeys(one.cell for one in judged))
             by_cell = {cell: [one for one in judged if one.cell == cell] for cell in cells}
-            figures["cells"] = {cell: program_log.plain(part, ks) for cell, part in by_cell.items()}
+            figures["cells"] = {
+                cell: program_log.counts_json(part, ks) for cell, part in by_cell.items()
+            }
         text = json.dumps(figures, indent=1, allow_nan=False) + "\n"
         place = self._log.with_name(self._log.name.removesuffix(NAME) + "scoring.json")
         replace_file(place, text.encode("ascii"))
@@ -159,17 +165,17 @@ class Scoring:
         batch = self.batch
         judged = [self.judged[program.key] for program in batch.programs]
         lines = [f"{self.options.target.name}: {len(judged)} programs of {batch.problems} problems"]
-        lines += [program_log.in_words(program_log.counts(judged))]
+        lines += [program_log.format_counts(program_log.counts(judged))]
         estimates = program_log.pass_at(judged, () if batch.partial else self._ks)
         lines += [batch.partial] if batch.partial else program_log.estimate_lines(estimates)
-        return [*lines, program_log.described(self.settings)]
+        return [*lines, program_log.describe_settings(self.settings)]
 
     def report(self) -> Report:
         """Return the report of a run with recomputed scores."""
-        return conclude(self.options.target)
+        return conclude_run(self.options.target)
 
 
-def judge(
+def judge_programs(
     programs: Iterable[Program],
     level: Level,
     limits: ProgramLimits,
@@ -199,7 +205,7 @@ def judge(
         for program in again:
             if stop():
                 return
-            report(program, run(level, program.source, limits))
+            report(program, run_program(level, program.source, limits))
     finally:
         runner.wait_for_orphans()
 
@@ -216,12 +222,12 @@ def _side_by_side(
     waiting = iter(programs)
     running: dict[Future[Outcome], Program] = {}
     # The kernel ends a program with the thread that started it, so the pool's threads stay alive.
-    with retry_while_busy(lambda: _staffed(workers)) as pool:
+    with retry_while_busy(lambda: _start_threads(workers)) as pool:
         try:
             while True:
                 room = 0 if stop() else 2 * workers - len(running)
                 for program in islice(waiting, room):
-                    running[pool.submit(run, level, program.source, limits)] = program
+                    running[pool.submit(run_program, level, program.source, limits)] = program
                 if not running:
                     return
                 for done in wait(running, return_when=FIRST_COMPLETED).done:
@@ -230,7 +236,7 @@ def _side_by_side(
             pool.shutdown(cancel_futures=True)
 
 
-def _staffed(workers: int) -> ThreadPoolExecutor:
+def _start_threads(workers: int) -> ThreadPoolExecutor:
     """Return a pool with all threads started; later the system may have no room for one."""
     pool, together = ThreadPoolExecutor(workers), Barrier(workers)
     try:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.extensions.training.batches import Batch, Teacher, TeacherOutput
-from spsbench.extensions.training.losses import overlap
-from spsbench.extensions.training.students.student import Prediction, Student
+from spsbench.extensions.training.batches import Teacher, TeacherOutput, TextBatch
+from spsbench.extensions.training.losses import overlap_of
+from spsbench.extensions.training.students.student import Student, StudentPrediction
 from spsbench.loop.sampling import Warp
 from spsbench.metrics.costs import PLAIN, Costs
 from spsbench.settings.method import Drafting
@@ -31,7 +31,7 @@ class Share(NamedTuple):
     high: float
 
 
-class Acceptance(NamedTuple):
+class StudentAcceptance(NamedTuple):
     """Acceptance of a student at one step.
 
     Attributes:
@@ -51,9 +51,9 @@ class Acceptance(NamedTuple):
         return 1.0 + sum(share.value for share in self.reach[:k])
 
 
-def accepted(
-    student: Student, teacher: Teacher, batches: Sequence[Batch], warp: Warp
-) -> Acceptance:
+def measure_acceptance(
+    student: Student, teacher: Teacher, batches: Sequence[TextBatch], warp: Warp
+) -> StudentAcceptance:
     """Return acceptance along texts that the target wrote by the same warp.
 
     A round that begins at a position keeps its first d tokens with probability E[c_1 ... c_(d-1)
@@ -61,13 +61,15 @@ def accepted(
     min(p, q) the sum over all drafts x of min(p(x), q(x)) is that expectation. The texts are the
     only sample in the estimate.
     """
-    parts = [_along(student, teacher, batch, warp) for batch in batches]
+    parts = [_score_batch(student, teacher, batch, warp) for batch in batches]
     rows = [row for part, _ in parts for row in part]
-    return _summed(rows, sum(count for _, count in parts))
+    return _sum_rows(rows, sum(count for _, count in parts))
 
 
 @torch.no_grad()
-def _along(student: Student, teacher: Teacher, batch: Batch, warp: Warp) -> tuple[list[Row], int]:
+def _score_batch(
+    student: Student, teacher: Teacher, batch: TextBatch, warp: Warp
+) -> tuple[list[Row], int]:
     """Return the rows of the texts of a batch, and the number of positions where rounds begin."""
     depth = min(student.most, max(student.depth, 8)) if student.most > 1 else 1
     sums: list[Row] = []
@@ -101,7 +103,7 @@ def _along(student: Student, teacher: Teacher, batch: Batch, warp: Warp) -> tupl
     return sums, count
 
 
-def _begins(first: int, last: int, depth: int, batch: Batch, row: int, rows: Tensor) -> Tensor:
+def _begins(first: int, last: int, depth: int, batch: TextBatch, row: int, rows: Tensor) -> Tensor:
     """Return the positions where a whole draft fits and every depth has features."""
     width = batch.ids.shape[1]
     feature_rows = rows[(rows >= row * width) & (rows < (row + 1) * width)] - row * width
@@ -111,8 +113,8 @@ def _begins(first: int, last: int, depth: int, batch: Batch, row: int, rows: Ten
 
 
 def _chances(
-    prediction: Prediction,
-    batch: Batch,
+    prediction: StudentPrediction,
+    batch: TextBatch,
     output: TeacherOutput,
     ids: Tensor | None,
     warp: Callable[[Tensor], Tensor],
@@ -126,21 +128,21 @@ def _chances(
     tokens = batch.next_tokens[prediction.rows][:, None]
     chance = (p.gather(1, tokens) / q.gather(1, tokens)).clamp(max=1.0).nan_to_num(0.0)[:, 0]
     results = []
-    for values in (chance, overlap(p, q)):
+    for values in (chance, overlap_of(p, q)):
         flat = torch.zeros(batch.ids.numel(), dtype=torch.float64)
         flat[prediction.rows.cpu()] = values.double().cpu()
         results.append(flat.view(batch.ids.shape))
     return results[0], results[1]
 
 
-def _summed(rows: Sequence[tuple[Tensor, Tensor]], count: int) -> Acceptance:
+def _sum_rows(rows: Sequence[tuple[Tensor, Tensor]], count: int) -> StudentAcceptance:
     """Return shares by depth with 95 % intervals from resampled texts; empty without rows.
 
     Each row of a text is a pair of [D] sums: positions that reached a depth, and that came to it.
     `count` is the number of positions where rounds begin.
     """
     if not rows:
-        return Acceptance((), (), 0, 0)
+        return StudentAcceptance((), (), 0, 0)
     reached = torch.stack([row[0] for row in rows]).numpy()  # [texts, D]
     came = torch.stack([row[1] for row in rows]).numpy()
     draws = np.random.default_rng(0).integers(len(rows), size=(RESAMPLED, len(rows)))
@@ -152,7 +154,7 @@ def _summed(rows: Sequence[tuple[Tensor, Tensor]], count: int) -> Acceptance:
         return Share(value, float(low), float(high))
 
     depth = reached.shape[1]
-    return Acceptance(
+    return StudentAcceptance(
         tuple(share(reached[:, d], came[:, 0]) for d in range(depth)),
         tuple(share(reached[:, d], came[:, d]) for d in range(depth)),
         len(rows),
@@ -183,7 +185,7 @@ def best_gain(costs: Costs, method: Drafting, reach: Sequence[float]) -> Gain:
 
 
 def extrapolate_reach(
-    steps: Sequence[int], curve: Sequence[Acceptance], end: int
+    steps: Sequence[int], curve: Sequence[StudentAcceptance], end: int
 ) -> list[float] | None:
     """Return reach by depth at step `end`, extrapolated optimistically over log(steps).
 

@@ -18,7 +18,7 @@ from spsbench.loop.drafter_context import TargetParts
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TextBatch:
     """Texts of the target, padded at their ends.
 
     Row r of a text is the position whose distribution predicts token r + 1. Rows of a batch are
@@ -47,17 +47,17 @@ class Batch:
         return torch.nn.functional.pad(self.ids[:, 1:], (0, 1)).flatten()
 
 
-def collate(texts: Sequence[Text], device: torch.device) -> Batch:
+def collate(texts: Sequence[Text], device: torch.device) -> TextBatch:
     """Return texts as one batch, padded at their ends."""
     lengths = [len(prompt) + len(text) for prompt, text in texts]
     ids: Tensor = torch.zeros(len(texts), max(lengths), dtype=torch.int64)
     for row, (prompt, text) in enumerate(texts):
         ids[row, : lengths[row]] = torch.tensor(prompt + text)
     starts = torch.tensor([len(prompt) for prompt, _ in texts])
-    return Batch(ids.to(device), starts.to(device), torch.tensor(lengths).to(device))
+    return TextBatch(ids.to(device), starts.to(device), torch.tensor(lengths).to(device))
 
 
-def collate_within(texts: Sequence[Text], tokens: int, device: torch.device) -> list[Batch]:
+def collate_within(texts: Sequence[Text], tokens: int, device: torch.device) -> list[TextBatch]:
     """Return texts in batches of at most `tokens` tokens, padding included, or of one text."""
     count = max(1, tokens // max(len(prompt) + len(text) for prompt, text in texts))
     return [collate(texts[i : i + count], device) for i in range(0, len(texts), count)]
@@ -123,7 +123,7 @@ class Teacher:
         self.parts = TargetParts.of(model, vocab)
 
     @torch.no_grad()
-    def teach(self, batch: Batch) -> TeacherOutput:
+    def teach(self, batch: TextBatch) -> TeacherOutput:
         """Return hidden states and logits over a batch; padding is at the ends of texts."""
         out = self.model(input_ids=batch.ids, use_cache=False, output_hidden_states=True)
         return TeacherOutput(out.hidden_states, out.logits[..., : self.vocab])

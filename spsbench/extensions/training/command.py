@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.bench import again
+from spsbench.cli.bench import resume_command
 from spsbench.cli.terminal import say, write
 from spsbench.errors import Exit, UsageError
 from spsbench.extensions.training.options import TRAINED, DraftTraining, HeadTraining, Training
@@ -18,7 +18,7 @@ from spsbench.hardware.files import clock
 from spsbench.hardware.memory import importing_libraries, keep_memory
 from spsbench.hardware.signals import graceful
 from spsbench.messages import ignore, takes_say
-from spsbench.models.prepare import prepare
+from spsbench.models.prepare import prepare_access
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.grid import Grid
@@ -36,7 +36,7 @@ commands = typer.Typer(
 
 
 @commands.command("draft")
-@o.takes(DraftTraining, Grid, OutputFolder, Access, without=WITHOUT)
+@o.take_options(DraftTraining, Grid, OutputFolder, Access, without=WITHOUT)
 def draft(
     format: o.TableFormat = "table",
     **options: Any,
@@ -46,7 +46,7 @@ def draft(
 
 
 @commands.command("head")
-@o.takes(HeadTraining, Grid, OutputFolder, Access, without=WITHOUT)
+@o.take_options(HeadTraining, Grid, OutputFolder, Access, without=WITHOUT)
 def head(
     format: o.TableFormat = "table",
     **options: Any,
@@ -86,7 +86,7 @@ def run_training(what: str, options: Mapping[str, Any], *, json: bool) -> int:
             **options,
         )
     if trained is None:
-        say(f"stopped. Continue with: {again(out)}")
+        say(f"stopped. Continue with: {resume_command(out)}")
         return interrupt.code
     point = trained.best
     if trained.ended:
@@ -149,7 +149,7 @@ def train(
         raise UsageError(f"{target.ranks} ranks (torchrun): expected one, which trains alone")
     if target.dtype not in ("auto", "float32") and target.device == "cpu":
         log.info("note: the target computes in its dtype; what learns is float32")
-    prepare([request], access)
+    prepare_access([request], access)
 
     with importing_libraries():
         from spsbench.extensions.training.run import Trainer

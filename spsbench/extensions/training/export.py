@@ -14,11 +14,11 @@ from spsbench.extensions.training.acceptance import Share
 from spsbench.extensions.training.folder import Folder
 from spsbench.extensions.training.loop import Evaluation, TrainingLoop
 from spsbench.extensions.training.prompts import SELF
-from spsbench.extensions.training.texts import Texts
+from spsbench.extensions.training.texts import TargetTexts
 from spsbench.heads.head import TRAINING, mark_of
 from spsbench.reports.html import html
 from spsbench.reports.plots import png
-from spsbench.reports.reporter import Curve, Figure, Panel, Point, Report, Section, TextTable
+from spsbench.reports.reporter import Curve, Figure, Panel, PlotPoint, Report, Section, TextTable
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.store.atomic import replace_file
@@ -52,7 +52,7 @@ def card(loop: TrainingLoop, facts: Mapping[str, Any]) -> str:
         named=facts["target"].replace(" with ", f" {flag_of('adapter')} "),
         flag="" if drafter == "model" else f"{flag_of('drafter')} {drafter} ",
         k=k,
-        rows="\n".join(row(point, d) for d in range(len(point.acceptance.reach))),
+        rows="\n".join(depth_row(point, d) for d in range(len(point.acceptance.reach))),
         gain=gain,
         steps=loop.step,
         own=f", {share:.0%} of them on its own texts, judged by the target," if share else "",
@@ -64,7 +64,7 @@ def card(loop: TrainingLoop, facts: Mapping[str, Any]) -> str:
     )
 
 
-def row(point: Evaluation, depth: int) -> str:
+def depth_row(point: Evaluation, depth: int) -> str:
     """Return the table row of a depth (from 0)."""
     alpha = point.acceptance.alpha[depth]
     return (
@@ -81,27 +81,27 @@ def curve(points: Sequence[Evaluation], title: str) -> Figure:
         Curve(
             name=f"depth {d + 1}",
             line=number,
-            points=tuple(Point(point.step, *point.acceptance.alpha[d]) for point in points),
+            points=tuple(PlotPoint(point.step, *point.acceptance.alpha[d]) for point in points),
         )
         for number, d in enumerate(plotted_depths)
     )
     tau = Curve(
         name=f"K = {depth}",
         line=len(plotted_depths),
-        points=tuple(Point(point.step, point.acceptance.tau(depth)) for point in points),
+        points=tuple(PlotPoint(point.step, point.acceptance.tau(depth)) for point in points),
     )
     panels = [
         Panel(title="Acceptance", x="steps", y="alpha", items=alphas, from_zero=True),
         Panel(title="Tokens a round", x="steps", y="tau", items=(tau,)),
     ]
-    gains = tuple(Point(point.step, point.gain.speedup) for point in points if point.gain)
+    gains = tuple(PlotPoint(point.step, point.gain.speedup) for point in points if point.gain)
     if gains:
         gained = Curve(name="at the best K", line=len(plotted_depths) + 1, points=gains)
         panels.append(Panel(title="Predicted", x="steps", y="speed-up", items=(gained,)))
     return Figure(title=title, panels=tuple(panels))
 
 
-def page(points: Sequence[Evaluation], best: Evaluation, title: str, ended: str) -> str:
+def training_page(points: Sequence[Evaluation], best: Evaluation, title: str, ended: str) -> str:
     """Return an HTML page of acceptance, its curve, and every evaluation of a training.
 
     Args:
@@ -123,7 +123,7 @@ def page(points: Sequence[Evaluation], best: Evaluation, title: str, ended: str)
             TextTable(
                 title="Every evaluation on held-out texts",
                 headings=("step", "loss", "tau", *(f"alpha {d + 1}" for d in range(depth))),
-                rows=tuple(_row(point, depth) for point in points),
+                rows=tuple(_point_columns(point, depth) for point in points),
             ),
         ),
         answers=True,
@@ -131,7 +131,7 @@ def page(points: Sequence[Evaluation], best: Evaluation, title: str, ended: str)
     return html(Report(title, (), sections=(section,)))
 
 
-def _row(point: Evaluation, depth: int) -> tuple[str, ...]:
+def _point_columns(point: Evaluation, depth: int) -> tuple[str, ...]:
     alphas = (_share(share) for share in point.acceptance.alpha)
     return f"{point.step}", f"{point.loss:.4f}", f"{point.acceptance.tau(depth):.3f}", *alphas
 
@@ -154,7 +154,7 @@ class Trained:
 def finish(
     loop: TrainingLoop,
     folder: Folder,
-    texts: Texts,
+    texts: TargetTexts,
     target: ModelSpec,
     chat: bool,
     command: Sequence[str],
@@ -193,6 +193,6 @@ def finish(
     replace_file(out / TRAINING, (json.dumps(figures, indent=1) + "\n").encode())
     title = f"{student.drafter} for {target}"
     replace_file(folder.curve, png(curve(loop.evaluations, title)))
-    html_page = page(loop.evaluations, loop.chosen, title, loop.ended)
+    html_page = training_page(loop.evaluations, loop.chosen, title, loop.ended)
     replace_file(folder.page, html_page.encode())
     return Trained(out, student.drafter, loop.chosen, tuple(loop.evaluations), loop.ended)

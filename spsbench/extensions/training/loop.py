@@ -12,18 +12,18 @@ from torch import Tensor, nn
 
 from spsbench.errors import DataError, UsageError
 from spsbench.extensions.training.acceptance import (
-    Acceptance,
     Gain,
     Share,
-    accepted,
+    StudentAcceptance,
     extrapolate_reach,
+    measure_acceptance,
 )
 from spsbench.extensions.training.batches import (
     FLOAT32,
-    Batch,
     Batches,
     Teacher,
     TeacherOutput,
+    TextBatch,
     collate,
     products,
 )
@@ -35,7 +35,7 @@ from spsbench.extensions.training.losses import (
     loss_of,
 )
 from spsbench.extensions.training.options import DraftTraining, HeadTraining
-from spsbench.extensions.training.students.student import Prediction, Student
+from spsbench.extensions.training.students.student import Student, StudentPrediction
 from spsbench.extensions.training.texts import continue_texts
 from spsbench.loop.sampling import Warp
 from spsbench.spec import Spec
@@ -49,7 +49,7 @@ class Evaluation:
 
     step: int
     loss: float
-    acceptance: Acceptance
+    acceptance: StudentAcceptance
     gain: Gain | None
     projected_gain: Gain | None
 
@@ -76,7 +76,7 @@ class Evaluation:
         """Return the evaluation that `to_json` wrote."""
         alpha, reach = (tuple(Share(*share) for share in values[n]) for n in ("alpha", "reach"))
         gain, projected = (Gain(*values[n]) if values[n] else None for n in ("gain", "hoped"))
-        acceptance = Acceptance(reach, alpha, values["texts"], values["places"])
+        acceptance = StudentAcceptance(reach, alpha, values["texts"], values["places"])
         return cls(values["step"], values["loss"], acceptance, gain, projected)
 
 
@@ -136,7 +136,7 @@ class TrainingLoop:
     student: Student
     teacher: Teacher
     batches: Batches
-    held_out: Sequence[Batch]
+    held_out: Sequence[TextBatch]
     options: DraftTraining | HeadTraining
     loss_spec: Spec
     folder: Path
@@ -250,7 +250,7 @@ class TrainingLoop:
             total += float(losses[0].detach().sum())
         return total / rows
 
-    def _batch(self, step: int, numbers: Sequence[int]) -> Batch:
+    def _batch(self, step: int, numbers: Sequence[int]) -> TextBatch:
         """Return texts as a batch; in on-policy steps their prompts as the student continues them.
 
         Such a text is a function of the weights, the seed and the step.
@@ -278,7 +278,7 @@ class TrainingLoop:
         share = self.options.on_policy
         return math.floor((step + 1) * share) > math.floor(step * share)
 
-    def _losses(self, batch: Batch) -> Iterator[Tensor]:
+    def _losses(self, batch: TextBatch) -> Iterator[Tensor]:
         """Yield the loss at each position, by depth."""
         name, warp = self.loss_spec.name, self.warp
         loss, tokens_only, warped = (
@@ -299,7 +299,7 @@ class TrainingLoop:
             yield values if prediction.extra is None else values + prediction.extra
 
     def _distributions(
-        self, prediction: Prediction, batch: Batch, q: Tensor, temperature: float
+        self, prediction: StudentPrediction, batch: TextBatch, q: Tensor, temperature: float
     ) -> Distributions:
         """Return p at the rows of a prediction, and of q, [continuation rows, Vd], those there."""
         tokens, ids = batch.next_tokens[prediction.rows], self.student.ids
@@ -337,9 +337,9 @@ class TrainingLoop:
         self.losses = []
         self.watch(self)
 
-    def _acceptance(self) -> Acceptance:
+    def _acceptance(self) -> StudentAcceptance:
         with products(self.teacher.parts.device, self.dtype):
-            return accepted(self.student, self.teacher, self.held_out, self.warp)
+            return measure_acceptance(self.student, self.teacher, self.held_out, self.warp)
 
     def _why_end(self) -> str:
         """Return the reason to end after the last evaluation; empty to continue."""

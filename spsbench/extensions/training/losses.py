@@ -41,19 +41,19 @@ class Distributions:
     @property
     def overlap(self) -> Tensor:
         """Return [N] sum of min(p, q), the acceptance probability of a token drawn from p."""
-        return overlap(self.log_p.exp(), self.q)
+        return overlap_of(self.log_p.exp(), self.q)
 
 
 Loss = Callable[[Distributions], Tensor]
 """Maps distributions to the loss at each of N positions, [N]."""
 
 
-def overlap(p: Tensor, q: Tensor) -> Tensor:
+def overlap_of(p: Tensor, q: Tensor) -> Tensor:
     """Return [...] the sum of min(p, q) of distributions [..., V]."""
     return p.minimum(q).sum(-1)
 
 
-def expected(weights: Tensor, values: Tensor) -> Tensor:
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     """Return [N] the sums of products of [N, V] weights and values, with 0 * inf = 0."""
     return (weights * values.masked_fill(weights == 0, 0.0)).sum(-1)
 
@@ -92,7 +92,7 @@ def forward_kl(d: Distributions) -> Tensor:
 
     Source: supervised distillation (DistillSpec, arXiv 2310.08461, section 4).
     """
-    return expected(d.q, d.log_q - d.log_p)
+    return weighted_sum(d.q, d.log_q - d.log_p)
 
 
 STEEP = 3.0
@@ -117,7 +117,7 @@ def jensen_shannon(d: Distributions, beta: float = 0.5) -> Tensor:
     """
     mixed = torch.logaddexp(d.log_q + math.log(beta), d.log_p + math.log1p(-beta))
     unknown = (1 - d.q.sum(-1)).clamp(min=0) * -math.log(beta)
-    of_q = expected(d.q, d.log_q - mixed) + unknown
+    of_q = weighted_sum(d.q, d.log_q - mixed) + unknown
     of_p = (d.log_p.exp() * (d.log_p - mixed)).sum(-1)
     return beta * of_q + (1 - beta) * of_p
 

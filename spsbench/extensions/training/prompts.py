@@ -1,4 +1,4 @@
-"""Prompts for the target, in tokens, without texts of the benchmarks (`Overlap`)."""
+"""Prompts for the target, in tokens, without texts of the benchmarks (`BenchmarkIndex`)."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -10,12 +10,12 @@ import numpy as np
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.extensions.training.options import Training
 from spsbench.models.hub import cached_file
-from spsbench.models.tokenizers import encode, encode_chat
+from spsbench.models.tokenizers import encode_chat, encode_text
 from spsbench.plugins import make
 from spsbench.spec import PROMPT_FILES, Spec
 from spsbench.tasks import articles
 from spsbench.tasks.jsonl import Jsonl
-from spsbench.tasks.reader import rows
+from spsbench.tasks.reader import read_rows
 from spsbench.untrusted import read_text
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ HUB = "xsum:data=hub"  # used if it is cached
 KEYS = ("prompt", "document", "text")  # columns of a file's rows that may hold the text
 
 
-class Overlap:
+class BenchmarkIndex:
     """Texts of tasks and files, indexed by runs of words, to detect benchmark texts.
 
     Args:
@@ -127,7 +127,7 @@ def _excluded_texts(name: str) -> Iterator[tuple[str, str]]:
         for number, part in enumerate(paragraphs(path, "`not_from`"), start=1):
             yield f"paragraph {number}", part
     elif path.exists():
-        for row in rows(path):
+        for row in read_rows(path):
             key = next((key for key in KEYS if key in row.values), KEYS[0])
             yield row.where.removeprefix(name).strip(":"), row.text(key)
     else:
@@ -139,7 +139,7 @@ def _excluded_texts(name: str) -> Iterator[tuple[str, str]]:
 SELF = "self"  # among the prompts: questions that the target writes
 
 
-def in_chat(tokenizer: Any, chat: str) -> bool:
+def uses_chat(tokenizer: Any, chat: str) -> bool:
     """Return whether prompts use the target's chat template."""
     has = bool(getattr(tokenizer, "chat_template", None))
     if chat == "on" and not has:
@@ -152,7 +152,9 @@ def asks_itself(options: Training) -> bool:
     return not options.prompts or SELF in options.prompts
 
 
-def prompts_of(options: Training, tokenizer: Any, chat: bool, overlap: Overlap) -> list[list[int]]:
+def collect_prompts(
+    options: Training, tokenizer: Any, chat: bool, overlap: BenchmarkIndex
+) -> list[list[int]]:
     """Return the prompts of files and tasks, without duplicates, the shortest first.
 
     Longer prompts than allowed are left out in a chat, else cut at their end; a line counts them.
@@ -162,7 +164,7 @@ def prompts_of(options: Training, tokenizer: Any, chat: bool, overlap: Overlap) 
     for name in sources:
         before, longer = len(prompts), 0
         for _, text, _ in _samples(name, "`prompts`", overlap):
-            ids = _encoded(text, tokenizer, chat)
+            ids = _encode_prompt(text, tokenizer, chat)
             longer += len(ids) > options.prompt_tokens
             if chat and len(ids) > options.prompt_tokens:
                 continue
@@ -179,7 +181,7 @@ def prompts_of(options: Training, tokenizer: Any, chat: bool, overlap: Overlap) 
 
 
 def references_of(
-    options: Training, tokenizer: Any, chat: bool, overlap: Overlap
+    options: Training, tokenizer: Any, chat: bool, overlap: BenchmarkIndex
 ) -> list[tuple[list[int], list[int]]]:
     """Return prompts and their references by people, cut to the length of a training's texts.
 
@@ -195,12 +197,12 @@ def references_of(
                     f"{where} has no reference (`references` {name}): expected a text by people "
                     "after each prompt. Give prompts alone by `prompts`"
                 )
-            prompt = _encoded(text, tokenizer, chat)
+            prompt = _encode_prompt(text, tokenizer, chat)
             if len(prompt) > options.prompt_tokens:
                 longer += 1
                 continue
             end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-            ids = encode(tokenizer, reference)
+            ids = encode_text(tokenizer, reference)
             references.append(
                 (prompt, [*ids[ids[0] == tokenizer.bos_token_id :], *end][: options.tokens])
             )
@@ -217,10 +219,10 @@ def _name_longer(count: int, name: str, fate: str, options: Training) -> None:
         )
 
 
-def _encoded(text: str, tokenizer: Any, chat: bool) -> list[int]:
+def _encode_prompt(text: str, tokenizer: Any, chat: bool) -> list[int]:
     if chat:
         return encode_chat(tokenizer, [{"role": "user", "content": text}])
-    return encode(tokenizer, text)
+    return encode_text(tokenizer, text)
 
 
 def user_mark(tokenizer: Any) -> list[int]:
@@ -247,7 +249,9 @@ def bos_prompt(tokenizer: Any, eos: frozenset[int]) -> list[int]:
     return [int(first)]
 
 
-def _samples(name: str, flag: str, overlap: Overlap) -> Iterator[tuple[str, str, str | None]]:
+def _samples(
+    name: str, flag: str, overlap: BenchmarkIndex
+) -> Iterator[tuple[str, str, str | None]]:
     """Yield (place, prompt, reference) of each prompt."""
     path = Path(name).expanduser()
     samples: list[tuple[str, str, str | None]]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.engines.eager import rows_of
+from spsbench.engines.eager import logits_width
 from spsbench.errors import OutOfMemoryError, UsageError
 from spsbench.extensions.training.acceptance import Gain, best_gain
 from spsbench.extensions.training.batches import (
@@ -38,21 +38,21 @@ from spsbench.extensions.training.loop import TrainingLoop
 from spsbench.extensions.training.losses import TOKEN_LOSSES, loss_of
 from spsbench.extensions.training.options import DraftTraining, HeadTraining, Training
 from spsbench.extensions.training.prompts import (
-    Overlap,
+    BenchmarkIndex,
+    collect_prompts,
     excluded_sources,
-    in_chat,
-    prompts_of,
     references_of,
+    uses_chat,
 )
 from spsbench.extensions.training.students.student import Student
 from spsbench.extensions.training.students.table import build_student
 from spsbench.extensions.training.texts import (
+    TargetTexts,
     Text,
-    Texts,
     Writer,
-    check_target,
-    read,
+    check_texts_target,
     read_head,
+    read_texts,
     split,
     write_texts,
 )
@@ -64,7 +64,7 @@ from spsbench.metrics.costs_file import dumps, read_costs
 from spsbench.models.devices import find_device, free_bytes
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
-from spsbench.models.tokenizers import eos_ids, token_count
+from spsbench.models.tokenizers import eos_ids, model_token_count
 from spsbench.pair.load import load
 from spsbench.planning.measure import measure_costs
 from spsbench.settings.execution import Access, OutputFolder
@@ -110,9 +110,9 @@ class Trainer:
         source = source_of(target, self.access)
         target_folder = source.locate(target)
         self.tokenizer = source.tokenizer(target_folder)
-        self.chat = in_chat(self.tokenizer, options.chat)
-        self.overlap = Overlap(excluded_sources(options.not_from))
-        prompts = prompts_of(options, self.tokenizer, self.chat, self.overlap)
+        self.chat = uses_chat(self.tokenizer, options.chat)
+        self.overlap = BenchmarkIndex(excluded_sources(options.not_from))
+        prompts = collect_prompts(options, self.tokenizer, self.chat, self.overlap)
         references = references_of(options, self.tokenizer, self.chat, self.overlap)
         if options.texts is not None:
             read_head(options.texts)
@@ -128,7 +128,7 @@ class Trainer:
             model = source.model(target_folder)
             if dtype == BFLOAT16 and target.dtype == "auto":
                 model = model.to(torch.bfloat16)
-            vocab = token_count("target", rows_of(model), self.tokenizer)
+            vocab = model_token_count("target", logits_width(model), self.tokenizer)
             self.ends = eos_ids(target_folder, self.tokenizer)
             self.teacher = Teacher(model, vocab)
             student = self._student(torch.zeros(vocab))  # refused before the target writes
@@ -172,14 +172,14 @@ class Trainer:
 
     def _texts(
         self, folder: Folder, files: Mapping[str, str], prompts: Sequence[list[int]]
-    ) -> Texts | None:
+    ) -> TargetTexts | None:
         """Return the target's texts, written or of another training; None if stopped."""
         options, teacher = self.options, self.teacher
         dtype = str(teacher.model.dtype)[6:]
         header = of_texts(self.target, options, files, teacher.vocab, self.chat, dtype)
         path = options.texts or folder.texts
         if options.texts is not None:
-            check_target(read_head(path), header, path)
+            check_texts_target(read_head(path), header, path)
         else:
             writer = Writer(
                 *(teacher.model, self.tokenizer, self.ends, teacher.vocab),
@@ -187,7 +187,7 @@ class Trainer:
             )
             if not write_texts(path, header, writer, self.stop):
                 return None
-        return read(path, self.overlap, self.tokenizer.decode)
+        return read_texts(path, self.overlap, self.tokenizer.decode)
 
     def _loop(
         self,

@@ -19,7 +19,7 @@ from transformers import DynamicCache, DynamicLayer, PreTrainedModel
 from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.errors import DataError, MismatchError
 from spsbench.extensions.training.options import FEWEST, Training
-from spsbench.extensions.training.prompts import Overlap, asks_itself, bos_prompt, user_mark
+from spsbench.extensions.training.prompts import BenchmarkIndex, asks_itself, bos_prompt, user_mark
 from spsbench.hardware.files import clock
 from spsbench.loop.sampling import Warp, sample
 from spsbench.models.tokenizers import encode_chat
@@ -172,7 +172,7 @@ OF_TARGET = ("tokenizer", "vocab")  # must match for texts of another run
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class TargetTexts:
     """Texts of one target, each a prompt and its continuation."""
 
     header: Mapping[str, Any]  # target, digests, prompts, seed, temperature ...
@@ -184,14 +184,16 @@ class Texts:
         return sum(len(text) for _, text in self.texts)
 
 
-def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]) -> Texts:
+def read_texts(
+    path: Path, overlap: BenchmarkIndex | None, decode: Callable[[list[int]], str]
+) -> TargetTexts:
     """Return the texts of a file, without duplicates, empty texts, and benchmark texts."""
     header = read_head(path)
     vocab = header.get("vocab", 0)
     texts: dict[tuple[tuple[int, ...], tuple[int, ...]], Text] = {}
     empty = shared = 0
     for number, line in enumerate(path.read_bytes().splitlines()[1:], start=2):
-        for prompt, text in _texts(parsed(line, path, number), path, number, vocab):
+        for prompt, text in _texts(parse_object(line, path, number), path, number, vocab):
             if len(text) < 2:
                 empty += 1
             elif overlap is not None and overlap.of(decode(prompt + text)) is not None:
@@ -206,12 +208,12 @@ def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]
         )
     if empty or shared:
         log.info(f"note: {empty} texts of fewer than two tokens and {shared} of tasks are left out")
-    return Texts(
+    return TargetTexts(
         {**header, "left_out": {"empty": empty, "of tasks": shared}}, tuple(texts.values())
     )
 
 
-def split(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Text]]:
+def split(texts: TargetTexts, held_out: int, seed: int) -> tuple[list[Text], list[Text]]:
     """Split texts into training texts and held-out texts, which are disjoint."""
     count = min(held_out, len(texts.texts) // FEWEST)
     if count < 1:
@@ -230,7 +232,7 @@ def read_head(path: Path) -> dict[str, Any]:
     """Return the header of a file of texts."""
     with open_untrusted(path, "texts that `sps train` wrote") as (file, _):
         first = file.readline()
-    head = parsed(first, path)
+    head = parse_object(first, path)
     if head.get("schema") != SCHEMA or "target" not in head:
         raise DataError(
             f"{path} has no head (line 1): expected texts that sps train wrote. Check `texts`"
@@ -238,7 +240,7 @@ def read_head(path: Path) -> dict[str, Any]:
     return {name: value for name, value in head.items() if name != "schema"}
 
 
-def check_target(head: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
+def check_texts_target(head: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> None:
     """Refuse texts in the tokens of another tokenizer."""
     if any(head.get(name) != expected[name] for name in OF_TARGET):
         raise DataError(
@@ -258,7 +260,7 @@ def refuse_other(head: Mapping[str, Any], expected: Mapping[str, Any], path: Pat
         )
 
 
-def parsed(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
+def parse_object(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
     """Return the object on a line."""
     try:
         value = json.loads(line)

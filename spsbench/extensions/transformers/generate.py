@@ -23,17 +23,17 @@ from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaL
 from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.utils import ALL_CACHE_NAMES
 
-from spsbench.audit.statistical.forward import plain
-from spsbench.engines.eager import rows_of
+from spsbench.audit.statistical.forward import score_plainly
+from spsbench.engines.eager import logits_width
 from spsbench.errors import UsageError
 from spsbench.loop.decode import never
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.types import Limits
-from spsbench.methods.build import build, use_threads
-from spsbench.methods.measured_costs import batch_of, learn_costs, together
-from spsbench.methods.resolve import resolve, warp
+from spsbench.methods.build import build_decoder, use_threads
+from spsbench.methods.measured_costs import greatest_batch, learn_costs, together
+from spsbench.methods.resolve import resolve, warp_of
 from spsbench.methods.round_costs import asks_for_costs, with_costs
-from spsbench.metrics.rates import Metrics, metrics
+from spsbench.metrics.rates import Metrics, generation_metrics
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.prepare import facts_of
 from spsbench.settings.cell import Cell
@@ -113,7 +113,7 @@ class SpeculativeGeneration:
     @property
     def metrics(self) -> Metrics:
         """Return alpha, block efficiency and the other figures of the last call."""
-        return metrics([*chain(*self.rounds)], 0.0)
+        return generation_metrics([*chain(*self.rounds)], 0.0)
 
     def __call__(
         self,
@@ -137,7 +137,7 @@ class SpeculativeGeneration:
         if config.do_sample and "seed" not in self.options:
             seed = int(torch.randint(2**63 - 1, ()))
         limits, criteria = limits_of(stopping_criteria, input_ids.shape[1])
-        batch = batch_of([len(prompts)])
+        batch = greatest_batch([len(prompts)])
         self.rounds = [[] for _ in prompts]
 
         def run(number: int, prompt: list[int]) -> list[int]:
@@ -151,12 +151,12 @@ class SpeculativeGeneration:
             def stop(tokens: Sequence[int]) -> bool:
                 return bool(criteria(ids([*prompt, *tokens]), None)[number])
 
-            decoder: Any = build(cell, loaded, batch)
+            decoder: Any = build_decoder(cell, loaded, batch)
             tokens: list[int] = []
             for done in decoder(
                 prompt,
                 limits=limits,
-                warp=warp(cell),
+                warp=warp_of(cell),
                 noise=PhiloxStream(seed, cell.noise_key, str(number), 0),
                 stop=stop if criteria else never,
                 processors=Processors(further=process) if by_text else None,
@@ -179,7 +179,10 @@ class SpeculativeGeneration:
         logits: Sequence[Tensor] = ()  # [B, V] of each step; 0 of rows that have ended
         if config.output_scores or config.output_logits:  # by one more pass of the target
             every = zip(prompts, rows, strict=True)
-            passes = [plain(model, [*text, *new[:-1]], len(new))[: len(new)] for text, new in every]
+            passes = [
+                score_plainly(model, [*text, *new[:-1]], len(new))[: len(new)]
+                for text, new in every
+            ]
             logits = [*pad_sequence(passes).to(input_ids.device)]
         texts = [sequences[:, :n] for n in range(input_ids.shape[1], sequences.shape[1])]
         scores = map(logits_processor, texts, (raw.clone() for raw in logits))
@@ -199,7 +202,7 @@ class SpeculativeGeneration:
         if assistant is not None:
             if "draft" in options:
                 raise UsageError("`draft` with `assistant_model`: expected one. Leave one out")
-            alike = rows_of(model) == rows_of(assistant)
+            alike = logits_width(model) == logits_width(assistant)
             if not (alike or (self.tokenizer and self.assistant_tokenizer)):
                 raise UsageError("`assistant_model`: expected as many tokens, or both tokenizers")
             options = {"drafter": Spec("model"), **options, "draft": f"{names[1]} (assistant)"}

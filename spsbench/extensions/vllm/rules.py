@@ -7,7 +7,7 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.plugins import make, plug_in
-from spsbench.settings.cell_from_options import HYBRID, part
+from spsbench.settings.cell_from_options import HYBRID, parse_inner
 from spsbench.spec import Spec
 
 RULES = ("ngram", "suffix", "copy")
@@ -25,7 +25,7 @@ def open_rule(spec: Spec) -> Any:
     inner = [spec]
     if spec.name == HYBRID:
         hybrid = make("drafters", spec)
-        inner = [part(hybrid.first), part(hybrid.then)]
+        inner = [parse_inner(hybrid.first), parse_inner(hybrid.then)]
     for drafter in inner:
         plug_in("drafters", drafter)
         if drafter.name not in RULES:

@@ -22,7 +22,7 @@ from typing import IO, Any, ClassVar, Self, cast
 from torch import Tensor
 
 from spsbench.errors import MissingError, UnavailableError, UsageError
-from spsbench.loop.decoder import Decoder, DecoderContext, Prompt, RefusedPromptError
+from spsbench.loop.decoder import Decoder, DecoderContext, EnginePrompt, RefusedPromptError
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
 from spsbench.messages import announce_if_slow
 from spsbench.settings.cell import WARP, Cell, CellRequest
@@ -190,7 +190,7 @@ class EngineDecoder(Decoder):
 
     def __call__(
         self,
-        prompt: Prompt,
+        prompt: EnginePrompt,
         *,
         limits: Limits,
         warp: Callable[[Tensor], Tensor],

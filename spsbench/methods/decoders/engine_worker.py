@@ -190,7 +190,7 @@ class OpenVino:
 ENGINES: dict[str, type[Any]] = {"llamacpp": LlamaCpp, "openvino": OpenVino}
 
 
-def serve(name: str, options: dict[str, Any]) -> None:
+def serve_engine(name: str, options: dict[str, Any]) -> None:
     """Load an engine, then answer each line of the standard input until its end."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the engine prints is no answer
@@ -221,4 +221,4 @@ def serve(name: str, options: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], json.loads(sys.argv[2]))
+    serve_engine(sys.argv[1], json.loads(sys.argv[2]))

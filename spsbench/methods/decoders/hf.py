@@ -24,17 +24,17 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from spsbench.engines.eager import context_of, rows_of
+from spsbench.engines.eager import context_of, logits_width
 from spsbench.errors import DataError, UsageError
-from spsbench.loop.decode import cut, token_budget
+from spsbench.loop.decode import cut_block, token_budget
 from spsbench.loop.decoder import Decoder, DecoderContext
 from spsbench.loop.sampling import Warp
-from spsbench.loop.text import token_ids
+from spsbench.loop.text import to_token_ids
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
 from spsbench.settings.processors import Processors
 
 
-class Block(NamedTuple):
+class HfRound(NamedTuple):
     """The tokens of one round of transformers' loop; the first block is the prompt."""
 
     tokens: list[int]
@@ -46,7 +46,7 @@ class Blocks:
     """A streamer that keeps each block of tokens, and a hook that counts the drafted tokens."""
 
     def __init__(self, prompt: int) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[HfRound] = []
         self._length = prompt  # tokens of the text so far
         self._scored = 1
 
@@ -64,7 +64,7 @@ class Blocks:
 
     def put(self, tokens: Tensor) -> None:
         """Record one block."""
-        block = Block(tokens.flatten().tolist(), time.perf_counter(), self._scored - 1)
+        block = HfRound(tokens.flatten().tolist(), time.perf_counter(), self._scored - 1)
         self._length += len(block.tokens) if self.blocks else 0
         self.blocks.append(block)
 
@@ -112,7 +112,7 @@ class HfDecoder(Decoder):
         self._processors = processors
         self._target, self._draft, self._k, self._lookup = target_model, draft_model, k, lookup
         self.prefill_seconds = 0.0  # the last generation's; in its first round if there is but one
-        rows = [rows_of(model) for model in (target_model, draft_model or target_model)]
+        rows = [logits_width(model) for model in (target_model, draft_model or target_model)]
         if rows[0] != rows[1]:
             raise UsageError(
                 f"`decoder` hf with models of {rows[0]} and {rows[1]} rows: expected the same. "
@@ -132,7 +132,7 @@ class HfDecoder(Decoder):
         """Continue `prompt`; all rounds come when the whole generation is over."""
         if not isinstance(warp, Warp):
             raise TypeError(f"transformers cannot run the warp {warp!r}: expected sampling.Warp")
-        prompt = token_ids(prompt)
+        prompt = to_token_ids(prompt)
         budget = token_budget(len(prompt), limits, context_of(self._target))
         if budget == 0:
             return
@@ -143,7 +143,7 @@ class HfDecoder(Decoder):
         self.prefill_seconds = max(0.0, times[0] - median(times[1:] or times))
         times[0] -= self.prefill_seconds
         for (tokens, _, drafted), seconds in zip(blocks[1:], times, strict=True):
-            kept, finish = cut(tokens, output, limits, budget, stop)
+            kept, finish = cut_block(tokens, output, limits, budget, stop)
             accepted = min(len(tokens) - 1, drafted)
             tested = min(accepted + 1, drafted)
             yield Round(drafted, tested, accepted, kept, None, seconds, finish)
@@ -166,7 +166,7 @@ class HfDecoder(Decoder):
 
     def _generate(
         self, prompt: list[int], limits: Limits, budget: int, warp: Warp, noise: NoiseStream
-    ) -> list[Block]:
+    ) -> list[HfRound]:
         """Run `generate`, seeded by `noise`; return its blocks, the first of them the prompt."""
         blocks = Blocks(len(prompt))
         ids = torch.tensor([prompt], device=self._target.device)

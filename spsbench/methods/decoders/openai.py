@@ -16,26 +16,26 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from spsbench.errors import DataError, SpsError, UnavailableError
-from spsbench.loop.decoder import Decoder, DecoderContext, Prompt, RefusedPromptError
+from spsbench.loop.decoder import Decoder, DecoderContext, EnginePrompt, RefusedPromptError
 from spsbench.loop.request_batch import RequestBatch
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
-from spsbench.methods.processors import requested
+from spsbench.methods.processors import as_requested
 from spsbench.serving.acceptance import (
     Acceptance,
-    Span,
-    between,
+    PassTokens,
     contradiction,
     counters,
     of_answer,
+    page_delta,
     spans,
 )
-from spsbench.serving.address import BASELINE_KEY, KEY, ApiKey, checked
+from spsbench.serving.address import BASELINE_KEY, KEY, ApiKey, check_address
 from spsbench.serving.answers import ENDS, AbortedError
-from spsbench.serving.engines import Answer, Ask, Kind, Server, connect, probe_ids
+from spsbench.serving.engines import Answer, Ask, Kind, Server, detect_engine, probe_ids
 from spsbench.serving.http import Client, ImpossibleAnswerError, RefusedError
-from spsbench.serving.http import Limits as HttpLimits
+from spsbench.serving.http import HttpLimits as HttpLimits
 from spsbench.settings.cell import WARP, Cell, CellRequest, WarpSettings
-from spsbench.settings.constraint import kind_of
+from spsbench.settings.constraint import constraint_kind
 from spsbench.untrusted import RangeError, cut
 
 OF_PROMPT = (400, 413, 422)  # statuses of a prompt that the server does not continue
@@ -86,7 +86,7 @@ class OpenAiDecoder(Decoder):
         args = dict(cell.decoder.args)
         for name, variable in (("url", KEY), ("baseline", BASELINE_KEY)):
             if name in args:
-                checked(str(args[name]))
+                check_address(str(args[name]))
                 ApiKey(variable)
         HttpLimits(**{name: args[name] for name in ("timeout", "retries") if name in args})  # type: ignore[arg-type]
 
@@ -106,7 +106,7 @@ class OpenAiDecoder(Decoder):
 
     def __call__(
         self,
-        prompt: Prompt,
+        prompt: EnginePrompt,
         *,
         limits: Limits,
         warp: Callable[[Tensor], Tensor],
@@ -145,7 +145,7 @@ class OpenAiDecoder(Decoder):
         yield from self._rounds(answer, round_spans)
 
     async def _answer(
-        self, batch: RequestBatch, prompt: Prompt, tokens: int, seed: int
+        self, batch: RequestBatch, prompt: EnginePrompt, tokens: int, seed: int
     ) -> tuple[Answer, Acceptance | None]:
         """Answer in a row of the batch; None beside it where the answer counts no drafts."""
 
@@ -171,7 +171,7 @@ class OpenAiDecoder(Decoder):
         """
         key = self._key
         if key not in _servers:
-            server = await connect(client, self._model or None, chat=self._cell.chat)
+            server = await detect_engine(client, self._model or None, chat=self._cell.chat)
             if self._cell.chat and has_ids:
                 await probe_ids(server)
             _servers[key] = server
@@ -187,7 +187,9 @@ class OpenAiDecoder(Decoder):
     def _key(self) -> tuple[str, str, bool]:
         return self._client.address, self._model, self._cell.chat
 
-    async def _answer_of(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Answer:
+    async def _answer_of(
+        self, server: Server, prompt: EnginePrompt, tokens: int, seed: int
+    ) -> Answer:
         ask = self._ask(server, prompt, tokens, seed)
         with naming(prompt, self._batch):
             answer = await server.answer(ask)
@@ -203,10 +205,10 @@ class OpenAiDecoder(Decoder):
                 f"an impossible answer ({self._client.address}: {error}). Update the server"
             ) from error
 
-    def _ask(self, server: Server, prompt: Prompt, tokens: int, seed: int) -> Ask:
+    def _ask(self, server: Server, prompt: EnginePrompt, tokens: int, seed: int) -> Ask:
         """Return the request, by ids if the server takes them; DataError: it takes no form."""
         cell, usual = self._cell, WarpSettings()
-        kind = kind_of(cell)
+        kind = constraint_kind(cell)
         warp = {n: getattr(cell, n) for n in WARP if getattr(cell, n) != getattr(usual, n)}
         warp.pop("temperature", None)
         content: Any = prompt.content
@@ -231,7 +233,7 @@ class OpenAiDecoder(Decoder):
             stop=cell.stop,
             ignore_eos=cell.ignore_eos,
             constraint=None if kind is None else (kind, getattr(cell, kind)),
-            processors=requested(cell.processors, self._tokenizer),
+            processors=as_requested(cell.processors, self._tokenizer),
         )
 
     def _check(self, answer: Answer, most: int) -> None:
@@ -270,14 +272,14 @@ class OpenAiDecoder(Decoder):
                 f"({where}): expected one text. Is `target` the model that is served?"
             )
 
-    def _rounds(self, answer: Answer, round_spans: list[Span]) -> Iterator[Round]:
+    def _rounds(self, answer: Answer, round_spans: list[PassTokens]) -> Iterator[Round]:
         """Yield a round for each span, in order, with its ids; the last has finish and text."""
         reason = answer.finish or "length"
         stopped = answer.stopped_by is not None
         usual = "stop" if stopped else "eos"
         finish: Any = next((end for end in CUT if reason.lower() in ENDS[end]), usual)
         ids, at = answer.ids, 0
-        for number, span in enumerate(round_spans or [Span(0, 0.0, passes=0)]):
+        for number, span in enumerate(round_spans or [PassTokens(0, 0.0, passes=0)]):
             last = number >= len(round_spans) - 1
             here = ids is not None and self._tokenizer is not None
             tokens = [] if ids is None else ids[at : at + span.emitted]
@@ -320,12 +322,12 @@ async def counted_since(before: Mapping[str, float], client: Client) -> Acceptan
     """Return what a server has counted since `before`; None: no rounds, or attempts that failed."""
     if client.failures.keys() - {"HTTP 429"}:
         return None
-    counted = between(before, counters(await client.get("/metrics")))
+    counted = page_delta(before, counters(await client.get("/metrics")))
     return counted if counted and counted.rounds else None
 
 
 @contextmanager
-def naming(prompt: Prompt, batch: RequestBatch | None) -> Iterator[None]:
+def naming(prompt: EnginePrompt, batch: RequestBatch | None) -> Iterator[None]:
     """Name the prompt in a failure of the block that ends the run."""
     try:
         yield

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import sample, send, unsharpened
+from spsbench.loop.sampling import confidence_probs, sample, send
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
 from spsbench.methods.drafters.frontier import Arguments, Frontier
 
@@ -71,7 +71,9 @@ class ChainsDrafter(Drafter):
         at, ends, logits = [-1], {-1: list(range(n))}, frontier.root(context)  # chains at each node
         for depth in range(k):
             probs = context.warp(logits)  # [R, V]
-            going = self._going(probs, unsharpened(context.warp, logits, probs), at, ends, go_on)
+            going = self._going(
+                probs, confidence_probs(context.warp, logits, probs), at, ends, go_on
+            )
             going = going[: most - len(tokens)]
             if not going:
                 break

@@ -17,7 +17,7 @@ from torch import Tensor
 from spsbench.engines.replay import NetworkPass, NetworkReplay, RollOut, replay_over
 from spsbench.engines.session.masks import CausalMasks, Windows
 from spsbench.heads.eagle3 import Eagle3Network
-from spsbench.heads.layers import Positions
+from spsbench.heads.layers import RowPositions
 from spsbench.heads.network import HeadNetwork
 from spsbench.loop.drafter_context import Cache, TargetParts, Together, alone
 from spsbench.loop.sampling import Warp, send
@@ -299,7 +299,7 @@ class HeadFrontier(HiddenReader):
         self._states.update(zip(nodes, features, strict=True))
         return self._spread(outputs[:, width:])
 
-    def _chain(self, m: int, past: int = 0) -> tuple[Positions, Tensor | None]:
+    def _chain(self, m: int, past: int = 0) -> tuple[RowPositions, Tensor | None]:
         """Return the places of m rows, `past` after the text's, and their mask."""
         start = self._read + past
         return (
@@ -321,15 +321,15 @@ class HeadFrontier(HiddenReader):
     def _fused(self, inputs: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
         tokens, positions, cos, sin, *hidden = inputs
         features = self.network.fuse(hidden)
-        return self._pass(features, tokens, Positions(positions, cos, sin), sees, cache)[None]
+        return self._pass(features, tokens, RowPositions(positions, cos, sin), sees, cache)[None]
 
     def _fed(self, inputs: Sequence[Tensor], sees: Any, cache: Any) -> Tensor:
         tokens, positions, cos, sin, features = inputs
-        outputs = self._pass(features, tokens, Positions(positions, cos, sin), sees, cache)
+        outputs = self._pass(features, tokens, RowPositions(positions, cos, sin), sees, cache)
         return torch.cat([outputs, self._scores(outputs)], -1)[None]
 
     def _pass(
-        self, features: Tensor, tokens: Tensor, places: Positions, sees: Any, cache: Any
+        self, features: Tensor, tokens: Tensor, places: RowPositions, sees: Any, cache: Any
     ) -> Tensor:
         """Run [m, H] features and the [m] tokens after them at `places`, under the mask `sees`.
 

@@ -18,7 +18,7 @@ from spsbench.loop.sampling import send
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Purpose, Scores
 from spsbench.methods.drafters.ngram import RuleDrafter
 from spsbench.plugins import make
-from spsbench.settings.cell_from_options import HYBRID, part
+from spsbench.settings.cell_from_options import HYBRID, parse_inner
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Hybrid:
         """Return the plan of both; ValueError: `first` samples, or both take `draft`."""
         drafter = cls(**arguments)
         first, then = drafter.first, drafter.then
-        plans = [plan_of(part(text)) for text in (first, then)]
+        plans = [plan_of(parse_inner(text)) for text in (first, then)]
         if plans[0].drawn is not Drawn.POINT:
             raise ValueError(f"{first} samples its drafts: expected a deterministic one first")
         asking = [plan.weights for plan in plans if plan.weights is not Weights.NONE]
@@ -54,7 +54,9 @@ class Hybrid:
     def open(cls, context: DrafterContext, **arguments: Any) -> "HybridDrafter":
         """Open both."""
         drafter = cls(**arguments)
-        parts = [make("drafters", part(text), context) for text in (drafter.first, drafter.then)]
+        parts = [
+            make("drafters", parse_inner(text), context) for text in (drafter.first, drafter.then)
+        ]
         return HybridDrafter(*parts, least=drafter.least, vocab_size=context.vocab_size)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.drafter_context import Weights
-from spsbench.loop.sampling import Warp, sample, unsharpened
+from spsbench.loop.sampling import Warp, confidence_probs, sample
 from spsbench.loop.types import (
     LM,
     Along,
@@ -124,7 +124,7 @@ class ModelDrafter(ChainDrafter):
         fed = torch.tensor(tokens[lm.length : -1], dtype=torch.int64)
         logits = lm.append(fed, keep=len(tokens) - begin).logits
         probs = warp(logits)
-        return Along(probs, unsharpened(warp, logits, probs))
+        return Along(probs, confidence_probs(warp, logits, probs))
 
 
 @dataclass(frozen=True)

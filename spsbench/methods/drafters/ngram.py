@@ -42,7 +42,7 @@ class RuleDrafter(Drafter):
         return Draft(torch.tensor(chain[:k], dtype=torch.int64), None)
 
 
-def agreement(chain: Sequence[int], tokens: Sequence[int], at: int) -> int:
+def count_agreeing(chain: Sequence[int], tokens: Sequence[int], at: int) -> int:
     """Return how many first tokens of a chain stand in `tokens` from position `at` on."""
     ahead = zip(chain, tokens[at : at + len(chain)], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], ahead))
@@ -71,7 +71,7 @@ def look_ups(
         for of_k in proposals(tokens, ks):
             if of_k is not chain:
                 chain = of_k
-                counts = len(chain), agreement(chain[:most], text, position)
+                counts = len(chain), count_agreeing(chain[:most], text, position)
             row += counts
         rows.append(row)
         tokens.append(text[position])

@@ -78,7 +78,7 @@ class ParallelFrontier(HiddenReader):
 TEXT = -1  # the block that the text ends in
 
 
-class Block(NamedTuple):
+class PredictedFeatures(NamedTuple):
     """The predicted features after a text and some blocks."""
 
     features: Tensor  # [k, H]
@@ -111,7 +111,7 @@ class BlockFrontier(HiddenReader):
         network, k = self.network, self.network.block
         places = torch.arange(self._read - k, self._read, device=self._target.device)
         features = network.predict(self._last, places, self._held, None)
-        self._blocks[TEXT] = Block(features, self._logits(features), self._state)
+        self._blocks[TEXT] = PredictedFeatures(features, self._logits(features), self._state)
         return self._blocks[TEXT].logits[:1]
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
@@ -147,7 +147,9 @@ class BlockFrontier(HiddenReader):
         for i, node in enumerate(nodes):
             block_rows = slice(i * k, (i + 1) * k)
             state = outputs[:, i : i + 1], cells[:, i : i + 1]
-            self._blocks[first + i] = Block(predicted[block_rows], logits[block_rows], state)
+            self._blocks[first + i] = PredictedFeatures(
+                predicted[block_rows], logits[block_rows], state
+            )
             self._at[node] = Place(first + i, ())
 
     def _places(self, n: int) -> tuple[Tensor, Tensor]:
@@ -163,7 +165,7 @@ class BlockFrontier(HiddenReader):
 
     def _forget(self) -> None:
         super()._forget()
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, PredictedFeatures] = {}
         self._above: list[int] = []  # the block before each drafted block
         self._at = {-1: Place(TEXT, ())}
 

@@ -13,7 +13,7 @@ import torch
 
 from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores, Step
-from spsbench.methods.drafters.text_index import Followers, chain, tree, within
+from spsbench.methods.drafters.text_index import Followers, chain, fit_nodes, tree
 
 PRIOR = (0.4, 0.14, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02)  # hits by rank, before any were counted
 WEIGHT = 16  # counted tokens that weigh as much as the prior
@@ -98,7 +98,7 @@ class RecyclingDrafter(Drafter):
 
     def _grown(self, newest: int, followers: Followers[int], k: int, fitting: int | None) -> Draft:
         if self.tree:
-            return tree(newest, followers, k, within(self._nodes, fitting)).draft()
+            return tree(newest, followers, k, fit_nodes(self._nodes, fitting)).draft()
         return chain(newest, followers, k).draft()
 
     def _learn(self, last: Step, x: Sequence[int]) -> None:

@@ -20,7 +20,7 @@ from spsbench.methods.drafters.frontier import Arguments
 from spsbench.methods.drafters.hybrid import Silence
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.plugins import make
-from spsbench.settings.cell_from_options import part
+from spsbench.settings.cell_from_options import parse_inner
 from spsbench.settings.models import QUANTISED
 
 MAX_CACHE_TOKENS = 1 << 24  # tokens of a part of the cache
@@ -51,7 +51,7 @@ class Self(Arguments):
         variant_of(4, self.skip)
         if self.window is None and (self.sinks, self.first) != (None, None):
             raise ValueError("sinks or first without window: expected one, as self:window=256")
-        plan = None if self.first is None else plan_of(part(self.first))
+        plan = None if self.first is None else plan_of(parse_inner(self.first))
         if plan not in (None, Plan(Drawn.POINT)):
             raise ValueError(
                 f"{self.first} drafts no deterministic chains: expected one such as ngram or suffix"
@@ -70,7 +70,7 @@ class Self(Arguments):
             lm = context.partial(CachePart(drafter.window, sinks))
             if drafter.first is None:
                 return PartialDrafter(lm)
-            return TwoLevelDrafter(lm, make("drafters", part(drafter.first), context))
+            return TwoLevelDrafter(lm, make("drafters", parse_inner(drafter.first), context))
         count = int(context.target().config.num_hidden_layers)
         return ModelDrafter(context.variant(variant_of(count, drafter.skip)))
 
@@ -137,10 +137,10 @@ def variant_of(count: int, skip: str | int) -> Variant:
     """Return the skipped layers of a model of `count`; ValueError: `skip` names no layers."""
     if skip in ("", "half"):
         return Variant(frozenset(range(2, count - 2, 2)) or frozenset({count - 1}))
-    return Variant(numbers(skip))
+    return Variant(parse_layers(skip))
 
 
-def numbers(value: str | int) -> frozenset[int]:
+def parse_layers(value: str | int) -> frozenset[int]:
     """Parse the layers in `3`, `2+4` or `8-11`; ValueError for anything else."""
     layers: set[int] = set()
     for one in str(value).split("+"):

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spsbench.loop.sampling import sample, send, unsharpened, without_replacement
+from spsbench.loop.sampling import confidence_probs, sample, send, without_replacement
 from spsbench.loop.tree import tree_of
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
 from spsbench.methods.drafters.frontier import Arguments, Frontier
@@ -105,7 +105,7 @@ class ShapedDrafter(Drafter):
         self, slots: Sequence[int], logits: Tensor, probs: Tensor, context: Context, go_on: GoOn
     ) -> list[int]:
         """Return how many children each node gets; 0 where `go_on` refuses its probs."""
-        sure = unsharpened(context.warp, logits, probs)
+        sure = confidence_probs(context.warp, logits, probs)
         counts = [min(len(self._children[slot]), probs.shape[-1]) for slot in slots]
         if self.drawn is not Drawn.POINT:
             there = (probs > 0).sum(-1).tolist()
@@ -178,21 +178,21 @@ class Sequoia(Arguments):
     siblings: str = "top"
 
     def __post_init__(self) -> None:
-        chances(self.accept)
+        parse_probabilities(self.accept)
 
     @property
     def drawn(self) -> Drawn:
         return drawn_as(self.siblings)
 
     def over(self, frontier: Frontier) -> Drafter:
-        shape = best_shape(self.nodes, self.depth, chances(self.accept))
+        shape = best_shape(self.nodes, self.depth, parse_probabilities(self.accept))
         return ShapedDrafter(frontier, shape, self.drawn)
 
 
 @lru_cache(maxsize=32)
 def best_shape(nodes: int, depth: int, accept: tuple[float, ...]) -> tuple[int, ...]:
     """Return the parents of the tree of most expected tokens, level by level; -1: the context."""
-    return Table(nodes, depth, kept_chances(accept)).shape(nodes, depth)
+    return ExpectedTokens(nodes, depth, kept_chances(accept)).shape(nodes, depth)
 
 
 def kept_chances(accept: tuple[float, ...]) -> Floats:
@@ -201,7 +201,7 @@ def kept_chances(accept: tuple[float, ...]) -> Floats:
     return np.asarray(looked_at * np.array(accept))
 
 
-class Table:
+class ExpectedTokens:
     """The most expected tokens of trees up to a size, for each number of nodes and depth.
 
     `gain[d][b][n]` is the most that n nodes bring as the children from the b-th on, and all below
@@ -244,7 +244,7 @@ class Table:
         return tuple(parents)
 
 
-def chances(text: str | float) -> tuple[float, ...]:
+def parse_probabilities(text: str | float) -> tuple[float, ...]:
     """Parse probabilities separated by `/`; ValueError: none, or one outside 0 to 1."""
     try:
         probabilities = tuple(float(part) for part in str(text).split("/"))

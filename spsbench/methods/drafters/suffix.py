@@ -17,8 +17,8 @@ from spsbench.methods.drafters.text_index import (
     EarlierTexts,
     SuffixAutomaton,
     chain,
+    fit_nodes,
     tree,
-    within,
 )
 
 MOST_NODES = 512
@@ -86,7 +86,7 @@ class SuffixDrafter(RuleDrafter):
         if not self.tree:
             return super().draft(context, k, noise, go_on)
         self._take_in(context.tokens)
-        best, nodes = NOTHING, within(self._nodes, context.nodes)
+        best, nodes = NOTHING, fit_nodes(self._nodes, context.nodes)
         for automaton, state, depth in self._ends(k):
             grown = tree(state, automaton.followers, depth, nodes, self._least)
             if grown.expected > best.expected:

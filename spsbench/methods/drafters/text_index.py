@@ -298,6 +298,6 @@ def tree(
     return Grown(tokens, parents, chances)
 
 
-def within(nodes: int, fitting: int | None) -> int:
+def fit_nodes(nodes: int, fitting: int | None) -> int:
     """Return the smaller of the requested nodes and those that fit the context (None = any)."""
     return nodes if fitting is None else min(nodes, fitting)

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import unsharpened
+from spsbench.loop.sampling import confidence_probs
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores, always
 from spsbench.methods.drafters.frontier import Arguments, Frontier
 
@@ -58,7 +58,7 @@ class TopkDrafter(Drafter):
         for depth in range(k):
             going: Sequence[bool | Tensor] = [True] * len(at)
             if go_on is not always:
-                sure = unsharpened(context.warp, logits, context.warp(logits))
+                sure = confidence_probs(context.warp, logits, context.warp(logits))
                 going = [go_on(sure[r]) for r in range(len(at))]
             first = len(seen)
             for r, children in enumerate(likeliest(logits, self.width, self.known_ids)):

@@ -222,7 +222,7 @@ class Goodput(Schedule):
         self._table: Costs | None = None
         self._drafter = PLAIN
         if self.costs:
-            self._table, self._drafter = measured(self.costs, self.arm, self.batch)
+            self._table, self._drafter = lookup_costs(self.costs, self.arm, self.batch)
         elif self.batch > 1:
             raise ValueError(f"batch is {self.batch}: expected costs, a table that has batches")
         self._by_context: dict[int, list[float]] = {}
@@ -248,7 +248,7 @@ class Goodput(Schedule):
         return [float(np.median(seconds)) for seconds in turns]
 
 
-def measured(costs: str, arm: str, batch: int) -> tuple[Costs, Drafting]:
+def lookup_costs(costs: str, arm: str, batch: int) -> tuple[Costs, Drafting]:
     """Return a measured table, and its drafter `arm` ("": the only one); ValueError: not in it."""
     table = read_costs(Path(costs).expanduser())
     arms = {str(drafter): drafter for drafter in table.arms if drafter != PLAIN}

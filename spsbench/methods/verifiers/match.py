@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from spsbench.loop.sampling import on_host, sample
+from spsbench.loop.sampling import host_numbers, sample
 from spsbench.loop.types import Draft, Noise, Purpose, Verdict
 from spsbench.methods.verifiers.walk_down import Tested, WalkDown, row_at, verdict_at
 
@@ -24,8 +24,8 @@ class Match(WalkDown):
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         u = noise.uniform(Purpose.PLAIN, len(q))
-        if q.device.type == "cpu" and on_host(u) is not None:
-            return walked(draft, q, u)
+        if q.device.type == "cpu" and host_numbers(u) is not None:
+            return verify_walk(draft, q, u)
         return super().__call__(draft, q, noise)
 
     def test(self, draft: Draft, q: Tensor, noise: Noise) -> Tested:
@@ -37,7 +37,7 @@ class Match(WalkDown):
         return (above == draft.tokens, lambda end: row_at(targets, end))
 
 
-def walked(draft: Draft, q: Tensor, u: Tensor) -> Verdict:
+def verify_walk(draft: Draft, q: Tensor, u: Tensor) -> Verdict:
     """Verify as `Match` does, with draws only for the rows on the walk."""
     tree, tokens = draft.tree, draft.tokens.tolist()
     at: int | None = 0

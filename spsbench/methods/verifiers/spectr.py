@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import pieces, residual, row, sample, send
-from spsbench.loop.tree import numbers
+from spsbench.loop.sampling import residual, row, row_slices, sample, send
+from spsbench.loop.tree import to_int64
 from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict
-from spsbench.methods.verifiers.tree_rejection import taken
+from spsbench.methods.verifiers.tree_rejection import take_rows
 from spsbench.methods.verifiers.walk_down import Accepting, uniforms
 
 STEPS = 6  # towards rho from above: each is a number that is exact, and smaller
@@ -72,11 +72,11 @@ def rhos(draft: Draft, q: Tensor, k: Tensor) -> Tensor:
     counts = k.tolist() if k.device.type == "cpu" else None  # elsewhere looking means waiting
     rows = [at for at, nodes in enumerate(draft.tree.children) if nodes]
     rows = [at for at in rows if counts is None or counts[at] > 1]
-    for some in pieces(len(rows), q):
+    for some in row_slices(len(rows), q):
         here = rows[some]
-        places = send(numbers(here), q.device)
-        target = taken(q, here)
-        probs = taken(draft.probs, [draft.tree.children[i][0] for i in here])  # type: ignore[arg-type]
+        places = send(to_int64(here), q.device)
+        target = take_rows(q, here)
+        probs = take_rows(draft.probs, [draft.tree.children[i][0] for i in here])  # type: ignore[arg-type]
         many = k.index_select(0, places)
         ratio = many.to(q.dtype)  # k itself meets the condition, and so does what follows
         for _ in range(STEPS):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.loop.sampling import on_host, residual, row
+from spsbench.loop.sampling import host_numbers, residual, row
 from spsbench.loop.types import Draft, Noise, Verdict
 from spsbench.methods.verifiers.walk_down import (
     SAMPLED_CHAINS,
@@ -31,7 +31,7 @@ class Sps(WalkDown):
         return by_ratio(draft, q, noise)
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        if (u := on_host(uniforms(draft, q, noise))) is None:
+        if (u := host_numbers(uniforms(draft, q, noise))) is None:
             return super().__call__(draft, q, noise)
         ratio = ratios(draft, q).tolist()
         end = next((i for i in range(len(u)) if not u[i] < ratio[i]), len(u))

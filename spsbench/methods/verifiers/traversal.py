@@ -31,7 +31,7 @@ class Traversal(Accepting):
         last = noise.uniform(Purpose.FINAL, 1)[0]
         tables = draft.tree.tables(q.device)
         rejection = TreeRejection(draft, q)
-        rejection.refuse_all(lambda rows: chances(rejection.chance, rows))
+        rejection.refuse_all(lambda rows: copy_rows(rejection.chance, rows))
         keep = rejection.chance  # [N + 1] of a node itself, given that nothing below it was kept
         if rejection.order:
             places = send(torch.tensor(rejection.order), q.device)
@@ -43,7 +43,7 @@ class Traversal(Accepting):
         return Verdict(tables.path_to(end), token, torch.full_like(end, -1))
 
 
-def chances(chance: Tensor, rows: tuple[int, ...]) -> Tensor:
+def copy_rows(chance: Tensor, rows: tuple[int, ...]) -> Tensor:
     """Return a [rows] copy of the probabilities of some rows."""
     if rows[-1] - rows[0] == len(rows) - 1 and list(rows) == sorted(rows):
         return chance[rows[0] : rows[-1] + 1].clone()

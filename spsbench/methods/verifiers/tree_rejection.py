@@ -21,8 +21,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import pieces, send
-from spsbench.loop.tree import numbers
+from spsbench.loop.sampling import row_slices, send
+from spsbench.loop.tree import to_int64
 from spsbench.loop.types import Draft, Drawn, Noise
 from spsbench.methods.verifiers.walk_down import Tested, WalkDown, drawn_from, uniforms
 
@@ -67,17 +67,17 @@ class TreeRejection:
         tiny = torch.finfo(self.q.dtype).tiny
         self.weight[first : first + len(rows)] = weights
         self.scale[first : first + len(rows)] = 1 / weights.clamp(min=tiny)
-        for some in pieces(len(rows), self.q):
+        for some in row_slices(len(rows), self.q):
             for rank in range(len(children[some.start])):
                 nodes = [below[rank] for below in children[some] if rank < len(below)]
                 here = slice(first + some.start, first + some.start + len(nodes))
-                before = self.left[here] if rank else taken(self.q, rows[some])
+                before = self.left[here] if rank else take_rows(self.q, rows[some])
                 self._refuse(here, before, nodes, rank)
 
     def _refuse(self, here: slice, before: Tensor, nodes: Sequence[int], rank: int) -> None:
         """Test one child of each row in `here`, whose weights are `before`, and subtract it."""
         left, scale = self.left[here], self.scale[here]  # changed in place
-        tokens = taken(self.draft.tokens, nodes)[:, None]  # [n, 1]
+        tokens = take_rows(self.draft.tokens, nodes)[:, None]  # [n, 1]
         possible = self.weight[here] > 0  # else the scale stands for no number
         mass = (before.gather(1, tokens)[:, 0] / scale).where(possible, 0.0)
         if self.point:
@@ -96,11 +96,11 @@ class TreeRejection:
 
     def _probs(self, nodes: Sequence[int], rank: int) -> tuple[Tensor, Tensor]:
         """Return [n, V], probs of each of `nodes` given the siblings before it, and their sums."""
-        probs = taken(self.draft.probs, nodes)  # type: ignore[arg-type]  # not of a point draft
+        probs = take_rows(self.draft.probs, nodes)  # type: ignore[arg-type]  # not of a point draft
         if rank == 0 or self.draft.drawn is not Drawn.DISTINCT:
             return probs, probs.new_ones(len(nodes))
         before = [self.tree.children[self.tree.parents[node] + 1][:rank] for node in nodes]
-        drawn = taken(self.draft.tokens, [node for some in before for node in some])
+        drawn = take_rows(self.draft.tokens, [node for some in before for node in some])
         probs = probs.scatter(1, drawn.view(len(nodes), rank), 0.0)
         return probs, probs.sum(-1)
 
@@ -109,7 +109,7 @@ class TreeRejection:
         if nodes[-1] - nodes[0] == len(nodes) - 1:
             self.chance[nodes[0] + 1 : nodes[-1] + 2] = chance
         else:
-            places = send(numbers(nodes), chance.device) + 1
+            places = send(to_int64(nodes), chance.device) + 1
             self.chance.index_copy_(0, places, chance)
 
     def probs_at(self, end: Tensor) -> Tensor:
@@ -120,23 +120,23 @@ class TreeRejection:
         places = [-1] * (len(self.draft.tokens) + 1)
         for index, at in enumerate(self.order):
             places[at] = index
-        place = send(numbers(places), end.device).index_select(0, end[None])
+        place = send(to_int64(places), end.device).index_select(0, end[None])
         left = self.left.index_select(0, place.clamp(min=0))[0]
         return torch.where((place >= 0) & (left.sum() > 0), left, probs)
 
 
-def taken(rows: Tensor, numbered: Sequence[int]) -> Tensor:
+def take_rows(rows: Tensor, numbered: Sequence[int]) -> Tensor:
     """Return [n, ...], some rows of a tensor: a view, not a copy, where they are contiguous."""
     first, n = numbered[0], len(numbered)
     if list(numbered) == list(range(first, first + n)):
         return rows[first : first + n]
-    return rows.index_select(0, send(numbers(numbered), rows.device))
+    return rows.index_select(0, send(to_int64(numbered), rows.device))
 
 
 def excesses(weight: Tensor, q: Tensor, p: Tensor) -> Tensor:
     """Return [n], sum (weight q - p)+ of each row; `weight` [n], `q` and `p` [n, V]."""
     excess = torch.zeros_like(weight)
-    for some in pieces(len(weight), q):
+    for some in row_slices(len(weight), q):
         under = torch.addcmul(p[some], q[some], weight[some, None], value=-1).clamp_(max=0)
         excess[some] = -under.sum(-1)
     return excess

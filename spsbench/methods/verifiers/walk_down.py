@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import on_host, row, sample, send
-from spsbench.loop.tree import Tree, numbers
+from spsbench.loop.sampling import host_numbers, row, sample, send
+from spsbench.loop.tree import Tree, to_int64
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
 
 Accepted = frozenset[tuple[Drawn, bool]]
@@ -69,7 +69,7 @@ class WalkDown(Accepting):
             slots = torch.arange(len(passed), device=q.device)
             end = passed.long().cumprod(0).sum()  # the accepted prefix
             path, tested = slots.where(slots < end, -1), (end + 1).clamp(max=len(passed))
-            read = on_host(end[None])
+            read = host_numbers(end[None])
             return Verdict(path, last(end if read is None else int(read[0])), tested)
         tables = draft.tree.tables(q.device)
         end = tables.walked_down(passed)
@@ -96,4 +96,4 @@ def verdict_at(tree: Tree, end: int, token: Tensor) -> Verdict:
     """Make the verdict of a walk on the host that ended at row `end`, before the [] token."""
     path = tree.path(end)
     padded = path + [-1] * (len(tree.parents) - len(path))
-    return Verdict(numbers(padded), token, torch.tensor(len(path) + bool(tree.children[end])))
+    return Verdict(to_int64(padded), token, torch.tensor(len(path) + bool(tree.children[end])))

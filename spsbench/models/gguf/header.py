@@ -49,7 +49,7 @@ def named_gguf(name: str) -> bool:
     return name.lower().endswith(SUFFIX)
 
 
-def check_packages() -> None:
+def check_gguf_packages() -> None:
     """Refuse to go on unless the packages that transformers needs for GGUF are installed."""
     for name in NEEDED:
         if find_spec(name) is None:
@@ -61,11 +61,11 @@ def check_packages() -> None:
 
 def read_header(path: Path) -> Header:
     """Read a GGUF file's header; DataError: a part of several, or no architecture or tokenizer."""
-    check_packages()
+    check_gguf_packages()
     refuse_pointer(path)
     try:
         with open_file(path) as file:
-            head = _Reader(path, file.read, path.stat().st_size).header(file.tell)
+            head = _HeaderReader(path, file.read, path.stat().st_size).header(file.tell)
     except PermissionError as error:
         raise PermissionDeniedError.unreadable(path) from error
     except OSError as error:
@@ -91,7 +91,7 @@ def read_header(path: Path) -> Header:
     return head
 
 
-class _Reader:
+class _HeaderReader:
     """A sequential reader of plain values, never of more than the file has."""
 
     def __init__(self, path: Path, read: Callable[[int], bytes], size: int) -> None:

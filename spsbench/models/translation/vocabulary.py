@@ -19,7 +19,7 @@ BATCH = 4096
 SAMPLE = Path(__file__).with_name("sample.txt")  # by which vocabularies are compared
 
 
-class Tokens(NamedTuple):
+class TokensOfText(NamedTuple):
     """The tokens of a text, with their ends."""
 
     ids: list[int]
@@ -29,7 +29,7 @@ class Tokens(NamedTuple):
 class Words(Protocol):
     """A function to the tokens of a text that stands alone, without special tokens."""
 
-    def __call__(self, text: str) -> Tokens:
+    def __call__(self, text: str) -> TokensOfText:
         """Tokenize `text`; names of special tokens in it are ordinary text."""
 
 
@@ -49,7 +49,7 @@ class Vocabulary:
     @classmethod
     def of(cls, tokenizer: Any) -> "Vocabulary":
         """Make the vocabulary of a transformers tokenizer."""
-        spelled = written(tokenizer)
+        spelled = token_bytes(tokenizer)
         words = TokenizerWords(tokenizer, spelled)
         special = {int(i) for i in tokenizer.all_special_ids}
         special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -113,7 +113,7 @@ class Vocabulary:
             border = len(start.encode())
             ids, ends = self.words(start + text)
             if ends is not None and border in (0, *ends):
-                return ids[_until(ends, border) :]
+                return ids[_count_until(ends, border) :]
         return self.pieces(text.encode()) or []
 
 
@@ -124,7 +124,7 @@ class TokenizerWords:
     tokenizer: Any
     spelled: Sequence[bytes | None]
 
-    def __call__(self, text: str) -> Tokens:
+    def __call__(self, text: str) -> TokensOfText:
         """Tokenize; ends are sums of bytes, or the tokenizer's offsets where it changes text."""
         fast = bool(getattr(self.tokenizer, "is_fast", False))
         encoded = self.tokenizer(
@@ -143,14 +143,14 @@ class TokenizerWords:
             if whole in (content, b" " + content):  # a space of its own before the first word
                 lead = len(whole) - len(content)
                 sums = accumulate(len(part) for part in parts if part is not None)
-                return Tokens(ids, [end - lead for end in sums])
+                return TokensOfText(ids, [end - lead for end in sums])
         if not fast:
-            return Tokens(ids, None)
+            return TokensOfText(ids, None)
         at = [0, *accumulate(len(character.encode()) for character in text)]
-        return Tokens(ids, [at[end] for _, end in encoded["offset_mapping"]])
+        return TokensOfText(ids, [at[end] for _, end in encoded["offset_mapping"]])
 
 
-def _until(ends: Sequence[int], border: int) -> int:
+def _count_until(ends: Sequence[int], border: int) -> int:
     """Return how many tokens end at or before `border`."""
     return sum(end <= border for end in ends)
 
@@ -166,7 +166,7 @@ def _first(tokenizer: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Overlap:
+class SharedTokens:
     """The draft model's tokens that are tokens of the target."""
 
     pairs: Mapping[int, int]  # the target's id -> the draft's; each id once, in order
@@ -189,7 +189,7 @@ class Vocabularies:
     draft: Vocabulary
 
     @cached_property
-    def overlap(self) -> Overlap:
+    def overlap(self) -> SharedTokens:
         """Match tokens by bytes, special tokens by name, and the two that end a text."""
         ours, theirs = self.target, self.draft
         by_bytes = theirs.by_bytes
@@ -200,7 +200,7 @@ class Vocabularies:
             pairs = {i: other for i, other in pairs.items() if other != theirs.eos}
             pairs[ours.eos] = theirs.eos
         ids = ours.words(SAMPLE.read_text(encoding="utf-8")).ids
-        return Overlap(
+        return SharedTokens(
             pairs=dict(sorted(pairs.items())),
             target=ours.size,
             draft=theirs.size,
@@ -208,7 +208,7 @@ class Vocabularies:
         )
 
 
-def written(tokenizer: Any) -> list[bytes | None]:
+def token_bytes(tokenizer: Any) -> list[bytes | None]:
     """Return the bytes of each id; None for special tokens, and for unused ids."""
     vocabulary = tokenizer.get_vocab()
     names: list[str | None] = [None] * (max(vocabulary.values(), default=-1) + 1)
@@ -245,7 +245,7 @@ def _by_decoder(tokenizer: Any, names: Sequence[str | None]) -> list[bytes | Non
     if marks:
         named = "ByteFallback" in kinds
         return [None if n is None else _of_marks(n, marks, named=named) for n in names]
-    return _decoded(tokenizer, names)
+    return _decode_ids(tokenizer, names)
 
 
 def _parts(decoder: Any) -> Iterator[dict[str, Any]]:
@@ -282,7 +282,7 @@ def _of_marks(name: str, marks: set[str], *, named: bool) -> bytes:
     return name.encode()
 
 
-def _decoded(tokenizer: Any, names: Sequence[str | None]) -> list[bytes | None]:
+def _decode_ids(tokenizer: Any, names: Sequence[str | None]) -> list[bytes | None]:
     """Return the bytes that each id adds after another one; None: no or incomplete characters."""
     special = set(tokenizer.all_special_ids)
     anchor = next((i for i, n in enumerate(names) if n is not None and i not in special), 0)

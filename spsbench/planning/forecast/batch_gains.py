@@ -55,7 +55,7 @@ def forecast_batches(
     if not sizes:
         return None
     costs = forecasts.costs
-    batches = check_batches(sizes, costs)
+    batches = batch_costs_of(sizes, costs)
     constant = {f.method: f for f in forecasts.all if f.method.k}
     if not constant:
         raise UsageError("`batch`: expected a constant K among what is compared. Add `k` 1..8")
@@ -78,7 +78,9 @@ def forecast_batches(
             figures = {"block_efficiency": forecast.tau, "speedup": gained}
             figures["mean_token_time_ms"] = in_all._replace(mean=1e3 * size / in_all.mean)
             machine = {"machine_tokens_per_s": in_all}
-            rows.append(row_of(cell.but(batch=size), forecast.texts, measured=machine, **figures))
+            rows.append(
+                summary_row(cell.but(batch=size), forecast.texts, measured=machine, **figures)
+            )
     advised, table = engine_table(gains)
     balance = {size: costs.weights / (size * batches.cached) for size in shown if costs.weights}
     remarks = [f'For vLLM, with {advised or "any draft"}: "{IN_ENGINES}": {table}']
@@ -104,12 +106,12 @@ def forecast_batches(
     return BatchForecasts(rows, remarks, {"rows": values, "method": advised, IN_ENGINES: table})
 
 
-def row_of(cell: Cell, n: int, **figures: Any) -> Summary:
+def summary_row(cell: Cell, n: int, **figures: Any) -> Summary:
     """Return a row with figures over `n` texts, none of which was timed in a benchmark."""
     return Summary(cell=cell, samples=n, n=n, horizon=cell.max_new_tokens, **figures)
 
 
-def check_batches(sizes: Sequence[int], costs: Costs) -> BatchCosts:
+def batch_costs_of(sizes: Sequence[int], costs: Costs) -> BatchCosts:
     """Return the costs of batches; DataError: none of batches as large as `sizes`."""
     batches = costs.batches
     if batches is not None and batches.sizes[-1] >= max(sizes):

@@ -18,13 +18,13 @@ from spsbench.planning.forecast.predictions import (
     selection_factor,
 )
 from spsbench.planning.forecast.recommendation import (
-    Answer,
     BreakEven,
     Measured,
-    answer,
+    Recommendation,
     break_even,
+    format_estimate,
     lacks,
-    spread,
+    recommend,
 )
 from spsbench.planning.forecast.rounds import acceptances_of, least_cost, room_along
 from spsbench.settings.method import Drafting, Method
@@ -63,7 +63,7 @@ class Forecasts:
         same = [f for f in self.all if f.method.group == of.method.group]
         return break_even(same, self.costs.target(1, self.context).value)
 
-    def answer(self, measured: Mapping[Method, Measured]) -> Answer:
+    def answer(self, measured: Mapping[Method, Measured]) -> Recommendation:
         """Return the answer for the best measured method, else for the best predicted one."""
         forecasts = {f.method: f for f in self.all}
         counted = [method for method, figures in measured.items() if not figures.doubt]
@@ -73,11 +73,11 @@ class Forecasts:
         draft = None if best is None else method.drafting
         doubts = [str(c) for c in self.costs.contradictions() if c.draft == draft]
         figures, usual = measured.get(method), self.best.method
-        reply = answer(method, best, figures, needs, len(self.all), "; ".join(doubts))
+        reply = recommend(method, best, figures, needs, len(self.all), "; ".join(doubts))
         if method == usual:
             return reply
         first = measured.get(usual)
-        fate = "was not measured" if first is None else f"measured {spread(first.speedup)}"
+        fate = "was not measured" if first is None else f"measured {format_estimate(first.speedup)}"
         return replace(reply, numbers=f"{reply.numbers} {usual}, first by prediction, {fate}.")
 
     def remarks(self) -> list[str]:

@@ -9,9 +9,9 @@ import numpy as np
 
 from spsbench.metrics.costs import PARTS, PLAIN, Costs
 from spsbench.metrics.intervals import LEVEL, NORMAL, Estimate, Floats
-from spsbench.metrics.rates import RATES, gains
-from spsbench.metrics.sums import AT, Tally, Totals, numbered
-from spsbench.metrics.surfaces import Typical, typical
+from spsbench.metrics.rates import RATES, baseline_gains
+from spsbench.metrics.sums import AT, Tally, Totals, renumber
+from spsbench.metrics.surfaces import MedianEstimate, typical
 from spsbench.planning.forecast.rounds import (
     Acceptances,
     Ints,
@@ -214,7 +214,7 @@ class Prediction:
         """Return the decode time of a token in ms."""
         by_texts = self._predicted(self.figure("mean_token_time_ms"))
         spread = self.rounds.parts.sum(0) / self.sums.seconds * by_texts.mean
-        return times(widened(by_texts, typical(spread, self.rounds.costs.busy)), 1 / self._left)
+        return times(join_errors(by_texts, typical(spread, self.rounds.costs.busy)), 1 / self._left)
 
     @cached_property
     def speedup(self) -> Estimate:
@@ -229,9 +229,11 @@ class Prediction:
         by_texts = self.tau
         if batch == self.rounds.batch:
             baseline = (self.baseline or self).tally
-            by_texts = self._predicted(gains(baseline, self.tally, self.method.k).get("speedup"))
+            by_texts = self._predicted(
+                baseline_gains(baseline, self.tally, self.method.k).get("speedup")
+            )
         ratios = (self.baseline or self).rounds.seconds(batch) / self.rounds.seconds(batch)
-        gained = times(widened(by_texts, typical(ratios, self.rounds.costs.busy)), self._left)
+        gained = times(join_errors(by_texts, typical(ratios, self.rounds.costs.busy)), self._left)
         # a round takes at least as long as a plain one, which noisy costs may deny
         mean, low, high = min(gained.mean, self.tau.mean), gained.low, gained.high
         if low is not None and high is not None:
@@ -246,7 +248,7 @@ class Prediction:
 
     def by_prompt(self) -> Floats:
         """Return [prompts, 2] seconds of ArS and of the candidate, in order of prompts."""
-        prompts = numbered([sample for sample, _ in self.tally.keys])
+        prompts = renumber([sample for sample, _ in self.tally.keys])
         seconds = np.zeros((int(prompts.max()) + 1, 2))
         for column, tally in enumerate(((self.baseline or self).tally, self.tally)):
             np.add.at(seconds[:, column], prompts, tally.rows[:, AT["seconds"]])
@@ -262,7 +264,9 @@ class Prediction:
         if of_mean is None:
             raise ValueError("texts without a token")
         prompts = len({sample for sample, _ in self.tally.keys})
-        return predicted(of_mean, prompts, self.new_prompts, self.rounds.variance, self.sums.rounds)
+        return predict_for_others(
+            of_mean, prompts, self.new_prompts, self.rounds.variance, self.sums.rounds
+        )
 
 
 def predict(
@@ -390,7 +394,7 @@ def times(estimate: Estimate, factor: float) -> Estimate:
     return Estimate(estimate.mean * factor, low, high, estimate.n)
 
 
-def predicted(
+def predict_for_others(
     of_mean: Estimate, texts: int, new_prompts: float | None, variance: float, rounds: float
 ) -> Estimate:
     """Return an interval for the figure that other prompts will have, from that of the mean.
@@ -410,7 +414,7 @@ def predicted(
     return _with_errors(of_mean.mean, of_mean, by_chance, by_chance, wider)
 
 
-def widened(by_texts: Estimate, by_turns: Typical) -> Estimate:
+def join_errors(by_texts: Estimate, by_turns: MedianEstimate) -> Estimate:
     """Return an interval for two errors: the sample of texts, and the measurement of the costs."""
     mean, low, high = by_turns.value, by_turns.low, by_turns.high
     return _with_errors(mean, by_texts, np.log(mean / low), np.log(high / mean))

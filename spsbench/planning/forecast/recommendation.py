@@ -19,7 +19,7 @@ REASONS = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text(encod
 UNSURE: str = REASONS["unsure"]
 
 
-class Verdict(Enum):
+class Decision(Enum):
     """The recommendation: speculate, do not, or undecided."""
 
     SPECULATE = "speculate"
@@ -28,7 +28,7 @@ class Verdict(Enum):
     DO_NOT = "do not speculate"
 
 
-NO_GAIN = (Verdict.DO_NOT, Verdict.NEITHER)
+NO_GAIN = (Decision.DO_NOT, Decision.NEITHER)
 
 
 class Measured(NamedTuple):
@@ -51,10 +51,10 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Recommendation:
     """The answer of a plan."""
 
-    verdict: Verdict
+    verdict: Decision
     best: Method
     reason: str  # in plain words
     numbers: str
@@ -100,14 +100,14 @@ def break_even(predictions: Sequence[Prediction], pass_seconds: float) -> BreakE
     return BreakEven(c, needed_alpha, needed_c if needed_c > 0 else None, max(free), max(right))
 
 
-def answer(
+def recommend(
     method: Method,
     best: Prediction | None,
     measured: Measured | None,
     needs: BreakEven,
     candidates: int,
     doubt: str = "",
-) -> Answer:
+) -> Recommendation:
     """Return the answer for `method` from its measurement; a prediction alone is undecided.
 
     Without an interval, a measurement decides only on a quiet machine and where the prediction
@@ -124,9 +124,9 @@ def answer(
         ValueError: neither a prediction nor a measurement.
     """
     among = "it is" if candidates == 1 else f"the best of {candidates} candidates is"
-    expected = Verdict.UNDECIDED if best is None else decided(best.speedup)
+    expected = Decision.UNDECIDED if best is None else decide(best.speedup)
     if best is not None and (measured is None or measured.doubt):
-        maybe = expected in (Verdict.SPECULATE, Verdict.UNDECIDED)
+        maybe = expected in (Decision.SPECULATE, Decision.UNDECIDED)
         reason = "It may pay" if maybe else "It hardly pays by the prediction"
         reason += ", but no real rounds were measured."
         fate = ", and was not measured."
@@ -134,30 +134,36 @@ def answer(
             reason, fate = UNSURE, f"; what was measured does not count: {measured.doubt}."
         elif doubt:
             reason = f"The costs contradict each other: {doubt}."
-        numbers = f"Not decided: {among} predicted to be {spread(best.speedup)} ({method}){fate}"
+        numbers = (
+            f"Not decided: {among} predicted to be {format_estimate(best.speedup)} ({method}){fate}"
+        )
         if expected in NO_GAIN:
             numbers += f" {lacks(best, needs)}"
-        return Answer(verdict=Verdict.UNDECIDED, best=method, reason=reason, numbers=numbers)
+        return Recommendation(
+            verdict=Decision.UNDECIDED, best=method, reason=reason, numbers=numbers
+        )
     if measured is None:
         raise ValueError(f"{method}: expected a prediction or a measurement")
-    verdict = decided(measured.speedup)
+    verdict = decide(measured.speedup)
     if measured.speedup.low is None and (
         doubt or measured.speedup.loaded or verdict is not expected
     ):
-        verdict = Verdict.UNDECIDED
-    figures = f"{spread(measured.speedup)} measured, " + (
+        verdict = Decision.UNDECIDED
+    figures = f"{format_estimate(measured.speedup)} measured, " + (
         "which no text predicts" if best is None else f"{best.speedup.mean:.2f}x predicted"
     )
     numbers = {
-        Verdict.SPECULATE: f"Speculate with {method}: {figures}.",
-        Verdict.UNDECIDED: f"Not decided: {method} is {figures}.",
+        Decision.SPECULATE: f"Speculate with {method}: {figures}.",
+        Decision.UNDECIDED: f"Not decided: {method} is {figures}.",
     }.get(verdict, f"Do not speculate: {among} {figures} ({method}).")
     if best is not None and verdict in NO_GAIN:
         numbers += f" {lacks(best, needs)}"
-    return Answer(verdict=verdict, best=method, reason=why(verdict, best, needs), numbers=numbers)
+    return Recommendation(
+        verdict=verdict, best=method, reason=why(verdict, best, needs), numbers=numbers
+    )
 
 
-def decided(gained: Estimate) -> Verdict:
+def decide(gained: Estimate) -> Decision:
     """Return the verdict on a speed-up: by its interval, or by its mean as both ends.
 
     SPECULATE: noticeable, and all above 1. DO_NOT: mean below 1, or no end noticeable. Between:
@@ -166,13 +172,13 @@ def decided(gained: Estimate) -> Verdict:
     low = gained.mean if gained.low is None else gained.low
     high = gained.mean if gained.high is None else gained.high
     if gained.mean >= NOTICED and low > 1:
-        return Verdict.SPECULATE
+        return Decision.SPECULATE
     if gained.mean < 1 or high < NOTICED:
-        return Verdict.DO_NOT
-    return Verdict.NEITHER if gained.mean < NOTICED else Verdict.UNDECIDED
+        return Decision.DO_NOT
+    return Decision.NEITHER if gained.mean < NOTICED else Decision.UNDECIDED
 
 
-def spread(estimate: Estimate, unit: str = "x") -> str:
+def format_estimate(estimate: Estimate, unit: str = "x") -> str:
     """Format a figure with its interval: `1.71x (1.64 to 1.79)`."""
     value = f"{estimate.mean:.2f}{unit}"
     if estimate.low is None or estimate.high is None:
@@ -180,20 +186,20 @@ def spread(estimate: Estimate, unit: str = "x") -> str:
     return f"{value} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
-def why(verdict: Verdict, best: Prediction | None, needs: BreakEven) -> str:
+def why(verdict: Decision, best: Prediction | None, needs: BreakEven) -> str:
     """Return the reason for a verdict in one sentence without formulas: the first that holds.
 
     `best` None (no prediction): whether real rounds were faster.
     """
-    if verdict is Verdict.UNDECIDED:
+    if verdict is Decision.UNDECIDED:
         return UNSURE
     price = "next to nothing" if needs.c < FREE else f"{needs.c:.2g} of a target step each"
     if best is None:
-        reasons = [(verdict is Verdict.SPECULATE, "fastest"), (True, "none_faster")]
+        reasons = [(verdict is Decision.SPECULATE, "fastest"), (True, "none_faster")]
     else:
         reasons = [
-            (verdict is Verdict.SPECULATE, "pays"),
-            (verdict is Verdict.NEITHER, "no_difference"),
+            (verdict is Decision.SPECULATE, "pays"),
+            (verdict is Decision.NEITHER, "no_difference"),
             (needs.c >= 1, "slower_than_target"),
             (best.drafted < HALF and best.tau.mean < 1 + HALF / 2, "finds_nothing"),
             (needs.if_free > NOTICED and needs.c >= FREE, "too_slow"),

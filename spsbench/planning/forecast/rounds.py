@@ -316,7 +316,7 @@ def rounds(acceptances: Acceptances, k: int, room: Ints) -> Rounds:
     return Rounds(acceptances, starts, requested[starts], weights[starts], variance)
 
 
-def simulated(
+def simulate_rounds(
     schedule: Any, round_type: Callable[..., Any], along: Acceptances, room: Ints, simulations: int
 ) -> Rounds:
     """Return the rounds under a schedule that looks back, from simulated generations.

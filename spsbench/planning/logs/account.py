@@ -49,7 +49,7 @@ def is_known(key: str) -> bool:
     return key.rpartition(".")[2].replace("_", "").replace("-", "").lower() in NOT_TEXT
 
 
-def unpacked(value: object) -> object:
+def unpack_json(value: object) -> object:
     """Return the messages or the object of an API that a text holds as JSON; else the value."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
@@ -124,7 +124,7 @@ class Account:
             if not isinstance(value, str | list | dict) or not value:
                 continue
             if api:
-                value = holder[name] = unpacked(value)
+                value = holder[name] = unpack_json(value)
             (self._whole if whole else self._read).add((id(holder), name))
             if holder is not self.entry:
                 self._bodies[id(holder)] = holder
@@ -149,7 +149,7 @@ class Account:
             holder, value = value, step(value, key)
             if isinstance(holder, dict):
                 self._read.add((id(holder), key))
-                value = holder[key] = unpacked(value)
+                value = holder[key] = unpack_json(value)
         if isinstance(value, str):
             self.texts.append(value)
         return value
@@ -183,7 +183,7 @@ class Account:
             for item in value:
                 yield from self._unread(item, path, in_body, is_read)
         elif not is_read and holds_text(value):
-            packed = unpacked(value)
+            packed = unpack_json(value)
             if packed is not value:
                 yield from self._unread(packed, path, in_body, False)
             elif not self._repeats(value):

@@ -41,7 +41,7 @@ FIELDS: Mapping[str, float] = TABLE["fields"]
 LONGEST = 1 << 22  # tokens of context
 
 
-def costs_of(
+def assumed_costs(
     log_options: LogOptions,
     path: Path | None,
     batches: Sequence[int],

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spsbench.planning.logs.account import ROLES, Account, names, unpacked
+from spsbench.planning.logs.account import ROLES, Account, names, unpack_json
 from spsbench.untrusted import cut
 
 TOKEN_ID_END = 1 << 24  # no vocabulary has as many tokens
@@ -38,7 +38,7 @@ class Chat(str):
         """Return a chat, whose text ends where the answer begins."""
         parts = [f"tools: {json.dumps(tools, ensure_ascii=False)}\n"] if tools else []
         for message in messages:
-            parts += [f"{message['role']}: ", *parts_of(message), "\n"]
+            parts += [f"{message['role']}: ", *message_texts(message), "\n"]
         if messages and messages[-1]["role"] == "assistant":  # the answer goes on with it
             del parts[-1]
         else:
@@ -62,13 +62,13 @@ class Reply(str):
     @classmethod
     def of(cls, message: dict[str, Any]) -> "Reply":
         """Return the answer that a message is."""
-        parts = parts_of(message)
+        parts = message_texts(message)
         reply = cls("\n".join(parts))
         reply.parts, reply.message = parts, message
         return reply
 
 
-def parts_of(message: Mapping[str, Any]) -> list[str]:
+def message_texts(message: Mapping[str, Any]) -> list[str]:
     """Return the texts of a message that are not empty: thoughts, words, calls of tools."""
     calls = [call["function"] for call in message.get("tool_calls", ())]
     texts = [message.get("reasoning_content", ""), message["content"]]
@@ -117,7 +117,7 @@ def role_of(message: object) -> str | None:
     return ROLES.get(kind) if isinstance(kind, str) and kind in names.typed else None
 
 
-def chosen(item: Any) -> Any:
+def choose_message(item: Any) -> Any:
     """Return the message inside an object that keeps versions of it, or says how it was made."""
     if not isinstance(item, dict):
         return item
@@ -200,7 +200,7 @@ def result_of(account: Account, result: dict[str, Any]) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def messages_of(account: Account, items: Sequence[Any]) -> list[dict[str, Any]]:
+def to_messages(account: Account, items: Sequence[Any]) -> list[dict[str, Any]]:
     """Return a conversation as OpenAI's API has it; an item without a role joins its neighbour.
 
     Raises:
@@ -208,7 +208,7 @@ def messages_of(account: Account, items: Sequence[Any]) -> list[dict[str, Any]]:
     """
     contents: list[tuple[str, Content]] = []
     named = True  # whether the last item has a role
-    for item in map(chosen, items):
+    for item in map(choose_message, items):
         if not isinstance(item, dict | str):
             raise LeftOutError("messages that are none")
         content, role = Content(), role_of(item)
@@ -226,7 +226,7 @@ def messages_of(account: Account, items: Sequence[Any]) -> list[dict[str, Any]]:
     return [content.message(role) for role, content in contents]
 
 
-def prompt_of(account: Account, sent: Any) -> str | list[int] | None:
+def request_prompt(account: Account, sent: Any) -> str | list[int] | None:
     """Return the prompt of a request in any API: a text, a chat or ids; None without one.
 
     Raises:
@@ -235,16 +235,16 @@ def prompt_of(account: Account, sent: Any) -> str | list[int] | None:
     if isinstance(sent, str):
         return sent or None
     if isinstance(sent, list):
-        return _listed(account, sent)
+        return _prompt_of_list(account, sent)
     if not isinstance(sent, dict):
         return None
     if role_of(sent):
-        return Chat.of(messages_of(account, [sent]), [])
+        return Chat.of(to_messages(account, [sent]), [])
     for name in names.prompt_ids:
-        if ids := token_ids(account, sent, name):
+        if ids := field_ids(account, sent, name):
             account.get(sent, *names.prompts, whole=True)  # the same as text
             return ids
-    prompt = prompt_of(account, account.get(sent, *names.prompts, api=True))
+    prompt = request_prompt(account, account.get(sent, *names.prompts, api=True))
     if isinstance(prompt, list):
         return prompt
     system = [value for name in names.systems if (value := account.get(sent, name, api=True))]
@@ -253,9 +253,9 @@ def prompt_of(account: Account, sent: Any) -> str | list[int] | None:
     leads = [value for name in names.leads if isinstance(value := account.get(sent, name), str)]
     if not (system or history or tools):
         return "\n\n".join([*leads, *([prompt] if prompt else [])]) if leads else prompt
-    messages = messages_of(account, [{"role": "system", "content": value} for value in system])
+    messages = to_messages(account, [{"role": "system", "content": value} for value in system])
     if isinstance(history, list):
-        messages += messages_of(account, turns_of(history))
+        messages += to_messages(account, turns_of(history))
     if isinstance(prompt, Chat):
         messages += prompt.messages
     elif prompt or leads:
@@ -264,17 +264,17 @@ def prompt_of(account: Account, sent: Any) -> str | list[int] | None:
     return Chat.of(messages, tools if isinstance(tools, list) else [])
 
 
-def _listed(account: Account, items: list[Any]) -> str | list[int] | None:
+def _prompt_of_list(account: Account, items: list[Any]) -> str | list[int] | None:
     """Return the prompt that a list is: ids, one text, or messages."""
     if not items:
         return None
     if type(items[0]) is int:
-        return token_ids(account, {"prompt": items}, "prompt")
+        return field_ids(account, {"prompt": items}, "prompt")
     if all(isinstance(item, str | list) for item in items):
         if len(items) > 1:
             raise LeftOutError("several prompts in one request")
-        return prompt_of(account, items[0])
-    return Chat.of(messages_of(account, items), [])
+        return request_prompt(account, items[0])
+    return Chat.of(to_messages(account, items), [])
 
 
 def turns_of(pairs: Sequence[Any]) -> list[Any]:
@@ -289,7 +289,7 @@ def turns_of(pairs: Sequence[Any]) -> list[Any]:
     return turns
 
 
-def token_ids(account: Account, entry: dict[str, Any], key: str) -> list[int] | None:
+def field_ids(account: Account, entry: dict[str, Any], key: str) -> list[int] | None:
     """Return a field of token ids, None without one.
 
     Raises:
@@ -312,7 +312,7 @@ Holders = tuple[dict[str, Any], ...]
 
 def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tuple[Any, Holders]]:
     """Yield each answer of a response in any API, a text, a message or parts, and what holds it."""
-    value = unpacked(value)
+    value = unpack_json(value)
     if isinstance(value, list):
         typed = [
             item for item in value if isinstance(item, dict) and ("type" in item or "lc" in item)
@@ -328,7 +328,7 @@ def answers_of(account: Account, value: Any, outer: Holders = ()) -> Iterator[tu
     if not isinstance(value, dict):
         yield value, outer
         return
-    value = chosen(value)
+    value = choose_message(value)
     holders = (value, *outer)
     choices = account.get(value, *names.choices, api=True)
     if isinstance(choices, list):

@@ -27,11 +27,11 @@ from spsbench.planning.logs.chats import (
     LeftOutError,
     Reply,
     answers_of,
-    messages_of,
-    prompt_of,
+    field_ids,
     reply_of,
+    request_prompt,
     role_of,
-    token_ids,
+    to_messages,
     turns_of,
 )
 from spsbench.untrusted import cut
@@ -79,7 +79,7 @@ def fields_of(entry: object) -> str:
     return f"the line has: {', '.join(fields + more) or 'no fields'}"
 
 
-def contained(value: Any) -> Iterator[tuple[Any, str]]:
+def iterate_entries(value: Any) -> Iterator[tuple[Any, str]]:
     """Yield the entries of a value, one or those of a container, and why not: empty, they are read.
 
     Raises:
@@ -89,12 +89,12 @@ def contained(value: Any) -> Iterator[tuple[Any, str]]:
         yield ({"messages": value} if isinstance(value, list) else value), ""
         return
     for path, broken in CONTAINERS.items():
-        entries = list(spread(value, path.split(".")))
+        entries = list(values_at(value, path.split(".")))
         if any(isinstance(entry, dict) for entry in entries):
             yield from ((entry, "") for entry in entries)
             for other in broken:
                 why = f"a request that is not whole ({other.rpartition('.')[2]})"
-                yield from ((entry, why) for entry in spread(value, other.split(".")))
+                yield from ((entry, why) for entry in values_at(value, other.split(".")))
             return
     texts = value.get("generated_texts")
     if isinstance(texts, list):  # results of `vllm bench serve`: a list a field, no prompts
@@ -105,15 +105,15 @@ def contained(value: Any) -> Iterator[tuple[Any, str]]:
     yield value, ""
 
 
-def spread(value: Any, path: Sequence[str]) -> Iterator[Any]:
+def values_at(value: Any, path: Sequence[str]) -> Iterator[Any]:
     """Yield what is at a path, through all items of lists."""
     if isinstance(value, list):
         for item in value:
-            yield from spread(item, path)
+            yield from values_at(item, path)
     elif not path:
         yield value
     elif isinstance(value, dict) and path[0] in value:
-        yield from spread(value[path[0]], path[1:])
+        yield from values_at(value[path[0]], path[1:])
 
 
 def nest(attributes: Any) -> Any:
@@ -131,14 +131,14 @@ def nest(attributes: Any) -> Any:
             inner = holder.setdefault(key, {})
             holder = inner if isinstance(inner, dict) else holder
         holder.setdefault(last, value)
-    return listed(root)
+    return numbered_to_lists(root)
 
 
-def listed(value: Any) -> Any:
+def numbered_to_lists(value: Any) -> Any:
     """Return objects whose keys are all numbers as lists, at every level."""
     if not isinstance(value, dict):
         return value
-    items = {key: listed(item) for key, item in value.items()}
+    items = {key: numbered_to_lists(item) for key, item in value.items()}
     if items and all(key.isdecimal() for key in items):
         return [items[key] for key in sorted(items, key=lambda key: (len(key), key))]
     return items
@@ -181,11 +181,11 @@ def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
     if isinstance(sent, dict) and sent is not entry and isinstance(sent.get("body"), dict):
         sent = sent["body"]
     is_line = sent is None or sent is entry
-    prompt = None if is_line else prompt_of(account, sent)
+    prompt = None if is_line else request_prompt(account, sent)
     answer = account.at(form.answer)
     speaks = role_of(entry)
     if prompt is None and speaks is None and form.request in ((), FORMS[-1].request):
-        prompt = prompt_of(account, entry)
+        prompt = request_prompt(account, entry)
     if answer is None and speaks == "assistant":
         answer = entry
     if answer is None and prompt is not None:
@@ -203,7 +203,7 @@ def _of_form(account: Account, form: Form, index: int) -> Iterator[Request]:
         raise LeftOutError("an answer without choices")
     beside = [account.at(path) for path in form.beside if value_at(entry, path)]
     around = tuple(half for half in (sent, *beside) if isinstance(half, dict))
-    identity = name(entry, index, "custom_id", "id", "request_id", "rid")
+    identity = request_name(entry, index, "custom_id", "id", "request_id", "rid")
     for place, (choice, holders) in enumerate(choices):
         yield _request(
             account,
@@ -242,14 +242,14 @@ def _request(account: Account, choice: object, holders: Holders, **values: Any) 
     ids, logprobs = None, None
     for holder in holders:
         for key in names.answer_ids:
-            ids = token_ids(account, holder, key) if ids is None and holder.get(key) else ids
+            ids = field_ids(account, holder, key) if ids is None and holder.get(key) else ids
         logprobs = logprobs or holder.get("logprobs")
     if reply is None and ids is None:
         raise LeftOutError("an answer without text")
-    check_whole(holders, reply)
+    check_answers_whole(holders, reply)
     prompt = values["prompt"]
     if isinstance(prompt, str | None):
-        of_prompt = (token_ids(account, h, "prompt_token_ids") for h in holders)
+        of_prompt = (field_ids(account, h, "prompt_token_ids") for h in holders)
         values["prompt"] = prompt = next(filter(None, of_prompt), prompt)
     echoes = any(holder.get("echo") is True for holder in holders)
     answer, is_echo = without_prompt(ids if ids is not None else reply or "", prompt, echoes)
@@ -257,7 +257,7 @@ def _request(account: Account, choice: object, holders: Holders, **values: Any) 
     return Request(
         answer=answer,
         text=None if ids is None or is_echo else reply,
-        logprobs=logged(logprobs),
+        logprobs=logged_probabilities(logprobs),
         read=count_of(holders, names.read),
         written=count_of(holders, names.written),
         ended_by_limit=any(word in names.at_limit for word in endings),
@@ -287,7 +287,7 @@ def ending(holder: Mapping[str, Any]) -> object:
     return value.get("type", value.get("reason")) if isinstance(value, dict) else value
 
 
-def check_whole(holders: Holders, text: str | None) -> None:
+def check_answers_whole(holders: Holders, text: str | None) -> None:
     """Refuse answers that no model wrote, or not as they are logged.
 
     Raises:
@@ -347,13 +347,13 @@ def temperature_of(*entries: Mapping[str, Any]) -> float | None:
     return None
 
 
-def name(entry: Mapping[str, Any], index: int, *keys: str) -> str:
+def request_name(entry: Mapping[str, Any], index: int, *keys: str) -> str:
     """Return the first of some fields that names the request, else its number."""
     values = (entry.get(key) for key in keys)
     return next((cut(value) for value in values if type(value) in (str, int)), str(index))
 
 
-def logged(values: object) -> list[float] | None:
+def logged_probabilities(values: object) -> list[float] | None:
     """Return the log-probabilities of tokens: numbers, or either form of OpenAI's API.
 
     What is missing for some token is missing for all: None.
@@ -361,8 +361,10 @@ def logged(values: object) -> list[float] | None:
     if isinstance(values, dict):
         content = values.get("content")
         if not isinstance(content, list):
-            return logged(values.get("token_logprobs"))
-        return logged([item.get("logprob") if isinstance(item, dict) else None for item in content])
+            return logged_probabilities(values.get("token_logprobs"))
+        return logged_probabilities(
+            [item.get("logprob") if isinstance(item, dict) else None for item in content]
+        )
     if not isinstance(values, list):
         return None
     for value in values:
@@ -376,7 +378,7 @@ def _of_conversation(account: Account, form: Form, index: int) -> Iterator[Reque
     turns = account.at(form.turns)
     if not isinstance(turns, list):
         raise LeftOutError("conversations that are no list")
-    messages = messages_of(account, turns_of(turns))
+    messages = to_messages(account, turns_of(turns))
     answers = [place for place, m in enumerate(messages) if place and m["role"] == "assistant"]
     if not answers:
         raise LeftOutError("a conversation without an answer")
@@ -386,7 +388,7 @@ def _of_conversation(account: Account, form: Form, index: int) -> Iterator[Reque
     lead = [{"role": "system", "content": system}] if isinstance(system, str) else []
     for place in answers:
         yield Request(
-            id=f"{name(account.entry, index, 'id')}/{place}",
+            id=f"{request_name(account.entry, index, 'id')}/{place}",
             prompt=Chat.of([*lead, *messages[:place]], []),
             answer=Reply.of(messages[place]),
             fields=fields_of(account.entry),

@@ -16,7 +16,7 @@ from typing import IO, Any
 from spsbench.errors import DataError, first_line
 from spsbench.hardware.files import SILENCE
 from spsbench.planning.logs.chats import role_of
-from spsbench.tasks.reader import TABLES, rows
+from spsbench.tasks.reader import TABLES, read_rows
 from spsbench.untrusted import (
     MAX_VALUES,
     FieldError,
@@ -39,7 +39,7 @@ LeaveOut = Callable[[str], None]
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+def open_log(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Open a file, or standard input as `-`; as `open_untrusted`."""
     if str(path) == "-":
         yield sys.stdin.buffer, sys.stdin.buffer
@@ -74,11 +74,11 @@ def values_of(file: IO[bytes], path: Path, leave_out: LeaveOut) -> Iterator[tupl
     if not line:
         leave_out(f"an empty file ({cut(path.name)})")
     elif line.startswith(PARQUET) or TABLES.keys() & {*path.suffixes}:
-        yield from enumerate(table(path))
+        yield from enumerate(table_rows(path))
     elif is_document(line):
-        yield from enumerate(conversations(document(line, file, path)))
+        yield from enumerate(conversations(document_values(line, file, path)))
     else:
-        yield from lines(line, number, file, leave_out)
+        yield from line_values(line, number, file, leave_out)
 
 
 def is_document(line: bytes) -> bool:
@@ -95,7 +95,7 @@ def is_document(line: bytes) -> bool:
     return False
 
 
-def lines(
+def line_values(
     line: bytes, number: int, file: IO[bytes], leave_out: LeaveOut
 ) -> Iterator[tuple[int, Any]]:
     """Yield the values of lines with their numbers; those of a list of objects one by one.
@@ -136,11 +136,11 @@ def conversations(values: Iterator[Any]) -> Iterator[Any]:
         yield [first, *values]
 
 
-def table(path: Path) -> Iterator[Any]:
+def table_rows(path: Path) -> Iterator[Any]:
     """Yield the rows of CSV or parquet as files of prompts are read; words in lower case."""
     if str(path) == "-":
         raise DataError("a table (standard input): expected a file. Name it")
-    for row in rows(path):
+    for row in read_rows(path):
         values = {}
         for name, cell in row.values.items():
             is_count = any(word in name.lower() for word in COUNTED) and str(cell).isdecimal()
@@ -148,7 +148,7 @@ def table(path: Path) -> Iterator[Any]:
         yield values
 
 
-def document(first: bytes, file: IO[bytes], path: Path) -> Iterator[Any]:
+def document_values(first: bytes, file: IO[bytes], path: Path) -> Iterator[Any]:
     """Yield the values of a JSON document, those of a list one by one: one is in memory at a time.
 
     Args:

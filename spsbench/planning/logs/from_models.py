@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spsbench.benchmark.run_prompts import RunPrompts, relocated
+from spsbench.benchmark.run_prompts import RunPrompts, relocate_models
 from spsbench.errors import DataError
 from spsbench.loop.processors import TextProcessors
 from spsbench.loop.sampling import Warp
@@ -116,7 +116,7 @@ def run_requests(folder: Path, access: Access) -> Iterator[Request]:
     models = ModelCache(access)
 
     def outline(cell: Cell) -> Any:
-        return models.outline(relocated(cell, folder))
+        return models.outline(relocate_models(cell, folder))
 
     if any(outline(cell).tokenizer is None for cell in chosen.values()):
         raise DataError(

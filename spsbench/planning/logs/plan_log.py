@@ -9,11 +9,11 @@ from spsbench.errors import UsageError
 from spsbench.hardware.memory import importing_libraries
 from spsbench.messages import ignore
 from spsbench.planning.forecast.rounds import RULES
-from spsbench.planning.logs.assumptions import costs_of
-from spsbench.planning.logs.requests import LogReader
+from spsbench.planning.logs.assumptions import assumed_costs
+from spsbench.planning.logs.requests import RequestReader
 from spsbench.planning.logs.tables import LogAnswer
 from spsbench.planning.logs.texts import USUAL, LogPlan, open_drafter, prompts_by_id
-from spsbench.planning.logs.tokens import Tokens, tokenizer_of
+from spsbench.planning.logs.tokens import LogTokenizer, log_tokenizer
 from spsbench.settings.cell import DISTRIBUTION, WARP, WarpSettings
 from spsbench.settings.commands import Candidates, LogOptions, Planning
 from spsbench.settings.execution import Access
@@ -31,7 +31,7 @@ TAKEN = frozenset({*options_of(LogOptions, Access), *OF_PLANS, *LISTS, *DISTRIBU
 def plan_log(
     log: str | Path | Sequence[str | Path],
     *,
-    watch: Callable[[LogReader], None] = ignore,
+    watch: Callable[[RequestReader], None] = ignore,
     stop: Callable[[], bool] = lambda: False,
     **options: Any,
 ) -> LogAnswer:
@@ -71,10 +71,10 @@ def plan_log(
                 f"`verifier` {rule} with a log: expected {', '.join(RULES)}. Leave it out"
             )
     models, batches = grid.axes.get("draft", ()), sorted(planning.batch) or [1]
-    costs, about = costs_of(log_options, planning.costs, batches, models, max(ks))
+    costs, about = assumed_costs(log_options, planning.costs, batches, models, max(ks))
     paths = [Path(file) for file in ([log] if isinstance(log, str | Path) else log)]
-    reader = LogReader(paths, prompts_by_id(planning.prompts), unread_counts=log_options.unread)
-    tokens = tokenizer_of(log_options.tokenizer, access)
+    reader = RequestReader(paths, prompts_by_id(planning.prompts), unread_counts=log_options.unread)
+    tokens = log_tokenizer(log_options.tokenizer, access)
     drafters = grid.axes.get("drafter", () if models else map(Spec.parse, USUAL))
     by_name = {str(spec): open_drafter(spec, tokens.vocab_size or 0) for spec in drafters}
     loaded: list[Any] = []
@@ -92,7 +92,7 @@ def plan_log(
     if loaded and tokens.tokenizer is None:
         size = min(model.vocab_size for model in loaded)
         tokenizer = loaded[0].tokenizer
-        tokens = Tokens.of_backend(tokenizer.backend_tokenizer, size, tokenizer)
+        tokens = LogTokenizer.of_backend(tokenizer.backend_tokenizer, size, tokenizer)
     plan = LogPlan(
         reader=reader,
         ks=ks,

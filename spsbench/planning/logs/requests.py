@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.planning.logs.account import Account
-from spsbench.planning.logs.chats import LeftOutError, prompt_of
+from spsbench.planning.logs.chats import LeftOutError, request_prompt
 from spsbench.planning.logs.entries import (
     Request,
-    contained,
     fields_of,
+    iterate_entries,
     processed_by,
     requests_in,
     temperature_of,
 )
-from spsbench.planning.logs.files import WHAT, opened, values_of
+from spsbench.planning.logs.files import WHAT, open_log, values_of
 from spsbench.untrusted import cut, reading
 
 MAX_REASONS = 64
@@ -29,7 +29,7 @@ BATCHES = {"OpenAI batch output", "Anthropic batch"}
 
 
 @dataclass(slots=True)
-class LogReader:
+class RequestReader:
     """The requests of some files, in the order of their lines.
 
     Answers of an OpenAI batch that come before their requests wait for them.
@@ -132,11 +132,11 @@ class LogReader:
                 self.formats["run of sps bench"] += 1
                 yield from self.folders(path)
                 continue
-            with opened(path) as (file, raw):
+            with open_log(path) as (file, raw):
                 for number, value in values_of(file, path, self.leave_out):
                     if self.total:
                         self.done = before + raw.tell()
-                    for place, (entry, broken) in enumerate(contained(value)):
+                    for place, (entry, broken) in enumerate(iterate_entries(value)):
                         if broken:
                             self.leave_out(broken)
                             continue
@@ -182,7 +182,7 @@ class LogReader:
         account = Account(entry)
         sampling = [body] if isinstance(body, dict) else []
         drawn = temperature_of(*sampling), processed_by(*sampling)
-        sent = prompt_of(account, body), *drawn, tuple(account.unread()[1])
+        sent = request_prompt(account, body), *drawn, tuple(account.unread()[1])
         if custom_id in self._sent and custom_id not in self._answered:
             sent = sent if sent == self._sent[custom_id] else None  # type: ignore[assignment]
         self._sent[custom_id] = sent

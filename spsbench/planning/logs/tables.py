@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import Any
 
 from spsbench.methods.drafters.ngram import NgramDrafter
-from spsbench.planning.forecast.recommendation import NOTICED, spread
+from spsbench.planning.forecast.recommendation import NOTICED, format_estimate
 from spsbench.planning.logs.assumptions import ASSUMPTION
 from spsbench.planning.logs.texts import LogPlan, LogRow
-from spsbench.planning.report import figure
+from spsbench.planning.report import plan_figure
 from spsbench.reports.reporter import Figure, Section, TextTable
-from spsbench.settings.cell_from_options import parts_of
+from spsbench.settings.cell_from_options import inner_drafters
 from spsbench.settings.method import Drafting, Method
 from spsbench.spec import Spec
 
@@ -65,7 +65,8 @@ class LogAnswer:
         method, value = row.prediction.method, row.prediction.tau
         start = (
             f"{method.drafting}, K = {method.k}, would have made "
-            f"{spread(value, '')} tokens a round on these {row.prediction.texts:,} requests."
+            f"{format_estimate(value, '')} tokens a round on these {row.prediction.texts:,} "
+            "requests."
         )
         if not self.costs:
             return (
@@ -78,7 +79,10 @@ class LogAnswer:
             return f"Do not speculate by these costs: {gained.mean:.2f}x at best. {start}"
         sure = gained.low is not None and gained.low > 1
         advice = "Speculate" if sure else "Not decided"
-        return f"{advice}: {method.drafting}, K = {method.k}: {spread(gained)} predicted. {start}"
+        return (
+            f"{advice}: {method.drafting}, K = {method.k}: {format_estimate(gained)} predicted. "
+            f"{start}"
+        )
 
     def tables(self) -> list[TextTable]:
         """Return all tables: by method, K, group and slot."""
@@ -91,14 +95,14 @@ class LogAnswer:
             kept, rate, length = row.kept_share, row.acceptance_rate, row.acceptance_length
             cells.append(
                 [
-                    *name(row),
+                    *drafter_and_rule(row),
                     str(row.prediction.method.k),
-                    spread(row.prediction.tau, ""),
+                    format_estimate(row.prediction.tau, ""),
                     "n/a" if length is None else f"{length:.2f}",
                     *("n/a" if share is None else f"{100 * share:.0f} %" for share in (rate, kept)),
                     f"{row.prediction.work:.2f}",
                     *[f"{row.prediction.texts:,}"] * unlike,
-                    *(spread(row.prediction.speedup_in(size)) for size in self.batches),
+                    *(format_estimate(row.prediction.speedup_in(size)) for size in self.batches),
                 ]
             )
         batched = len(self.batches) > 1
@@ -119,7 +123,7 @@ class LogAnswer:
 
     def _by_k(self) -> TextTable:
         cells = [
-            [*name(rows[0]), *(f"{row.prediction.tau.mean:.2f}" for row in rows)]
+            [*drafter_and_rule(rows[0]), *(f"{row.prediction.tau.mean:.2f}" for row in rows)]
             for rows in self.detailed
         ]
         heads = ["drafter", "rule", *(f"K = {k}" for k in self.plan.ks)]
@@ -131,7 +135,7 @@ class LogAnswer:
             return
         cells = [
             [
-                *name(row),
+                *drafter_and_rule(row),
                 str(row.prediction.method.k),
                 *(f"{row.groups.get(group, 1.0):.2f}" for group in groups),
             ]
@@ -144,7 +148,7 @@ class LogAnswer:
         most = max(self.plan.ks)
         cells = [
             [
-                *name(rows[-1]),
+                *drafter_and_rule(rows[-1]),
                 *(
                     f"{100 * kept / tested:.0f} %" if tested else "n/a"
                     for kept, tested in rows[-1].prediction.tally.by_position.reshape(2, -1).T
@@ -220,7 +224,7 @@ class LogAnswer:
                 f"{n:,} requests have {names}: drafts of a model are predicted without."
                 for names, n in plan.under.most_common()
             ]
-        if any(shares(method.drafting.drafter) for method in methods):
+        if any(looks_up_others(method.drafting.drafter) for method in methods):
             lines.append("shared=true looks up earlier answers of the log, in its order.")
         return [*lines, *filter(None, [self.costs])]
 
@@ -232,7 +236,7 @@ class LogAnswer:
     def figure(self) -> Figure:
         """Return tau, and the speed-up where costs are known, by K."""
         predictions = [row.prediction for rows in self.methods for row in rows]
-        return figure(TITLE, predictions, {}, {}, priced=bool(self.costs))
+        return plan_figure(TITLE, predictions, {}, {}, priced=bool(self.costs))
 
     def section(self) -> Section:
         """Return the answer for a page."""
@@ -277,14 +281,14 @@ class LogAnswer:
         }
 
 
-def name(row: LogRow) -> tuple[str, str]:
+def drafter_and_rule(row: LogRow) -> tuple[str, str]:
     """Return drafter and rule."""
     return str(row.prediction.method.drafting), row.prediction.method.verifier
 
 
-def shares(drafter: Spec) -> bool:
+def looks_up_others(drafter: Spec) -> bool:
     """Return whether a drafter, or a part of it, looks up the texts of other requests."""
-    return any(dict(part.args).get("shared") is True for part in parts_of(drafter))
+    return any(dict(part.args).get("shared") is True for part in inner_drafters(drafter))
 
 
 def engine_settings(drafting: Drafting, k: int) -> list[str]:

@@ -30,8 +30,8 @@ from spsbench.planning.forecast.rounds import (
 )
 from spsbench.planning.logs.chats import LeftOutError
 from spsbench.planning.logs.entries import Request
-from spsbench.planning.logs.requests import LogReader
-from spsbench.planning.logs.tokens import Tokens
+from spsbench.planning.logs.requests import RequestReader
+from spsbench.planning.logs.tokens import LogTokenizer
 from spsbench.plugins import make
 from spsbench.settings.cell import WarpSettings, constant
 from spsbench.settings.method import Drafting, Method
@@ -163,14 +163,14 @@ class LogPlan:
         watch: is called with the number of requests so far.
     """
 
-    reader: LogReader
+    reader: RequestReader
     ks: Sequence[int]
     drafters: Mapping[str, RuleDrafter | HybridDrafter]
     models: Sequence[Any] = ()
     rules: Sequence[str] = (*RULES,)
     warp: WarpSettings = field(default_factory=WarpSettings)
     processed: bool = False
-    tokens: Tokens = field(default_factory=Tokens)
+    tokens: LogTokenizer = field(default_factory=LogTokenizer)
     costs: Costs
     batches: Sequence[int] = (1,)
     watch: Callable[[int], None] = ignore

@@ -56,7 +56,7 @@ class Stated:
 
 
 @dataclass(slots=True)
-class Tokens:
+class LogTokenizer:
     """Turns requests into ids.
 
     Args:
@@ -73,7 +73,7 @@ class Tokens:
     texts: Stated = field(default_factory=Stated)  # counts of answers in ids that have texts too
 
     @classmethod
-    def of_backend(cls, tokenizer: Any, vocab_size: int, template: Any = None) -> "Tokens":
+    def of_backend(cls, tokenizer: Any, vocab_size: int, template: Any = None) -> "LogTokenizer":
         """Return one whose tokenizer neither cuts nor pads, however it was saved."""
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -130,14 +130,14 @@ class Tokens:
         plain = not isinstance(answer, Reply) or len(answer.parts) == 1
         if self.template is None or not isinstance(prompt, Chat) or (plain and not calls(answer)):
             return None
-        from spsbench.models.tokenizers import rendered, special_tokens
+        from spsbench.models.tokenizers import render_chat, special_tokens
 
         messages, begun = for_template(prompt.messages)
         reply = for_template([answer.message, {}])[0][:1]  # type: ignore[attr-defined]
         texts = []
         for chat, opens in ((messages, True), ([*messages, *reply], False)):
             with refusals():
-                spans = rendered(self.template, chat, "", None, prompt.tools, opens_answer=opens)
+                spans = render_chat(self.template, chat, "", None, prompt.tools, opens_answer=opens)
             texts.append("".join(span.text for span in spans))
         if begun or not texts[1].startswith(texts[0]):
             return None
@@ -195,14 +195,14 @@ def refusals() -> Iterator[None]:
         raise LeftOutError(f"a chat that the template refuses: {cut(error, 100)}") from error
 
 
-def tokenizer_of(name: str | None, access: Access) -> Tokens:
+def log_tokenizer(name: str | None, access: Access) -> LogTokenizer:
     """Return the tokenizer of a file, a folder or a model; None: logs must hold ids.
 
     Raises:
         SpsError: none is there, or one that cannot be read.
     """
     if name is None:
-        return Tokens()
+        return LogTokenizer()
     path, folder = Path(name).expanduser(), None
     with reading(path, "a tokenizer"):
         is_file = path.is_file()
@@ -229,4 +229,6 @@ def tokenizer_of(name: str | None, access: Access) -> Tokens:
         from spsbench.models.tokenizers import load_tokenizer
 
         template = load_tokenizer(folder, trust_remote_code=False)
-    return Tokens.of_backend(tokenizer, tokenizer.get_vocab_size(with_added_tokens=True), template)
+    return LogTokenizer.of_backend(
+        tokenizer, tokenizer.get_vocab_size(with_added_tokens=True), template
+    )

@@ -16,10 +16,10 @@ from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import group_by
 from spsbench.metrics.text_checks import Same
 from spsbench.reports.columns import full
-from spsbench.reports.page.exhibits import numbers
+from spsbench.reports.page.exhibits import drawn_numbers
 from spsbench.reports.plots import inline_svg
-from spsbench.reports.reporter import Figure, Section, Status, Table, TextTable
-from spsbench.reports.text import body, markup, shown
+from spsbench.reports.reporter import Figure, RunTable, Section, Status, TextTable
+from spsbench.reports.text import body, escape_piece, markup
 from spsbench.settings.cell import EXACT, GUARANTEES, Cell
 from spsbench.settings.labels import Names
 
@@ -33,7 +33,7 @@ class Statement(NamedTuple):
     text: str
 
 
-class Answer(NamedTuple):
+class PageAnswer(NamedTuple):
     """The result for one task and setting."""
 
     run: str
@@ -61,8 +61,8 @@ class Answer(NamedTuple):
 
 
 def answers(
-    table: Table, same: dict[str, Same | None], audits: Mapping[str, Section] = NONE
-) -> list[Answer]:
+    table: RunTable, same: dict[str, Same | None], audits: Mapping[str, Section] = NONE
+) -> list[PageAnswer]:
     """Return an answer for each task, setting and target with drafting; `audits` are by cell."""
     names = Names(row.cell for row in table.whole)
     drafting = (row for row in table.whole if row.cell.k != 0)
@@ -71,12 +71,12 @@ def answers(
 
 
 def _answer(
-    table: Table,
+    table: RunTable,
     rows: Sequence[Summary],
     names: Names,
     same: dict[str, Same | None],
     audits: Mapping[str, Section],
-) -> Answer:
+) -> PageAnswer:
     """Return the fastest of `rows` by speed-up, and what is known of its texts."""
     timed = [row for row in rows if row.speedup and not row.speedup.undecided]
     best = max(timed or rows, key=lambda row: row.speedup.mean if row.speedup else 0.0)
@@ -88,21 +88,21 @@ def _answer(
         figure, interval = f"{gained.mean:.2f}x", _interval(gained)
         if gained.low is not None and gained.high is not None and gained.low <= 1 <= gained.high:
             figure, interval = "no difference shown", f"{figure}, {interval}"
-    return Answer(
+    return PageAnswer(
         run=table.title.run,
         name=names.work(cell),
         method=names.how(cell),
         figure=figure,
         interval=interval,
         slower=gained is not None and not gained.undecided and gained.mean < 1,
-        speed=_speed(best, names.how(cell), len(timed)),
+        speed=_speed_statement(best, names.how(cell), len(timed)),
         lossless=lossless(cell, same.get(cell.id), audits.get(cell.id)),
         quality=_quality(cell, table.parities, same.get(cell.id)),
         lack=table.lack.strip(" ()"),
     )
 
 
-def _speed(row: Summary, method: str, among: int) -> Statement:
+def _speed_statement(row: Summary, method: str, among: int) -> Statement:
     """State the speed-up over ArS of the best of `among` methods, or why it is open."""
     gained, token_time = row.speedup, row.mean_token_time_ms
     if token_time is None:
@@ -223,17 +223,17 @@ def define(figure: str) -> str:
     return DEFINITIONS.get(figure) or DEFINITIONS.get(figure.partition(".")[0], "")
 
 
-def exhibited(figure: Figure) -> Markup:
+def figure_html(figure: Figure) -> Markup:
     """Return the HTML of a plot with what its figures mean and a table of its numbers."""
-    title, says = (shown(text, PARAGRAPH) for text in (figure.title, figure.says))
+    title, says = (escape_piece(text, PARAGRAPH) for text in (figure.title, figure.says))
     terms = {name: meaning for name in figure.terms if (meaning := define(name))}
     plot = Markup(inline_svg(replace(figure, title=""), escaped(title)))
     headings = ("figure", "configuration", "x", "value", "low", "high")
-    table = TextTable(figure.title, headings, numbers(figure), names=3)
+    table = TextTable(figure.title, headings, drawn_numbers(figure), names=3)
     return Markup(HTML.exhibit(figure, title, says, plot, terms, table))
 
 
-def tabled(table: Table) -> Markup:
+def table_html(table: RunTable) -> Markup:
     """Return the HTML of a table with all figures."""
     text = body(table, full)
     figures = {column.heading: column.figure for column in table.columns}

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from spsbench.metrics.intervals import PLAIN, Estimate
 from spsbench.metrics.parity import Parity, parities_of
 from spsbench.metrics.rates import MS, RATES
-from spsbench.metrics.sums import SLOTS, Tally, paired
-from spsbench.metrics.text_checks import same
+from spsbench.metrics.sums import SLOTS, Tally, pair_generations
+from spsbench.metrics.text_checks import compare_method_texts
 from spsbench.reports.columns import ABSENT, full
 from spsbench.reports.page.exhibits import exhibit
-from spsbench.reports.page.token_origins import tokenizer_of, trace
-from spsbench.reports.reporter import Figure, Level, Panel, Point, Table, TextTable, curve_of
-from spsbench.reports.text import shown
+from spsbench.reports.page.token_origins import local_tokenizer, trace
+from spsbench.reports.reporter import Figure, HLine, Panel, PlotPoint, RunTable, TextTable, curve_of
+from spsbench.reports.text import escape_piece
 from spsbench.settings.cell import AUTO, Cell
 from spsbench.settings.labels import Names
 from spsbench.settings.models import ModelSpec
@@ -76,16 +76,16 @@ class TableSums:
             self.kept.append(record)
 
 
-def run_names(tables: Sequence[Table]) -> list[str]:
+def run_names(tables: Sequence[RunTable]) -> list[str]:
     """Return a short name of each table: its own, or a number; empty for a single one."""
-    names = [shown(table.title.run, LINE) for table in tables]
+    names = [escape_piece(table.title.run, LINE) for table in tables]
     if len(names) < 2:
         return [""] * len(names)
     short = len(set(names)) == len(names) and max(map(len, names)) <= SHORT
     return names if short else [f"run {number}" for number in range(1, len(names) + 1)]
 
 
-def aggregated(tables: Sequence[Table]) -> list[TableSums]:
+def aggregate_tables(tables: Sequence[RunTable]) -> list[TableSums]:
     """Return the sums of each table's records; samples have one number in all tables."""
     numbers: dict[str, int] | None = {} if len(tables) > 1 else None
     aggregates = []
@@ -110,7 +110,7 @@ def to_read(
             cell = sums.cells[record.cell]
             target = cell.target
             if target.id not in tokenizers:
-                tokenizers[target.id] = None if target.random else tokenizer_of(target)
+                tokenizers[target.id] = None if target.random else local_tokenizer(target)
             number = numbers.setdefault(record.sample, len(numbers) + 1)
             traces.append(
                 trace(
@@ -132,7 +132,7 @@ def to_read(
 TIMES = "Times as fast"
 
 
-class Pairing(NamedTuple):
+class PairedCells(NamedTuple):
     """A configuration of a later run compared with the first run, paired by sample and repeat."""
 
     name: str
@@ -143,8 +143,8 @@ class Pairing(NamedTuple):
 
 
 def paired_runs(
-    tables: Sequence[Table], aggregates: Sequence[TableSums], run_names: Sequence[str]
-) -> list[Pairing]:
+    tables: Sequence[RunTable], aggregates: Sequence[TableSums], run_names: Sequence[str]
+) -> list[PairedCells]:
     """Compare the cells of later tables with those of the same task and names in the first."""
     names = [Names(sums.cells.values()) for sums in aggregates]
     bases = {
@@ -162,14 +162,14 @@ def paired_runs(
             before, after = aggregates[0].tallies[base.id], sums.tallies[cell.id]
             if before.keys and after.keys:
                 shared = len(before.keys.keys() & after.keys.keys())
-                texts = same(table.greedy.of(cell.id), tables[0].greedy.of(base.id))
+                texts = compare_method_texts(table.greedy.of(cell.id), tables[0].greedy.of(base.id))
                 quality = parities_of(
                     tables[0].qualities.get(base.id, {}),
                     table.qualities.get(cell.id, {}),
                     identical=texts is not None and texts.all,
                 )
                 differences = _differences(before, after, quality)
-                pairs.append(Pairing(name, run, shared, differences, quality))
+                pairs.append(PairedCells(name, run, shared, differences, quality))
     return pairs
 
 
@@ -177,11 +177,11 @@ def _differences(before: Tally, after: Tally, quality: Iterable[Parity]) -> dict
     """Return title -> estimate: ratio of token times, differences of tau and of scores."""
     token_time, tau = RATES["mean_token_time_ms"], RATES["block_efficiency"]
     differences: dict[str, Estimate | None] = {}
-    if timed := paired((before, after), "started"):
+    if timed := pair_generations((before, after), "started"):
         differences[TIMES] = timed.estimate(
             lambda old, new: token_time(old) / token_time(new), "started"
         )
-    if counted := paired((before, after), "rounds"):
+    if counted := pair_generations((before, after), "rounds"):
         differences["tau, difference"] = counted.estimate(
             lambda old, new: tau(new) - tau(old), "rounds", PLAIN
         )
@@ -189,14 +189,14 @@ def _differences(before: Tally, after: Tally, quality: Iterable[Parity]) -> dict
     return {title: estimate for title, estimate in differences.items() if estimate is not None}
 
 
-def compared(pairs: Sequence[Pairing], base: str) -> tuple[Figure | None, TextTable]:
+def run_differences(pairs: Sequence[PairedCells], base: str) -> tuple[Figure | None, TextTable]:
     """Return the differences between runs as a plot and as a table; `base` names the first run."""
     titles = list(dict.fromkeys(title for pair in pairs for title in pair.differences))
     names = tuple(f"{pair.name}, {pair.run}" for pair in pairs)
     panels, rows = [], []
     for title in titles:
-        values = (Point.of(at, pair.differences.get(title)) for at, pair in enumerate(pairs))
-        none = Level(name="no difference", y=1.0 if title == TIMES else 0.0)
+        values = (PlotPoint.of(at, pair.differences.get(title)) for at, pair in enumerate(pairs))
+        none = HLine(name="no difference", y=1.0 if title == TIMES else 0.0)
         curves = curve_of("difference", values, 0)
         panels.append(Panel(title=title, x="", items=(none, *curves), rows=names))
     for pair in pairs:

@@ -14,8 +14,17 @@ from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import group_by
 from spsbench.reports.batch_figures import batch_figure
 from spsbench.reports.columns import PaperRow, headline, paper_value
-from spsbench.reports.figure1 import by_k, lines
-from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, Section, Table, curve_of
+from spsbench.reports.figure1 import by_k, lines_by_k
+from spsbench.reports.reporter import (
+    Curve,
+    Figure,
+    HLine,
+    Panel,
+    PlotPoint,
+    RunTable,
+    Section,
+    curve_of,
+)
 from spsbench.reports.text import labels
 from spsbench.settings.labels import Names
 
@@ -30,7 +39,9 @@ Rows = Sequence[tuple[Summary, PaperRow | None]]
 """The rows of a table over all categories, each with the paper's."""
 
 
-def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: bool) -> list[Figure]:
+def exhibits(
+    table: RunTable, times: Mapping[str, "array[float]"], *, answered: bool
+) -> list[Figure]:
     """Return the exhibits of a table that have something to show.
 
     Args:
@@ -49,7 +60,7 @@ def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: boo
         _latency(rows, names, times),
         _parts(rows, names),
         _speed_and_quality(rows, names),
-        _predicted(rows, names),
+        _prediction_figure(rows, names),
     ]
     return [exhibit for exhibit in shown if exhibit is not None]
 
@@ -65,16 +76,16 @@ def of_section(section: Section, number: int) -> Iterator[Figure]:
         )
 
 
-def numbers(figure: Figure) -> list[list[str]]:
+def drawn_numbers(figure: Figure) -> list[list[str]]:
     """Return the drawn numbers: figure, line, x, value, low, high; long curves are thinned."""
     cells = []
     for panel in figure.panels:
         for item in panel.items:
-            points = (Point(0, item.y),) if isinstance(item, Level) else item.points
+            points = (PlotPoint(0, item.y),) if isinstance(item, HLine) else item.points
             thinned = points[:: max(1, len(points) // 10)] if len(points) > 20 else points
             for x, *values, loaded in thinned:
                 at = panel.rows[int(x)] if panel.rows else f"{x:.4g}"
-                place = "all" if isinstance(item, Level) else at
+                place = "all" if isinstance(item, HLine) else at
                 texts = ["" if value is None else f"{value:.4f}" for value in values]
                 texts[0] += "*" * loaded
                 cells.append([panel.title or panel.y or panel.x, item.name, place, *texts])
@@ -94,16 +105,16 @@ def exhibit(name: str, panels: Sequence[Panel], **values: str) -> Figure | None:
     return Figure(title=title, panels=drawn, says=says, terms=(*terms,), id=name) if drawn else None
 
 
-def _against_k(table: Table) -> Figure | None:
+def _against_k(table: RunTable) -> Figure | None:
     """Return the plots by K; None unless some line has more than two values of K."""
-    if not any(len(line) > 2 for line in lines(table.whole).values()):
+    if not any(len(line) > 2 for line in lines_by_k(table.whole).values()):
         return None
     titles = TEXTS["headlines"]
     more = (by_k(table.whole, n, titles[n]) for n in ("speedup", "block_efficiency", "alpha"))
     return exhibit("against-k", [*table.figure.panels[:3], *more])
 
 
-def _by_batch(table: Table) -> Figure | None:
+def _by_batch(table: RunTable) -> Figure | None:
     """Return the plots by batch; None where the table has no batches."""
     figure = batch_figure(table)
     return None if figure is None else exhibit("by-batch", figure.panels)
@@ -122,17 +133,19 @@ def _headlines(rows: Rows, names: Names) -> Iterator[Figure]:
         methods = tuple(labels([names.how(row.cell) for row, _ in of_work], LINE))
         panels = []
         for figure, title in figures:
-            points = [Point.of(at, row.figures.get(figure)) for at, (row, _) in enumerate(of_work)]
+            points = [
+                PlotPoint.of(at, row.figures.get(figure)) for at, (row, _) in enumerate(of_work)
+            ]
             paper_points = [
-                Point(at, value)
+                PlotPoint(at, value)
                 for at, (_, paper) in enumerate(of_work)
                 if points[at] and paper and (value := paper_value(paper, figure)) is not None
             ]
             ours = _curve("measured" if not figure.startswith("terms.") else "predicted", points, 0)
             theirs = _curve("the paper's (Chinchilla, another machine)", paper_points, 1)
-            items: list[Curve | Level] = [*ours, *(theirs if ours else [])]
+            items: list[Curve | HLine] = [*ours, *(theirs if ours else [])]
             if ours and "speedup" in figure:
-                items.append(Level(name="as fast as ArS", y=1.0))
+                items.append(HLine(name="as fast as ArS", y=1.0))
             panels.append(Panel(title=title, x="", items=tuple(items), rows=methods))
         if drawn := exhibit("headlines", panels):
             title = f"{drawn.title}{': ' * bool(work)}{work}"
@@ -155,7 +168,7 @@ def _by_position(rows: Rows, names: Labels) -> Figure | None:
             for line, row in enumerate(of_rows)
             for curve in _curve(
                 names[row.cell.id],
-                [Point.of(at, rate) for at, rate in enumerate(getattr(row, figure), start=1)],
+                [PlotPoint.of(at, rate) for at, rate in enumerate(getattr(row, figure), start=1)],
                 line,
                 joined=True,
             )
@@ -175,7 +188,7 @@ def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> 
         if len(values) > 1:
             shares = np.linspace(0, 100, min(QUANTILES, len(values)))
             quantiles = np.percentile(values, shares)
-            points = [Point(*pair) for pair in zip(quantiles, shares, strict=True)]
+            points = [PlotPoint(*pair) for pair in zip(quantiles, shares, strict=True)]
             name = names[row.cell.id]
             curves.append(Curve(name=name, points=tuple(points), line=line, dense=True))
     x, y = "ms a token, mean of a generation", "generations that are faster, %"
@@ -188,7 +201,7 @@ def _parts(rows: Rows, names: Labels) -> Figure | None:
     curves = []
     for line, (name, figure) in enumerate(SHARES):
         points = [
-            Point(at, loop.mean * share.mean, None, None, loop.loaded)
+            PlotPoint(at, loop.mean * share.mean, None, None, loop.loaded)
             for at, (row, loop) in enumerate(loops)
             if (share := getattr(row, figure)) is not None
         ]
@@ -220,7 +233,7 @@ def _speed_and_quality(rows: Rows, names: Labels) -> Figure | None:
     return exhibit("speed-quality", panels)
 
 
-def _predicted(rows: Rows, names: Labels) -> Figure | None:
+def _prediction_figure(rows: Rows, names: Labels) -> Figure | None:
     """Plot the measured speed-up against the predicted one, a point a row; None: no row."""
     curves = [
         curve
@@ -233,14 +246,14 @@ def _predicted(rows: Rows, names: Labels) -> Figure | None:
     if not curves:
         return None
     xs = [point.x for curve in curves for point in curve.points]
-    ends = tuple(Point(x, x) for x in (min(xs), max(xs)))
+    ends = tuple(PlotPoint(x, x) for x in (min(xs), max(xs)))
     line = Curve(name="measured as predicted", points=ends, line=len(rows), dense=True)
     return exhibit("predicted", [Panel(x="predicted", y="measured", items=(line, *curves))])
 
 
-def _against(x: Estimate | None, y: Estimate | None) -> Point | None:
-    return None if x is None else Point.of(x.mean, y)
+def _against(x: Estimate | None, y: Estimate | None) -> PlotPoint | None:
+    return None if x is None else PlotPoint.of(x.mean, y)
 
 
-def _curve(name: str, points: Iterable[Point | None], line: int, **look: bool) -> list[Curve]:
+def _curve(name: str, points: Iterable[PlotPoint | None], line: int, **look: bool) -> list[Curve]:
     return curve_of(name, points, line, **{"joined": False, **look})

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.loop.text import Detokenizer, Origin, Tokenizer
-from spsbench.metrics.rates import metrics
-from spsbench.reports.text import shown
+from spsbench.metrics.rates import generation_metrics
+from spsbench.reports.text import escape_piece
 from spsbench.settings.models import BUNDLED, ModelSpec
 from spsbench.settings.records import Record, RoundRecord
 
@@ -36,27 +36,27 @@ def trace(
         name: the method's.
         group: the prompt's and setting's, whose generations are next to each other.
     """
-    texts = None if tokenizer is None else pieces(tokenizer, prompt, record.tokens)
+    texts = None if tokenizer is None else token_texts(tokenizer, prompt, record.tokens)
     if texts is not None and not _agree("".join(texts), record.text):
         texts = None
-    figures = metrics(record.rounds, record.prefill_seconds)
+    figures = generation_metrics(record.rounds, record.prefill_seconds)
     return {
-        "name": shown(name),
-        "group": shown(group),
+        "name": escape_piece(name),
+        "group": escape_piece(group),
         "finish": record.finish,
         "flags": record.flags,  # reasons why the times are unreliable
-        "prompt": shown(prompt_text, 4000),
+        "prompt": escape_piece(prompt_text, 4000),
         "prefill": record.prefill_seconds,
-        "text": shown(record.text, 8000) if texts is None else None,
-        "tokens": [*map(shown, map(str, record.tokens) if texts is None else texts)],
-        "origins": "".join(o.value[0] for r in record.rounds for o in origins(r)),
+        "text": escape_piece(record.text, 8000) if texts is None else None,
+        "tokens": [*map(escape_piece, map(str, record.tokens) if texts is None else texts)],
+        "origins": "".join(o.value[0] for r in record.rounds for o in token_origins(r)),
         "steps": _columns(record, None if texts is None else tokenizer),
         "rounds": figures.rounds,  # passes of the target; a step may hold several; 0 = unknown
         "tau": figures.block_efficiency,
     }
 
 
-def origins(r: RoundRecord) -> list[Origin]:
+def token_origins(r: RoundRecord) -> list[Origin]:
     """Return the origin of each emitted token of a round; a cut round lacks the last tokens."""
     if r.passes != 1:
         return [Origin.UNTOLD] * r.emitted
@@ -67,7 +67,7 @@ def origins(r: RoundRecord) -> list[Origin]:
     return ([Origin.ACCEPTED] * r.accepted + [final])[: r.emitted]
 
 
-def pieces(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> list[str]:
+def token_texts(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> list[str]:
     """Return the text of each token; a character split over tokens comes with the last of them."""
     reader = Detokenizer(tokenizer, prompt)
     texts = [reader.push(token) for token in tokens]
@@ -75,12 +75,12 @@ def pieces(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -
     return [*texts[:-1], texts[-1] + remainder] if texts else []
 
 
-def tokenizer_of(model: ModelSpec) -> Tokenizer | None:
+def local_tokenizer(model: ModelSpec) -> Tokenizer | None:
     """Load the tokenizer of a model from local files, without network; None if unavailable."""
     folder = BUNDLED.get(model.id) or Path(model.id).expanduser()
     file = folder / "tokenizer.json"
     if not file.is_file():
-        cached = _cached(model)
+        cached = _cached_folder(model)
         if cached is None:
             return None
         file = cached
@@ -100,7 +100,7 @@ class _Plain:
         return self._decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
 
-def _cached(model: ModelSpec) -> Path | None:
+def _cached_folder(model: ModelSpec) -> Path | None:
     """Return the cached tokenizer.json of a model of the hub; None where there is none."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -122,7 +122,7 @@ def _columns(record: Record, tokenizer: Tokenizer | None) -> dict[str, list[Any]
 
     def words(tokens: Iterable[float]) -> list[str]:
         ids = map(int, tokens)
-        return [shown(str(i) if tokenizer is None else tokenizer.decode([i])) for i in ids]
+        return [escape_piece(str(i) if tokenizer is None else tokenizer.decode([i])) for i in ids]
 
     columns: dict[str, list[Any]] = {
         name: [getattr(r, field) for r in record.rounds] for name, field in ROUND.items()

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from spsbench.extensions.check.check import examine
+from spsbench.extensions.check.check import examine_server
 from spsbench.extensions.check.options import CheckOptions
-from spsbench.extensions.check.weights import Weights
+from spsbench.extensions.check.weights import LocalModel
 from spsbench.settings.options import parse
 from tests.oracles.stub import DEFECTS, SIZE, TARGET, serving
 
@@ -25,7 +25,7 @@ def weights(logits=TARGET, **more):
 
     given = {"name": "table", "score": score, "encode": encode, "chat": encode}
     texts = [f" w{i}" for i in range(SIZE)]
-    return Weights(**{**given, "texts": texts, "ends": frozenset(), **more})
+    return LocalModel(**{**given, "texts": texts, "ends": frozenset(), **more})
 
 
 RENAMED = {"length": "max_new_tokens", "most": "max_tokens", "parts": "only"}
@@ -44,7 +44,7 @@ def Plan(url, **options):  # noqa: N802
 def check(url, scored=None, draft=None, journal=None, **more):
     given = {"parts": TEXT, "bias": 0.15, "length": 16, "retries": 1, **more}
     names = {"weights": scored and scored.name, "draft": draft and draft.name}
-    return examine(Plan(url, **names, **given), scored, journal, draft=draft)
+    return examine_server(Plan(url, **names, **given), scored, journal, draft=draft)
 
 
 def of_stub(stub, scored=None, draft=None, **more):

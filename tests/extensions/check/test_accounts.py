@@ -113,7 +113,7 @@ def test_texts_of_other_tokens_are_left_out_and_accuse_nobody(schema, edit):
     assert checked.verdict is AuditVerdict.UNKNOWN
     assert checked.law.left_out.total() == 16
     assert "16 of 16 texts are left out" in page.sentence(checked)
-    page.as_json(checked)
+    page.to_plain_values(checked)
 
 
 def test_a_bias_is_found_although_some_texts_are_left_out():

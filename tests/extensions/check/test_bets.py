@@ -7,11 +7,11 @@ import pytest
 
 from spsbench.audit.statistical import betting
 from spsbench.audit.statistical.comparison import GreedyKind
-from spsbench.audit.statistical.finding import Audit, AuditVerdict
+from spsbench.audit.statistical.finding import AuditVerdict, AuditWithBaseline
 from spsbench.extensions.check import greedy
 from spsbench.extensions.check.bets import Band, ServerAudit, band_between
 from spsbench.extensions.check.columns import END, Columns, TopLists
-from spsbench.extensions.check.weights import Weights
+from spsbench.extensions.check.weights import LocalModel
 from spsbench.serving.engines import Answer
 
 A, B, REST = 0, 1, 2
@@ -118,7 +118,7 @@ def test_laws_without_any_chance_are_told_in_a_line():
     arm = ServerAudit("one")
     arm.take_text(sure)
     assert arm.shares == []
-    finding = Audit(arm, None, 0.05, AuditVerdict.UNKNOWN).finding()
+    finding = AuditWithBaseline(arm, None, 0.05, AuditVerdict.UNKNOWN).finding()
     assert finding.verdict is AuditVerdict.UNKNOWN
 
 
@@ -128,12 +128,12 @@ ROUNDING = 0.02
 
 
 def compared_with(bases, texts):
-    return greedy.compare("a reference", bases, texts).compared
+    return greedy.compare_served("a reference", bases, texts).compared
 
 
 def by_itself(text):
     bases = [greedy.expect_by_itself(text)]
-    (compared,) = greedy.compare("itself", bases, [text], tolerance=greedy.LEAST).compared
+    (compared,) = greedy.compare_served("itself", bases, [text], tolerance=greedy.LEAST).compared
     return compared
 
 
@@ -172,7 +172,7 @@ def test_the_rounding_is_the_largest_that_the_texts_share():
 
 
 def test_a_logarithm_that_states_no_probability_is_no_column_of_the_rounding():
-    scored = Weights("w", list, list, list, list("abc"), frozenset())
+    scored = LocalModel("w", list, list, list, list("abc"), frozenset())
     assert scored.restated([[("#0", -0.5), ("#1", -math.inf)]], 1).keys == [["#0"]]
 
 
@@ -199,7 +199,7 @@ def test_a_tie_is_within_twice_the_rounding_of_the_weights(gap, kind):
     def score(prompt, tokens):
         return logits[: len(tokens)]
 
-    scored = Weights("w", score, list, list, ["a", "b", "c"], frozenset())
+    scored = LocalModel("w", score, list, list, ["a", "b", "c"], frozenset())
     own = [float(logits[0, 0]) + ROUNDING, float(logits[1, 2])]
     text = Answer("ac", ["#0", "#2"], own, [], "length", ids=[0, 2])
     base, own = greedy.expect_by_weights(scored, [0], text)

@@ -11,7 +11,7 @@ from spsbench.audit.statistical.positions import DraftPreferred
 from spsbench.errors import DataError, UnavailableError
 from spsbench.extensions.check import page
 from spsbench.extensions.check.bets import Mode
-from spsbench.extensions.check.check import examine
+from spsbench.extensions.check.check import examine_server
 from spsbench.extensions.check.journal import Journal
 from tests.extensions.check.stubs import SEEN, TEXT, UNSEEN, Plan, check, encode, of_stub, weights
 from tests.oracles.stub import DEFECTS, DRAFT, SIZE, TARGET, Engine, Stub, serving, table
@@ -174,7 +174,7 @@ def whole(tmp_path_factory):
         plan = Plan(
             url, baseline=base, parts=("greedy", "speed"), length=16, concurrency=(1, 4), retries=1
         )
-        return examine(plan, None, Journal(kept)), kept
+        return examine_server(plan, None, Journal(kept)), kept
 
 
 def test_acceptance_is_given_in_both_vocabularies(whole):
@@ -202,7 +202,7 @@ def test_speed_is_paired_with_the_baseline(whole):
 
 
 def test_pages_and_json_say_the_same(whole):
-    values = json.loads(json.dumps(page.as_json(whole[0])))
+    values = json.loads(json.dumps(page.to_plain_values(whole[0])))
     shown = page.as_html(whole[0], "0")
     assert values["verdict"] == "held"
     assert values["sentence"].replace("'", "&#x27;") in shown
@@ -215,12 +215,12 @@ def test_a_server_that_stops_costs_nothing_but_time(tmp_path):
     with serving(stub) as url:
         plan = Plan(url, parts=TEXT, bias=0.15, length=16, retries=1)
         with pytest.raises(UnavailableError):
-            examine(plan, None, Journal(kept))
+            examine_server(plan, None, Journal(kept))
         before = len(kept.read_text().splitlines())
         with kept.open("a") as file:
             file.write('{"key": "half')
         stub.ends_after, asked = None, len(stub.asked)
-        found = examine(plan, None, Journal(kept, resume=True))
+        found = examine_server(plan, None, Journal(kept, resume=True))
         texts = [line for line in kept.read_text().splitlines() if '"server/' in line]
         assert before > 10
         assert len(stub.asked) - asked < len(texts)  # those that are kept are not asked for again

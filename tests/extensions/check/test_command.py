@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.extensions.check.check import examine
+from spsbench.extensions.check.check import examine_server
 from tests import variants
 from tests.cli.forked import Forked
 from tests.extensions.check.stubs import Plan
@@ -126,7 +126,7 @@ def test_progress_says_the_part_and_what_failed(tmp_path, monkeypatch):
     stub = Stub(Engine(), trouble=fails)
     with serving(stub) as address:
         plan = Plan(address, parts=("greedy",), length=8, concurrency=(1,))
-        examine(plan, watch=lambda progress: shown.append(str(progress)))
+        examine_server(plan, watch=lambda progress: shown.append(str(progress)))
     assert shown[0] == "connecting"
     assert "greedy texts of the server 0/8" in shown
     assert any(line.startswith("greedy texts of the server 8/8") for line in shown)

@@ -150,7 +150,7 @@ def recompute(path):
 
 
 def same(one, two):
-    figures = [page.as_json(checked) for checked in (one, two)]
+    figures = [page.to_plain_values(checked) for checked in (one, two)]
     return all(figures[0][name] == figures[1][name] for name in {*figures[0]} - {*APART})
 
 

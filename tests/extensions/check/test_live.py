@@ -28,10 +28,10 @@ import spsbench
 from spsbench.audit.statistical.comparison import GreedyKind
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check import page
-from spsbench.extensions.check.check import examine
+from spsbench.extensions.check.check import examine_server
 from spsbench.extensions.check.options import PROMPTS
 from spsbench.extensions.check.weights import load_weights
-from spsbench.pair.export import export
+from spsbench.pair.export import export_drafter
 from spsbench.pair.load import load
 from tests.extensions.check.stubs import Plan
 
@@ -83,7 +83,7 @@ def running(command, **environment):
 
 def examined(url, weights=None, **more):
     plan = Plan(url, weights=weights and weights.name, timeout=600.0, **more)
-    found = examine(plan, weights)
+    found = examine_server(plan, weights)
     print(page.sentence(found), *page.notes(found), sep="\n")
     return found
 
@@ -152,7 +152,9 @@ def test_plain_and_mended_vllm_hold_by_the_weights(method, tmp_path):
     config = {"none": None, "ngram": LOOKUP_OF_VLLM}.get(method, {})
     if config == {}:
         draft = "nano-draft" if method == "draft_model" else f"nano-{method}"
-        config = dict(export(draft, "vllm", tmp_path / draft, verifier="nano").speculative_config)
+        config = dict(
+            export_drafter(draft, "vllm", tmp_path / draft, verifier="nano").speculative_config
+        )
     with vllm(config, MENDED="1") as url:
         found = of_vllm(url, parts=("law", "greedy"))
     assert found.verdict is AuditVerdict.HELD
@@ -171,7 +173,7 @@ def test_released_vllm_is_biased_in_sampled_text_and_right_in_greedy():
 @pytest.mark.parametrize("head", ["nano-eagle3", "nano-medusa"])
 def test_vllm_accepts_as_many_tokens_of_a_head_as_we_do(head, tmp_path):
     """Greedy texts of both: the same tokens, and as many passes but for each text's last."""
-    config = export(head, "vllm", tmp_path / head, verifier="nano").speculative_config
+    config = export_drafter(head, "vllm", tmp_path / head, verifier="nano").speculative_config
     arguments = {"draft": head, "k": 3, "engine": "eager", "dtype": "float32"}
     family = head.partition("-")[2]
     pair = load(target="nano", drafter=f"{family}:sampled=false", verifier="match", **arguments)

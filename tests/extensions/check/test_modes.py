@@ -10,7 +10,7 @@ from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check import modes, page
 from spsbench.extensions.check.check import run_check
 from spsbench.extensions.check.journal import Journal
-from spsbench.extensions.check.modes import JSON_PROMPTS, LONG, SCHEMAS, cached, long_prompt
+from spsbench.extensions.check.modes import JSON_PROMPTS, LONG, SCHEMAS, count_cached, long_prompt
 from spsbench.extensions.check.options import MODES, PROMPTS
 from tests.extensions.check.stubs import check, of_stub, weights
 from tests.oracles.stub import TARGET, Engine, Stub, serving
@@ -66,8 +66,8 @@ def test_long_prompts_begin_differently():
 
 def test_tokens_from_a_cache_are_read_from_metrics():
     metrics = 'vllm:prefix_cache_hits_total{model="a"} 12.0\nvllm:prefix_cache_queries_total 5\n'
-    assert cached(metrics) == 12
-    assert cached("other 1\n") is cached(None) is None
+    assert count_cached(metrics) == 12
+    assert count_cached("other 1\n") is count_cached(None) is None
 
 
 # JSON under schemas.

@@ -7,8 +7,8 @@ import pytest
 
 from spsbench.audit.statistical.finding import AuditVerdict
 from spsbench.extensions.check import page
-from spsbench.extensions.check.check import examine
-from spsbench.extensions.check.speed import Timed, level, ratios
+from spsbench.extensions.check.check import examine_server
+from spsbench.extensions.check.speed import Timed, compare_requests, level
 from spsbench.serving.engines import Answer
 from tests.extensions.check.stubs import Plan
 from tests.oracles.stub import Engine, Stub, serving
@@ -31,7 +31,7 @@ def test_the_figures_of_one_server():
 def test_twice_as_fast_is_a_ratio_of_two():
     fast, slow = [block(0.1, 0.2)], [block(0.2, 0.4)]
     sides = level("own", 1, fast), level("base", 1, slow)
-    found = ratios(1, fast, slow, *sides)
+    found = compare_requests(1, fast, slow, *sides)
     assert found.tpot.mean == pytest.approx(2)
     assert found.ttft.mean == pytest.approx(1)
     assert found.user.mean == pytest.approx((0.5 * 2 + 6) / (0.5 * 2 + 3))
@@ -41,7 +41,7 @@ def test_twice_as_fast_is_a_ratio_of_two():
 def test_a_failed_answer_is_in_no_pair():
     fast, slow = [[None, *block(0.1, 0.1)[1:]]], [block(0.3, 0.2)]
     sides = level("own", 1, fast), level("base", 1, slow)
-    found = ratios(1, fast, slow, *sides)
+    found = compare_requests(1, fast, slow, *sides)
     assert (found.pairs, sides[0].failed) == (1, 1)
     assert found.tpot.mean == pytest.approx(2)
 
@@ -95,7 +95,7 @@ def test_an_answer_without_a_count_leaves_the_others_their_times():
     assert found.tpot.mean == pytest.approx(0.1)
     assert found.machine is None
     base = [block(0.2, 0.2)]
-    both = ratios(1, [timed], base, found, level("base", 1, base))
+    both = compare_requests(1, [timed], base, found, level("base", 1, base))
     assert (both.pairs, both.machine) == (1, None)
     assert both.tpot.mean == pytest.approx(2)
 
@@ -104,12 +104,12 @@ def test_speed_alone_is_no_audit():
     stub = Stub(Engine(defect="verifies greedily"), says_more=3)
     with serving(stub) as url:
         plan = Plan(url, parts=("speed",), length=8, concurrency=(2,), requests=4, retries=0)
-        found = examine(plan)
+        found = examine_server(plan)
     assert found.verdict is AuditVerdict.NOT_AUDITED
     assert page.sentence(found).startswith("NOT AUDITED: ")
     assert ". ." not in page.sentence(found)
     assert "server: counts 11 tokens and lists 8 ids, so that its speed is n/a" in found.notes
-    values = json.loads(json.dumps(page.as_json(found), allow_nan=False))
+    values = json.loads(json.dumps(page.to_plain_values(found), allow_nan=False))
     assert values["speed"][0]["machine"] is None
     assert values["speed"][0]["failed"] == 0
     assert page.as_html(found, "0").count("n/a") >= 3
@@ -119,6 +119,6 @@ def test_speed_alone_is_no_audit():
 def test_speed_alone_tells_acceptance(per_request):
     with serving(Stub(Engine(), per_request=per_request)) as url:
         plan = Plan(url, parts=("speed",), length=8, concurrency=(2,), requests=4, retries=0)
-        found = examine(plan)
+        found = examine_server(plan)
     assert found.acceptance.rounds > 0
     assert 0 < found.acceptance.accepted < found.acceptance.drafted

@@ -5,8 +5,8 @@ import pytest
 
 from spsbench.errors import DataError
 from spsbench.extensions.check.columns import END
-from spsbench.extensions.check.greedy import check_same, expect_by_weights
-from spsbench.extensions.check.weights import Weights, softmax
+from spsbench.extensions.check.greedy import check_same_model, expect_by_weights
+from spsbench.extensions.check.weights import LocalModel, softmax
 from spsbench.serving.engines import Answer
 
 LOGITS = np.array([[2.0, 1.0, 0.0, -1.0, -1.0], [0.0, 1.0, 2.0, -1.0, 0.5]])
@@ -22,7 +22,7 @@ def weights(logits=LOGITS, texts=TEXTS, ends=(4,), **more):
     def encode(text):
         return [ord(letter) for letter in text]
 
-    return Weights("w", score, encode, encode, texts, frozenset(ends), **more)
+    return LocalModel("w", score, encode, encode, texts, frozenset(ends), **more)
 
 
 def probs(row, temperature=1.0):
@@ -96,9 +96,9 @@ def test_weights_that_differ_by_half_a_nat_or_choose_other_tokens_are_refused(
     pairs = [expect_by_weights(scored, [0], answer(text, ids, own=own))]
     if apart is None:
         with pytest.raises(DataError):
-            check_same(scored, pairs)
+            check_same_model(scored, pairs)
     else:
-        assert check_same(scored, pairs) == pytest.approx(apart)
+        assert check_same_model(scored, pairs) == pytest.approx(apart)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spsbench.loop.types import Draft, Drawn
-from spsbench.registry import VECTORS, at
+from spsbench.registry import VECTORS, attribute_at
 from spsbench.spec import Spec
 from tests.oracles.defects import DEFECTS, RULES, on_a_device
 
@@ -38,7 +38,7 @@ def vectors(tmp_path_factory):
 
     @cache
     def read(rule):
-        at(VECTORS)(folder / f"{rule}.json", [Spec(rule)])
+        attribute_at(VECTORS)(folder / f"{rule}.json", [Spec(rule)])
         assert (folder / f"{rule}.json").stat().st_size < 500_000  # two million for all rules
         return json.loads((folder / f"{rule}.json").read_text())["vectors"]
 
@@ -100,7 +100,7 @@ def test_a_c_program_reads_the_lines_and_a_wrong_verdict_fails(rule, tmp_path):
     program, files = tmp_path / "verify", (tmp_path / "v.txt", tmp_path / "again.txt")
     subprocess.run(["cc", "-std=c99", "-Wall", "-Werror", "-o", program, READER], check=True)
     for file in files:
-        at(VECTORS)(file, [Spec(rule)])
+        attribute_at(VECTORS)(file, [Spec(rule)])
     text = files[0].read_text()
     assert text == files[1].read_text()
     for lines, code in ((text, 0), (text.replace("accepted 0\n", "accepted 1\n", 1), 1)):

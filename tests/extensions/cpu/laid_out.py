@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.engines.session.engine_config import EngineConfig
-from spsbench.extensions.cpu.fast import prepare
+from spsbench.extensions.cpu.fast import pack_and_capture
 from spsbench.extensions.cpu.kernels import native, steps
 from spsbench.extensions.cpu.packing.panels import LAYOUTS
 
@@ -25,12 +25,12 @@ def laid_out(model: PreTrainedModel, layout: str | None = None) -> EngineConfig:
     """Prepare the model on one thread, in one layout if it is named; return what was chosen."""
     kept = {layout: LAYOUTS[layout]} if layout else LAYOUTS
     with patch.dict(LAYOUTS, kept, clear=True):
-        return prepare(model, previous=EngineConfig(engine="fast", threads=1))
+        return pack_and_capture(model, previous=EngineConfig(engine="fast", threads=1))
 
 
 def forget() -> None:
     """Have kernels looked for again."""
-    for found in native.kernel, native.library, steps.in_c, steps.address, steps._record:
+    for found in native.kernel, native.load_kernels, steps.in_c, steps.address, steps._record:
         found.cache_clear()
     steps._plans.clear()
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from spsbench.engines.session.engine_config import prepared
-from spsbench.extensions.cpu.replay.program import Operands, Program, Scratch, Size
+from spsbench.engines.session.engine_config import get_prepared
+from spsbench.extensions.cpu.replay.program import Operands, PassProgram, Scratch, Size
 from spsbench.extensions.cpu.replay.record import Recorder, Recording, record
 from tests.extensions.cpu.laid_out import laid_out
 from tests.oracles.models import UNTIED, tiny
@@ -31,7 +31,7 @@ def ready(architecture, dtype=torch.float32, layout="panels", spoil=lambda model
     model = tiny(architecture, vocab=70, dtype=dtype, **{**MODELS[architecture], **more})
     spoil(model)
     laid_out(model, layout)
-    tape = prepared(model).replay
+    tape = get_prepared(model).replay
     assert tape is not None
     return model, tape
 
@@ -45,7 +45,7 @@ def recorded(run, *tensors, weights=()) -> Recording:
 def computed(run, *tensors, weights=()):
     """What a program of `run` makes."""
     recording = recorded(run, *tensors, weights=weights)
-    program = Program([Size(1, 1), Size(2, 2)], [recording] * 2, [""])
+    program = PassProgram([Size(1, 1), Size(2, 2)], [recording] * 2, [""])
     bound = program.at(Size(1, 1))
     made = torch.empty(bound.shapes[""], dtype=program.dtypes[0])
     addresses = [x.data_ptr() for x in weights]

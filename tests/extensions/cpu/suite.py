@@ -8,7 +8,7 @@ from itertools import product
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.packing import tuning
 
-tuning.place = lambda: None
+tuning.tuning_file = lambda: None
 CODES = "int8", "int4", "int4_least"
 of_codes = [f"{how}_{codes}" for how in ("product", "dots") for codes in CODES]
 tuning._current.update(dict.fromkeys(product(KINDS, [tuning.PRODUCT, *of_codes]), tuning.USUAL))

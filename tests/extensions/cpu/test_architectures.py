@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spsbench.engines.eager import Eager
-from spsbench.engines.session.engine_config import prepared
+from spsbench.engines.session.engine_config import get_prepared
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.packing.experts import PackedExperts
 from spsbench.extensions.cpu.replay.attention import NAME
@@ -38,7 +38,7 @@ def test_one_seed_gives_the_tokens_of_eager(name):
     for warp in Warp(0), Warp(1.0):
         assert text_of(Fast(), *fast, 18, warp) == text_of(Eager(), *pair, 18, warp)
     for model in fast:
-        found = prepared(model)
+        found = get_prepared(model)
         assert found.choice.engine == ("eager" if name in EAGER else "fast")
         if name in EAGER:
             continue
@@ -52,7 +52,7 @@ def test_a_model_without_any_other_floats_stays_one_of_float32():
     """Norms without weights, tied embeddings: all is in panels of halves."""
     model = random_model("olmo", 0, tie_word_embeddings=True)
     fast = packed(model)
-    assert prepared(fast).choice.engine == "fast"
+    assert get_prepared(fast).choice.engine == "fast"
     assert fast.dtype == torch.float32
     assert text_of(Fast(), fast, fast, 18, Warp(1.0)) == text_of(
         Eager(), model, model, 18, Warp(1.0)

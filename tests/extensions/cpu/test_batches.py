@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench.engines.session import cache
-from spsbench.engines.session.engine_config import engine_config_of, prepared
+from spsbench.engines.session.engine_config import engine_config_of, get_prepared
 from spsbench.engines.session.joint import JointCache, TextLayers
 from spsbench.extensions.cpu.fast import Fast
 from tests.oracles.batches import METHODS, same, texts
@@ -54,7 +54,7 @@ def test_layers_that_all_have_windows_are_replayed(architecture: str) -> None:
 
 def joins_by_programs(model: PreTrainedModel) -> bool:
     """Whether common passes ran programs, and no check found a difference."""
-    replay: Any = prepared(model).replay
+    replay: Any = get_prepared(model).replay
     return replay.refused is None and any(kind[0] is JointCache for kind in replay._agrees)
 
 
@@ -73,4 +73,4 @@ def test_a_program_that_reads_the_keys_of_a_neighbour_is_refused(
         TextLayers, "addresses", property(lambda own: places(own)[3:] + places(own)[:3])
     )
     assert same(texts(5, **how), alone)
-    assert "differs" in prepared(models[0]).replay.refused
+    assert "differs" in get_prepared(models[0]).replay.refused

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import spsbench
-from spsbench.engines.session.engine_config import prepared
+from spsbench.engines.session.engine_config import get_prepared
 from spsbench.extensions.cpu.kernels.native import missing
 from spsbench.methods.build import LoadedDecoderContext
 from tests.heads.stage import KINDS, TEXT
@@ -22,7 +22,7 @@ def test_bundled_pairs_run_programs_in_every_kind_of_weights(drafter, weights):
     pair.generate(TEXT, temperature=1.0, max_new_tokens=24, ignore_eos=True)
     loaded = pair.loaded
     for model in [loaded.target, *([loaded.draft] if drafter == "model" else [])]:
-        choice, replay = prepared(model)
+        choice, replay = get_prepared(model)
         assert (choice.row_bits, replay.refused, replay.counts[1] >= 2) == (True, None, True)
     if drafter != "model":
         frontier = LoadedDecoderContext(pair.cell, loaded).drafter()._frontier

@@ -14,8 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from spsbench.engines.session.engine_config import threads
 from spsbench.extensions.cpu.kernels import native
 from spsbench.extensions.cpu.kernels.native import NoKernelError, kernel, missing
-from spsbench.extensions.cpu.kernels.steps import run
-from spsbench.extensions.cpu.replay.attention import takes
+from spsbench.extensions.cpu.kernels.steps import run_op
+from spsbench.extensions.cpu.replay.attention import can_attend
 from spsbench.extensions.cpu.warp import KernelWarp, WarpRecord
 from spsbench.loop.sampling import Warp, sample
 from tests import variants
@@ -57,7 +57,7 @@ def small(fresh, compile_instead, tmp_path):
 def one():
     """What the small library computes, compiled or from the cache."""
     forget()
-    return native.library().one()
+    return native.load_kernels().one()
 
 
 def off(found, exact):
@@ -82,8 +82,8 @@ def test_attention_is_that_of_torch(processor, dtype, width, heads):
             lower = torch.ones(m, n).tril(n - m).bool()
             mask = torch.zeros(1, 1, m, n, dtype=dtype)
             mask.masked_fill_(~lower, torch.finfo(dtype).min)
-            assert takes(query, key, value, mask)
-            made = run("attend", query, key, value, mask, None, width**-0.5, 0.0)
+            assert can_attend(query, key, value, mask)
+            made = run_op("attend", query, key, value, mask, None, width**-0.5, 0.0)
             exact = scaled_dot_product_attention(
                 query.double(), key.double(), value.double(), lower, enable_gqa=True
             )
@@ -107,7 +107,7 @@ def test_capped_scores_and_sinks_are_those_of_their_formulas(processor, dtype):
                 sink = given.double()[None, :, None, None].expand(*scores.shape[:3], 1)
                 exact = torch.cat([exact, sink], -1)
             exact = exact.softmax(-1)[..., :n] @ wide[1]
-            made = run("attend", query, key, value, None, given, scale, most)
+            made = run_op("attend", query, key, value, None, given, scale, most)
             assert off(made, exact.transpose(1, 2)) < 2 * WITHIN[dtype]
 
 
@@ -118,11 +118,11 @@ def test_a_row_of_attention_does_not_see_the_others(processor, dtype, n):
     value[:, 1] *= 1e-38  # mostly below the normal numbers
     query = random(1, 4, 7, 64, dtype=dtype)
     lowest = torch.full((1, 1, 7, n), torch.finfo(dtype).min, dtype=dtype)
-    every = run("attend", query, key, value, lowest.triu(n - 6), None, 0.125, 0.0)
+    every = run_op("attend", query, key, value, lowest.triu(n - 6), None, 0.125, 0.0)
     for row in range(7):
         seen = n - 6 + row
         past = key[:, :, :seen], value[:, :, :seen]
-        alone = run("attend", query[:, :, row : row + 1], *past, None, None, 0.125, 0.0)
+        alone = run_op("attend", query[:, :, row : row + 1], *past, None, None, 0.125, 0.0)
         assert torch.equal(alone[:, 0], every[:, row])
 
 
@@ -135,39 +135,39 @@ def test_without_a_mask_a_token_sees_all_up_to_itself(processor, dtype, past, m)
     n = past + m
     key, value = caches(2, n, 64, dtype)
     query = random(1, m, 6, 64, dtype=dtype).transpose(1, 2)
-    made = run("attend", query, key, value, None, None, 0.125, 0.0)
+    made = run_op("attend", query, key, value, None, None, 0.125, 0.0)
     lower = torch.ones(m, n).tril(past).bool()
     wide = query.double(), key.double(), value.double()
     exact = scaled_dot_product_attention(*wide, lower, scale=0.125, enable_gqa=True)
     assert off(made, exact.transpose(1, 2)) < WITHIN[dtype]
     for row in {0, 1, m // 2, m - 1}:
         seen = key[:, :, : past + row + 1], value[:, :, : past + row + 1]
-        alone = run("attend", query[:, :, row : row + 1], *seen, None, None, 0.125, 0.0)
+        alone = run_op("attend", query[:, :, row : row + 1], *seen, None, None, 0.125, 0.0)
         assert torch.equal(alone[:, 0], made[:, row])
     with threads(1):
-        assert torch.equal(made, run("attend", query, key, value, None, None, 0.125, 0.0))
+        assert torch.equal(made, run_op("attend", query, key, value, None, None, 0.125, 0.0))
     with threads(3):
-        assert torch.equal(made, run("attend", query, key, value, None, None, 0.125, 0.0))
+        assert torch.equal(made, run_op("attend", query, key, value, None, None, 0.125, 0.0))
 
 
 def test_what_the_kernel_cannot_read_is_left_to_torch():
     key, value = caches(2, 50, 64, torch.float32)
     query = random(1, 4, 2, 64, dtype=torch.float32)
     mask = torch.zeros(1, 1, 2, 50)
-    assert takes(query, key, value, mask)
-    assert not takes(query, key.transpose(2, 3).contiguous().transpose(2, 3), value, mask)
-    assert not takes(query, key, value, mask.bool())
-    assert not takes(query, key, value, mask.expand(1, 4, 2, 50))
-    assert not takes(query, key, value, mask[:, :, :1])
-    assert not takes(query, key, value, mask[..., :49])
-    assert not takes(query, key, value[..., :48], mask)
-    assert not takes(query, key, value[:, :, :49], mask)
-    assert not takes(query, key, value.bfloat16(), mask)
-    assert not takes(query[:, :3], key, value, mask)
-    assert not takes(query[..., :24], key[..., :24], value[..., :24], mask)
-    assert takes(query, key, value, mask, torch.zeros(4))
-    assert not takes(query, key, value, mask, torch.zeros(4).bfloat16())
-    assert not takes(query.double(), key.double(), value.double(), mask.double())
+    assert can_attend(query, key, value, mask)
+    assert not can_attend(query, key.transpose(2, 3).contiguous().transpose(2, 3), value, mask)
+    assert not can_attend(query, key, value, mask.bool())
+    assert not can_attend(query, key, value, mask.expand(1, 4, 2, 50))
+    assert not can_attend(query, key, value, mask[:, :, :1])
+    assert not can_attend(query, key, value, mask[..., :49])
+    assert not can_attend(query, key, value[..., :48], mask)
+    assert not can_attend(query, key, value[:, :, :49], mask)
+    assert not can_attend(query, key, value.bfloat16(), mask)
+    assert not can_attend(query[:, :3], key, value, mask)
+    assert not can_attend(query[..., :24], key[..., :24], value[..., :24], mask)
+    assert can_attend(query, key, value, mask, torch.zeros(4))
+    assert not can_attend(query, key, value, mask, torch.zeros(4).bfloat16())
+    assert not can_attend(query.double(), key.double(), value.double(), mask.double())
 
 
 def test_kernels_are_compiled_once_and_kept(small):
@@ -261,7 +261,7 @@ def test_the_threads_are_those_of_torch():
     maps = Path("/proc/self/maps").read_text().splitlines()
     pools = ("libgomp", "libomp", "libiomp")
     assert len({line.split()[-1] for line in maps if any(pool in line for pool in pools)}) == 1
-    assert isinstance(native.library(), ctypes.CDLL)
+    assert isinstance(native.load_kernels(), ctypes.CDLL)
 
 
 ENDS = (0.0, 2.0**-53, 0.5, 1 - 2.0**-24, 1 - 2.0**-53)
@@ -273,7 +273,7 @@ ENDS = (0.0, 2.0**-53, 0.5, 1 - 2.0**-24, 1 - 2.0**-53)
 )
 def test_no_token_of_weight_zero_is_drawn(processor, dtype, settings):
     """Neither the first of all nor one in the last register, wherever sums round to."""
-    draw = getattr(native.library(), f"draw_{native.KINDS[dtype]}")
+    draw = getattr(native.load_kernels(), f"draw_{native.KINDS[dtype]}")
     draw.restype = ctypes.c_long
     pointer = ctypes.c_void_p
     draw.argtypes = [pointer, ctypes.c_long, pointer, ctypes.c_double, pointer]

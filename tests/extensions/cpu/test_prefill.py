@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spsbench.engines.quantization.layers import quantise
-from spsbench.engines.session.engine_config import engine_config_of, prepared
+from spsbench.engines.session.engine_config import engine_config_of, get_prepared
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.replay.program import Affine
@@ -42,7 +42,7 @@ def test_rows_of_a_prompt_have_the_bits_of_steps(architecture, dtype):
     model = model_of(architecture, dtype)
     whole, steps = read(model, PROMPT), read(model, PROMPT - STEPS, *[1] * STEPS)
     assert engine_config_of(model).row_bits
-    assert prepared(model).replay.refused is None
+    assert get_prepared(model).replay.refused is None
     assert whole.isfinite().all()
     assert torch.equal(whole, steps)
 
@@ -71,12 +71,12 @@ def test_a_prompt_whose_logits_nobody_reads_leaves_the_same_keys(architecture):
 def test_the_first_prompt_of_a_session_runs_programs_with_hidden_states_too():
     model, text = model_of("llama"), 7 * torch.arange(PROMPT) % 96
     Fast().session(model).append(text, keep=1)
-    assert not prepared(model).replay._recordings  # the first prompt of a model waits for none
+    assert not get_prepared(model).replay._recordings  # the first prompt of a model waits for none
     for layers in (), (1, 3), (0, 2):
         for _ in range(2):  # the first of a kind is compared
-            by_programs = prepared(model).replay.counts[1]
+            by_programs = get_prepared(model).replay.counts[1]
             prefill = Fast().session(model, layers=layers).append(text, keep=0)
-        assert prepared(model).replay.counts[1] == by_programs + 1
+        assert get_prepared(model).replay.counts[1] == by_programs + 1
         steps = Fast().session(model, layers=layers)
         rows = [steps.append(token, keep=1).hidden for token in text.split(1)]
         for layer in layers:
@@ -100,7 +100,7 @@ def test_a_program_for_many_tokens_that_is_wrong_is_not_used(monkeypatch):
     monkeypatch.setattr(Affine, "at", wrong)
     model = model_of("llama")
     assert torch.equal(read(model, PROMPT), stock)
-    assert "differs" in prepared(model).replay.refused
+    assert "differs" in get_prepared(model).replay.refused
 
 
 def test_hooks_hear_every_prompt():

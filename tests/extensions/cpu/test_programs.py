@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spsbench.engines.session.cache import PreallocatedLayer
-from spsbench.engines.session.engine_config import prepared
+from spsbench.engines.session.engine_config import get_prepared
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.kernels.steps import OF_TORCH, available
@@ -39,7 +39,7 @@ def grown(model, sizes=SIZES):
 
 def stock(model):
     """Have every pass run the model's own code."""
-    prepared(model).replay.run = lambda request, end: request.of(model)
+    get_prepared(model).replay.run = lambda request, end: request.of(model)
     return model
 
 

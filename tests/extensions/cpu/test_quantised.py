@@ -22,7 +22,7 @@ from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.cpu.kernels import steps
 from spsbench.extensions.cpu.kernels.native import missing
 from spsbench.models.loader import load_model
-from spsbench.models.source import rounded
+from spsbench.models.source import quantise_linears
 from spsbench.settings.grid import make_request
 from spsbench.settings.models import BUNDLED, ModelSpec
 from tests.extensions.cpu.laid_out import without_compiler
@@ -150,7 +150,7 @@ def bundled(**more):
 
 def test_the_audit_scores_the_same_numbers():
     """The scorer reads the weights again and rounds them itself; without that it is another law."""
-    model = rounded(bundled(), "int4", BUNDLED["nano-draft"])
+    model = quantise_linears(bundled(), "int4", BUNDLED["nano-draft"])
     assert format_of(model) == "int4"
     prompt, text = [5, 6, 7], [8, 9, 10, 11]
     scorer = Scorer(model, 4096)

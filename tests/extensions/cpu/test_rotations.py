@@ -10,7 +10,7 @@ from spsbench.engines.session.session import FastLM
 from spsbench.extensions.cpu.kernels.native import KINDS
 from spsbench.extensions.cpu.kernels.steps import available
 from spsbench.extensions.cpu.replay import fused_modules
-from spsbench.extensions.cpu.replay.fused_modules import one_rotation, rotated, usual
+from spsbench.extensions.cpu.replay.fused_modules import one_rotation, rotate, usual
 from tests.extensions.cpu.programs import ready
 from tests.oracles.models import laws, tiny
 
@@ -36,7 +36,7 @@ def test_bits_are_those_of_transformers(stock, dtype):
     for tokens in 1, 5, 40:
         for width in 2, 16, 128:
             asked = given(tokens, width, dtype)
-            for found, exact in zip(rotated(stock, *asked), stock(*asked), strict=True):
+            for found, exact in zip(rotate(stock, *asked), stock(*asked), strict=True):
                 assert torch.equal(found, exact)
                 assert found.stride()[1:] == exact.stride()[1:] or tokens == 1
 
@@ -49,7 +49,7 @@ def test_what_it_cannot_turn_goes_to_the_stock_one():
         return q, k
 
     q, k, cos, sin = given(3)
-    rotated(stock, q, k, cos, sin)
+    rotate(stock, q, k, cos, sin)
     assert not told
     for other in (
         given(3, dtype=torch.float64),
@@ -58,7 +58,7 @@ def test_what_it_cannot_turn_goes_to_the_stock_one():
         [q, k, cos[0], sin[0]],
         [q, k, cos, sin, 1],
     ):
-        rotated(stock, *other)
+        rotate(stock, *other)
     assert len(told) == 5
 
 

@@ -67,7 +67,7 @@ def test_a_kernel_of_codes_has_a_way_of_its_own(weights, monkeypatch):
 
 def test_a_damaged_file_or_an_unknown_way_is_measured_again():
     for content in b"{", b"[]", b'{"reading torch.float32": "of another version"}':
-        path = tuning.place()
+        path = tuning.tuning_file()
         path.write_bytes(content)
         tuning._current.clear()
         assert measured_prefetch(torch.float32) == FAR

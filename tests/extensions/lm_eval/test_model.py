@@ -18,9 +18,9 @@ PROMPT = "def add(a, b):\n    "
 
 @pytest.fixture(scope="module")
 def model():
-    from spsbench.extensions.lm_eval.command import register
+    from spsbench.extensions.lm_eval.command import register_model
 
-    return register().create_from_arg_string(
+    return register_model().create_from_arg_string(
         "target=nano,draft=nano-draft,k=4,offline=True,engine=eager",
         {"batch_size": 1, "device": None},
     )

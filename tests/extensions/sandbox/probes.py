@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.extensions.sandbox.confinement import numbers
-from spsbench.extensions.sandbox.levels import machine
+from spsbench.extensions.sandbox.confinement import parse_numbers
+from spsbench.extensions.sandbox.levels import processor_family
 
 HELPERS = r'''
 import ctypes, errno, os, socket
@@ -59,7 +59,10 @@ inotify_init1=26 seccomp=277 execveat=281 timer_delete=111 finit_module=273 seth
 syslog=116 setpriority=140 kcmp=272 ioprio_set=30 sched_setaffinity=122 prlimit64=261 tgkill=131
 tkill=130 rt_sigqueueinfo=138
 """
-NUMBERS = {"x86_64": numbers(_X86_64), "aarch64": numbers(_X86_64) | numbers(_AARCH64)}
+NUMBERS = {
+    "x86_64": parse_numbers(_X86_64),
+    "aarch64": parse_numbers(_X86_64) | parse_numbers(_AARCH64),
+}
 """Machine -> name -> number of the system calls of probes."""
 
 FILES = {
@@ -188,7 +191,7 @@ if opened:
 
 def program() -> str:
     """All probes as one program, which passes where each is refused."""
-    values = {"numbers": NUMBERS[machine()], "helpers": HELPERS, "probes": PROBES}
+    values = {"numbers": NUMBERS[processor_family()], "helpers": HELPERS, "probes": PROBES}
     return "\n".join([*(f"{name} = {value!r}" for name, value in values.items()), TRY])
 
 

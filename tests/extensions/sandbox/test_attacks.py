@@ -4,7 +4,7 @@ import pytest
 
 from spsbench.extensions.sandbox import isolation
 from spsbench.extensions.sandbox.levels import ProgramLimits, interpreter
-from spsbench.extensions.sandbox.runner import run
+from spsbench.extensions.sandbox.runner import run_program
 from tests.extensions.sandbox import probes
 from tests.extensions.sandbox.attacks import ATTACKS, CHEATS
 from tests.extensions.sandbox.situations import HOSTS, USERS, needs_landlock, replaced, run_trial
@@ -53,7 +53,7 @@ def test_probes_escape_where_a_part_is_missing(part):
     level = replaced(isolation.landlock_level(interpreter(), limits), **{part: None})
     with probes.host() as targets:
         given = "".join(f"{key} = {value!r}\n" for key, value in targets.names.items())
-        outcome = run(level, given + probes.program(), limits)
+        outcome = run_program(level, given + probes.program(), limits)
     escaped = {"landlock": "read a file", "filter": "change a mode"}[part]
     assert outcome.verdict == "ended early" or escaped in outcome.detail
 

@@ -4,7 +4,7 @@ import pytest
 
 from spsbench.extensions.sandbox import isolation
 from spsbench.extensions.sandbox.levels import ProgramLimits, interpreter
-from spsbench.extensions.sandbox.runner import run
+from spsbench.extensions.sandbox.runner import run_program
 
 LIMITS = ProgramLimits(timeout=2.0)
 LEVEL = isolation.unconfined_level(
@@ -71,13 +71,13 @@ MENDED = {
 
 @pytest.mark.parametrize("name", MENDED)
 def test_what_a_name_means_by_then_changes_no_verdict(name):
-    found = run(LEVEL, MENDED[name] + FAILING, LIMITS)
+    found = run_program(LEVEL, MENDED[name] + FAILING, LIMITS)
     assert found.verdict == "failed", found
 
 
 def test_what_an_exception_means_is_told_by_its_real_class():
-    assert run(LEVEL, "import builtins\nbuiltins.MemoryError = int\nimport nothing_there", LIMITS)[
-        :2
-    ] == ("import missing", "ModuleNotFoundError: No module named 'nothing_there'")
+    assert run_program(
+        LEVEL, "import builtins\nbuiltins.MemoryError = int\nimport nothing_there", LIMITS
+    )[:2] == ("import missing", "ModuleNotFoundError: No module named 'nothing_there'")
     code = "import builtins\nkeep = MemoryError\nbuiltins.MemoryError = ValueError\nraise keep('x')"
-    assert run(LEVEL, code, LIMITS)[:2] == ("out of memory", "MemoryError: x")
+    assert run_program(LEVEL, code, LIMITS)[:2] == ("out of memory", "MemoryError: x")

@@ -8,8 +8,8 @@ import pytest
 
 from spsbench.extensions.sandbox import choice, isolation
 from spsbench.extensions.sandbox.levels import ProgramLimits, SandboxError, interpreter
-from spsbench.extensions.sandbox.runner import run
-from spsbench.registry import DOCTOR, at
+from spsbench.extensions.sandbox.runner import run_program
+from spsbench.registry import DOCTOR, attribute_at
 from spsbench.tasks.verdicts import ProgramVerdict
 from tests.extensions.sandbox.situations import namespaces, needs_landlock, replaced
 
@@ -20,7 +20,7 @@ needs_bwrap = pytest.mark.skipif(not namespaces(), reason="needs bubblewrap and 
 @needs_bwrap
 @needs_landlock
 def test_the_strongest_comes_first():
-    found = choice.choose("auto", LIMITS)
+    found = choice.choose_level("auto", LIMITS)
     assert (found.name, found.holds) == ("bwrap", True)
     assert found.python == platform.python_version()
     assert found.words == "9 calls refused at each start"
@@ -33,13 +33,13 @@ def test_without_bubblewrap_the_jail_alone(monkeypatch):
     assert [(f.name, f.holds) for f in findings] == [("bwrap", False), ("landlock", True)]
     assert findings[0].words == "not installed"
     with pytest.raises(SandboxError, match="`sandbox` bwrap does not hold here"):
-        choice.choose("bwrap", LIMITS)
+        choice.choose_level("bwrap", LIMITS)
 
 
 def test_doctor_shows_each_level_and_what_score_does_without(monkeypatch):
     findings = [choice.LevelFinding("bwrap", False, "not installed")]
     monkeypatch.setattr(choice, "survey", lambda limits: findings)
-    assert at(DOCTOR["sandbox"])() == (
+    assert attribute_at(DOCTOR["sandbox"])() == (
         [("bwrap", False, "not installed")],
         [
             ("sandbox", "bwrap: does not hold, not installed"),
@@ -60,9 +60,9 @@ def test_a_jail_that_fails_runs_nothing():
     level = isolation.landlock_level(interpreter(), LIMITS)
     rules = {**level.confinement["landlock"], "attributes": b"\xff" * 64}
     with pytest.raises(SandboxError, match="does not come up"):
-        run(replaced(level, landlock=rules), "x = 1", LIMITS)
+        run_program(replaced(level, landlock=rules), "x = 1", LIMITS)
     with pytest.raises(SandboxError, match="does not come up"):
-        run(replaced(level, filter=(b"\0" * 8, ())), "x = 1", LIMITS)
+        run_program(replaced(level, filter=(b"\0" * 8, ())), "x = 1", LIMITS)
 
 
 def lowered(monkeypatch, kind, most):
@@ -78,7 +78,7 @@ def test_programs_run_under_a_lower_limit_of_open_files(monkeypatch):
     lowered(monkeypatch, resource.RLIMIT_NOFILE, 50)
     level = isolation.landlock_level(interpreter(), LIMITS)
     source = "import resource; assert resource.getrlimit(resource.RLIMIT_NOFILE) == (50, 50)"
-    assert run(level, source, LIMITS).verdict is ProgramVerdict.PASSED
+    assert run_program(level, source, LIMITS).verdict is ProgramVerdict.PASSED
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,6 @@ def test_programs_run_under_a_lower_limit_of_open_files(monkeypatch):
 def test_a_limit_of_the_shell_is_said_instead_of_no_sandbox(monkeypatch, name, kind, most, said):
     lowered(monkeypatch, kind, most)
     with pytest.raises(SandboxError, match=said) as caught:
-        choice.choose(name, LIMITS, understood=True)
+        choice.choose_level(name, LIMITS, understood=True)
     assert "Install" not in str(caught.value)
     assert {finding.holds for finding in choice.survey(LIMITS)} == {False}

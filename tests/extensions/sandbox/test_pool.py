@@ -29,7 +29,7 @@ def judged(given, **more):
         assert program.key[1] not in found
         found[program.key[1]] = outcome
 
-    scoring.judge(given, LEVEL, LIMITS, report=told, **{"workers": 2, **more})
+    scoring.judge_programs(given, LEVEL, LIMITS, report=told, **{"workers": 2, **more})
     return found
 
 
@@ -68,7 +68,7 @@ def test_only_the_wall_clock_means_again_and_alone(monkeypatch):
 
 def test_stopped_between_programs():
     found = []
-    scoring.judge(
+    scoring.judge_programs(
         programs(*["x = 1"] * 30),
         LEVEL,
         LIMITS,
@@ -84,7 +84,7 @@ def test_a_broken_sandbox_is_no_verdict():
     broken = replace(LEVEL, confinement={**LEVEL.confinement, "filter": (b"\0" * 8, ())})
     found = []
     with pytest.raises(BrokenError, match="does not come up"):
-        scoring.judge(
+        scoring.judge_programs(
             programs(*["x = 1"] * 100),
             broken,
             LIMITS,

@@ -8,9 +8,9 @@ from spsbench.extensions.sandbox import choice, confinement, isolation
 from spsbench.extensions.sandbox.levels import (
     ProgramLimits,
     SandboxError,
-    confined,
     interpreter,
-    machine,
+    jail_tasks,
+    processor_family,
 )
 from spsbench.extensions.sandbox.runner import TASKS
 from tests.extensions.sandbox import mask
@@ -22,7 +22,8 @@ STEAL = {"steal": "open('/etc/passwd').read()", "write": "open(canary, 'w').writ
 ALL = [(part, door) for part, some in confinement.startup_checks("x86_64").items() for door in some]
 
 only_here = pytest.mark.skipif(
-    machine() != "x86_64" or sys.platform != "linux", reason="numbers of calls are those of x86-64"
+    processor_family() != "x86_64" or sys.platform != "linux",
+    reason="numbers of calls are those of x86-64",
 )
 
 
@@ -90,7 +91,7 @@ def powerless(asked):
 
 @needs_landlock
 def test_startup_checks_are_asked_for_at_every_level_that_isolates():
-    made = confined(abi=confinement.FULL, interpreter=interpreter(), scratch=True, drop=False)
+    made = jail_tasks(abi=confinement.FULL, interpreter=interpreter(), scratch=True, drop=False)
     assert made["startup_checks"].keys() == {"landlock", "filter"}
     assert choice.why_not(isolation.landlock_level(interpreter(), LIMITS)) == ""
     assert "open from inside" in choice.why_not(powerless(made["startup_checks"]))
@@ -105,11 +106,11 @@ def test_startup_checks_are_asked_for_at_every_level_that_isolates():
 @needs_landlock
 @pytest.mark.parametrize(("part", "door"), ALL, ids=[door[0] for _, door in ALL])
 def test_no_level_is_chosen_that_leaves_one_door_open(monkeypatch, part, door):
-    checks = {part: confinement.startup_checks(machine())[part]}
+    checks = {part: confinement.startup_checks(processor_family())[part]}
     checks[part] = tuple(check for check in checks[part] if check[0] == door[0])
     for name in choice.AUTOMATIC:
         monkeypatch.setitem(choice.AUTOMATIC, name, lambda limits: powerless(checks))
     for name in ("auto", *choice.AUTOMATIC):
         with pytest.raises(SandboxError) as refused:
-            choice.choose(name, LIMITS)
+            choice.choose_level(name, LIMITS)
         assert door[0] in str(refused.value)

@@ -12,7 +12,7 @@ import pytest
 from spsbench.errors import Exit
 from spsbench.extensions.sandbox import choice, isolation, runner, scoring
 from spsbench.extensions.sandbox.levels import BusyError, ProgramLimits, interpreter
-from spsbench.extensions.sandbox.runner import TASKS, run
+from spsbench.extensions.sandbox.runner import TASKS, run_program
 from spsbench.tasks.program_texts import Program
 from spsbench.tasks.verdicts import ProgramVerdict
 from tests.extensions.sandbox.situations import run_trial
@@ -43,11 +43,11 @@ raise ValueError(most)
 
 
 def test_the_interpreter_starts_only_so_many_threads():
-    found = run(LEVEL, MANY, LIMITS)
+    found = run_program(LEVEL, MANY, LIMITS)
     assert found.detail == f"ValueError: {TASKS} can't start new thread"
     again = "import threading\nfor _ in range(200):\n    t = threading.Thread(target=int)\n"
     again += "    t.start(); t.join()"
-    assert run(LEVEL, again, LIMITS).verdict is ProgramVerdict.PASSED
+    assert run_program(LEVEL, again, LIMITS).verdict is ProgramVerdict.PASSED
 
 
 @pytest.mark.parametrize("host", ["bare", "no bwrap"])
@@ -89,7 +89,7 @@ def full(monkeypatch):
 
 def test_room_for_a_process_is_waited_for(full):
     full(3)
-    assert run(LEVEL, "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
+    assert run_program(LEVEL, "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
     full(1)
     assert choice.why_not(LEVEL) == ""
 
@@ -103,7 +103,7 @@ def test_a_helper_without_room_is_waited_for(tmp_path):
     )
     script.chmod(0o755)
     level = replace(LEVEL, command=(str(script),), own_pids=True)
-    assert run(level, "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
+    assert run_program(level, "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
     assert seen.exists()
 
 
@@ -111,7 +111,7 @@ def test_waiting_for_room_ends_in_a_line(full, monkeypatch):
     monkeypatch.setattr(runner, "LONGEST", 0.02)
     full(1000)
     with pytest.raises(BusyError) as refused:
-        run(LEVEL, "x = 1", LIMITS)
+        run_program(LEVEL, "x = 1", LIMITS)
     line = str(refused.value)
     assert line.startswith("no room for another process or thread (none: Resource temporarily")
     assert "\n" not in line
@@ -129,7 +129,7 @@ def test_workers_are_there_before_programs_take_the_room(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", start)
     programs = [Program(("", f"p{n}", 0), "x = 1") for n in range(3)]
     told = []
-    scoring.judge(
+    scoring.judge_programs(
         programs, LEVEL, LIMITS, workers=3, report=lambda one, outcome: told.append(outcome.verdict)
     )
     assert told == ["passed"] * 3

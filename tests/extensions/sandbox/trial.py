@@ -16,7 +16,7 @@ from typing import Any
 from spsbench.extensions.sandbox import isolation
 from spsbench.extensions.sandbox.choice import survey
 from spsbench.extensions.sandbox.levels import ProgramLimits, interpreter
-from spsbench.extensions.sandbox.runner import run
+from spsbench.extensions.sandbox.runner import run_program
 from tests.extensions.sandbox.probes import host
 
 SUBREAPER = 36
@@ -43,7 +43,7 @@ def main() -> dict[str, Any]:
     for name, source in asked["programs"].items():
         with host() as targets:
             given = "".join(f"{key} = {value!r}\n" for key, value in targets.names.items())
-            outcome = run(level, given + source if asked["targets"] else source, limits)
+            outcome = run_program(level, given + source if asked["targets"] else source, limits)
         found["outcomes"][name] = [outcome.verdict, outcome.detail]
         if targets.reached:
             found["reached"][name] = targets.reached

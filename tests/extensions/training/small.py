@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.extensions.training.batches import Batch, Batches, Teacher, collate
+from spsbench.extensions.training.batches import Batches, Teacher, TextBatch, collate
 from spsbench.extensions.training.loop import TrainingLoop
 from spsbench.extensions.training.options import DraftTraining, HeadTraining
 from spsbench.extensions.training.students.student import Student
@@ -54,7 +54,7 @@ def student(kind: str, model: PreTrainedModel, **more: Any) -> Student:
     return found
 
 
-def batch(found: list[Text]) -> Batch:
+def batch(found: list[Text]) -> TextBatch:
     return collate(found, DEVICE)
 
 

@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from spsbench.errors import DataError
-from spsbench.extensions.training.acceptance import Acceptance, Gain, Share, extrapolate_reach
+from spsbench.extensions.training.acceptance import (
+    Gain,
+    Share,
+    StudentAcceptance,
+    extrapolate_reach,
+)
 from spsbench.extensions.training.batches import Batches
 from spsbench.extensions.training.folder import checkpoints_in
 from spsbench.extensions.training.texts import continue_texts
@@ -104,7 +109,7 @@ def test_a_training_that_does_not_pay_ends_and_can_be_resumed(loop, changes, bes
 
 def test_reach_is_extrapolated_along_a_line_over_the_logarithm_of_steps():
     def curve(values):
-        return [Acceptance((Share(value, 0, 1),), (), 4, 4) for value in values]
+        return [StudentAcceptance((Share(value, 0, 1),), (), 4, 4) for value in values]
 
     steps, rising = [1, 2, 4, 8, 16, 32], curve(0.1 + 0.05 * i for i in range(6))
     assert extrapolate_reach(steps, rising, 64) == [pytest.approx(0.1 + 0.05 * 6)]

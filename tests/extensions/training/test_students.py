@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spsbench.errors import UsageError
-from spsbench.extensions.training.acceptance import accepted
+from spsbench.extensions.training.acceptance import measure_acceptance
 from spsbench.extensions.training.batches import Teacher
 from spsbench.extensions.training.students.eagle import unroll_mask
 from spsbench.loop.sampling import Warp
@@ -74,7 +74,7 @@ def test_the_target_itself_is_kept_whole(model, texts):
     """A student that is the target has acceptance 1 at every depth, and tau K + 1."""
     made = small.student("draft", model)
     made.network = model
-    found = accepted(made, Teacher(model, small.VOCAB), [small.batch(texts[:6])], Warp())
+    found = measure_acceptance(made, Teacher(model, small.VOCAB), [small.batch(texts[:6])], Warp())
     assert [round(share.value, 5) for share in found.alpha] == [1.0] * 8
     assert found.tau(8) == pytest.approx(9.0, abs=1e-4)
 
@@ -98,7 +98,9 @@ def test_reach_is_what_rounds_keep_by_enumeration(model):
     wanted = float((least[each, 0, a] * least[each, 1, b]).sum())
     weight = q[each, 2, a] * q[each, 3, b]
     chances = [
-        accepted(made, Teacher(model, small.VOCAB), [small.batch([pair])], Warp()).reach[1].value
+        measure_acceptance(made, Teacher(model, small.VOCAB), [small.batch([pair])], Warp())
+        .reach[1]
+        .value
         for pair in pairs[:: small.VOCAB + 1]
     ]
     # the estimate at a text: coin of its first token, overlap at its second

@@ -8,13 +8,13 @@ import torch
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.extensions.training import prompts
 from spsbench.extensions.training.options import HeadTraining
-from spsbench.extensions.training.prompts import Overlap, excluded_sources, prompts_of
+from spsbench.extensions.training.prompts import BenchmarkIndex, collect_prompts, excluded_sources
 from spsbench.extensions.training.texts import (
     Writer,
-    check_target,
+    check_texts_target,
     continue_texts,
-    read,
     read_head,
+    read_texts,
     write_texts,
 )
 from spsbench.loop.sampling import Warp
@@ -42,7 +42,7 @@ def writer(target, asked=ASKED, chat=False, tokenizer=None):
         len(tokenizer),
         asked,
         chat,
-        prompts_of(asked, tokenizer, chat, Overlap(())),
+        collect_prompts(asked, tokenizer, chat, BenchmarkIndex(())),
     )
 
 
@@ -76,15 +76,15 @@ def test_what_was_stopped_goes_on_and_is_the_same_file(target, tmp_path):
     assert parts.read_bytes() == whole.read_bytes()
     with pytest.raises(MismatchError):
         write_texts(parts, {**MADE, "vocab": 5}, writer(target), lambda: False)
-    assert len(read(whole, None, str).texts) > 1
+    assert len(read_texts(whole, None, str).texts) > 1
 
 
 def test_texts_of_another_tokenizer_are_refused(target, tmp_path):
     path = tmp_path / "texts.jsonl"
     write_texts(path, MADE, writer(target), lambda: False)
     with pytest.raises(DataError):
-        check_target(read_head(path), {**MADE, "tokenizer": "b", "target": "other"}, path)
-    check_target(read_head(path), {**MADE, "files": "elsewhere"}, path)
+        check_texts_target(read_head(path), {**MADE, "tokenizer": "b", "target": "other"}, path)
+    check_texts_target(read_head(path), {**MADE, "files": "elsewhere"}, path)
     with pytest.raises(MissingError):
         read_head(tmp_path / "none.jsonl")
     (tmp_path / "other.jsonl").write_text('{"prompt": "x"}\n')
@@ -98,12 +98,12 @@ def test_texts_that_teach_nothing_are_refused(text, tmp_path):
     rows = {"batch": 0, "texts": [{"prompt": [1], "text": text}]}
     path.write_text(json.dumps({"schema": 1, **MADE}) + "\n" + json.dumps(rows) + "\n")
     with pytest.raises(DataError):
-        read(path, None, str)
+        read_texts(path, None, str)
 
 
 @pytest.fixture(scope="module")
 def overlap():
-    return Overlap(["humaneval"])
+    return BenchmarkIndex(["humaneval"])
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_what_a_user_will_test_on_is_known_again(tmp_path, monkeypatch):
     articles, plain = tmp_path / "articles.jsonl", tmp_path / "plain.txt"
     articles.write_text(json.dumps({"id": "a", "document": " ".join(words), "summary": "x"}))
     plain.write_text("short\n\n" + " ".join(words[::-1]))
-    found = Overlap([str(articles), str(plain)])
+    found = BenchmarkIndex([str(articles), str(plain)])
     assert found.of(" ".join(words[:30])) == f"{articles} 1"  # all of its own words
     assert found.of(" ".join([*words[10:50], *map(str, range(99))])) == f"{articles} 1"
     assert found.of(" ".join([*words[:20], *map(str, range(99))])) is None
@@ -139,24 +139,29 @@ def test_prompts_of_a_benchmark_are_refused(overlap, problem, tmp_path):
     path.write_text(json.dumps({"id": "a", "prompt": problem.prompt}) + "\n")
     for named in (str(path), "humaneval"):
         with pytest.raises(DataError):
-            prompts.prompts_of(HeadTraining(prompts=(named,)), byte_tokenizer(), False, overlap)
+            prompts.collect_prompts(
+                HeadTraining(prompts=(named,)), byte_tokenizer(), False, overlap
+            )
 
 
 def test_prompts_of_a_file(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("the cat sat on the mat\n\n\nthe dog ran\n\nthe cat sat on the mat\n")
     asked = HeadTraining(prompts=(str(path),))
-    found = prompts.prompts_of(asked, byte_tokenizer(), False, Overlap(()))
+    found = prompts.collect_prompts(asked, byte_tokenizer(), False, BenchmarkIndex(()))
     assert [byte_tokenizer().decode(ids).removeprefix(END) for ids in found] == [
         "the dog ran",
         "the cat sat on the mat",
     ]
     with pytest.raises(MissingError):
-        prompts.prompts_of(
-            HeadTraining(prompts=(str(tmp_path / "no.txt"),)), byte_tokenizer(), False, Overlap(())
+        prompts.collect_prompts(
+            HeadTraining(prompts=(str(tmp_path / "no.txt"),)),
+            byte_tokenizer(),
+            False,
+            BenchmarkIndex(()),
         )
     with pytest.raises(UsageError):
-        prompts.in_chat(byte_tokenizer(), "on")
+        prompts.uses_chat(byte_tokenizer(), "on")
 
 
 def test_long_prompts_of_a_chat_are_left_out_and_counted(tmp_path):
@@ -166,7 +171,7 @@ def test_long_prompts_of_a_chat_are_left_out_and_counted(tmp_path):
     asked = HeadTraining(prompts=(str(path),), prompt_tokens=5)
     said: list[str] = []
     with lines_to(said.append):
-        (prompt,) = prompts.prompts_of(asked, tokenizer, True, Overlap(()))
+        (prompt,) = prompts.collect_prompts(asked, tokenizer, True, BenchmarkIndex(()))
     assert tokenizer.decode(prompt) == "a"
     assert any(" 2 prompts " in line for line in said)
 

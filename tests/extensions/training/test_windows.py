@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 from spsbench.errors import UsageError
 from spsbench.extensions.cpu.fast import Fast
 from spsbench.extensions.training.batches import Teacher
-from spsbench.extensions.training.students.draft import reshaped
+from spsbench.extensions.training.students.draft import prune_and_window
 from tests.extensions.training import small
 from tests.oracles.models import laws, tiny
 
@@ -74,7 +74,7 @@ def test_a_row_learns_nothing_of_what_left_the_window(target):
 def halved(model):
     """Return a copy that writes nothing from one half of its heads and channels, at random."""
     draw = torch.Generator().manual_seed(3)
-    made = reshaped(model, False, 100)
+    made = prune_and_window(model, False, 100)
     for layer in made.model.layers:
         heads = torch.randperm(2, generator=draw)[:1].item()
         layer.self_attn.o_proj.weight.data[:, 16 * heads : 16 * heads + 16] = 0
@@ -86,21 +86,21 @@ def halved(model):
 def test_heads_and_channels_that_write_nothing_are_pruned_first(target):
     whole = halved(target)
     text = long_text()[:60]
-    part = reshaped(whole, True, None).double()
+    part = prune_and_window(whole, True, None).double()
     sizes = part.config.num_attention_heads, part.config.intermediate_size, part.config.head_dim
     assert sizes == (2, 24, 8)
     torch.testing.assert_close(laws(part, text), laws(whole, text), rtol=0, atol=1e-5)
     assert not torch.allclose(
-        laws(reshaped(target, True, None).double(), text), laws(target, text), atol=1e-2
+        laws(prune_and_window(target, True, None).double(), text), laws(target, text), atol=1e-2
     )
 
 
 @pytest.mark.parametrize("more", [{"kind": "gpt2"}, {"kind": "llama", "mlp_bias": True}], ids=str)
 def test_an_architecture_without_a_window_is_refused(more):
     with pytest.raises(UsageError):
-        reshaped(tiny(more.pop("kind"), vocab=small.VOCAB, **more), False, WINDOW)
+        prune_and_window(tiny(more.pop("kind"), vocab=small.VOCAB, **more), False, WINDOW)
 
 
 def test_an_architecture_that_is_no_llama_is_not_pruned():
     with pytest.raises(UsageError):
-        reshaped(tiny("gpt2", vocab=small.VOCAB), True, None)
+        prune_and_window(tiny("gpt2", vocab=small.VOCAB), True, None)

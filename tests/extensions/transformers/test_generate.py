@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
 
 import spsbench
 from spsbench.audit.statistical.finding import AuditVerdict
-from spsbench.audit.statistical.referee import Text
+from spsbench.audit.statistical.referee import AuditText
 from spsbench.audit.verify import audit_texts
 from spsbench.extensions.transformers.generate import FIELDS
 from spsbench.settings.models import BUNDLED
@@ -173,6 +173,8 @@ def test_sampled_texts_have_the_distribution_of_the_target():
             tokens = tuple(out[0, len(prompt) :].tolist())
             rounds = method.rounds[0] if custom else [None] * len(tokens)
             counts = [(r.emitted, r.drafted) if custom else (1, 0) for r in rounds]
-            kept.append(Text(prompt, tokens, *map(tuple, zip(*counts, strict=True)), str(number)))
+            kept.append(
+                AuditText(prompt, tokens, *map(tuple, zip(*counts, strict=True)), str(number))
+            )
     finding = audit_texts(pair.cell, pair.loaded, *texts.values(), most=None)
     assert finding.verdict is AuditVerdict.HELD

@@ -13,7 +13,7 @@ from spsbench.errors import UsageError
 from spsbench.extensions.vllm.proposer import Proposer
 from spsbench.extensions.vllm.rules import open_rule
 from spsbench.loop.types import Scores
-from spsbench.methods.drafters.ngram import agreement
+from spsbench.methods.drafters.ngram import count_agreeing
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 
@@ -52,7 +52,7 @@ def serve(proposer, pairs, rng, lost=0.0):
         sampled, rows, lengths = [], np.zeros((4, LONGEST), np.int32), np.zeros(4, np.int32)
         for row, i in enumerate(batch):
             prompt, answer = pairs[i]
-            accepted = agreement(pending[i], answer, at[i])
+            accepted = count_agreeing(pending[i], answer, at[i])
             rounds[i] += [(at[i], len(pending[i]), accepted)] if pending[i] else []
             sampled.append(answer[at[i] : at[i] + accepted + 1])
             at[i] += len(sampled[-1])
@@ -70,7 +70,7 @@ def walked(spec, prompt, answer, positions=None):
     drafter.begin(prompt, Scores(torch.empty(0), {}))
     while at < len(answer):
         chain = list(drafter.proposals(prompt + answer[:at], (K,))[0][:K])
-        accepted = agreement(chain, answer, at)
+        accepted = count_agreeing(chain, answer, at)
         rounds += [(at, len(chain), accepted)] if chain else []
         at += 1 if positions else accepted + 1
     return [r for r in rounds if not positions or r[0] in positions]

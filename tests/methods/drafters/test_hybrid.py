@@ -6,7 +6,7 @@ import torch
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.tables import Pair, TableLM, open_over
+from spsbench.audit.exact.tables import TableLM, ToyPair, open_over
 from spsbench.errors import PlugInError, UsageError
 from spsbench.loop.drafter_context import Drawn, Plan, Weights
 from spsbench.loop.guards import plan_of
@@ -23,7 +23,7 @@ from spsbench.spec import Spec
 from tests.decoding import rounds_of
 from tests.methods.drafters.asked import NOISE, PREFILL, asked
 
-PAIR = Pair(3, 4)
+PAIR = ToyPair(3, 4)
 
 
 def hybrid(first, then, least=2):
@@ -42,7 +42,7 @@ def test_its_distribution_is_the_target_s(verifier, least):
     proof = law(
         verifier,
         lambda lm: open_over(lm, Spec("hybrid", (("least", least),))),
-        Pair(2, 3, ("plain",)),
+        ToyPair(2, 3, ("plain",)),
         tokens=4,
     )
     assert proof.exact
@@ -106,7 +106,7 @@ def test_a_schedule_asks_the_rule_alone():
     assert (draft.tokens.tolist(), draft.by_rule) == ([1, 2, 0], True)
     draft = drafter.draft(context._replace(rule_k=0), 2, NOISE, always)
     assert (len(draft.tokens), draft.by_rule) == (2, False)
-    lm = TableLM(Pair(3, 6).q, 3)
+    lm = TableLM(ToyPair(3, 6).q, 3)
     how = {"prompt": prompt, "warp": Warp(), "schedule": RuleAlone(3)}
     done = rounds_of(lm, hybrid(SuffixDrafter(), ModelDrafter(TableLM(PAIR.p, 3))), 24, **how)
     assert {turn.by_rule for turn in done} == {True, False}

@@ -2,13 +2,13 @@
 
 import torch
 
-from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.audit.exact.tables import TableLM, ToyPair
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Scores
 from spsbench.methods.drafters.model import ModelDrafter
 
-PAIR = Pair(4, 8, ("plain",))
+PAIR = ToyPair(4, 8, ("plain",))
 PREFILL = Scores(torch.empty(0, 4), {})
 
 

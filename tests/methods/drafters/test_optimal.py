@@ -2,7 +2,12 @@
 
 import pytest
 
-from spsbench.methods.drafters.shaped import Table, best_shape, chances, kept_chances
+from spsbench.methods.drafters.shaped import (
+    ExpectedTokens,
+    best_shape,
+    kept_chances,
+    parse_probabilities,
+)
 
 ACCEPT = (0.5, 0.4, 0.6)
 
@@ -29,7 +34,7 @@ def tokens(forest, chance):
 def test_no_tree_of_that_size_brings_more(nodes, depth):
     chance = kept_chances(ACCEPT).tolist()
     assert chance == pytest.approx([0.5, 0.5 * 0.4, 0.5 * 0.6 * 0.6])
-    table = Table(nodes, depth, kept_chances(ACCEPT))
+    table = ExpectedTokens(nodes, depth, kept_chances(ACCEPT))
     most = max(tokens(forest, chance) for n in range(nodes + 1) for forest in forests(n, 3, depth))
     assert table.tokens(nodes, depth) == pytest.approx(1 + most)
     shape = best_shape(nodes, depth, ACCEPT)
@@ -47,4 +52,4 @@ def test_no_tree_of_that_size_brings_more(nodes, depth):
 @pytest.mark.parametrize("accept", ["", "a/b", "1.5"])
 def test_what_is_no_chance_is_refused(accept):
     with pytest.raises(ValueError):
-        chances(accept)
+        parse_probabilities(accept)

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from spsbench.audit.exact.tables import Pair, TableLM, open_over
+from spsbench.audit.exact.tables import TableLM, ToyPair, open_over
 from spsbench.loop.decode import decode
 from spsbench.loop.guards import plan_of
 from spsbench.loop.noise import PhiloxStream
@@ -17,7 +17,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.spec import Spec
 
-PAIR = Pair(5, 1)
+PAIR = ToyPair(5, 1)
 MAKE = {
     "ragged": lambda lm: ShapedDrafter(Frontier(lm), (-1, -1, -1, 0, 0, 2, 3, 5, 5), Drawn.IID),
     **{

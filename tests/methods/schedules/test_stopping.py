@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.audit.exact.tables import TableLM, ToyPair
 from spsbench.loop.decode import NonFiniteError
-from spsbench.loop.sampling import Warp, unsharpened
+from spsbench.loop.sampling import Warp, confidence_probs
 from spsbench.loop.types import Round
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_distribution import Confidence, Disco, Entropy
@@ -34,7 +34,7 @@ def test_a_distribution_that_is_no_number_goes_on_and_is_reported_by_the_loop(sc
         def append(self, *given, **more):
             return super().append(*given, **more)._replace(logits=torch.full((1, 3), torch.nan))
 
-    pair = Pair(3, 2, ("plain",))
+    pair = ToyPair(3, 2, ("plain",))
     drafter = ModelDrafter(Broken(pair.p, 3))
     with pytest.raises(NonFiniteError):
         rounds_of(TableLM(pair.q, 3), drafter, 6, prompt=(0, 1), schedule=schedule, warp=Warp())
@@ -68,9 +68,9 @@ def test_at_temperature_0_they_see_the_distribution_before_the_cut():
     logits = torch.tensor([[1.0, 0.9, 0.8]])
     for warp, sure in ((Warp(0.0), False), (Warp(0.05), True)):
         law = warp(logits)[0]
-        assert bool(Confidence(0.6).go_on(unsharpened(warp, logits[0], law))) is sure
-    assert unsharpened(Warp(0.5), logits, law) is law
-    pair = Pair(3, 5, ("plain",))
+        assert bool(Confidence(0.6).go_on(confidence_probs(warp, logits[0], law))) is sure
+    assert confidence_probs(Warp(0.5), logits, law) is law
+    pair = ToyPair(3, 5, ("plain",))
 
     def drafted(schedule):
         drafter = ModelDrafter(TableLM(pair.p, 3))

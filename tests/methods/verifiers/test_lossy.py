@@ -7,7 +7,7 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact.tables import ToyPair
 from spsbench.errors import PlugInError
 from spsbench.loop.guards import relaxing_of
 from spsbench.loop.noise import PhiloxStream
@@ -50,7 +50,9 @@ def laws(pair):
 
 
 @every
-@pytest.mark.parametrize("pair", [Pair(3, 2, ("plain",)), Pair(4, 7, ("zeros",))], ids=["a", "b"])
+@pytest.mark.parametrize(
+    "pair", [ToyPair(3, 2, ("plain",)), ToyPair(4, 7, ("zeros",))], ids=["a", "b"]
+)
 def test_the_stated_distribution_is_what_comes_out(rule, pair):
     q, p = laws(pair)
     stated = rule.output_probs(q, p)
@@ -88,7 +90,7 @@ def likeliest(law):
 def test_lenient_greedy_text_is_within_l_of_the_likeliest(ell, k):
     texts = []
     for seed in range(5):
-        pair = Pair(3, seed, ("plain",))
+        pair = ToyPair(3, seed, ("plain",))
         greedy = {"warp": {"temperature": 0.0}, "tokens": 5, "schedule": Constant(k)}
         case = Case(
             Lenient(ell), DiscoveredRule(Lenient(ell)), pair.q, pair.p, 3, prompt=PROMPT, **greedy
@@ -112,7 +114,7 @@ def test_relaxed_probs_of_another_shape_name_the_rule():
 
 @pytest.mark.parametrize("rule", [Typical(0.2, 1.0), TopK(2)], ids=str)
 def test_of_drafts_by_rule_what_is_allowed_comes_with_certainty(rule):
-    pair = Pair(3, 2, ("plain",))
+    pair = ToyPair(3, 2, ("plain",))
     q, _ = laws(pair)
     for token in range(3):
         found = first_token(rule, pair, drafter=lambda lm, t=token: FixedDrafter([t]))

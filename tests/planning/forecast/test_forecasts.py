@@ -11,11 +11,16 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.metrics.costs import PLAIN
 from spsbench.metrics.intervals import Estimate
 from spsbench.planning.forecast.forecasts import forecast_all
-from spsbench.planning.forecast.predictions import RoundTally, predict, predicted, selection_factor
-from spsbench.planning.forecast.recommendation import BreakEven, Measured, Verdict, answer
-from spsbench.planning.forecast.rounds import simulated
-from spsbench.planning.report import row
-from spsbench.reports.table import speedup as speedup_shown
+from spsbench.planning.forecast.predictions import (
+    RoundTally,
+    predict,
+    predict_for_others,
+    selection_factor,
+)
+from spsbench.planning.forecast.recommendation import BreakEven, Decision, Measured, recommend
+from spsbench.planning.forecast.rounds import simulate_rounds
+from spsbench.planning.report import candidate_row
+from spsbench.reports.table import speedup_of_row as speedup_shown
 from spsbench.settings.cell import Cell, constant
 from spsbench.settings.grid import make_request
 from spsbench.settings.method import Drafting, Method
@@ -61,7 +66,10 @@ def test_a_draft_that_a_schedule_stops_costs_the_probs_that_were_computed(stops,
     """One more than were drafted, K at most, where a round is 10 + 1.1 and more for each draft."""
     ((text, along),) = texts(0.8, 1, 100)
     along = replace(along, stops={"entropy": np.full(100, stops)})
-    given, three = Method(SMALL, "sps", Spec("entropy")), partial(simulated, Constant(3), Round)
+    given, three = (
+        Method(SMALL, "sps", Spec("entropy")),
+        partial(simulate_rounds, Constant(3), Round),
+    )
     (found,) = predict(
         [given], DRAFT, [(text, along)], flat(), simulate=lambda schedule, *of: three(*of)
     )
@@ -127,10 +135,10 @@ def told(of, measured):
 @pytest.mark.parametrize(
     ("value", "half", "verdict"),
     [
-        (1.7, 0.02, Verdict.SPECULATE),
-        (0.9, 0.02, Verdict.DO_NOT),
-        (1.01, 0.02, Verdict.NEITHER),
-        (1.1, 0.3, Verdict.UNDECIDED),
+        (1.7, 0.02, Decision.SPECULATE),
+        (0.9, 0.02, Decision.DO_NOT),
+        (1.01, 0.02, Decision.NEITHER),
+        (1.1, 0.3, Decision.UNDECIDED),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
@@ -146,10 +154,10 @@ def test_a_measurement_above_its_tau_or_of_one_prompt_is_no_reason_to_speculate(
     first, second = (candidate(k) for k in (1, 4))
     doubtful = Measured(Estimate(speedup, None, None, n), Estimate(tau, None, None, n), real(1).ms)
     alone = own.answer({first: doubtful})
-    assert (alone.verdict, alone.best) == (Verdict.UNDECIDED, own.best.method)
+    assert (alone.verdict, alone.best) == (Decision.UNDECIDED, own.best.method)
     beside = own.answer({first: doubtful, second: real(1.4)})
-    assert (beside.verdict, beside.best) == (Verdict.SPECULATE, second)
-    shown = row(CELL, own, own.all[0], doubtful)
+    assert (beside.verdict, beside.best) == (Decision.SPECULATE, second)
+    shown = candidate_row(CELL, own, own.all[0], doubtful)
     assert shown.speedup.undecided
     assert speedup_shown(shown) is None
 
@@ -159,8 +167,8 @@ def test_parts_of_a_round_that_are_no_shares_under_load_are_not_shown():
     shares = [f"{part}_percent" for part in ("draft", "target", "rest")]
     worst = own.all[1]
     worst.rounds.parts = worst.rounds.parts * np.array([1, 9, 1, 1, 1, -9])[:, None]
-    assert [row(CELL, own, worst, None).terms[name] for name in shares] == [None] * 3
-    shown = row(CELL, own, own.all[0], None).terms
+    assert [candidate_row(CELL, own, worst, None).terms[name] for name in shares] == [None] * 3
+    shown = candidate_row(CELL, own, own.all[0], None).terms
     assert sum(shown[name].mean for name in shares) == pytest.approx(100)
 
 
@@ -177,7 +185,7 @@ def test_a_row_that_was_first_by_prediction_is_told_where_another_was_faster():
 def test_a_prediction_alone_decides_nothing():
     for alpha, word in ((0.9, "It may pay"), (0.2, "It hardly pays")):
         answer = found(alpha).answer({})
-        assert answer.verdict is Verdict.UNDECIDED
+        assert answer.verdict is Decision.UNDECIDED
         assert str(answer).startswith(word)
         assert "Not decided: the best of 6 candidates is predicted to be" in str(answer)
         assert "peculate" not in str(answer)
@@ -191,15 +199,15 @@ def test_a_measurement_without_an_interval_needs_the_prediction():
         measured = Measured(alone, alone, alone)
         return of.answer({of.best.method: measured}).verdict
 
-    assert verdict(own, 1.5) is Verdict.SPECULATE
-    assert verdict(own, 1.5, loaded=True) is Verdict.UNDECIDED
-    assert verdict(own, 0.9) is Verdict.UNDECIDED
-    assert verdict(found(0.2), 0.9) is Verdict.DO_NOT
+    assert verdict(own, 1.5) is Decision.SPECULATE
+    assert verdict(own, 1.5, loaded=True) is Decision.UNDECIDED
+    assert verdict(own, 0.9) is Decision.UNDECIDED
+    assert verdict(found(0.2), 0.9) is Decision.DO_NOT
 
 
 def test_a_method_that_no_text_predicts_is_decided_by_its_measurement():
     def unpredicted(measured):
-        return answer(
+        return recommend(
             Method(Drafting.parse("tree d"), "match", constant(4)), None, measured, BreakEven(), 3
         )
 
@@ -208,7 +216,7 @@ def test_a_method_that_no_text_predicts_is_decided_by_its_measurement():
     assert "Do not speculate" in str(unpredicted(real(0.9)))
     alone = Estimate(1.5, None, None, 3)
     few = unpredicted(Measured(alone, alone, alone))
-    assert few.verdict is Verdict.UNDECIDED
+    assert few.verdict is Decision.UNDECIDED
     assert "Not decided: tree d" in str(few)
 
 
@@ -241,12 +249,12 @@ def test_costs_that_contradict_each_other_decide_nothing():
     told_by = looked_up(own)
     assert any(line.startswith("The costs contradict") for line in told_by.remarks())
     answer = told_by.answer({})
-    assert answer.verdict is Verdict.UNDECIDED
+    assert answer.verdict is Decision.UNDECIDED
     assert "a round of ngram with K = 1 took" in answer.reason
     alone = Estimate(1.3, None, None, 3)
     best = told_by.best.method
-    assert told_by.answer({best: Measured(alone, alone, alone)}).verdict is Verdict.UNDECIDED
-    assert told_by.answer({best: real(1.3)}).verdict is Verdict.SPECULATE  # with an interval
+    assert told_by.answer({best: Measured(alone, alone, alone)}).verdict is Decision.UNDECIDED
+    assert told_by.answer({best: real(1.3)}).verdict is Decision.SPECULATE  # with an interval
     assert not flat(arms={PLAIN: drafts(0.0), NGRAM: drafts(0.01)}).contradictions()
     assert not own.scaled(draft=0.5).contradictions()  # nobody measured these
 
@@ -255,7 +263,7 @@ def test_it_says_what_is_lacking():
     """The numbers are the ones at which the same arithmetic gives 1."""
     own = found(0.2)
     answer = told(own, 0.8)
-    assert answer.verdict is Verdict.DO_NOT
+    assert answer.verdict is Decision.DO_NOT
     assert str(answer).startswith("The draft is too slow for how often it is right. Do not specul")
     needs = own.needs(own.best)
     assert needs.c == pytest.approx(0.2)
@@ -286,12 +294,12 @@ def test_each_draft_of_a_shape_is_told_the_alpha_from_which_it_pays():
 
 def test_an_interval_adds_the_texts_that_follow_and_the_chance_along_them():
     """Of 9 texts 3 follow: three times their variance, and those of the mean and of acceptances."""
-    found = predicted(Estimate(2.0, 1.9, 2.2, 9), 9, 3, variance=4.0, rounds=50.0)
+    found = predict_for_others(Estimate(2.0, 1.9, 2.2, 9), 9, 3, variance=4.0, rounds=50.0)
     by_chance = 1.96 * np.sqrt(4.0 * 3 / 9) / (50.0 * 3 / 9)
     assert np.log(2 / found.low) == pytest.approx(np.hypot(2 * np.log(2 / 1.9), by_chance), 1e-3)
     assert np.log(found.high / 2) == pytest.approx(np.hypot(2 * np.log(2.2 / 2), by_chance), 1e-3)
     unknown = Estimate(2.0, None, None, 5)
-    assert predicted(unknown, 5, 3, variance=4.0, rounds=50.0) == unknown
+    assert predict_for_others(unknown, 5, 3, variance=4.0, rounds=50.0) == unknown
 
 
 def test_the_best_k_is_predicted_for_prompts_that_did_not_choose_it():

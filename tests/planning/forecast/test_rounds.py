@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spsbench.audit.exact.cases import Case, Outcome, warped
+from spsbench.audit.exact.cases import Case, Outcome, warp_probs
 from spsbench.audit.exact.enumeration import walks
-from spsbench.audit.exact.tables import KINDS, Pair
+from spsbench.audit.exact.tables import KINDS, ToyPair
 from spsbench.loop.types import Round
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.metrics.costs import PLAIN as ARS
@@ -25,7 +25,7 @@ from spsbench.planning.forecast.rounds import (
     price,
     room_of,
     rounds,
-    simulated,
+    simulate_rounds,
 )
 from spsbench.plugins import make
 from spsbench.registry import entries
@@ -52,7 +52,7 @@ def paths(case: Case) -> dict[Outcome, dict[History, float]]:
 
 
 def along(case: Case, text: tuple[int, ...], rule: Any, most: int = 8) -> Acceptances:
-    q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
+    q, p = warp_probs(case.q, **case.warp), warp_probs(case.p, **case.warp)
     before = [case.prompt + text[:t] for t in range(len(text))]
     of_target, of_draft = (
         np.array([law(x)[token] for x, token in zip(before, text, strict=True)]) for law in (q, p)
@@ -103,25 +103,25 @@ def check(
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_expected_rounds_of_every_text_are_those_of_the_loop(rule: str, k: int) -> None:
     tokens = 3 if (rule, k) == ("match", 3) else 4
-    one = case(rule, VERIFIERS[rule], Pair(2, 4, PLAIN), tokens=tokens, schedule=Constant(k))
+    one = case(rule, VERIFIERS[rule], ToyPair(2, 4, PLAIN), tokens=tokens, schedule=Constant(k))
     assert check(one, k, lambda text: along(one, text, rule)) == 2**tokens
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_expected_rounds_hold_for_every_kind_of_distribution(rule: str) -> None:
     for kind in sorted(set(KINDS)):
-        one = case(rule, VERIFIERS[rule], Pair(2, 3, (kind,)), tokens=3, schedule=Constant(2))
+        one = case(rule, VERIFIERS[rule], ToyPair(2, 3, (kind,)), tokens=3, schedule=Constant(2))
         check(one, 2, lambda text, one=one: along(one, text, rule))
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_schedule_that_looks_back_is_simulated_as_the_loop_runs_it(rule: str) -> None:
-    one = case(rule, VERIFIERS[rule], Pair(2, 1), tokens=4, schedule=ByHistory())
+    one = case(rule, VERIFIERS[rule], ToyPair(2, 1), tokens=4, schedule=ByHistory())
     for (text, _), joint in paths(one).items():
         total = sum(joint.values())
         mean = sum(len(history) * weight for history, weight in joint.items()) / total
         room = room_of(len(text), one.tokens)
-        expected = simulated(ByHistory(), Round, along(one, text, rule), room, 1000)
+        expected = simulate_rounds(ByHistory(), Round, along(one, text, rule), room, 1000)
         error = 4.5 * np.sqrt(expected.variance / 1000) + 1e-9
         assert float(expected.weights.sum()) == pytest.approx(mean, abs=error)
 
@@ -129,20 +129,30 @@ def test_a_schedule_that_looks_back_is_simulated_as_the_loop_runs_it(rule: str) 
 @pytest.mark.parametrize("rule", RULES)
 def test_greedy_texts_an_eos_in_a_draft_and_a_full_draft_context(rule: str) -> None:
     greedy = case(
-        rule, VERIFIERS[rule], Pair(3, 4), tokens=4, schedule=Constant(2), warp={"temperature": 0.0}
+        rule,
+        VERIFIERS[rule],
+        ToyPair(3, 4),
+        tokens=4,
+        schedule=Constant(2),
+        warp={"temperature": 0.0},
     )
     assert check(greedy, 2, lambda text: along(greedy, text, rule)) == 1
     ends = case(
-        rule, VERIFIERS[rule], Pair(2, 1), tokens=4, schedule=Constant(2), eos=frozenset({1})
+        rule, VERIFIERS[rule], ToyPair(2, 1), tokens=4, schedule=Constant(2), eos=frozenset({1})
     )
     check(ends, 2, lambda text: along(ends, text, rule))
-    short = case(rule, VERIFIERS[rule], Pair(2, 1), tokens=4, schedule=Constant(2), draft_limit=3)
+    short = case(
+        rule, VERIFIERS[rule], ToyPair(2, 1), tokens=4, schedule=Constant(2), draft_limit=3
+    )
     check(short, 2, lambda text: along(short, text, rule), reach=2)
 
 
 def test_a_simulated_round_is_cut_to_the_tokens_that_are_left() -> None:
     chances, room = acceptances(12), room_of(12, 12)
-    found, expected = simulated(Constant(4), Round, chances, room, 500), rounds(chances, 4, room)
+    found, expected = (
+        simulate_rounds(Constant(4), Round, chances, room, 500),
+        rounds(chances, 4, room),
+    )
     requested = dict(zip(expected.starts.tolist(), expected.requested.tolist(), strict=True))
     for start, k in zip(found.starts.tolist(), found.requested.tolist(), strict=True):
         assert k == requested[start] == min(4, 11 - start)
@@ -174,7 +184,7 @@ def test_each_schedule_makes_the_rounds_that_the_loop_would_make(name: str) -> N
             history.append(Round(n, min(a + 1, n), a, [0] * (a + 1), None, 0.0, None))
             position += a + 1
         numbers.append(len(history))
-    expected = simulated(schedule, Round, chances, room, repeats)
+    expected = simulate_rounds(schedule, Round, chances, room, repeats)
     assert expected.weights.sum() == pytest.approx(np.mean(numbers), rel=0.05)
 
 

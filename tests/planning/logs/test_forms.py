@@ -21,9 +21,9 @@ from spsbench.methods.drafters.ngram import look_ups
 from spsbench.models.folder import local_folder
 from spsbench.planning.logs.entries import Request
 from spsbench.planning.logs.plan_log import plan_log
-from spsbench.planning.logs.requests import LogReader
+from spsbench.planning.logs.requests import RequestReader
 from spsbench.planning.logs.texts import NO_PREFILL, open_drafter
-from spsbench.planning.logs.tokens import Tokens, tokenizer_of
+from spsbench.planning.logs.tokens import LogTokenizer, log_tokenizer
 from spsbench.settings.execution import Access
 from spsbench.spec import Spec
 
@@ -49,14 +49,14 @@ def read(tmp_path, line, **options):
     path = tmp_path / ("log.tsv" if isinstance(line, str) and "\t" in line else "log.csv")
     path = path if isinstance(line, str) and line[0] not in "[{" else tmp_path / "log"
     path.write_text(line if isinstance(line, str) else json.dumps(line))
-    reader = LogReader([path], **options)
+    reader = RequestReader([path], **options)
     return list(reader), reader
 
 
 @pytest.mark.parametrize("form", WITH_PROMPT)
 def test_a_form_gives_its_prompt_and_its_answer(tmp_path, form):
     ((request,), reader) = read(tmp_path, WITH_PROMPT[form])
-    prompt, answer = Tokens(Letters()).of(request)
+    prompt, answer = LogTokenizer(Letters()).of(request)
     assert Q in "".join(map(chr, prompt))
     assert answer == [ord(letter) for letter in A]
     assert not reader.left_out
@@ -67,7 +67,7 @@ def test_a_form_gives_its_prompt_and_its_answer(tmp_path, form):
 def test_thoughts_and_calls_are_tokens_of_the_answer(tmp_path, form):
     response, parts = ANSWERS[form]
     ((request,), reader) = read(tmp_path, {"request": {"messages": [USER]}, "response": response})
-    _, answer = Tokens(Letters()).of(request)
+    _, answer = LogTokenizer(Letters()).of(request)
     assert answer == [ord(letter) for part in parts for letter in part]
     assert not reader.unread
 
@@ -141,7 +141,7 @@ class Model(Letters):
 
 def test_a_tokenizer_neither_cuts_nor_pads():
     tokenizer = Model()
-    Tokens.of_backend(tokenizer, 128)
+    LogTokenizer.of_backend(tokenizer, 128)
     assert (tokenizer.cuts, tokenizer.pads) == (False, False)
 
 
@@ -157,7 +157,7 @@ TEMPLATE = (
 def test_chats_are_read_and_answers_written_as_the_template_has_them(tmp_path):
     shutil.copytree(local_folder("nano"), tmp_path / "model")
     (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATE)
-    tokens = tokenizer_of(str(tmp_path / "model"), Access())
+    tokens = log_tokenizer(str(tmp_path / "model"), Access())
     line = {
         "request": {"messages": [USER], "tools": [TOOL]},
         "response": {**REPLY, "reasoning": T, "tool_calls": [{"function": CALL}]},
@@ -177,7 +177,7 @@ def test_chats_are_read_and_answers_written_as_the_template_has_them(tmp_path):
 def test_counts_of_the_log_are_compared_with_the_tokenizers(tmp_path, stated, warned):
     line = {"prompt": Q, "response": {"text": A, "usage": {"completion_tokens": stated}}}
     ((request,), _) = read(tmp_path, line)
-    tokens = Tokens(Letters())
+    tokens = LogTokenizer(Letters())
     tokens.of(request)
     assert bool(tokens.answers.warning("tokens")) is bool(warned)
     ids = Request(id="a", prompt=Q, answer=[5] * (stated or 20), text=A)
@@ -211,10 +211,10 @@ def packed_by_zstd(content):
 def test_packed_logs_are_read_and_damaged_ones_refused(tmp_path, pack):
     path = tmp_path / "log"
     path.write_bytes(pack(json.dumps({"prompt": Q, "response": A}).encode()))
-    assert len(list(LogReader([path]))) == 1
+    assert len(list(RequestReader([path]))) == 1
     path.write_bytes(pack(json.dumps({"prompt": Q, "response": A}).encode())[:-9])
     with pytest.raises(DataError):
-        list(LogReader([path]))
+        list(RequestReader([path]))
 
 
 @pytest.mark.parametrize(
@@ -228,14 +228,14 @@ def test_other_encodings_and_pointers_are_refused_in_one_line(tmp_path, content)
     path = tmp_path / "log"
     path.write_bytes(content)
     with pytest.raises(DataError) as error:
-        list(LogReader([path]))
+        list(RequestReader([path]))
     assert str(error.value).isprintable()
 
 
 def test_parquet_is_read(tmp_path):
     table = pyarrow.table({"prompt": [Q], "response": [A], "input_lens": [[3, 4]]})
     parquet.write_table(table, tmp_path / "log")
-    ((request,), _) = [list(LogReader([tmp_path / "log"])), None]
+    ((request,), _) = [list(RequestReader([tmp_path / "log"])), None]
     assert (request.prompt, request.answer) == (Q, A)
 
 
@@ -245,7 +245,7 @@ def test_every_file_is_counted_and_a_late_pipe_is_waited_for(tmp_path):
     empty.write_bytes(b"")
     os.mkfifo(pipe)
     writer = threading.Thread(target=lambda: pipe.write_bytes(log.read_bytes()))
-    reader = LogReader([log, empty, pipe])
+    reader = RequestReader([log, empty, pipe])
     requests = iter(reader)
     assert next(requests).answer == A
     writer.start()
@@ -266,7 +266,7 @@ def test_a_file_that_unpacks_without_end_is_refused_in_one_line(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(gzip.compress(b" " * (65 << 20)))
     with pytest.raises(DataError) as error:
-        list(LogReader([path]))
+        list(RequestReader([path]))
     assert str(error.value).isprintable()
 
 
@@ -317,7 +317,7 @@ def test_a_conversation_takes_as_many_steps_for_each_answer(name):
 def test_a_chat_begins_with_the_ids_of_the_chat_before_it_and_its_answer(tmp_path):
     turns = [{"from": ("human", "gpt")[n % 2], "value": f"word {n}"} for n in range(6)]
     requests, _ = read(tmp_path, {"conversations": turns})
-    tokens, before = tokenizer_of("nano", Access()), []
+    tokens, before = log_tokenizer("nano", Access()), []
     for request in requests:
         prompt, answer = tokens.of(request)
         assert prompt[: len(before)] == before

@@ -19,7 +19,7 @@ from spsbench.planning.forecast.rounds import Acceptances, room_of, rounds
 from spsbench.planning.logs.entries import Request
 from spsbench.planning.logs.plan_log import plan_log
 from spsbench.planning.logs.texts import target_chances
-from spsbench.planning.logs.tokens import tokenizer_of
+from spsbench.planning.logs.tokens import log_tokenizer
 from spsbench.settings.cell import WarpSettings
 from spsbench.settings.execution import Access
 from spsbench.store.traces import read_traces
@@ -189,7 +189,7 @@ def test_earlier_answers_are_looked_up_where_they_are_shared(tmp_path):
 )
 def test_a_run_of_a_server_is_a_log_where_its_rule_is_known(bench, method, temperature, is_log):
     """Greedy texts are the target's, whatever drafts; sampled ones where the run says plain."""
-    tokenizer = tokenizer_of("nano", Access()).tokenizer
+    tokenizer = log_tokenizer("nano", Access()).tokenizer
     engine = Engine(k=2 if method == "sps" else 0)
     with serving(Stub(engine, printed=lambda token: tokenizer.decode([token]))) as url:
         asked = {"method": method, "temperature": temperature, "target": "nano"}

@@ -14,8 +14,8 @@ from spsbench.planning.logs import files, requests
 from spsbench.planning.logs.chats import LeftOutError
 from spsbench.planning.logs.entries import Request
 from spsbench.planning.logs.plan_log import plan_log
-from spsbench.planning.logs.requests import LogReader
-from spsbench.planning.logs.tokens import Tokens
+from spsbench.planning.logs.requests import RequestReader
+from spsbench.planning.logs.tokens import LogTokenizer
 
 Q, A = "Say: the quick fox", "the quick fox sleeps"
 USER, REPLY = {"role": "user", "content": Q}, {"role": "assistant", "content": A}
@@ -37,7 +37,7 @@ FILES = {
 def read(tmp_path, text, **options):
     path = tmp_path / "log"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    reader = LogReader([path], **options)
+    reader = RequestReader([path], **options)
     return list(reader), reader
 
 
@@ -246,9 +246,9 @@ def test_values_of_a_list_are_counted_one_by_one(tmp_path, monkeypatch):
 
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(MissingError):
-        list(LogReader([tmp_path / "none"]))
+        list(RequestReader([tmp_path / "none"]))
     with pytest.raises(DataError):
-        list(LogReader([tmp_path]))
+        list(RequestReader([tmp_path]))
     cut_off = gzip.compress(lines(SHAPES["question, answer"]).encode())[:-6]
     for text in (cut_off, "[\n{]", '[{"prompt": "x", "completion": "y"}', "[\n" + "[" * 100_000):
         with pytest.raises(DataError):
@@ -270,10 +270,10 @@ class Letters:
 
 
 def test_ids_of_the_log_are_taken_and_texts_are_encoded():
-    tokens = Tokens(Letters(), 128)
+    tokens = LogTokenizer(Letters(), 128)
     assert tokens.of(Request(id="a", prompt="ab", answer="cd")) == ([97, 98], [99, 100])
     assert tokens.of(Request(id="a", prompt="ab", answer=[99, 100])) == ([97, 98], [99, 100])
-    assert Tokens().of(Request(id="a", prompt="ab", answer=[99, 100])) == ([], [99, 100])
+    assert LogTokenizer().of(Request(id="a", prompt="ab", answer=[99, 100])) == ([], [99, 100])
     assert tokens.of(Request(id="a", prompt=None, answer=[1], first=0)) == ([], [1])
     for request in (
         Request(id="a", prompt=[1], answer=[]),
@@ -284,10 +284,10 @@ def test_ids_of_the_log_are_taken_and_texts_are_encoded():
         with pytest.raises(LeftOutError):
             tokens.of(request)
     with pytest.raises(LeftOutError):
-        Tokens().of(Request(id="a", prompt="x", answer="yes"))
+        LogTokenizer().of(Request(id="a", prompt="x", answer="yes"))
 
 
 def test_standard_input(monkeypatch):
     text = lines({"prompt": "x", "completion": "y"})
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
-    assert len(list(LogReader([Path("-")]))) == 1
+    assert len(list(RequestReader([Path("-")]))) == 1

@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from spsbench.tasks.program_log import Judged, estimate_lines, pass_at, plain
-from spsbench.tasks.verdicts import K, ProgramVerdict, estimate
+from spsbench.tasks.program_log import Judged, counts_json, estimate_lines, pass_at
+from spsbench.tasks.verdicts import K, ProgramVerdict, unbiased_pass_at_k
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 30, 100, 200])
@@ -14,20 +14,20 @@ def test_against_exact_binomials(n):
     for c in range(n + 1):
         for k in {1, 2, 10, n - 1, n} & set(range(1, n + 1)):
             exact = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
-            assert estimate(n, c, k) == pytest.approx(float(exact), rel=1e-12, abs=1e-15)
+            assert unbiased_pass_at_k(n, c, k) == pytest.approx(float(exact), rel=1e-12, abs=1e-15)
 
 
 def test_large_counts_neither_overflow_nor_vanish():
-    assert estimate(1_000_000, 1, 100) == pytest.approx(1e-4)
-    assert estimate(1_000_000, 500_000, 100) == pytest.approx(1.0)
-    assert estimate(100, 0, 100) == 0.0
-    assert estimate(100, 1, 100) == 1.0
+    assert unbiased_pass_at_k(1_000_000, 1, 100) == pytest.approx(1e-4)
+    assert unbiased_pass_at_k(1_000_000, 500_000, 100) == pytest.approx(1.0)
+    assert unbiased_pass_at_k(100, 0, 100) == 0.0
+    assert unbiased_pass_at_k(100, 1, 100) == 1.0
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(5, 6, 1), (5, -1, 1), (5, 2, 0), (5, 2, 6), (0, 0, 1)])
 def test_impossible_counts_are_refused(n, c, k):
     with pytest.raises(ValueError):
-        estimate(n, c, k)
+        unbiased_pass_at_k(n, c, k)
 
 
 def test_where_none_or_all_pass_there_is_a_bound_and_never_zero_to_zero():
@@ -54,5 +54,5 @@ def test_too_few_samples_are_not_applicable():
     assert estimate_lines(found)[2] == "pass@100 n/a: fewer than 100 samples of a problem"
     assert estimate_lines(found)[0].startswith("pass@1 0.39")
     assert "over problems" in estimate_lines(found)[0]
-    assert plain(judged)["pass"]["pass@100"] is None
+    assert counts_json(judged)["pass"]["pass@100"] is None
     assert pass_at([]) == dict.fromkeys(K)

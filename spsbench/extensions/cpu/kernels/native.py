@@ -63,7 +63,7 @@ def kernel(name: str, dtype: torch.dtype) -> Callable[..., Any]:
     """
     if dtype not in KINDS:
         raise NoKernelError(f"kernels take float32 and bfloat16, not {dtype}")
-    kernels = library()
+    kernels = load_kernels()
     if isinstance(kernels, str):
         raise NoKernelError(kernels)
     function = getattr(kernels, f"{name}_{KINDS[dtype]}")
@@ -82,31 +82,31 @@ def missing(dtype: torch.dtype) -> str | None:
 
 
 @functools.cache
-def library() -> "ctypes.CDLL | str":
+def load_kernels() -> "ctypes.CDLL | str":
     """Return all kernels, compiled or from the cache; or why there are none, logged once."""
-    kernels = _library()
+    kernels = _find_kernels()
     if isinstance(kernels, str):
         log.info(f"note: {kernels}: slower code of torch runs. Install a C compiler (gcc)")
     return kernels
 
 
-def _library() -> "ctypes.CDLL | str":
+def _find_kernels() -> "ctypes.CDLL | str":
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return "no C compiler (gcc, cc or $CC) was found"
     try:
         key, cache_folder = _digest(compiler), folder()
         try:
-            return _loaded(compiler, cache_folder or _temporary_folder(), key)
+            return _load_library(compiler, cache_folder or _temporary_folder(), key)
         except OSError:  # a full disk, or a place from which nothing may be run
             if cache_folder is None:
                 raise
-            return _loaded(compiler, _temporary_folder(), key)
+            return _load_library(compiler, _temporary_folder(), key)
     except (OSError, subprocess.SubprocessError) as error:
         return f"the kernels could not be compiled: {_first_error(error)}"
 
 
-def _loaded(compiler: str, place: Path, key: str) -> ctypes.CDLL:
+def _load_library(compiler: str, place: Path, key: str) -> ctypes.CDLL:
     """Load the library with this key from the folder `place`, compiled where no whole one is."""
     path = _whole(place, key) or _compile(compiler, place, key)
     if needs_llvm_openmp(compiler):
@@ -227,5 +227,5 @@ def _first_error(error: Exception) -> str:
 
 
 if __name__ == "__main__":  # after an installation, so that no first load waits for a compiler
-    reason = library()
+    reason = load_kernels()
     print(f"no kernels: {reason}" if isinstance(reason, str) else "kernels compiled")

@@ -1,6 +1,6 @@
 """Kernels as operators: each has an empty result, and the steps of `program.c` that fill it.
 
-`run` runs an operator at once, or has the recorder of this thread, if one is at work, note its
+`run_op` runs an operator at once, or has the recorder of this thread, if one is at work, note its
 steps instead. `OF_TORCH` has the steps of torch's own operators, which a recorder alone needs.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.extensions.cpu.kernels.native import KINDS, library
+from spsbench.extensions.cpu.kernels.native import KINDS, load_kernels
 
 STEP_ARGS, NUMBERS, REALS, AXES, MANY = 10, 16, 2, 4, 3  # as in program.h and products.h
 SCRATCH, KEYS, VALUES, FIRST = range(1, 5)  # bases of step args, as in program.h; 0: none
@@ -33,11 +33,11 @@ BY_TENSOR = "add", "mul"
 _RECORD = Struct(f"={1 + 2 * STEP_ARGS + NUMBERS}q{REALS}d")
 
 
-class RefusedError(Exception):
+class UncoveredPassError(Exception):
     """A pass does what no kernel does; the message says what."""
 
 
-class Step(NamedTuple):
+class Call(NamedTuple):
     """One call of a kernel: what it reads and writes, as program.c describes it."""
 
     name: str
@@ -47,13 +47,13 @@ class Step(NamedTuple):
     past: tuple[int, ...] | None = None  # the text and the cache layer of a step over a cache
 
 
-Planned = tuple[Tensor | None, Step]
+Planned = tuple[Tensor | None, Call]
 
 _plans: dict[Any, dict[Any, Any]] = {}  # by operator and fixed arguments; then by the others
 active_recorder: ContextVar[Any] = ContextVar("active_recorder", default=None)  # of a thread
 
 
-class Weights:
+class ModuleTensors:
     """Tensors of modules, whose memory may be moved: it is looked up in every pass.
 
     Raises:
@@ -63,7 +63,7 @@ class Weights:
     def __init__(self, state: Sequence[Tensor]) -> None:
         self._state = list(state)
         if any(x.layout != torch.strided for x in self._state):
-            raise RefusedError("weights in a layout of another library")
+            raise UncoveredPassError("weights in a layout of another library")
         self._forms, self._addresses = list(map(_form_of, self._state)), list[int]()
 
     def addresses(self) -> list[int] | None:
@@ -86,14 +86,14 @@ class BoundOperator:
     def __init__(self, name: str, *fixed: Any) -> None:
         self.name, self.fixed = name, fixed
         self._tensors = [x for x in fixed if isinstance(x, Tensor)]
-        self._weights = Weights(self._tensors)
+        self._weights = ModuleTensors(self._tensors)
         forms = [_form_of(x) if isinstance(x, Tensor) else x for x in fixed]
         self._plans = _plans.setdefault((name, *forms), {})
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run the operator as `run` does; return its result."""
+        """Run the operator as `run_op` does; return its result."""
         if active_recorder.get() is not None:
-            return run(self.name, *inputs, *self.fixed)
+            return run_op(self.name, *inputs, *self.fixed)
         key: list[Any] = []
         pointers = []
         for x in inputs:
@@ -111,10 +111,10 @@ class BoundOperator:
         shape, stride, dtype, record, pack = plan
         result = inputs[0].new_empty_strided(shape, stride, dtype=dtype)
         numbers = pack(*pointers, *weights, result.data_ptr())
-        check(in_c().run_step(record, numbers, torch.get_num_threads()))
+        raise_failure(in_c().run_step(record, numbers, torch.get_num_threads()))
         return result
 
-    def _keep_plan(self, key: Any, result: Tensor, step: Step, inputs: Sequence[Any]) -> None:
+    def _keep_plan(self, key: Any, result: Tensor, step: Call, inputs: Sequence[Any]) -> None:
         tensors = [*(x for x in inputs if isinstance(x, Tensor)), *self._tensors, result]
         numbers = {id(x): n for n, x in enumerate(tensors)}
         if len(numbers) < len(tensors):  # one was given twice: which is which cannot be told
@@ -127,7 +127,7 @@ class BoundOperator:
         self._plans[key] = result.shape, result.stride(), result.dtype, record, pack
 
 
-def run(name: str, *arguments: Any) -> Any:
+def run_op(name: str, *arguments: Any) -> Any:
     """Run the operator of this name; return its result.
 
     Raises:
@@ -138,20 +138,20 @@ def run(name: str, *arguments: Any) -> Any:
     return run_now(name, *arguments)[0] if recorder is None else recorder.run(name, *arguments)
 
 
-def run_now(name: str, *arguments: Any) -> tuple[Any, Step]:
+def run_now(name: str, *arguments: Any) -> tuple[Any, Call]:
     """Run an operator, whether or not a recorder is at work; return its result and its step."""
     result, step = OPERATORS[name](*arguments)
     if arguments[0].numel():
         record = _record(step.name, tuple(range(1, 1 + len(step.args))), step.n, step.real)
         pointers = [0 if x is None else x.data_ptr() for x in step.args]
         numbers = array("q", (*(step.past or [0] * (TEXT + CACHE_LAYER)), 0, *pointers)).tobytes()
-        check(in_c().run_step(record, numbers, torch.get_num_threads()))
+        raise_failure(in_c().run_step(record, numbers, torch.get_num_threads()))
     return result, step
 
 
 def available() -> bool:
     """Return whether there are compiled kernels."""
-    return not isinstance(library(), str)
+    return not isinstance(load_kernels(), str)
 
 
 @lru_cache(4096)
@@ -163,7 +163,7 @@ def _record(name: str, bases: tuple[int, ...], n: tuple[int, ...], real: tuple[f
     return create_string_buffer(_RECORD.pack(address(name), *filled, *reals), _RECORD.size)
 
 
-def check(failed: int) -> None:
+def raise_failure(failed: int) -> None:
     """Raise what C has returned: no memory, or an id beyond the embeddings (IndexError)."""
     if failed == NO_MEMORY:
         raise MemoryError("no memory for an operation")
@@ -174,7 +174,7 @@ def check(failed: int) -> None:
 @cache
 def in_c() -> Any:
     """Return the library, with the types of the arguments of its entries for passes."""
-    kernels: Any = library()
+    kernels: Any = load_kernels()
     kernels.run_steps.argtypes = c_void_p, c_int64, c_void_p
     kernels.roll_out.argtypes = c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_int64, c_void_p
     return kernels
@@ -183,7 +183,7 @@ def in_c() -> Any:
 @cache
 def address(name: str) -> int:
     """Return the address of the kernel of a step."""
-    return cast(getattr(library(), f"step_{name}"), c_void_p).value or 0
+    return cast(getattr(load_kernels(), f"step_{name}"), c_void_p).value or 0
 
 
 def bytes_of_codes(room: int, group: int, bits: int, least: bool) -> int:
@@ -238,7 +238,7 @@ def _planned_product(
     _expect(whole and (bias is None or bias.dtype == x.dtype), "a bias")
     result = x.new_empty((*x.shape[:-1], more[0]))
     args = x, panels, None, None, bias, None, None, result, None, None
-    return result, Step(f"{name}_{KINDS[x.dtype]}", args, (x.numel() // width, width, *more))
+    return result, Call(f"{name}_{KINDS[x.dtype]}", args, (x.numel() // width, width, *more))
 
 
 def _norm(name: str, count: int) -> Callable[..., Planned]:
@@ -250,7 +250,7 @@ def _norm(name: str, count: int) -> Callable[..., Planned]:
         dense = all(tensor.is_contiguous() for tensor in (x, *weights))
         _expect(alike and dense and x.dtype in KINDS, "a norm")
         result, n = torch.empty_like(x), (x.numel() // x.shape[-1], x.shape[-1], *rounding)
-        return result, Step(f"{name}_{KINDS[x.dtype]}", (x, *weights, result), n, (eps,))
+        return result, Call(f"{name}_{KINDS[x.dtype]}", (x, *weights, result), n, (eps,))
 
     return planned
 
@@ -259,7 +259,7 @@ def _activation(name: str) -> Callable[..., Planned]:
     def planned(x: Tensor) -> Planned:
         _expect(x.is_contiguous() and x.dtype in KINDS, "an activation")
         result = torch.empty_like(x)
-        return result, Step(f"{name}_{KINDS[x.dtype]}", (x, result), (x.numel(),))
+        return result, Call(f"{name}_{KINDS[x.dtype]}", (x, result), (x.numel(),))
 
     return planned
 
@@ -270,7 +270,7 @@ def _rows(ids: Tensor, panels: Tensor) -> Planned:
     dtype = torch.float32 if wide else panels.dtype
     result = panels.new_empty((len(ids), panels.shape[1] * panels.shape[3]), dtype=dtype)
     n = ids.numel(), len(panels) * PANEL, panels.shape[1]
-    return result, Step("wide_rows" if wide else "rows", (ids, panels, result), n)
+    return result, Call("wide_rows" if wide else "rows", (ids, panels, result), n)
 
 
 def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Planned:
@@ -280,7 +280,7 @@ def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Planned:
     _expect(tables and sines.is_contiguous() and alike and x.dtype in KINDS, "a rotation")
     result = x.new_empty((1, tokens, heads, width)).transpose(1, 2)
     n = heads, tokens, width, *x.stride()[1:3]
-    return result, Step(f"rotate_{KINDS[x.dtype]}", (x, cosines, sines, result), n)
+    return result, Call(f"rotate_{KINDS[x.dtype]}", (x, cosines, sines, result), n)
 
 
 def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
@@ -290,7 +290,7 @@ def _put(cached: Tensor, rows: Tensor, end: int) -> Planned:
     _, heads, count, width = rows.shape
     n = heads, count, width, *rows.stride()[1:3], rows.itemsize
     past = *text_record(count, end, end), 0, cached.data_ptr(), cached.shape[2]
-    return None, Step("put", (cached, rows), n, (), past)
+    return None, Call("put", (cached, rows), n, (), past)
 
 
 def _attend(
@@ -305,7 +305,7 @@ def _attend(
     n = heads, heads // key.shape[1], tokens, width, *query.stride()[1:3]
     past = *text_record(tokens, seen, seen, mask), key.data_ptr(), value.data_ptr(), capacity
     args = query, key, value, mask, sinks, result
-    return result, Step(f"attend_{KINDS[query.dtype]}", args, n, (scale, cap), past)
+    return result, Call(f"attend_{KINDS[query.dtype]}", args, n, (scale, cap), past)
 
 
 def is_read(mask: Tensor, tokens: int, seen: int, dtype: torch.dtype) -> bool:
@@ -335,17 +335,17 @@ OPERATORS: dict[str, Callable[..., Planned]] = {
 """Name -> the result of an operator before it is filled, and the step that fills it."""
 
 
-def _embedding(out: Tensor, table: Tensor, ids: Tensor, *more: Any) -> list[Step]:
+def _embedding(out: Tensor, table: Tensor, ids: Tensor, *more: Any) -> list[Call]:
     if not (table.is_contiguous() and ids.is_contiguous() and ids.dtype == torch.int64):
-        raise RefusedError("ids or embeddings that do not lie one after another")
-    return [Step("embedding", (ids, table, out), (ids.numel(), len(table), table[0].nbytes))]
+        raise UncoveredPassError("ids or embeddings that do not lie one after another")
+    return [Call("embedding", (ids, table, out), (ids.numel(), len(table), table[0].nbytes))]
 
 
-def _two(name: str) -> Callable[..., list[Step]]:
-    def steps(out: Tensor, a: Tensor, b: Any, **more: Any) -> list[Step]:
+def _two(name: str) -> Callable[..., list[Call]]:
+    def steps(out: Tensor, a: Tensor, b: Any, **more: Any) -> list[Call]:
         by_number = not isinstance(b, Tensor)
         if more or name not in (BY_NUMBER if by_number else BY_TENSOR):
-            raise RefusedError(f"{name} of a {'number' if by_number else 'tensor'} {[*more]}")
+            raise UncoveredPassError(f"{name} of a {'number' if by_number else 'tensor'} {[*more]}")
         if by_number:
             return [elementwise(BY_NUMBER[name], a, a, out, float(b))]
         return [elementwise(name, a, b, out)]
@@ -353,24 +353,24 @@ def _two(name: str) -> Callable[..., list[Step]]:
     return steps
 
 
-def _one(name: str) -> Callable[..., list[Step]]:
+def _one(name: str) -> Callable[..., list[Call]]:
     return lambda out, a, *args, **more: [elementwise(name, a, a, out)]
 
 
-def _cat(out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> list[Step]:
+def _cat(out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> list[Call]:
     return _copies(parts, torch.split(out, [part.shape[axis] for part in parts], axis))
 
 
-def _stack(out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> list[Step]:
+def _stack(out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> list[Call]:
     return _copies(parts, out.unbind(axis))
 
 
-def _copies(parts: Sequence[Tensor], places: Sequence[Tensor]) -> list[Step]:
+def _copies(parts: Sequence[Tensor], places: Sequence[Tensor]) -> list[Call]:
     pairs = zip(parts, places, strict=True)
     return [elementwise("copy", part, part, place) for part, place in pairs if part.numel()]
 
 
-def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0) -> Step:
+def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0) -> Call:
     """Return a step number by number; `a` and `b` may be narrower than `out`.
 
     Raises:
@@ -379,14 +379,14 @@ def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0)
     axes = [axis for axis, size in enumerate(out.shape) if size > 1]
     missing = AXES - len(axes)
     if missing < 0 or {a.dtype, b.dtype} != {out.dtype} or out.dtype not in KINDS:
-        raise RefusedError(f"{name} of {a.dtype}, {b.dtype} in {len(axes)} axes")
+        raise UncoveredPassError(f"{name} of {a.dtype}, {b.dtype} in {len(axes)} axes")
     strides = [t.expand(out.shape).stride() for t in (a, b, out)]
     steps = [(0,) * missing + tuple(stride[axis] for axis in axes) for stride in strides]
     sizes = (1,) * missing + tuple(out.shape[axis] for axis in axes)
-    return Step(f"{name}_{KINDS[out.dtype]}", (a, b, out), (*sizes, *sum(steps, ())), (real,))
+    return Call(f"{name}_{KINDS[out.dtype]}", (a, b, out), (*sizes, *sum(steps, ())), (real,))
 
 
-OF_TORCH: dict[str, Callable[..., list[Step]]] = {
+OF_TORCH: dict[str, Callable[..., list[Call]]] = {
     "add": _two("add"),
     "mul": _two("mul"),
     "div": _two("div"),

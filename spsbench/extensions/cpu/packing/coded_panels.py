@@ -16,7 +16,7 @@ from spsbench.extensions.cpu.kernels.steps import (
     BoundOperator,
     bytes_of_codes,
     kernel_of,
-    run,
+    run_op,
 )
 from spsbench.extensions.cpu.packing.memory import ALIGNED, empty
 from spsbench.extensions.cpu.packing.tuning import (
@@ -47,11 +47,11 @@ class QuantisedPanels(OverCodes, StandIn):
         self.out_features, self.in_features = layer.out_features, layer.in_features
         self.group, self.bits, self.least = layer.group, layer.bits, layer.least
         self.bias = layer.bias
-        self.weight = nn.Parameter(to_panels(layer, self.side), requires_grad=False)
+        self.weight = nn.Parameter(to_coded_panels(layer, self.side), requires_grad=False)
         prefetch = prefetch_of(dtype, kernel_of(self.kernels, self.bits, self.least))
         self._product = BoundOperator(
             *(self.operator, self.weight, self.bias, self.out_features, self.in_features),
-            *(*filled(self.in_features, self.group), self.bits, self.least),
+            *(*panel_capacity(self.in_features, self.group), self.bits, self.least),
             *prefetch_arguments(prefetch),
         )
 
@@ -78,7 +78,7 @@ class QuantisedPanels(OverCodes, StandIn):
         return QuantisedLinear(self.codes, bias)
 
 
-def filled(width: int, group: int) -> tuple[int, int]:
+def panel_capacity(width: int, group: int) -> tuple[int, int]:
     """Return the inputs a panel of `width` has room for, and the inputs of a group."""
     if group >= width:  # one scale for all
         whole = width + -width % FILL
@@ -92,7 +92,7 @@ def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
     Raises:
         ValueError: groups that are no multiple of 32.
     """
-    room, group = filled(layer.in_features, layer.group)
+    room, group = panel_capacity(layer.in_features, layer.group)
     if group % FILL:
         raise ValueError(f"groups of {group} inputs: expected a multiple of {FILL}")
     groups = room // group
@@ -103,7 +103,7 @@ def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
     )
 
 
-def to_panels(layer: OverCodes, side: int = 1) -> Tensor:
+def to_coded_panels(layer: OverCodes, side: int = 1) -> Tensor:
     """Return [out / 32, bytes] uint8; raises as `shape_of_panels`."""
     shape = shape_of_panels(layer)
     panels = empty(shape, torch.uint8)
@@ -114,7 +114,7 @@ def to_panels(layer: OverCodes, side: int = 1) -> Tensor:
 def _lay(codes: Codes, panels: Tensor, side: int) -> None:
     """Write codes into panels [out / 32, groups, bytes]."""
     out, width = codes.numbers.shape
-    room, group = filled(width, codes.group)
+    room, group = panel_capacity(width, codes.group)
     count, groups, piece = len(panels), room // group, group * PANEL * codes.bits // 8
     of_groups = [codes.scales] if codes.minima is None else [codes.scales, codes.minima]
     fill = (0, 0, 0, -out % PANEL)
@@ -141,7 +141,7 @@ def from_panels(
     panels: Tensor, width: int, group: int, bits: int, least: bool, side: int = 1
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return codes [out, in] int8, scales and minima [out, groups], with padding rows."""
-    room, inside = filled(width, group)
+    room, inside = panel_capacity(width, group)
     count, piece = len(panels), inside * PANEL * bits // 8
     blocks = panels.detach().view(count, room // inside, -1)
     halves = torch.split(blocks[:, :, piece:].contiguous().view(torch.float16), PANEL, -1)
@@ -171,7 +171,7 @@ def measure_prefetch(
         size = bytes_of_codes(INPUTS, FILL, bits, least)
         panels = weights[: len(weights) // size * size].view(-1, size)
         how = INPUTS, INPUTS, FILL, bits, least, *prefetch_arguments(prefetch)
-        run(layout.operator, x, panels, None, len(panels) * PANEL, *how)
+        run_op(layout.operator, x, panels, None, len(panels) * PANEL, *how)
 
     # Of 4 bits one row waits for memory in any way as soon as all threads read; five rows multiply.
     sizes = (1, FEW) if bits == 8 else (FEW,)

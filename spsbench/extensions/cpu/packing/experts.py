@@ -31,7 +31,7 @@ class PackedExperts(StandIn):
         self.outputs: dict[str, int] = {}
         self._products: dict[str, list[BoundOperator]] = {}  # of each expert
         self._places: dict[str, int] = {}  # addresses that these products read
-        for name in names_of(stock):
+        for name in expert_weight_names(stock):
             weight = by_output(stock, name)
             self.outputs[name] = weight.shape[1]
             setattr(self, name, nn.Parameter(blocks_of_panels(weight), requires_grad=False))
@@ -39,7 +39,7 @@ class PackedExperts(StandIn):
 
     def forward(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """Return [m, D] of experts `ids` [m, k], weighted by `weights` [m, k]."""
-        stock, (first, last) = self.stock, names_of(self.stock)
+        stock, (first, last) = self.stock, expert_weight_names(self.stock)
         chosen = count_experts(ids).flatten()
         order = chosen.argsort(stable=True)
         counts = sorted(Counter(chosen.tolist()).items())
@@ -78,7 +78,7 @@ def expert_slots(model: PreTrainedModel) -> list[Slot]:
     for parent, _, module in expert_modules(model) if how in (STOCK, COUNTED) else ():
         if module.has_post_expert_norm or module._is_expert_parallel or module._forward_hooks:
             return []
-        for name in names_of(module):
+        for name in expert_weight_names(module):
             weight = by_output(module, name)
             if weight.device.type != "cpu" or PanelLinear.refuses(weight[0]):
                 return []
@@ -89,7 +89,9 @@ def expert_slots(model: PreTrainedModel) -> list[Slot]:
 def pack_experts(model: PreTrainedModel) -> None:
     """Lay out all experts of `model`, layer after layer."""
     layers = list(expert_modules(model))
-    weights = [by_output(module, name) for _, _, module in layers for name in names_of(module)]
+    weights = [
+        by_output(module, name) for _, _, module in layers for name in expert_weight_names(module)
+    ]
     size = sum(len(weight) * most_bytes(weight[0]) for weight in weights)
     del weights
     with huge_pages(size):
@@ -97,7 +99,7 @@ def pack_experts(model: PreTrainedModel) -> None:
             setattr(parent, name, PackedExperts(module))
 
 
-def names_of(module: Any) -> tuple[str, str]:
+def expert_weight_names(module: Any) -> tuple[str, str]:
     """Return the weights of experts in the order in which they are used."""
     return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
 

@@ -122,7 +122,7 @@ def _in_float32(model: nn.Module) -> Iterator[None]:
             elif any(weight is not None for weight in module._parameters.values()):
                 parameters = dict(module._parameters)
                 handles = (
-                    module.register_forward_pre_hook(_widen),
+                    module.register_forward_pre_hook(_widen_inputs),
                     module.register_forward_hook(partial(_narrow, parameters)),
                 )
                 undone.callback(module._parameters.update, parameters)
@@ -139,7 +139,7 @@ def _wide_product(slot: Slot, x: Tensor) -> Tensor:
     return result if bias is None else result + bias.float()
 
 
-def _widen(module: nn.Module, inputs: object) -> None:
+def _widen_inputs(module: nn.Module, inputs: object) -> None:
     for name, weight in module._parameters.items():
         if weight is not None and weight.dtype in HALF:
             module._parameters[name] = nn.Parameter(weight.float(), requires_grad=False)

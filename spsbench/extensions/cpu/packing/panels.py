@@ -10,7 +10,14 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from spsbench.engines.linear_layers import Packed, Slot, embeddings, exchange, slots, tied
+from spsbench.engines.linear_layers import (
+    Packed,
+    Slot,
+    embeddings,
+    exchange,
+    slots,
+    tied_embeddings,
+)
 from spsbench.extensions.cpu.kernels.native import kernel, missing
 from spsbench.extensions.cpu.kernels.steps import HALVES, PANEL, BoundOperator
 from spsbench.extensions.cpu.packing.memory import ALIGNED, empty, huge_pages
@@ -60,13 +67,13 @@ class PanelLinear(Packed):
     def dense(self) -> Tensor:
         """Return W [out, in]."""
         rows = self.weight.detach().transpose(1, 2).reshape(-1, self.in_features)
-        return widened(rows[: self.out_features].clone())
+        return widen_halves(rows[: self.out_features].clone())
 
     def rows(self, ids: Tensor) -> Tensor:
         """Return rows [n] of W, [n, in]."""
         if ids.dtype == torch.int64 and len(ids) <= FEW:
             return self._rows(ids.contiguous())  # type: ignore[no-any-return]
-        return widened(self.weight[ids // PANEL, :, ids % PANEL].flatten(1))
+        return widen_halves(self.weight[ids // PANEL, :, ids % PANEL].flatten(1))
 
 
 def halvable(weight: Tensor) -> bool:
@@ -79,7 +86,7 @@ def halvable(weight: Tensor) -> bool:
     )
 
 
-def widened(numbers: Tensor) -> Tensor:
+def widen_halves(numbers: Tensor) -> Tensor:
     """Return halves as float32, other numbers as they are."""
     return numbers.view(torch.bfloat16).float() if numbers.dtype == HALVES else numbers
 
@@ -192,7 +199,9 @@ def pack_linear_layers(
         layout = layout_of(slot.weight)
         if layout is not None and shape_of(slot) not in stock_shapes:
             packed.append((shape_of(slot), layout))
-            exchange(slot, LAYOUTS[layout](slot.weight, slot.layer.bias), tied(slot, tables))
+            exchange(
+                slot, LAYOUTS[layout](slot.weight, slot.layer.bias), tied_embeddings(slot, tables)
+            )
     return packed
 
 

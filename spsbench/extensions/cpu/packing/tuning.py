@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from spsbench.extensions.cpu.kernels.native import folder, library, missing, processor
-from spsbench.extensions.cpu.kernels.steps import PANEL, run
+from spsbench.extensions.cpu.kernels.native import folder, load_kernels, missing, processor
+from spsbench.extensions.cpu.kernels.steps import PANEL, run_op
 from spsbench.extensions.cpu.packing.memory import empty, huge_pages
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.files import write_whole
@@ -28,22 +28,22 @@ from spsbench.hardware.files import write_whole
 
 def recall(name: str) -> Any:
     """Return the value that `keep` stored for this machine; None: there is none."""
-    path = place()
+    path = tuning_file()
     return None if path is None else _read(path).get(name)
 
 
 def keep(name: str, value: Any) -> None:
     """Keep a JSON value. Of two processes that do so at once one loses its value."""
-    path = place()
+    path = tuning_file()
     if path is None:
         return
     with suppress(OSError):  # else it will be measured again
         write_whole(path, json.dumps(_read(path) | {name: value}, indent=1).encode())
 
 
-def place() -> Path | None:
+def tuning_file() -> Path | None:
     """Return the file for this machine; None: there is no place of this user's alone."""
-    where, kernels = folder(), library()
+    where, kernels = folder(), load_kernels()
     if where is None:
         return None
     name = "none" if isinstance(kernels, str) else Path(kernels._name).name
@@ -135,13 +135,13 @@ def measured_prefetch(
             if missing(dtype):
                 return USUAL
             seconds = prefetch_seconds(dtype, multiply or _product, sizes)
-            prefetch = preferred(seconds, USUAL, MARGIN)
+            prefetch = prefer_way(seconds, USUAL, MARGIN)
             keep(key, prefetch.name)
         _current[at] = prefetch
     return _current[at]
 
 
-def preferred(seconds: Mapping[Way, float], usual: Way, margin: float) -> Way:
+def prefer_way(seconds: Mapping[Way, float], usual: Way, margin: float) -> Way:
     """Return the way with the least seconds, but the usual one where none wins by `margin`."""
     best = min(seconds, key=seconds.__getitem__)
     return best if seconds[best] * margin < seconds[usual] else usual
@@ -179,7 +179,7 @@ def _product(weights: Tensor, x: Tensor, prefetch: Prefetch) -> None:
     """Multiply by panels in floating point, on one thread."""
     depth = 4 // x.itemsize
     panels = weights.view(x.dtype).view(-1, x.shape[1] // depth, PANEL, depth)
-    run(PRODUCT, x, panels, None, len(panels) * PANEL, *prefetch_arguments(prefetch))
+    run_op(PRODUCT, x, panels, None, len(panels) * PANEL, *prefetch_arguments(prefetch))
 
 
 def prefetch_arguments(prefetch: Prefetch) -> tuple[int, int]:

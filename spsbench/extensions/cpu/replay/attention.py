@@ -17,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 from spsbench.extensions.cpu.kernels.native import missing
-from spsbench.extensions.cpu.kernels.steps import run
+from spsbench.extensions.cpu.kernels.steps import run_op
 
 NAME = "spsbench"
 FEW = 129  # new tokens under a mask: the newest and 128 nodes of a tree
@@ -25,7 +25,7 @@ CAUSAL = "spsbench_causal"  # attribute of a mask by which every token sees all 
 LANES = 16  # floats of a vector, as in numbers.h
 
 
-def attend(
+def attend_fused(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -55,10 +55,10 @@ def attend(
     few = m <= FEW and key.shape[2] > m and attention_mask is not None and attention_mask.ndim == 4
     mask = None if causal else attention_mask
     ready = len(query) == 1 and plain and (causal or few)
-    if ready and takes(query, key, value, mask, s_aux):
+    if ready and can_attend(query, key, value, mask, s_aux):
         scale = width**-0.5 if scaling is None else scaling
         sinks = None if s_aux is None else s_aux.contiguous()
-        return run("attend", query, key, value, mask, sinks, scale, softcap or 0.0), None
+        return run_op("attend", query, key, value, mask, sinks, scale, softcap or 0.0), None
     if softcap is not None or s_aux is not None:
         return _stock(
             module, query, key, value, attention_mask, scaling=scaling, softcap=softcap, **more
@@ -105,7 +105,7 @@ def causal_mask(**arguments: Any) -> Tensor | None:
     return mask
 
 
-def takes(
+def can_attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sinks: Tensor | None = None
 ) -> bool:
     """Return whether the kernel can read the strides of these tensors."""
@@ -127,5 +127,5 @@ def _fits(mask: Tensor, query: Tensor, key: Tensor) -> bool:
     return mask.shape == shape and mask.stride(-1) == 1 and mask.dtype == query.dtype
 
 
-AttentionInterface.register(NAME, attend)
+AttentionInterface.register(NAME, attend_fused)
 AttentionMaskInterface.register(NAME, causal_mask)

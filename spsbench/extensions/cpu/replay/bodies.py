@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers import PreTrainedModel
 
-from spsbench.engines.eager import context_of, ordinary, rows_of
+from spsbench.engines.eager import context_of, logits_width, ordinary
 from spsbench.engines.experts import watch_experts
 from spsbench.engines.replay import MAX_ROWS, NetworkPass, RollOut
-from spsbench.engines.session.cache import PreallocatedCache, doubled
+from spsbench.engines.session.cache import PreallocatedCache, grow_capacity
 from spsbench.engines.session.masks import FULL, SLIDING, PassInputs, windows_of
-from spsbench.extensions.cpu.kernels.steps import RefusedError, is_read, text_record
+from spsbench.extensions.cpu.kernels.steps import UncoveredPassError, is_read, text_record
 from spsbench.extensions.cpu.replay.fused_modules import one_rotation
 from spsbench.extensions.cpu.replay.program import Operands, Size
 from spsbench.extensions.cpu.replay.record import Recorder, Recording, RecordingCache, record
-from spsbench.extensions.cpu.replay.replay import Replay
+from spsbench.extensions.cpu.replay.replay import BodyReplay
 
 LOGITS = -1  # among the numbers of hidden states
 SIZES = Size(16, 16), Size(6, 6), Size(6, 2), Size(9, 4)  # recorded; the last one is a check
@@ -103,7 +103,7 @@ class ModelBody:
                 if not layer.is_initialized:
                     layer.lazy_initialization(*form)
                 if layer.capacity < end:
-                    layer.widen(doubled(end, layer.capacity, layer.most))
+                    layer.widen(grow_capacity(end, layer.capacity, layer.most))
         layers = [cache.layers[number] for number in self._cache_forms]
         return layers if all(layer.length < end <= layer.capacity for layer in layers) else None
 
@@ -133,13 +133,13 @@ class ModelBody:
         with watch_experts(), one_rotation(model):  # experts are counted once
             passes = zip(SIZES, positions, strict=True)
             recordings = [self._record_size(size.kept, at) for size, at in passes]
-        self._tables = Tables(recordings[0], positions[0], context_of(model))
+        self._tables = PositionTables(recordings[0], positions[0], context_of(model))
         self._mask_layers = recordings[0].layers
         return recordings
 
     def _record_size(self, kept: int, positions: Tensor) -> Recording:
         m, end = len(positions), int(positions[-1]) + 1
-        ids, cache = ordinary(rows_of(self._model()), m), RecordingCache(end - m)
+        ids, cache = ordinary(logits_width(self._model()), m), RecordingCache(end - m)
         masks = [torch.zeros(1, 1, m, end, dtype=self._dtype) for _ in self._mask_kinds]
         named = dict(zip(self._mask_kinds, masks, strict=True))
 
@@ -156,16 +156,16 @@ class ModelBody:
         return recording
 
 
-class ModelReplay(Replay[ModelRequest]):
+class CpuModelReplay(BodyReplay[ModelRequest]):
     """Makes the passes of one model: see `engines.replay.ModelReplay`."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(ModelBody(model), Lock())
-        self._no_logits = torch.empty(1, 0, rows_of(model), dtype=model.dtype)
+        self._no_logits = torch.empty(1, 0, logits_width(model), dtype=model.dtype)
 
-    def attach(self, model: PreTrainedModel) -> "ModelReplay":
+    def attach(self, model: PreTrainedModel) -> "CpuModelReplay":
         """Return what makes the passes of another model."""
-        return ModelReplay(model)
+        return CpuModelReplay(model)
 
     def run(self, inputs: PassInputs, end: int) -> PassOutput:
         """Return the logits and the hidden states of a pass, which lengthens the cache to `end`."""
@@ -209,7 +209,7 @@ class Outside:
         return [part for of_module in parts for part in of_module]
 
 
-class Tables:
+class PositionTables:
     """Functions of positions alone: a row for each position that texts have reached.
 
     Raises:
@@ -220,7 +220,7 @@ class Tables:
         """Take them from the recording of a pass over `positions`; there are at most `most`."""
         count = len(positions)
         if any(not x.is_contiguous() or x.numel() % count for x in recording.tables):
-            raise RefusedError("functions of positions that are no rows")
+            raise UncoveredPassError("functions of positions that are no rows")
         self._recording, self._positions, self._most = recording, positions, most
         self._count, self._rows = 0, list[Tensor]()
 
@@ -229,7 +229,7 @@ class Tables:
         start, m = request.start, len(request.positions)
         end = int(request.positions.max()) + 1 if start is None else start + m
         if end > self._count:
-            self._grow(doubled(end, self._count, self._most))
+            self._grow(grow_capacity(end, self._count, self._most))
         which = request.positions if start is None else slice(start, end)
         return [x[which] for x in self._rows]
 
@@ -340,7 +340,7 @@ class NetworkBody:
         return record(lambda: self.run(copied), recorder)
 
 
-class NetworkReplay:
+class CpuNetworkReplay:
     """Makes the passes of a network over parts of a target: see `engines.replay.NetworkReplay`.
 
     Args:
@@ -353,7 +353,7 @@ class NetworkReplay:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self._body, self._lock = NetworkBody(modules), Lock()
         self._modules = modules  # which live as long as their programs
-        self.replays: dict[Hashable, Replay[NetworkRequest]] = {}
+        self.replays: dict[Hashable, BodyReplay[NetworkRequest]] = {}
 
     def run(
         self,
@@ -364,7 +364,7 @@ class NetworkReplay:
         cache: Any = None,
     ) -> Tensor:
         """Return `plain(tensors, mask, cache)`."""
-        replay = self.replays.setdefault(name, Replay(self._body, self._lock))
+        replay = self.replays.setdefault(name, BodyReplay(self._body, self._lock))
         m = len(tensors[0])
         return replay.make_pass(NetworkRequest(plain, tensors, mask, cache, Size(m, m)))[RESULT]
 
@@ -385,14 +385,14 @@ class NetworkReplay:
         return self.replays[name].make_roll_out(request, rolled, logits, rows[1:]) is not None
 
 
-def replays_of(network: nn.Module) -> Callable[..., NetworkReplay]:
+def replays_of(network: nn.Module) -> Callable[..., CpuNetworkReplay]:
     """Return a function from parts of a target to the programs of a network over them, cached."""
-    replays: dict[tuple[int, ...], NetworkReplay] = {}
+    replays: dict[tuple[int, ...], CpuNetworkReplay] = {}
 
-    def replay_over(*parts: nn.Module) -> NetworkReplay:
+    def replay_over(*parts: nn.Module) -> CpuNetworkReplay:
         key = tuple(map(id, parts))  # which live as long as their programs, which hold them
         if key not in replays:
-            replays[key] = NetworkReplay([network, *parts])
+            replays[key] = CpuNetworkReplay([network, *parts])
         return replays[key]
 
     return replay_over

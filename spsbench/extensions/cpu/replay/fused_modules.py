@@ -154,14 +154,14 @@ def one_rotation(layer: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         for module in modules:
             stock = getattr(module, NAME, None)
-            done = isinstance(stock, partial) and stock.func is rotated  # by another pass
+            done = isinstance(stock, partial) and stock.func is rotate  # by another pass
             if stock is not None and not done and usual(stock):
                 stack.callback(setattr, module, NAME, stock)
-                setattr(module, NAME, partial(rotated, stock))
+                setattr(module, NAME, partial(rotate, stock))
         yield
 
 
-def rotated(
+def rotate(
     stock: Rotation, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor]:
     """Return `q` [1, H, m, D], `k` [1, H / g, m, D] rotated by `cos` and `sin` [1, m, D].
@@ -192,7 +192,7 @@ def usual(stock: Rotation) -> bool:
     try:
         for kind in KINDS:
             inputs = [x.to(kind) for x in (q, k, cos, sin)]
-            pairs = zip(stock(*inputs), rotated(stock, *inputs), strict=True)
+            pairs = zip(stock(*inputs), rotate(stock, *inputs), strict=True)
             if not all(torch.equal(one, other) for one, other in pairs):
                 return False
         return True

@@ -23,10 +23,10 @@ from spsbench.extensions.cpu.kernels.steps import (
     STEP_ARGS,
     TEXT,
     VALUES,
-    RefusedError,
+    UncoveredPassError,
     address,
-    check,
     in_c,
+    raise_failure,
 )
 from spsbench.extensions.cpu.packing.memory import ALIGNED
 from spsbench.extensions.cpu.replay.record import (
@@ -117,7 +117,7 @@ class Affine:
         stacked = np.stack(arrays).reshape(len(arrays), -1)
         parts = np.rint(np.linalg.solve(form[:count], stacked[:count]))
         if not np.array_equal(form @ parts, stacked):
-            raise RefusedError("numbers that are not affine in tokens")
+            raise UncoveredPassError("numbers that are not affine in tokens")
         self._parts = [part.reshape(arrays[0].shape) for part in parts.astype(np.int64)]
 
     def at(self, size: Size) -> np.ndarray:
@@ -136,7 +136,7 @@ class Bound(NamedTuple):
     shapes: Mapping[Any, tuple[int, ...]]  # of outputs
 
 
-class Program:
+class PassProgram:
     """The steps of passes of any size that make some of the outputs; one pass at a time.
 
     Bases are those of program.h, then outputs, inputs, tables and weights.
@@ -160,9 +160,9 @@ class Program:
     ) -> None:
         first = recordings[0]
         if any(_form(other) != _form(first) for other in recordings[1:]):
-            raise RefusedError("passes of other operations for other sizes")
+            raise UncoveredPassError("passes of other operations for other sizes")
         self._outputs, self.layers = list(outputs), first.layers
-        needed = _needed(first, self._outputs)
+        needed = _find_needed_steps(first, self._outputs)
         lists = [[recording.steps[n] for n in needed] for recording in recordings]
         steps = lists[0]
         args = [x for step in steps for x in step.args if x is not None]
@@ -304,11 +304,11 @@ class Program:
         )
         steps = bound.address, len(bound.steps), addressof(in_pass)
         if draws is None:
-            check(in_c().run_steps(*steps))
+            raise_failure(in_c().run_steps(*steps))
             return
         advances = [0] * FIRST + [x.stride(0) * x.itemsize for x in tensors]
         strides = (c_int64 * len(bases))(*advances)
-        check(
+        raise_failure(
             in_c().roll_out(*steps, len(bases), addressof(strides), count // TEXT, addressof(draws))
         )
 
@@ -329,7 +329,7 @@ def _form(recording: Recording) -> Any:
     return steps, recording.outputs, constants, recording.layers, len(recording.tables)
 
 
-def _needed(recording: Recording, outputs: Sequence[Any]) -> list[int]:
+def _find_needed_steps(recording: Recording, outputs: Sequence[Any]) -> list[int]:
     """Return the numbers of steps that `outputs`, and keys and values, need."""
     needed = {recording.outputs[name] for name in outputs}
     kept = []

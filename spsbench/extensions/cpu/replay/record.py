@@ -27,11 +27,11 @@ from spsbench.extensions.cpu.kernels.steps import (
     MANY,
     OF_TORCH,
     OPERATORS,
-    RefusedError,
-    Step,
+    Call,
+    UncoveredPassError,
     active_recorder,
-    run,
     run_now,
+    run_op,
 )
 from spsbench.extensions.cpu.replay import attention
 
@@ -130,8 +130,8 @@ class RecordingCache(Cache):  # type: ignore[misc]
             self.storages[storage_of(keys)] = OperandKind.KEYS, number
             self.storages[storage_of(values)] = OperandKind.VALUES, number
         keys, values = self.past[layer_idx]
-        run("put", keys, key_states, end)
-        run("put", values, value_states, end)
+        run_op("put", keys, key_states, end)
+        run_op("put", values, value_states, end)
         return keys[:, :, :end], values[:, :, :end]
 
     def get_seq_length(self, *args: Any, **more: Any) -> int:
@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._inputs, self._masks = inputs, [where(x) for x in masks]
-        self._steps: list[tuple[Step, set[int]]] = []  # and storages of what each makes
+        self._steps: list[tuple[Call, set[int]]] = []  # and storages of what each makes
         self._made: dict[int, int] = {}  # by storage: its number
         self._sizes: list[int] = []
         self._calls: list[Any] = []
@@ -204,13 +204,13 @@ class Recorder(TorchDispatchMode):
                 reads = {storage_of(x) for x in arguments if isinstance(x, Tensor)}
                 skipped = not reads.isdisjoint(self._changing)
                 out, step = OPERATORS[name](*arguments) if skipped else run_now(name, *arguments)
-                self._note(partial(run, name), arguments, {}, out, [step])
+                self._note(partial(run_op, name), arguments, {}, out, [step])
         finally:
             self._paused = False
         return out
 
     def _note(
-        self, func: Any, args: Any, kwargs: Any, out: Any, steps: Sequence[Step] | None
+        self, func: Any, args: Any, kwargs: Any, out: Any, steps: Sequence[Call] | None
     ) -> None:
         self._alive.append((out, args))
         read = [storage_of(x) for x in _tensors_in((*args, *kwargs.values()))]
@@ -225,17 +225,17 @@ class Recorder(TorchDispatchMode):
             self._of_positions |= results
             self._calls.append((func, args, kwargs, out))
 
-    def _steps_of(self, func: Any, args: Any, kwargs: Any, out: Any) -> list[Step]:
+    def _steps_of(self, func: Any, args: Any, kwargs: Any, out: Any) -> list[Call]:
         space, name = func._schema.name.split("::")
         if space != "aten" or name not in OF_TORCH or func._schema.is_mutable:
-            raise RefusedError(f"{func._schema.name}, for which there is no kernel")
+            raise UncoveredPassError(f"{func._schema.name}, for which there is no kernel")
         return OF_TORCH[name](out, *args, **kwargs)
 
-    def _add(self, steps: Sequence[Step], out: Any) -> None:
+    def _add(self, steps: Sequence[Call], out: Any) -> None:
         results = list(_tensors_in(out))
         for x in results:
             if x.dtype not in KINDS or x.device.type != "cpu":
-                raise RefusedError(f"numbers in {x.dtype} on {x.device}")
+                raise UncoveredPassError(f"numbers in {x.dtype} on {x.device}")
             self._made[storage_of(x)] = len(self._sizes)
             self._sizes.append(x.untyped_storage().nbytes())
         storages = {storage_of(x) for x in results}
@@ -252,7 +252,7 @@ class Recorder(TorchDispatchMode):
         for x in outputs.values():
             own = isinstance(x, Tensor) and x.is_contiguous() and storage_of(x) in self._made
             if not own or x.untyped_storage().nbytes() != x.nbytes:
-                raise RefusedError("a result that is no operation's own")
+                raise UncoveredPassError("a result that is no operation's own")
         return Recording(
             steps,
             self._sizes,
@@ -261,7 +261,7 @@ class Recorder(TorchDispatchMode):
             *(self._tables, self._calls, self._constants, self._layers),
         )
 
-    def _named(self, step: Step, made: set[int]) -> Instruction:
+    def _named(self, step: Call, made: set[int]) -> Instruction:
         n, args = step.n, step.args
         if step.past is not None:
             layer, mask = self._in_cache(step)
@@ -271,7 +271,7 @@ class Recorder(TorchDispatchMode):
         writes = frozenset(self._made[storage] for storage in made)
         return Instruction(step.name, operands, n, step.real, writes)
 
-    def _in_cache(self, step: Step) -> tuple[int, int]:
+    def _in_cache(self, step: Call) -> tuple[int, int]:
         """Return the number of the layer, and of the kind of mask, of a step over the cache."""
         puts = step.name == "put"
         tensors: Any = step.args[:1] if puts else step.args[1:3]
@@ -279,12 +279,12 @@ class Recorder(TorchDispatchMode):
         layer = read[0][1]
         kinds = OperandKind.KEYS, OperandKind.VALUES
         if layer < 0 or (not puts and read != [(kind, layer) for kind in kinds]):
-            raise RefusedError("attention over other keys than those of the cache")
+            raise UncoveredPassError("attention over other keys than those of the cache")
         if puts:
             return layer, 0
         mask = step.args[MASK]
         if mask is None or where(mask) not in self._masks:
-            raise RefusedError("attention under a mask of its own")
+            raise UncoveredPassError("attention under a mask of its own")
         number = self._masks.index(where(mask))
         self._layers[number] = layer if self._layers[number] < 0 else self._layers[number]
         return layer, number
@@ -296,7 +296,7 @@ class Recorder(TorchDispatchMode):
         if storage in self.past and past is not None:
             return Operand(*self.past[storage], 0)
         if storage in self._unread or storage in self.past:
-            raise RefusedError("keys, values or masks in another operation than attention")
+            raise UncoveredPassError("keys, values or masks in another operation than attention")
         for number, given in enumerate(self._inputs):
             if storage == storage_of(given):
                 return Operand(OperandKind.INPUT, number, at - given.data_ptr())
@@ -306,7 +306,7 @@ class Recorder(TorchDispatchMode):
             if begin <= at < end:
                 return Operand(OperandKind.WEIGHT, number, at - begin)
         if x.numel() > 1:
-            raise RefusedError("an operation over what was not given")
+            raise UncoveredPassError("an operation over what was not given")
         return Operand(OperandKind.WEIGHT, self._weight_count + _number_of(x, self._constants), 0)
 
 
@@ -360,10 +360,10 @@ class _SameControlFlow(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
     ) -> Any:
         if getattr(func, "__name__", "") in VALUES and _asker() != linear_layers.__file__:
-            raise RefusedError("its control flow depends on values")
+            raise UncoveredPassError("its control flow depends on values")
         asks = func in SIZES and storage_of(args[0]) in self._past
         if asks and _asker() not in SAME_FOR_ANY_PAST:
-            raise RefusedError("its control flow may depend on the length of the past")
+            raise UncoveredPassError("its control flow may depend on the length of the past")
         return func(*args, **(kwargs or {}))
 
 

@@ -1,7 +1,7 @@
 """Replays: passes by programs, each kind of them checked against own code before it is used.
 
-A `Body` has the own code of passes, of a model or of a head's network, and says what a program of
-them reads. It is recorded once, for passes of every size. The first pass of each kind is made by
+A `PassBody` has the own code of passes, of a model or of a head's network, and says what a program
+of them reads. It is recorded once, for passes of every size. The first pass of each kind is made by
 the own code as well, and must agree bit for bit; else, and where an operator has no kernel, that
 code stays in use.
 """
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from spsbench.engines.replay import RollOut
-from spsbench.extensions.cpu.kernels.steps import RefusedError, Weights
-from spsbench.extensions.cpu.replay.program import Draws, Operands, Program, Scratch, Size
+from spsbench.extensions.cpu.kernels.steps import ModuleTensors, UncoveredPassError
+from spsbench.extensions.cpu.replay.program import Draws, Operands, PassProgram, Scratch, Size
 from spsbench.extensions.cpu.replay.record import Recording
 
 
@@ -38,7 +38,7 @@ Request = TypeVar("Request", bound=PassRequest)
 AnyRequest = TypeVar("AnyRequest", bound=PassRequest, contravariant=True)
 
 
-class Body(Protocol[AnyRequest]):
+class PassBody(Protocol[AnyRequest]):
     """Own code of passes, and what a program of them reads.
 
     Attributes:
@@ -66,7 +66,7 @@ class Body(Protocol[AnyRequest]):
         """Return what a program reads; None: it cannot read it, or `passes` have no room."""
 
 
-class Replay(Generic[Request]):
+class BodyReplay(Generic[Request]):
     """Makes the passes of one body, for all sessions over it; programs make one at a time.
 
     Args:
@@ -78,15 +78,15 @@ class Replay(Generic[Request]):
         counts: passes by own code, and by programs.
     """
 
-    def __init__(self, body: Body[Request], lock: Lock) -> None:
+    def __init__(self, body: PassBody[Request], lock: Lock) -> None:
         self._body, self._lock = body, lock
         self.refused: str | None = None
         self.counts = [0, 0]
         self._scratch = Scratch()
         self._recordings: list[Recording] | None = []  # None: they cannot be programs
-        self._programs: dict[tuple[Any, ...], Program] = {}  # by the names of their outputs
+        self._programs: dict[tuple[Any, ...], PassProgram] = {}  # by the names of their outputs
         self._agrees: dict[Hashable, bool] = {}  # by the kind of a pass: program and own code
-        self._weights = Weights([])
+        self._weights = ModuleTensors([])
 
     def make_pass(self, request: Request) -> Mapping[Any, Tensor]:
         """Make a pass, which lengthens the cache; return its outputs by name.
@@ -100,7 +100,7 @@ class Replay(Generic[Request]):
                 outputs = self._make_pass(request, self._recordings or self._record(request))
                 if outputs is not None:
                     return outputs
-        except RefusedError as error:
+        except UncoveredPassError as error:
             self._recordings, self.refused = None, str(error)
         finally:
             self._lock.release()
@@ -119,7 +119,7 @@ class Replay(Generic[Request]):
             return None
         names = request.outputs(bool(agrees))
         if names not in self._programs:
-            self._programs[names] = Program(self._body.sizes, recordings, names)
+            self._programs[names] = PassProgram(self._body.sizes, recordings, names)
         program, weights = self._programs[names], self._weights.addresses()
         if weights is None or (operands := self._body.operands(request, 1)) is None:
             return None
@@ -129,7 +129,7 @@ class Replay(Generic[Request]):
         program.run(bound, self._scratch, list(outputs.values()), operands, weights)
         if agrees:
             self.counts[1] += 1
-            _lengthen(operands, 1)
+            _extend_views(operands, 1)
             return outputs
         own = self._run(request)  # last: its keys and values stay
         self._agrees[kind] = all(torch.equal(outputs[name], own[name]) for name in names)
@@ -169,7 +169,7 @@ class Replay(Generic[Request]):
         finally:
             self._lock.release()
         self.counts[1] += n
-        _lengthen(operands, n)
+        _extend_views(operands, n)
         return rows
 
     def _record(self, request: Request) -> list[Recording]:
@@ -180,15 +180,17 @@ class Replay(Generic[Request]):
         """
         try:
             recordings = self._body.record(request)
-            self._weights = Weights([*self._body.weights, *recordings[0].constants])
-        except RefusedError:
+            self._weights = ModuleTensors([*self._body.weights, *recordings[0].constants])
+        except UncoveredPassError:
             raise
         except Exception as error:  # foreign code may do anything
-            raise RefusedError(f"a pass cannot be recorded ({type(error).__name__})") from error
+            raise UncoveredPassError(
+                f"a pass cannot be recorded ({type(error).__name__})"
+            ) from error
         self._recordings = recordings
         return recordings
 
 
-def _lengthen(operands: Operands, passes: int) -> None:
+def _extend_views(operands: Operands, passes: int) -> None:
     for layer in operands.cache_layers:
         layer.length = operands.end + passes - 1

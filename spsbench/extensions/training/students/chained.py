@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, silu
 
-from spsbench.extensions.training.batches import Batch, TeacherOutput
+from spsbench.extensions.training.batches import TeacherOutput, TextBatch
 from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.students.student import (
     HeadStudent,
     HeadTarget,
-    Prediction,
+    StudentPrediction,
     draft_vocabulary,
     init_weights,
     layer_of,
@@ -54,7 +54,9 @@ class Chained(HeadStudent):
             depth: number of states.
         """
 
-    def predict(self, batch: Batch, output: TeacherOutput, depth: int) -> Iterator[Prediction]:
+    def predict(
+        self, batch: TextBatch, output: TeacherOutput, depth: int
+    ) -> Iterator[StudentPrediction]:
         texts, length = batch.ids.shape
         hidden = output.hidden[-1].to(next(self.network.parameters()).dtype)
         first = torch.arange(texts, device=hidden.device)[:, None] * length
@@ -62,7 +64,7 @@ class Chained(HeadStudent):
             place = torch.arange(max(length - 1 - d, 0), device=hidden.device)
             at, target_rows = select_continuation(batch, (first + place + 1 + d).flatten())
             mine = state[:, : len(place)].flatten(0, 1)[at]
-            yield Prediction(target_rows, head(mine))
+            yield StudentPrediction(target_rows, head(mine))
 
 
 class MedusaStudent(Chained):

@@ -1,7 +1,7 @@
 """A draft model: a smaller causal model over the same tokens.
 
-It may begin as a part of the target: some layers (`cut`), half of their heads and channels,
-attention to the newest tokens only (`reshaped`).
+It may begin as a part of the target: some layers (`keep_layers`), half of their heads and channels,
+attention to the newest tokens only (`prune_and_window`).
 """
 
 import copy
@@ -27,15 +27,15 @@ from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.session.layer_skip import PER_LAYER, layers_of
 from spsbench.engines.session.masks import SLIDING
 from spsbench.errors import DataError, MissingError, UsageError, WriteError, first_line
-from spsbench.extensions.training.batches import Batch, TeacherOutput
+from spsbench.extensions.training.batches import TeacherOutput, TextBatch
 from spsbench.extensions.training.students.student import (
-    Prediction,
     Student,
+    StudentPrediction,
     select_continuation,
 )
 from spsbench.models.folder import local_folder
-from spsbench.models.third_party import silent, translated
-from spsbench.models.tokenizers import check_same, load_tokenizer
+from spsbench.models.third_party import silence, translate_errors
+from spsbench.models.tokenizers import check_same_tokens, load_tokenizer
 
 MAX_DRAFT = 8
 PROJECTIONS = (*(f"self_attn.{n}" for n in "qkvo"), *(f"mlp.{n}" for n in ("gate", "up", "down")))
@@ -66,18 +66,20 @@ class DraftStudent(Student):
     def passes(self) -> int:
         return len(layers_of(self.network)[2])
 
-    def predict(self, batch: Batch, output: TeacherOutput, depth: int) -> Iterator[Prediction]:
+    def predict(
+        self, batch: TextBatch, output: TeacherOutput, depth: int
+    ) -> Iterator[StudentPrediction]:
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
         at, target_rows = select_continuation(batch, rows)
         out = self.network(input_ids=batch.ids, use_cache=False)
         logits = out.logits[..., : self._vocab].flatten(0, 1)[at]
-        yield from repeat(Prediction(target_rows, logits), depth)
+        yield from repeat(StudentPrediction(target_rows, logits), depth)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
         model = copy.deepcopy(self.network).to(dtype)
         model.config.dtype = dtype
         try:
-            with silent():
+            with silence():
                 model.save_pretrained(folder)
                 self._tokenizer.save_pretrained(folder)
         except OSError as error:
@@ -95,7 +97,7 @@ class DraftStudent(Student):
         return {**super().describe(), **sizes}
 
 
-def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
+def keep_layers(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
     """Return a copy of the target with evenly spaced layers, the first and the last among them.
 
     Initialises a draft model as Sanh et al. 2019 (arXiv 1910.01108, section 3) do. By default a
@@ -133,7 +135,7 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
     return draft.float()
 
 
-def reshaped(model: PreTrainedModel, prune: bool, window: int | None) -> PreTrainedModel:
+def prune_and_window(model: PreTrainedModel, prune: bool, window: int | None) -> PreTrainedModel:
     """Return a copy of `model` that is fast on long texts (SPIRe, arXiv 2504.06419).
 
     Its layers attend to the newest `window` tokens: a Llama without biases becomes a Mistral, its
@@ -157,7 +159,7 @@ def reshaped(model: PreTrainedModel, prune: bool, window: int | None) -> PreTrai
         sizes.update(options if window else {})
         if prune:
             _halve(sizes, state)
-        with silent(), torch.random.fork_rng():
+        with silence(), torch.random.fork_rng():
             draft: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, attn_implementation=model.config._attn_implementation
             )
@@ -194,7 +196,7 @@ def _halve(sizes: PreTrainedConfig, state: dict[str, Any]) -> None:
                     state[key] = parts.flatten(dim, dim + 1)
 
 
-def started(
+def open_start(
     start: Path, seed: int, tokenizer: Any, vocab: int, load: Callable[[Path], Any]
 ) -> PreTrainedModel:
     """Return an initial draft model: its weights, or random ones if only config.json is there.
@@ -213,11 +215,11 @@ def started(
             "`start`"
         )
     if (folder / "tokenizer.json").is_file():
-        check_same(tokenizer, load_tokenizer(folder, trust_remote_code=False))
+        check_same_tokens(tokenizer, load_tokenizer(folder, trust_remote_code=False))
     if any(folder.glob("*.safetensors")):
         model: PreTrainedModel = load(folder)
     else:
-        with translated("the model", folder), silent(), torch.random.fork_rng():
+        with translate_errors("the model", folder), silence(), torch.random.fork_rng():
             torch.manual_seed(seed)
             model = AutoModelForCausalLM.from_config(
                 AutoConfig.from_pretrained(folder, local_files_only=True)

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from spsbench.extensions.training.batches import Batch, TeacherOutput
+from spsbench.extensions.training.batches import TeacherOutput, TextBatch
 from spsbench.extensions.training.losses import feature
 from spsbench.extensions.training.options import HeadTraining
 from spsbench.extensions.training.students.student import (
     HeadStudent,
     HeadTarget,
-    Prediction,
+    StudentPrediction,
     draft_vocabulary,
     init_weights,
     layer_config,
@@ -105,7 +105,9 @@ class EagleStudent(HeadStudent):
             "bias": False,
         }
 
-    def predict(self, batch: Batch, output: TeacherOutput, depth: int) -> Iterator[Prediction]:
+    def predict(
+        self, batch: TextBatch, output: TeacherOutput, depth: int
+    ) -> Iterator[StudentPrediction]:
         texts, length = batch.ids.shape
         rows, dtype = length - 1, next(self.network.parameters()).dtype
         hidden = [
@@ -128,7 +130,7 @@ class EagleStudent(HeadStudent):
             if self.regresses:
                 true = last.flatten(0, 1)[target_rows].to(dtype)
                 extra = self.regresses * feature(mine, true)
-            yield Prediction(target_rows, self.network.scores(mine, self.target_head), extra)
+            yield StudentPrediction(target_rows, self.network.scores(mine, self.target_head), extra)
             by_text = outputs.view(texts, rows, -1)  # the next pass reads the row before
             features = nn.functional.pad(by_text[:, :-1], (0, 0, 1, 0)).flatten(0, 1)
 
@@ -235,7 +237,9 @@ class FalconStudent(HeadStudent):
         layer, vocab = layer_of(target.parts, options.inner, "falcon"), target.parts.vocab_size
         return FalconShape(layer=layer, block=self.depth, recurrent=True, vocab=vocab)
 
-    def predict(self, batch: Batch, output: TeacherOutput, depth: int) -> Iterator[Prediction]:
+    def predict(
+        self, batch: TextBatch, output: TeacherOutput, depth: int
+    ) -> Iterator[StudentPrediction]:
         (texts, length), dtype = batch.ids.shape, next(self.network.parameters()).dtype
         last, k, rows = output.hidden[-1].to(dtype), self.network.block, length - 1
         embedded = self.network.embed(batch.ids[:, 1:].flatten(), self.target.embed).to(dtype)
@@ -253,7 +257,7 @@ class FalconStudent(HeadStudent):
             at, target_rows = select_continuation(batch, (text * length + place + k)[predicted])
             mine = features[predicted[at]]
             extra = self.regresses * feature(mine, last.flatten(0, 1)[target_rows])
-            yield Prediction(target_rows, self.network.scores(mine, self.target_head), extra)
+            yield StudentPrediction(target_rows, self.network.scores(mine, self.target_head), extra)
 
     def config(self) -> dict[str, Any]:
         return {

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.errors import UsageError
-from spsbench.extensions.training.batches import Batch, TeacherOutput
+from spsbench.extensions.training.batches import TeacherOutput, TextBatch
 from spsbench.extensions.training.options import HeadTraining
 from spsbench.heads.export import flat_layer
 from spsbench.heads.head import Head
@@ -25,7 +25,7 @@ from spsbench.pair.export import write_head
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class StudentPrediction:
     """Prediction of a student for one depth.
 
     Attributes:
@@ -65,7 +65,9 @@ class Student(ABC):
         return self.depth
 
     @abstractmethod
-    def predict(self, batch: Batch, output: TeacherOutput, depth: int) -> Iterator[Prediction]:
+    def predict(
+        self, batch: TextBatch, output: TeacherOutput, depth: int
+    ) -> Iterator[StudentPrediction]:
         """Yield a prediction for each depth, from 0, computed one at a time."""
 
     @abstractmethod
@@ -77,7 +79,7 @@ class Student(ABC):
         return {"parameters": sum(p.numel() for p in self.network.parameters())}
 
 
-def select_continuation(batch: Batch, rows: Tensor) -> tuple[Tensor, Tensor]:
+def select_continuation(batch: TextBatch, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return those of [m] `rows` that predict a continuation: indices in `rows`, and values."""
     at = batch.in_continuation[rows].nonzero()[:, 0]
     return at, rows[at]

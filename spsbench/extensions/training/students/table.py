@@ -11,13 +11,13 @@ from spsbench.extensions.training.batches import Teacher
 from spsbench.extensions.training.options import STUDENTS, DraftTraining, HeadTraining
 from spsbench.extensions.training.students.draft import (
     DraftStudent,
-    cut,
-    reshaped,
-    started,
+    keep_layers,
+    open_start,
+    prune_and_window,
 )
 from spsbench.extensions.training.students.student import HeadTarget, Student
 from spsbench.models.drafter_weights import load_head
-from spsbench.registry import at
+from spsbench.registry import attribute_at
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 
@@ -42,11 +42,11 @@ def build_student(
     """
     if isinstance(options, DraftTraining):
         if options.start is None:
-            model = cut(teacher.model, options.layers)
+            model = keep_layers(teacher.model, options.layers)
         else:
-            model = started(options.start, options.seed, tokenizer, teacher.vocab, load)
+            model = open_start(options.start, options.seed, tokenizer, teacher.vocab, load)
         if options.pruned or options.window:
-            model = reshaped(model, options.pruned, options.window)
+            model = prune_and_window(model, options.pruned, options.window)
         return DraftStudent(model.to(teacher.parts.device), tokenizer, teacher.vocab)
     head = teacher.model.get_output_embeddings()
     if head is None:
@@ -65,5 +65,5 @@ def build_student(
         )
     layers = getattr(teacher.model.get_decoder(), "layers", ())
     target = HeadTarget(teacher.parts, embedding, head.weight, name, counts, start, layers)
-    student: Student = at(STUDENTS[options.kind])(options, target)
+    student: Student = attribute_at(STUDENTS[options.kind])(options, target)
     return student

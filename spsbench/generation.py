@@ -99,7 +99,7 @@ class Generation:
                 "a constraint on a text that begins within a thought, as its prompt ends: expected "
                 "it to hold for the answer. Ask with `chat` off, or leave the constraint out"
             )
-        self._text = ""  # of an engine whose tokens have no text here
+        self._text = ""  # from an engine whose tokens have no text here
         self._tokens: list[int] = []
         self._rounds: list[RoundRecord] = []
         self._draft_probs: list[DraftProbs] = []
@@ -224,7 +224,7 @@ def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
 
 
 TAIL = 16  # newest tokens of a prompt, in which a template may begin a thought
-WARM_UP_TOKENS = 8  # of each method at least
+WARM_UP_TOKENS = 8  # at least, for each method
 WARM_UP_SECONDS = 1.5  # in which a small model makes passes of every size that a schedule asks for
 WARM_UP_DEPTH, WARM_UP_ROUNDS = 8, 3  # tokens a round, and rounds of each depth
 WARM_UP_PROMPT = 32  # newest tokens of the prompt; its length does not matter for a warm-up
@@ -297,7 +297,7 @@ def check_cache(cell: Cell, loaded: Loaded, prompts: Sequence[int], rows: int) -
 
     Args:
         prompts: the length of each, in tokens.
-        rows: of the batch.
+        rows: those of the batch.
 
     Raises:
         OutOfMemoryError: names the bytes of the batch, and how many rows fit.

@@ -38,8 +38,8 @@ from spsbench.spec import K_MAX, Scalar, Spec
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 SHARE, INSIDE = (0, 1), (1e-9, 1 - 1e-9)  # ranges of a number from 0 to 1, or between them
 COST = (0, 1e9)
-MOST = (1, K_MAX)  # of the largest K of a schedule
-DIGITS = 12  # of the hash of a file
+MOST = (1, K_MAX)  # range of a schedule's largest K
+DIGITS = 12  # in the hash of a file
 FEW = 100  # characters of a path in a message
 _FILES: dict[str, str] = {}  # name of a module -> its file, as it was named
 

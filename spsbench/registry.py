@@ -31,10 +31,10 @@ class Entry(NamedTuple):
     name: str
     path: str  # "module:attribute"; ours begin with a dot, for this package
     summary: str
-    guarantee: str = ""  # of a verifier: exact, greedy-exact or lossy; of a schedule: exact with an
+    guarantee: str = ""  # a verifier's: exact, greedy-exact or lossy; a schedule's: exact with an
     # exact rule, since no slot is left out by the token drawn for it
-    loads: bool = True  # of a decoder: False = another engine has the models
-    needs: str = ""  # of a drafter
+    loads: bool = True  # a decoder's: False = another engine has the models
+    needs: str = ""  # a drafter's
     allows: str = ""  # the shapes of a drafter's drafts, and the exact rules that may follow
 
     @property
@@ -109,8 +109,8 @@ The function returns the value under the key, and the rows of the table as pairs
 
 SERVED = ".extensions.vllm.rules:serving"
 """What vLLM drafts by: (spec of a drafter, K, target) -> its options by flags, and its command."""
-EXPECT = ".extensions.conformance.expect:deliver"  # of `sps check --expect`
-VECTORS = ".extensions.conformance.vectors:write_vectors"  # of `sps verify rules --vectors`
+EXPECT = ".extensions.conformance.expect:deliver"  # for `sps check --expect`
+VECTORS = ".extensions.conformance.vectors:write_vectors"  # for `sps verify rules --vectors`
 
 
 def commands() -> Iterator[tuple[str, str]]:

@@ -93,6 +93,7 @@ def _write_value(value: Scalar) -> str:
 
 
 def _scalar(text: str) -> Scalar:
+    """Return a bool, an integer or a float if the text is one, else the text."""
     if text in ("true", "false"):
         return text == "true"
     for read in (int, float):

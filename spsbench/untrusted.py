@@ -27,7 +27,7 @@ MAX_JSON = 32 * 2**20  # bytes of one JSON value
 MAX_VALUES = 4 * 2**20  # values in one JSON value: each takes up to 72 bytes
 MAX_DEPTH = 200  # levels of one JSON value
 MAX_TOML = 2**18  # bytes of a TOML file: a part of a key takes up to 1 KB
-MAX_KEY_PARTS = 16  # of a dotted key in TOML, whose parser takes their square
+MAX_KEY_PARTS = 16  # in a dotted key: TOML's parser takes their square
 MAX_UNPACKED, MAX_RATIO = 64 * 2**20, 100
 """A packed file may give so many bytes, or else so many times those that it has."""
 MAX_PATH = 300  # characters of a path in a line
@@ -100,6 +100,7 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Read into `buffer`; raises OSError where a file unpacks to too much."""
         data = self._file.read(len(buffer))
         self._size += len(data)
         is_file = self._packed.seekable()  # a pipe has no size, and may be endless without packing
@@ -270,7 +271,7 @@ def parse_json(
         raise FieldError("half a surrogate pair in JSON") from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise NotJSONError(f"no JSON ({first_line(error)})") from error
-    except ValueError as error:  # of int()
+    except ValueError as error:  # int() refused
         raise FieldError("a number of too many digits in JSON") from error
     return value
 

@@ -29,7 +29,7 @@ from spsbench.store.starts import Memory
 
 log = logging.getLogger(__name__)
 
-SIDE = 1024  # of the matrices whose products are timed
+SIDE = 1024  # rows of the square matrices whose products are timed
 
 
 class Models:

@@ -25,7 +25,7 @@ class Adapter(NamedTuple):
 
     folder: Path
     factor: float
-    file: Path  # of its weights
+    file: Path  # holds its weights
     base: str  # the model that it was trained for, by its own words
 
     def error(self, what: str, expected: str) -> DataError:

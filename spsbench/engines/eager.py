@@ -117,6 +117,7 @@ class EagerLM:
         return {layer: out.hidden_states[layer][0] for layer in self.layers}
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
+        """Return the output of a pass over `tokens` and count them; 0 rows kept ask for 1."""
         m, start = len(tokens), self.length if parents is None else None
         positions, masks = self._positions(m, parents), self._mask(m, parents)
         ids, rows = send(tokens, self.device), max(keep, 1)  # 0 would ask for all rows
@@ -298,6 +299,7 @@ def attends_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
 
 @torch.inference_mode()
 def _try_each(model: PreTrainedModel, kind: type[EagerLM]) -> bool:
+    """Return whether two sessions that run together score as each does alone."""
     tokens = ordinary(logits_width(model), 8)
     cuts = (tokens[:3], tokens[3:5]), (tokens[4:6], tokens[5:8])
 

@@ -30,7 +30,7 @@ from spsbench.loop.types import LM, Engine
 
 PASS_SIZES = (1, 2, 3, 5, 9, 17, 33, 65, 129)  # tokens of a recorded pass; the rest is padding
 USUAL_SIZES = 1, *PASS_SIZES[:5]  # passes before any text: a first token, drafts of up to 8
-FIRST_ROWS = 2048  # of a new cache, where the context is not shorter: growth records anew
+FIRST_ROWS = 2048  # rows of a new cache, or the context: growth records anew
 
 
 class FixedLayer(PreallocatedLayer):
@@ -114,7 +114,7 @@ class Runner:
     def _pass(self, size: int, reads: int, model: PreTrainedModel) -> list[Tensor]:
         """Return logits [1, size, V] and hidden states; the host reads nothing meanwhile."""
         slots = self._start + torch.arange(size, device=self._device)
-        positions = slots if self.limit is None else slots.clamp(max=self.limit - 1)  # of padding
+        positions = slots if self.limit is None else slots.clamp(max=self.limit - 1)  # pads too
         mask = torch.zeros(1, 1, size, reads, dtype=self._dtype, device=self._device)
         unseen = torch.arange(reads, device=self._device) > slots[:, None]
         mask.masked_fill_(unseen, torch.finfo(self._dtype).min)
@@ -189,6 +189,7 @@ class StaticLM(EagerLM):
         weakref.finalize(self, idle.append, self._runner).atexit = False
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
+        """Replay a recorded pass where one fits, else run the pass in `eager`."""
         m, past = len(tokens), self._length
         size = next((size for size in PASS_SIZES if m <= size), None)
         if keep and past and size and parents is None:

@@ -65,9 +65,9 @@ class Loaded:
     tokenizer: Any
     vocab_size: int  # tokens that both models know; padding rows are beyond
     eos: frozenset[int]
-    folder: Path | None  # of the target
+    folder: Path | None  # the target's
     draft_tokenizer: PreTrainedTokenizerBase | None = None  # where it is another one
-    vocabularies: Vocabularies | None = None  # of both, where the drafter is to translate
+    vocabularies: Vocabularies | None = None  # target's and draft's, where the drafter translates
     own: OwnWeights | None = None  # where the drafter asks for tensors of its own
     head: Head | None = None  # where it asks for a head in a known format
     clock: datetime | None = None  # the time given to a chat template; None: now
@@ -112,7 +112,7 @@ class ModelCache:
         """Take a loaded model for that of `spec`, and prepare it in place for its engine.
 
         Args:
-            tokenizer: of the model; None: not known, so that its tokens are numbers.
+            tokenizer: the model's; None: not known, so that its tokens are numbers.
         """
         source, folder = source_of(spec, self._access), Path(spec.id)
         self._kept[source, "folder", spec] = folder
@@ -330,11 +330,11 @@ class Wish(NamedTuple):
 
     target: ModelSpec
     draft: ModelSpec | None
-    seed: int  # of random weights
+    seed: int  # for random weights
     weights: Weights
     runs_engines: bool
     drafts_in_any: bool  # its drafter does
-    drafter: Spec | None = None  # of a head, which may resolve what its files leave open
+    drafter: Spec | None = None  # a head's, which may resolve what its files leave open
 
 
 class LocatedModel(NamedTuple):

@@ -170,7 +170,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if local is None else cast(torch.Tensor, local())
 
 
-LARGEST = 65504.0  # of a weight: float16's own; those of trained models stay far below it
+LARGEST = 65504.0  # float16's; trained weights stay far below it
 
 
 def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:

@@ -29,7 +29,7 @@ MEETING = 300.0  # seconds in which all ranks of a command must have joined
 
 T = TypeVar("T")
 
-_timeout: float | None = None  # of an exchange, in seconds; None: no ranks are joined
+_timeout: float | None = None  # seconds an exchange may take; None: no ranks
 
 
 class LostRankError(UnavailableError):

@@ -62,7 +62,7 @@ COLUMNS = (
     Column("work", "terms.work", 2),
 )
 
-KEPT = 0.95  # of the speed-up on the base: below it another drafter is worth its trouble
+KEPT = 0.95  # share of the base's speed-up below which another drafter is worth its trouble
 CONTROL = 0.4  # tokens: heads of `nano` keep 0.1 to 0.4 over features of other rows
 
 STATUSES: Mapping[Decision, Status] = {Decision.SPECULATE: "good", Decision.DO_NOT: "bad"}

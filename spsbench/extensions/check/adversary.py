@@ -80,7 +80,7 @@ class Adversary:
         if name == END:
             places = [
                 len(t.keys) // 2 - i % (self.k + 1) for i, t in enumerate(bases)
-            ]  # of a draft
+            ]  # places in a draft
             ends = [(base.ids or [0])[place] for base, place in zip(bases, places, strict=True)]
             asks = [replace(ask, stop_ids=(i,)) for ask, i in zip(asks, ends, strict=True)]
             cuts = [(base.ids or [i]).index(i) + 1 for base, i in zip(bases, ends, strict=True)]
@@ -141,7 +141,7 @@ class Adversary:
             "end inside": [*right[:1], self.special[0], *right[2:]],  # where the target has none
             END: right,
             STOP: right[:length],
-            "right again": right,  # of prompts that the server has in a prefix cache
+            "right again": right,  # these prompts are in the server's prefix cache
         }
 
 

@@ -23,7 +23,7 @@ from spsbench.serving.engines import Ask
 from spsbench.untrusted import cut
 
 FORMS = (False, True)  # streamed
-TOKENS = 256  # of an answer that may call a tool
+TOKENS = 256  # at most in an answer that may call a tool
 CUTS = (1, 2, 3, 5, 8, 13, 21, 34)  # tokens of streamed answers
 LONGEST = 60  # characters of a value in a line
 HALF = "\N{REPLACEMENT CHARACTER}"  # what half a character is decoded to
@@ -72,6 +72,7 @@ class ReplyReader(AnswerReader):
         self.calls: dict[int, list[str]] = {}
 
     def _add(self, at: float, value: Any) -> None:
+        """Add a chunk: its text, and each call's name and arguments at the call's index."""
         super()._add(at, value)
         for choice in wire.read_json(value, wire.Chunk).choices or ():
             part = choice.delta or choice.message or wire.ContentPart()
@@ -130,6 +131,7 @@ async def compare_forms(
     has_base, empty = part == "tools" and BASE in texts.servers, set[str]()
 
     async def faults_in(attempt: str, requests: Sequence[Request]) -> list[list[str]]:
+        """Return for each request its differences by form, baseline and wrong calls."""
         asks = [
             (f"{part}/{attempt}/{name}/{form}", replace(ask, stream=form), more)
             for name, ask, more in requests

@@ -70,7 +70,7 @@ class Checked:
     modes: dict[str, ServerGreedy] = field(default_factory=dict)  # by part
     scenarios: dict[str, ServerGreedy | SampledResult] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)  # modes whose requests the server refuses
-    answers: int = 0  # of the server, in which drafts may be counted
+    answers: int = 0  # those in which the server may count drafts
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 

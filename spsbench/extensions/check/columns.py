@@ -156,6 +156,7 @@ class TopLists:
         return not row.top or (row.is_lowest and len(row.top) == 1 < self._length)
 
     def _columns_of(self, row: "Listed") -> Stated:
+        """Return a row's tokens that its prefix alone had listed; empty: none are sure."""
         if row.is_cut:
             return row.top
         if self._is_unstated(row) or not (row.has_emitted or self._lists_emitted):
@@ -170,6 +171,7 @@ class TopLists:
         return [entry for entry in row.top if entry[1] > edge]
 
     def _learn(self, row: "Listed") -> None:
+        """Learn from a row how long lists are, and whether they hold the emitted token."""
         if row.is_cut or self._is_unstated(row):
             return
         self._lists_emitted |= row.has_emitted

@@ -21,7 +21,7 @@ T = TypeVar("T")
 SCHEMA = 2
 BEGINNING = b'{"n":0,"sps_check":'
 NO_LOGARITHM = -9999.0  # as engines write a probability of 0
-MOST_BYTES = 1 << 28  # of a file, unpacked
+MOST_BYTES = 1 << 28  # at most in a file, unpacked
 OPTIONS = "options"  # the key of the parameters that a plan's header leaves out
 REFUSED = "refused/"  # before a mode whose requests were refused
 COUNTED = "counted/"  # before a part of a check whose drafts the server's counters tell
@@ -32,7 +32,7 @@ class Journal:
     """The answers of a check: a log that begins with the plan, opened with the first answer.
 
     Args:
-        path: of the file; None = nothing is kept.
+        path: the file's; None = nothing is kept.
         resume: there is a file to go on with.
         asks: answers that the file has not are asked for.
 
@@ -62,6 +62,7 @@ class Journal:
             check_replaceable(path)
 
     def _read(self, path: Path) -> None:
+        """Read header and answers of a file; raises DataError unless this check wrote it."""
         content = read_untrusted(path, "a file of `sps check`", MOST_BYTES)
         if not (content.startswith(BEGINNING) or BEGINNING.startswith(content)):
             raise self._no_journal()

@@ -25,7 +25,7 @@ from spsbench.untrusted import FieldError, parse_json
 
 LONG = 1600  # characters of a long prompt: several blocks of a prefix cache
 LONG_PROMPTS = 4
-JSON_TOKENS = 192  # of an answer under a schema
+JSON_TOKENS = 192  # at most in an answer under a schema
 CACHED = ("prefix_cache_hits", "prefix_cache_hits_total")  # how names of counters end
 
 

@@ -18,7 +18,7 @@ from spsbench.extensions.check.texts import OWN, CheckTexts
 from spsbench.metrics.intervals import Estimate, Jackknife, ratio_of
 from spsbench.serving.engines import Answer, Ask
 
-BLOCKS = 2  # of each server at each concurrency
+BLOCKS = 2  # for each server at each concurrency
 WARM_UP = 2  # requests at most before the first block
 
 
@@ -194,6 +194,7 @@ async def time_block(texts: CheckTexts, name: str, together: int, first: int, co
     failures: list[UnavailableError] = []
 
     async def time_one(i: int) -> Timed | None:
+        """Return the times of request `i`; None where it failed, which is noted."""
         at = time.perf_counter() - began
         ask = Ask(texts.new_prompt(i), plan.max_new_tokens, 0.0, plan.seed, 0, True, plan.chat)
         try:

@@ -191,6 +191,7 @@ class CheckTexts:
         done = 0
 
         async def one(key: str, ask: Ask) -> Answer:
+            """Return the answer to `ask`, kept or requested; note its length and the progress."""
             nonlocal done
             # Streamed, where a stream has all: tokens are progress (`Limits.timeout`).
             request = partial(server.answer, replace(ask, stream=server.streams))
@@ -221,6 +222,7 @@ class CheckTexts:
         gate = asyncio.Semaphore(together or self.plan.batch)
 
         async def one(job: Callable[[], Awaitable[Any]]) -> Any:
+            """Return the answer to `ask`, kept or requested; note its length and the progress."""
             async with gate:
                 return await job()
 

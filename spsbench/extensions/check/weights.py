@@ -66,7 +66,7 @@ def cut_probs(logits: Floats, temperature: float, cut: Cut) -> tuple[Floats, Bit
         last, beyond = falling[:, cut.top_k - 1], falling[:, cut.top_k]
         mass = np.exp(beyond) / np.exp(falling[:, : cut.top_k]).sum(1)
         sure &= (last - beyond > NATS + cut.rounding) | (mass < MASS)
-    before = warped.mass  # of likelier tokens, where top-p cuts
+    before = warped.mass  # mass of the likelier tokens, where top-p cuts
     near = (abs(before - cut.top_p) <= cut.rounding + 1e-6) & (before > 0)
     uncut = distributions_of(logits, WarpSettings(temperature=at, top_k=cut.top_k)).probs
     sure &= (uncut * near).sum(1) <= cut.moved

@@ -23,7 +23,7 @@ from spsbench.registry import BUILT_IN
 from spsbench.spec import Spec
 from spsbench.store.atomic import check_replaceable, replace_file
 
-VERSION = 1  # of the format and of the cases: counted up when either changes
+VERSION = 1  # counted up when the format or the cases change
 CHAINS = tuple(tuple(range(-1, n - 1)) for n in range(7))
 SHAPES = (*CHAINS, SIBLINGS, LEAVES[:3], LEAVES, TREE, FORKS, (-1, 0, 0, 1, 1, 2))
 PER_SLOT, TRIES = 4, 24  # vectors on the edge of each uniform, and rounds until one depends on it

@@ -225,7 +225,7 @@ class Packing:
 
     attention: str = ""  # the original implementation
     layouts: dict[str, str] = field(default_factory=dict)  # shape -> layout
-    count: int = 0  # of packed layers
+    count: int = 0  # packed layers
     reason: str = ""  # why nothing is packed
     problem: str = ""  # why sessions of this engine cannot run the model
 

@@ -30,9 +30,10 @@ class KernelWarp(Warp):
         return laws.view(logits.shape)
 
     def _takes(self, rows: Tensor) -> bool:
+        """Return whether the kernel warps `rows` [n, V], and is faster than torch."""
         cuts_nucleus = self.top_p < 1 and self.temperature >= torch.finfo(torch.float32).tiny
         return (
-            (cuts_nucleus or rows.shape[-1] >= MANY)  # of few tokens torch is as fast
+            (cuts_nucleus or rows.shape[-1] >= MANY)  # with few tokens torch is as fast
             and type(rows) is Tensor
             and rows.device.type == "cpu"
             and not rows.requires_grad

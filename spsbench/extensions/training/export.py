@@ -23,7 +23,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.store.atomic import replace_file
 
-TEXT = (resources.files(__package__) / "card.md").read_text("utf-8")  # of a model card
+TEXT = (resources.files(__package__) / "card.md").read_text("utf-8")  # a model card's
 
 
 def card(loop: TrainingLoop, facts: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from spsbench.spec import Spec
 RULES = ("ngram", "suffix", "copy")
 NEED_MORE = ("nodes", "shared", "after", "before")  # arguments: trees, other texts, texts of tokens
 CLASS = "spsbench.extensions.vllm.proposer.Proposer"
-KEY = "spsbench"  # of the options of `Proposer` in vLLM's additional config
+KEY = "spsbench"  # names `Proposer`'s options in vLLM's additional config
 
 
 def open_rule(spec: Spec) -> Any:

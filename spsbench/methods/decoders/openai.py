@@ -190,6 +190,7 @@ class OpenAiDecoder(Decoder):
     async def _answer_of(
         self, server: Server, prompt: EnginePrompt, tokens: int, seed: int
     ) -> Answer:
+        """Return the server's answer to a prompt, and keep which options it refused."""
         ask = self._ask(server, prompt, tokens, seed)
         with naming(prompt, self._batch):
             answer = await server.answer(ask)

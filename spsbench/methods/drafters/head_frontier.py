@@ -257,6 +257,7 @@ class HeadFrontier(HiddenReader):
         return self._spread(self._after_text)
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """Return the features of new `nodes` below `parents`, by one pass of the head."""
         features, n, past = self._after(parents), len(nodes), len(self._parents)
         self._add(nodes, parents)
         if n == 1 and self._parents == list(range(-1, past)):
@@ -274,6 +275,7 @@ class HeadFrontier(HiddenReader):
         return self._noted(nodes, outputs)
 
     def _rolled(self, u: Tensor, warp: Warp) -> tuple[Tensor, Tensor] | None:
+        """Return n drafted tokens and their features by one program; None: none fits."""
         features, n = self._after([-1]), len(u)
         if self._window is not None and self._read + n > self._window:
             return None  # a program of one row has no mask
@@ -364,6 +366,7 @@ class SlotFrontier(HeadFrontier):
         self._ahead: Tensor | None = None
 
     def _feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """Return the features of new `nodes` below `parents`, by one pass of the head."""
         at = self._depths[parents[0]]
         if self._ahead is None or at >= len(self._ahead):
             self._ahead = self._predicted(max(self._rows_ahead, at + 1))

@@ -70,7 +70,7 @@ class SuffixDrafter(RuleDrafter):
         self.earlier: EarlierTexts | None = None
         self._own = SuffixAutomaton()
         self._read = 0  # tokens of the text that are in `_own`
-        self._text: Sequence[int] = ()  # of which these are the first
+        self._text: Sequence[int] = ()  # whose first tokens these are
         self._met: tuple[int, int] | None = None  # the longest end of the text that is in an
         # earlier one; None: the text is new
 

@@ -35,7 +35,7 @@ class SuffixAutomaton:
         self._newest = [0]  # the last of them, as a number that grows with every token
         self._after = [0]  # tokens that followed it
         self._best = [-1]  # the likeliest of them: the most frequent, of these the newest
-        self._owner: list[int | None] = [None]  # of all texts where it ends; None: several
+        self._owner: list[int | None] = [None]  # the one text where it ends; None: several
         self._is_suffix = [True]  # whether it is a suffix of another state
         self._added = 0
         self._adding = 0  # the owner of the text that is added

@@ -51,7 +51,7 @@ def assumed_costs(
     """Return costs of rounds, and what they rest on; empty: costs are assumed, none were named.
 
     Args:
-        path: of a measured table.
+        path: a measured table's.
         models: names of draft models; look-ups are free where no table has them.
         most: the largest K.
 

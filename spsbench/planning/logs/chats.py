@@ -151,6 +151,7 @@ def read_into(account: Account, value: Any, content: Content, texts: list[str]) 
 def _read_object(
     account: Account, part: dict[str, Any], content: Content, texts: list[str]
 ) -> None:
+    """Read a part: a call, a result, a thought, else words and what it holds."""
     kind = part.get("type")
     kind = kind if isinstance(kind, str) else ""
     if kind in names.calls:

@@ -126,6 +126,7 @@ class RequestReader:
         return request
 
     def _requests(self) -> Iterator[Request]:
+        """Yield all requests; what cannot be read is left out, with its reason."""
         before = 0
         for path in self.paths:
             if self.folders is not None and str(path) != "-" and path.is_dir():
@@ -155,6 +156,7 @@ class RequestReader:
         self.unanswered = len(self._sent.keys() - self._answered)
 
     def _of(self, entry: object, number: int) -> Iterator[Request]:
+        """Yield the requests of an entry; a batch's input waits for its answer, by its id."""
         if not isinstance(entry, dict):
             raise LeftOutError("no JSON object")
         sent = entry.get("body", entry.get("params"))

@@ -89,6 +89,7 @@ class LogAnswer:
         return [self._by_method(), self._by_k(), *self._by_group(), self._by_slot()]
 
     def _by_method(self) -> TextTable:
+        """Return a row for each method: acceptance, work, speed-up by batch."""
         unlike = len({row.prediction.texts for row in self.rows}) > 1
         cells = []
         for row in self.rows:
@@ -130,6 +131,7 @@ class LogAnswer:
         return TextTable("Tokens a round by K", heads, cells, names=2)
 
     def _by_group(self) -> Iterator[TextTable]:
+        """Yield a table of tokens a round by group; none for fewer than two groups."""
         groups = sorted(self.rows[0].by_group)
         if len(groups) < 2:
             return
@@ -145,6 +147,7 @@ class LogAnswer:
         yield TextTable("Tokens a round by group", heads, cells, names=2)
 
     def _by_slot(self) -> TextTable:
+        """Return shares of tested tokens that were accepted, by place in the draft."""
         most = max(self.plan.ks)
         cells = [
             [
@@ -264,6 +267,7 @@ class LogAnswer:
         }
 
     def _values(self, method: Method, row: LogRow) -> dict[str, Any]:
+        """Return a row as plain values."""
         return {
             "drafter": str(method.drafting),
             "rule": method.verifier,

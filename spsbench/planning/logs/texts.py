@@ -43,7 +43,7 @@ NO_PREFILL = Scores(torch.empty(0, 0), {})  # no drafter that reads the text alo
 MOST_GROUPS = 64
 OTHER_GROUPS = "(others)"
 OF_ENGINE = Spec("")  # the drafter of a model that an engine runs: it has no name of ours
-ANY_RULE = "any exact"  # of deterministic drafts, which every exact rule accepts alike
+ANY_RULE = "any exact"  # accepts deterministic drafts as any other does
 LOOK_UP = Drafting(Spec("look-up"))  # drafters whose look-ups no costs hold: free
 
 
@@ -234,6 +234,7 @@ class LogPlan:
         return self
 
     def _add(self, text: LogText) -> None:
+        """Draft along a text by every drafter and model, and add up the rounds."""
         baseline = self._baseline(("", ANY_RULE), text)
         for name, drafter in self.drafters.items():
             drafter.begin(text.prompt, NO_PREFILL)
@@ -289,6 +290,7 @@ class LogPlan:
         return RoundTally(method=method, costs=self.costs, drafter=drafter, batch=self.batches[0])
 
     def _add_model(self, model: Any, text: LogText, warp: WarpSettings) -> None:
+        """Add a draft model's rounds along a text by each rule that q allows."""
         request, prompt, answer = text
         if why := model.fits(prompt, answer):
             self.unread[why] += 1

@@ -114,6 +114,7 @@ class LogTokenizer:
         return self._texts(parts(answer) if written is None else [written])
 
     def _prompt(self, prompt: str | Sequence[int] | None) -> list[int] | None:
+        """Return a prompt's ids, empty for None; None: a text without a tokenizer."""
         if not isinstance(prompt, str):
             return list(prompt or ())
         if self.template is None or not isinstance(prompt, Chat):

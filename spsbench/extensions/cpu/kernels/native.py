@@ -91,6 +91,7 @@ def load_kernels() -> "ctypes.CDLL | str":
 
 
 def _find_kernels() -> "ctypes.CDLL | str":
+    """Return the kernels, compiled or cached; or why there are none."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return "no C compiler (gcc, cc or $CC) was found"

@@ -50,7 +50,7 @@ class Call(NamedTuple):
 Planned = tuple[Tensor | None, Call]
 
 _plans: dict[Any, dict[Any, Any]] = {}  # by operator and fixed arguments; then by the others
-active_recorder: ContextVar[Any] = ContextVar("active_recorder", default=None)  # of a thread
+active_recorder: ContextVar[Any] = ContextVar("active_recorder", default=None)  # by thread
 
 
 class ModuleTensors:

@@ -224,7 +224,7 @@ def pack_codes(
 
     Args:
         model: with quantised layers that are not laid out.
-        dtype: of their inputs.
+        dtype: that of their inputs.
         rounded: inputs may be rounded to 8 bits.
     """
     layouts = CODE_LAYOUTS if rounded else {"panels": QuantisedPanels}

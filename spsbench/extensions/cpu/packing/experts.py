@@ -29,7 +29,7 @@ class PackedExperts(StandIn):
         super().__init__()
         self.stock = stock
         self.outputs: dict[str, int] = {}
-        self._products: dict[str, list[BoundOperator]] = {}  # of each expert
+        self._products: dict[str, list[BoundOperator]] = {}  # by expert
         self._places: dict[str, int] = {}  # addresses that these products read
         for name in expert_weight_names(stock):
             weight = by_output(stock, name)

@@ -24,10 +24,10 @@ from spsbench.loop.types import LM
 PROBED = 12  # tokens: more than one block of a kernel's rows
 FIRST, REJECTED = 5, 3  # tokens before a rollback
 MARGIN = 2.0  # times the stock model's own error
-HAIR = 1e-3  # of the logits, which is allowed beside it
-COARSE = 0.05  # of the logits: in half precision, so near is near enough without float32
-MAX_RELATIVE_ERROR = 0.5  # of the logits: noise is no proof, however noisy the stock model is
-ROUTED = 0.5  # of the tokens of a model with experts: rounding sends some of the rest elsewhere
+HAIR = 1e-3  # share of the logits that is allowed in addition
+COARSE = 0.05  # share of the logits: near enough in half precision
+MAX_RELATIVE_ERROR = 0.5  # share of the logits: noise above it proves nothing
+ROUTED = 0.5  # share of tokens: rounding routes others to other experts
 BLOCK = 2**18  # numbers widened at once: they stay in the caches
 HALF = (torch.bfloat16, torch.float16)
 
@@ -38,7 +38,7 @@ class Bounds:
 
     exact: Tensor  # [n, V]
     allowed: float  # root mean square of a token's error
-    share: float  # of the tokens
+    share: float  # the tokens that agree
 
     def near(self, logits: Tensor) -> bool:
         """Return whether enough tokens of `logits` [n, V] are within the bounds, all finite."""

@@ -122,6 +122,7 @@ def blocks_of_panels(weights: Tensor) -> Tensor:
 
 
 def _pack(weight: Tensor, panels: Tensor) -> None:
+    """Write a weight [out, in] of any strides into `panels`, by the kernel."""
     out, width = weight.shape
     kernel("pack", weight.dtype)(
         weight.data_ptr(),

@@ -121,8 +121,8 @@ def measured_prefetch(
     Without kernels it is the usual one.
 
     Args:
-        dtype: of the inputs.
-        name: of the kernel.
+        dtype: that of the inputs.
+        name: the kernel's.
         multiply: by this kernel; None: by weights in floating point.
         sizes: rows of the products that are timed.
     """

@@ -83,6 +83,7 @@ class ModelBody:
         return self._has_run and self._outside.same()
 
     def operands(self, request: ModelRequest, passes: int) -> Operands | None:
+        """Return what the pass reads and writes; None where no program can make it."""
         inputs = request.inputs
         if inputs.ids.dtype != torch.int64 or not inputs.ids.is_contiguous():
             return None
@@ -124,6 +125,7 @@ class ModelBody:
         return numbers
 
     def record(self, request: ModelRequest) -> list[Recording]:
+        """Record the model's pass at each size, and keep its tables by position."""
         model = self._model()
         self.weights = [x for module in model.modules() for x in tensors_of(module)]
         positions = [
@@ -138,6 +140,7 @@ class ModelBody:
         return recordings
 
     def _record_size(self, kept: int, positions: Tensor) -> Recording:
+        """Record a pass at `positions` of which `kept` rows have logits."""
         m, end = len(positions), int(positions[-1]) + 1
         ids, cache = ordinary(logits_width(self._model()), m), RecordingCache(end - m)
         masks = [torch.zeros(1, 1, m, end, dtype=self._dtype) for _ in self._mask_kinds]
@@ -234,6 +237,7 @@ class PositionTables:
         return [x[which] for x in self._rows]
 
     def _grow(self, count: int) -> None:
+        """Compute the tables' rows up to `count` positions, in pieces of one size."""
         parts, piece = [self._rows] if self._rows else [], len(self._positions)
         for start in range(self._count, count, piece):
             positions = (start + torch.arange(piece)).clamp(max=count - 1)
@@ -314,6 +318,7 @@ class NetworkBody:
         return fits and all(layer.length > 0 for layer in layers)
 
     def operands(self, request: NetworkRequest, passes: int) -> Operands | None:
+        """Return what the pass reads and writes; None where no program can make it."""
         layers, mask, m = request.cache_layers, request.mask, request.size.tokens
         end = layers[0].length + m if layers else 0
         has_room = all(end + passes - 1 <= layer.capacity for layer in layers)
@@ -326,6 +331,7 @@ class NetworkBody:
         return Operands(request.tensors, (), layers, texts, end)
 
     def record(self, request: NetworkRequest) -> list[Recording]:
+        """Record the model's pass at each size, and keep its tables by position."""
         return [self._record_size(size.tokens, request) for size in NETWORK_SIZES]
 
     def _record_size(self, m: int, request: NetworkRequest) -> Recording:

@@ -131,9 +131,9 @@ class Bound(NamedTuple):
     """The steps for one size."""
 
     steps: np.ndarray
-    address: int  # of the steps
+    address: int  # where the steps begin
     scratch: int  # bytes
-    shapes: Mapping[Any, tuple[int, ...]]  # of outputs
+    shapes: Mapping[Any, tuple[int, ...]]  # by output
 
 
 class PassProgram:
@@ -142,12 +142,12 @@ class PassProgram:
     Bases are those of program.h, then outputs, inputs, tables and weights.
 
     Args:
-        sizes: of the recordings.
+        sizes: those of the recordings.
         recordings: of one pass each.
         outputs: names of those that are wanted; steps that none of them needs are left out.
 
     Attributes:
-        dtypes: of the outputs.
+        dtypes: those of the outputs.
         inputs: how many are read.
         layers: as of a `Recording`.
 
@@ -196,6 +196,7 @@ class PassProgram:
         self._cached_array: Any = (c_int64 * 0)()
 
     def _records(self, steps: Sequence[Instruction]) -> np.ndarray:
+        """Return [steps, STEP] int64: a base and an offset an operand, then the numbers."""
         records = np.zeros((len(steps), STEP), np.int64)
         for row, step in zip(records, steps, strict=True):
             for n, operand in enumerate(step.args):
@@ -252,6 +253,7 @@ class PassProgram:
         return self._bound[size]
 
     def _bind(self, size: Size) -> Bound:
+        """Return the steps for passes of `size`, their scratch bytes, and result shapes."""
         steps, total = self._numbers.at(size) + self._fixed, 0
         rows, columns, slots = self._in_slots
         if len(rows):

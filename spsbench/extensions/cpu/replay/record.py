@@ -94,9 +94,9 @@ class Recording(NamedTuple):
     steps: list[Instruction]
     sizes: list[int]  # bytes of what is made, by number
     outputs: dict[Any, int]  # name -> number of what is made
-    shapes: dict[Any, tuple[tuple[int, ...], torch.dtype]]  # of outputs
+    shapes: dict[Any, tuple[tuple[int, ...], torch.dtype]]  # by output
     tables: list[Tensor]  # functions of positions that are read
-    calls: list[Any]  # of torch that made these: function, arguments, result
+    calls: list[Any]  # torch's that made these: function, arguments, result
     constants: list[Tensor]  # numbered after the weights
     layers: list[int]  # by kind of mask: the number of a layer that uses it; -1: none
 
@@ -145,9 +145,9 @@ class Recorder(TorchDispatchMode):
     Args:
         inputs: tensors whose values differ between passes.
         positions: [m] of the pass; None: nothing is a function of them.
-        masks: of the pass, one for each kind.
+        masks: those of the pass, one for each kind.
         weights: tensors that steps may read.
-        cache: of the pass.
+        cache: the pass's.
     """
 
     def __init__(
@@ -232,6 +232,7 @@ class Recorder(TorchDispatchMode):
         return OF_TORCH[name](out, *args, **kwargs)
 
     def _add(self, steps: Sequence[Call], out: Any) -> None:
+        """Add steps and what they made; raises UncoveredPassError for other numbers."""
         results = list(_tensors_in(out))
         for x in results:
             if x.dtype not in KINDS or x.device.type != "cpu":
@@ -262,6 +263,7 @@ class Recorder(TorchDispatchMode):
         )
 
     def _named(self, step: Call, made: set[int]) -> Instruction:
+        """Return a call with its operands by kind and number instead of tensors."""
         n, args = step.n, step.args
         if step.past is not None:
             layer, mask = self._in_cache(step)
@@ -290,6 +292,7 @@ class Recorder(TorchDispatchMode):
         return layer, number
 
     def _operand(self, x: Tensor, past: Any) -> Operand:
+        """Return the place of a tensor; UncoveredPassError: no kernel reads it there."""
         storage, at = storage_of(x), x.data_ptr()
         if storage in self._made:
             return Operand(OperandKind.RESULT, self._made[storage], at - storage)

@@ -25,7 +25,7 @@ from spsbench.cli.bench import read_experiment
 from spsbench.messages import lines_to
 from spsbench.metrics.intervals import Estimate
 from spsbench.registry import entries
-from spsbench.reports.reporter import RunTable
+from spsbench.reports.reporter import Table
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.experiment import Experiment, TaskPart
@@ -75,7 +75,7 @@ def merged(experiment: Experiment) -> Experiment:
     return replace(experiment, parts=tuple(parts.values()))
 
 
-def rows_of(results: RunTable) -> Iterator[dict[str, Any]]:
+def rows_of(results: Table) -> Iterator[dict[str, Any]]:
     """Yield a row a method, with intervals."""
     exact = {entry.name: entry.guarantee for entry in entries("verifiers")}
     verdicts = {(cell.id, verdict.metric): verdict for cell, verdict in results.parities}

@@ -101,7 +101,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Commands of `sps`: where each is, and the first line of its help."""
 BUILT_IN = tuple(_built_in())
 
-DOCTOR: Mapping[str, str] = {"sandbox": ".extensions.sandbox.choice:examine"}
+DOCTOR: Mapping[str, str] = {"sandbox": ".extensions.sandbox.choice:examine_levels"}
 """What extensions add to `sps doctor`: key in its JSON, and a function without arguments.
 
 The function returns the value under the key, and the rows of the table as pairs of name and text.

@@ -7,7 +7,7 @@ from typing import Any
 
 from spsbench.errors import Exit, UsageError
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.reporter import Report, RunTable
+from spsbench.reports.reporter import Report, Table
 from spsbench.reports.text import report_markdown
 from spsbench.settings.labels import Names, method, setting
 
@@ -29,7 +29,7 @@ class Run:
         return self.finished
 
     @property
-    def tables(self) -> Sequence[RunTable]:
+    def tables(self) -> Sequence[Table]:
         """Return one table per machine of the run."""
         return self.report.tables
 

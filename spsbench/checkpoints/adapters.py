@@ -17,7 +17,7 @@ PARTIAL = ("alora_invocation_tokens", "arrow_config", "layer_replication")
 """Keys of a LoRA that acts on some tokens, by a router, or on repeated layers."""
 NOT_SUMMED: Mapping[str, object] = {"use_dora": False, "modules_to_save": None, "bias": "none"}
 """Keys of a LoRA, and the values at which all that it does is to add to weights."""
-TERM = re.compile(r"(.+)=(-?\d+\.?\d*)")
+FACTOR = re.compile(r"-?\d++(?:\.\d*+)?")
 
 
 class Adapter(NamedTuple):
@@ -64,8 +64,9 @@ def _read(term: str, allow_pickle: bool, *, several: bool) -> Adapter:
 
     `several`: its changes are to be added to those of others.
     """
-    match = TERM.fullmatch(term)
-    folder, factor = expand_path(match[1] if match else term), float(match[2]) if match else 1.0
+    path, _, text = term.rpartition("=")
+    has_factor = bool(path) and FACTOR.fullmatch(text)
+    folder, factor = expand_path(path if has_factor else term), float(text) if has_factor else 1.0
     if not (folder / CONFIG).is_file():
         raise MissingError(
             f"no {CONFIG} ({folder}): expected the folder of a PEFT adapter, or several as "

@@ -31,7 +31,7 @@ GoOn = Callable[[Tensor], Tensor]
 """[V] probs of the *next* slot, before its token is drawn -> [] bool: draft that slot too?
 
 Of a drafter that knows some tokens only they may be over those (`Drafter.known_ids`). At
-temperature 0, where every row is one-hot, it is given `sampling.unsharpened` instead.
+temperature 0, where every row is one-hot, it is given `sampling.confidence_probs` instead.
 """
 
 Stop = Callable[[Sequence[int]], bool]

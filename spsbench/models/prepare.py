@@ -187,7 +187,7 @@ def decide(access: Access, needs_hub: bool) -> None:
     """Stay online only if the hub is needed and answers.
 
     If the hub's library is already imported, as in a notebook, HF_HUB_OFFLINE has no effect;
-    `hub.fetch` then follows `offline` itself.
+    `hub.fetch_snapshot` then follows `offline` itself.
     """
     if not access.offline and needs_hub:
         if hub.reachable():

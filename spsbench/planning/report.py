@@ -31,13 +31,13 @@ from spsbench.reports.columns import Column
 from spsbench.reports.reporter import (
     Curve,
     Figure,
-    HLine,
+    Level,
     Panel,
-    PlotPoint,
+    Point,
     Report,
-    RunTable,
     Section,
     Status,
+    Table,
     Title,
 )
 from spsbench.settings.cell import DISTRIBUTION, Cell
@@ -144,7 +144,7 @@ class Planned:
         name = "plan" if self.folder is None else self.folder.name
         lines = [str(answer), *filter(None, [self.incomplete]), f"To paste: {self.command}"]
         lines += [f"To serve with vLLM: {self.serving}"] if self.serving else []
-        table = RunTable(
+        table = Table(
             title=Title(name, self.record.title),
             rows=rows,
             columns=COLUMNS,
@@ -285,7 +285,8 @@ def advise(base: Planned, adapted: Planned) -> str:
         kind = f"head {flag_of('kind')} {head.name}" if head else "draft"
         advice = (
             f"train it on this adapter's texts (sps train {kind} {flag_of('target')} {target.id} "
-            f"{flag_of('adapter')} {target.adapter} --from {cell.draft.id}): up to {usual:.2f}x, "
+            f"{flag_of('adapter')} {target.adapter} {flag_of('from')} {cell.draft.id}): "
+            f"up to {usual:.2f}x, "
             "where it becomes as good as for the base"
         )
     figures = (f"{f.speedup.mean:.2f}x (tau {f.tau.mean:.2f})" for f in (now, before, free))
@@ -339,8 +340,8 @@ def plan_figure(
 
     Predicted lines, measured points, and ceilings.
     """
-    taus: list[Curve | HLine] = []
-    gains: list[Curve | HLine] = []
+    taus: list[Curve | Level] = []
+    gains: list[Curve | Level] = []
     groups = group_by(predictions, lambda f: f.method.group)
     for line, (group, members) in enumerate(groups.items()):
         by_k = sorted((f for f in members if f.method.k), key=lambda f: f.method.k or 0)
@@ -364,8 +365,8 @@ def plan_figure(
                 if not figures.doubt:
                     gains.append(Curve(name=label, points=(gained,), line=other))
         if group in ceilings:
-            gains.append(HLine(name=f"{name}, ceiling", y=ceilings[group], line=line))
-    gains.append(HLine(name="ArS", y=1.0))
+            gains.append(Level(name=f"{name}, ceiling", y=ceilings[group], line=line))
+    gains.append(Level(name="ArS", y=1.0))
     panels = (
         Panel(title="Tokens a round", x="K", y="tau", items=tuple(taus), whole=True),
         Panel(title="Speed-up", x="K", y="over ArS", items=tuple(gains), whole=True),
@@ -373,9 +374,9 @@ def plan_figure(
     return Figure(title=title, panels=panels[: 1 + priced])
 
 
-def candidate_point(forecast: Prediction, value: Estimate) -> PlotPoint:
+def candidate_point(forecast: Prediction, value: Estimate) -> Point:
     """Return the point of a candidate at its K."""
-    return PlotPoint(float(forecast.method.k or 0), *value[:3], value.loaded)
+    return Point(float(forecast.method.k or 0), *value[:3], value.loaded)
 
 
 def apply_command(cell: Cell, answer: Recommendation) -> str:

@@ -6,9 +6,9 @@ from typing import Any
 from spsbench.reports.reporter import (
     Curve,
     Figure,
-    HLine,
+    Level,
     Panel,
-    PlotPoint,
+    Point,
     Section,
     Status,
     TextTable,
@@ -25,14 +25,14 @@ def e_process_figure(curves: Mapping[str, EProcess], alarm: float, title: str) -
     items = [
         Curve(
             name=name,
-            points=tuple(PlotPoint(x, max(y, LOWEST)) for x, y in curve),
+            points=tuple(Point(x, max(y, LOWEST)) for x, y in curve),
             line=line,
             dense=True,
         )
         for line, (name, curve) in enumerate(curves.items())
     ]
     panel = Panel(
-        x="tokens", y="log10 of the e-value", items=(*items, HLine(name="alarm", y=alarm))
+        x="tokens", y="log10 of the e-value", items=(*items, Level(name="alarm", y=alarm))
     )
     return Figure(title=title, panels=(panel,))
 

@@ -13,10 +13,10 @@ from spsbench.reports.columns import ABSENT, MARK, Column, full
 from spsbench.reports.reporter import (
     Curve,
     Figure,
-    HLine,
+    Level,
     Panel,
-    PlotPoint,
-    RunTable,
+    Point,
+    Table,
     TextTable,
     curve_of,
 )
@@ -35,9 +35,7 @@ HEADINGS: Mapping[str, str] = {  # with what they say
 BY_BATCH = "Speed-up by batch"
 
 
-def with_batch_figures(
-    table: RunTable, rows: Sequence[Summary], *, predicted: bool = False
-) -> RunTable:
+def with_batch_figures(table: Table, rows: Sequence[Summary], *, predicted: bool = False) -> Table:
     """Return the table with table of text, panels and remarks by batch; itself without batches.
 
     There is a table of text for each task and setting.
@@ -145,28 +143,28 @@ def text_table(title: str, rows: Sequence[Summary], predicted: bool) -> TextTabl
 
 def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
     """Return two panels: speed-up by batch with its envelope; the machine's tokens/s by users'."""
-    gains: list[Curve | HLine] = []
-    pareto: list[Curve | HLine] = []
+    gains: list[Curve | Level] = []
+    pareto: list[Curve | Level] = []
     works, line = by_work(rows), 0
     for work, of_work in works.items():
         prefix = f"{work}, " if len(works) > 1 else ""
         for name, method_rows in lines_by_batch(of_work).items():
             if method_rows[0].cell.k != 0:
-                points = (PlotPoint.of(row.cell.batch, row.speedup) for row in method_rows)
+                points = (Point.of(row.cell.batch, row.speedup) for row in method_rows)
                 gains += curve_of(prefix + name, points, line)
             both = (
-                PlotPoint(1e3 / ms.mean, machine.mean)
+                Point(1e3 / ms.mean, machine.mean)
                 for row in method_rows
                 if (ms := row.mean_token_time_ms)
                 and (machine := row.figures.get("machine_tokens_per_s"))
             )
             pareto += curve_of(prefix + name, both, line)
             line += 1
-        best = (PlotPoint(size, gained.mean) for size, (_, gained) in envelope(of_work).items())
+        best = (Point(size, gained.mean) for size, (_, gained) in envelope(of_work).items())
         highest = curve_of(f"{prefix}the best K, 0 among them", best, line)
         gains += highest
         line += len(highest)
-    gains.append(HLine(name="no gain", y=1.0))
+    gains.append(Level(name="no gain", y=1.0))
     return (
         Panel(
             title=BY_BATCH,
@@ -184,7 +182,7 @@ def panels(rows: Sequence[Summary]) -> tuple[Panel, ...]:
     )
 
 
-def batch_figure(table: RunTable) -> Figure | None:
+def batch_figure(table: Table) -> Figure | None:
     """Return the panels by batch of a table; None for a run without batches."""
     at = [panel.title for panel in table.figure.panels].index(BY_BATCH) if table.further else -1
     return None if at < 0 else Figure(title=BY_BATCH, panels=table.figure.panels[at:])

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary
-from spsbench.reports.reporter import Curve, Figure, HLine, Panel, PlotPoint, curve_of
+from spsbench.reports.reporter import Curve, Figure, Level, Panel, Point, curve_of
 from spsbench.settings.cell import AUTO, Cell, constant
 from spsbench.settings.labels import NAMED, Names, setting
 from spsbench.spec import Spec
@@ -20,15 +20,15 @@ def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None
     `ceiling_ms` is the memory-bound minimum of the time of an ArS token (`bandwidth`).
     """
     horizon = max((s.horizon for s in rows), default=128)
-    times: list[Curve | HLine] = []
-    efficiency: list[Curve | HLine] = []
-    loop: list[Curve | HLine] = []
+    times: list[Curve | Level] = []
+    efficiency: list[Curve | Level] = []
+    loop: list[Curve | Level] = []
     for line, (label, members) in enumerate(lines_by_k(rows).items()):
         times += _times(members, label, line)
         efficiency += _curve(members, label, line, "efficiency")
         loop += _curve(members, label, line, "loop_time_ms")
     if ceiling_ms is not None:
-        times.append(HLine(name="memory bound of ArS", y=horizon * ceiling_ms / 1e3))
+        times.append(Level(name="memory bound of ArS", y=horizon * ceiling_ms / 1e3))
     panels = (
         (f"Time to {horizon} tokens (s)", times, True),
         ("Efficiency tau / (K + 1)", efficiency, False),
@@ -120,7 +120,7 @@ def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
     return times, measured
 
 
-def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | HLine]:
+def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Level]:
     """Return a curve of the mean times by K, with standard deviations, and a level for ArS."""
     timed, measured = horizon_times(members)
     if not measured:
@@ -130,10 +130,10 @@ def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | HL
         if s.cell.k:
             sd = s.spread["sd"] if s.spread and measured else None
             sides = (None, None) if sd is None else (time.mean - sd / 1e3, time.mean + sd / 1e3)
-            points.append(PlotPoint(s.cell.k, time.mean, sides[0], sides[1], time.loaded))
+            points.append(Point(s.cell.k, time.mean, sides[0], sides[1], time.loaded))
     best = min(points, key=lambda point: (point.y, point.x), default=None)
     return curve_of(label, points, line, best=best) + [
-        HLine(name=f"{label}, ArS", y=time.mean, line=line, loaded=time.loaded)
+        Level(name=f"{label}, ArS", y=time.mean, line=line, loaded=time.loaded)
         for s, time in timed
         if s.cell.k == 0
     ]
@@ -141,7 +141,7 @@ def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | HL
 
 def _curve(members: Sequence[Summary], label: str, line: int, figure: str) -> list[Curve]:
     """Return the curve of a figure by K, with intervals, from K = 0 on; [] without a value."""
-    points = (PlotPoint.of(s.cell.k or 0, s.figures.get(figure)) for s in members)
+    points = (Point.of(s.cell.k or 0, s.figures.get(figure)) for s in members)
     return curve_of(label, points, line)
 
 

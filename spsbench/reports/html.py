@@ -17,7 +17,7 @@ from spsbench.reports.page.data import (
     to_read,
 )
 from spsbench.reports.page.exhibits import exhibits, of_section
-from spsbench.reports.reporter import Report, RunTable, Section
+from spsbench.reports.reporter import Report, Section, Table
 from spsbench.reports.text import embed_json, markup
 
 SCRIPTS = (
@@ -112,7 +112,7 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def _about(tables: Sequence[RunTable], runs: Sequence[str]) -> dict[str, str]:
+def _about(tables: Sequence[Table], runs: Sequence[str]) -> dict[str, str]:
     """Return the provenance in words: models, tasks, machine, time and commit."""
     seen: dict[str, dict[str, None]] = {"runs": dict.fromkeys(runs)}
     for table in tables:
@@ -136,7 +136,7 @@ def _about(tables: Sequence[RunTable], runs: Sequence[str]) -> dict[str, str]:
     return {name: "; ".join(v for v in values if v) for name, values in seen.items()}
 
 
-def _lacking(tables: Sequence[RunTable]) -> Markup:
+def _lacking(tables: Sequence[Table]) -> Markup:
     """Return the lead of a page with interrupted runs: what each lacks; empty if all are whole."""
     lines = {
         f"{table.title.run}: {table.progress.remark}" if len(tables) > 1 else table.progress.remark

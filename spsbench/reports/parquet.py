@@ -5,7 +5,7 @@ from io import BytesIO
 from typing import Any
 
 from spsbench.metrics.rates import generation_metrics
-from spsbench.reports.reporter import Report, RunTable
+from spsbench.reports.reporter import Report, Table
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, method, setting
 from spsbench.settings.records import Record, RoundRecord
@@ -66,7 +66,7 @@ def _tree(r: RoundRecord) -> dict[str, Any]:
     return {**none, **({} if r.tree is None else r.tree._asdict()), "depth": r.depth}
 
 
-def _shared_columns(table: RunTable, cell: Cell, record: Record, names: Names) -> dict[str, Any]:
+def _shared_columns(table: Table, cell: Cell, record: Record, names: Names) -> dict[str, Any]:
     """Return the columns that the rows of a generation and of its rounds share."""
     return {
         "run": _unicode(table.title.run),

@@ -6,7 +6,7 @@ from io import BytesIO
 from typing import Any
 
 from spsbench.messages import visible
-from spsbench.reports.reporter import Curve, Figure, HLine, Panel
+from spsbench.reports.reporter import Curve, Figure, Level, Panel
 
 # Okabe-Ito palette, distinct under common colour blindness; markers differ as well
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -155,7 +155,7 @@ def _draw_panel(axes: Any, panel: Panel, names: bool) -> None:
         _rows(axes, panel, names)
         return
     for item in panel.items:
-        if isinstance(item, HLine):
+        if isinstance(item, Level):
             _level(axes, item)
         else:
             _curve(axes, item)
@@ -196,7 +196,7 @@ def _rows(axes: Any, panel: Panel, names: bool) -> None:
     lengths = [0.0] * len(panel.rows)
     for item in panel.items:
         colour = MUTED if item.line is None else COLOURS[item.line % len(COLOURS)]
-        if isinstance(item, HLine):
+        if isinstance(item, Level):
             axes.axvline(item.y, color=colour, linestyle=":", linewidth=1)
             continue
         rows, values = [int(p.x) for p in item.points], [p.y for p in item.points]
@@ -222,7 +222,7 @@ def _rows(axes: Any, panel: Panel, names: bool) -> None:
     axes.margins(x=0.12)
 
 
-def _level(axes: Any, level: HLine) -> None:
+def _level(axes: Any, level: Level) -> None:
     """Draw a baseline dashed or a bound dotted."""
     colour = MUTED if level.line is None else COLOURS[level.line % len(COLOURS)]
     style = ":" if level.line is None else "--"

@@ -19,7 +19,7 @@ from spsbench.store.progress import Progress
 from spsbench.store.starts import Start
 
 
-class PlotPoint(NamedTuple):
+class Point(NamedTuple):
     """A value with an optional interval or spread."""
 
     x: float
@@ -29,7 +29,7 @@ class PlotPoint(NamedTuple):
     loaded: bool = False  # timed while other work used the machine
 
     @classmethod
-    def of(cls, x: float, estimate: Estimate | None) -> "PlotPoint | None":
+    def of(cls, x: float, estimate: Estimate | None) -> "Point | None":
         """Return the point of an estimate with its interval; None without one."""
         return None if estimate is None else cls(x, *estimate[:3], estimate.loaded)
 
@@ -39,21 +39,21 @@ class Curve:
     """Points of one colour; in a panel with rows, x is the number of a row."""
 
     name: str
-    points: tuple[PlotPoint, ...]
+    points: tuple[Point, ...]
     line: int  # index of the line; selects colour and marker in all panels
-    best: PlotPoint | None = None  # the optimum
+    best: Point | None = None  # the optimum
     dense: bool = False  # too many points for a marker each
     joined: bool = True  # by a line, in the order of x
 
 
-def curve_of(name: str, points: Iterable[PlotPoint | None], line: int, **look: Any) -> list[Curve]:
+def curve_of(name: str, points: Iterable[Point | None], line: int, **look: Any) -> list[Curve]:
     """Return the curve of the points that are not None, with the fields `look`; [] without any."""
     known = tuple(point for point in points if point is not None)
     return [Curve(name=name, points=known, line=line, **look)] if known else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HLine:
+class Level:
     """A horizontal line: a value that does not depend on x."""
 
     name: str
@@ -69,7 +69,7 @@ class Panel:
     title: str = ""
     x: str  # axis labels with units
     y: str = ""
-    items: tuple[Curve | HLine, ...]
+    items: tuple[Curve | Level, ...]
     whole: bool = False  # x is an integer
     from_zero: bool = False  # y starts at 0
     empty: str = ""  # reason why the panel is empty
@@ -133,7 +133,7 @@ class Title:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunTable:
+class Table:
     """Comparable rows: a run, on one machine."""
 
     title: Title
@@ -175,7 +175,7 @@ class Report:
     """A document of tables and sections."""
 
     title: str
-    tables: Sequence[RunTable]
+    tables: Sequence[Table]
     sections: Sequence[Section] = ()  # findings, for formats that support sections
     width: int = 160  # columns of the medium, for text
     plain: bool = False  # ASCII only

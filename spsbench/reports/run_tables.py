@@ -35,7 +35,7 @@ from spsbench.reports.remarks import (
     sameness,
     seed_lines,
 )
-from spsbench.reports.reporter import Report, RunTable, Section, Title
+from spsbench.reports.reporter import Report, Section, Table, Title
 from spsbench.reports.text import json
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
@@ -169,7 +169,7 @@ def report_on(
     return Report(", ".join(dict.fromkeys(names)), tables, sections=sections)
 
 
-def run_tables(folder: Path) -> list[RunTable]:
+def run_tables(folder: Path) -> list[Table]:
     """Return the tables of a run: one; records of unlike machines have no times.
 
     Raises:
@@ -207,7 +207,7 @@ def _pool_records(source: RunData) -> Iterator[Record]:
     return source.records(timed=len(source.machines()) < 2)
 
 
-def _sections(source: RunData, tables: Sequence[RunTable]) -> Iterator[Section]:
+def _sections(source: RunData, tables: Sequence[Table]) -> Iterator[Section]:
     """Yield a section for each audit stored with a run, under the table of its cell."""
     for audit in read_audits(source.folder):
         cell = (audit.get("settings") or {}).get("id")
@@ -222,7 +222,7 @@ def _sections(source: RunData, tables: Sequence[RunTable]) -> Iterator[Section]:
         yield audit_section(audit, run, sum(row.n + row.failures for _, row in audited) or None)
 
 
-def _table(source: RunData) -> RunTable:
+def _table(source: RunData) -> Table:
     """Return the table of a run with digests and progress; a remark if unfinished."""
     identity = {
         "models": digests(source.manifest.fingerprint, source.cells),
@@ -238,7 +238,7 @@ def _table(source: RunData) -> RunTable:
     return replace(table, identity=identity, progress=run_progress, remarks=remarks)
 
 
-def _of_run(source: RunData, seen: set[Key]) -> RunTable:
+def _of_run(source: RunData, seen: set[Key]) -> Table:
     """Return the table of a run's records alone; `seen` collects their keys."""
     machines = source.machines()
     pooled = len(machines) < 2
@@ -332,7 +332,7 @@ def make_table(
     ceiling_ms: float | None = None,
     paper: bool = False,
     **about: Any,
-) -> RunTable:
+) -> Table:
     """Build a table with columns, remarks and figure.
 
     Args:
@@ -343,7 +343,7 @@ def make_table(
     """
     whole = [row for row in rows if row.group is None]
     seeds = over_seeds(whole)
-    return RunTable(
+    return Table(
         title=title,
         rows=rows,
         columns=table_columns(rows),

@@ -25,11 +25,11 @@ from spsbench.reports.columns import (
     names,
     paper_value,
 )
-from spsbench.reports.reporter import Report, RunTable, TextTable
+from spsbench.reports.reporter import Report, Table, TextTable
 from spsbench.settings.labels import method
 
 
-def body(table: RunTable, show: Show = full, *, terse: bool = False) -> TextTable:
+def body(table: Table, show: Show = full, *, terse: bool = False) -> TextTable:
     """Return a table as text; `terse` shortens the counts.
 
     Names other than method and setting are omitted if all rows agree, to save width;
@@ -176,7 +176,7 @@ def report_markdown(report: Report) -> str:
     return f"# {markdown_text(report.title)}\n\n{text}"
 
 
-def _markdown_tables(table: RunTable) -> str:
+def _markdown_tables(table: Table) -> str:
     """Return a table and its further ones as Markdown, with titles."""
     title = table.title
     text = [f"## {markdown_text(title.run)}", ""]
@@ -221,7 +221,7 @@ def latex(report: Report) -> str:
     return "\n".join(map(_latex_table, report.tables))
 
 
-def _latex_table(table: RunTable) -> str:
+def _latex_table(table: Table) -> str:
     """Return a table as LaTeX, with its remarks below."""
     text_table = body(table)
     names, figures = text_table.names, len(text_table.headings) - text_table.names
@@ -310,7 +310,7 @@ def json(report: Report) -> str:
     return encoder.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def _json_table(table: RunTable) -> dict[str, object]:
+def _json_table(table: Table) -> dict[str, object]:
     """Return a table as plain values, with identity, remarks, figures by seed, and rows."""
     return {
         "schema": SCHEMA,

@@ -23,7 +23,10 @@ from spsbench.settings.execution import PROCESSES, Workers
 from spsbench.workers.work import TICK, Pool, Runner, Work, worker_lost
 
 SET_PARENT_DEATH_SIGNAL = 1  # an option of prctl
-PROGRAM = "import sys; sys.path[:] = {}; from spsbench.workers.map_units import serve; serve({})"
+PROGRAM = (
+    "import sys; sys.path[:] = {}; from spsbench.workers.map_units import serve_units; "
+    "serve_units({})"
+)
 
 
 def map_units(

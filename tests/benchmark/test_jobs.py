@@ -116,7 +116,7 @@ def test_a_bug_is_no_failure_of_a_sample(loaded):
 
 
 def test_other_work_on_the_machine_flags_a_record(loaded, monkeypatch):
-    monkeypatch.setattr(bench, "loaded", lambda before, after: True)
+    monkeypatch.setattr(bench, "was_disturbed", lambda before, after: True)
     job = next(part_jobs(part(BASE), [Sample("a", "the cat")], 0))
     assert run_job(job, loaded).flags == ("loaded",)
 

@@ -57,7 +57,7 @@ class MadeUp:
 def conducted(tmp_path, monkeypatch):
     def conduct(*, dies=lambda unit: False, environment=SAME, most=1000):
         inline(monkeypatch, dies, lambda work: MadeUp(work.expected, environment))
-        monkeypatch.setattr(maker, "environment", lambda folders: SAME)
+        monkeypatch.setattr(maker, "describe_worker", lambda folders: SAME)
         monkeypatch.setattr(maker, "folders_for", lambda *_: {})
         manifest = Manifest(
             experiment=RUN.described(),

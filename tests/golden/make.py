@@ -57,7 +57,7 @@ def records() -> list[Record]:
                         for r in one.rounds]  # fmt: skip
                 seen = [2.5] * len(one.rounds)
                 changed = replace(changed, flags=("first",), laws=laws, distance=0.5, experts=seen)
-                changed = replace(changed, peak_memory_mib=1234.5)
+                changed = replace(changed, peak_memory_mib=1234.5, peak_gpu_mib=234.5)
                 changed = replace(changed, machine_seconds=0.5, empty_seconds=0.125)
                 changed = replace(changed, masks=4, mask_seconds=0.25, forced=1, closed=1)
                 changed = replace(changed, removed_nats=0.5, thinking=True)

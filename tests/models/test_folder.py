@@ -197,7 +197,7 @@ def test_code_of_the_model_needs_trust_and_a_commit(broken, monkeypatch):
     edit(broken / "config.json", model_type="own")
     refused(broken, DataError)
     check(broken, trust_remote_code=True)
-    monkeypatch.setattr(folder, "fetch", lambda ref, access: broken)
+    monkeypatch.setattr(folder, "fetch_snapshot", lambda ref, access: broken)
     spec = ModelSpec("org/own", trust_remote_code=True)
     for revision in (None, "main", "abc123"):
         with pytest.raises(DataError):

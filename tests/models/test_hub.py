@@ -30,7 +30,7 @@ for task in json.load(sys.stdin):
     try:
         with lines_to(said.append):
             trust = task.get("trust", False)
-            folder = hub.fetch(
+            folder = hub.fetch_snapshot(
                 ModelSpec(task["id"], task.get("revision"), trust_remote_code=trust),
                 Access(offline=task.get("offline", False),
                        allow_pickle=task.get("allow_pickle", False)))

@@ -159,8 +159,8 @@ def on_a_device(module: str, walk: Callable[[Parts], float]) -> Callable[[Parts]
     def on_tensors(parts: Parts) -> float:
         rules, nowhere = "spsbench.methods.verifiers.", {}.get  # None for every tensor
         with (
-            patch(f"{rules}{module}.on_host", nowhere),
-            patch(f"{rules}walk_down.on_host", nowhere),
+            patch(f"{rules}{module}.host_numbers", nowhere),
+            patch(f"{rules}walk_down.host_numbers", nowhere),
         ):
             return walk(parts)
 

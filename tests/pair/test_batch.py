@@ -65,7 +65,7 @@ def test_a_row_that_fails_is_named_and_the_others_go_on(
             raise decode.NonFiniteError(f"non-finite logits at position {position}")
         return read(draft, q, verdict, position, *more)
 
-    monkeypatch.setattr(decode, "read", fails)
+    monkeypatch.setattr(decode, "fetch_verdict", fails)
     with pytest.raises(BatchError) as error:
         pair.generate(PROMPTS, seed=4)
     others = [None if text is None else text.tokens for text in error.value.texts]

@@ -100,7 +100,7 @@ def parts(clock, models, monkeypatch):
     slow(Sps, "__call__", lambda *_: takes["rule"])
     slow(PhiloxRound, "uniform", lambda *_: takes["noise"])
     slow(Warp, "__call__", lambda warp, logits: takes["warp"] * len(logits))
-    monkeypatch.setattr(measuring, "loaded", lambda *readings: False)
+    monkeypatch.setattr(measuring, "was_disturbed", lambda *readings: False)
     return takes
 
 

@@ -19,7 +19,7 @@ from spsbench.reports.figure1 import figure1, horizon_times
 from spsbench.reports.parquet import parquet
 from spsbench.reports.plots import draw_figure, svg
 from spsbench.reports.remarks import ceilings
-from spsbench.reports.reporter import Curve, Figure, Panel, PlotPoint, Report, Title
+from spsbench.reports.reporter import Curve, Figure, Panel, Point, Report, Title
 from spsbench.reports.run_tables import make_table, report_on
 from spsbench.reports.table import report_text
 from spsbench.reports.text import body, csv, csv_text, json, latex, report_markdown
@@ -142,11 +142,11 @@ def test_a_figure_is_numbers_before_it_is_a_picture():
     figure = figure1([replace(ARS, horizon_time_ms=TIME), reached], "run", ceiling_ms=5.0)
     times, efficiency, loop = figure.panels
     curve, baseline, bound = times.items
-    assert (curve.points, curve.best) == ((PlotPoint(4, 0.9),), PlotPoint(4, 0.9))
+    assert (curve.points, curve.best) == ((Point(4, 0.9),), Point(4, 0.9))
     assert (baseline.y, baseline.line, bound.y, bound.line) == (0.9, curve.line, 0.64, None)
     assert efficiency.items == ()
     assert svg(replace(figure, panels=(times,))) == svg(replace(figure, panels=(times,)))
-    assert loop.items[0].points == (PlotPoint(4, 9.0, 8.0, 11.0),)
+    assert loop.items[0].points == (Point(4, 9.0, 8.0, 11.0),)
 
 
 def test_rows_are_the_records():
@@ -175,7 +175,7 @@ def test_rows_are_the_records():
 
 def test_one_panel_has_room_for_its_plot_beside_long_names():
     names = [f"{number}{'a long name ' * 11}" for number in range(4)]
-    points = (PlotPoint(1, 1), PlotPoint(2, 2))
+    points = (Point(1, 1), Point(2, 2))
     curves = tuple(Curve(name=name, points=points, line=i) for i, name in enumerate(names))
     canvas = draw_figure(Figure(title="", panels=(Panel(x="x", y="y", items=curves),)))
     canvas.savefig(io.BytesIO())
@@ -201,7 +201,7 @@ def test_panels_of_one_title_share_an_axis_that_shows_every_point():
         Panel(
             title=title,
             x="x",
-            items=(Curve(name="c", points=(PlotPoint(1, y),), line=0),),
+            items=(Curve(name="c", points=(Point(1, y),), line=0),),
             from_zero=title == "a",
         )
         for title, y in (("a", 0.3), ("a", 0.9), ("b", 5.0))

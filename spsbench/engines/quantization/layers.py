@@ -144,9 +144,10 @@ def quantised_layers(model: nn.Module) -> list[tuple[nn.Module, str, QuantisedLi
 @torch.inference_mode()
 def dequantise(model: PreTrainedModel) -> None:
     """Give `model` plain layers over the very numbers that its codes stand for, in place."""
-    if model.device.type != "cpu" and quantised_layers(model):
+    layers = quantised_layers(model)
+    if layers and next(model.parameters()).device.type != "cpu":
         log.info("note: int8 and int4 run as float32 on a GPU, which reads twice bfloat16's bytes")
     wide = torch.promote_types(model.dtype, torch.float32)
     kind = stock_linear if wide == model.dtype else WideLinear
-    for parent, name, layer in quantised_layers(model):
+    for parent, name, layer in layers:
         setattr(parent, name, kind(layer.codes.dense(wide), layer.bias))

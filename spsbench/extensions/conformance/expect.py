@@ -72,7 +72,7 @@ def read_expectation(path: Path) -> Expectation:
     Raises:
         DataError: other fields than such a file has. SpsError: as `read_toml`.
     """
-    what = "a file of --write-expect"
+    what = "an expectation that `write_expect` wrote"
     try:
         return msgspec.convert(read_toml(path, what), Expectation)
     except msgspec.ValidationError as error:

@@ -61,7 +61,7 @@ def write_vectors(path: Path, specs: Sequence[Spec] = ()) -> int:
         UsageError: another ending, or a rule that changes the distribution.
     """
     if path.suffix not in (".json", ".txt"):
-        raise UsageError(f"--vectors {path}: expected a name that ends in .json or .txt")
+        raise UsageError(f"`vectors` {path}: expected a name that ends in .json or .txt")
     check_replaceable(path)
     ours = [Spec(e.name) for e in BUILT_IN if e.kind == "verifiers" and e.guarantee == "exact"]
     vectors = [vector for spec in specs or ours for vector in vectors_of(spec)]
@@ -85,7 +85,7 @@ def vectors_of(spec: Spec) -> Iterator[dict[str, Any]]:
     """
     rule: Verifier = make("verifiers", spec)
     if rule.guarantee is not Guarantee.EXACT:
-        raise UsageError(f"--verifier {spec} with --vectors: expected an exact rule")
+        raise UsageError(f"`verifier` {spec} with `vectors`: expected an exact rule")
     for shape in SHAPES:
         chain = shape in CHAINS
         for drawn in Drawn if len(shape) > 0 else [Drawn.IID]:

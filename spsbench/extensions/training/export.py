@@ -18,7 +18,7 @@ from spsbench.extensions.training.texts import TargetTexts
 from spsbench.heads.head import TRAINING, mark_of
 from spsbench.reports.html import html
 from spsbench.reports.plots import png
-from spsbench.reports.reporter import Curve, Figure, Panel, PlotPoint, Report, Section, TextTable
+from spsbench.reports.reporter import Curve, Figure, Panel, Point, Report, Section, TextTable
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import flag_of
 from spsbench.store.atomic import replace_file
@@ -81,20 +81,20 @@ def curve(points: Sequence[Evaluation], title: str) -> Figure:
         Curve(
             name=f"depth {d + 1}",
             line=number,
-            points=tuple(PlotPoint(point.step, *point.acceptance.alpha[d]) for point in points),
+            points=tuple(Point(point.step, *point.acceptance.alpha[d]) for point in points),
         )
         for number, d in enumerate(plotted_depths)
     )
     tau = Curve(
         name=f"K = {depth}",
         line=len(plotted_depths),
-        points=tuple(PlotPoint(point.step, point.acceptance.tau(depth)) for point in points),
+        points=tuple(Point(point.step, point.acceptance.tau(depth)) for point in points),
     )
     panels = [
         Panel(title="Acceptance", x="steps", y="alpha", items=alphas, from_zero=True),
         Panel(title="Tokens a round", x="steps", y="tau", items=(tau,)),
     ]
-    gains = tuple(PlotPoint(point.step, point.gain.speedup) for point in points if point.gain)
+    gains = tuple(Point(point.step, point.gain.speedup) for point in points if point.gain)
     if gains:
         gained = Curve(name="at the best K", line=len(plotted_depths) + 1, points=gains)
         panels.append(Panel(title="Predicted", x="steps", y="speed-up", items=(gained,)))

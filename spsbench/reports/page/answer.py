@@ -18,7 +18,7 @@ from spsbench.metrics.text_checks import Same
 from spsbench.reports.columns import full
 from spsbench.reports.page.exhibits import drawn_numbers
 from spsbench.reports.plots import inline_svg
-from spsbench.reports.reporter import Figure, RunTable, Section, Status, TextTable
+from spsbench.reports.reporter import Figure, Section, Status, Table, TextTable
 from spsbench.reports.text import body, escape_piece, markup
 from spsbench.settings.cell import EXACT, GUARANTEES, Cell
 from spsbench.settings.labels import Names
@@ -61,7 +61,7 @@ class PageAnswer(NamedTuple):
 
 
 def answers(
-    table: RunTable, same: dict[str, Same | None], audits: Mapping[str, Section] = NONE
+    table: Table, same: dict[str, Same | None], audits: Mapping[str, Section] = NONE
 ) -> list[PageAnswer]:
     """Return an answer for each task, setting and target with drafting; `audits` are by cell."""
     names = Names(row.cell for row in table.whole)
@@ -71,7 +71,7 @@ def answers(
 
 
 def _answer(
-    table: RunTable,
+    table: Table,
     rows: Sequence[Summary],
     names: Names,
     same: dict[str, Same | None],
@@ -233,7 +233,7 @@ def figure_html(figure: Figure) -> Markup:
     return Markup(HTML.exhibit(figure, title, says, plot, terms, table))
 
 
-def table_html(table: RunTable) -> Markup:
+def table_html(table: Table) -> Markup:
     """Return the HTML of a table with all figures."""
     text = body(table, full)
     figures = {column.heading: column.figure for column in table.columns}

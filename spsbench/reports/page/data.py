@@ -12,7 +12,7 @@ from spsbench.metrics.text_checks import compare_method_texts
 from spsbench.reports.columns import ABSENT, full
 from spsbench.reports.page.exhibits import exhibit
 from spsbench.reports.page.token_origins import local_tokenizer, trace
-from spsbench.reports.reporter import Figure, HLine, Panel, PlotPoint, RunTable, TextTable, curve_of
+from spsbench.reports.reporter import Figure, Level, Panel, Point, Table, TextTable, curve_of
 from spsbench.reports.text import escape_piece
 from spsbench.settings.cell import AUTO, Cell
 from spsbench.settings.labels import Names
@@ -76,7 +76,7 @@ class TableSums:
             self.kept.append(record)
 
 
-def run_names(tables: Sequence[RunTable]) -> list[str]:
+def run_names(tables: Sequence[Table]) -> list[str]:
     """Return a short name of each table: its own, or a number; empty for a single one."""
     names = [escape_piece(table.title.run, LINE) for table in tables]
     if len(names) < 2:
@@ -85,7 +85,7 @@ def run_names(tables: Sequence[RunTable]) -> list[str]:
     return names if short else [f"run {number}" for number in range(1, len(names) + 1)]
 
 
-def aggregate_tables(tables: Sequence[RunTable]) -> list[TableSums]:
+def aggregate_tables(tables: Sequence[Table]) -> list[TableSums]:
     """Return the sums of each table's records; samples have one number in all tables."""
     numbers: dict[str, int] | None = {} if len(tables) > 1 else None
     aggregates = []
@@ -143,7 +143,7 @@ class PairedCells(NamedTuple):
 
 
 def paired_runs(
-    tables: Sequence[RunTable], aggregates: Sequence[TableSums], run_names: Sequence[str]
+    tables: Sequence[Table], aggregates: Sequence[TableSums], run_names: Sequence[str]
 ) -> list[PairedCells]:
     """Compare the cells of later tables with those of the same task and names in the first."""
     names = [Names(sums.cells.values()) for sums in aggregates]
@@ -195,8 +195,8 @@ def run_differences(pairs: Sequence[PairedCells], base: str) -> tuple[Figure | N
     names = tuple(f"{pair.name}, {pair.run}" for pair in pairs)
     panels, rows = [], []
     for title in titles:
-        values = (PlotPoint.of(at, pair.differences.get(title)) for at, pair in enumerate(pairs))
-        none = HLine(name="no difference", y=1.0 if title == TIMES else 0.0)
+        values = (Point.of(at, pair.differences.get(title)) for at, pair in enumerate(pairs))
+        none = Level(name="no difference", y=1.0 if title == TIMES else 0.0)
         curves = curve_of("difference", values, 0)
         panels.append(Panel(title=title, x="", items=(none, *curves), rows=names))
     for pair in pairs:

@@ -18,11 +18,11 @@ from spsbench.reports.figure1 import by_k, lines_by_k
 from spsbench.reports.reporter import (
     Curve,
     Figure,
-    HLine,
+    Level,
     Panel,
-    PlotPoint,
-    RunTable,
+    Point,
     Section,
+    Table,
     curve_of,
 )
 from spsbench.reports.text import labels
@@ -39,9 +39,7 @@ Rows = Sequence[tuple[Summary, PaperRow | None]]
 """The rows of a table over all categories, each with the paper's."""
 
 
-def exhibits(
-    table: RunTable, times: Mapping[str, "array[float]"], *, answered: bool
-) -> list[Figure]:
+def exhibits(table: Table, times: Mapping[str, "array[float]"], *, answered: bool) -> list[Figure]:
     """Return the exhibits of a table that have something to show.
 
     Args:
@@ -81,11 +79,11 @@ def drawn_numbers(figure: Figure) -> list[list[str]]:
     cells = []
     for panel in figure.panels:
         for item in panel.items:
-            points = (PlotPoint(0, item.y),) if isinstance(item, HLine) else item.points
+            points = (Point(0, item.y),) if isinstance(item, Level) else item.points
             thinned = points[:: max(1, len(points) // 10)] if len(points) > 20 else points
             for x, *values, loaded in thinned:
                 at = panel.rows[int(x)] if panel.rows else f"{x:.4g}"
-                place = "all" if isinstance(item, HLine) else at
+                place = "all" if isinstance(item, Level) else at
                 texts = ["" if value is None else f"{value:.4f}" for value in values]
                 texts[0] += "*" * loaded
                 cells.append([panel.title or panel.y or panel.x, item.name, place, *texts])
@@ -105,7 +103,7 @@ def exhibit(name: str, panels: Sequence[Panel], **values: str) -> Figure | None:
     return Figure(title=title, panels=drawn, says=says, terms=(*terms,), id=name) if drawn else None
 
 
-def _against_k(table: RunTable) -> Figure | None:
+def _against_k(table: Table) -> Figure | None:
     """Return the plots by K; None unless some line has more than two values of K."""
     if not any(len(line) > 2 for line in lines_by_k(table.whole).values()):
         return None
@@ -114,7 +112,7 @@ def _against_k(table: RunTable) -> Figure | None:
     return exhibit("against-k", [*table.figure.panels[:3], *more])
 
 
-def _by_batch(table: RunTable) -> Figure | None:
+def _by_batch(table: Table) -> Figure | None:
     """Return the plots by batch; None where the table has no batches."""
     figure = batch_figure(table)
     return None if figure is None else exhibit("by-batch", figure.panels)
@@ -133,19 +131,17 @@ def _headlines(rows: Rows, names: Names) -> Iterator[Figure]:
         methods = tuple(labels([names.how(row.cell) for row, _ in of_work], LINE))
         panels = []
         for figure, title in figures:
-            points = [
-                PlotPoint.of(at, row.figures.get(figure)) for at, (row, _) in enumerate(of_work)
-            ]
+            points = [Point.of(at, row.figures.get(figure)) for at, (row, _) in enumerate(of_work)]
             paper_points = [
-                PlotPoint(at, value)
+                Point(at, value)
                 for at, (_, paper) in enumerate(of_work)
                 if points[at] and paper and (value := paper_value(paper, figure)) is not None
             ]
             ours = _curve("measured" if not figure.startswith("terms.") else "predicted", points, 0)
             theirs = _curve("the paper's (Chinchilla, another machine)", paper_points, 1)
-            items: list[Curve | HLine] = [*ours, *(theirs if ours else [])]
+            items: list[Curve | Level] = [*ours, *(theirs if ours else [])]
             if ours and "speedup" in figure:
-                items.append(HLine(name="as fast as ArS", y=1.0))
+                items.append(Level(name="as fast as ArS", y=1.0))
             panels.append(Panel(title=title, x="", items=tuple(items), rows=methods))
         if drawn := exhibit("headlines", panels):
             title = f"{drawn.title}{': ' * bool(work)}{work}"
@@ -168,7 +164,7 @@ def _by_position(rows: Rows, names: Labels) -> Figure | None:
             for line, row in enumerate(of_rows)
             for curve in _curve(
                 names[row.cell.id],
-                [PlotPoint.of(at, rate) for at, rate in enumerate(getattr(row, figure), start=1)],
+                [Point.of(at, rate) for at, rate in enumerate(getattr(row, figure), start=1)],
                 line,
                 joined=True,
             )
@@ -188,7 +184,7 @@ def _latency(rows: Rows, names: Labels, times: Mapping[str, "array[float]"]) -> 
         if len(values) > 1:
             shares = np.linspace(0, 100, min(QUANTILES, len(values)))
             quantiles = np.percentile(values, shares)
-            points = [PlotPoint(*pair) for pair in zip(quantiles, shares, strict=True)]
+            points = [Point(*pair) for pair in zip(quantiles, shares, strict=True)]
             name = names[row.cell.id]
             curves.append(Curve(name=name, points=tuple(points), line=line, dense=True))
     x, y = "ms a token, mean of a generation", "generations that are faster, %"
@@ -201,7 +197,7 @@ def _parts(rows: Rows, names: Labels) -> Figure | None:
     curves = []
     for line, (name, figure) in enumerate(SHARES):
         points = [
-            PlotPoint(at, loop.mean * share.mean, None, None, loop.loaded)
+            Point(at, loop.mean * share.mean, None, None, loop.loaded)
             for at, (row, loop) in enumerate(loops)
             if (share := getattr(row, figure)) is not None
         ]
@@ -246,14 +242,14 @@ def _prediction_figure(rows: Rows, names: Labels) -> Figure | None:
     if not curves:
         return None
     xs = [point.x for curve in curves for point in curve.points]
-    ends = tuple(PlotPoint(x, x) for x in (min(xs), max(xs)))
+    ends = tuple(Point(x, x) for x in (min(xs), max(xs)))
     line = Curve(name="measured as predicted", points=ends, line=len(rows), dense=True)
     return exhibit("predicted", [Panel(x="predicted", y="measured", items=(line, *curves))])
 
 
-def _against(x: Estimate | None, y: Estimate | None) -> PlotPoint | None:
-    return None if x is None else PlotPoint.of(x.mean, y)
+def _against(x: Estimate | None, y: Estimate | None) -> Point | None:
+    return None if x is None else Point.of(x.mean, y)
 
 
-def _curve(name: str, points: Iterable[PlotPoint | None], line: int, **look: bool) -> list[Curve]:
+def _curve(name: str, points: Iterable[Point | None], line: int, **look: bool) -> list[Curve]:
     return curve_of(name, points, line, **{"joined": False, **look})

@@ -88,7 +88,7 @@ def test_a_rotation_that_errs_is_found_out(monkeypatch):
     def errs(stock, q, k, cos, sin):
         return LLAMA(q, k, sin, cos)
 
-    monkeypatch.setattr(fused_modules, "rotated", errs)
+    monkeypatch.setattr(fused_modules, "rotate", errs)
     monkeypatch.setattr(fused_modules, "usual", lambda stock: True)
     model, tape, lm = session()
     found = fed(lm, 6)

@@ -34,7 +34,7 @@ def measured(tmp_path, monkeypatch):
     """Nothing is known yet, and a measurement finds `FAR` at once; the measured types."""
     found = []
     monkeypatch.setattr(tuning, "_current", {})
-    monkeypatch.setattr(tuning, "place", lambda: tmp_path / "kept.json")
+    monkeypatch.setattr(tuning, "tuning_file", lambda: tmp_path / "kept.json")
     monkeypatch.setattr(
         tuning, "prefetch_seconds", lambda dtype, *_: found.append(dtype) or times(FAR)
     )

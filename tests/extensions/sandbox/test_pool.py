@@ -56,7 +56,7 @@ def test_only_the_wall_clock_means_again_and_alone(monkeypatch):
             return BUSY if source == "slow" else ENDLESS
         return BUSY if source == "disturbed" and tries[source] == 1 else PASSED
 
-    monkeypatch.setattr(scoring, "run", run)
+    monkeypatch.setattr(scoring, "run_program", run)
     found = judged(programs("disturbed", "slow", "endless", *"abcdefgh"), workers=4)
     assert len(found) == 11
     assert tries == {"disturbed": 2, "slow": 2, "endless": 1, **dict.fromkeys("abcdefgh", 1)}

@@ -85,6 +85,11 @@ def _read(term: str, allow_pickle: bool, *, several: bool) -> Adapter:
         raise adapter.error(
             f"a LoRA with {key}, which is not merged", "one that acts on all tokens"
         )
+    for key in ("r", "lora_alpha", "alpha", "rank_pattern", "alpha_pattern"):
+        value = config.get(key)
+        for number in value.values() if isinstance(value, dict) else [value]:
+            if not isinstance(number, int | float | None):
+                raise adapter.error(f"{key} has {number!r:.40} in {CONFIG}", "a number")
     adds = kind == "LORA" and all(config.get(n) in (v, None, []) for n, v in NOT_SUMMED.items())
     if not adds and (factor != 1 or several):
         raise adapter.error(

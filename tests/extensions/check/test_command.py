@@ -5,12 +5,15 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from spsbench.errors import Exit
 from spsbench.extensions.check.check import examine_server
+from spsbench.extensions.check.weights import load_weights
 from tests import variants
+from tests.adapters import save_adapter
 from tests.cli.forked import Forked
 from tests.extensions.check.stubs import Plan
 from tests.oracles.command import environment
@@ -47,6 +50,20 @@ def test_a_defect_exits_7_and_fills_a_page(sps, tmp_path):
     assert ran.code == Exit.BIAS
     assert ran.out.startswith("BIAS FOUND")
     assert "BIAS FOUND" in page.read_text()
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT's, and those it meets in transformers
+@pytest.mark.parametrize("named", [True, False], ids=["its adapter", "the base alone"])
+def test_a_server_of_an_adapter_holds_by_its_base_and_the_adapter_alone(sps, pair, tmp_path, named):
+    adapter = str(save_adapter(tmp_path / "style", Path(pair.target)))
+    model = load_weights(pair.target, adapter=adapter)
+    engine = Engine(model.score, load_weights(pair.draft).score, size=len(model.texts))
+    options = ("--only", "law", "--weights", pair.target, "--keep", str(tmp_path / "kept.jsonl"))
+    with serving(Stub(engine, encode=model.encode, model="style")) as url:
+        options += ("--adapter", adapter, "--model", "style") if named else ()
+        ran = sps("check", url, *QUICK, *options)
+    assert ran.code == (Exit.OK if named else Exit.DATA), ran.err
+    assert ran.out.count("HELD") == named
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -108,26 +109,60 @@ def test_a_c_program_reads_the_lines_and_a_wrong_verdict_fails(rule, tmp_path):
         assert ran.returncode == code, ran.stdout
 
 
-def test_the_rule_of_transformers_accepts_the_same_but_tokens_without_probability(
-    vectors, monkeypatch
-):
+def by_transformers():
     rule = pytest.importorskip("transformers.generation.utils")._speculative_sampling
-    apart, drawn_from = set(), list[int]()
+
+    def verify(q, p, draft):
+        ids, accepted = rule(torch.tensor([draft]), p.log()[None], len(draft), q.log()[None])
+        return ids[0].tolist(), int(accepted)
+
+    return verify
+
+
+def by_vllm():
+    """Its `rejection_sample` over the kernels of its CPU build."""
+    platforms = pytest.importorskip("vllm.platforms", reason="vLLM is not installed")
+    sampler = pytest.importorskip("vllm.v1.sample.rejection_sampler")
+    if not platforms.current_platform.is_cpu():
+        pytest.skip("this vLLM is built for another device than the CPU")
+    platforms.current_platform.import_kernels()
+    platforms.current_platform.register_triton_kernel_overrides()
+    every = {"all_greedy": False, "all_random": True, "generators": {}}
+    sampling = SimpleNamespace(temperature=torch.ones(1), **every)
+
+    def verify(q, p, draft):
+        n, q, p = len(draft), q.float(), p.float()
+        ids, ends, bonus = (torch.tensor(x).int() for x in (draft, [n], [[0]]))
+        rows = sampler.rejection_sample(ids, [n], n, ends, p, q[:-1].log(), bonus, sampling)
+        accepted = int((rows >= 0).sum()) - 1
+        return rows[0, : accepted + 1].tolist(), accepted
+
+    return verify
+
+
+@pytest.mark.filterwarnings("ignore:.*:FutureWarning")  # of what vLLM imports
+@pytest.mark.parametrize("foreign", [by_transformers, by_vllm])
+def test_a_rule_that_is_not_ours_accepts_the_same_but_tokens_without_probability(
+    foreign, vectors, monkeypatch
+):
+    verify, apart, drawn_from = foreign(), set(), list[int]()
     for vector in filter(lambda v: v["draft"], vectors("sps")):
-        p, q = (torch.tensor([vector[name]], dtype=torch.float64).log() for name in "pq")
-        draft, u = torch.tensor([vector["draft"]]), Given(vector).numbers["accept"]
-        monkeypatch.setattr(torch, "rand_like", lambda x, u=u: torch.tensor(u, dtype=x.dtype))
-        tokens, accepted = rule(draft, p, len(u), q)
-        a, due = int(accepted), vector["accepted"]
+        q, p = (torch.tensor(vector[name], dtype=torch.float64) for name in "qp")
+        draft, u, due = vector["draft"], Given(vector).numbers["accept"], vector["accepted"]
+        for name in ("rand", "rand_like"):
+            given = torch.tensor(u, dtype=torch.float64)
+            monkeypatch.setattr(torch, name, lambda *_, given=given, **__: given.clone())
+        tokens, a = verify(q, p, draft)
         if a != due:
-            apart.add((u[due], vector["q"][due][vector["draft"][due]]))
+            at = min(a, due)  # where the verdicts differ
+            apart.add((u[at], vector["q"][at][draft[at]]))
             continue
-        left = (q[0, a].exp() - (p[0, a].exp() if a < len(u) else 0)).clamp(min=0)
-        assert tokens[0, :-1].tolist() == vector["draft"][:a]
-        if left.sum() > 1e-12 and a < len(u) == 3 and (left > 0.02).sum() > 1:
-            drawn = [int(rule(draft, p, 3, q)[0][0, -1]) for _ in range(2000)]
+        left = (q[a] - (p[a] if a < len(u) else 0)).clamp(min=0)
+        assert tokens[:-1] == draft[:a]
+        if left.sum() > 1e-12 and a < len(u) <= 3 and (left > 0.02).sum() > 1:
+            drawn = [verify(q, p, draft)[0][-1] for _ in range(2000)]
             shares = torch.bincount(torch.tensor(drawn), minlength=len(left)) / len(drawn)
             assert (shares - left / left.sum()).abs().max() < 0.06  # five standard deviations
             drawn_from.append(a)
     assert drawn_from
-    assert apart == {(0.0, 0.0)}  # `u <= q / p` keeps it at u = 0: once in 2^24 draws
+    assert apart == {(0.0, 0.0)}  # `u <= q / p` keeps it at u = 0

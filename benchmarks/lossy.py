@@ -58,7 +58,7 @@ def slot_figures(prompts: int, tokens: int) -> dict[str, dict[str, float]]:
     rules = {name: make("verifiers", Spec.parse(name)) for name in LOSSY}
     sums = {name: dict.fromkeys(FIGURES, 0.0) for name in ("sps", *LOSSY)}
     count = 0
-    for number, sample in enumerate(islice(task.samples(lambda text: True), prompts)):
+    for number, sample in enumerate(islice(task.samples(lambda sample: True), prompts)):
         prompt = encode_text(loaded.tokenizer, sample.prompt)[-300:]
         generation = Generation(cell.auto_regressive, loaded, prompt, sample=str(number))
         for _ in generation:

@@ -29,7 +29,7 @@ from spsbench.models.tokenizers import encode_chat, encode_text
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import TaskPart, repeats_of
 from spsbench.settings.records import Key, Record
-from spsbench.settings.task import Sample
+from spsbench.settings.task import Fits, Sample
 from spsbench.store.run_folder import TURN
 from spsbench.tasks.drawing import take_samples
 from spsbench.tasks.reader import digest_of
@@ -45,45 +45,49 @@ class UnansweredError(SpsError):
 
 
 def job_prompt(
-    models: Room, cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
+    models: Room, cell: Cell, sample: Sample, before: Sequence[Mapping[str, str]] = ()
 ) -> list[int] | EnginePrompt:
-    """Return a prompt as tokens; for an engine elsewhere with its text or messages.
+    """Return a sample's prompt as tokens; for an engine elsewhere with its text or messages.
 
     Raises:
         DataError: as `encode` and `encode_chat`.
     """
     if not cell.elsewhere:
-        return prompt_ids(models, cell, prompt, before)
-    ids = models.tokenizer and prompt_ids(models, cell, prompt, before)
-    return EnginePrompt(job_messages(cell, prompt, before) if cell.chat else prompt, ids)
+        return prompt_ids(models, cell, sample, before)
+    ids = models.tokenizer and prompt_ids(models, cell, sample, before)
+    return EnginePrompt(job_messages(cell, sample, before) if cell.chat else sample.prompt, ids)
 
 
 def prompt_ids(
-    models: Room, cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
+    models: Room, cell: Cell, sample: Sample, before: Sequence[Mapping[str, str]] = ()
 ) -> list[int]:
-    """Return the tokens of a prompt; under `cell.chat` in the template, after a system message.
+    """Return the tokens of a sample's prompt; under `cell.chat` in the template, as messages.
 
     Raises:
         DataError: as `encode` and `encode_chat`.
     """
     if not cell.chat:
-        return encode_text(models.tokenizer, prompt)
-    return encode_chat(models.tokenizer, job_messages(cell, prompt, before), clock=models.clock)
+        return encode_text(models.tokenizer, sample.prompt)
+    return encode_chat(models.tokenizer, job_messages(cell, sample, before), clock=models.clock)
 
 
 def digest_of_ids(models: Room, cell: Cell, samples: Sequence[Sample]) -> str:
     """Return a digest of the tokens of some prompts, evenly spread; later turns are left out."""
-    prompts = [sample.prompt for sample in samples if sample.after is None]
-    chosen = prompts[:: max(1, len(prompts) // DIGESTED)]
-    return digest_of(json.dumps(prompt_ids(models, cell, prompt)) for prompt in chosen)[:16]
+    first = [sample for sample in samples if sample.after is None]
+    chosen = first[:: max(1, len(first) // DIGESTED)]
+    return digest_of(json.dumps(prompt_ids(models, cell, sample)) for sample in chosen)[:16]
 
 
 def job_messages(
-    cell: Cell, prompt: str, before: Sequence[Mapping[str, str]] = ()
+    cell: Cell, sample: Sample, before: Sequence[Mapping[str, str]] = ()
 ) -> list[Mapping[str, str]]:
-    """Return a prompt as messages, after the system message and the turns before it."""
-    start = [{"role": "system", "content": cell.system}] if cell.system else []
-    return [*start, *before, {"role": "user", "content": prompt}]
+    """Return a prompt as messages, after a system message and the turns before it.
+
+    A sample's own system message is taken in place of the cell's.
+    """
+    system = sample.system or cell.system
+    start = [{"role": "system", "content": system}] if system else []
+    return [*start, *before, {"role": "user", "content": sample.prompt}]
 
 
 class Answers:
@@ -169,7 +173,7 @@ def samples_of(part: TaskPart, models: Callable[[Cell], Room]) -> list[Sample]:
 
 def uncut(part: TaskPart) -> list[Sample]:
     """Return the samples of a part as in the data, without models."""
-    return take_samples(part.task.samples, lambda prompt: True, part.limit, part.sample_seed)
+    return take_samples(part.task.samples, lambda sample: True, part.limit, part.sample_seed)
 
 
 def key(job: Job) -> Key:
@@ -177,13 +181,13 @@ def key(job: Job) -> Key:
     return job.cell.id, job.sample.id, job.repeat
 
 
-def fitting(part: TaskPart, models: Callable[[Cell], Room]) -> Callable[[str], bool]:
+def fitting(part: TaskPart, models: Callable[[Cell], Room]) -> Fits:
     """Return a test of whether a prompt and its new tokens fit the shortest context of a part."""
     loads = [(models(cell), cell.max_new_tokens) for cell in part.cells]
     limits = [load.limit - new for load, new in loads if load.limit is not None]
     first, cell = loads[0][0], part.cells[0]
     room = min(limits, default=None)
-    return lambda prompt: room is None or len(prompt_ids(first, cell, prompt)) <= room
+    return lambda sample: room is None or len(prompt_ids(first, cell, sample)) <= room
 
 
 def run_job(
@@ -208,7 +212,7 @@ def run_job(
     generated, error = EMPTY, None
     try:
         earlier = answers.before(cell.id, sample, repeat) if answers is not None else []
-        prompt = job_prompt(models, cell, sample.prompt, earlier)
+        prompt = job_prompt(models, cell, sample, earlier)
         count = len(prompt) + cell.max_new_tokens
         if earlier and models.limit is not None and count > models.limit:
             raise UnansweredError(

@@ -149,7 +149,7 @@ class Maker(Work):
             record = run_job(job, models, answers=answers)
             if number == 0 and record.error is None:
                 cell = job.cell.but(json_schema=job.sample.json_schema or job.cell.json_schema)
-                warm_depths(cell, models, job_prompt(models, cell, job.sample.prompt))
+                warm_depths(cell, models, job_prompt(models, cell, job.sample))
             if size > 1:
                 batch = make_batch(job.cell)
                 few = [j._replace(cell=j.cell.but(max_new_tokens=WARM_UP_TOKENS)) for j in group]
@@ -206,7 +206,7 @@ def check_batch_memory(missing: Sequence[Job], models: Callable[[Cell], Loaded])
     batched = (job for job in missing if job.cell.batch > 1 and not job.cell.elsewhere)
     for cell, group in group_by(batched, lambda job: job.cell).items():
         loaded = models(cell)
-        lengths = [len(prompt_ids(loaded, cell, job.sample.prompt)) for job in group]
+        lengths = [len(prompt_ids(loaded, cell, job.sample)) for job in group]
         check_cache(cell, loaded, lengths, cell.batch)
 
 

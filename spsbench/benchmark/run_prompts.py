@@ -85,7 +85,7 @@ class RunPrompts:
         before = self._answers[cell.id].before(record.cell, sample, record.repeat)
         models = self._models(cell)
         models = replace(models, clock=self._clocks.get(record.key, models.clock))
-        ids = prompt_ids(models, cell, sample.prompt, before)
+        ids = prompt_ids(models, cell, sample, before)
         if len(ids) != record.prompt_tokens:
             raise DataError(
                 f"the prompt of {record.sample} has {len(ids)} tokens: expected the "

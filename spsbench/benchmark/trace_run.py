@@ -116,7 +116,7 @@ def trace_part(
                     return
                 sample, tokens = by_id[record.sample], record.tokens
                 before = answers.before(plain.id, sample, record.repeat)
-                prompt = prompt_ids(loaded, plain, sample.prompt, before)
+                prompt = prompt_ids(loaded, plain, sample, before)
                 rows = list(text.rows(prompt, tokens))
                 writer.add_text(text.written(record.key, prompt, tokens, record.finish, rows))
                 for draft in drafts:

@@ -146,7 +146,7 @@ class Planner:
     def outlook(self) -> Iterator[str]:
         """Yield generations and tokens by phase, and their sum; loads no model, writes nothing."""
         planning, cells = self.planning, self.cells
-        traced, held_back = self._prompts(lambda prompt: True)
+        traced, held_back = self._prompts(lambda sample: True)
         tokens, texts, real = cells[0].max_new_tokens, len(traced), 0
         if planning.trace:
             texts = 0
@@ -330,7 +330,7 @@ class Planner:
         tokens: list[int] = []
         for sample in samples:
             if len(tokens) < LONGEST:
-                tokens += prompt_ids(models, self._plain, sample.prompt)
+                tokens += prompt_ids(models, self._plain, sample)
         return tokens[:LONGEST]
 
     def _best(self, forecasts: Forecasts) -> list[Cell]:

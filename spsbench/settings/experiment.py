@@ -250,7 +250,7 @@ def make_parts(
         of_part = next(iter(chats.values())) if chat else None
         prompted = of_part or task
         if table.limit is not None:
-            count = sum(1 for _ in islice(prompted.samples(lambda prompt: True), table.limit))
+            count = sum(1 for _ in islice(prompted.samples(lambda sample: True), table.limit))
             if count < table.limit:
                 raise UsageError(
                     f"`limit` is {table.limit}: expected at most {count}, all of {spec}"

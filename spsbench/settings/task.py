@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-Fits = Callable[[str], bool]
-"""Does this prompt, with the tokens to come, fit the shorter of the two contexts?"""
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -21,6 +18,11 @@ class Sample:
     cut: bool = False  # its document was shortened to fit the context
     after: str | None = None  # the sample that this one is the next turn of, in a conversation
     json_schema: str = ""  # that its text follows, in place of the cell's
+    system: str = ""  # message before a conversation, in place of the cell's
+
+
+Fits = Callable[[Sample], bool]
+"""Does this sample's prompt, with the tokens to come, fit the shorter of the two contexts?"""
 
 
 class Metric(NamedTuple):

@@ -55,14 +55,14 @@ class PromptTask(Task):
             DataError: a prompt does not fit the context.
         """
         for sample in self._samples:
-            prompt = self.prompt(sample.prompt)
-            if not fits(prompt):
+            prompted = replace(sample, prompt=self.prompt(sample.prompt))
+            if not fits(prompted):
                 raise DataError(
                     f"prompt {sample.id!r} ({self.title}): expected it to fit the context with "
                     f"{self.max_new_tokens} tokens to come. Ask for fewer, or choose models with "
                     "a longer one"
                 )
-            yield replace(sample, prompt=prompt)
+            yield prompted
 
     @classmethod
     def online(cls, arguments: Mapping[str, Any]) -> bool:

@@ -30,13 +30,13 @@ def take_samples(
     """
     if limit is None or sample_seed is None:
         return list(islice(generate(fits), limit))
-    uncut = list(generate(lambda prompt: True))
+    uncut = list(generate(lambda sample: True))
     order = stratified_order(uncut, sample_seed)[:limit]
     drawn, by_id = set(order), dict[str, Sample]()
 
-    def fits_if_drawn(prompt: str) -> bool:
-        """Return whether a prompt fits; samples come one by one, so its place is known."""
-        return len(by_id) not in drawn or fits(prompt)
+    def fits_if_drawn(sample: Sample) -> bool:
+        """Return whether a sample fits; samples come one by one, so its place is known."""
+        return len(by_id) not in drawn or fits(sample)
 
     for sample in generate(fits_if_drawn):
         by_id[sample.id] = sample

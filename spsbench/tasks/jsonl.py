@@ -1,22 +1,25 @@
 """The user's prompts, from a file; ROUGE-2 scores those with references.
 
-A row is `{"id"?, "prompt" or "text", "reference"?, "group" or "category"?, "json_schema"?}`, or a
-question of Spec-Bench and MT-Bench, `{"question_id", "category", "turns", "reference"?}`; a line
-that is text, or a JSON string, is a prompt itself. A line for the user names all other fields. A
-chat model gets all turns, each after the answers to the turns before; a base model gets the first
-turn. The texts of a row follow its `json_schema`, in place of the one of the command.
+A row is `{"id"?, "prompt" or "text", "reference"?, "group" or "category"?, "json_schema"?,
+"system"?}`, or a question of Spec-Bench and MT-Bench, `{"question_id", "category", "turns",
+"reference"?}`; a line that is text, or a JSON string, is a prompt itself. A line for the user names
+all other fields. A chat model gets all turns, each after the answers to the turns before; a base
+model gets the first turn. The texts of a row follow its `json_schema`, and a chat begins with its
+`system`, each in place of the one of the command; a line for the user counts those that plain
+prompts do without.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from spsbench.errors import DataError
 from spsbench.settings.constraint import check_grammar, read_schema
-from spsbench.settings.task import Sample
+from spsbench.settings.task import Fits, Sample
 from spsbench.store.run_folder import TURN
 from spsbench.tasks import rouge
 from spsbench.tasks.base import PromptTask
@@ -24,7 +27,7 @@ from spsbench.tasks.reader import FileRow, drop_repeated, read_rows
 from spsbench.untrusted import cut
 
 FIELDS = frozenset(
-    ("id", "question_id", "reference", "group", "category", "json_schema")
+    ("id", "question_id", "reference", "group", "category", "json_schema", "system")
 )  # that a row may have beside its prompt
 MAX_NAMED = 8  # fields of a line
 
@@ -56,6 +59,7 @@ class Jsonl(PromptTask):
         self.stop = tuple(_unescape(text) for text in stop.split("|") if text)
         self._path = Path(path).expanduser()
         self._later: dict[str, list[str]] = {}  # turns after the first, by sample
+        self._is_named = False  # whether a line has counted the system messages that are not used
         self._unread: Counter[str] = Counter()  # prompts by a field beside them that is not read
         with closing(read_rows(self._path, "prompt")) as numbered:
             samples, repeated = drop_repeated(
@@ -81,9 +85,20 @@ class Jsonl(PromptTask):
         task._set_version()
         return task
 
+    def samples(self, fits: Fits) -> Iterator[Sample]:
+        """Yield all samples, as the base; log once that plain prompts have no system message."""
+        unused = 0 if self.is_asked else sum(bool(sample.system) for sample in self._samples)
+        if unused and not self._is_named:
+            self._is_named = True
+            log.info(
+                f"note: {unused} prompts of {self._path} have a system message, which is not used "
+                "here: chats of sps bench and sps plan begin with it"
+            )
+        yield from super().samples(fits)
+
     def parts(self) -> Iterable[str]:
-        """Return ids, prompts and schemas."""
-        whole = ((s.id, s.prompt, s.json_schema) for s in self._samples)
+        """Return ids, prompts and schemas, and the system messages of a chat."""
+        whole = ((s.id, s.prompt, s.json_schema, s.system * self.is_asked) for s in self._samples)
         return (text for name, *texts in whole for text in (name, *filter(None, texts)))
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
@@ -106,7 +121,7 @@ class Jsonl(PromptTask):
         before = first.id
         for number, text in enumerate(self._later.get(first.id, ()), start=2):
             name = f"{first.id}{TURN}{number}"
-            yield Sample(name, text, group=first.group, after=before, json_schema=first.json_schema)
+            yield replace(first, id=name, prompt=text, reference=None, after=before)
             before = name
 
     def _described(self, samples: list[Sample], repeated: int) -> str:
@@ -135,6 +150,7 @@ def _sample(row: FileRow, number: int) -> Sample:
         reference=_optional(row, "reference"),
         group=_optional(row, "category") if group is None else group,
         json_schema=_schema(row),
+        system="" if row.values.get("system") is None else row.text("system"),
     )
 
 
@@ -148,7 +164,7 @@ def prompts_in(path: Path) -> tuple[str, ...]:
     Raises:
         SpsError: as `Jsonl`.
     """
-    return tuple(sample.prompt for sample in Jsonl(str(path)).samples(lambda prompt: True))
+    return tuple(sample.prompt for sample in Jsonl(str(path)).samples(lambda sample: True))
 
 
 def _schema(row: FileRow) -> str:

@@ -56,12 +56,12 @@ class Latency(Task):
         for number in range(count):
             draw = random.Random(f"{seed}/{number}")
             prompt = " ".join(str(draw.randrange(IDS)) for _ in range(prompt_tokens))
-            if not fits(prompt):
+            if not fits(sample := Sample(str(number), prompt)):
                 raise DataError(
                     f"prompts of {prompt_tokens} tokens (latency): expected room for the new ones "
                     "in the shorter of the two contexts. Lower prompt_tokens or `max_new_tokens`"
                 )
-            yield Sample(str(number), prompt)
+            yield sample
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """Return no scores."""

@@ -105,17 +105,17 @@ class XSum(PromptTask):
             DataError: not even the first sentence of an article fits.
         """
         for sample in self._samples:
-            prompt = self.prompt(sample.prompt)
-            if cut := not fits(prompt):
-                short = shorten(sample.prompt, lambda text: fits(self.prompt(text)))
+            prompted = replace(sample, prompt=self.prompt(sample.prompt))
+            if not fits(prompted):
+                short = shorten(sample.prompt, lambda text: fits(Sample("", self.prompt(text))))
                 if short is None:
                     raise DataError(
                         f"article {sample.id!r} ({self.title}): expected the example and at least "
                         f"its first sentence to fit the context with {self.max_new_tokens} tokens "
                         "to come. Choose models with a longer one"
                     )
-                prompt = self.prompt(short)
-            yield replace(sample, prompt=prompt, cut=cut)
+                prompted = replace(sample, prompt=self.prompt(short), cut=True)
+            yield prompted
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """Return ROUGE-2 F in 0..100, without and with stemming, and `empty`."""

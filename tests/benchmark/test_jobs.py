@@ -124,6 +124,6 @@ def test_other_work_on_the_machine_flags_a_record(loaded, monkeypatch):
 def test_prompts_fit_the_shortest_context_with_what_is_to_come(loaded):
     fits = fitting(part(ARS, BASE), lambda cell: loaded)
     assert loaded.limit == 64
-    assert fits("x" * 56)
-    assert not fits("x" * 57)
+    assert fits(Sample("a", "x" * 56))
+    assert not fits(Sample("a", "x" * 57))
     assert key(next(part_jobs(part(BASE), [Sample("a", "x")], 0))) == (BASE.id, "a", 0)

@@ -35,12 +35,12 @@ class Sorted(Task):
 )
 def test_enough_prompts_are_held_back(there, traced, held_back, said):
     few = Sorted(there, kinds=(None,))
-    first, back = draw_task_prompts(Spec("few"), few, lambda prompt: True, 64, 24)
+    first, back = draw_task_prompts(Spec("few"), few, lambda sample: True, 64, 24)
     assert (len(first), len(back)) == (traced, held_back)
     if there > 1:
         assert not {s.id for s in first} & {s.id for s in back}
     assert bool(said) is (there < 64 + 24)
-    _, least = draw_task_prompts(Spec("few"), few, lambda prompt: True, 64, 1)
+    _, least = draw_task_prompts(Spec("few"), few, lambda sample: True, 64, 1)
     assert len(least) == 1  # no more than was asked for
 
 
@@ -48,7 +48,7 @@ def test_enough_prompts_are_held_back(there, traced, held_back, said):
 def test_both_halves_have_every_kind_of_a_sorted_file(of_each, limit, back, said):
     for seed in range(3):
         parted = draw_task_prompts(
-            Spec("sorted"), Sorted(of_each), lambda prompt: True, limit, back, seed
+            Spec("sorted"), Sorted(of_each), lambda sample: True, limit, back, seed
         )
         for half in parted:
             counts = Counter(sample.group for sample in half)

@@ -3,7 +3,7 @@
 import json
 
 
-def always(prompt):
+def always(sample):
     return True
 
 

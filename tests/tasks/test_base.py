@@ -26,5 +26,5 @@ def test_prompts_keep_their_versions_and_are_never_cut(name, tmp_path):
     assert (task.prompt_version, task.instruct().prompt_version) == VERSIONS[name]
     first = next(task.samples(always))
     with pytest.raises(DataError) as refused:
-        next(task.samples(lambda prompt: prompt != first.prompt))
+        next(task.samples(lambda sample: sample.prompt != first.prompt))
     assert repr(first.id) in str(refused.value)

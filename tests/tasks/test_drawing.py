@@ -17,7 +17,7 @@ SORTED = [Sample(f"{kind}{n}", "x", group=kind) for kind in KINDS for n in range
 def of(samples: list[Sample]):
     def generate(fits: Fits) -> Iterator[Sample]:
         for sample in samples:
-            if not fits(sample.prompt):
+            if not fits(sample):
                 raise DataError(f"{sample.id} is too long")
             yield sample
 
@@ -55,8 +55,8 @@ def test_groups_of_other_sizes_keep_their_shares():
 def test_what_is_not_drawn_need_not_fit():
     mixed = [Sample(str(n), "long" if n % 2 else "x") for n in range(12)]
 
-    def fits(prompt: str) -> bool:
-        return prompt == "x"
+    def fits(sample: Sample) -> bool:
+        return sample.prompt == "x"
 
     with pytest.raises(DataError):
         take_samples(of(mixed), fits, 12, 0)

@@ -22,14 +22,14 @@ def test_the_first_mark_counts_and_the_last_number():
 
 def test_plain_prompts_have_two_examples_and_messages_the_question_alone():
     task = Gsm8k(str(PROBLEMS))
-    first = next(task.samples(lambda text: True))
-    asked = next(task.instruct().samples(lambda text: True))
+    first = next(task.samples(lambda sample: True))
+    asked = next(task.instruct().samples(lambda sample: True))
     assert first.prompt.count("Question:") == 3
     assert first.prompt.endswith("\nAnswer:")
     assert asked.prompt.startswith("A baker")
     assert "####" in asked.prompt
     assert task.prompt_version != task.instruct().prompt_version
-    assert len(list(task.samples(lambda text: True))) == 20
+    assert len(list(task.samples(lambda sample: True))) == 20
 
 
 @pytest.mark.parametrize("row", [{"question": "?", "answer": "so 4"}, {"answer": "#### 4"}])
@@ -45,7 +45,7 @@ def test_twenty_answers_of_smollm2_are_judged_by_their_numbers():
     marked = ["96", "12", *[None] * 5, "1", None, "100", "42", "2", *[None] * 3, "200"]
     marked += [None, None, "1", None]
     task = Gsm8k(str(PROBLEMS))
-    samples = list(task.samples(lambda text: True))
+    samples = list(task.samples(lambda sample: True))
     answers = [json.loads(line) for line in ANSWERS.read_text().splitlines()]
     assert [marked_number(answer["text"]) for answer in answers] == marked
     scores = [task.score(samples[answer["problem"]], answer["text"]) for answer in answers]
@@ -55,7 +55,7 @@ def test_twenty_answers_of_smollm2_are_judged_by_their_numbers():
 def test_the_solutions_of_the_file_are_right_and_a_changed_number_is_wrong():
     task = Gsm8k(str(PROBLEMS))
     rows = [json.loads(line) for line in PROBLEMS.read_text().splitlines()]
-    for sample, row in zip(task.samples(lambda text: True), rows, strict=True):
+    for sample, row in zip(task.samples(lambda sample: True), rows, strict=True):
         right = {"exact_match": 1.0, "exact_match_last": 1.0, UNMARKED: 0.0}
         assert task.score(sample, row["answer"]) == right
         unmarked = f"so the answer is {sample.reference}."
@@ -110,7 +110,7 @@ def test_the_last_line_of_a_mark_and_a_number_is_the_answer_that_was_asked_for(a
     file = tmp_path / "rows.jsonl"
     file.write_text('{"question": "?", "answer": "#### 18"}')
     task = Gsm8k(str(file)).instruct()
-    (sample,) = task.samples(lambda text: True)
+    (sample,) = task.samples(lambda sample: True)
     assert task.score(sample, answer)["exact_match"] == 1
     assert task.score(sample, answer.replace("18", "81"))["exact_match"] == 0
 
@@ -127,7 +127,7 @@ def test_the_last_line_of_a_mark_and_a_number_is_the_answer_that_was_asked_for(a
 )
 def test_numbers_of_the_thinking_are_no_answer(begin, end):
     task = Gsm8k(str(PROBLEMS)).instruct()
-    sample = next(iter(task.samples(lambda text: True)))
+    sample = next(iter(task.samples(lambda sample: True)))
     thought = f"{begin}So #### 1, no\n{end}\n#### {sample.reference}"
     assert set(task.score(sample, thought).values()) == {1.0, 0.0}
     assert task.score(sample, thought)["exact_match"] == 1

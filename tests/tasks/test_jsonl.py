@@ -119,12 +119,31 @@ def test_a_table_with_a_short_line_is_refused(tmp_path):
 
 
 def test_fields_that_would_change_a_prompt_are_named(tmp_path):
-    rows = {"prompt": "a", "system": "Be brief.", "tools": []}, {"prompt": "b", "images": ["c"]}
+    rows = {"prompt": "a", "system": "Be brief.", "tools": [1]}, {"prompt": "b", "images": ["c"]}
     said: list[str] = []
     with lines_to(said.append):
-        Jsonl(written(tmp_path, *rows, {"prompt": "c", "id": 9, "reference": "r"}))
-    (line,) = said
-    assert re.findall(r"(\w+) \((\d)\)", line) == [("system", "1"), ("images", "1")]
+        task = Jsonl(written(tmp_path, *rows, {"prompt": "c", "id": 9, "reference": "r"}))
+        assert len(list(task.instruct().samples(always))) == 3
+        (line,) = said
+        assert re.findall(r"(\w+) \((\d)\)", line) == [("tools", "1"), ("images", "1")]
+        assert [len(list(task.samples(always))) for _ in range(2)] == [3, 3]
+    assert len(said) == 2  # once a file
+
+
+@pytest.mark.parametrize(
+    ("row", "systems"),
+    [
+        ({"prompt": "a", "system": "s"}, ["s"]),
+        ({"turns": ["a", "b"], "system": "s"}, ["s", "s"]),
+        *(({"text": "a", **more}, [""]) for more in ({}, {"system": None}, {"system": ""})),
+    ],
+)
+def test_a_row_has_the_system_message_of_all_its_turns(tmp_path, row, systems):
+    task = Jsonl(written(tmp_path, row))
+    assert [sample.system for sample in task.instruct().samples(always)] == systems
+    other = Jsonl(written(tmp_path, {**row, "system": "other"}))
+    assert other.prompt_version == task.prompt_version  # plain prompts have none
+    assert other.instruct().prompt_version != task.instruct().prompt_version
 
 
 @pytest.mark.parametrize(

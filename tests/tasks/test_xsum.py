@@ -79,7 +79,7 @@ def test_a_long_article_is_cut_at_a_sentence_and_says_so(tmp_path):
     document = " ".join(f"This is sentence number {n}." for n in range(500))
     task = XSum(articles_of(tmp_path, document, "Short."))
     room = len(articles.layout([articles.WRITTEN], document)) // 2
-    long, short = task.samples(lambda prompt: len(prompt) <= room)
+    long, short = task.samples(lambda sample: len(sample.prompt) <= room)
     assert long.cut
     assert not short.cut
     kept = ending(long.prompt)
@@ -92,7 +92,7 @@ def test_a_long_article_is_cut_at_a_sentence_and_says_so(tmp_path):
 def test_an_article_whose_first_sentence_does_not_fit_is_named(tmp_path):
     task = XSum(articles_of(tmp_path, "Fits.", "This sentence is far too long. Fits."))
     room = len(articles.layout([articles.WRITTEN], "Fits."))
-    samples = task.samples(lambda prompt: len(prompt) <= room)
+    samples = task.samples(lambda sample: len(sample.prompt) <= room)
     assert next(samples).id == "0"
     with pytest.raises(DataError):
         next(samples)

@@ -27,6 +27,7 @@ from spsbench.settings.cell import OWN_LOOP, Cell
 from spsbench.settings.execution import Access, Workers
 from spsbench.settings.grid import lacks_baseline
 from spsbench.settings.records import Record
+from spsbench.settings.task import Sample
 from spsbench.spec import Spec
 from spsbench.tasks.drawing import take_samples
 from spsbench.workers.map_units import map_units
@@ -102,8 +103,8 @@ def draw_prompts(
     """
     room = None if loaded.limit is None else loaded.limit - cell.max_new_tokens
 
-    def fits(prompt: str) -> bool:
-        return room is None or len(encode_text(loaded.tokenizer, prompt)) <= room
+    def fits(sample: Sample) -> bool:
+        return room is None or len(encode_text(loaded.tokenizer, sample.prompt)) <= room
 
     by_task: list[list[NamedPrompt]] = []
     for spec in tasks:

@@ -132,7 +132,7 @@ def _excluded_texts(name: str) -> Iterator[tuple[str, str]]:
             yield row.where.removeprefix(name).strip(":"), row.text(key)
     else:
         task = find_task(name, "`not_from`", "texts of a test")
-        for sample in task.samples(lambda prompt: True):
+        for sample in task.samples(lambda sample: True):
             yield sample.id, sample.prompt
 
 
@@ -260,7 +260,7 @@ def _samples(
         samples = [(f"{path}, paragraph {number}", part, None) for number, part in parts]
     else:
         task = Jsonl(str(path)) if path.is_file() else find_task(name, flag, "prompts")
-        task_samples = task.samples(lambda prompt: True)
+        task_samples = task.samples(lambda sample: True)
         samples = [
             (f"{name}: {sample.id}", sample.prompt, sample.reference) for sample in task_samples
         ]

@@ -351,6 +351,6 @@ def prompts_by_id(path: Path | None) -> Mapping[str, str]:
     from spsbench.tasks.jsonl import Jsonl
 
     prompts = {}
-    for number, sample in enumerate(Jsonl(str(path)).samples(lambda prompt: True)):
+    for number, sample in enumerate(Jsonl(str(path)).samples(lambda sample: True)):
         prompts[str(number)] = prompts[sample.id] = sample.prompt
     return prompts

@@ -6,6 +6,7 @@
 import json
 import re
 import shlex
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 import spsbench
 from spsbench.errors import Exit
 from tests.adapters import faulty_adapters
-from tests.folders import random_model
+from tests.folders import edit, random_model
 from tests.heads import writers
 
 TABLE = Path(__file__).with_name("refusals.toml")
@@ -36,6 +37,10 @@ def places(pair, tmp_path_factory):
     made["pickle"] = str(writers.eagle(folder / "pickle", model, pickle=True))
     made["other"] = str(writers.speculators(folder / "other", random_model(hidden_size=40)))
     made["adapters"] = str(faulty_adapters(folder / "adapters", Path(pair.target)))
+    for field, value in re.findall(r"{damaged}/(\w+)=(\d+)'", TABLE.read_text("utf-8")):
+        place = shutil.copytree(pair.target, folder / "damaged" / f"{field}={value}")
+        edit(place / "config.json", **{field: int(value)})
+    made["damaged"] = str(folder / "damaged")
     line = '{"task_id": "HumanEval/0", "completion": ""}\n'
     for name, text in (("empty", ""), ("some", line), ("unknown", line.replace("/0", "/999"))):
         (folder / f"{name}.jsonl").write_text(text)

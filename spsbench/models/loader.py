@@ -1,8 +1,9 @@
 """Loading of a checked folder to a model in memory, complete and with finite weights."""
 
+import copy
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import EllipsisType
@@ -14,9 +15,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
+from transformers.initialization import no_init_weights
 
 from spsbench.checkpoints.config import check_shareable
-from spsbench.checkpoints.weights import WHOLE, stale_names, weight_files
+from spsbench.checkpoints.weights import WHOLE, read_headers, stale_names, weight_files
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.ranks import missing_ranks, ranks
 from spsbench.models.adapters import merge_adapters
@@ -78,6 +80,7 @@ def load_model(
                 **options,
             )
         else:
+            check_layers(kind, config, files)
             parts = mapped and place.type == "cpu" and size == 1
             tensors = lazy_tensors(files, widen=wide == torch.float32, mapped=parts)
             model, info = kind.from_pretrained(None, config=config, state_dict=tensors, **options)
@@ -158,6 +161,42 @@ def check_complete(
             f"expected those of {kind} alone. Correct config.json"
         )
     log.info(f"note: {kind} does not use {len(unused)} tensors of {folder}, such as {unused[0]}")
+
+
+def check_layers(kind: Any, config: transformers.PreTrainedConfig, files: Sequence[Path]) -> None:
+    """Refuse tensors of other shapes or layers than those of config.json, before one is read.
+
+    Only the headers are read. Names that transformers converts, and tensors outside of the layers
+    that are missing or too many, are left to `check_complete` after loading.
+
+    Args:
+        kind: the model's class, of which one without memory is made.
+        files: safetensors, in one folder.
+    """
+    with no_init_weights(), torch.device("meta"):
+        model = kind(copy.deepcopy(config))
+    stored = {name: header.shape for name, header in read_headers(files).items()}
+    described = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    layers, expected_layers = ({_layer(name) for name in names} for names in (stored, described))
+    kinds = {LAYER.sub("", name) for name in layers} & {LAYER.sub("", n) for n in expected_layers}
+    odd = {name for name in layers ^ expected_layers if LAYER.sub("", name) in kinds}
+    info = {
+        "missing_keys": [name for name in described if _layer(name) in odd],
+        "mismatched_keys": [
+            (name, shape, described[name])
+            for name, shape in stored.items()
+            if described.get(name, shape) != shape
+        ],
+        "unexpected_keys": [name for name in stored if _layer(name) in odd],
+    }
+    has_more = getattr(config, MORE_LAYERS, None)
+    check_complete(info, files[0].parent, None if has_more else model)
+
+
+def _layer(name: str) -> str:
+    """Return a tensor's name up to its layer's number, as `model.layers.3.`; "": in none."""
+    match = LAYER.search(name)
+    return name[: match.end() + 1] if match else ""
 
 
 def _shape(sizes: Iterable[int]) -> str:

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from spsbench.checkpoints.config import hidden_settings
 from spsbench.checkpoints.weights import token_weight_bytes
@@ -183,6 +183,19 @@ def test_tensors_that_config_json_forgets_are_refused(broken, name, settings):
     with pytest.raises(DataError) as caught:
         load(broken)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"intermediate_size": 80}, {"num_hidden_layers": 9}, {"num_hidden_layers": 1}],
+)
+def test_config_json_is_compared_before_a_weight_is_read(broken, monkeypatch, settings):
+    edit(broken / "config.json", **settings)
+    reading: list[object] = []
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", lambda *_, **__: reading.append(1))
+    with pytest.raises(DataError):
+        load(broken)
+    assert not reading
 
 
 def test_tensors_of_other_parts_are_named(broken, said):

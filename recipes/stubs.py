@@ -6,7 +6,7 @@ plug-ins; at run time `inspect.signature` has the same table.
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -32,6 +32,7 @@ CALLS = {
     "VerifyOptions": (Pair.verify, "`Pair.verify`"),
 }
 """Name of the options of a call -> a function that declares them, and the calls that take them."""
+PAIR = ("LoadOptions", "CallOptions", "PlanOptions", "VerifyOptions")  # these share most options
 HOMES = {
     "benchmark.bench": ["bench"],
     "errors": ["Exit", *(name for name in vars(errors) if name.endswith("Error"))],
@@ -80,12 +81,27 @@ def lines() -> Iterator[str]:
     for kind in sorted(set(PLUG_INS.values())):
         words = built_in(kind).replace(", ", '", "')
         yield f'{_alias(kind)}: TypeAlias = Literal["{words}"] | str | Spec'
-    for name, (call, calls) in CALLS.items():
-        yield f"class {name}(TypedDict, total=False):"
-        yield f'    """Options of {calls}; None: not given."""'
-        for option, setting in sorted(call.options.items()):  # type: ignore[attr-defined]
-            yield f"    {option}: {annotation(setting)} | None"
-            yield from _docstring(setting)
+    fields = {name: fields_of(call) for name, (call, _) in CALLS.items()}
+    shared = set.intersection(*({*fields[name].items()} for name in PAIR))
+    yield from _class("PairOptions", "TypedDict", "what makes and uses a pair", dict(shared))
+    for name, (_, calls) in CALLS.items():
+        base, inherited = ("PairOptions", shared) if name in PAIR else ("TypedDict", set())
+        yield from _class(name, base, calls, dict(fields[name].items() - inherited))
+
+
+def _class(name: str, base: str, calls: str, fields: Mapping[str, str]) -> Iterator[str]:
+    """Yield a class of options, sorted by name."""
+    yield f"class {name}({base}, total=False):"
+    yield f'    """Options of {calls}; None: not given."""'
+    yield from (fields[option] for option in sorted(fields))
+
+
+def fields_of(call: Any) -> dict[str, str]:
+    """Return the field of each option that a call declares, with its docstring, as text."""
+    return {
+        option: "\n".join([f"    {option}: {annotation(setting)} | None", *_docstring(setting)])
+        for option, setting in call.options.items()
+    }
 
 
 def annotation(setting: OptionSpec) -> str:

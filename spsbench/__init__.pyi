@@ -119,216 +119,144 @@ Verifier: TypeAlias = (
     | Spec
 )
 
-class LoadOptions(TypedDict, total=False):
-    """Options of `spsbench.load` and `spsbench.generate`; None: not given."""
+class PairOptions(TypedDict, total=False):
+    """Options of what makes and uses a pair; None: not given."""
 
     adapter: str | None
     """PEFT adapter merged into the target: a folder, or A=0.7+B=0.3; none is no adapter.
     Default: none."""
+    attention: str | None
+    """Attention implementation of the target, by its name in transformers. Default: none."""
+    bad_words: str | Sequence[str] | None
+    """Never write this text, alone or after a space; repeatable. Default: none."""
+    decoder: Decoder | None
+    """Decoding loop: native, hf (transformers' generate), or another engine: openai:url=...,
+    sglang:url=..., llamacpp:path=... or openvino:path=.... Default: native."""
+    device: str | None
+    """Device of the target: cpu, cuda, cuda:1 ... Default: cpu."""
+    draft_adapter: str | None
+    """PEFT adapter merged into the draft model: a folder, or A=0.7+B=0.3; none is no adapter.
+    Default: none."""
+    draft_device: str | None
+    """Device of the draft model: cpu, cuda, cuda:1 ... Default: the target's."""
+    draft_dtype: str | None
+    """Data type of the draft model; auto is float32 on a CPU, else the checkpoint's. Default:
+    the target's."""
+    draft_engine: Engine | None
+    """Engine that runs the draft model; see sps list engines. Default: the target's."""
+    draft_revision: str | None
+    """Branch, tag or commit of the draft model on the hub. Default: none."""
+    draft_weights: str | None
+    """Weights of the draft model: checkpoint; int8, int4 or int4-64 (quantised); blocks (as
+    stored in a GGUF file); served (another engine has them); or random. Default: the
+    target's."""
+    dtype: str | None
+    """Data type of the target; auto is float32 on a CPU, else the checkpoint's. Default:
+    auto."""
+    engine: Engine | None
+    """Engine that runs the target; see sps list engines. Default: fast."""
+    frequency_penalty: float | None
+    """Subtract this from a token's logit for each time that the answer has it. Default: 0.0."""
+    ignore_eos: bool | None
+    """Continue after an end-of-text token. Default: False."""
+    leave_open: bool | None
+    """Let `max_new_tokens` cut a text in its JSON schema; else it is completed. Default:
+    False."""
+    logit_bias: str | Sequence[str] | Mapping[int, float] | Mapping[str, float] | None
+    """Add VALUE to the logit of a token, named by its id or its text; repeatable. Default:
+    none."""
+    max_new_tokens: int | None
+    """Maximum number of tokens to generate. Default: 128."""
+    min_new_tokens: int | None
+    """Minimum number of tokens before the answer may end. Default: 0."""
+    min_p: float | None
+    """Drop tokens below this share of the most likely token's probability; 0 is off. Default:
+    0.0."""
+    no_repeat_ngram: int | None
+    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0."""
+    presence_penalty: float | None
+    """Subtract this from the logits of tokens that the answer has. Default: 0.0."""
+    repetition_penalty: float | str | None
+    """Divide positive logits of tokens in prompt and answer by this number, and multiply
+    others; with :answer, of tokens in the answer alone. Default: 1."""
+    revision: str | None
+    """Branch, tag or commit of the target on the hub. Default: none."""
+    seed: int | None
+    """Random seed; the same seed gives the same text. Default: 0."""
+    target: str | None
+    """Name, folder or Hugging Face id of the target. Default: nano."""
+    temperature: float | None
+    """Sampling temperature; 0 is greedy decoding. Default: 1.0."""
+    top_k: int | None
+    """Sample from the k most likely tokens only; 0 is off. Default: 0."""
+    top_p: float | None
+    """Nucleus sampling, from the most likely tokens of total probability p; 1 is off. Default:
+    1.0."""
+    trust_remote_code: bool | None
+    """Run the Python code in the repository of the target; needs a pinned revision. Default:
+    False."""
+    weights: str | None
+    """Weights of the target: checkpoint; int8, int4 or int4-64 (quantised); blocks (as stored
+    in a GGUF file); served (another engine has them); or random. Default: checkpoint."""
+
+class LoadOptions(PairOptions, total=False):
+    """Options of `spsbench.load` and `spsbench.generate`; None: not given."""
+
     allow_pickle: bool | None
     """Allow weights in pickle files, which can run code when they are loaded. Default:
     False."""
-    attention: str | None
-    """Attention implementation of the target, by its name in transformers. Default: none."""
-    bad_words: str | Sequence[str] | None
-    """Never write this text, alone or after a space; repeatable. Default: none."""
-    decoder: Decoder | None
-    """Decoding loop: native, hf (transformers' generate), or another engine: openai:url=...,
-    sglang:url=..., llamacpp:path=... or openvino:path=.... Default: native."""
-    device: str | None
-    """Device of the target: cpu, cuda, cuda:1 ... Default: cpu."""
     draft: str | None
     """Name, folder or Hugging Face id of the draft model. self:int8 is the target quantised.
     Default: that of a bundled pair."""
-    draft_adapter: str | None
-    """PEFT adapter merged into the draft model: a folder, or A=0.7+B=0.3; none is no adapter.
-    Default: none."""
-    draft_device: str | None
-    """Device of the draft model: cpu, cuda, cuda:1 ... Default: the target's."""
-    draft_dtype: str | None
-    """Data type of the draft model; auto is float32 on a CPU, else the checkpoint's. Default:
-    the target's."""
-    draft_engine: Engine | None
-    """Engine that runs the draft model; see sps list engines. Default: the target's."""
-    draft_revision: str | None
-    """Branch, tag or commit of the draft model on the hub. Default: none."""
-    draft_weights: str | None
-    """Weights of the draft model: checkpoint; int8, int4 or int4-64 (quantised); blocks (as
-    stored in a GGUF file); served (another engine has them); or random. Default: the
-    target's."""
     drafter: Drafter | None
     """What proposes tokens: NAME[:key=value,...]; see sps list drafters. Default: model, or
     without a draft the target's bundled head or ngram."""
-    dtype: str | None
-    """Data type of the target; auto is float32 on a CPU, else the checkpoint's. Default:
-    auto."""
-    engine: Engine | None
-    """Engine that runs the target; see sps list engines. Default: fast."""
-    frequency_penalty: float | None
-    """Subtract this from a token's logit for each time that the answer has it. Default: 0.0."""
     grammar: str | None
     """Lark grammar that each text follows, in llguidance's dialect. Default: none."""
-    ignore_eos: bool | None
-    """Continue after an end-of-text token. Default: False."""
     json_schema: str | Path | None
     """JSON schema that each text follows: a FILE, or the schema itself. Default: none."""
     k: int | None
     """Tokens drafted per round, 1..64; 0 is auto-regressive sampling (ArS). Default: 4."""
-    leave_open: bool | None
-    """Let `max_new_tokens` cut a text in its JSON schema; else it is completed. Default:
-    False."""
-    logit_bias: str | Sequence[str] | Mapping[int, float] | Mapping[str, float] | None
-    """Add VALUE to the logit of a token, named by its id or its text; repeatable. Default:
-    none."""
-    max_new_tokens: int | None
-    """Maximum number of tokens to generate. Default: 128."""
-    min_new_tokens: int | None
-    """Minimum number of tokens before the answer may end. Default: 0."""
-    min_p: float | None
-    """Drop tokens below this share of the most likely token's probability; 0 is off. Default:
-    0.0."""
-    no_repeat_ngram: int | None
-    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0."""
     offline: bool | None
     """Never contact the Hugging Face Hub. Default: False."""
-    presence_penalty: float | None
-    """Subtract this from the logits of tokens that the answer has. Default: 0.0."""
     regex: str | None
     """Regular expression that each text matches in full. Default: none."""
-    repetition_penalty: float | str | None
-    """Divide positive logits of tokens in prompt and answer by this number, and multiply
-    others; with :answer, of tokens in the answer alone. Default: 1."""
-    revision: str | None
-    """Branch, tag or commit of the target on the hub. Default: none."""
     schedule: Schedule | None
     """How K is chosen in each round; see sps list schedules. Default: constant, or that of the
     target's own drafter."""
-    seed: int | None
-    """Random seed; the same seed gives the same text. Default: 0."""
     stop: str | Sequence[str] | None
     """Stop before this text; repeatable. Default: none."""
-    target: str | None
-    """Name, folder or Hugging Face id of the target. Default: nano."""
-    temperature: float | None
-    """Sampling temperature; 0 is greedy decoding. Default: 1.0."""
     threads: int | Literal["auto"] | None
     """CPU threads; auto leaves room for other programs. Default: auto."""
-    top_k: int | None
-    """Sample from the k most likely tokens only; 0 is off. Default: 0."""
-    top_p: float | None
-    """Nucleus sampling, from the most likely tokens of total probability p; 1 is off. Default:
-    1.0."""
-    trust_remote_code: bool | None
-    """Run the Python code in the repository of the target; needs a pinned revision. Default:
-    False."""
     verifier: Verifier | None
     """Acceptance rule; see sps list verifiers. Default: sps; traversal for sampled trees; match
     for deterministic drafts."""
-    weights: str | None
-    """Weights of the target: checkpoint; int8, int4 or int4-64 (quantised); blocks (as stored
-    in a GGUF file); served (another engine has them); or random. Default: checkpoint."""
 
-class CallOptions(TypedDict, total=False):
+class CallOptions(PairOptions, total=False):
     """Options of `Pair.generate`, `stream`, `generation` and `compare`; None: not given."""
 
-    adapter: str | None
-    """PEFT adapter merged into the target: a folder, or A=0.7+B=0.3; none is no adapter.
-    Default: none."""
-    attention: str | None
-    """Attention implementation of the target, by its name in transformers. Default: none."""
-    bad_words: str | Sequence[str] | None
-    """Never write this text, alone or after a space; repeatable. Default: none."""
-    decoder: Decoder | None
-    """Decoding loop: native, hf (transformers' generate), or another engine: openai:url=...,
-    sglang:url=..., llamacpp:path=... or openvino:path=.... Default: native."""
-    device: str | None
-    """Device of the target: cpu, cuda, cuda:1 ... Default: cpu."""
     draft: str | None
     """Name, folder or Hugging Face id of the draft model. self:int8 is the target quantised.
     Default: that of a bundled pair."""
-    draft_adapter: str | None
-    """PEFT adapter merged into the draft model: a folder, or A=0.7+B=0.3; none is no adapter.
-    Default: none."""
-    draft_device: str | None
-    """Device of the draft model: cpu, cuda, cuda:1 ... Default: the target's."""
-    draft_dtype: str | None
-    """Data type of the draft model; auto is float32 on a CPU, else the checkpoint's. Default:
-    the target's."""
-    draft_engine: Engine | None
-    """Engine that runs the draft model; see sps list engines. Default: the target's."""
-    draft_revision: str | None
-    """Branch, tag or commit of the draft model on the hub. Default: none."""
-    draft_weights: str | None
-    """Weights of the draft model: checkpoint; int8, int4 or int4-64 (quantised); blocks (as
-    stored in a GGUF file); served (another engine has them); or random. Default: the
-    target's."""
     drafter: Drafter | None
     """What proposes tokens: NAME[:key=value,...]; see sps list drafters. Default: model, or
     without a draft the target's bundled head or ngram."""
-    dtype: str | None
-    """Data type of the target; auto is float32 on a CPU, else the checkpoint's. Default:
-    auto."""
-    engine: Engine | None
-    """Engine that runs the target; see sps list engines. Default: fast."""
-    frequency_penalty: float | None
-    """Subtract this from a token's logit for each time that the answer has it. Default: 0.0."""
     grammar: str | None
     """Lark grammar that each text follows, in llguidance's dialect. Default: none."""
-    ignore_eos: bool | None
-    """Continue after an end-of-text token. Default: False."""
     json_schema: str | Path | None
     """JSON schema that each text follows: a FILE, or the schema itself. Default: none."""
     k: int | None
     """Tokens drafted per round, 1..64; 0 is auto-regressive sampling (ArS). Default: 4."""
-    leave_open: bool | None
-    """Let `max_new_tokens` cut a text in its JSON schema; else it is completed. Default:
-    False."""
-    logit_bias: str | Sequence[str] | Mapping[int, float] | Mapping[str, float] | None
-    """Add VALUE to the logit of a token, named by its id or its text; repeatable. Default:
-    none."""
-    max_new_tokens: int | None
-    """Maximum number of tokens to generate. Default: 128."""
-    min_new_tokens: int | None
-    """Minimum number of tokens before the answer may end. Default: 0."""
-    min_p: float | None
-    """Drop tokens below this share of the most likely token's probability; 0 is off. Default:
-    0.0."""
-    no_repeat_ngram: int | None
-    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0."""
-    presence_penalty: float | None
-    """Subtract this from the logits of tokens that the answer has. Default: 0.0."""
     regex: str | None
     """Regular expression that each text matches in full. Default: none."""
-    repetition_penalty: float | str | None
-    """Divide positive logits of tokens in prompt and answer by this number, and multiply
-    others; with :answer, of tokens in the answer alone. Default: 1."""
-    revision: str | None
-    """Branch, tag or commit of the target on the hub. Default: none."""
     schedule: Schedule | None
     """How K is chosen in each round; see sps list schedules. Default: constant, or that of the
     target's own drafter."""
-    seed: int | None
-    """Random seed; the same seed gives the same text. Default: 0."""
     stop: str | Sequence[str] | None
     """Stop before this text; repeatable. Default: none."""
-    target: str | None
-    """Name, folder or Hugging Face id of the target. Default: nano."""
-    temperature: float | None
-    """Sampling temperature; 0 is greedy decoding. Default: 1.0."""
-    top_k: int | None
-    """Sample from the k most likely tokens only; 0 is off. Default: 0."""
-    top_p: float | None
-    """Nucleus sampling, from the most likely tokens of total probability p; 1 is off. Default:
-    1.0."""
-    trust_remote_code: bool | None
-    """Run the Python code in the repository of the target; needs a pinned revision. Default:
-    False."""
     verifier: Verifier | None
     """Acceptance rule; see sps list verifiers. Default: sps; traversal for sampled trees; match
     for deterministic drafts."""
-    weights: str | None
-    """Weights of the target: checkpoint; int8, int4 or int4-64 (quantised); blocks (as stored
-    in a GGUF file); served (another engine has them); or random. Default: checkpoint."""
 
 class GenerateWithOptions(TypedDict, total=False):
     """Options of `spsbench.generate_with`; None: not given."""
@@ -532,19 +460,12 @@ class BenchOptions(TypedDict, total=False):
     """Weights of the target: checkpoint; int8, int4 or int4-64 (quantised); blocks (as stored
     in a GGUF file); served (another engine has them); or random. Default: checkpoint."""
 
-class PlanOptions(TypedDict, total=False):
+class PlanOptions(PairOptions, total=False):
     """Options of `Pair.plan`; None: not given."""
 
-    adapter: str | None
-    """PEFT adapter merged into the target: a folder, or A=0.7+B=0.3; none is no adapter.
-    Default: none."""
     allow_pickle: bool | None
     """Allow weights in pickle files, which can run code when they are loaded. Default:
     False."""
-    attention: str | None
-    """Attention implementation of the target, by its name in transformers. Default: none."""
-    bad_words: str | Sequence[str] | None
-    """Never write this text, alone or after a space; repeatable. Default: none."""
     batch: int | str | Iterable[int | str] | None
     """Also measure batches, and predict K and speed-up by batch size: 1..32. Default: none."""
     chat: bool | Literal["auto", "on", "off"] | None
@@ -557,67 +478,22 @@ class PlanOptions(TypedDict, total=False):
     """Seconds to spend on measuring the cost of forward passes. Default: 20.0."""
     costs: str | Path | None
     """Use this table of costs instead of measuring them. Default: none."""
-    decoder: Decoder | None
-    """Decoding loop: native, hf (transformers' generate), or another engine: openai:url=...,
-    sglang:url=..., llamacpp:path=... or openvino:path=.... Default: native."""
-    device: str | None
-    """Device of the target: cpu, cuda, cuda:1 ... Default: cpu."""
     draft: str | Sequence[str] | None
     """Name, folder or Hugging Face id of the draft model. self:int8 is the target quantised.
     Default: that of a bundled pair."""
-    draft_adapter: str | None
-    """PEFT adapter merged into the draft model: a folder, or A=0.7+B=0.3; none is no adapter.
-    Default: none."""
     draft_cost: float | None
     """Predict for a draft that takes this many times as long. Default: none."""
-    draft_device: str | None
-    """Device of the draft model: cpu, cuda, cuda:1 ... Default: the target's."""
-    draft_dtype: str | None
-    """Data type of the draft model; auto is float32 on a CPU, else the checkpoint's. Default:
-    the target's."""
-    draft_engine: Engine | None
-    """Engine that runs the draft model; see sps list engines. Default: the target's."""
-    draft_revision: str | None
-    """Branch, tag or commit of the draft model on the hub. Default: none."""
-    draft_weights: str | None
-    """Weights of the draft model: checkpoint; int8, int4 or int4-64 (quantised); blocks (as
-    stored in a GGUF file); served (another engine has them); or random. Default: the
-    target's."""
     drafter: Drafter | Sequence[Drafter] | None
     """What proposes tokens: NAME[:key=value,...]; see sps list drafters. Default: model, or
     without a draft the target's bundled head or ngram."""
-    dtype: str | None
-    """Data type of the target; auto is float32 on a CPU, else the checkpoint's. Default:
-    auto."""
-    engine: Engine | None
-    """Engine that runs the target; see sps list engines. Default: fast."""
     every: bool | None
     """Show a row for every candidate, not only for the best K. Default: False."""
-    frequency_penalty: float | None
-    """Subtract this from a token's logit for each time that the answer has it. Default: 0.0."""
     held_back: int | None
     """Number of further prompts, on which the best candidates are timed. Default: 24."""
-    ignore_eos: bool | None
-    """Continue after an end-of-text token. Default: False."""
     k: int | str | Iterable[int | str] | None
     """Values of K to compare: 4, 1..8 or 2,4,6. Default: 1..8,10,12,16."""
-    leave_open: bool | None
-    """Let `max_new_tokens` cut a text in its JSON schema; else it is completed. Default:
-    False."""
     limit: int | None
     """Number of prompts on which acceptance is recorded. Default: 64."""
-    logit_bias: str | Sequence[str] | Mapping[int, float] | Mapping[str, float] | None
-    """Add VALUE to the logit of a token, named by its id or its text; repeatable. Default:
-    none."""
-    max_new_tokens: int | None
-    """Maximum number of tokens to generate. Default: 128."""
-    min_new_tokens: int | None
-    """Minimum number of tokens before the answer may end. Default: 0."""
-    min_p: float | None
-    """Drop tokens below this share of the most likely token's probability; 0 is off. Default:
-    0.0."""
-    no_repeat_ngram: int | None
-    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0."""
     offline: bool | None
     """Never contact the Hugging Face Hub. Default: False."""
     on: str | None
@@ -626,17 +502,10 @@ class PlanOptions(TypedDict, total=False):
     """Folder for the results. Default: results/...."""
     overwrite: bool | None
     """Move an existing run aside and start over. Default: False."""
-    presence_penalty: float | None
-    """Subtract this from the logits of tokens that the answer has. Default: 0.0."""
     prompts: str | Path | None
     """File of your own prompts, one a line, as text or JSON. Default: none."""
-    repetition_penalty: float | str | None
-    """Divide positive logits of tokens in prompt and answer by this number, and multiply
-    others; with :answer, of tokens in the answer alone. Default: 1."""
     resume: bool | None
     """Resume an interrupted run. Default: False."""
-    revision: str | None
-    """Branch, tag or commit of the target on the hub. Default: none."""
     sample_seed: int | None
     """Seed that draws the prompts of both from all, each group in proportion. Default: 0."""
     schedule: Schedule | Sequence[Schedule] | None
@@ -644,153 +513,60 @@ class PlanOptions(TypedDict, total=False):
     target's own drafter."""
     score: bool | None
     """Run generated programs in a sandbox, for pass@k. Default: if a sandbox is available."""
-    seed: int | None
-    """Random seed; the same seed gives the same text. Default: 0."""
     shard: str | None
     """Run only slice i of n of the samples, counted from 0. Default: 0/1."""
     system: str | None
     """System message, for prompts in a chat template. Default: none."""
-    target: str | None
-    """Name, folder or Hugging Face id of the target. Default: nano."""
     target_cost: float | None
     """Predict for a target that takes this many times as long. Default: none."""
-    temperature: float | None
-    """Sampling temperature; 0 is greedy decoding. Default: 1.0."""
     threads: int | Literal["auto"] | None
     """CPU threads; auto leaves room for other programs. Default: auto."""
-    top_k: int | None
-    """Sample from the k most likely tokens only; 0 is off. Default: 0."""
-    top_p: float | None
-    """Nucleus sampling, from the most likely tokens of total probability p; 1 is off. Default:
-    1.0."""
     trace: str | Sequence[str] | None
     """Use this recorded trace, or the traces of a run, instead of generating texts. Default:
     none."""
-    trust_remote_code: bool | None
-    """Run the Python code in the repository of the target; needs a pinned revision. Default:
-    False."""
     verifier: Verifier | Sequence[Verifier] | None
     """Acceptance rule; see sps list verifiers. Default: sps; traversal for sampled trees; match
     for deterministic drafts."""
-    weights: str | None
-    """Weights of the target: checkpoint; int8, int4 or int4-64 (quantised); blocks (as stored
-    in a GGUF file); served (another engine has them); or random. Default: checkpoint."""
 
-class VerifyOptions(TypedDict, total=False):
+class VerifyOptions(PairOptions, total=False):
     """Options of `Pair.verify`; None: not given."""
 
-    adapter: str | None
-    """PEFT adapter merged into the target: a folder, or A=0.7+B=0.3; none is no adapter.
-    Default: none."""
-    attention: str | None
-    """Attention implementation of the target, by its name in transformers. Default: none."""
-    bad_words: str | Sequence[str] | None
-    """Never write this text, alone or after a space; repeatable. Default: none."""
     bias: float | None
     """Smallest bias that the audit must detect. Default: 0.02."""
-    decoder: Decoder | None
-    """Decoding loop: native, hf (transformers' generate), or another engine: openai:url=...,
-    sglang:url=..., llamacpp:path=... or openvino:path=.... Default: native."""
-    device: str | None
-    """Device of the target: cpu, cuda, cuda:1 ... Default: cpu."""
     draft: str | None
     """Name, folder or Hugging Face id of the draft model. self:int8 is the target quantised.
     Default: that of a bundled pair."""
-    draft_adapter: str | None
-    """PEFT adapter merged into the draft model: a folder, or A=0.7+B=0.3; none is no adapter.
-    Default: none."""
-    draft_device: str | None
-    """Device of the draft model: cpu, cuda, cuda:1 ... Default: the target's."""
-    draft_dtype: str | None
-    """Data type of the draft model; auto is float32 on a CPU, else the checkpoint's. Default:
-    the target's."""
-    draft_engine: Engine | None
-    """Engine that runs the draft model; see sps list engines. Default: the target's."""
-    draft_revision: str | None
-    """Branch, tag or commit of the draft model on the hub. Default: none."""
-    draft_weights: str | None
-    """Weights of the draft model: checkpoint; int8, int4 or int4-64 (quantised); blocks (as
-    stored in a GGUF file); served (another engine has them); or random. Default: the
-    target's."""
     drafter: Drafter | None
     """What proposes tokens: NAME[:key=value,...]; see sps list drafters. Default: model, or
     without a draft the target's bundled head or ngram."""
-    dtype: str | None
-    """Data type of the target; auto is float32 on a CPU, else the checkpoint's. Default:
-    auto."""
-    engine: Engine | None
-    """Engine that runs the target; see sps list engines. Default: fast."""
-    frequency_penalty: float | None
-    """Subtract this from a token's logit for each time that the answer has it. Default: 0.0."""
     grammar: str | None
     """Lark grammar that each text follows, in llguidance's dialect. Default: none."""
-    ignore_eos: bool | None
-    """Continue after an end-of-text token. Default: False."""
     json_schema: str | Path | None
     """JSON schema that each text follows: a FILE, or the schema itself. Default: none."""
     k: int | None
     """Tokens drafted per round, 1..64; 0 is auto-regressive sampling (ArS). Default: 4."""
-    leave_open: bool | None
-    """Let `max_new_tokens` cut a text in its JSON schema; else it is completed. Default:
-    False."""
     level: float | None
     """Probability of a false alarm over the whole audit. Default: 0.001."""
-    logit_bias: str | Sequence[str] | Mapping[int, float] | Mapping[str, float] | None
-    """Add VALUE to the logit of a token, named by its id or its text; repeatable. Default:
-    none."""
-    max_new_tokens: int | None
-    """Maximum number of tokens to generate. Default: 128."""
     max_tokens: int | None
     """Maximum tokens from speculative sampling; the audit then ends, decided or not. Default:
     200000."""
-    min_new_tokens: int | None
-    """Minimum number of tokens before the answer may end. Default: 0."""
-    min_p: float | None
-    """Drop tokens below this share of the most likely token's probability; 0 is off. Default:
-    0.0."""
-    no_repeat_ngram: int | None
-    """Never repeat N tokens of prompt and answer in a row; 0 is off. Default: 0."""
-    presence_penalty: float | None
-    """Subtract this from the logits of tokens that the answer has. Default: 0.0."""
     prompts: int | None
     """Maximum number of prompts. Default: 40."""
     regex: str | None
     """Regular expression that each text matches in full. Default: none."""
-    repetition_penalty: float | str | None
-    """Divide positive logits of tokens in prompt and answer by this number, and multiply
-    others; with :answer, of tokens in the answer alone. Default: 1."""
-    revision: str | None
-    """Branch, tag or commit of the target on the hub. Default: none."""
     sample_seed: int | None
     """Seed that draws the prompts from all, each group in proportion. Default: none: the first
     prompts of the data."""
     schedule: Schedule | None
     """How K is chosen in each round; see sps list schedules. Default: constant, or that of the
     target's own drafter."""
-    seed: int | None
-    """Random seed; the same seed gives the same text. Default: 0."""
     stop: str | Sequence[str] | None
     """Stop before this text; repeatable. Default: none."""
-    target: str | None
-    """Name, folder or Hugging Face id of the target. Default: nano."""
     task: str | Sequence[str] | None
     """Task that supplies the prompts, or a FILE of them; repeatable. Default: humaneval and
     xsum:data=mini."""
-    temperature: float | None
-    """Sampling temperature; 0 is greedy decoding. Default: 1.0."""
-    top_k: int | None
-    """Sample from the k most likely tokens only; 0 is off. Default: 0."""
-    top_p: float | None
-    """Nucleus sampling, from the most likely tokens of total probability p; 1 is off. Default:
-    1.0."""
-    trust_remote_code: bool | None
-    """Run the Python code in the repository of the target; needs a pinned revision. Default:
-    False."""
     verifier: Verifier | None
     """Acceptance rule; see sps list verifiers. Default: sps; traversal for sampled trees; match
     for deterministic drafts."""
-    weights: str | None
-    """Weights of the target: checkpoint; int8, int4 or int4-64 (quantised); blocks (as stored
-    in a GGUF file); served (another engine has them); or random. Default: checkpoint."""
     workers: int | None
     """Worker processes. Default: cores, for small models on a CPU."""

@@ -33,7 +33,7 @@ from spsbench.models.tokenizers import named_tokens, with_marks
 from spsbench.parallel.process_group import lost_rank_as_error, on_rank_0
 from spsbench.settings.cell import Cell, constant
 from spsbench.settings.cell_from_options import DEFAULT_K
-from spsbench.settings.records import DraftProbs, Record, RoundRecord
+from spsbench.settings.records import DraftProbs, Record, RoundRecord, round_record
 from spsbench.settings.thoughts import opens_thought
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Generation:
 
     def _update(self, done: Round) -> Update:
         """Record a round; return it, its tokens and the pieces of text that it completes."""
-        record = RoundRecord(*(getattr(done, name) for name in RoundRecord._fields))
+        record = round_record(done)
         self._rounds.append(record)
         if done.probs is not None:
             self._draft_probs.append(done.probs)

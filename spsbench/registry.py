@@ -108,7 +108,7 @@ The function returns the value under the key, and the rows of the table as pairs
 """
 
 SERVED = ".extensions.vllm.rules:serving"
-"""What vLLM drafts by: (spec of a drafter, K, target) -> its options by flags, and its command."""
+"""Maps a drafter's spec, K and the target to vLLM's options by flags, and its command."""
 EXPECT = ".extensions.conformance.expect:deliver"  # for `sps check --expect`
 VECTORS = ".extensions.conformance.vectors:write_vectors"  # for `sps verify rules --vectors`
 

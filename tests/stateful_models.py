@@ -11,17 +11,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 
 from spsbench.engines.session.recurrent import register_states
 from spsbench.engines.session.states import feed_tokens, stock_cache
+from tests.oracles import models
 
 SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    **models.SIZES,
+    **models.NO_IDS,
     "max_position_embeddings": 512,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
     "tie_word_embeddings": False,  # tied, they repeat a token for ever
 }
 BOTH: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}

@@ -12,8 +12,13 @@ from typing import Any, cast
 import torch
 
 from spsbench.audit.statistical.betting import LEVEL
-from spsbench.audit.statistical.finding import LEADS, AuditVerdict, Finding, MethodAudit
-from spsbench.audit.statistical.finding import AuditWithBaseline as SampledAudit
+from spsbench.audit.statistical.finding import (
+    LEADS,
+    AuditVerdict,
+    AuditWithBaseline,
+    Finding,
+    MethodAudit,
+)
 from spsbench.audit.statistical.greedy import Greedy, greedy_pair, greedy_records
 from spsbench.audit.statistical.referee import AuditText, bound_rounding
 from spsbench.audit.statistical.texts import (
@@ -108,7 +113,7 @@ def advice_on(cell: Cell, result: Finding | Greedy) -> str:
     )
 
 
-class PairAudit(SampledAudit):
+class PairAudit(AuditWithBaseline):
     """An audit of one cell, whose texts of both methods go through one loop.
 
     Args:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spsbench.benchmark.target_probs import Rows, to_numpy
-from spsbench.loop.drafter_context import Drawn as How
-from spsbench.loop.drafter_context import Weights
+from spsbench.loop.drafter_context import Drawn, Weights
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.processors import TextProcessors
 from spsbench.loop.sampling import ProcessedWarp
@@ -56,7 +55,7 @@ class DraftTracer:
         self.drafter: Drafter = make("drafters", cell.drafter, site)
         self._has_probs = overrides(self.drafter, Drafter, "along")
         self.schedules = readers(cells) if self._has_probs else {}
-        is_sampled = self.drafter.drawn is How.IID
+        is_sampled = self.drafter.drawn is Drawn.IID
         most = MAX_LOOKAHEAD if self.plan.weights is Weights.NONE else MAX_MODEL_LOOKAHEAD
         self.of = DraftOf(
             name=name,

@@ -163,9 +163,9 @@ def export(
 
     The folder goes to stdout, everything else to stderr; for vLLM with its speculative config.
     """
-    from spsbench.pair.export import export_drafter as write_export
+    from spsbench.pair.export import export_drafter
 
-    result = write_export(head, engine, out, verifier=verifier)
+    result = export_drafter(head, engine, out, verifier=verifier)
     if format == "json":
         write(dumps(result.to_json()) + "\n")
         return

@@ -107,8 +107,8 @@ def show_results(
     from spsbench.reports.reporter import Section, TextTable
 
     results = [result for path in paths for result in read_results(path)]
-    shown = tuple(TextTable(*table) for table in figure_tables(results))
-    section = Section(title="", status="open", line="", tables=shown)
+    tables = tuple(TextTable(*table) for table in figure_tables(results))
+    section = Section(title="", status="open", line="", tables=tables)
     show([result._asdict() for result in results], form, section, out=out)
 
 
@@ -124,7 +124,7 @@ def merge_runs(
     from spsbench.reports.run_tables import conclude_run
     from spsbench.store.run import merge_runs
     from spsbench.store.run_folder import WHOLE
-    from spsbench.tasks.program_log import merge_verdicts as merge_verdicts
+    from spsbench.tasks.program_log import merge_verdicts
     from spsbench.tasks.scores import task_scores, write_scores
 
     merge_runs(runs, out)

@@ -1,6 +1,6 @@
 """Every family of heads that is known, by its files; imports no torch.
 
-To add one: a row of `families.toml`, a module beside this one with `shape` and `network`, and a row
+To add one: a row of `families.toml`, a module of this folder with `shape` and `network`, and a row
 of heads in `registry.txt`.
 """
 

@@ -29,7 +29,7 @@ def merge_adapters(model: PreTrainedModel, text: str, dtype: torch.dtype) -> Non
 
     Args:
         model: on the CPU, its weights as they are stored, or wider.
-        text: as for `read_adapters`; empty: the model stays as it is.
+        text: as for `read_adapters`, by which its pickles were allowed before; empty: none.
         dtype: that in which the model is run.
 
     Raises:

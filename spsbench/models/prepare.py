@@ -201,9 +201,9 @@ def decide(access: Access, needs_hub: bool) -> None:
 
 def on_hub(ref: ModelSpec) -> bool:
     """Return whether `ref` can only be a hub id; paths are never looked up on the network."""
-    there = os.path.exists(expand_path(ref.id))  # False for an invalid name
+    is_path = os.path.exists(expand_path(ref.id))  # False for an invalid name
     ours = is_bundled_name(ref.id) or named_gguf(ref.id) or ref.served
-    return not ours and bool(HUB_ID.fullmatch(ref.id)) and not there
+    return not ours and bool(HUB_ID.fullmatch(ref.id)) and not is_path
 
 
 def check_variables() -> None:

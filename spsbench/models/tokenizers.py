@@ -207,8 +207,8 @@ def with_marks(tokenizer: Any) -> Any:
         return tokenizer
 
     def decode(token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        shown = [i for i in token_ids if not (skip_special_tokens and i in hidden)]
-        return str(tokenizer.decode(shown))
+        written = [i for i in token_ids if not (skip_special_tokens and i in hidden)]
+        return str(tokenizer.decode(written))
 
     return SimpleNamespace(decode=decode)
 

@@ -178,7 +178,7 @@ class Planned:
         )
         return Report(name, [table], sections=[section])
 
-    def beside(self, adapted: Sequence["Planned"]) -> Report:
+    def with_adapters(self, adapted: Sequence["Planned"]) -> Report:
         """Return a report of this plan, of a base, and of those of its adapters, with advice."""
         reports = {plan.target.adapter or "base": plan.report for plan in (self, *adapted)}
         advice = {plan.target.adapter: advise(self, plan) for plan in adapted}
@@ -286,8 +286,7 @@ def advise(base: Planned, adapted: Planned) -> str:
         advice = (
             f"train it on this adapter's texts (sps train {kind} {flag_of('target')} {target.id} "
             f"{flag_of('adapter')} {target.adapter} {flag_of('from')} {cell.draft.id}): "
-            f"up to {usual:.2f}x, "
-            "where it becomes as good as for the base"
+            f"up to {usual:.2f}x, where it becomes as good as for the base"
         )
     figures = (f"{f.speedup.mean:.2f}x (tau {f.tau.mean:.2f})" for f in (now, before, free))
     words = f"{now.method} gives ", f"on the base {before.method} ", f"{free.method} "

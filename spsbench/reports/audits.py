@@ -44,7 +44,7 @@ SHOWN = 20  # rows of failures in the table
 WORDS, COUNT, SHARE = "", ",", ".4f"
 TESTS = {"direction": WORDS, "stratum": WORDS, "tokens": COUNT, "observed": SHARE}
 TESTS |= {"expected": SHARE, "bias": f"+{SHARE}", "z": "+.2f"}
-"""Heading of a test -> its format."""
+"""Maps the heading of a test to its format."""
 WIRINGS: Mapping[str, Status] = {"right": "good", "not distinguished": "open"}
 STATUSES: Mapping[str, Status] = {"held": "good", "bias found": "bad"}
 E_PROCESS = (

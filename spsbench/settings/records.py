@@ -248,6 +248,11 @@ class Record:
         return ""
 
 
+def round_record(measured: Any) -> RoundRecord:
+    """Return the record of a `types.Round`, which has its fields among others."""
+    return RoundRecord(*(getattr(measured, name) for name in RoundRecord._fields))
+
+
 def field_columns(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[Any]]:
     """Return field of a round -> its values in all rounds."""
     by_column: Any = zip(*rounds, strict=True) if rounds else ((),) * len(RoundRecord._fields)

@@ -19,7 +19,7 @@ from spsbench.untrusted import read_json
 
 Shard = tuple[int, int]  # index, number of shards
 WHOLE: Shard = (0, 1)
-RECORDS = re.compile(r"records-(\d++-of-\d++)\.jsonl(?:\.gz|\.xz)?")  # packed: of a kept run
+RECORDS = re.compile(r"records-(\d++-of-\d++)\.jsonl(?:\.gz|\.xz)?")  # a kept run is packed
 TURN = " turn "  # separates a conversation from the turn in a sample's name
 
 

@@ -17,6 +17,7 @@ from spsbench.models.loader import load_model
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from tests import trained
+from tests.oracles import models
 from tests.variants import first
 
 gguf = pytest.importorskip("gguf")
@@ -24,12 +25,7 @@ pytest.importorskip("accelerate")
 
 END = trained.SPECIAL[0]  # `<|endoftext|>`, which transformers' reader adds where it is missing
 SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
+    **models.SIZES,
     "max_position_embeddings": 256,
     "tie_word_embeddings": False,
 }

@@ -170,7 +170,7 @@ def made_drafter(make: Callable[[LM], Drafter]) -> Drafter:
 
 
 def decision_points(drafter: Spec) -> Callable[[Facts, int], list[float]]:
-    """Return the cells of a drafter's uniforms: of a chain, or of the tree that it draws."""
+    """Return where the uniforms of a drafter decide: those of a chain, or of the tree it draws."""
     try:
         opened = made_drafter(partial(open_over, drafter=drafter))
     except Exception:  # a drafter without a table is left out, with the reason

@@ -229,6 +229,11 @@ def total(logs: Floats) -> Floats:
     return np.asarray(np.log(np.exp(logs - top).sum(-1)) + top[..., 0])
 
 
+def log_probs(logits: Floats) -> Floats:
+    """Return [n, V] the log-probabilities of [n, V] logits."""
+    return np.asarray(logits - total(logits)[:, None])
+
+
 def alarm(level: float = LEVEL) -> float:
     """Return the logarithm of the e-value at which an audit of this level finds a bias."""
     return -math.log(level)

@@ -188,7 +188,7 @@ def run_plans(
                 plans.append(plan)
     reports = [plan.report for plan in plans]
     if several and "adapter" in option_sets[0]:
-        reports = [plans[0].beside(plans[1:])]
+        reports = [plans[0].with_adapters(plans[1:])]
     elif several:
         temperatures = [options["temperature"] for options in option_sets]
         reports = list(map(at_temperature, reports, temperatures))

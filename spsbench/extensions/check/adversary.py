@@ -78,9 +78,8 @@ class Adversary:
         bases = [first_tokens(text, asks[0].tokens) for text in self.truths]
         before, count = await texts.counters(), len(texts.answers)
         if name == END:
-            places = [
-                len(t.keys) // 2 - i % (self.k + 1) for i, t in enumerate(bases)
-            ]  # places in a draft
+            # half-way through the text, at each place of a draft in turn
+            places = [len(t.keys) // 2 - i % (self.k + 1) for i, t in enumerate(bases)]
             ends = [(base.ids or [0])[place] for base, place in zip(bases, places, strict=True)]
             asks = [replace(ask, stop_ids=(i,)) for ask, i in zip(asks, ends, strict=True)]
             cuts = [(base.ids or [i]).index(i) + 1 for base, i in zip(bases, ends, strict=True)]

@@ -44,7 +44,7 @@ from spsbench.extensions.check.weights import LocalModel, load_weights
 from spsbench.hardware.signals import cancelling
 from spsbench.messages import ignore
 from spsbench.serving.acceptance import Acceptance
-from spsbench.serving.address import check_address as checked_address
+from spsbench.serving.address import check_address
 from spsbench.serving.engines import GREEDY_SAFE, Answer, Kind
 from spsbench.settings.options import parse
 from spsbench.settings.processors import Processors
@@ -266,7 +266,7 @@ def run_check(
         load = partial(load, offline=True)
     else:
         (plan,) = parse(given, CheckOptions)
-        plan = replace(plan, url=checked_address(url))
+        plan = replace(plan, url=check_address(url))
         journal = Journal(plan.resume or plan.keep or keep, resume=plan.resume is not None)
     by_name = plan.processors.changed | ({"adapter": plan.adapter} if plan.adapter else {})
     weights = load(plan.weights, **by_name) if plan.weights else None

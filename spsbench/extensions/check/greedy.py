@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from spsbench.audit.statistical.betting import log_probs
 from spsbench.audit.statistical.comparison import (
     Compared,
     GreedyKind,
@@ -208,10 +209,8 @@ def expect_by_weights(
     listed = len(text.ids if text.ids is not None else text.keys)
     if any(i >= len(weights.texts) for i in ids) or len(ids) < min(4, listed):
         raise weights.another("its tokens are not in the vocabulary")
-    keys, rows, logits = [f"#{i}" for i in ids], [], weights.score(prompt, ids)
-    shifted = logits - logits.max(1, keepdims=True)
-    scored = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    for row, emitted in zip(scored, ids, strict=False):
+    keys, rows = [f"#{i}" for i in ids], []
+    for row, emitted in zip(log_probs(weights.score(prompt, ids)), ids, strict=False):
         likeliest = dict.fromkeys([*np.argsort(-row)[:3].tolist(), emitted])
         rows.append([(f"#{i}", float(row[i])) for i in likeliest])
     by_id = replace(text, keys=keys[: len(rows)], ids=None, stated=[], spelled="")

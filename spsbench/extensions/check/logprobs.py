@@ -12,10 +12,11 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from spsbench.audit.statistical.betting import Floats
+from spsbench.audit.statistical.betting import Floats, log_probs
 from spsbench.audit.statistical.comparison import Compared, GreedyKind
 from spsbench.extensions.check.greedy import ServerGreedy
 from spsbench.extensions.check.texts import CheckTexts
+from spsbench.extensions.check.weights import LocalModel
 from spsbench.serving.engines import Answer, Stated
 from spsbench.serving.http import RefusedError
 from spsbench.serving.wire import UNLISTED
@@ -58,7 +59,7 @@ async def check_logprobs(texts: CheckTexts) -> ServerGreedy:
         scored, stated, accepted = [], [], []
         for i, answer in enumerate(answering.result()):
             prompt, ids = texts.prompt_ids(texts.prompt(i), answer), weights.tokens(answer)
-            scored.append(chances(weights.score(prompt, ids), ids))
+            scored.append(chances(weights, prompt, ids))
             stated += [*answer.own, *[-np.inf] * len(ids)][: len(ids)]
             accepted += accepted_in(answer, len(ids))
         names.append(f"{name}, answers")
@@ -74,7 +75,7 @@ async def check_logprobs(texts: CheckTexts) -> ServerGreedy:
             for ids, kept in pairs
             for x, row in zip(ids, kept, strict=True)
         ]
-        due = [chances(weights.score(p[:1], p[1:]), p[1:]) for p in prompts if len(p) > 1]
+        due = [chances(weights, p[:1], p[1:]) for p in prompts if len(p) > 1]
         names.append(f"{name}, prompts")
         faults.append(how_apart(np.array(listed), np.concatenate(due), np.array([])))
     for name, line in zip(names, faults, strict=True):
@@ -83,10 +84,9 @@ async def check_logprobs(texts: CheckTexts) -> ServerGreedy:
     return ServerGreedy("the weights", list(map(Compared, names, kinds)))
 
 
-def chances(logits: Floats, ids: Sequence[int]) -> Floats:
-    """Return [n] log-probabilities of tokens by logits [n, V] at each of them."""
-    shifted = logits - logits.max(1, keepdims=True, initial=-np.inf)
-    return np.asarray(shifted[range(len(ids)), ids] - np.log(np.exp(shifted).sum(1)))
+def chances(weights: LocalModel, prompt: Sequence[int], ids: Sequence[int]) -> Floats:
+    """Return [n] the log-probability by the weights of each of `ids` after those before it."""
+    return np.asarray(log_probs(weights.score(prompt, ids))[range(len(ids)), ids])
 
 
 def accepted_in(answer: Answer, n: int) -> list[bool]:

@@ -1,4 +1,4 @@
-"""What a check is expected to find, kept in a TOML file, and its results as pipelines read them.
+"""Expectations of a check, kept in a TOML file, and its results in the forms of pipelines.
 
 `checked` is the result of `sps check`. A later one is worse where the verdict of a part is, or
 where the share of drafts that are accepted at some position left the interval of chance.

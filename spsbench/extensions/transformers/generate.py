@@ -42,7 +42,7 @@ from spsbench.settings.execution import Access
 from spsbench.settings.grid import Grid
 from spsbench.settings.options import parse, takes
 from spsbench.settings.processors import Processors
-from spsbench.settings.records import RoundRecord
+from spsbench.settings.records import RoundRecord, round_record
 from spsbench.spec import Spec
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def generate_with(
 
 @dataclass(eq=False)
 class SpeculativeGeneration:
-    """What `generate_with` returns, of whose arguments it is made.
+    """A callable for `custom_generate=`, made of the arguments of `generate_with`.
 
     Attributes:
         rounds: the measurements of each row of the last call.
@@ -162,8 +162,7 @@ class SpeculativeGeneration:
                 processors=Processors(further=process) if by_text else None,
             ):
                 tokens += done.tokens
-                measured = (getattr(done, name) for name in RoundRecord._fields)
-                self.rounds[number].append(RoundRecord(*measured))
+                self.rounds[number].append(round_record(done))
                 for token in done.tokens if streamer is not None else ():
                     streamer.put(torch.tensor([token]))
                 if done.finish == "context":
@@ -239,10 +238,10 @@ def unpadded(ids: Tensor, mask: Tensor | None) -> list[list[int]]:
 
 def check_call(model: Any, config: Any, processors: list[Any], inputs: Mapping[str, Any]) -> None:
     """Raise a UsageError of a field, a processor, an input or a model that is not honoured here."""
-    known = {*FIELDS["honoured"], *FIELDS["without_effect"]}
+    accepted = {*FIELDS["honoured"], *FIELDS["without_effect"]}
     for name, value in vars(config).items():
         refused = FIELDS["refused"].get(name, {"neutral": [], "why": "not known here"})
-        if name in known or name.startswith("_") or value in (None, *refused["neutral"]):
+        if name in accepted or name.startswith("_") or value in (None, *refused["neutral"]):
             continue
         raise UsageError(f"`{name}` is {value!r} (generation config): {refused['why']}")
     kinds = {type(processor).__name__ for processor in processors}

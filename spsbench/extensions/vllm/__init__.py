@@ -1,5 +1,5 @@
 """Drafts of this package inside vLLM, by its `custom_class` proposer of the V1 runner.
 
 `rules` says which drafters vLLM can serve, and with which options; `proposer` is what vLLM imports,
-with torch, numpy, msgspec and tqdm beside it.
+and needs no more than torch, numpy, msgspec and tqdm.
 """

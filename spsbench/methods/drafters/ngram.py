@@ -121,8 +121,8 @@ class NgramDrafter(RuleDrafter):
                 raise ValueError(f"{name} is {given!r}: expected one of {', '.join(known)}")
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        known = self._indexed + 1
-        if list(prompt[:known]) != list(self._text[:known]):  # else it goes on from the text before
+        read = self._indexed + 1
+        if list(prompt[:read]) != list(self._text[:read]):  # else it goes on from the text before
             self._ends.clear()
             self._after.clear()
             self._indexed = 0

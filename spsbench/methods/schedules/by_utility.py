@@ -98,7 +98,7 @@ class Utility(Schedule):
         return 1.0 + turn.drafted * (self.draft + self.row)
 
     def _tried(self, phase: Phase) -> Phase:
-        """Return the phase after a trial of K: of a neighbour, or with the best K, or 0, set."""
+        """Return the phase after a trial of K: a trial of a neighbour, or the best K or 0 set."""
         tried = (*phase.tried, (phase.utility, -phase.k))
         utility, k = max(tried)[0], -max(tried)[1]
         steps = (1, -1) if utility > 1 else (-1, 1)

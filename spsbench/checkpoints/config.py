@@ -2,7 +2,6 @@
 
 import math
 import os
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError
+from spsbench.tables import read_table
 from spsbench.untrusted import POINTER, read_json
 
 CONFIG_LIMIT = 4 << 20  # bytes
@@ -47,9 +47,7 @@ _REFUSED: Mapping[str, str] = {  # what it is -> the families that are
     ),
 }
 
-NEUTRAL: Mapping[str, list[object]] = tomllib.loads(
-    Path(__file__).with_name("neutral.toml").read_text(encoding="utf-8")
-)
+NEUTRAL: Mapping[str, list[object]] = read_table(__file__, "neutral.toml")
 """Generation settings that change probabilities or end a text, and their values of no effect."""
 
 OF_HEADS = ("speculators_model_type", "medusa_num_heads")  # keys that no language model has

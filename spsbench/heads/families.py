@@ -5,9 +5,7 @@ of heads in `registry.txt`.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +14,11 @@ from spsbench.errors import DataError, SpsError, UsageError
 from spsbench.heads.files import Files, check_kind, open_files
 from spsbench.settings.cell_from_options import inner_drafters
 from spsbench.spec import Spec
+from spsbench.tables import read_table
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
 STATES = "features"  # the flag that lists hidden states of the target, as in 2-16-29
-TABLE = tomllib.loads((resources.files(__package__) / "families.toml").read_text("utf-8"))
+TABLE = read_table(__file__, "families.toml")
 VALUES: Mapping[str, tuple[str, ...]] = {n: (*v.split(),) for n, v in TABLE["values"].items()}
 """Flag -> its values, the same in each family that has it; none: it lists hidden states."""
 

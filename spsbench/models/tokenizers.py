@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -19,6 +18,7 @@ from spsbench.errors import DataError
 from spsbench.models.chat import ChatPiece, render_spans
 from spsbench.models.third_party import open_config, silence, translate_errors, without_panics
 from spsbench.settings.thoughts import is_mark
+from spsbench.tables import read_table
 
 _SECTIONS = ("model", "normalizer", "pre_tokenizer", "decoder")
 NAMES_EOS = ("generation_config.json", "config.json")
@@ -331,8 +331,7 @@ def _rules(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def probes(special: list[str]) -> list[str]:
     """Return 200 texts on which tokenizers tend to differ: code, spaces, digits, scripts."""
-    path = Path(__file__).with_name("probes.toml")
-    words, ends, code, signs = tomllib.loads(path.read_text(encoding="utf-8")).values()
+    words, ends, code, signs = read_table(__file__, "probes.toml").values()
     digits = [str(10**n + 7 * n) for n in range(20)]
     texts = ["".join(pair) for pair in product(words, ends)]
     texts += [*code, *digits, *signs]

@@ -4,7 +4,6 @@ One table of fields reads them all, `other_benchmarks.toml`. What a file does no
 never guessed.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +12,14 @@ from spsbench import untrusted as f
 from spsbench.errors import DataError
 from spsbench.serving.acceptance import Acceptance, steps_by_position
 from spsbench.serving.wire import MAX_DEPTH
+from spsbench.tables import read_table
 
 SIZE_LIMIT = 1 << 26  # bytes
 MAX_NUMBER = 1e300
 WRONG = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
 WHAT = "results of a benchmark of servers, in JSON, without details"
 SGLANG = "SGLang bench_serving"
-TABLE = tomllib.loads(Path(__file__).with_name("other_benchmarks.toml").read_text(encoding="utf-8"))
+TABLE = read_table(__file__, "other_benchmarks.toml")
 TITLE = TABLE["title"].split()
 OF_TOKENS = ("TTFT", "time ", "tokens ")
 """Beginnings of the figures of which 0 stands for "not measured"."""

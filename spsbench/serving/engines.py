@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, UnavailableError
@@ -15,6 +13,7 @@ from spsbench.serving.answers import AnswerReader, SglangReader
 from spsbench.serving.http import FIRST, Client, FailedError, RefusedError
 from spsbench.serving.wire import UNLISTED, Model, order_row, read_json
 from spsbench.serving.wire import Stated as Stated
+from spsbench.tables import read_table
 from spsbench.untrusted import cut
 
 TOPS = (10, 5, 1)  # likeliest tokens to request; the largest that the server allows is used
@@ -38,7 +37,7 @@ class Kind(StrEnum):
     OPENAI = "openai"  # any other engine with OpenAI's schema
 
 
-TABLE = tomllib.loads(Path(__file__).with_name("engines.toml").read_text(encoding="utf-8"))
+TABLE = read_table(__file__, "engines.toml")
 GREEDY_SAFE = frozenset(TABLE.pop("greedy_safe"))
 COMMON = TABLE.pop("samplers")
 SAMPLERS: Mapping[str, Mapping[str, Any]] = {k: COMMON | v["samplers"] for k, v in TABLE.items()}

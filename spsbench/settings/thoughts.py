@@ -1,10 +1,10 @@
 """Marks by which models set their thoughts apart from their answers."""
 
 import re
-import tomllib
-from pathlib import Path
 
-TABLE = tomllib.loads(Path(__file__).with_name("thoughts.toml").read_text(encoding="utf-8"))
+from spsbench.tables import read_table
+
+TABLE = read_table(__file__, "thoughts.toml")
 MARKS, WORDS = ([(row["begin"], row["end"]) for row in TABLE[name]] for name in ("marks", "words"))
 _BEGINS, _ENDS = ("|".join(marks) for marks in zip(*MARKS, *WORDS, strict=True))
 _THOUGHT = re.compile(rf"\s*+(?:{_BEGINS})")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from spsbench.settings.options import (
     reads_numbers,
 )
 from spsbench.settings.processors import PROCESSORS, ProcessorSettings
+from spsbench.tables import read_table
 
 SPEED, OUTPUT = "Speed", "Output"
 NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
@@ -48,7 +48,7 @@ MAY_CHANGE = ("parts", "most", "bias", "level", "draft", "url", "baseline")
 """The options that may change when a check resumes."""
 OFF = {"top_p": 1.0, "top_k": 0, "together": None}  # left out of a file, with processors
 OFF |= {"adapter": None, "adversary": None} | json.loads(json.dumps(asdict(ProcessorSettings())))
-TABLE = tomllib.loads(Path(__file__).with_name("prompts.toml").read_text(encoding="utf-8"))
+TABLE = read_table(__file__, "prompts.toml")
 PROMPTS: tuple[str, ...] = tuple(TABLE["prompts"])
 
 

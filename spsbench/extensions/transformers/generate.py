@@ -6,12 +6,10 @@ are applied along every path of a draft, so that a text has the distribution of 
 
 import inspect
 import logging
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
@@ -44,13 +42,14 @@ from spsbench.settings.options import parse, takes
 from spsbench.settings.processors import Processors
 from spsbench.settings.records import RoundRecord, round_record
 from spsbench.spec import Spec
+from spsbench.tables import read_table
 
 if TYPE_CHECKING:
     from spsbench import GenerateWithOptions
 
 log = logging.getLogger(__name__)
 
-FIELDS = tomllib.loads(Path(__file__).with_name("fields.toml").read_text())
+FIELDS = read_table(__file__, "fields.toml")
 """Every field of a generation config by what it does here, and processors that are special."""
 INPUTS = ("attention_mask", "position_ids", "use_cache", "logits_to_keep", *ALL_CACHE_NAMES)
 OF_CALL = ("streamer", "assistant_model", "synced_gpus")

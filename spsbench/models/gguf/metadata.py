@@ -7,7 +7,6 @@ What llama.cpp's loader reads beside tensors are keys that begin with the archit
 """
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,9 @@ from torch import Tensor, nn
 
 from spsbench.errors import DataError
 from spsbench.models.gguf.header import Header
+from spsbench.tables import read_table
 
-KEYS = tomllib.loads(Path(__file__).with_name("keys.toml").read_text(encoding="utf-8"))
+KEYS = read_table(__file__, "keys.toml")
 FIELDS: Mapping[str, list[str]] = {key: names.split() for key, names in KEYS["fields"].items()}
 NEUTRAL: Mapping[str, list[object]] = KEYS["neutral"]
 KNOWN = frozenset(" ".join(KEYS["known"].values()).split())

@@ -5,17 +5,17 @@ Falcon 3, Tekken): an id for which the model has no row.
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spsbench.checkpoints.config import read_object
 from spsbench.models.gguf.header import Header
+from spsbench.tables import read_table
 
 _LIMIT = 200 << 20  # bytes
 _KEYS, _SAMPLING = "tokenizer.ggml.", "general.sampling."
-TABLE = tomllib.loads(Path(__file__).with_name("keys.toml").read_text(encoding="utf-8"))
+TABLE = read_table(__file__, "keys.toml")
 ENDS, HARMLESS, AS_GPT2 = (words.split() for words in TABLE["tokenizer"].values())
 WARPS: Mapping[str, str] = TABLE["sampling"]
 

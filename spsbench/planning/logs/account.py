@@ -3,12 +3,11 @@
 Forms of lines and names of fields are the table `forms.toml`.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from spsbench.tables import read_table
 from spsbench.untrusted import FieldError, cut, parse_json
 
 
@@ -23,7 +22,7 @@ class Form(NamedTuple):
     beside: tuple[str, ...] = ()
 
 
-TABLE = tomllib.loads((files(__package__) / "forms.toml").read_text(encoding="utf-8"))
+TABLE = read_table(__file__, "forms.toml")
 FORMS = tuple(
     Form(row.pop("name"), **{field: tuple(paths.split()) for field, paths in row.items()})
     for row in TABLE["forms"]

@@ -11,7 +11,6 @@ Theorem 3.11 counts operations: its c is a ratio of operations, for which the ra
 """
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from spsbench.planning.logs.texts import LOOK_UP, priced_model
 from spsbench.reports.reporter import TextTable
 from spsbench.settings.commands import LogOptions
 from spsbench.settings.method import Drafting
+from spsbench.tables import read_table
 
 ASSUMED_DRAFT, ASSUMED_ROW = 0.1, 0.05  # by which K is chosen where no costs are named
 ASSUMPTION = (
@@ -35,7 +35,7 @@ ASSUMPTION = (
     f"{ASSUMED_DRAFT:g}, of a plain pass"
 )
 
-TABLE = tomllib.loads(Path(__file__).with_name("roofline.toml").read_text(encoding="utf-8"))
+TABLE = read_table(__file__, "roofline.toml")
 DEVICES: Mapping[str, list[float]] = TABLE["devices"]
 FIELDS: Mapping[str, float] = TABLE["fields"]
 LONGEST = 1 << 22  # tokens of context

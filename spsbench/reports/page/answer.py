@@ -1,9 +1,7 @@
 """Answers at the top of the page: speed-up, losslessness, quality; then tables and definitions."""
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +20,7 @@ from spsbench.reports.reporter import Figure, Section, Status, Table, TextTable
 from spsbench.reports.text import body, escape_piece, markup
 from spsbench.settings.cell import EXACT, GUARANTEES, Cell
 from spsbench.settings.labels import Names
+from spsbench.tables import read_table
 
 NONE: Mapping[str, Section] = {}
 
@@ -210,9 +209,7 @@ def _interval(estimate: Estimate) -> str:
     return f"95 % interval {estimate.low:.2f} to {estimate.high:.2f}"
 
 
-DEFINITIONS: Mapping[str, str] = tomllib.loads(
-    (resources.files(__package__) / "definitions.toml").read_text("utf-8")
-)
+DEFINITIONS: Mapping[str, str] = read_table(__file__, "definitions.toml")
 
 
 PARAGRAPH = 2000  # characters of an explanation

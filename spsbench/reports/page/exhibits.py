@@ -1,10 +1,8 @@
 """Exhibits of the page: a table's rows as figures with explanations."""
 
-import tomllib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -27,8 +25,9 @@ from spsbench.reports.reporter import (
 )
 from spsbench.reports.text import labels
 from spsbench.settings.labels import Names
+from spsbench.tables import read_table
 
-TEXTS = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
+TEXTS = read_table(__file__, "texts.toml")
 SHARES = (("draft", "draft_share"), ("target", "target_share"), ("the rest", "verify_share"))
 QUANTILES = 101  # points of a quantile curve with more generations than this
 

@@ -93,12 +93,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def load(cls, folder: Path) -> "Manifest":
-        """Read the manifest of a run.
-
-        Raises:
-            MissingError: there is none. DataError: it is not what was written.
-            SpsError: as `read_json`.
-        """
+        """Read the manifest of a run; MissingError: none. DataError: damaged, or another schema."""
         path = folder / NAME
         try:
             values = read_json(path, "the manifest of a run")
@@ -149,13 +144,14 @@ def checksum(values: Mapping[str, Any]) -> str:
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Return the differing fields of two fingerprints: `field: <mine>, there <theirs>`."""
-    lines = []
-    for name in sorted(mine.keys() | theirs.keys()):
-        here, there = _display(mine, name), _display(theirs, name)
-        if here != there:
-            lines.append(f"{name}: {here}, there {there}")
-    return lines
+    """Return the differing fields of two fingerprints, by name: `field: <mine>, there <theirs>`."""
+    texts = [
+        {name: json.dumps(x, sort_keys=True, allow_nan=False) for name, x in fingerprint.items()}
+        for fingerprint in (mine, theirs)
+    ]
+    names = sorted(mine.keys() | theirs.keys())
+    pairs = {name: [values.get(name, ABSENT) for values in texts] for name in names}
+    return [f"{name}: {x}, there {other}" for name, (x, other) in pairs.items() if x != other]
 
 
 def refuse_differences(
@@ -171,9 +167,3 @@ def refuse_differences(
             f"{todo}",
             lines,
         )
-
-
-def _display(fingerprint: Mapping[str, Any], name: str) -> str:
-    if name not in fingerprint:
-        return ABSENT
-    return json.dumps(fingerprint[name], sort_keys=True, allow_nan=False)

@@ -49,13 +49,9 @@ class Progress(NamedTuple):
 def progress_in(
     folder: Path, manifest: Manifest, cells: Mapping[str, Cell], recorded: Collection[Key]
 ) -> Progress | None:
-    """Return the progress of a run with the records `recorded`; None: the manifest plans none.
+    """Return the progress of the run in `folder` with the records `recorded`; None: it plans none.
 
-    Args:
-        folder: the run's, whose logs tell which shards have begun.
-        manifest: the run's.
-        cells: the manifest's cells by id.
-        recorded: keys of its records.
+    `cells` are those of its manifest; its logs tell which shards have begun.
     """
     planned = dict.fromkeys(_planned_keys(manifest, cells))
     if not planned:

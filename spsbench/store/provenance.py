@@ -16,7 +16,7 @@ from spsbench.hardware.files import open_file
 from spsbench.messages import announce_if_slow
 from spsbench.models.hub import set_here
 from spsbench.settings.cell import Cell, CellRequest
-from spsbench.settings.experiment import Experiment, TaskPart
+from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.processors import PROCESSORS
 from spsbench.settings.records import SCHEMA
@@ -148,7 +148,8 @@ def run_fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -
     ):  # each version may mask other tokens
         identity["version.llguidance"] = package_version("llguidance")
     for number, part in enumerate(experiment.parts):
-        identity |= {f"part{number}.{name}": value for name, value in _of_part(part).items()}
+        values = part.described() | fields_of_cells(part.cells)
+        identity |= {f"part{number}.{name}": value for name, value in values.items()}
     return identity | model_files(folders)
 
 
@@ -177,11 +178,6 @@ def digests(identity: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str
 
 NEWER = ("chat", "system", *PROCESSORS)
 """Fields of a cell that fingerprints name only where they are not at their defaults."""
-
-
-def _of_part(part: TaskPart) -> dict[str, Any]:
-    values = part.described()
-    return values | fields_of_cells(part.cells)
 
 
 def fields_of_cells(cells: Sequence[Cell]) -> dict[str, list[Any]]:

@@ -92,7 +92,7 @@ def records(folder: Path) -> Iterator[Record]:
 
 
 def placed_records(folder: Path) -> Iterator[Placed]:
-    """Yield `records`, each with its start, which is complete after the last record."""
+    """Yield `records`, each with its start, to which later lines still add notes."""
     once, failures = Once(), dict[Key, Placed]()
     for path in logs_of(folder).values():
         reader = LogReader(path)

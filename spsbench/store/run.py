@@ -56,16 +56,16 @@ class RunWriter:
         self._latest = Start()  # this process's
         self._begun = False
         self._clock: datetime | None = None  # that of this start's prompts, if not the manifest's
-        own = LogReader(path := records_path(folder, shard))
-        self._log = Log(path, lambda values: self._take(own, values))
-        self.count = own.count  # records in this shard's log, including failures
+        reader = LogReader(path := records_path(folder, shard))
+        self._log = Log(path, lambda values: self._take(reader, values))
+        self.count = reader.count  # records in this shard's log, including failures
         try:
             self._read_others(path)
         except BaseException:
             self.close()
             raise
-        self.starts += own.starts
-        self.engines = {name: kept for start in own.starts for name, kept in start.engines.items()}
+        self.starts += reader.starts
+        self.engines = {name: x for start in reader.starts for name, x in start.engines.items()}
         remove_drafts(folder, f"*-{shard_name(shard)}.json*")
 
     def __enter__(self) -> "RunWriter":
@@ -95,7 +95,10 @@ class RunWriter:
             self._latest = start
 
     def append(self, record: Record, machine: str | None = None) -> None:
-        """Write a missing generation of a started `machine` to disk; DataError: impossible."""
+        """Write a generation that `is_missing`, else ValueError, after the starts that wait.
+
+        `machine`: the worker that made it; None: this process. DataError: an impossible record.
+        """
         if not self.is_missing(record.key):
             raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
         if problem := record.problem:
@@ -130,7 +133,7 @@ class RunWriter:
             del self._waiting[0]
 
     def _read_others(self, own: Path) -> None:
-        """Read the logs of other shards; InUseError: one of another layout is being written."""
+        """Read the logs but `own`; InUseError: one of another number of shards is being written."""
         for name, path in record_logs(self.folder).items():
             if path == own:
                 continue
@@ -160,11 +163,11 @@ def open_run(
     resume: bool = False,
     overwrite: bool = False,
 ) -> RunWriter:
-    """Start or resume a run in `folder`, of which only that is made yet; SpsError: another run.
+    """Start or resume a run in `folder`, which is made; the manifest comes with the first record.
 
     `resume` continues a run (or starts a missing run); `overwrite` moves the old run aside.
     A shard that has not begun joins a run of its layout without `resume`. Records that a log lacks
-    are made again.
+    are made again. MismatchError: another run is there. InUseError: its writer is.
     """
     if overwrite and resume:
         raise UsageError("`resume` with `overwrite`: expected one of them. Leave one out")
@@ -186,7 +189,10 @@ def open_run(
 
 
 def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
-    """Raise MismatchError for a shard that has begun, unless resumed, and for another layout."""
+    """Raise MismatchError for a shard that has begun, unless resumed, and for another layout.
+
+    InUseError: that is being written. UsageError: packed records, which cannot be resumed.
+    """
     for name, log in record_logs(folder).items():
         other_layout = not name.endswith(f"-of-{shard[1]:02d}")
         if other_layout:

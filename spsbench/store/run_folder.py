@@ -52,7 +52,10 @@ def record_logs(folder: Path) -> dict[str, Path]:
 
 
 def unbegun(names: Iterable[str]) -> list[Shard]:
-    """Return the shards still to begin, of the layout nearest to its end; none if it is whole."""
+    """Return the shards still to begin, of the layout (total) that lacks fewest; [] if none lacks.
+
+    `names`: of shards that have begun, as of `shard_name`.
+    """
     layouts: dict[int, set[int]] = {}
     for name in names:
         number, total = map(int, name.split("-of-"))

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 import numpy as np
 from msgspec import ValidationError, convert, to_builtins
@@ -98,6 +98,7 @@ class Proposed:
     proposed: NDArray[np.uint8]  # [A L] number of tokens, first for the least request
     hits: NDArray[np.uint8]  # [A L] length of the prefix that equals the text
     requested: tuple[int, ...] = ()
+    stops: ClassVar[Mapping[str, NDArray[np.uint8]]] = {}  # of no schedule
 
     def of(self, k: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return [L] tokens and hits of drafts for K tokens, or for the next greater request."""
@@ -110,9 +111,9 @@ Along = SampledDraft | Proposed
 
 
 def pack(record: Any, renamed: str = "") -> dict[str, Any]:
-    """Return the plain fields of a record; an array is base64, of bytes or of single precision.
+    """Return the plain fields of a record but `renamed`, which a line has under another name.
 
-    `renamed` is left out: a line has it under another name.
+    An array becomes base64, of bytes or of single precision.
     """
 
     def encoded(array: NDArray[Any]) -> str:
@@ -123,7 +124,10 @@ def pack(record: Any, renamed: str = "") -> dict[str, Any]:
 
 
 def unpack_record(values: Mapping[str, Any], kind: type[T]) -> T:
-    """Return the record that `pack` made plain; ValueError: arrays of unlike length."""
+    """Return the record of type `kind` that `pack` made plain; other keys of `values` are ignored.
+
+    ValueError: a field is missing or of another type, or two arrays have unlike lengths.
+    """
     lengths = set[int]()
 
     def decoded(array_type: Any, text: Any) -> NDArray[Any]:
@@ -154,7 +158,7 @@ class Traces:
     along: dict[tuple[Key, Drafting], Along] = field(default_factory=dict)
 
     def of(self, name: Drafting) -> list[tuple[Written, Along]]:
-        """Return the texts along which a draft was traced."""
+        """Return the texts along which a draft was traced, each with its trace."""
         keys = [key for key in self.texts if (key, name) in self.along]
         return [(self.texts[key], self.along[key, name]) for key in keys]
 
@@ -192,7 +196,10 @@ class Traces:
 
 
 def read_traces(paths: Sequence[Path]) -> Traces:
-    """Read files or folders of runs as one; MismatchError: unlike ones. MissingError: no texts."""
+    """Read files or folders of runs as one, texts by key; of one traced twice the last counts.
+
+    MismatchError: unlike sources or drafts. MissingError: no texts. DataError: no trace.
+    """
     merged = Traces()
     for path in trace_files(paths):
         traces = Traces()
@@ -223,7 +230,10 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _trace_files(path: Path) -> Iterator[Path]:
-    """Yield trace files; MissingError: none in the folder, DataError: foreign."""
+    """Yield the file `path`, or a folder's traces by name, of `texts/` if it has none itself.
+
+    MissingError: there are none. DataError: a file does not begin as a trace; an empty one may.
+    """
     inside = sorted(path.glob("traces-*.jsonl")) or sorted(path.glob("texts/traces-*.jsonl"))
     if path.is_dir() and not inside:
         raise MissingError(
@@ -280,7 +290,7 @@ class TraceWriter(HeadedLog):
     def has(self, key: Key, name: Drafting, schedules: Iterable[str] = ()) -> bool:
         """Return whether a draft was traced along a text, with the stops of these schedules."""
         along = self.known.along.get((key, name))
-        return along is not None and set(schedules) <= stops_of(along)
+        return along is not None and set(schedules) <= along.stops.keys()
 
     def add_text(self, text: Written) -> None:
         """Write a text, once."""
@@ -289,10 +299,5 @@ class TraceWriter(HeadedLog):
 
     def add(self, key: Key, name: Drafting, along: Along) -> None:
         """Write a draft along a text, once; or again, with the stops of more schedules."""
-        if not self.has(key, name, stops_of(along)):
+        if not self.has(key, name, along.stops):
             self.append({"along": key, "by": str(name), **pack(along)})
-
-
-def stops_of(along: Along) -> set[str]:
-    """Return the schedules whose stops are known."""
-    return set() if isinstance(along, Proposed) else set(along.stops)

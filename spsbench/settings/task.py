@@ -70,8 +70,10 @@ class Task(Protocol):
         """All samples in a fixed order; documents that do not fit are cut, and say so."""
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """Scores of one completion, by metric name."""
+        """Return the scores of one completion, by metric name; {}: it is not scored here."""
+        return {}
 
     @staticmethod  # reports combine scores without the data
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
-        """Scores by sample and repeat -> for each headline figure one value a sample."""
+        """Return headline figure -> one value a sample, from scores by sample and repeat."""
+        return {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spsbench.errors import DataError, UnavailableError
+from spsbench.tables import read_table
 from spsbench.tasks.reader import drop_repeated, read_rows
 
 
@@ -38,18 +39,7 @@ MINI = Path(__file__).with_name("articles.jsonl.gz")
 MINI_SEED = 2023
 MAX_MINI_ARTICLES = 1_000
 
-# A text written for this package: as in XSum, the summary is the opening cut from the article.
-WRITTEN = NewsItem(
-    "written-example",
-    "The route closed when its operator said that the price of fuel had made it impossible to go "
-    "on. Islanders have since relied on fishing boats and two flights a week to reach shops, "
-    "schools and the hospital. The council has agreed to pay a new company £1.2m over three years "
-    'to run two sailings a day. "People here have missed weddings and funerals," councillor Ailsa '
-    'Munro said. "This is about being part of the country again." The first boat is due to leave '
-    "the harbour on 3 April.",
-    "A ferry link between a remote island and the mainland is to be restored after two years "
-    "without a regular crossing.",
-)
+WRITTEN = NewsItem("written-example", **read_table(__file__, "written.toml"))
 
 
 class Articles(NamedTuple):
@@ -61,11 +51,10 @@ class Articles(NamedTuple):
 
 
 def articles(data: str, count: int) -> Articles:
-    """Return the articles that `data` names: `auto`, `hub`, `mini`, or else a path.
+    """Return the articles that `data` names: `hub`, `count` of `mini`, `auto`, or else a path.
 
-    Raises:
-        ValueError: a count out of range.
-        SpsError: the data is missing, unreachable, or unusable.
+    `auto` is the hub's, or `mini` where it is out of reach. ValueError: a count out of range.
+    SpsError: data that is missing, unreachable, or unusable.
     """
     if not 1 <= count <= MAX_MINI_ARTICLES:
         raise ValueError(f"count is {count}: expected 1..{MAX_MINI_ARTICLES}")
@@ -111,10 +100,6 @@ def _file(path: Path) -> Articles:
 
 def _entries(path: Path) -> Iterator[tuple[str, NewsItem]]:
     for row in read_rows(path):
-        texts = (_on_one_line(row.text(key)) for key in ("document", "summary"))
+        # On one line, so that no line of a text looks like the layout of a prompt.
+        texts = (" ".join(row.text(key).split()) for key in ("document", "summary"))
         yield row.where, NewsItem(row.name("id"), *texts)
-
-
-def _on_one_line(text: str) -> str:
-    """Return `text` with single spaces, so that no line of it looks like the layout."""
-    return " ".join(text.split())

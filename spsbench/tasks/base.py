@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from spsbench.errors import DataError
 from spsbench.metrics.parity import average
 from spsbench.settings.task import Fits, Sample, Task
-from spsbench.tasks.reader import text_fingerprint
+from spsbench.tasks.reader import digest_of
 
 
 class PromptTask(Task):
@@ -19,11 +19,7 @@ class PromptTask(Task):
     is_asked = False  # whether each prompt is a message to an instruct model
 
     def hold(self, title: str, samples: Sequence[Sample], max_new_tokens: int) -> None:
-        """Keep the samples, whose prompts are texts of the data.
-
-        Raises:
-            ValueError: `max_new_tokens` is below 1.
-        """
+        """Keep the samples, whose prompts are texts of the data; ValueError: no new tokens."""
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}: expected 1 or more")
         self.title, self._samples, self.max_new_tokens = title, samples, max_new_tokens
@@ -46,14 +42,10 @@ class PromptTask(Task):
 
     def _set_version(self) -> None:
         form = "ask-1" if self.is_asked else self.form
-        self.prompt_version = f"{form}-{text_fingerprint(self.parts())}"
+        self.prompt_version = f"{form}-{digest_of(self.parts())[:8]}"
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
-        """Yield all samples in the order of the data.
-
-        Raises:
-            DataError: a prompt does not fit the context.
-        """
+        """Yield all samples in the order of the data; DataError: one does not fit the context."""
         for sample in self._samples:
             prompted = replace(sample, prompt=self.prompt(sample.prompt))
             if not fits(prompted):

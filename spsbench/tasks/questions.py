@@ -16,16 +16,7 @@ from spsbench.tasks.jsonl import Jsonl
 from spsbench.tasks.reader import FileRow
 
 REPOSITORY, FILE = "HuggingFaceH4/mt_bench_prompts", "raw/question.jsonl"
-MT_BENCH = (
-    "writing",
-    "roleplay",
-    "reasoning",
-    "math",
-    "coding",
-    "extraction",
-    "stem",
-    "humanities",
-)
+MT_BENCH = "writing roleplay reasoning math coding extraction stem humanities"
 UNRESOLVED = "FULL BENCHMARK DATA SHOULD BE FETCHED"  # how SPEED-Bench marks texts of others
 
 
@@ -41,17 +32,13 @@ class Questions(Jsonl):
     def __init__(
         self, data: str = "", max_new_tokens: int | None = None, category: str = ""
     ) -> None:
-        """Read the questions.
+        """Read the questions; ValueError: no data, or no new tokens. SpsError: unusable data.
 
         Args:
             data: `hub` (of `mtbench`, its default), or a path to JSONL (perhaps gzipped), parquet,
                 or a folder of `datasets.Dataset.save_to_disk`.
             max_new_tokens: maximum number of tokens to generate; None: `tokens`.
             category: ask the questions of this group alone.
-
-        Raises:
-            ValueError: no data, or `max_new_tokens` is below 1.
-            SpsError: the data is missing, unreachable, or unusable; names the line.
         """
         if (data or "hub") in self.hub:
             from spsbench.models.hub import fetch_file
@@ -105,7 +92,7 @@ class SpecBench(Questions):
     """
 
     name, benchmark = "specbench", "Spec-Bench"
-    groups = MappingProxyType(dict.fromkeys(MT_BENCH, "mt_bench"))
+    groups = MappingProxyType(dict.fromkeys(MT_BENCH.split(), "mt_bench"))
 
 
 class SpeedBench(Questions):

@@ -1,8 +1,7 @@
 """Rows of a data file: JSONL, a JSON list, CSV, text, parquet, or a folder saved by `datasets`.
 
 The first bytes of a file decide its format, not its name, but for CSV and TSV; all but parquet may
-be gzipped. Errors name the place in the file; nothing is skipped or repaired. `text_fingerprint`
-names a set of prompts.
+be gzipped. Errors name the place in the file; nothing is skipped or repaired.
 """
 
 import csv
@@ -37,11 +36,7 @@ class FileRow(NamedTuple):
     values: dict[str, Any]
 
     def text(self, key: str) -> str:
-        """Return the text under `key`.
-
-        Raises:
-            DataError: the value is missing, or no text.
-        """
+        """Return the text under `key`; DataError: it is missing, or no text."""
         value = self.values.get(key)
         if not isinstance(value, str):
             problem = f"{key!r} is {type(value).__name__}" if key in self.values else f"no {key!r}"
@@ -52,11 +47,7 @@ class FileRow(NamedTuple):
         return value
 
     def name(self, key: str) -> str:
-        """Return the id under `key`: a non-empty text, or an integer.
-
-        Raises:
-            DataError: the value is of another kind.
-        """
+        """Return the id under `key`, a text or an integer, as text; DataError: neither, or ""."""
         value = self.values.get(key)
         if type(value) is int:
             return str(value)
@@ -95,10 +86,9 @@ def read_rows(path: Path, text: str | None = None) -> Generator[FileRow]:
 
 
 def drop_repeated(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
-    """Return the distinct items of (place, item) pairs, and the number of repetitions dropped.
+    """Return the distinct items of (place, item) pairs, in order, and how many repeated others.
 
-    Raises:
-        DataError: two different items have the same id.
+    DataError: two different items have the same id.
     """
     first_of: dict[str, tuple[str, Item]] = {}
     repeated = 0
@@ -114,7 +104,7 @@ def drop_repeated(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]
 
 
 def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[FileRow]:
-    """Yield the items of a JSON list, or the rows of a file of lines."""
+    """Yield the items of a JSON list, if it is not too long, or else the rows of lines."""
     start, items = b"", None
     if file.peek(1 << 10).lstrip()[:1] == b"[":  # type: ignore[attr-defined]
         start = file.read(LINE_LIMIT) + file.readline(LINE_LIMIT + 1)
@@ -128,7 +118,7 @@ def _json_or_lines(file: IO[bytes], path: Path, text: str | None) -> Iterator[Fi
 
 
 def _table(file: IO[bytes], path: Path, delimiter: str) -> Iterator[FileRow]:
-    """Yield the rows of a CSV file, whose first line names the fields; empty ones are left out."""
+    """Yield the rows of a CSV file, whose first line names the fields, without empty fields."""
     lines = (line.decode() for line in iter(lambda: file.readline(LINE_LIMIT + 1), b""))
     table = csv.DictReader(lines, delimiter=delimiter, strict=True)
     size = 0
@@ -163,7 +153,10 @@ def _lines(lines: Iterable[bytes], path: Path, text: str | None) -> Iterator[Fil
 
 
 def _value(line: bytes, where: str, text: str | None) -> Any:
-    """Return the JSON value of a line; with a key for text, the text of a line without JSON."""
+    """Return the JSON object of a line; DataError: it is none.
+
+    With a key `text`, any other line is a text: a JSON string or list decoded, else as it is.
+    """
     start = line.lstrip()[:1]
     try:
         if text is None or start == b"{":
@@ -216,8 +209,7 @@ def _saved_rows(path: Path) -> Iterator[FileRow]:
 
 
 def _number_rows(values: Iterable[dict[str, Any]], path: Path) -> Iterator[FileRow]:
-    for number, row in enumerate(values, 1):
-        yield FileRow(f"{path}, row {number}", row)
+    return (FileRow(f"{path}, row {number}", row) for number, row in enumerate(values, 1))
 
 
 def _check_size(size: int, path: Path) -> None:
@@ -226,11 +218,6 @@ def _check_size(size: int, path: Path) -> None:
             f"more than {SIZE_LIMIT >> 30} GiB of data ({path}): expected a smaller file, as its "
             "rows are kept in memory. Split it"
         )
-
-
-def text_fingerprint(texts: Iterable[str]) -> str:
-    """Return the first 8 hex digits of the digest of the texts, a short name for them."""
-    return digest_of(texts)[:8]
 
 
 def digest_of(texts: Iterable[str]) -> str:

@@ -25,20 +25,14 @@ def rouge_scores(prediction: str, reference: str) -> dict[str, float]:
     `empty` is 1 if the prediction has no words. A text of fewer than two words has no bigram and
     scores 0, which is no error.
     """
-    return {
-        "rouge2": _f(prediction, reference, stem=False),
-        "rouge2_stemmed": _f(prediction, reference, stem=True),
-        "empty": float(not has_words(prediction)),
-    }
+    values = (_scorer(stem).score(reference, prediction)["rouge2"] for stem in (False, True))
+    fs = [100 * float(value.fmeasure) for value in values]
+    return dict(zip(METRICS, [*fs, float(not has_words(prediction))], strict=True))
 
 
 def has_words(text: str) -> bool:
     """Return whether ROUGE finds a word in `text`; non-Latin scripts have none."""
     return re.search("[a-z0-9]", text.lower()) is not None
-
-
-def _f(prediction: str, reference: str, *, stem: bool) -> float:
-    return 100 * float(_scorer(stem).score(reference, prediction)["rouge2"].fmeasure)
 
 
 @functools.cache

@@ -31,16 +31,14 @@ def score_missing(
     shard: Shard,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Score the successful records of a shard that have no score yet.
+    """Score the successful records of a shard that have no score yet, and write all its scores.
 
-    A text generated to a fixed length is no answer, and is not scored.
+    A text generated to a fixed length is no answer, and is not scored. SpsError: damaged records or
+    scores, or a file that cannot be written.
 
     Args:
         samples: samples of each part.
         stop: polled before each record; scores until then are kept.
-
-    Raises:
-        SpsError: records or scores are damaged, or a file cannot be written.
     """
     if not any(part.task.metrics for part in experiment.parts):
         return
@@ -69,11 +67,7 @@ def score_missing(
 
 
 def read_scores(folder: Path) -> Iterator[Score]:
-    """Yield the scores of all shards of a run, and the verdicts on its programs.
-
-    Raises:
-        DataError: a file is damaged, or of another version.
-    """
+    """Yield the scores of all shards, and the verdicts on programs; DataError: a damaged file."""
     yield from task_scores(folder)
     yield from verdict_scores(folder)
 
@@ -85,11 +79,7 @@ def task_scores(folder: Path) -> Iterator[Score]:
 
 
 def write_scores(folder: Path, shard: Shard, scores: Iterable[Score]) -> None:
-    """Replace the scores of a shard, all of them or none.
-
-    Raises:
-        WriteError: the scores could not be written; the old ones are untouched.
-    """
+    """Replace the scores of a shard, or, on WriteError, leave the old ones untouched."""
     lines = [encode_record(number, asdict(score)) for number, score in enumerate(scores)]
     replace_file(scores_path(folder, shard), b"".join(lines))
 

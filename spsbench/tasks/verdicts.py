@@ -37,12 +37,9 @@ class Outcome(NamedTuple):
 
 
 def unbiased_pass_at_k(n: int, c: int, k: int) -> float:
-    """Return the estimate of pass@k in [0, 1] from `c` passes of `n` programs.
+    """Return the estimate of pass@k from `c` passes of `n` programs: 1 - C(n - c, k) / C(n, k).
 
-    The estimate is 1 - C(n - c, k) / C(n, k).
-
-    Raises:
-        ValueError: not 0 <= c <= n, or not 1 <= k <= n.
+    ValueError: not 0 <= c <= n, or not 1 <= k <= n.
     """
     if not 0 <= c <= n or not 1 <= k <= n:
         raise ValueError(f"pass@{k} of {c} passes in {n}: expected 0 <= c <= n and 1 <= k <= n")
@@ -53,11 +50,9 @@ def unbiased_pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def pass_at_k(problems: Iterable[Sequence[bool]], ks: Iterable[int] = K) -> dict[int, list[float]]:
-    """Return k -> pass@k of each problem, for every k that no problem has fewer programs than.
+    """Return k -> pass@k of each problem, for those `ks` of which every problem has k programs.
 
-    Args:
-        problems: whether each program of a problem passed.
-        ks: values of k.
+    `problems`: whether each program of a problem passed; without any, {}.
     """
     counts = [(len(passed), sum(passed)) for passed in problems]
     fewest = min(counts, default=(0, 0))[0]

@@ -25,12 +25,7 @@ from spsbench.tasks.articles import articles, layout
 from spsbench.tasks.base import PromptTask
 
 _MARK = re.compile(r"""(?<![.!?])[.!?]++["'”’)\]]*+\s++""")
-_SHORT = frozenset(
-    (
-        *("Mr", "Mrs", "Ms", "Dr", "Prof", "Rev", "Sir", "St", "Lt", "Col", "Gen", "Sgt", "Capt"),
-        *("Gov", "Sen", "Rep", "No", "vs", "etc"),
-    )
-)
+_SHORT = "Mr Mrs Ms Dr Prof Rev Sir St Lt Col Gen Sgt Capt Gov Sen Rep No vs etc"
 
 
 def sentence_ends(text: str) -> list[int]:
@@ -49,10 +44,9 @@ def sentence_ends(text: str) -> list[int]:
 
 
 def shorten(text: str, fits: Callable[[str], bool]) -> str | None:
-    """Return the most whole sentences from the beginning of `text` that fit, or None.
+    """Return the most whole sentences from the beginning of `text` that fit; None: not even one.
 
-    None if not even one fits. The result has passed `fits`, even if `fits` is not monotone in the
-    length.
+    The result has passed `fits`, even if `fits` is not monotone in the length.
     """
     ends = sentence_ends(text)
     count = bisect_left(ends, True, key=lambda end: not fits(text[:end]))
@@ -65,7 +59,7 @@ def _is_short(text: str, mark: re.Match[str]) -> bool:
         return False
     before = text[max(0, mark.start() - 8) : mark.start()]
     word = re.split(r"[^\w]", before)[-1]
-    return word in _SHORT or (len(word) == 1 and word.isupper())
+    return word in _SHORT.split() or (len(word) == 1 and word.isupper())
 
 
 QUESTION = "Summarize the article in one sentence.\n\nArticle: {document}"
@@ -82,7 +76,7 @@ class XSum(PromptTask):
     quality = rouge.QUALITY
 
     def __init__(self, data: str = "auto", count: int = 200) -> None:
-        """Read the articles.
+        """Read the articles; ValueError: a count out of range. SpsError: unusable data.
 
         Args:
             data: `hub` is XSum's test split, downloaded once; `mini` generated articles that the
@@ -90,10 +84,6 @@ class XSum(PromptTask):
                 `mini`; anything else is a path to JSONL (perhaps gzipped), parquet, or a folder of
                 `datasets.Dataset.save_to_disk`, with `id`, `document` and `summary`.
             count: number of articles of `mini`, 1 to 1,000; of other data all are taken.
-
-        Raises:
-            ValueError: a count out of range.
-            SpsError: the data is missing, unreachable, or unusable.
         """
         title, items, self._example = articles(data, count)
         self.hold(title, [Sample(item.id, item.document, item.summary) for item in items], 128)
@@ -101,8 +91,7 @@ class XSum(PromptTask):
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """Yield all articles in order; one that does not fit is cut at a sentence's end.
 
-        Raises:
-            DataError: not even the first sentence of an article fits.
+        DataError: not even its first sentence fits.
         """
         for sample in self._samples:
             prompted = replace(sample, prompt=self.prompt(sample.prompt))

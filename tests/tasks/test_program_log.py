@@ -20,7 +20,7 @@ def filled(folder, numbers):
     folder.mkdir(exist_ok=True)
     with VerdictLog(folder / NAME, SETTINGS) as log:
         for number in numbers:
-            log.append(program(number), PASSED if number % 2 else FAILED)
+            log.add(program(number), PASSED if number % 2 else FAILED)
     return folder
 
 
@@ -41,6 +41,6 @@ def test_verdicts_of_runs_are_united_unless_two_differ(tmp_path):
     assert settings == SETTINGS
     assert [each.sample for each in judged] == [f"HumanEval/{n}" for n in range(6)]
     with VerdictLog(two / NAME, SETTINGS) as log:
-        log.append(program(1), FAILED)
+        log.add(program(1), FAILED)
     with pytest.raises(DataError):
         merge_verdicts([one, two], tmp_path)

@@ -127,7 +127,7 @@ class Scoring:
                 watch(pace := JudgingProgress(len(missing)))
 
                 def report(program: Program, outcome: Outcome) -> None:
-                    verdicts.append(program, outcome)
+                    verdicts.add(program, outcome)
                     pace.add(outcome.verdict)
                     watch(pace)
 
